@@ -1,0 +1,188 @@
+//! The handle that everything hangs on.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::Router;
+use jiff::Timestamp;
+use selvage_api::{
+    Code,
+    selvage::identity::identity_service_server::IdentityServiceServer,
+    services::auth::auth_service_server::AuthServiceServer,
+};
+use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Refused, Role};
+use selvage_store::{SharedStore, Table, transact};
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use crate::{
+    AuthApi, CertificateAuthority, GeneratedPassword, IdentityApi, Options,
+    error::{Error, Result},
+    http_routes,
+    limits::Limiter,
+    oidc::Oidc,
+    password::Hasher,
+    records::{Issue, JoinToken, PASSWORD_SOURCE, Session, User},
+};
+
+/// How often what has expired is removed.
+const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// The first user.
+const FIRST_USER: &str = "admin";
+
+/// Identity and access. Clones share everything.
+#[derive(Clone)]
+pub struct Auth {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: SharedStore,
+    pub(crate) users: Arc<Table<User>>,
+    pub(crate) sessions: Arc<Table<Session>>,
+    pub(crate) join_tokens: Arc<Table<JoinToken>>,
+    pub(crate) issues: Arc<Table<Issue>>,
+    pub(crate) hasher: Hasher,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) oidc: Oidc,
+    pub(crate) authority: Option<Arc<dyn CertificateAuthority>>,
+    pub(crate) options: Options,
+}
+
+/// What housekeeping removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Sessions that had ended.
+    pub sessions: usize,
+    /// Join tokens that had expired.
+    pub join_tokens: usize,
+}
+
+impl Auth {
+    /// Reads what the store holds and gets ready.
+    pub async fn open(
+        store: SharedStore,
+        options: Options,
+        ca: Option<Arc<dyn CertificateAuthority>>,
+    ) -> Result<Self> {
+        if !options.password_login && options.oidc.is_empty() {
+            let reason = "cannot be switched off where there is no OIDC provider";
+            return Err(Error::settings("password_login", reason));
+        }
+        let inner = Inner {
+            users: Table::open(Arc::clone(&store)).await?,
+            sessions: Table::open(Arc::clone(&store)).await?,
+            join_tokens: Table::open(Arc::clone(&store)).await?,
+            issues: Table::open(Arc::clone(&store)).await?,
+            hasher: Hasher::new(options.argon2, options.hashing_concurrency).await?,
+            limiter: Arc::new(Limiter::new(options.limits, Arc::clone(&options.clock))),
+            oidc: Oidc::new(&options)?,
+            authority: ca,
+            store,
+            options,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Makes the user `admin` if there is no user at all. Of several servers
+    /// that start at once on one store only one does, and gets the password.
+    pub async fn bootstrap_admin(&self) -> Result<Option<GeneratedPassword>> {
+        if !self.inner.users.is_empty() {
+            return Ok(None);
+        }
+        let password = GeneratedPassword::generate();
+        let hash = self.inner.hasher.hash(Zeroizing::new(password.expose().to_owned())).await?;
+        let mut user = self.new_user(FIRST_USER, PASSWORD_SOURCE);
+        user.set_grants(&[Grant { role: Role::Admin, organisation: String::new() }]);
+        user.password_hash = hash;
+        match self.inner.users.create(user).await {
+            Ok(_) => {
+                tracing::info!(
+                    target: "audit",
+                    action = "user.add", subject = FIRST_USER,
+                    "first administrator made"
+                );
+                Ok(Some(password))
+            }
+            Err(selvage_store::Error::AlreadyExists { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Login, Logout and CheckToken.
+    pub fn auth_service(&self) -> AuthServiceServer<AuthApi> {
+        AuthServiceServer::new(AuthApi(self.clone()))
+    }
+
+    /// Users, sessions and machines.
+    pub fn identity_service(&self) -> IdentityServiceServer<IdentityApi> {
+        IdentityServiceServer::new(IdentityApi(self.clone()))
+    }
+
+    /// OpenID Connect, and the few plain routes that browsers use.
+    pub fn http_routes(&self) -> Router {
+        http_routes::router(self.clone())
+    }
+
+    /// Removes what has expired, until it is told to stop.
+    pub async fn run_housekeeping(&self, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(HOUSEKEEPING);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            match self.sweep().await {
+                Ok(swept) if swept == Swept::default() => {}
+                Ok(swept) => tracing::debug!(
+                    sessions = swept.sessions,
+                    join_tokens = swept.join_tokens,
+                    "removed what had expired"
+                ),
+                Err(error) => tracing::warn!(%error, "could not remove what has expired"),
+            }
+        }
+    }
+
+    /// Removes what has expired, once.
+    pub async fn sweep(&self) -> Result<Swept> {
+        self.inner.limiter.tidy();
+        self.inner.oidc.tidy(self.now());
+        Ok(Swept {
+            sessions: self.sweep_sessions().await?,
+            join_tokens: self.sweep_join_tokens().await?,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.inner.options.clock.now()
+    }
+
+    /// The user as the store has him now, other servers' changes included.
+    pub(crate) async fn fresh_user(&self, username: &str) -> Result<Option<User>> {
+        let read = transact(&self.inner.store, |tx| async move {
+            Ok::<_, Error>(tx.get::<User>(username).await?)
+        });
+        Ok(read.await?.value)
+    }
+}
+
+#[async_trait::async_trait]
+impl Authenticator for Auth {
+    async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
+        let (Credentials::Bearer(token) | Credentials::Cookie(token)) = credentials;
+        match self.identify(token.expose()).await {
+            Some(identity) => Ok(identity),
+            None => Err(Refused {
+                code: Code::Unauthenticated,
+                message: Error::SessionEnded.to_string(),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auth").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! Who signs the certificates of machines.
+
+use std::error::Error as StdError;
+
+use jiff::Timestamp;
+use selvage_kit::identity::Machine;
+
+/// A certificate authority.
+pub trait CertificateAuthority: Send + Sync + 'static {
+    /// Signs the key of the request in the name of the machine. Whatever
+    /// names the request carries are not looked at.
+    fn sign(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, SignError>;
+
+    /// The authority's own certificate.
+    fn ca_pem(&self) -> String;
+
+    /// SHA-256 of that certificate, lower-case hexadecimal.
+    fn ca_sha256(&self) -> String;
+}
+
+/// A new certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// The leaf, PEM.
+    pub certificate_pem: String,
+    /// Until when it is good.
+    pub not_after: Timestamp,
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum SignError {
+    /// The request is not one; the text says what is wrong with it.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The authority itself failed.
+    #[error("the certificate authority failed")]
+    Failed(#[source] Box<dyn StdError + Send + Sync>),
+}

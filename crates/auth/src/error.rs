@@ -1,0 +1,149 @@
+//! What can go wrong, and what the caller is told.
+
+use std::error::Error as StdError;
+
+use selvage_api::Code;
+use tonic::{Status, metadata::MetadataValue};
+
+/// Shorthand of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong with identities.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is wrong.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field at fault.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The same for an unknown user, a disabled one and a wrong password.
+    #[error("wrong username or password")]
+    WrongPassword,
+    /// Too many failures lately.
+    #[error("too many failed attempts from this network: try again in {retry_after} s")]
+    TooManyAttempts {
+        /// Seconds until the next attempt is looked at.
+        retry_after: u64,
+    },
+    /// Nobody is logged in.
+    #[error("log in first")]
+    NotLoggedIn,
+    /// The session is over, or the token never was one.
+    #[error("the session has ended: log in again")]
+    SessionEnded,
+    /// The caller is known and may not.
+    #[error("{0}")]
+    Denied(String),
+    /// There is no such user.
+    #[error("user {0:?} not found")]
+    UserNotFound(String),
+    /// There is such a user already.
+    #[error("user {0:?} exists already")]
+    UserExists(String),
+    /// There is no such session.
+    #[error("session {0:?} not found")]
+    SessionNotFound(String),
+    /// Nobody would be left to administer.
+    #[error("user {0:?} is the last administrator: make another one first")]
+    LastAdministrator(String),
+    /// Passwords are switched off.
+    #[error("logging in with a password is switched off here: log in through {0}")]
+    PasswordLoginOff(String),
+    /// The user has no password here.
+    #[error("user {username:?} logs in through {provider} and has no password here")]
+    NoPasswordHere {
+        /// Whose.
+        username: String,
+        /// Where he logs in.
+        provider: String,
+    },
+    /// The join token was never made, or is long gone.
+    #[error("token: not a join token of this system, or expired")]
+    JoinTokenUnknown,
+    /// The join token is too old.
+    #[error("token: this join token expired at {0}: make a new one")]
+    JoinTokenExpired(jiff::Timestamp),
+    /// The join token did its work already.
+    #[error("token: this join token was used already: make a new one")]
+    JoinTokenUsed,
+    /// There is nothing to sign certificates with.
+    #[error("this server has no certificate authority")]
+    NoAuthority,
+    /// Signing failed for a reason that is not the caller's.
+    #[error("the certificate could not be signed")]
+    Signing(#[source] Box<dyn StdError + Send + Sync>),
+    /// The settings cannot work.
+    #[error("{key}: {reason}")]
+    Settings {
+        /// Which setting.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Hashing failed, which a sound machine does not do.
+    #[error("the password could not be hashed: {0}")]
+    Hashing(String),
+    /// The store failed.
+    #[error("identities could not be read or written")]
+    Store(#[from] selvage_store::Error),
+}
+
+impl Error {
+    /// The code that callers see.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid { .. } | Self::Settings { .. } => Code::InvalidArgument,
+            Self::WrongPassword
+            | Self::NotLoggedIn
+            | Self::SessionEnded
+            | Self::JoinTokenUnknown
+            | Self::JoinTokenExpired(_)
+            | Self::JoinTokenUsed => Code::Unauthenticated,
+            Self::TooManyAttempts { .. } => Code::ResourceExhausted,
+            Self::Denied(_) => Code::PermissionDenied,
+            Self::UserNotFound(_) | Self::SessionNotFound(_) => Code::NotFound,
+            Self::UserExists(_) => Code::AlreadyExists,
+            Self::LastAdministrator(_)
+            | Self::PasswordLoginOff(_)
+            | Self::NoPasswordHere { .. }
+            | Self::NoAuthority => Code::FailedPrecondition,
+            Self::Signing(_) | Self::Hashing(_) => Code::Internal,
+            Self::Store(error) => error.code(),
+        }
+    }
+
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid { field, reason: reason.into() }
+    }
+
+    pub(crate) fn settings(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Settings { key: key.into(), reason: reason.into() }
+    }
+
+    /// A word for the audit log.
+    pub(crate) fn class(&self) -> &'static str {
+        match self {
+            Self::WrongPassword => "wrong_credentials",
+            Self::TooManyAttempts { .. } => "rate_limited",
+            Self::PasswordLoginOff(_) => "password_login_off",
+            other => other.code().name(),
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        if matches!(error.code(), Code::Internal | Code::DataLoss | Code::Unavailable) {
+            let cause = error.source().map(ToString::to_string);
+            tracing::error!(error = %error, cause, "identity request failed");
+        }
+        let mut status = Self::new(error.code().grpc(), error.to_string());
+        if let Error::TooManyAttempts { retry_after } = error {
+            status.metadata_mut().insert("retry-after", MetadataValue::from(retry_after));
+        }
+        status
+    }
+}

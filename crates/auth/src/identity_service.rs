@@ -1,0 +1,202 @@
+//! `selvage.identity.IdentityService`: what administrators do about
+//! identities, and what everybody may do about his own.
+
+use std::mem::take;
+
+use jiff::Timestamp;
+use selvage_api::selvage::identity::{
+    AddUserRequest, AddUserResponse, CertificateResponse, CreateJoinTokenRequest,
+    CreateJoinTokenResponse, JoinRequest, ListSessionsRequest, ListSessionsResponse,
+    ListUsersRequest, ListUsersResponse, RemoveUserRequest, RemoveUserResponse, RenewRequest,
+    RevokeSessionRequest, RevokeSessionResponse, SetPasswordRequest, SetPasswordResponse,
+    UpdateUserRequest, UpdateUserResponse, WhoAmIRequest, WhoAmIResponse,
+    identity_service_server::IdentityService,
+};
+use selvage_kit::identity::Kind;
+use tonic::{Request, Response, Status};
+use zeroize::Zeroizing;
+
+use crate::{
+    Auth, audit,
+    caller::Caller,
+    clock,
+    error::{Error, Result as OurResult},
+    names,
+    users::PasswordChange,
+};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Serves the contract.
+#[derive(Debug, Clone)]
+pub struct IdentityApi(pub(crate) Auth);
+
+#[tonic::async_trait]
+impl IdentityService for IdentityApi {
+    async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Answer<WhoAmIResponse> {
+        let caller = Caller::of(&request);
+        caller.require_known()?;
+        let expires = match caller.identity.kind {
+            Kind::User { expires, .. } => Timestamp::from_second(expires).ok(),
+            _ => None,
+        };
+        Ok(Response::new(WhoAmIResponse {
+            kind: caller.kind().into(),
+            grants: names::grants_to_wire(&caller.identity.grants),
+            expires: expires.map(clock::to_wire),
+            name: caller.identity.name,
+        }))
+    }
+
+    async fn add_user(&self, mut request: Request<AddUserRequest>) -> Answer<AddUserResponse> {
+        let caller = Caller::of(&request);
+        let password = Zeroizing::new(take(&mut request.get_mut().password));
+        caller.require_administrator("add users")?;
+        let asked = request.into_inner().user.ok_or_else(|| Error::invalid("user", "is missing"))?;
+        let grants = names::grants_from_wire("user.grants", &asked.grants)?;
+        let (user, generated) =
+            self.0.add_user(&asked.username, &grants, asked.disabled, password).await?;
+        audit::done("user.add", &caller, &user.username);
+        Ok(Response::new(AddUserResponse {
+            user: Some(user.to_wire()),
+            generated_password: generated.map_or_else(String::new, |made| made.expose().into()),
+        }))
+    }
+
+    async fn list_users(&self, request: Request<ListUsersRequest>) -> Answer<ListUsersResponse> {
+        Caller::of(&request).require_administrator("list users")?;
+        let mut users: Vec<_> =
+            self.0.inner.users.list().iter().map(|user| user.value.to_wire()).collect();
+        users.sort_by(|a, b| a.username.cmp(&b.username));
+        Ok(Response::new(ListUsersResponse { users }))
+    }
+
+    async fn update_user(&self, request: Request<UpdateUserRequest>) -> Answer<UpdateUserResponse> {
+        let caller = Caller::of(&request);
+        caller.require_administrator("change users")?;
+        let asked = request.into_inner();
+        names::check_username("username", &asked.username)?;
+        let grants = names::grants_from_wire("grants", &asked.grants)?;
+        let user = self.0.update_user(&asked.username, &grants, asked.disabled).await?;
+        audit::done("user.update", &caller, &user.username);
+        Ok(Response::new(UpdateUserResponse { user: Some(user.to_wire()) }))
+    }
+
+    async fn remove_user(&self, request: Request<RemoveUserRequest>) -> Answer<RemoveUserResponse> {
+        let caller = Caller::of(&request);
+        caller.require_administrator("remove users")?;
+        let username = request.into_inner().username;
+        names::check_username("username", &username)?;
+        self.0.remove_user(&username).await?;
+        audit::done("user.remove", &caller, &username);
+        Ok(Response::new(RemoveUserResponse {}))
+    }
+
+    async fn set_password(
+        &self,
+        mut request: Request<SetPasswordRequest>,
+    ) -> Answer<SetPasswordResponse> {
+        let caller = Caller::of(&request);
+        let asked = request.get_mut();
+        let change = PasswordChange {
+            current: Zeroizing::new(take(&mut asked.current_password)),
+            new: Zeroizing::new(take(&mut asked.new_password)),
+            username: named_or_own(&caller, take(&mut asked.username))?,
+        };
+        let username = change.username.clone();
+        let sessions_ended = self.0.set_password(&caller, change).await?;
+        audit::done("user.password", &caller, &username);
+        Ok(Response::new(SetPasswordResponse { sessions_ended }))
+    }
+
+    async fn list_sessions(
+        &self,
+        request: Request<ListSessionsRequest>,
+    ) -> Answer<ListSessionsResponse> {
+        let caller = Caller::of(&request);
+        let asked = request.get_ref().username.clone();
+        let sessions = if asked == "*" {
+            caller.require_administrator("list the sessions of all users")?;
+            self.0.live_sessions(None)
+        } else {
+            let username = named_or_own(&caller, asked)?;
+            if caller.username() != Some(username.as_str()) {
+                caller.require_administrator("list another user's sessions")?;
+            }
+            self.0.live_sessions(Some(&username))
+        };
+        let current = caller.session();
+        let sessions = sessions.iter().map(|session| session.value.to_wire(current)).collect();
+        Ok(Response::new(ListSessionsResponse { sessions }))
+    }
+
+    async fn revoke_session(
+        &self,
+        request: Request<RevokeSessionRequest>,
+    ) -> Answer<RevokeSessionResponse> {
+        let caller = Caller::of(&request);
+        caller.require_known()?;
+        let id = request.into_inner().id;
+        if id.is_empty() {
+            return Err(Error::invalid("id", "must not be empty").into());
+        }
+        // To whom it is not shown, it is not there.
+        let session = self
+            .0
+            .session_by_id(&id)
+            .filter(|session| {
+                caller.is_administrator()
+                    || caller.username() == Some(session.value.username.as_str())
+            })
+            .ok_or(Error::SessionNotFound(id))?;
+        self.0.delete_sessions(vec![session.key.clone()]).await?;
+        audit::done("session.revoke", &caller, &session.value.username);
+        Ok(Response::new(RevokeSessionResponse {}))
+    }
+
+    async fn create_join_token(
+        &self,
+        request: Request<CreateJoinTokenRequest>,
+    ) -> Answer<CreateJoinTokenResponse> {
+        let caller = Caller::of(&request);
+        let asked = request.into_inner();
+        let (token, expires) =
+            self.0.create_join_token(&caller, &asked.machine, asked.ttl_seconds).await?;
+        audit::done("join_token.create", &caller, &asked.machine);
+        Ok(Response::new(CreateJoinTokenResponse {
+            token: token.as_str().into(),
+            expires: Some(clock::to_wire(expires)),
+            ca_sha256: self.0.authority()?.ca_sha256(),
+        }))
+    }
+
+    async fn join(&self, request: Request<JoinRequest>) -> Answer<CertificateResponse> {
+        let caller = Caller::of(&request);
+        let asked = request.into_inner();
+        let token = Zeroizing::new(asked.token);
+        if token.is_empty() {
+            return Err(Error::invalid("token", "must not be empty").into());
+        }
+        let certified = self.0.join(&caller, &token, &asked.csr).await?;
+        Ok(Response::new(certified.into_wire()))
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Answer<CertificateResponse> {
+        let caller = Caller::of(&request);
+        let certified = self.0.renew(&caller, &request.into_inner().csr).await?;
+        Ok(Response::new(certified.into_wire()))
+    }
+}
+
+/// The user that a request names, or else the caller himself.
+fn named_or_own(caller: &Caller, named: String) -> OurResult<String> {
+    if !named.is_empty() {
+        names::check_username("username", &named)?;
+        return Ok(named);
+    }
+    caller.require_known()?;
+    match caller.username() {
+        Some(own) => Ok(own.to_owned()),
+        None => Err(Error::invalid("username", "needed: the caller is not a user")),
+    }
+}

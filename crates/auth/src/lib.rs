@@ -1,0 +1,43 @@
+//! Identity and access for people and machines: users with passwords or from
+//! an OpenID Connect provider, their sessions, and the one-time tokens with
+//! which machines get their first certificate.
+//!
+//! [`Auth`] serves `services.auth.AuthService` and
+//! `selvage.identity.IdentityService` and tells the listener whose
+//! credentials it was shown. Which method needs which role is not decided
+//! here: the listener has the table. What no table can see is: one's own
+//! password or another's, the last administrator, a machine's own name.
+//!
+//! All state is in the store, except the counts of failed logins and the
+//! OpenID Connect logins under way, both bounded and kept in memory.
+
+mod audit;
+mod auth;
+mod auth_service;
+mod authority;
+mod caller;
+mod clock;
+mod cookie;
+mod error;
+mod http_routes;
+mod identity_service;
+mod limits;
+mod login;
+mod machines;
+mod names;
+mod oidc;
+mod options;
+mod password;
+mod records;
+mod secrets;
+mod sessions;
+mod users;
+
+pub use auth::{Auth, Swept};
+pub use auth_service::AuthApi;
+pub use authority::{CertificateAuthority, SignError, Signed};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use error::{Error, Result};
+pub use identity_service::IdentityApi;
+pub use options::{GroupGrant, HashCost, OidcProvider, Options, RateLimits, WrittenGrant};
+pub use secrets::GeneratedPassword;

@@ -1,0 +1,200 @@
+//! How machines get their certificates.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use selvage_api::selvage::identity as wire;
+use selvage_kit::identity::{Machine, Role};
+use selvage_store::transact;
+use zeroize::Zeroizing;
+
+use crate::{
+    Auth, CertificateAuthority, SignError, Signed, audit,
+    caller::Caller,
+    clock,
+    error::{Error, Result},
+    names,
+    records::{Issue, JoinToken, from_millis},
+    secrets,
+};
+
+const DEFAULT_TTL: u32 = 60 * 60;
+const MAX_TTL: u32 = 7 * 24 * 60 * 60;
+/// A join token is remembered for so long after it expired, so that who
+/// comes late is told that.
+const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+/// Larger than any request for a certificate.
+const MAX_CSR: usize = 64 * 1024;
+
+impl Auth {
+    /// A token that is good for one certificate.
+    pub(crate) async fn create_join_token(
+        &self,
+        caller: &Caller,
+        machine: &str,
+        ttl_seconds: u32,
+    ) -> Result<(Zeroizing<String>, Timestamp)> {
+        let machine = names::check_machine("machine", machine)?;
+        require_sponsor(caller, &machine)?;
+        let ttl = match ttl_seconds {
+            0 => DEFAULT_TTL,
+            1..=MAX_TTL => ttl_seconds,
+            _ => return Err(Error::invalid("ttl_seconds", format!("at most {MAX_TTL}"))),
+        };
+        self.authority()?;
+        let token = secrets::new_join_token();
+        let now = self.now();
+        let expires = clock::after(now, Duration::from_secs(ttl.into()));
+        let record = JoinToken {
+            digest: secrets::join_digest(&token).unwrap_or_default(),
+            machine: machine.to_string(),
+            created_at: now.as_millisecond(),
+            expires_at: expires.as_millisecond(),
+            created_by: caller.identity.name.clone(),
+            used_at: 0,
+        };
+        self.inner.join_tokens.create(record).await?;
+        Ok((token, expires))
+    }
+
+    /// Trades a join token for a certificate.
+    pub(crate) async fn join(&self, caller: &Caller, token: &str, csr: &str) -> Result<Certified> {
+        let outcome = self.try_join(token, csr).await;
+        match &outcome {
+            Ok(certified) => audit::done("machine.join", caller, &certified.machine),
+            Err(error) => audit::refused("machine.join", caller, "", error.class()),
+        }
+        outcome
+    }
+
+    async fn try_join(&self, token: &str, csr: &str) -> Result<Certified> {
+        let digest = secrets::join_digest(token).ok_or(Error::JoinTokenUnknown)?;
+        let now = self.now();
+        let found = self.read_join_token(&digest).await?;
+        check_usable(&found, now)?;
+        // Signed before the token is burned, so that a request that cannot
+        // be signed leaves the token good; a certificate that loses the race
+        // for the token below is thrown away.
+        let certified = self.certify(csr, &found.machine)?;
+        let (digest, certified_ref) = (digest.as_str(), &certified);
+        let issued = transact(&self.inner.store, |tx| async move {
+            let mut token =
+                tx.get::<JoinToken>(digest).await?.ok_or(Error::JoinTokenUnknown)?;
+            check_usable(&token, now)?;
+            token.used_at = now.as_millisecond();
+            tx.put(&token)?;
+            tx.put(&certified_ref.issue("join", now))?;
+            Ok::<(), Error>(())
+        });
+        self.inner.join_tokens.wait_for(issued.await?.revision).await?;
+        Ok(certified)
+    }
+
+    async fn read_join_token(&self, digest: &str) -> Result<JoinToken> {
+        let read = transact(&self.inner.store, |tx| async move {
+            Ok::<_, Error>(tx.get::<JoinToken>(digest).await?)
+        });
+        read.await?.value.ok_or(Error::JoinTokenUnknown)
+    }
+
+    /// A new certificate for a machine that has shown a valid one.
+    pub(crate) async fn renew(&self, caller: &Caller, csr: &str) -> Result<Certified> {
+        let Some(machine) = &caller.machine else {
+            let reason = "only a machine that shows its certificate may renew it";
+            return Err(Error::Denied(reason.into()));
+        };
+        let certified = self.certify(csr, &machine.to_string())?;
+        self.inner.issues.put(certified.issue("renew", self.now())).await?;
+        audit::done("machine.renew", caller, &certified.machine);
+        Ok(certified)
+    }
+
+    pub(crate) fn authority(&self) -> Result<&dyn CertificateAuthority> {
+        self.inner.authority.as_deref().ok_or(Error::NoAuthority)
+    }
+
+    fn certify(&self, csr: &str, machine: &str) -> Result<Certified> {
+        if csr.is_empty() {
+            return Err(Error::invalid("csr", "must not be empty"));
+        }
+        if csr.len() > MAX_CSR {
+            return Err(Error::invalid("csr", format!("at most {MAX_CSR} bytes")));
+        }
+        let named = names::check_machine("machine", machine)?;
+        let authority = self.authority()?;
+        let signed = authority.sign(csr, &named).map_err(|error| match error {
+            SignError::BadRequest(reason) => Error::invalid("csr", reason),
+            failed @ SignError::Failed(_) => Error::Signing(Box::new(failed)),
+        })?;
+        Ok(Certified { signed, ca: authority.ca_pem(), machine: machine.into() })
+    }
+
+    pub(crate) async fn sweep_join_tokens(&self) -> Result<usize> {
+        let now = self.now();
+        let gone: Vec<String> = self
+            .inner
+            .join_tokens
+            .list()
+            .iter()
+            .filter(|token| clock::since(now, from_millis(token.value.expires_at)) >= REMEMBERED)
+            .map(|token| token.key.clone())
+            .collect();
+        let count = gone.len();
+        self.delete_all(&self.inner.join_tokens, gone).await?;
+        Ok(count)
+    }
+}
+
+/// Administrators may let any machine in, operators those of their own
+/// cloudlets.
+fn require_sponsor(caller: &Caller, machine: &Machine) -> Result<()> {
+    if caller.is_administrator() {
+        return Ok(());
+    }
+    caller.require_known()?;
+    let own = matches!(machine, Machine::Cloudlet { operator, .. }
+        if caller.identity.organisations(Role::Operator).any(|name| name == operator));
+    if own {
+        return Ok(());
+    }
+    let reason = "only an administrator, or the operator of the cloudlet, may let this machine in";
+    Err(Error::Denied(reason.into()))
+}
+
+fn check_usable(token: &JoinToken, now: Timestamp) -> Result<()> {
+    if token.used_at != 0 {
+        return Err(Error::JoinTokenUsed);
+    }
+    if now.as_millisecond() >= token.expires_at {
+        return Err(Error::JoinTokenExpired(from_millis(token.expires_at)));
+    }
+    Ok(())
+}
+
+/// A certificate with what it takes to use it.
+pub(crate) struct Certified {
+    signed: Signed,
+    ca: String,
+    machine: String,
+}
+
+impl Certified {
+    fn issue(&self, by: &str, now: Timestamp) -> Issue {
+        Issue {
+            machine: self.machine.clone(),
+            issued_at: now.as_millisecond(),
+            not_after: self.signed.not_after.as_millisecond(),
+            certificate_digest: secrets::sha256_hex(&self.signed.certificate_pem),
+            by: by.into(),
+        }
+    }
+
+    pub(crate) fn into_wire(self) -> wire::CertificateResponse {
+        wire::CertificateResponse {
+            certificate: self.signed.certificate_pem,
+            ca: self.ca,
+            not_after: Some(clock::to_wire(self.signed.not_after)),
+            machine: self.machine,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Passwords: argon2id on the blocking pool, so many at a time.
+
+use std::sync::Arc;
+
+use argon2::{
+    Algorithm, Argon2, Params, PasswordHash, PasswordHasher, PasswordVerifier, Version,
+    password_hash,
+};
+use tokio::sync::Semaphore;
+use zeroize::Zeroizing;
+
+use crate::{
+    error::{Error, Result},
+    options::HashCost,
+    secrets,
+};
+
+/// More than this no password of ours has; the rest is not worth hashing.
+const LONGEST: usize = 1024;
+
+/// Hashes passwords and compares them with hashes.
+#[derive(Clone)]
+pub(crate) struct Hasher {
+    argon2: Argon2<'static>,
+    params: Params,
+    permits: Arc<Semaphore>,
+    /// Stands in for the hash of a user who has none, so that his login
+    /// takes as long as anybody's.
+    dummy: Arc<str>,
+}
+
+impl Hasher {
+    pub(crate) async fn new(cost: HashCost, concurrency: usize) -> Result<Self> {
+        let params = Params::new(cost.memory_kib, cost.iterations, cost.lanes, None)
+            .map_err(|error| Error::settings("argon2", error.to_string()))?;
+        let mut hasher = Self {
+            argon2: Argon2::new(Algorithm::Argon2id, Version::V0x13, params.clone()),
+            params,
+            permits: Arc::new(Semaphore::new(concurrency.max(1))),
+            dummy: "".into(),
+        };
+        hasher.dummy = hasher.hash(secrets::random_text()).await?.into();
+        Ok(hasher)
+    }
+
+    /// The PHC string of a password.
+    pub(crate) async fn hash(&self, password: Zeroizing<String>) -> Result<String> {
+        self.run(move |hasher| {
+            let hash = hasher.argon2.hash_password(password.as_bytes());
+            hash.map(|hash| hash.to_string()).map_err(|error| Error::Hashing(error.to_string()))
+        })
+        .await
+    }
+
+    /// Whether the password is that of the hash. Without a hash the answer
+    /// is no, after the same work.
+    pub(crate) async fn verify(
+        &self,
+        password: Zeroizing<String>,
+        hash: Option<String>,
+    ) -> Result<bool> {
+        self.run(move |hasher| {
+            let usable = hash.filter(|_| password.len() <= LONGEST);
+            let parsed = usable.as_deref().and_then(|hash| {
+                PasswordHash::new(hash)
+                    .inspect_err(|error| tracing::error!(%error, "stored password hash is damaged"))
+                    .ok()
+            });
+            let known = parsed.is_some();
+            let parsed = match parsed {
+                Some(parsed) => parsed,
+                None => PasswordHash::new(&hasher.dummy)
+                    .map_err(|error| Error::Hashing(error.to_string()))?,
+            };
+            let shown = &password.as_bytes()[..password.len().min(LONGEST)];
+            match hasher.argon2.verify_password(shown, &parsed) {
+                Ok(()) => Ok(known),
+                Err(password_hash::Error::PasswordInvalid) => Ok(false),
+                Err(error) => Err(Error::Hashing(error.to_string())),
+            }
+        })
+        .await
+    }
+
+    /// Whether the hash was made at another cost than is asked for now.
+    pub(crate) fn is_outdated(&self, hash: &str) -> bool {
+        let Ok(parsed) = PasswordHash::new(hash) else { return true };
+        let Ok(params) = Params::try_from(&parsed) else { return true };
+        parsed.algorithm.as_str() != "argon2id"
+            || (params.m_cost(), params.t_cost(), params.p_cost())
+                != (self.params.m_cost(), self.params.t_cost(), self.params.p_cost())
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let stopped = |error: String| Error::Hashing(error);
+        let permit = Arc::clone(&self.permits)
+            .acquire_owned()
+            .await
+            .map_err(|error| stopped(error.to_string()))?;
+        let hasher = self.clone();
+        tokio::task::spawn_blocking(move || {
+            // Held by the work, not by the call: a caller who goes away must
+            // not make room while his hash is still being computed.
+            let _permit = permit;
+            work(&hasher)
+        })
+        .await
+        .map_err(|error| stopped(error.to_string()))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn cheap(iterations: u32) -> HashCost {
+        HashCost { memory_kib: 64, iterations, lanes: 1 }
+    }
+
+    fn text(text: &str) -> Zeroizing<String> {
+        Zeroizing::new(text.into())
+    }
+
+    #[tokio::test]
+    async fn a_password_fits_its_own_hash_only() {
+        let hasher = Hasher::new(cheap(1), 2).await.unwrap();
+        let hash = hasher.hash(text("correct horse")).await.unwrap();
+        assert!(hash.starts_with("$argon2id$v=19$m=64,t=1,p=1$"), "{hash}");
+        assert!(hasher.verify(text("correct horse"), Some(hash.clone())).await.unwrap());
+        assert!(!hasher.verify(text("correct horsf"), Some(hash.clone())).await.unwrap());
+        assert!(!hasher.verify(text(""), Some(hash)).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn without_a_usable_hash_the_answer_is_no() {
+        let hasher = Hasher::new(cheap(1), 1).await.unwrap();
+        assert!(!hasher.verify(text("anything"), None).await.unwrap());
+        assert!(!hasher.verify(text("anything"), Some("damaged".into())).await.unwrap());
+        let long = "x".repeat(LONGEST + 1);
+        let hash = hasher.hash(text(&long)).await.unwrap();
+        assert!(!hasher.verify(text(&long), Some(hash)).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn another_cost_makes_a_hash_outdated_but_not_wrong() {
+        let (old, new) =
+            (Hasher::new(cheap(1), 1).await.unwrap(), Hasher::new(cheap(2), 1).await.unwrap());
+        let hash = old.hash(text("correct horse")).await.unwrap();
+        assert!(!old.is_outdated(&hash));
+        assert!(new.is_outdated(&hash));
+        assert!(new.verify(text("correct horse"), Some(hash)).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_cost_that_cannot_work_is_refused_by_name() {
+        let cost = HashCost { memory_kib: 1, iterations: 0, lanes: 1 };
+        let error = Hasher::new(cost, 1).await.err().unwrap();
+        assert!(error.to_string().starts_with("argon2: "), "{error}");
+    }
+}

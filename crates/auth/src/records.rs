@@ -1,0 +1,223 @@
+//! What is kept in the store. Times are milliseconds since 1970.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use selvage_api::selvage::identity as wire;
+use selvage_kit::identity::{Grant, Role};
+use selvage_store::Record;
+
+use crate::{clock, names};
+
+/// `source` of users who have their password here.
+pub(crate) const PASSWORD_SOURCE: &str = "password";
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct StoredGrant {
+    #[prost(string, tag = "1")]
+    pub(crate) role: String,
+    #[prost(string, tag = "2")]
+    pub(crate) organisation: String,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
+pub(crate) struct User {
+    #[prost(string, tag = "1")]
+    pub(crate) username: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) grants: Vec<StoredGrant>,
+    #[prost(bool, tag = "3")]
+    pub(crate) disabled: bool,
+    #[prost(int64, tag = "4")]
+    pub(crate) created_at: i64,
+    /// PHC string; empty for users who come through a provider.
+    #[prost(string, tag = "5")]
+    pub(crate) password_hash: String,
+    #[prost(int64, tag = "6")]
+    pub(crate) password_changed_at: i64,
+    /// `password` or the name of a provider.
+    #[prost(string, tag = "7")]
+    pub(crate) source: String,
+    /// The provider's own name for the user, which never changes.
+    #[prost(string, tag = "8")]
+    pub(crate) subject: String,
+    /// A session holds as long as it carries this same text. Replacing it
+    /// ends all sessions in one write, those included that are being made
+    /// at this moment.
+    #[prost(string, tag = "9")]
+    pub(crate) generation: String,
+}
+
+impl Record for User {
+    const KIND: &'static str = "auth-user";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.username.clone()
+    }
+}
+
+impl User {
+    /// A role that this version does not know grants nothing.
+    pub(crate) fn grants(&self) -> Vec<Grant> {
+        self.grants
+            .iter()
+            .filter_map(|grant| names::parse_grant(&grant.role, &grant.organisation).ok())
+            .collect()
+    }
+
+    pub(crate) fn set_grants(&mut self, grants: &[Grant]) {
+        self.grants = grants
+            .iter()
+            .map(|grant| StoredGrant {
+                role: grant.role.name().into(),
+                organisation: grant.organisation.clone(),
+            })
+            .collect();
+    }
+
+    pub(crate) fn is_administrator(&self) -> bool {
+        !self.disabled && self.grants().iter().any(|grant| grant.role == Role::Admin)
+    }
+
+    /// Ends all sessions once it is written.
+    pub(crate) fn renew_generation(&mut self) {
+        self.generation = new_id();
+    }
+
+    pub(crate) fn to_wire(&self) -> wire::User {
+        let has_password = !self.password_hash.is_empty();
+        wire::User {
+            username: self.username.clone(),
+            grants: names::grants_to_wire(&self.grants()),
+            disabled: self.disabled,
+            created_at: Some(clock::to_wire(from_millis(self.created_at))),
+            password_changed_at: has_password
+                .then(|| clock::to_wire(from_millis(self.password_changed_at))),
+            source: self.source.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
+pub(crate) struct Session {
+    /// SHA-256 of the token, hexadecimal.
+    #[prost(string, tag = "1")]
+    pub(crate) digest: String,
+    #[prost(string, tag = "2")]
+    pub(crate) id: String,
+    #[prost(string, tag = "3")]
+    pub(crate) username: String,
+    #[prost(string, tag = "4")]
+    pub(crate) generation: String,
+    #[prost(int64, tag = "5")]
+    pub(crate) created_at: i64,
+    #[prost(int64, tag = "6")]
+    pub(crate) last_used_at: i64,
+    #[prost(int64, tag = "7")]
+    pub(crate) expires_at: i64,
+    #[prost(string, tag = "8")]
+    pub(crate) peer: String,
+    /// `bearer` or `cookie`.
+    #[prost(string, tag = "9")]
+    pub(crate) kind: String,
+}
+
+impl Record for Session {
+    const KIND: &'static str = "auth-session";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.digest.clone()
+    }
+
+    fn indexes(&self) -> Vec<(&'static str, String)> {
+        vec![("user", self.username.clone()), ("id", self.id.clone())]
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
+pub(crate) struct JoinToken {
+    /// SHA-256 of the token, hexadecimal.
+    #[prost(string, tag = "1")]
+    pub(crate) digest: String,
+    #[prost(string, tag = "2")]
+    pub(crate) machine: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) created_at: i64,
+    #[prost(int64, tag = "4")]
+    pub(crate) expires_at: i64,
+    #[prost(string, tag = "5")]
+    pub(crate) created_by: String,
+    /// 0: not yet.
+    #[prost(int64, tag = "6")]
+    pub(crate) used_at: i64,
+}
+
+impl Record for JoinToken {
+    const KIND: &'static str = "auth-join-token";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.digest.clone()
+    }
+}
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinToken").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+/// The last certificate that a machine was given.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Issue {
+    #[prost(string, tag = "1")]
+    pub(crate) machine: String,
+    #[prost(int64, tag = "2")]
+    pub(crate) issued_at: i64,
+    #[prost(int64, tag = "3")]
+    pub(crate) not_after: i64,
+    /// SHA-256 of the certificate's PEM, hexadecimal.
+    #[prost(string, tag = "4")]
+    pub(crate) certificate_digest: String,
+    /// `join` or `renew`.
+    #[prost(string, tag = "5")]
+    pub(crate) by: String,
+}
+
+impl Record for Issue {
+    const KIND: &'static str = "auth-certificate";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.machine.clone()
+    }
+}
+
+/// An id that says nothing.
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+pub(crate) fn from_millis(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(millis).unwrap_or_default()
+}

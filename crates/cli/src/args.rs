@@ -1,0 +1,143 @@
+//! The command line as clap reads it.
+
+use std::{path::PathBuf, time::Duration};
+
+use crate::{
+    commands::{api, call, context, explain, join, login, shell, user},
+    duration,
+    output::Format,
+};
+
+const HEADING: &str = "Global options";
+
+/// Options that every client command takes.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct Global {
+    /// Server to talk to: https://host:port, http://host:port or unix:///path
+    #[arg(long, global = true, env = "SELVAGE_ENDPOINT", value_name = "URL", help_heading = HEADING)]
+    pub endpoint: Option<String>,
+
+    /// Context to use instead of the current one
+    #[arg(long, global = true, env = "SELVAGE_CONTEXT", value_name = "NAME", help_heading = HEADING)]
+    pub context: Option<String>,
+
+    /// PEM file of the CA that signed the server's certificate
+    #[arg(long, global = true, env = "SELVAGE_CA", value_name = "FILE", help_heading = HEADING)]
+    pub ca: Option<PathBuf>,
+
+    /// PEM file of a client certificate (a machine's)
+    #[arg(long, global = true, env = "SELVAGE_CERT", value_name = "FILE", requires = "key", help_heading = HEADING)]
+    pub cert: Option<PathBuf>,
+
+    /// PEM file of the client certificate's key
+    #[arg(long, global = true, env = "SELVAGE_KEY", value_name = "FILE", requires = "cert", help_heading = HEADING)]
+    pub key: Option<PathBuf>,
+
+    /// File that holds the token, or - for stdin [also: env SELVAGE_TOKEN]
+    #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
+    pub token_file: Option<PathBuf>,
+
+    /// How to print what comes back
+    #[arg(short, long, global = true, env = "SELVAGE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
+    pub output: Option<Format>,
+
+    /// Give up after this long, such as 5s or 2m [default: 30s, none for streams]
+    #[arg(long, global = true, env = "SELVAGE_TIMEOUT", value_name = "TIME", value_parser = duration::parse, help_heading = HEADING)]
+    pub timeout: Option<Duration>,
+
+    /// Whether to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = HEADING)]
+    pub color: Colour,
+
+    /// Never ask anything; fail instead
+    #[arg(long, global = true, help_heading = HEADING)]
+    pub no_input: bool,
+}
+
+/// When to use colour.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// The client commands.
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    /// Log in to a server and remember it as a context
+    Login(login::Login),
+    /// End the session and forget its token
+    Logout,
+    /// Say who the server takes you for
+    #[command(name = "whoami")]
+    WhoAmI,
+    /// Show, choose and tidy the servers you know
+    #[command(subcommand)]
+    Context(context::Context),
+    /// Call any method of any service
+    Call(call::Call),
+    /// Explain an error code: cause and what to do
+    Explain(explain::Explain),
+    /// Add, change and remove people
+    #[command(subcommand)]
+    User(user::User),
+    /// Make tokens with which machines join
+    #[command(subcommand)]
+    JoinToken(join::JoinToken),
+    /// Get this machine its certificate with a join token
+    Join(join::Join),
+    /// Say what the server is and which parts it runs
+    Status,
+    /// List and describe services, methods and messages
+    Api(api::Api),
+    /// Print a completion script for your shell
+    Completion(shell::Completion),
+    /// Write the man pages
+    Man(shell::Man),
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Whole {
+        #[command(flatten)]
+        global: Global,
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Whole::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_stand_before_and_after_the_command() {
+        for line in ["selvage -o json user list", "selvage user list -o json"] {
+            let whole = Whole::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(whole.global.output, Some(Format::Json));
+        }
+    }
+
+    #[test]
+    fn a_typo_is_answered_with_the_right_word() {
+        let error = Whole::try_parse_from(["selvage", "whoam"]).unwrap_err().to_string();
+        assert!(error.contains("'whoami'"), "{error}");
+    }
+
+    #[test]
+    fn a_password_cannot_be_given_as_an_argument() {
+        assert!(Whole::try_parse_from(["selvage", "login", "--password", "x"]).is_err());
+        assert!(Whole::try_parse_from(["selvage", "join", "https://a", "--token", "x"]).is_err());
+    }
+}

@@ -1,0 +1,261 @@
+//! How a machine becomes known: a token from somebody who may give one, and a
+//! certificate for it.
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rcgen::{CertificateParams, KeyPair, PublicKeyData};
+use rustls_pki_types::CertificateDer;
+use selvage_api::selvage::identity::{
+    CertificateResponse, CreateJoinTokenRequest, JoinRequest,
+    identity_service_client::IdentityServiceClient,
+};
+use selvage_kit::identity::{Machine, Secret};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::trust;
+use crate::{
+    Error,
+    connect::{self, Trust},
+    duration,
+    endpoint::Endpoint,
+    files::{self, Staged},
+    output,
+    session::Session,
+    target::{self, Target},
+};
+
+/// `selvage join-token`
+#[derive(clap::Subcommand, Debug)]
+pub enum JoinToken {
+    /// Make a token with which one machine gets its certificate, once
+    Create(Create),
+}
+
+/// `selvage join-token create`
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  selvage join-token create node/rack3-7
+  selvage join-token create cloudlet/tmus/cloud-1 --ttl 24h")]
+pub struct Create {
+    /// controller, cloudlet/OPERATOR/NAME, node/NAME or dme/NAME
+    #[arg(value_parser = machine)]
+    pub machine: String,
+    /// How long the token can be used, at most 7d
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
+    pub ttl: Duration,
+}
+
+/// `selvage join`
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The token comes from `selvage join-token create`; it is read from the file
+named with --token-file (- for stdin), from SELVAGE_JOIN_TOKEN, or asked for.
+
+Example:
+  selvage join https://edge.example.org:8443 --ca-sha256 3f9a… \\
+    --token-file token --out /etc/selvage")]
+pub struct Join {
+    /// The server that made the token
+    #[arg(value_name = "ENDPOINT")]
+    pub server: String,
+    /// SHA-256 fingerprint of the server's CA [or name the CA itself with --ca]
+    #[arg(long, value_name = "HEX")]
+    pub ca_sha256: Option<String>,
+    /// Directory for machine.key, machine.crt and ca.crt
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Replace the key and certificate that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+fn machine(text: &str) -> Result<String, String> {
+    Machine::parse(text).map(|machine| machine.to_string()).map_err(|error| error.to_string())
+}
+
+pub(crate) async fn create_token(
+    command: JoinToken,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let JoinToken::Create(args) = command;
+    let ttl_seconds = u32::try_from(args.ttl.as_secs())
+        .map_err(|_| Error::invalid("--ttl: at most 7d"))?;
+    let request = CreateJoinTokenRequest { machine: args.machine, ttl_seconds };
+    let target = session.target()?;
+    let answer = session
+        .connect(&target)
+        .await?
+        .call(request, |channel, request| async move {
+            IdentityServiceClient::new(channel).create_join_token(request).await
+        })
+        .await?;
+    let message = output::dynamic("selvage.identity.CreateJoinTokenResponse", &answer)?;
+    let mut value = output::to_value(&message, true)?;
+    value["command"] = join_command(&target.endpoint, &answer.ca_sha256).into();
+    session.printer().record(&value)?;
+    session.io.say(
+        "Run the command on that machine with the token in SELVAGE_JOIN_TOKEN, or let it ask for it. The token works once.",
+    )?;
+    if target.endpoint.is_loopback() {
+        session.io.say(
+            "The address is one only this machine can reach: put the server's own in its place.",
+        )?;
+    }
+    Ok(())
+}
+
+fn join_command(endpoint: &Endpoint, ca_sha256: &str) -> String {
+    let server = match endpoint {
+        Endpoint::Https { .. } => endpoint.to_string(),
+        Endpoint::Http { .. } | Endpoint::Unix(_) => "https://SERVER:PORT".into(),
+    };
+    let pin = if ca_sha256.is_empty() { String::new() } else { format!(" --ca-sha256 {ca_sha256}") };
+    format!("selvage join {server}{pin} --out /etc/selvage")
+}
+
+pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), Error> {
+    let endpoint = Endpoint::parse(&args.server)?;
+    let places = Places::prepare(&args.out, args.force)?;
+    let token = token(session)?;
+    let authorities = authorities(args, &endpoint, session).await?;
+    let key = KeyPair::generate().map_err(no_key)?;
+    let request = CertificateParams::default()
+        .serialize_request(&key)
+        .and_then(|request| request.pem())
+        .map_err(no_key)?;
+    // Before the call: a directory that cannot be written to must not cost
+    // the token.
+    let staged_key = Staged::new(&places.key, key.serialize_pem().as_bytes(), 0o600)
+        .map_err(|source| Error::write(&places.key, source))?;
+
+    let client =
+        session.connect(&Target::bare(endpoint, Trust::Only(authorities.clone()))).await?;
+    let request = JoinRequest { token: token.expose().to_owned(), csr: request };
+    let answer = client
+        .call(request, |channel, request| async move {
+            IdentityServiceClient::new(channel).join(request).await
+        })
+        .await
+        .map_err(without_login_hint)?;
+    check(&answer, &key, &authorities)?;
+
+    let write = |path: &Path, pem: &str| {
+        files::write(path, pem.as_bytes(), 0o644).map_err(|source| Error::write(path, source))
+    };
+    write(&places.ca, &answer.ca)?;
+    write(&places.certificate, &answer.certificate)?;
+    staged_key.place().map_err(|source| Error::write(&places.key, source))?;
+
+    let mut record = serde_json::json!({
+        "machine": answer.machine,
+        "key": places.key,
+        "certificate": places.certificate,
+        "ca": places.ca,
+    });
+    if let Some(end) = answer.not_after {
+        let time = jiff::Timestamp::new(end.seconds, end.nanos).ok();
+        record["not_after"] = time.map(|time| time.to_string()).into();
+    }
+    session.printer().record(&record)
+}
+
+struct Places {
+    key: PathBuf,
+    certificate: PathBuf,
+    ca: PathBuf,
+}
+
+impl Places {
+    fn prepare(dir: &Path, force: bool) -> Result<Self, Error> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(dir)
+            .map_err(|source| Error::write(dir, source))?;
+        let places = Self {
+            key: dir.join("machine.key"),
+            certificate: dir.join("machine.crt"),
+            ca: dir.join("ca.crt"),
+        };
+        if !force && places.key.try_exists().map_err(|source| Error::read(&places.key, source))? {
+            return Err(Error::Invalid {
+                message: format!("{} is there already", places.key.display()),
+                hints: vec!["say --force to replace it, or choose another --out".into()],
+            });
+        }
+        Ok(places)
+    }
+}
+
+fn token(session: &mut Session<'_>) -> Result<Secret, Error> {
+    if let Some(path) = &session.global.token_file {
+        return target::secret_file(path, "token", session.io);
+    }
+    if let Some(token) = session.io.var("SELVAGE_JOIN_TOKEN") {
+        return Ok(Secret::new(token.trim()));
+    }
+    session.ask_secret("Join token: ", "give it with --token-file FILE or in SELVAGE_JOIN_TOKEN")
+}
+
+async fn authorities(
+    args: &Join,
+    endpoint: &Endpoint,
+    session: &Session<'_>,
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    if !matches!(endpoint, Endpoint::Https { .. }) {
+        return Err(Error::invalid(format!("{endpoint}: a machine joins over https only")));
+    }
+    match (&args.ca_sha256, &session.global.ca) {
+        (Some(sha256), _) => Ok(vec![trust::pinned(endpoint, sha256).await?]),
+        (None, Some(path)) => target::certificates(path),
+        (None, None) => Err(Error::Invalid {
+            message: "nothing says which CA to trust".into(),
+            hints: vec![
+                "give the fingerprint that `selvage join-token create` printed with --ca-sha256, or the CA with --ca".into(),
+            ],
+        }),
+    }
+}
+
+/// The certificate must be for our key, and the CA the one we trusted.
+fn check(
+    answer: &CertificateResponse,
+    key: &KeyPair,
+    trusted: &[CertificateDer<'_>],
+) -> Result<(), Error> {
+    let wrong = |what: &str| Error::Unexpected(format!("the server's answer cannot be used: {what}"));
+    let authorities = target::certificates_in(&answer.ca, "the answer's ca")?;
+    let known: Vec<String> = trusted.iter().map(connect::fingerprint).collect();
+    if !authorities.iter().any(|ca| known.contains(&connect::fingerprint(ca))) {
+        return Err(wrong("its CA is another than the one trusted"));
+    }
+    let certificates = target::certificates_in(&answer.certificate, "the answer's certificate")?;
+    let leaf = certificates.first().map(|der| X509Certificate::from_der(der));
+    let Some(Ok((_, leaf))) = leaf else { return Err(wrong("the certificate cannot be read")) };
+    if leaf.public_key().raw != key.subject_public_key_info().as_slice() {
+        return Err(wrong("the certificate is for another key"));
+    }
+    Ok(())
+}
+
+/// A machine that joins has no login.
+fn without_login_hint(error: Error) -> Error {
+    match error {
+        Error::Status { code, message, .. } => Error::Status {
+            code,
+            message,
+            hints: vec!["tokens work once and for a time: make a new one with `selvage join-token create`".into()],
+        },
+        other => other,
+    }
+}
+
+fn no_key(error: rcgen::Error) -> Error {
+    Error::Unexpected(format!("no key could be made: {error}"))
+}

@@ -1,0 +1,36 @@
+//! What each command does.
+
+pub(crate) mod api;
+pub(crate) mod call;
+pub(crate) mod context;
+pub(crate) mod explain;
+pub(crate) mod join;
+pub(crate) mod login;
+pub(crate) mod shell;
+pub(crate) mod status;
+pub(crate) mod trust;
+pub(crate) mod user;
+
+use crate::{Command, Error, session::Session};
+
+pub(crate) async fn dispatch(
+    command: Command,
+    session: &mut Session<'_>,
+    root: clap::Command,
+) -> Result<(), Error> {
+    match command {
+        Command::Login(args) => login::login(&args, session).await,
+        Command::Logout => login::logout(session).await,
+        Command::WhoAmI => status::whoami(session).await,
+        Command::Context(args) => context::run(args, session),
+        Command::Call(args) => call::run(args, session).await,
+        Command::Explain(args) => explain::run(&args, session),
+        Command::User(args) => user::run(args, session).await,
+        Command::JoinToken(args) => join::create_token(args, session).await,
+        Command::Join(args) => join::join(&args, session).await,
+        Command::Status => status::status(session).await,
+        Command::Api(args) => api::run(&args, session),
+        Command::Completion(args) => shell::completion(&args, root, session),
+        Command::Man(args) => shell::man(&args, root, session),
+    }
+}

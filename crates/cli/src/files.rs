@@ -1,0 +1,90 @@
+//! Files that are there whole or not at all.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+/// A file that is written but not yet in its place; dropped, it leaves no
+/// trace.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    temporary: PathBuf,
+    path: PathBuf,
+    placed: bool,
+}
+
+impl Staged {
+    /// Writes the content beside where it will go.
+    pub(crate) fn new(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
+        let (temporary, mut file) = create_beside(path, mode)?;
+        let staged = Self { temporary, path: path.to_owned(), placed: false };
+        file.write_all(content)?;
+        file.sync_all()?;
+        Ok(staged)
+    }
+
+    /// Puts it in its place, over what was there.
+    pub(crate) fn place(mut self) -> io::Result<()> {
+        fs::rename(&self.temporary, &self.path)?;
+        self.placed = true;
+        File::open(parent(&self.path))?.sync_all()
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.placed {
+            // The failure that led here is the one to tell.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Writes the file in one step.
+pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    Staged::new(path, content, mode)?.place()
+}
+
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn create_beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    let mut number = 0u32;
+    loop {
+        let temporary = parent(path).join(format!(".{name}.{}-{number}", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary) {
+            Ok(file) => return Ok((temporary, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {
+                number += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_with_its_mode_and_leaves_nothing_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        write(&path, b"one", 0o644).unwrap();
+        write(&path, b"two", 0o600).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+        drop(Staged::new(&path, b"three", 0o600).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

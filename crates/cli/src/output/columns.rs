@@ -1,0 +1,159 @@
+//! Which columns a message has in a table.
+
+use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+
+use crate::body::is_json_shaped;
+
+/// More than this many columns only in `wide`.
+const NARROW: usize = 8;
+/// Messages within messages are looked into this far.
+const DEPTH: usize = 3;
+
+/// One column: where its value is, and what stands above it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) title: String,
+    /// Names from the outside in.
+    pub(crate) path: Vec<String>,
+    /// Full name of the message the value is, if it is one.
+    pub(crate) message: Option<String>,
+    /// Only shown in `wide`.
+    pub(crate) wide: bool,
+}
+
+impl Column {
+    pub(crate) fn new(title: &str, path: &str) -> Self {
+        Self {
+            title: title.to_owned(),
+            path: path.split('.').map(str::to_owned).collect(),
+            message: None,
+            wide: false,
+        }
+    }
+
+    /// Only shown in `wide`.
+    pub(crate) fn wide(self) -> Self {
+        Self { wide: true, ..self }
+    }
+}
+
+/// Messages whose columns were chosen by hand; a `+` before a name leaves it
+/// to `wide`.
+fn chosen(name: &str) -> Option<&'static [&'static str]> {
+    Some(match name {
+        "selvage.identity.User" => {
+            &["username", "grants", "disabled", "source", "+created_at", "+password_changed_at"]
+        }
+        "selvage.identity.Session" => &[
+            "id", "username", "kind", "peer", "last_used_at", "expires", "current", "+created_at",
+        ],
+        "selvage.system.Part" => &["name", "state", "+services"],
+        _ => return None,
+    })
+}
+
+/// The columns of a table of such messages.
+pub(crate) fn of(descriptor: &MessageDescriptor, wide: bool) -> Vec<Column> {
+    let mut columns = match chosen(descriptor.full_name()) {
+        Some(names) => names.iter().filter_map(|name| pick(descriptor, name)).collect(),
+        None => generic(descriptor),
+    };
+    columns.retain(|column| wide || !column.wide);
+    titles(&mut columns);
+    columns
+}
+
+/// All leaves of a message, for printing it on its own.
+pub(crate) fn leaves(descriptor: &MessageDescriptor) -> Vec<Column> {
+    let mut columns = Vec::new();
+    walk(descriptor, &mut Vec::new(), &mut columns);
+    for column in &mut columns {
+        column.title = column.path.join(".");
+    }
+    columns
+}
+
+/// The one field of a message that is a list of messages.
+pub(crate) fn list_field(
+    descriptor: &MessageDescriptor,
+) -> Option<(FieldDescriptor, MessageDescriptor)> {
+    let mut lists = descriptor.fields().filter_map(|field| match field.kind() {
+        Kind::Message(element) if field.is_list() && !fits_a_cell(&element) => {
+            Some((field, element))
+        }
+        _ => None,
+    });
+    let only = lists.next()?;
+    if lists.next().is_some() { None } else { Some(only) }
+}
+
+/// Messages that are a few words.
+fn fits_a_cell(element: &MessageDescriptor) -> bool {
+    is_json_shaped(element) || element.full_name() == "selvage.identity.Grant"
+}
+
+fn pick(descriptor: &MessageDescriptor, name: &str) -> Option<Column> {
+    let (wide, name) = match name.strip_prefix('+') {
+        Some(name) => (true, name),
+        None => (false, name),
+    };
+    let field = descriptor.get_field_by_name(name)?;
+    Some(Column { wide, ..leaf(&field, &[]) })
+}
+
+fn leaf(field: &FieldDescriptor, outside: &[String]) -> Column {
+    let mut path = outside.to_vec();
+    path.push(field.name().to_owned());
+    let message = match field.kind() {
+        Kind::Message(inner) => Some(inner.full_name().to_owned()),
+        _ => None,
+    };
+    // Lists of messages and maps fill a cell with more than a glance takes in;
+    // the mask of an Update is always empty in what is shown.
+    let mask = outside.is_empty() && field.is_list() && field.name() == "fields";
+    let wide = field.is_map() || (field.is_list() && message.is_some()) || mask;
+    Column { title: String::new(), path, message, wide }
+}
+
+fn generic(descriptor: &MessageDescriptor) -> Vec<Column> {
+    let mut columns = Vec::new();
+    walk(descriptor, &mut Vec::new(), &mut columns);
+    let mut shown = 0;
+    for column in &mut columns {
+        column.wide |= shown >= NARROW;
+        shown += usize::from(!column.wide);
+    }
+    columns
+}
+
+fn walk(descriptor: &MessageDescriptor, outside: &mut Vec<String>, columns: &mut Vec<Column>) {
+    for field in descriptor.fields() {
+        match field.kind() {
+            Kind::Message(inner)
+                if !field.is_list()
+                    && !field.is_map()
+                    && !is_json_shaped(&inner)
+                    && inner.full_name() != "google.protobuf.Any"
+                    && outside.len() + 1 < DEPTH =>
+            {
+                outside.push(field.name().to_owned());
+                walk(&inner, outside, columns);
+                outside.pop();
+            }
+            _ => columns.push(leaf(&field, outside)),
+        }
+    }
+}
+
+/// The last name alone where that is enough to tell columns apart.
+fn titles(columns: &mut [Column]) {
+    let all: Vec<Vec<String>> = columns.iter().map(|column| column.path.clone()).collect();
+    for column in columns {
+        let alike = all.iter().filter(|path| path.last() == column.path.last()).count();
+        let name = match column.path.last() {
+            Some(last) if alike == 1 => last.clone(),
+            _ => column.path.join("-"),
+        };
+        column.title = name.replace('_', "-").to_uppercase();
+    }
+}

@@ -1,0 +1,203 @@
+//! Printing: one renderer for every message, driven by its descriptor.
+//!
+//! Whatever is printed is a JSON value with the contract's field names; a
+//! table is a view of it.
+
+mod columns;
+mod table;
+
+use std::io::Write;
+
+use prost_reflect::{DynamicMessage, ReflectMessage, SerializeOptions};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Error, error::printable};
+
+pub(crate) use columns::Column;
+use table::Table;
+
+/// How to print.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Columns, the most telling ones
+    Table,
+    /// Columns, all of them
+    Wide,
+    /// JSON, one line a message
+    Json,
+    /// YAML, one document a message
+    Yaml,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Table { wide: bool },
+    Lines,
+    Pretty,
+    Yaml,
+}
+
+/// Prints messages one after another.
+pub(crate) struct Printer<'a> {
+    out: &'a mut dyn Write,
+    layout: Layout,
+    colour: bool,
+    all_fields: bool,
+    printed: usize,
+    table: Option<Table>,
+}
+
+impl<'a> Printer<'a> {
+    pub(crate) fn new(out: &'a mut dyn Write, format: Format, colour: bool) -> Self {
+        let layout = match format {
+            Format::Table => Layout::Table { wide: false },
+            Format::Wide => Layout::Table { wide: true },
+            Format::Json => Layout::Lines,
+            Format::Yaml => Layout::Yaml,
+        };
+        Self { out, layout, colour, all_fields: false, printed: 0, table: None }
+    }
+
+    /// Prints JSON for people, over several lines.
+    pub(crate) fn pretty(out: &'a mut dyn Write, colour: bool) -> Self {
+        Self { layout: Layout::Pretty, ..Self::new(out, Format::Json, colour) }
+    }
+
+    /// Prints fields that have their default value too.
+    pub(crate) fn all_fields(self, all_fields: bool) -> Self {
+        Self { all_fields, ..self }
+    }
+
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self.layout, Layout::Table { .. })
+    }
+
+    /// Prints a message: its fields, then the list of messages it holds, if it
+    /// holds one, as a table.
+    pub(crate) fn message(&mut self, message: &DynamicMessage) -> Result<(), Error> {
+        let Layout::Table { wide } = self.layout else {
+            return self.value(&to_value(message, self.all_fields)?);
+        };
+        let value = to_value(message, true)?;
+        let descriptor = message.descriptor();
+        let mut leaves = columns::leaves(&descriptor);
+        let Some((field, element)) = columns::list_field(&descriptor) else {
+            return self.fields(&leaves, &value);
+        };
+        leaves.retain(|column| column.path != [field.name()]);
+        if !leaves.is_empty() {
+            self.fields(&leaves, &value)?;
+            self.blank()?;
+        }
+        let rows = value.get(field.name()).and_then(Value::as_array);
+        self.rows(&columns::of(&element, wide), rows.map_or(&[], Vec::as_slice))
+    }
+
+    /// Prints a message as a row under those before it. A row waits for
+    /// [`Printer::flush`], which knows how wide its columns must be.
+    pub(crate) fn row(&mut self, message: &DynamicMessage) -> Result<(), Error> {
+        let Layout::Table { wide } = self.layout else { return self.message(message) };
+        let value = to_value(message, true)?;
+        let table = self
+            .table
+            .get_or_insert_with(|| Table::new(columns::of(&message.descriptor(), wide)));
+        table.push(&value);
+        Ok(())
+    }
+
+    /// Writes the rows that wait.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        if let Some(table) = &mut self.table {
+            table.write(self.out, self.colour).map_err(Error::Output)?;
+        }
+        self.out.flush().map_err(Error::Output)
+    }
+
+    /// An empty line between two tables.
+    pub(crate) fn blank(&mut self) -> Result<(), Error> {
+        writeln!(self.out).map_err(Error::Output)
+    }
+
+    /// Prints values under the given columns; as an array when not a table.
+    pub(crate) fn values(&mut self, columns: &[Column], rows: &[Value]) -> Result<(), Error> {
+        match self.layout {
+            Layout::Table { wide } => {
+                let shown: Vec<Column> =
+                    columns.iter().filter(|column| wide || !column.wide).cloned().collect();
+                self.rows(&shown, rows)
+            }
+            _ => self.value(&Value::Array(rows.to_vec())),
+        }
+    }
+
+    /// Prints one value that is no message; as a table its members.
+    pub(crate) fn record(&mut self, value: &Value) -> Result<(), Error> {
+        match (self.layout, value) {
+            (Layout::Table { .. }, Value::Object(members)) => {
+                let columns: Vec<Column> = members.keys().map(|key| Column::new(key, key)).collect();
+                self.fields(&columns, value)
+            }
+            _ => self.value(value),
+        }
+    }
+
+    fn rows(&mut self, columns: &[Column], rows: &[Value]) -> Result<(), Error> {
+        let mut table = Table::new(columns.to_vec());
+        rows.iter().for_each(|row| table.push(row));
+        table.write(self.out, self.colour).map_err(Error::Output)
+    }
+
+    fn fields(&mut self, columns: &[Column], value: &Value) -> Result<(), Error> {
+        if self.printed > 0 {
+            writeln!(self.out).map_err(Error::Output)?;
+        }
+        self.printed += 1;
+        table::write_fields(self.out, columns, value).map_err(Error::Output)
+    }
+
+    fn value(&mut self, value: &Value) -> Result<(), Error> {
+        let text = match self.layout {
+            Layout::Pretty => serde_json::to_string_pretty(value).map_err(unprintable)?,
+            Layout::Yaml => {
+                let text = serde_saphyr::to_string(value).map_err(unprintable)?;
+                let start = if self.printed > 0 { "---\n" } else { "" };
+                format!("{start}{}", text.trim_end())
+            }
+            Layout::Lines | Layout::Table { .. } => {
+                serde_json::to_string(value).map_err(unprintable)?
+            }
+        };
+        self.printed += 1;
+        // JSON escapes what would steer the terminal, YAML not all of it.
+        writeln!(self.out, "{}", printable(&text)).map_err(Error::Output)?;
+        self.out.flush().map_err(Error::Output)
+    }
+}
+
+/// A generated message by its descriptor.
+pub(crate) fn dynamic(name: &str, message: &impl prost::Message) -> Result<DynamicMessage, Error> {
+    let descriptor = selvage_api::pool()
+        .get_message_by_name(name)
+        .ok_or_else(|| Error::Unexpected(format!("the contracts have no {name}")))?;
+    DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice()).map_err(unprintable)
+}
+
+/// The message as JSON with the contract's own field names.
+pub(crate) fn to_value(message: &DynamicMessage, all_fields: bool) -> Result<Value, Error> {
+    let options =
+        SerializeOptions::new().use_proto_field_name(true).skip_default_fields(!all_fields);
+    message.serialize_with_options(serde_json::value::Serializer, &options).map_err(unprintable)
+}
+
+/// Anything of ours as JSON.
+pub(crate) fn value_of(thing: &impl Serialize) -> Result<Value, Error> {
+    serde_json::to_value(thing).map_err(unprintable)
+}
+
+fn unprintable(error: impl std::fmt::Display) -> Error {
+    Error::Unexpected(format!("the answer cannot be printed: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

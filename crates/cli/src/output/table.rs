@@ -1,0 +1,115 @@
+//! Columns on a terminal.
+
+use std::io::{self, Write};
+
+use comfy_table::{Attribute, Cell, Table as Grid, presets};
+use serde_json::Value;
+
+use super::Column;
+
+const NOTHING: &str = "-";
+/// A cell longer than this makes a table unreadable; `-o yaml` has it all.
+const LONGEST: usize = 120;
+
+/// Rows that wait to be written under one header.
+#[derive(Debug)]
+pub(crate) struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+    /// Widths so far: later rows line up with earlier ones.
+    widths: Vec<u16>,
+    headed: bool,
+}
+
+impl Table {
+    pub(crate) fn new(columns: Vec<Column>) -> Self {
+        let widths = vec![0; columns.len()];
+        Self { columns, rows: Vec::new(), widths, headed: false }
+    }
+
+    pub(crate) fn push(&mut self, value: &Value) {
+        self.rows.push(self.columns.iter().map(|column| shorten(cell(column, value))).collect());
+    }
+
+    /// Writes the rows that wait, after the header if it was not yet written.
+    pub(crate) fn write(&mut self, out: &mut dyn Write, colour: bool) -> io::Result<()> {
+        let mut grid = Grid::new();
+        grid.load_style(presets::NOTHING).force_no_tty();
+        if colour {
+            grid.enforce_styling();
+        }
+        let header = |text: &str| {
+            let cell = Cell::new(text);
+            if colour { cell.add_attribute(Attribute::Bold) } else { cell }
+        };
+        if !self.headed {
+            grid.add_row(self.columns.iter().map(|column| header(&column.title)));
+        }
+        for row in self.rows.drain(..) {
+            grid.add_row(row);
+        }
+        self.headed = true;
+        let natural = grid.column_max_content_widths();
+        for (at, (width, natural)) in self.widths.iter_mut().zip(natural).enumerate() {
+            *width = natural.max(*width);
+            if let Some(column) = grid.column_mut(at) {
+                column.set_padding((0, 2 + *width - natural));
+            }
+        }
+        for line in grid.lines() {
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A single thing, one field a line.
+pub(crate) fn write_fields(out: &mut dyn Write, columns: &[Column], value: &Value) -> io::Result<()> {
+    let widest = columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0);
+    for column in columns {
+        let text = cell(column, value);
+        writeln!(out, "{:<width$}  {text}", column.title, width = widest)?;
+    }
+    Ok(())
+}
+
+fn cell(column: &Column, value: &Value) -> String {
+    let mut found = value;
+    for name in &column.path {
+        match found.get(name) {
+            Some(inner) => found = inner,
+            None => return NOTHING.into(),
+        }
+    }
+    let text = words(found, column.message.as_deref());
+    // One row, one line, and no steering of the terminal.
+    let text: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.is_empty() { NOTHING.into() } else { text }
+}
+
+fn words(value: &Value, message: Option<&str>) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            items.iter().map(|item| words(item, message)).collect::<Vec<_>>().join(",")
+        }
+        Value::Object(_) if message == Some("selvage.identity.Grant") => {
+            let part = |name| value.get(name).and_then(Value::as_str).unwrap_or_default();
+            match part("organisation") {
+                "" => part("role").to_owned(),
+                organisation => format!("{}:{organisation}", part("role")),
+            }
+        }
+        Value::Object(members) if members.is_empty() => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn shorten(text: String) -> String {
+    if text.chars().count() <= LONGEST {
+        return text;
+    }
+    text.chars().take(LONGEST - 1).chain(['…']).collect()
+}

@@ -1,0 +1,207 @@
+use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
+
+use crate::{
+    fake::{self, Authority, PASSWORD, TOKEN, World},
+    harness::Person,
+};
+
+#[tokio::test]
+async fn login_whoami_and_logout_over_tls() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let ca_file = person.file("ca.pem", &ca.pem).display().to_string();
+    let password = person.file("password", &format!("{PASSWORD}\n")).display().to_string();
+    let outcome = person
+        .run(&["login", &server.endpoint, "--ca", &ca_file, "-u", "admin", "--password-file", &password])
+        .await;
+    assert!(outcome.err.contains(&format!("Logged in to {} as admin.", server.endpoint)));
+    assert_eq!(outcome.good(), "", "stdout is for data");
+
+    // The CA and the token are remembered: neither file is needed again.
+    fs::remove_file(ca_file).unwrap();
+    let who = person.run(&["whoami"]).await.good();
+    assert_eq!(who, "name     admin\nkind     user\ngrants   admin\nexpires  -\n");
+
+    person.run(&["logout"]).await.good();
+    assert!(*server.world.logged_out.lock().unwrap());
+    let (code, told) = person.run(&["whoami"]).await.bad();
+    assert_eq!(code, 6);
+    assert_eq!(
+        told,
+        "error: no session goes with these credentials\n\
+         hint: you are not logged in: run `selvage login`\n\
+         hint: `selvage explain UNAUTHENTICATED` says more\n"
+    );
+    let outcome = person.run(&["logout"]).await;
+    assert!(outcome.err.starts_with("You are not logged in"), "{}", outcome.err);
+    outcome.good();
+}
+
+#[tokio::test]
+async fn an_ended_session_is_told_from_none() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    person
+        .answering(&["admin", PASSWORD])
+        .run(&["login", &server.endpoint, "--ca-sha256", &ca.sha256])
+        .await
+        .good();
+    *server.world.logged_out.lock().unwrap() = true;
+    let (code, told) = person.run(&["user", "list"]).await.bad();
+    assert_eq!(code, 6);
+    assert!(told.contains("your session has ended or is not known there: run `selvage login`"));
+}
+
+#[tokio::test]
+async fn a_fingerprint_is_believed_only_if_it_fits() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let other = "00".repeat(32);
+    let (code, told) =
+        person.answering(&[]).run(&["login", &server.endpoint, "--ca-sha256", &other]).await.bad();
+    assert_eq!(code, 6);
+    assert!(told.contains(&format!("shows no CA with the fingerprint {other}")), "{told}");
+    assert!(told.contains(&ca.sha256), "{told}");
+    assert!(!person.config_file().exists());
+
+    let (code, _) = person.run(&["login", &server.endpoint, "--ca-sha256", "12"]).await.bad();
+    assert_eq!(code, 3);
+}
+
+#[tokio::test]
+async fn an_unknown_server_is_trusted_only_by_a_yes() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+
+    let (code, told) = person.run(&["login", &server.endpoint]).await.bad();
+    assert_eq!(code, 8, "{told}");
+    assert!(told.contains("--ca-sha256 HEX"), "{told}");
+
+    let (code, told) = person.answering(&["n"]).run(&["login", &server.endpoint]).await.bad();
+    assert_eq!(code, 12);
+    assert!(told.contains(&ca.sha256) && told.contains("CN=test CA"), "{told}");
+    assert!(!person.config_file().exists());
+
+    person.answering(&["yes", "admin", PASSWORD]).run(&["login", &server.endpoint]).await.good();
+    // Known now: only the password is asked for, the name is offered.
+    person.answering(&["", PASSWORD]).run(&["login"]).await.good();
+    person.run(&["whoami"]).await.good();
+}
+
+#[tokio::test]
+async fn a_new_ca_at_a_known_address_is_refused() {
+    let (ca, other) = (Arc::new(Authority::new()), Arc::new(Authority::new()));
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let wrong = person.file("other.pem", &other.pem).display().to_string();
+    for line in [
+        vec!["whoami", "--endpoint", &server.endpoint, "--ca", &wrong],
+        vec!["login", &server.endpoint, "--ca", &wrong],
+    ] {
+        let (code, told) = person.run(&line).await.bad();
+        assert_eq!(code, 6);
+        assert!(told.contains("signed by a CA that is not trusted here"), "{told}");
+        assert!(told.contains("selvage login --ca-sha256 HEX"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_not_answered_with_log_in() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let (code, told) = person
+        .answering(&["admin", "wrong-canary"])
+        .run(&["login", &server.endpoint, "--ca-sha256", &ca.sha256])
+        .await
+        .bad();
+    assert_eq!(code, 6);
+    assert!(told.contains("error: wrong name or password\nhint: check the name (admin)"), "{told}");
+    assert!(!told.contains("canary"));
+    assert!(!person.config_file().exists());
+}
+
+#[tokio::test]
+async fn the_ready_file_is_all_a_script_needs() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let ready = serde_json::json!({
+        "endpoint": server.endpoint,
+        "ca": person.file("ca.pem", &ca.pem),
+        "admin": {"username": "admin", "password_file": person.file("password", PASSWORD)},
+        "sockets": {"lvmd": "/nowhere"},
+    });
+    let ready = person.file("ready.json", &ready.to_string()).display().to_string();
+    person.run(&["--context", "lab", "login", "--ready-file", &ready]).await.good();
+    assert!(person.run(&["context", "list"]).await.good().contains("lab"));
+    person.run(&["status"]).await.good();
+}
+
+#[tokio::test]
+async fn a_password_can_come_through_a_pipe() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let line =
+        ["login", &server.endpoint, "--ca-sha256", &ca.sha256, "-u", "admin", "--password-file", "-"];
+    person.piping(PASSWORD).run(&line).await.good();
+    let (code, _) = person.piping("").run(&line).await.bad();
+    assert_eq!(code, 3);
+}
+
+#[tokio::test]
+async fn servers_that_ask_for_no_login_are_just_remembered() {
+    let mut person = Person::new();
+    let http = fake::http().await;
+    person.run(&["login", &http.endpoint]).await.good();
+    assert!(person.run(&["whoami"]).await.good().contains("insecure"));
+
+    let unix = fake::unix(&person.dir.path().join("s.sock"));
+    person.run(&["login", &unix.endpoint]).await.good();
+    assert!(person.run(&["whoami", "-o", "json"]).await.good().contains(r#""name":"everybody""#));
+    let list = person.run(&["context", "list", "-o", "json"]).await.good();
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list[0]["insecure"], true);
+    assert_eq!((&list[1]["name"], &list[1]["current"]), (&"s".into(), &true.into()));
+}
+
+#[tokio::test]
+async fn credentials_others_can_read_stop_every_command() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let line = ["login", &server.endpoint, "--ca-sha256", &ca.sha256];
+    person.answering(&["admin", PASSWORD]).run(&line).await.good();
+    let file = person.dir.path().join("config/credentials.toml");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, told) = person.run(&["whoami"]).await.bad();
+    assert_eq!(code, 8);
+    assert!(told.contains("others may read it (mode 644)") && told.contains("chmod 600"), "{told}");
+    assert!(!told.contains(TOKEN));
+}
+
+#[tokio::test]
+async fn a_token_stays_with_the_server_it_is_for() {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(World::default(), &ca).await;
+    let mut person = Person::new();
+    let line = ["--context", "home", "login", &server.endpoint, "--ca-sha256", &ca.sha256];
+    person.answering(&["admin", PASSWORD]).run(&line).await.good();
+    let other = fake::https(World::default(), &ca).await;
+    let line = ["--context", "home", "--endpoint", &other.endpoint, "whoami"];
+    let (code, told) = person.run(&line).await.bad();
+    assert_eq!(code, 6);
+    assert!(told.contains("you are not logged in"), "{told}");
+
+    person.env.push(("SELVAGE_TOKEN".into(), TOKEN.into()));
+    person.run(&line).await.good();
+    let (code, told) = person.run(&["--endpoint", "http://192.0.2.1:1", "whoami"]).await.bad();
+    assert_eq!(code, 3);
+    assert!(told.contains("in clear text") && !told.contains(TOKEN), "{told}");
+}

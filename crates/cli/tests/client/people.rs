@@ -1,0 +1,92 @@
+use crate::{fake, harness::Person};
+
+async fn person(server: &fake::Running) -> Person {
+    let mut person = Person::new();
+    person.run(&["login", &server.endpoint]).await.good();
+    person
+}
+
+#[tokio::test]
+async fn people_are_added_listed_changed_and_removed() {
+    let server = fake::http().await;
+    let mut person = person(&server).await;
+    let added = person
+        .answering(&["secret-1", "secret-1"])
+        .run(&["user", "add", "ada", "--role", "operator:tmus", "--role", "viewer"])
+        .await
+        .good();
+    assert_eq!(
+        added,
+        "USERNAME  GRANTS                DISABLED  SOURCE\n\
+         ada       operator:tmus,viewer  false     -\n"
+    );
+    let made = person.run(&["user", "add", "ci", "--generate", "-o", "json"]).await.good();
+    assert_eq!(made, "{\"user\":{\"username\":\"ci\"},\"generated_password\":\"generated-1\"}\n");
+    let outcome = person.run(&["user", "add", "cd", "--generate"]).await;
+    assert!(outcome.out.ends_with("\npassword  generated-1\n"), "{}", outcome.out);
+    outcome.good();
+    assert_eq!(person.run(&["user", "list", "-o", "yaml"]).await.good().matches("username:").count(), 3);
+
+    // What is not mentioned stays as it is.
+    person.run(&["user", "update", "ada", "--disable"]).await.good();
+    let list = person.run(&["user", "update", "ada", "--role", "viewer"]).await.good();
+    assert!(list.contains("ada       viewer  true"), "{list}");
+    let (code, told) = person.run(&["user", "update", "adda", "--enable"]).await.bad();
+    assert_eq!(code, 4);
+    assert!(told.contains("did you mean ada"), "{told}");
+    let (code, _) = person.run(&["user", "update", "ada"]).await.bad();
+    assert_eq!(code, 3);
+
+    let (code, told) = person.run(&["user", "remove", "ada"]).await.bad();
+    assert_eq!(code, 8);
+    assert!(told.contains("--yes"), "{told}");
+    let (code, told) = person.answering(&["n"]).run(&["user", "remove", "ada"]).await.bad();
+    assert_eq!(code, 12);
+    assert!(told.contains("ada stays: nothing was changed"), "{told}");
+    person.answering(&["y"]).run(&["user", "remove", "ada"]).await.good();
+    assert!(!server.world.users.lock().unwrap().contains_key("ada"));
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken() {
+    let server = fake::http().await;
+    let mut person = person(&server).await;
+    person.run(&["user", "add", "ada", "--generate"]).await.good();
+    let (code, told) = person.run(&["user", "add", "ada", "--generate"]).await.bad();
+    assert_eq!(code, 5);
+    assert!(told.starts_with("error: user ada is there already\n"), "{told}");
+}
+
+#[tokio::test]
+async fn passwords_are_asked_for_twice_and_never_shown() {
+    let server = fake::http().await;
+    let mut person = person(&server).await;
+    let (code, told) =
+        person.answering(&["canary-1", "canary-2"]).run(&["user", "add", "ada"]).await.bad();
+    assert_eq!(code, 3);
+    assert!(told.contains("the two passwords differ") && !told.contains("canary"), "{told}");
+
+    let (code, told) = person.run(&["user", "add", "ada"]).await.bad();
+    assert_eq!(code, 8);
+    assert!(told.contains("--generate"), "{told}");
+
+    // Another's needs no old one; somebody without a password has none to set.
+    person.answering(&["new-pass-1", "new-pass-1"]).run(&["user", "passwd", "bob"]).await.good();
+    let (code, _) = person.answering(&[]).run(&["user", "passwd"]).await.bad();
+    assert_eq!(code, 3);
+    person.env.push(("SELVAGE_TOKEN".into(), fake::TOKEN.into()));
+    let outcome = person
+        .answering(&["old-pass-1", "new-pass-2", "new-pass-2"])
+        .run(&["user", "passwd"])
+        .await;
+    assert!(outcome.err.ends_with("The password of admin is set; 2 other sessions ended.\n"));
+    outcome.good();
+
+    let seen = server.world.passwords.lock().unwrap();
+    let of = |at: usize| {
+        let one = &seen[at];
+        [one.username.as_str(), &one.current_password, &one.new_password]
+    };
+    assert_eq!(of(0), ["bob", "", "new-pass-1"]);
+    assert_eq!(of(1), ["", "old-pass-1", "new-pass-2"]);
+}

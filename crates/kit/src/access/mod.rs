@@ -1,0 +1,271 @@
+//! Access: the table of who may call what, and the decision for one call.
+
+mod path;
+mod table;
+
+use std::collections::HashMap;
+
+use selvage_api::{Code, Method};
+
+use self::path::StringPath;
+use crate::identity::{Identity, Kind, Machine, Role};
+
+/// What calling a method does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Looks at something that is no secret. Viewers may.
+    Read,
+    /// Looks at a secret. Viewers may not.
+    ReadSecret,
+    /// Changes something. Leaves an audit line.
+    Write,
+}
+
+/// The kinds of machine that rows speak of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MachineKind {
+    /// A controller.
+    Controller,
+    /// The crm of any cloudlet; which one is for the handler to check.
+    Cloudlet,
+    /// Any machine's agent.
+    Node,
+    /// Any match engine.
+    Dme,
+}
+
+impl MachineKind {
+    fn of(machine: &Machine) -> Self {
+        match machine {
+            Machine::Controller => Self::Controller,
+            Machine::Cloudlet { .. } => Self::Cloudlet,
+            Machine::Node { .. } => Self::Node,
+            Machine::Dme { .. } => Self::Dme,
+        }
+    }
+}
+
+/// Those whom a row lets in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Everybody, known or not.
+    Anyone,
+    /// Every person and machine that is known.
+    SignedIn,
+    /// Whoever holds the role in any organisation.
+    Holder(Role),
+    /// Whoever holds the role in the organisation that this field names.
+    Member(Role, &'static str),
+    /// Machines of that kind.
+    Machine(MachineKind),
+}
+
+/// A table or a descriptor that cannot be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The contract has a method that the table forgot.
+    #[error("no access row for {0}")]
+    NoRow(String),
+    /// The table has a method that no contract has.
+    #[error("access row for {0}, which no contract has")]
+    NoMethod(String),
+    /// The field of a row does not lead to a string.
+    #[error("access row of {method}: {field} is not a string field of the request")]
+    NoField {
+        /// The row's method.
+        method: String,
+        /// The row's field.
+        field: &'static str,
+    },
+}
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Denied {
+    /// UNAUTHENTICATED, PERMISSION_DENIED or INVALID_ARGUMENT.
+    pub code: Code,
+    /// What to tell the caller.
+    pub message: String,
+}
+
+/// What to do with a call that is not refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Hand it on.
+    Allow,
+    /// Hand it on with these bytes appended to the request message. They set
+    /// the field that names the organisation, so that somebody who asks for
+    /// everything is shown what is his.
+    Narrow(Vec<u8>),
+}
+
+/// What the table says of one method.
+#[derive(Debug)]
+pub struct Rule {
+    /// `/package.Service/Method`.
+    pub path: String,
+    /// The method in its contract.
+    pub method: &'static Method,
+    /// What calling it does.
+    pub effect: Effect,
+    who: &'static [Who],
+    owners: Vec<Owner>,
+}
+
+#[derive(Debug)]
+struct Owner {
+    role: Role,
+    field: &'static str,
+    path: StringPath,
+}
+
+/// The whole table, ready for use.
+#[derive(Debug)]
+pub struct Access {
+    rules: HashMap<String, Rule>,
+}
+
+impl Access {
+    /// The table, checked against the contracts.
+    pub fn load() -> Result<Self, TableError> {
+        let mut rules = HashMap::new();
+        for (service, rows) in table::TABLE {
+            for (method, effect, who) in *rows {
+                let rule = Rule::new(format!("/{service}/{method}"), *effect, who)?;
+                rules.insert(rule.path.clone(), rule);
+            }
+        }
+        match selvage_api::methods().iter().find(|method| !rules.contains_key(&method.path)) {
+            Some(forgotten) => Err(TableError::NoRow(forgotten.path.clone())),
+            None => Ok(Self { rules }),
+        }
+    }
+
+    /// The rule of `/package.Service/Method`.
+    pub fn rule(&self, path: &str) -> Option<&Rule> {
+        self.rules.get(path)
+    }
+
+    /// All rules.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.values()
+    }
+}
+
+impl Rule {
+    fn new(path: String, effect: Effect, who: &'static [Who]) -> Result<Self, TableError> {
+        let method =
+            selvage_api::method(&path).ok_or_else(|| TableError::NoMethod(path.clone()))?;
+        let mut owners = Vec::new();
+        for entry in who {
+            if let Who::Member(role, field) = entry {
+                let resolved = StringPath::resolve(&method.input, field)
+                    .ok_or_else(|| TableError::NoField { method: path.clone(), field })?;
+                owners.push(Owner { role: *role, field, path: resolved });
+            }
+        }
+        Ok(Self { path, method, effect, who, owners })
+    }
+
+    /// Whether callers need no credentials.
+    pub fn open_to_anyone(&self) -> bool {
+        self.who.contains(&Who::Anyone)
+    }
+
+    /// Those whom the rule lets in besides admins.
+    pub fn who(&self) -> &'static [Who] {
+        self.who
+    }
+
+    /// Decides a call whose request message has these bytes. For calls that
+    /// stream their request the message is empty; no such rule has members.
+    pub fn decide(&self, caller: &Identity, message: &[u8]) -> Result<Decision, Denied> {
+        if self.open_to_anyone() || caller.has_role(Role::Admin) {
+            return Ok(Decision::Allow);
+        }
+        if caller.kind == Kind::Anonymous {
+            return Err(Denied {
+                code: Code::Unauthenticated,
+                message: "no token: log in first, or show a machine's certificate".into(),
+            });
+        }
+        if self.lets_in_whatever_the_message(caller) {
+            return Ok(Decision::Allow);
+        }
+        let mine: Vec<&Owner> =
+            self.owners.iter().filter(|owner| caller.has_role(owner.role)).collect();
+        match mine.as_slice() {
+            [] => Err(self.denied(caller, "is not among those who may")),
+            owners => self.decide_by_owner(caller, owners, message),
+        }
+    }
+
+    fn lets_in_whatever_the_message(&self, caller: &Identity) -> bool {
+        if self.effect == Effect::Read && caller.has_role(Role::Viewer) {
+            return true;
+        }
+        self.who.iter().any(|who| match who {
+            Who::Anyone | Who::SignedIn => true,
+            Who::Holder(role) => caller.has_role(*role),
+            Who::Machine(kind) => {
+                matches!(&caller.kind, Kind::Machine(machine) if MachineKind::of(machine) == *kind)
+            }
+            Who::Member(..) => false,
+        })
+    }
+
+    fn decide_by_owner(
+        &self,
+        caller: &Identity,
+        owners: &[&Owner],
+        message: &[u8],
+    ) -> Result<Decision, Denied> {
+        let mut unnamed = None;
+        for owner in owners {
+            let named = owner.path.read(message).map_err(|error| Denied {
+                code: Code::InvalidArgument,
+                message: format!("request message cannot be read: {error}"),
+            })?;
+            if named.is_empty() {
+                unnamed.get_or_insert(*owner);
+            } else if caller.organisations(owner.role).any(|mine| mine == named) {
+                return Ok(Decision::Allow);
+            }
+        }
+        let Some(owner) = unnamed else {
+            return Err(self.denied(caller, "does not belong to the organisation it names"));
+        };
+        if self.effect == Effect::Write {
+            let why = format!("must name his organisation in {}", owner.field);
+            return Err(self.denied(caller, &why));
+        }
+        narrow(caller, owner)
+    }
+
+    fn denied(&self, caller: &Identity, why: &str) -> Denied {
+        let method = self.path.trim_start_matches('/');
+        Denied {
+            code: Code::PermissionDenied,
+            message: format!("not authorized: {} {why} to call {method}", caller.name),
+        }
+    }
+}
+
+fn narrow(caller: &Identity, owner: &Owner) -> Result<Decision, Denied> {
+    let mine: Vec<&str> = caller.organisations(owner.role).collect();
+    match mine.as_slice() {
+        [only] => Ok(Decision::Narrow(owner.path.write(only))),
+        several => Err(Denied {
+            code: Code::InvalidArgument,
+            message: format!(
+                "{} must name one of your organisations: {}",
+                owner.field,
+                several.join(", ")
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! Who may call what: one row for every method of every contract.
+//!
+//! A method without a row is refused, and a test that walks the descriptors
+//! fails for it. Admins may call everything and appear in no row.
+
+use super::{Effect, Effect::*, MachineKind, Who};
+use crate::identity::Role;
+
+/// The rows of one service: method, what calling it does, who may besides
+/// admins.
+pub(super) type Rows = &'static [(&'static str, Effect, &'static [Who])];
+
+const NOBODY_ELSE: &[Who] = &[];
+const ANYONE: &[Who] = &[Who::Anyone];
+const SIGNED_IN: &[Who] = &[Who::SignedIn];
+
+const APP: &[Who] = &[Who::Member(Role::Developer, "key.developer_key.name")];
+const APP_INST: &[Who] = &[Who::Member(Role::Developer, "key.app_key.developer_key.name")];
+const CLUSTER_INST: &[Who] = &[Who::Member(Role::Developer, "key.developer")];
+const CLOUDLET: &[Who] = &[Who::Member(Role::Operator, "key.operator_key.name")];
+const EXEC: &[Who] = &[Who::Member(Role::Developer, "app_inst_key.app_key.developer_key.name")];
+const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
+
+const CONTROLLER: &[Who] = &[Who::Machine(MachineKind::Controller)];
+const AGENTS: &[Who] = &[
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Dme),
+    Who::Machine(MachineKind::Controller),
+];
+/// Those who make a cloudlet's intent real on machines and clusters.
+const STEERING: &[Who] =
+    &[Who::Machine(MachineKind::Cloudlet), Who::Machine(MachineKind::Controller)];
+const STEERING_AND_OPERATORS: &[Who] = &[
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Controller),
+    Who::Holder(Role::Operator),
+];
+
+pub(super) const TABLE: &[(&str, Rows)] = &[
+    // The controller.
+    (
+        "edgeproto.AppApi",
+        &[
+            ("CreateApp", Write, APP),
+            ("DeleteApp", Write, APP),
+            ("UpdateApp", Write, APP),
+            ("ShowApp", Read, APP),
+        ],
+    ),
+    (
+        "edgeproto.AppInstApi",
+        &[
+            ("CreateAppInst", Write, APP_INST),
+            ("DeleteAppInst", Write, APP_INST),
+            ("UpdateAppInst", Write, APP_INST),
+            ("ShowAppInst", Read, APP_INST),
+        ],
+    ),
+    ("edgeproto.AppInstInfoApi", &[("ShowAppInstInfo", Read, APP_INST)]),
+    ("edgeproto.AppInstMetricsApi", &[("ShowAppInstMetrics", Read, NOBODY_ELSE)]),
+    (
+        "edgeproto.CloudletApi",
+        &[
+            ("CreateCloudlet", Write, CLOUDLET),
+            ("DeleteCloudlet", Write, CLOUDLET),
+            ("UpdateCloudlet", Write, CLOUDLET),
+            ("ShowCloudlet", Read, SIGNED_IN),
+        ],
+    ),
+    (
+        "edgeproto.CloudletInfoApi",
+        &[
+            ("ShowCloudletInfo", Read, CLOUDLET),
+            ("InjectCloudletInfo", Write, NOBODY_ELSE),
+            ("EvictCloudletInfo", Write, NOBODY_ELSE),
+        ],
+    ),
+    ("edgeproto.CloudletMetricsApi", &[("ShowCloudletMetrics", Read, NOBODY_ELSE)]),
+    ("edgeproto.CloudletRefsApi", &[("ShowCloudletRefs", Read, CLOUDLET)]),
+    (
+        "edgeproto.ClusterApi",
+        &[
+            ("CreateCluster", Write, NOBODY_ELSE),
+            ("DeleteCluster", Write, NOBODY_ELSE),
+            ("UpdateCluster", Write, NOBODY_ELSE),
+            ("ShowCluster", Read, SIGNED_IN),
+        ],
+    ),
+    (
+        "edgeproto.ClusterInstApi",
+        &[
+            ("CreateClusterInst", Write, CLUSTER_INST),
+            ("DeleteClusterInst", Write, CLUSTER_INST),
+            ("UpdateClusterInst", Write, CLUSTER_INST),
+            ("ShowClusterInst", Read, CLUSTER_INST),
+        ],
+    ),
+    ("edgeproto.ClusterInstInfoApi", &[("ShowClusterInstInfo", Read, CLUSTER_INST)]),
+    ("edgeproto.ClusterRefsApi", &[("ShowClusterRefs", Read, CLUSTER_INST)]),
+    ("edgeproto.ControllerApi", &[("ShowController", Read, CONTROLLER)]),
+    (
+        "edgeproto.DeveloperApi",
+        &[
+            ("CreateDeveloper", Write, NOBODY_ELSE),
+            ("DeleteDeveloper", Write, NOBODY_ELSE),
+            ("UpdateDeveloper", Write, NOBODY_ELSE),
+            // Carries password hashes and addresses: no viewers.
+            ("ShowDeveloper", ReadSecret, OWN_DEVELOPER),
+        ],
+    ),
+    ("edgeproto.ExecApi", &[("RunCommand", Write, EXEC), ("SendLocalRequest", Write, CONTROLLER)]),
+    (
+        "edgeproto.FlavorApi",
+        &[
+            ("CreateFlavor", Write, NOBODY_ELSE),
+            ("DeleteFlavor", Write, NOBODY_ELSE),
+            ("UpdateFlavor", Write, NOBODY_ELSE),
+            ("ShowFlavor", Read, SIGNED_IN),
+        ],
+    ),
+    ("edgeproto.NodeApi", &[("ShowNodeLocal", Read, CONTROLLER), ("ShowNode", Read, NOBODY_ELSE)]),
+    ("edgeproto.NotifyApi", &[("StreamNotice", Write, AGENTS)]),
+    (
+        "edgeproto.OperatorApi",
+        &[
+            ("CreateOperator", Write, NOBODY_ELSE),
+            ("DeleteOperator", Write, NOBODY_ELSE),
+            ("UpdateOperator", Write, NOBODY_ELSE),
+            ("ShowOperator", Read, SIGNED_IN),
+        ],
+    ),
+    // The match engine: devices bring the cookies of its own messages.
+    (
+        "distributed_match_engine.MatchEngineApi",
+        &[
+            ("RegisterClient", Read, ANYONE),
+            ("FindCloudlet", Read, ANYONE),
+            ("VerifyLocation", Read, ANYONE),
+            ("GetLocation", Read, ANYONE),
+            ("AddUserToGroup", Write, ANYONE),
+            ("GetAppInstList", Read, ANYONE),
+            ("GetFqdnList", Read, ANYONE),
+        ],
+    ),
+    ("distributed_match_engine.DynamicLocGroupApi", &[("SendToGroup", Write, ANYONE)]),
+    // Clusters.
+    (
+        "cnct.kaas.api.Cluster",
+        &[
+            ("CreateCluster", Write, STEERING),
+            // The reply carries a kubeconfig.
+            ("GetCluster", ReadSecret, STEERING),
+            ("DeleteCluster", Write, STEERING),
+            ("GetClusterList", Read, STEERING_AND_OPERATORS),
+            ("GetClusterNodesStatus", Read, STEERING_AND_OPERATORS),
+            ("GetVersionInformation", Read, SIGNED_IN),
+            ("AddNodePool", Write, STEERING),
+            ("DeleteNodePool", Write, STEERING),
+            ("ScaleNodePool", Write, STEERING),
+            ("GetUpgradeClusterInformation", Read, STEERING_AND_OPERATORS),
+            ("UpgradeCluster", Write, STEERING),
+        ],
+    ),
+    // Volumes.
+    (
+        "proto.LVService",
+        &[
+            ("CreateLV", Write, STEERING),
+            ("RemoveLV", Write, STEERING),
+            ("ResizeLV", Write, STEERING),
+            ("CreateBackup", Write, STEERING),
+        ],
+    ),
+    (
+        "proto.VGService",
+        &[
+            ("GetLVList", Read, STEERING_AND_OPERATORS),
+            ("GetFreeBytes", Read, STEERING_AND_OPERATORS),
+            ("Watch", Read, STEERING_AND_OPERATORS),
+        ],
+    ),
+    // The machine.
+    (
+        "os.OSService",
+        &[
+            ("Containers", Read, STEERING_AND_OPERATORS),
+            ("Dmesg", Read, STEERING_AND_OPERATORS),
+            ("Memory", Read, STEERING_AND_OPERATORS),
+            ("Processes", Read, STEERING_AND_OPERATORS),
+            ("Restart", Write, STEERING),
+            ("Stats", Read, STEERING_AND_OPERATORS),
+        ],
+    ),
+    (
+        "machine.MachineService",
+        &[
+            // File contents and credentials: admins and those who steer.
+            ("Copy", ReadSecret, STEERING),
+            ("Kubeconfig", ReadSecret, STEERING),
+            ("Read", ReadSecret, STEERING),
+            ("List", Read, STEERING_AND_OPERATORS),
+            ("Logs", Read, STEERING_AND_OPERATORS),
+            ("Mounts", Read, STEERING_AND_OPERATORS),
+            ("Reboot", Write, STEERING),
+            ("Reset", Write, NOBODY_ELSE),
+            ("ServiceList", Read, STEERING_AND_OPERATORS),
+            ("ServiceRestart", Write, STEERING),
+            ("ServiceStart", Write, STEERING),
+            ("ServiceStop", Write, STEERING),
+            ("Shutdown", Write, STEERING),
+            ("Upgrade", Write, NOBODY_ELSE),
+            ("Start", Write, STEERING),
+            ("Stop", Write, STEERING),
+            ("Version", Read, SIGNED_IN),
+        ],
+    ),
+    (
+        "network.NetworkService",
+        &[("Routes", Read, STEERING_AND_OPERATORS), ("Interfaces", Read, STEERING_AND_OPERATORS)],
+    ),
+    ("time.TimeService", &[("Time", Read, SIGNED_IN), ("TimeCheck", Read, STEERING_AND_OPERATORS)]),
+    (
+        "securityapi.SecurityService",
+        &[
+            ("Certificate", Write, &[Who::Machine(MachineKind::Node)]),
+            ("ReadFile", ReadSecret, NOBODY_ELSE),
+            ("WriteFile", Write, NOBODY_ELSE),
+        ],
+    ),
+    // The dashboard.
+    (
+        "stats.StatsService",
+        &[
+            ("GetClusterStats", Read, &[Who::Holder(Role::Operator)]),
+            ("GetClusterResources", Read, &[Who::Holder(Role::Operator)]),
+            ("GetClusterNodes", Read, &[Who::Holder(Role::Operator)]),
+            ("GetClusterRadar", Read, &[Who::Holder(Role::Operator)]),
+        ],
+    ),
+    // Identity. Logout and CheckToken judge the token themselves.
+    (
+        "services.auth.AuthService",
+        &[("Login", Write, ANYONE), ("Logout", Write, ANYONE), ("CheckToken", Read, ANYONE)],
+    ),
+    (
+        "selvage.identity.IdentityService",
+        &[
+            ("WhoAmI", Read, SIGNED_IN),
+            ("AddUser", Write, NOBODY_ELSE),
+            ("ListUsers", ReadSecret, NOBODY_ELSE),
+            ("UpdateUser", Write, NOBODY_ELSE),
+            ("RemoveUser", Write, NOBODY_ELSE),
+            // Everybody his own; the service itself tells whose.
+            ("SetPassword", Write, SIGNED_IN),
+            ("ListSessions", ReadSecret, SIGNED_IN),
+            ("RevokeSession", Write, SIGNED_IN),
+            ("CreateJoinToken", Write, NOBODY_ELSE),
+            ("Join", Write, ANYONE),
+            (
+                "Renew",
+                Write,
+                &[
+                    Who::Machine(MachineKind::Controller),
+                    Who::Machine(MachineKind::Cloudlet),
+                    Who::Machine(MachineKind::Node),
+                    Who::Machine(MachineKind::Dme),
+                ],
+            ),
+        ],
+    ),
+    ("selvage.system.SystemService", &[("GetStatus", Read, SIGNED_IN)]),
+];

@@ -1,0 +1,110 @@
+#![allow(clippy::unwrap_used)]
+use prost::Message;
+use selvage_api::edgeproto::{App, AppKey, DeveloperKey};
+
+use super::*;
+use crate::identity::Grant;
+
+fn user(grants: &[(Role, &str)]) -> Identity {
+    let grants = grants
+        .iter()
+        .map(|(role, organisation)| Grant { role: *role, organisation: (*organisation).into() })
+        .collect();
+    Identity {
+        name: "someone".into(),
+        kind: Kind::User { session: "s".into(), expires: 0 },
+        grants,
+    }
+}
+
+fn app_of(developer: &str) -> Vec<u8> {
+    let developer_key = Some(DeveloperKey { name: developer.into() });
+    App { key: Some(AppKey { developer_key, ..Default::default() }), ..Default::default() }
+        .encode_to_vec()
+}
+
+fn decide(path: &str, caller: &Identity, message: &[u8]) -> Result<Decision, Code> {
+    let access = Access::load().unwrap();
+    access.rule(path).unwrap().decide(caller, message).map_err(|denied| denied.code)
+}
+
+#[test]
+fn every_method_of_every_contract_has_a_row() {
+    let access = Access::load().unwrap();
+    assert_eq!(access.rules().count(), selvage_api::methods().len());
+}
+
+#[test]
+fn a_developer_creates_only_his_own_apps() {
+    let create = "/edgeproto.AppApi/CreateApp";
+    let acme = user(&[(Role::Developer, "Acme")]);
+    assert_eq!(decide(create, &acme, &app_of("Acme")), Ok(Decision::Allow));
+    assert_eq!(decide(create, &acme, &app_of("Evil")), Err(Code::PermissionDenied));
+    assert_eq!(decide(create, &acme, &app_of("")), Err(Code::PermissionDenied));
+    // The same organisation's name with another role is another thing.
+    let operator = user(&[(Role::Operator, "Acme")]);
+    assert_eq!(decide(create, &operator, &app_of("Acme")), Err(Code::PermissionDenied));
+}
+
+#[test]
+fn asking_for_everything_shows_what_is_ones_own() {
+    let show = "/edgeproto.AppApi/ShowApp";
+    let acme = user(&[(Role::Developer, "Acme")]);
+    let Ok(Decision::Narrow(appended)) = decide(show, &acme, &[]) else {
+        unreachable!("an empty filter is narrowed")
+    };
+    let seen = App::decode(appended.as_slice()).unwrap();
+    assert_eq!(seen.key.unwrap().developer_key.unwrap().name, "Acme");
+
+    let both = user(&[(Role::Developer, "Acme"), (Role::Developer, "Beta")]);
+    assert_eq!(decide(show, &both, &[]), Err(Code::InvalidArgument));
+    assert_eq!(decide(show, &both, &app_of("Beta")), Ok(Decision::Allow));
+}
+
+#[test]
+fn viewers_see_what_is_no_secret_and_change_nothing() {
+    let access = Access::load().unwrap();
+    let viewer = user(&[(Role::Viewer, "")]);
+    for rule in access.rules() {
+        let allowed = rule.decide(&viewer, &[]).is_ok();
+        match rule.effect {
+            Effect::Read => assert!(allowed, "{}", rule.path),
+            Effect::ReadSecret | Effect::Write => {
+                let own = [Who::Anyone, Who::SignedIn].iter().any(|who| rule.who.contains(who));
+                assert_eq!(allowed, own, "{}", rule.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_gets_in_only_where_anyone_may() {
+    let access = Access::load().unwrap();
+    let admin = Identity::all_powerful("root", Kind::Local);
+    for rule in access.rules() {
+        let code = rule.decide(&Identity::anonymous(), &[]).map_err(|denied| denied.code);
+        let expected =
+            if rule.open_to_anyone() { Ok(Decision::Allow) } else { Err(Code::Unauthenticated) };
+        assert_eq!(code, expected, "{}", rule.path);
+        assert_eq!(rule.decide(&admin, &[]), Ok(Decision::Allow), "{}", rule.path);
+    }
+}
+
+#[test]
+fn machines_do_what_their_kind_does() {
+    let cloudlet = Identity::machine(Machine::parse("cloudlet/tmus/c1").unwrap());
+    let node = Identity::machine(Machine::parse("node/n1").unwrap());
+    let notify = "/edgeproto.NotifyApi/StreamNotice";
+    assert_eq!(decide(notify, &cloudlet, &[]), Ok(Decision::Allow));
+    assert_eq!(decide(notify, &node, &[]), Err(Code::PermissionDenied));
+    let renew = "/selvage.identity.IdentityService/Renew";
+    assert_eq!(decide(renew, &node, &[]), Ok(Decision::Allow));
+    assert_eq!(decide(renew, &user(&[(Role::Viewer, "")]), &[]), Err(Code::PermissionDenied));
+}
+
+#[test]
+fn an_unreadable_request_is_not_let_through() {
+    let acme = user(&[(Role::Developer, "Acme")]);
+    let broken = [0x12, 0xff, 0xff, 0xff, 0x7f, 1];
+    assert_eq!(decide("/edgeproto.AppApi/CreateApp", &acme, &broken), Err(Code::InvalidArgument));
+}

@@ -1,0 +1,292 @@
+//! Who is calling: the one notion of identity that all parts share.
+//!
+//! A call is made by a person with a session, by a machine with a
+//! certificate, through a unix socket, or by nobody. Telling which is the
+//! work of an [`Authenticator`]; the parts only ever see the [`Identity`].
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+use selvage_api::Code;
+
+/// What a person may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// An organisation's cloudlets.
+    Operator,
+    /// An organisation's apps and instances.
+    Developer,
+    /// Looking at everything that is no secret.
+    Viewer,
+}
+
+impl Role {
+    /// All roles, in the order in which documentation lists them.
+    pub const ALL: [Self; 4] = [Self::Admin, Self::Operator, Self::Developer, Self::Viewer];
+
+    /// The name on the wire and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Operator => "operator",
+            Self::Developer => "developer",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    /// The role of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// Whether the role is held within an organisation.
+    pub fn of_organisation(self) -> bool {
+        matches!(self, Self::Operator | Self::Developer)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A role, and where it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// What may be done.
+    pub role: Role,
+    /// Empty for the roles that hold everywhere.
+    pub organisation: String,
+}
+
+/// What a machine is, as its certificate says.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// A controller.
+    Controller,
+    /// The crm of one cloudlet.
+    Cloudlet {
+        /// Organisation that runs the cloudlet.
+        operator: String,
+        /// The cloudlet's name.
+        name: String,
+    },
+    /// A machine's agent.
+    Node {
+        /// The machine's name.
+        name: String,
+    },
+    /// A match engine.
+    Dme {
+        /// The engine's name.
+        name: String,
+    },
+}
+
+/// The text is not the name of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "machine {0:?} is not one of controller, cloudlet/<operator>/<name>, node/<name>, dme/<name>"
+)]
+pub struct NotAMachine(pub String);
+
+impl Machine {
+    /// Reads `controller`, `cloudlet/<operator>/<name>`, `node/<name>` or
+    /// `dme/<name>`.
+    pub fn parse(text: &str) -> Result<Self, NotAMachine> {
+        let parts: Vec<&str> = text.split('/').collect();
+        if parts.iter().any(|part| part.is_empty() || part.len() > 253) {
+            return Err(NotAMachine(text.to_owned()));
+        }
+        match parts.as_slice() {
+            ["controller"] => Ok(Self::Controller),
+            ["cloudlet", operator, name] => {
+                Ok(Self::Cloudlet { operator: (*operator).into(), name: (*name).into() })
+            }
+            ["node", name] => Ok(Self::Node { name: (*name).into() }),
+            ["dme", name] => Ok(Self::Dme { name: (*name).into() }),
+            _ => Err(NotAMachine(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Controller => f.write_str("controller"),
+            Self::Cloudlet { operator, name } => write!(f, "cloudlet/{operator}/{name}"),
+            Self::Node { name } => write!(f, "node/{name}"),
+            Self::Dme { name } => write!(f, "dme/{name}"),
+        }
+    }
+}
+
+/// How the caller was recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody: no credentials were shown.
+    Anonymous,
+    /// A person with a session.
+    User {
+        /// Names the session, for audit and revocation.
+        session: String,
+        /// When it ends at the latest, seconds since 1970.
+        expires: i64,
+    },
+    /// A machine with a certificate of our CA.
+    Machine(Machine),
+    /// Somebody who may open a unix socket of ours.
+    Local,
+    /// Everybody, with `--insecure`.
+    Insecure,
+}
+
+/// The caller as all parts see him. Handlers find it in the request's
+/// extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// A username, or a machine's name, or empty for nobody.
+    pub name: String,
+    /// How he was recognised.
+    pub kind: Kind,
+    /// What he may do.
+    pub grants: Vec<Grant>,
+}
+
+impl Identity {
+    /// Nobody.
+    pub fn anonymous() -> Self {
+        Self { name: String::new(), kind: Kind::Anonymous, grants: Vec::new() }
+    }
+
+    /// An identity that may do everything: `--insecure` and unix sockets.
+    pub fn all_powerful(name: &str, kind: Kind) -> Self {
+        let admin = Grant { role: Role::Admin, organisation: String::new() };
+        Self { name: name.into(), kind, grants: vec![admin] }
+    }
+
+    /// A machine that showed its certificate.
+    pub fn machine(machine: Machine) -> Self {
+        Self { name: machine.to_string(), kind: Kind::Machine(machine), grants: Vec::new() }
+    }
+
+    /// Whether he holds the role anywhere.
+    pub fn has_role(&self, role: Role) -> bool {
+        self.grants.iter().any(|grant| grant.role == role)
+    }
+
+    /// The organisations in which he holds the role.
+    pub fn organisations(&self, role: Role) -> impl Iterator<Item = &str> {
+        self.grants
+            .iter()
+            .filter(move |grant| grant.role == role)
+            .map(|grant| grant.organisation.as_str())
+    }
+}
+
+/// Where a call came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// A TCP connection.
+    Ip(IpAddr),
+    /// A unix socket, with the user at the other end where the kernel tells.
+    Unix(Option<u32>),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => write!(f, "{ip}"),
+            Self::Unix(Some(uid)) => write!(f, "unix:uid={uid}"),
+            Self::Unix(None) => f.write_str("unix"),
+        }
+    }
+}
+
+/// What the listener knows of a connection. In every request's extensions.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// The other end.
+    pub peer: Peer,
+    /// The machine whose certificate the other end showed, verified.
+    pub machine: Option<Machine>,
+    /// Whether the connection is encrypted.
+    pub encrypted: bool,
+}
+
+/// A token that never shows itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps the text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for the one place that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// The credentials a call shows, besides its connection.
+#[derive(Debug, Clone)]
+pub enum Credentials {
+    /// `authorization: Bearer …`, with or without the word Bearer.
+    Bearer(Secret),
+    /// The session cookie. The listener has checked already that the browser
+    /// meant this call (see `serve::csrf`).
+    Cookie(Secret),
+}
+
+/// Credentials that were shown and are not good.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// UNAUTHENTICATED for bad credentials, UNAVAILABLE when they could not
+    /// be checked.
+    pub code: Code,
+    /// What to tell the caller.
+    pub message: String,
+}
+
+/// Tells whose credentials these are.
+#[async_trait::async_trait]
+pub trait Authenticator: Send + Sync + 'static {
+    /// The identity behind the credentials.
+    async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused>;
+}
+
+/// An authenticator as the listener holds it.
+pub type SharedAuthenticator = Arc<dyn Authenticator>;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn machine_names_read_back_as_written() {
+        for text in ["controller", "cloudlet/tmus/cloud 1", "node/rack3-7", "dme/west"] {
+            assert_eq!(Machine::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "node", "node/", "cloudlet/a", "cloudlet//b", "x/y", "controller/1"] {
+            assert_eq!(Machine::parse(text), Err(NotAMachine(text.into())));
+        }
+    }
+
+    #[test]
+    fn a_secret_does_not_show_in_debug() {
+        let shown = format!("{:?}", Credentials::Bearer(Secret::new("canary")));
+        assert!(!shown.contains("canary"), "{shown}");
+    }
+}

@@ -1,0 +1,14 @@
+//! What every daemon of Selvage needs: configuration, TLS identity, who may
+//! call what, and the one recipe by which a listener serves gRPC, gRPC-Web,
+//! REST and Connect.
+//!
+//! No part's rules are here, and no state: what must survive a restart is in
+//! the store, except the keys and certificates that [`pki`] keeps as files.
+
+pub mod access;
+pub mod config;
+pub mod identity;
+pub mod pki;
+pub mod serve;
+pub mod tasks;
+pub mod telemetry;

@@ -1,0 +1,330 @@
+//! The CA of an installation.
+
+use std::{
+    fmt, fs, io,
+    net::IpAddr,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+    SanType, SerialNumber, SubjectPublicKeyInfo,
+};
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, ServerName, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
+use zeroize::Zeroizing;
+
+use super::{
+    BACKDATE, CA_LIFETIME, Clock, Error, MACHINE_LIFETIME, SERVER_LIFETIME, Validity, chain, files,
+    files::failed, fingerprint, machine, parse, system_clock, unix,
+};
+use crate::identity::Machine;
+
+const KEY: &str = "ca.key";
+const CERTIFICATE: &str = "ca.crt";
+/// A request with a key and a few names is a tenth of this.
+const REQUEST_LIMIT: usize = 64 * 1024;
+
+/// Signs for servers and machines.
+pub struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+    der: CertificateDer<'static>,
+    path: PathBuf,
+    validity: Validity,
+    clock: Clock,
+}
+
+impl fmt::Debug for Ca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ca").field("sha256", &self.sha256()).finish_non_exhaustive()
+    }
+}
+
+/// A server's certificate with its key.
+pub struct Issued {
+    /// The server's certificate and the CA's, so that a client which knows
+    /// only the CA's digest can check both.
+    pub chain_pem: String,
+    /// The private key.
+    pub key_pem: Zeroizing<String>,
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued").field("chain_pem", &self.chain_pem).finish_non_exhaustive()
+    }
+}
+
+/// A machine's certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// The certificate.
+    pub certificate_pem: String,
+    /// Its last second, since 1970.
+    pub not_after: i64,
+}
+
+impl Ca {
+    /// Opens the CA in the directory, or makes one if the directory is empty
+    /// or not there. Of several processes that do so at once one makes it and
+    /// all open it.
+    pub fn open_or_create(directory: &Path) -> Result<Self, Error> {
+        Self::open_or_create_with(directory, system_clock())
+    }
+
+    /// The same, with a clock.
+    pub fn open_or_create_with(directory: &Path, clock: Clock) -> Result<Self, Error> {
+        if !holds_a_ca(directory)? {
+            create(directory, &clock)?;
+        }
+        Self::open(directory, clock)
+    }
+
+    fn open(directory: &Path, clock: Clock) -> Result<Self, Error> {
+        let (key_path, path) = (directory.join(KEY), directory.join(CERTIFICATE));
+        check_directory(directory)?;
+        for (file, other) in [(&key_path, &path), (&path, &key_path)] {
+            if !file.try_exists().map_err(failed(file, "examine"))? {
+                let (path, other) = (file.display().to_string(), other.display().to_string());
+                return Err(Error::Missing { path, other });
+            }
+        }
+        let place = path.display().to_string();
+        let key = files::read_private(&key_path, files::OWNER_ONLY)?;
+        let unusable = || Error::Key { place: key_path.display().to_string() };
+        let key = KeyPair::from_pem(std::str::from_utf8(&key).map_err(|_| unusable())?)
+            .map_err(|_| unusable())?;
+
+        let der = chain(&place, &files::read(&path)?)?.swap_remove(0);
+        let certificate = parse(&place, &der)?;
+        if certificate.public_key().raw != key.subject_public_key_info() {
+            let key = key_path.display().to_string();
+            return Err(Error::Mismatch { key, certificate: place });
+        }
+        if !certificate.is_ca() {
+            return Err(Error::NotACa { path: place });
+        }
+        let validity = Validity::of(&certificate);
+        validity.check(&place, clock())?;
+        let issuer = Issuer::from_ca_cert_der(&der, key).map_err(Error::Sign)?;
+        Ok(Self { issuer, pem: pem(&der), der, path, validity, clock })
+    }
+
+    /// The CA's certificate.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// The CA's certificate, undressed.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+
+    /// The file with the CA's certificate.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The digest of the certificate in hex, by which join tokens name the CA.
+    pub fn sha256(&self) -> String {
+        fingerprint(&self.der)
+    }
+
+    /// The clock the CA goes by.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Makes a key and a certificate for a server with these DNS names and IP
+    /// addresses.
+    pub fn issue_server<S: AsRef<str>>(&self, names: &[S]) -> Result<Issued, Error> {
+        let mut params = self.leaf(SERVER_LIFETIME)?;
+        params.subject_alt_names =
+            names.iter().map(|name| server_name(name.as_ref())).collect::<Result<_, _>>()?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        if let Some(first) = names.first() {
+            name_subject(&mut params, first.as_ref());
+        }
+        let key = KeyPair::generate().map_err(Error::Sign)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(Error::Sign)?;
+        Ok(Issued {
+            chain_pem: format!("{}{}", pem(certificate.der()), self.pem),
+            key_pem: Zeroizing::new(key.serialize_pem()),
+        })
+    }
+
+    /// Signs a machine's key. Nothing but the key is taken from the request;
+    /// that the sender has the private half is checked by its signature.
+    pub fn sign_machine(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, Error> {
+        self.sign_machine_for(csr_pem, machine, MACHINE_LIFETIME)
+    }
+
+    /// The same, for another time than [`MACHINE_LIFETIME`].
+    pub fn sign_machine_for(
+        &self,
+        csr_pem: &str,
+        machine: &Machine,
+        lifetime: Duration,
+    ) -> Result<Signed, Error> {
+        let key = requested_key(csr_pem)?;
+        let uri = machine::uri(machine)?;
+        let mut params = self.leaf(lifetime)?;
+        let not_after = params.not_after.unix_timestamp();
+        params.subject_alt_names = vec![SanType::URI(
+            uri.as_str().try_into().map_err(|_| Error::MachineName(uri.clone()))?,
+        )];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        name_subject(&mut params, &machine.to_string());
+        let certificate = params.signed_by(&key, &self.issuer).map_err(Error::Sign)?;
+        Ok(Signed { certificate_pem: pem(certificate.der()), not_after })
+    }
+
+    /// What all certificates of ours have in common. None outlives the CA.
+    fn leaf(&self, lifetime: Duration) -> Result<CertificateParams, Error> {
+        self.validity.check(&self.path.display().to_string(), (self.clock)())?;
+        let now = unix((self.clock)());
+        let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        let mut params = params(Validity {
+            from: (now - BACKDATE.as_secs() as i64).max(self.validity.from),
+            until: now.saturating_add(lifetime).min(self.validity.until),
+        });
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        Ok(params)
+    }
+}
+
+fn params(validity: Validity) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + Duration::from_secs(validity.from.unsigned_abs());
+    params.not_after = epoch + Duration::from_secs(validity.until.unsigned_abs());
+    params.distinguished_name = DistinguishedName::new();
+    let mut serial: [u8; 16] = rand::random();
+    // Positive, and always of the same length.
+    serial[0] = serial[0] & 0x3f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    params
+}
+
+/// For people who look at a certificate; nothing reads it. Longer names than
+/// X.509 allows here stand among the alternative names only.
+fn name_subject(params: &mut CertificateParams, name: &str) {
+    if name.chars().count() <= 64 {
+        params.distinguished_name.push(DnType::CommonName, name);
+    }
+}
+
+fn server_name(name: &str) -> Result<SanType, Error> {
+    let wrong = || Error::ServerName(name.to_owned());
+    let concrete = name.strip_prefix("*.").unwrap_or(name);
+    match ServerName::try_from(concrete).map_err(|_| wrong())? {
+        ServerName::IpAddress(ip) if concrete == name => Ok(SanType::IpAddress(IpAddr::from(ip))),
+        ServerName::DnsName(_) => Ok(SanType::DnsName(name.try_into().map_err(|_| wrong())?)),
+        _ => Err(wrong()),
+    }
+}
+
+fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, Error> {
+    let wrong = |reason: &str| Error::Request(reason.to_owned());
+    if csr_pem.len() > REQUEST_LIMIT {
+        return Err(wrong("longer than 64 KiB"));
+    }
+    let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
+        .map_err(|_| wrong("not PEM with a CERTIFICATE REQUEST in it"))?;
+    CertificateSigningRequestParams::from_der(&der).map_err(|error| match error {
+        rcgen::Error::InvalidCertificationRequestSignature => {
+            wrong("its signature was not made by its key")
+        }
+        other => Error::Request(other.to_string()),
+    })?;
+    let (_, request) = X509CertificationRequest::from_der(&der).map_err(|_| wrong("not DER"))?;
+    let key = SubjectPublicKeyInfo::from_der(request.certification_request_info.subject_pki.raw)
+        .map_err(|_| wrong("its kind of key is not known"))?;
+    let good =
+        [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519];
+    if good.into_iter().any(|algorithm| algorithm == key.algorithm()) {
+        Ok(key)
+    } else {
+        Err(wrong("its key is not ECDSA P-256, ECDSA P-384 or Ed25519"))
+    }
+}
+
+fn pem(der: &CertificateDer<'_>) -> String {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    let body = BASE64_STANDARD.encode(der);
+    let mut pem = String::with_capacity(body.len() + body.len() / 64 + 64);
+    pem.push_str("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = body.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = after;
+    }
+    pem.push_str("-----END CERTIFICATE-----\n");
+    pem
+}
+
+fn holds_a_ca(directory: &Path) -> Result<bool, Error> {
+    for name in [KEY, CERTIFICATE] {
+        let path = directory.join(name);
+        if path.try_exists().map_err(failed(&path, "examine"))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn check_directory(directory: &Path) -> Result<(), Error> {
+    let mode = fs::metadata(directory).map_err(failed(directory, "examine"))?.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(Error::ExposedDirectory { path: directory.display().to_string(), mode });
+    }
+    Ok(())
+}
+
+/// Makes the whole directory elsewhere and renames it. That somebody else was
+/// faster is no error.
+fn create(directory: &Path, clock: &Clock) -> Result<(), Error> {
+    let parent = directory.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(failed(parent, "create"))?;
+    let fresh = files::beside(directory);
+    let created = fill(&fresh, clock).and_then(|()| match fs::rename(&fresh, directory) {
+        Ok(()) => files::sync_directory(parent),
+        Err(_) if holds_a_ca(directory)? => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            Err(Error::Occupied { path: directory.display().to_string() })
+        }
+        Err(error) => Err(failed(directory, "create")(error)),
+    });
+    // Gone already if it became the CA.
+    let _ = fs::remove_dir_all(&fresh);
+    created
+}
+
+fn fill(directory: &Path, clock: &Clock) -> Result<(), Error> {
+    fs::DirBuilder::new().mode(0o700).create(directory).map_err(failed(directory, "create"))?;
+    let now = unix(clock());
+    let mut params = params(Validity {
+        from: now - BACKDATE.as_secs() as i64,
+        until: now.saturating_add(CA_LIFETIME.as_secs() as i64),
+    });
+    // Two installations of ours must not look alike in a list of CAs.
+    let name = format!("Selvage CA {:08x}", rand::random::<u32>());
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(Error::Sign)?;
+    let certificate = params.self_signed(&key).map_err(Error::Sign)?;
+    let key = Zeroizing::new(key.serialize_pem());
+    files::write_new(&directory.join(KEY), 0o600, key.as_bytes())?;
+    files::write_new(&directory.join(CERTIFICATE), 0o644, pem(certificate.der()).as_bytes())?;
+    files::sync_directory(directory)
+}

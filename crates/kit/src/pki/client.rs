@@ -1,0 +1,206 @@
+//! What our own clients show, and whom they believe.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData};
+use rustls::{
+    ClientConfig, RootCertStore, SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey,
+};
+use zeroize::Zeroizing;
+
+use super::{
+    Clock, Error, Loaded, chain, files, fingerprint, load, machine_of, parse, provider,
+    system_clock, unix,
+};
+use crate::identity::Machine;
+
+/// A new key and the request to have it signed. The key stays here.
+pub struct KeyRequest {
+    key: KeyPair,
+    csr_pem: String,
+}
+
+impl fmt::Debug for KeyRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyRequest").field("csr_pem", &self.csr_pem).finish_non_exhaustive()
+    }
+}
+
+impl KeyRequest {
+    /// Makes a key. The request names nobody: the signer knows who asks.
+    pub fn new() -> Result<Self, Error> {
+        let key = KeyPair::generate().map_err(Error::Sign)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(&key).map_err(Error::Sign)?;
+        Ok(Self { csr_pem: request.pem().map_err(Error::Sign)?, key })
+    }
+
+    /// What to send to the signer.
+    pub fn csr_pem(&self) -> &str {
+        &self.csr_pem
+    }
+}
+
+/// A machine's certificate with its key in one file, which is replaced as a
+/// whole: there is never a new key beside an old certificate.
+pub struct RotatingIdentity {
+    path: PathBuf,
+    clock: Clock,
+    current: Arc<Current>,
+}
+
+impl fmt::Debug for RotatingIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RotatingIdentity")
+            .field("path", &self.path)
+            .field("current", &self.current)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RotatingIdentity {
+    /// Keeps a first certificate, the answer to the request.
+    pub fn create(path: &Path, request: &KeyRequest, certificate_pem: &str) -> Result<Self, Error> {
+        Self::create_with(path, request, certificate_pem, system_clock())
+    }
+
+    /// The same, with a clock.
+    pub fn create_with(
+        path: &Path,
+        request: &KeyRequest,
+        certificate_pem: &str,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        let content = combine(request, certificate_pem)?;
+        read(path, content.as_bytes(), &clock)?;
+        files::replace(path, 0o600, content.as_bytes())?;
+        Self::open_with(path, clock)
+    }
+
+    /// Reads what [`RotatingIdentity::create`] or a renewal wrote.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_with(path, system_clock())
+    }
+
+    /// The same, with a clock.
+    pub fn open_with(path: &Path, clock: Clock) -> Result<Self, Error> {
+        let content = files::read_private(path, files::OWNER_ONLY)?;
+        let (loaded, machine) = read(path, &content, &clock)?;
+        let current = Arc::new(Current(ArcSwap::from_pointee(Shown { loaded, machine })));
+        Ok(Self { path: path.to_owned(), clock, current })
+    }
+
+    /// Who this machine is.
+    pub fn machine(&self) -> Machine {
+        self.current.0.load().machine.clone()
+    }
+
+    /// The certificate's last second, since 1970.
+    pub fn not_after(&self) -> i64 {
+        self.current.0.load().loaded.validity.until
+    }
+
+    /// When a third of its life is left, in seconds since 1970.
+    pub fn renew_at(&self) -> i64 {
+        self.current.0.load().loaded.validity.renew_at()
+    }
+
+    /// Whether that moment has come.
+    pub fn needs_renewal(&self) -> bool {
+        unix((self.clock)()) >= self.renew_at()
+    }
+
+    /// Takes the answer to a request: to disk first, then to new connections.
+    pub fn renew(&self, request: &KeyRequest, certificate_pem: &str) -> Result<(), Error> {
+        let content = combine(request, certificate_pem)?;
+        let (loaded, machine) = read(&self.path, content.as_bytes(), &self.clock)?;
+        let before = self.machine();
+        if machine != before {
+            let reason = format!("it names {machine} where {before} was asked for");
+            return Err(Error::MachineCertificate(reason));
+        }
+        files::replace(&self.path, 0o600, content.as_bytes())?;
+        self.current.0.store(Arc::new(Shown { loaded, machine }));
+        Ok(())
+    }
+}
+
+fn combine(request: &KeyRequest, certificate_pem: &str) -> Result<Zeroizing<String>, Error> {
+    let label = "signed certificate";
+    let chain = chain(label, certificate_pem.as_bytes())?;
+    if parse(label, &chain[0])?.public_key().raw != request.key.subject_public_key_info() {
+        return Err(Error::Mismatch {
+            key: "certificate request".to_owned(),
+            certificate: label.to_owned(),
+        });
+    }
+    let key = Zeroizing::new(request.key.serialize_pem());
+    Ok(Zeroizing::new(format!("{}{certificate_pem}", *key)))
+}
+
+fn read(path: &Path, content: &[u8], clock: &Clock) -> Result<(Loaded, Machine), Error> {
+    let place = path.display().to_string();
+    let loaded = load((&place, content), (&place, content), clock())?;
+    let machine = machine_of(&loaded.certified.cert[0])?
+        .ok_or_else(|| Error::MachineCertificate("it names no machine".to_owned()))?;
+    Ok((loaded, machine))
+}
+
+struct Shown {
+    loaded: Loaded,
+    machine: Machine,
+}
+
+struct Current(ArcSwap<Shown>);
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.0.load();
+        let digest = fingerprint(&shown.loaded.certified.cert[0]);
+        write!(f, "certificate {digest} of {}", shown.machine)
+    }
+}
+
+impl ResolvesClientCert for Current {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.load().loaded.certified))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// TLS 1.2 and 1.3 towards servers of this CA and no other. With an identity
+/// the client shows it, always the newest one.
+pub fn client_config(
+    ca_pem: &str,
+    identity: Option<&RotatingIdentity>,
+) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in chain("CA certificate", ca_pem.as_bytes())? {
+        roots.add(certificate).map_err(|error| Error::Certificate {
+            place: "CA certificate".to_owned(),
+            reason: error.to_string(),
+        })?;
+    }
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| Error::Tls(error.to_string()))?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        Some(identity) => {
+            let current = Arc::clone(&identity.current) as Arc<dyn ResolvesClientCert>;
+            builder.with_client_cert_resolver(current)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}

@@ -1,0 +1,54 @@
+//! What a machine is called inside a certificate.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use x509_parser::prelude::GeneralName;
+
+use super::{Error, parse};
+use crate::identity::Machine;
+
+const SCHEME: &str = "selvage:";
+/// What a URI's path may hold as it is, the slash being our separator.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// The URI that names the machine.
+pub(super) fn uri(machine: &Machine) -> Result<String, Error> {
+    let path = machine.to_string();
+    // A name with a slash in it would come back as another machine.
+    match Machine::parse(&path) {
+        Ok(read) if read == *machine => {
+            Ok(format!("{SCHEME}{}", utf8_percent_encode(&path, ESCAPED)))
+        }
+        _ => Err(Error::MachineName(path)),
+    }
+}
+
+/// The machine that a certificate names; `None` when it names none. Whether
+/// the certificate is genuine is for the handshake to say.
+pub fn machine_of(certificate_der: &[u8]) -> Result<Option<Machine>, Error> {
+    let wrong = |reason: &str| Error::MachineCertificate(reason.to_owned());
+    let certificate = parse("machine certificate", certificate_der)?;
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|_| wrong("its alternative names cannot be read"))?;
+    let mut uris =
+        names.iter().flat_map(|extension| &extension.value.general_names).filter_map(|name| {
+            match name {
+                GeneralName::URI(uri) => uri.strip_prefix(SCHEME).map(|path| (*uri, path)),
+                _ => None,
+            }
+        });
+    let Some((uri_found, path)) = uris.next() else { return Ok(None) };
+    if uris.next().is_some() {
+        return Err(wrong("it names more than one machine"));
+    }
+    let path = percent_decode_str(path)
+        .decode_utf8()
+        .map_err(|_| wrong("the machine's name is not valid UTF-8"))?;
+    let machine = Machine::parse(&path).map_err(|error| wrong(&error.to_string()))?;
+    // One machine, one spelling: else a slash could hide behind its escape.
+    if uri(&machine)? != uri_found {
+        return Err(wrong("the machine's name is not spelled as we spell it"));
+    }
+    Ok(Some(machine))
+}

@@ -1,0 +1,289 @@
+//! Keys and certificates, kept as files: the one thing besides the store that
+//! survives a restart.
+//!
+//! One CA per installation ([`Ca`]), made at the first start. It signs what
+//! servers show ([`ServerIdentity`]) and what machines show
+//! ([`Ca::sign_machine`]). A machine's certificate names it by exactly one URI,
+//! `selvage:` and its path ([`machine_of`]); whatever names a request asks for
+//! are ignored, so that a join token decides what a machine is and nobody
+//! else.
+//!
+//! Certificates are short-lived and nothing restarts for a new one: whoever
+//! shows a certificate does it through a resolver behind an atomic pointer, so
+//! new connections get the new certificate and live ones go on. Renewal falls
+//! due when a third of the life is left, which leaves days for a controller
+//! that is away.
+//!
+//! Files are written beside their place, synced and renamed. The CA's
+//! directory appears as a whole by one rename: two processes that start at
+//! once agree on whose it is, and a crash leaves all of it or nothing. Private
+//! keys that others may read are refused, with words that say what to do.
+//!
+//! The cryptography is aws-lc-rs, always handed over explicitly: no process
+//! default is installed or needed. Functions here read and write small files
+//! and block for that long.
+
+mod ca;
+mod client;
+mod files;
+mod machine;
+mod server;
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use jiff::Timestamp;
+use rustls::{crypto::CryptoProvider, sign::CertifiedKey};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use selvage_api::Code;
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+pub use self::{
+    ca::{Ca, Issued, Signed},
+    client::{KeyRequest, RotatingIdentity, client_config},
+    machine::machine_of,
+    server::{ServerIdentity, server_config},
+};
+
+/// Tells the time. Tests bring their own.
+pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// The clock of the machine.
+pub fn system_clock() -> Clock {
+    Arc::new(SystemTime::now)
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a machine's certificate is good for, unless told otherwise.
+pub const MACHINE_LIFETIME: Duration = Duration::from_secs(30 * DAY.as_secs());
+const SERVER_LIFETIME: Duration = Duration::from_secs(90 * DAY.as_secs());
+const CA_LIFETIME: Duration = Duration::from_secs(3650 * DAY.as_secs());
+/// Certificates begin this much before now: clocks differ.
+const BACKDATE: Duration = Duration::from_secs(5 * 60);
+
+/// What can be wrong with keys and certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system says no.
+    #[error("{path}: cannot {action}")]
+    Io {
+        /// The file or directory.
+        path: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A private key others may read.
+    #[error("{path}: private key open to others (mode {mode:04o}); run: chmod 600 {path}")]
+    Exposed {
+        /// The file.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A directory in which others may replace the key.
+    #[error(
+        "{path}: directory of a private key writable by others (mode {mode:04o}); run: chmod 700 {path}"
+    )]
+    ExposedDirectory {
+        /// The directory.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Half of a pair is gone.
+    #[error("{path}: missing, while {other} is there; restore it from a backup")]
+    Missing {
+        /// The file that should be there.
+        path: String,
+        /// The file that is.
+        other: String,
+    },
+    /// Something else lives where the CA should be made.
+    #[error("{path}: holds no CA and is not empty; no CA is made there")]
+    Occupied {
+        /// The directory.
+        path: String,
+    },
+    /// Not a certificate in PEM.
+    #[error("{place}: not a PEM certificate: {reason}")]
+    Certificate {
+        /// The file, or what the text was given as.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Not a private key in PEM. The reason never quotes the key.
+    #[error("{place}: not a PEM private key that can be used")]
+    Key {
+        /// The file, or what the text was given as.
+        place: String,
+    },
+    /// Key and certificate are not a pair.
+    #[error("{key}: the private key does not belong to the certificate in {certificate}")]
+    Mismatch {
+        /// Where the key is.
+        key: String,
+        /// Where the certificate is.
+        certificate: String,
+    },
+    /// Too late.
+    #[error("{place}: the certificate expired at {when}")]
+    Expired {
+        /// The file, or what the text was given as.
+        place: String,
+        /// The end.
+        when: Timestamp,
+    },
+    /// Too early, or a wrong clock.
+    #[error("{place}: the certificate is not valid before {when}; is this machine's clock right?")]
+    NotYetValid {
+        /// The file, or what the text was given as.
+        place: String,
+        /// The beginning.
+        when: Timestamp,
+    },
+    /// The certificate may sign nothing.
+    #[error("{path}: the certificate is not that of a CA")]
+    NotACa {
+        /// The file.
+        path: String,
+    },
+    /// The request for a certificate is no good.
+    #[error("certificate request: {0}")]
+    Request(String),
+    /// A server cannot be called that.
+    #[error("server name {0:?} is neither a DNS name nor an IP address")]
+    ServerName(String),
+    /// A machine cannot be called that.
+    #[error("machine name {0:?} cannot stand in a certificate")]
+    MachineName(String),
+    /// A certificate of our CA that names its machine wrongly.
+    #[error("machine certificate: {0}")]
+    MachineCertificate(String),
+    /// Making a key or signature failed.
+    #[error("a key or certificate could not be made")]
+    Sign(#[source] rcgen::Error),
+    /// TLS does not take what it was given.
+    #[error("TLS could not be set up: {0}")]
+    Tls(String),
+}
+
+impl Error {
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Io { .. }
+            | Self::Exposed { .. }
+            | Self::ExposedDirectory { .. }
+            | Self::Missing { .. }
+            | Self::Occupied { .. }
+            | Self::Certificate { .. }
+            | Self::Key { .. }
+            | Self::Mismatch { .. }
+            | Self::Expired { .. }
+            | Self::NotYetValid { .. }
+            | Self::NotACa { .. } => Code::FailedPrecondition,
+            Self::Request(_) | Self::ServerName(_) | Self::MachineName(_) => Code::InvalidArgument,
+            Self::MachineCertificate(_) => Code::Unauthenticated,
+            Self::Sign(_) | Self::Tls(_) => Code::Internal,
+        }
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn unix(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(_) => 0,
+    }
+}
+
+fn timestamp(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+}
+
+/// From when until when, in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Validity {
+    from: i64,
+    until: i64,
+}
+
+impl Validity {
+    fn of(certificate: &X509Certificate<'_>) -> Self {
+        let validity = certificate.validity();
+        Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() }
+    }
+
+    fn check(self, place: &str, now: SystemTime) -> Result<(), Error> {
+        let now = unix(now);
+        if now < self.from {
+            let when = timestamp(self.from);
+            return Err(Error::NotYetValid { place: place.to_owned(), when });
+        }
+        if now > self.until {
+            let when = timestamp(self.until);
+            return Err(Error::Expired { place: place.to_owned(), when });
+        }
+        Ok(())
+    }
+
+    /// When a third is left.
+    fn renew_at(self) -> i64 {
+        self.until - (self.until - self.from) / 3
+    }
+}
+
+fn parse<'a>(place: &str, der: &'a [u8]) -> Result<X509Certificate<'a>, Error> {
+    let error = |reason: String| Error::Certificate { place: place.to_owned(), reason };
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) => Err(error("bytes after its end".to_owned())),
+        Err(reason) => Err(error(reason.to_string())),
+    }
+}
+
+fn chain(place: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let error = |reason: String| Error::Certificate { place: place.to_owned(), reason };
+    let chain = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|reason| error(reason.to_string()))?;
+    if chain.is_empty() { Err(error("no certificate in it".to_owned())) } else { Ok(chain) }
+}
+
+/// A certificate with its key, ready to be shown.
+struct Loaded {
+    certified: Arc<CertifiedKey>,
+    validity: Validity,
+}
+
+/// Puts a chain and its key together, provided that they fit and are valid.
+fn load(certificate: (&str, &[u8]), key: (&str, &[u8]), now: SystemTime) -> Result<Loaded, Error> {
+    let chain = chain(certificate.0, certificate.1)?;
+    let validity = Validity::of(&parse(certificate.0, &chain[0])?);
+    validity.check(certificate.0, now)?;
+    // Whatever the parser has to say might quote the key.
+    let unusable = || Error::Key { place: key.0.to_owned() };
+    let private = PrivateKeyDer::from_pem_slice(key.1).map_err(|_| unusable())?;
+    match CertifiedKey::from_der(chain, private, &provider()) {
+        Ok(certified) => Ok(Loaded { certified: Arc::new(certified), validity }),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err(Error::Mismatch { key: key.0.to_owned(), certificate: certificate.0.to_owned() })
+        }
+        Err(_) => Err(unusable()),
+    }
+}
+
+fn fingerprint(der: &[u8]) -> String {
+    hex::encode(Sha256::digest(der))
+}

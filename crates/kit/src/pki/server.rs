@@ -1,0 +1,204 @@
+//! What a listener shows, and whom it believes.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::{
+    RootCertStore, ServerConfig,
+    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier},
+    sign::CertifiedKey,
+};
+use rustls_pki_types::CertificateDer;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    Ca, Clock, Error, Loaded,
+    files::{self, Stamp},
+    fingerprint, load, provider, system_clock, timestamp, unix,
+};
+
+/// How often files and dates are looked at.
+const POLL: Duration = Duration::from_secs(10);
+
+enum Source {
+    Issued { ca: Arc<Ca>, names: Vec<String> },
+    Files { certificate: PathBuf, key: PathBuf, seen: Mutex<Option<(Stamp, Stamp)>> },
+}
+
+/// A listener's certificate, which renews itself or follows its files.
+pub struct ServerIdentity {
+    source: Source,
+    clock: Clock,
+    current: Arc<Current>,
+}
+
+impl fmt::Debug for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerIdentity").field("current", &self.current).finish_non_exhaustive()
+    }
+}
+
+impl ServerIdentity {
+    /// A certificate of our own CA for these names. It lives in memory and is
+    /// made anew at every start and when a third of its life is left.
+    pub fn issued(ca: Arc<Ca>, names: Vec<String>) -> Result<Self, Error> {
+        let clock = Arc::clone(ca.clock());
+        let source = Source::Issued { ca, names };
+        let current = Current::new(source.load(&clock)?);
+        Ok(Self { source, clock, current })
+    }
+
+    /// A certificate the operator keeps in files. A change of the files is
+    /// seen within seconds.
+    pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
+        let clock = system_clock();
+        let source = Source::Files {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            seen: Mutex::new(None),
+        };
+        let stamps = source.stamps()?;
+        let current = Current::new(source.load(&clock)?);
+        if let Source::Files { seen, .. } = &source {
+            *seen.lock() = stamps;
+        }
+        Ok(Self { source, clock, current })
+    }
+
+    /// The certificate shown now.
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        self.current.0.load().certified.cert[0].clone()
+    }
+
+    /// Its last second, since 1970.
+    pub fn not_after(&self) -> i64 {
+        self.current.0.load().validity.until
+    }
+
+    /// Renews or reloads if that is due; tells whether it was. An error
+    /// leaves the certificate as it is, and is reported once per change of
+    /// the files.
+    pub fn refresh(&self) -> Result<bool, Error> {
+        let due = match &self.source {
+            Source::Issued { .. } => {
+                unix((self.clock)()) >= self.current.0.load().validity.renew_at()
+            }
+            Source::Files { seen, .. } => {
+                // Before reading: what changes while we read is seen next time.
+                let stamps = self.source.stamps()?;
+                std::mem::replace(&mut *seen.lock(), stamps) != stamps
+            }
+        };
+        if due {
+            self.current.0.store(Arc::new(self.source.load(&self.clock)?));
+        }
+        Ok(due)
+    }
+
+    /// Keeps the certificate fresh until cancelled.
+    pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
+        let mut failing = false;
+        while cancel.run_until_cancelled(tokio::time::sleep(POLL)).await.is_some() {
+            let identity = Arc::clone(&self);
+            let refreshed = tokio::task::spawn_blocking(move || identity.refresh()).await;
+            match refreshed {
+                Ok(Ok(true)) => info!(
+                    sha256 = fingerprint(&self.certificate()),
+                    not_after = %timestamp(self.not_after()),
+                    "server certificate renewed"
+                ),
+                Ok(Ok(false)) => failing = false,
+                // A file that stays away is one event, not one every poll.
+                Ok(Err(Error::Io { .. })) if failing => {}
+                Ok(Err(error)) => {
+                    failing = true;
+                    let source = std::error::Error::source(&error).map(ToString::to_string);
+                    warn!(%error, source, "server certificate not renewed, the old one stays");
+                }
+                Err(error) => warn!(%error, "server certificate not examined"),
+            }
+        }
+    }
+}
+
+impl Source {
+    fn stamps(&self) -> Result<Option<(Stamp, Stamp)>, Error> {
+        match self {
+            Self::Issued { .. } => Ok(None),
+            Self::Files { certificate, key, .. } => {
+                Ok(Some((Stamp::of(certificate)?, Stamp::of(key)?)))
+            }
+        }
+    }
+
+    fn load(&self, clock: &Clock) -> Result<Loaded, Error> {
+        match self {
+            Self::Issued { ca, names } => {
+                let issued = ca.issue_server(names)?;
+                let label = "server certificate";
+                load(
+                    (label, issued.chain_pem.as_bytes()),
+                    (label, issued.key_pem.as_bytes()),
+                    clock(),
+                )
+            }
+            Self::Files { certificate, key, .. } => {
+                let chain = files::read(certificate)?;
+                let private = files::read_private(key, files::OWNER_AND_GROUP)?;
+                let (certificate, key) =
+                    (certificate.display().to_string(), key.display().to_string());
+                load((&certificate, &chain), (&key, &private), clock())
+            }
+        }
+    }
+}
+
+/// What new connections are shown.
+struct Current(ArcSwap<Loaded>);
+
+impl Current {
+    fn new(loaded: Loaded) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::from_pointee(loaded)))
+    }
+}
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "certificate {}", fingerprint(&self.0.load().certified.cert[0]))
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.load().certified))
+    }
+}
+
+/// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1. Clients may show a certificate; if
+/// they do it must be of `clients`, or there is no connection.
+pub fn server_config(identity: &ServerIdentity, clients: &Ca) -> Result<Arc<ServerConfig>, Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(clients.der().clone()).map_err(|error| Error::Tls(error.to_string()))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| Error::Tls(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| Error::Tls(error.to_string()))?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::clone(&identity.current) as Arc<dyn ResolvesServerCert>);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // A resumed session carries the client certificate of the first one and
+    // does not look at its date again.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}

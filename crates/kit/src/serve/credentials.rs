@@ -1,0 +1,137 @@
+//! What a call shows of its caller: a bearer token, the browser's cookie, or
+//! the certificate of its connection. In this order; the first decides.
+
+use http::HeaderMap;
+use selvage_api::Code;
+use selvage_transcode::CONTENT_TYPE_HEADER;
+
+use crate::{
+    access::{Denied, Effect},
+    identity::{Credentials, Secret},
+};
+
+/// Name of the browser's session cookie. `__Host-` binds it to this host, to
+/// encrypted connections and to the root path.
+pub const SESSION_COOKIE: &str = "__Host-sid";
+
+/// The credentials in the headers. A cookie counts only if the browser can be
+/// seen to have meant this call.
+pub(super) fn shown(headers: &HeaderMap, effect: Effect) -> Result<Option<Credentials>, Denied> {
+    if let Some(token) = bearer(headers) {
+        return Ok(Some(Credentials::Bearer(token)));
+    }
+    let Some(cookie) = cookie(headers) else { return Ok(None) };
+    if meant_by_the_page(headers, effect) {
+        Ok(Some(Credentials::Cookie(cookie)))
+    } else {
+        Err(Denied {
+            code: Code::PermissionDenied,
+            message: "cross-site request refused: the session cookie is good only for calls \
+                      from this server's own pages"
+                .into(),
+        })
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<Secret> {
+    let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?.trim();
+    // The original dashboard's clients send the bare token as well.
+    let token = match value.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
+        Some(_) => return Some(Secret::new(value)),
+        None => value,
+    };
+    (!token.is_empty()).then(|| Secret::new(token))
+}
+
+fn cookie(headers: &HeaderMap) -> Option<Secret> {
+    headers
+        .get_all(http::header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, value)| *name == SESSION_COOKIE && !value.is_empty())
+        .map(|(_, value)| Secret::new(value))
+}
+
+/// A foreign page can make a browser send our cookie, but it cannot forge
+/// `Sec-Fetch-Site` or `Origin`, nor send a content type that HTML forms do
+/// not know without asking us first.
+fn meant_by_the_page(headers: &HeaderMap, effect: Effect) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(site) = text("sec-fetch-site") {
+        return site == "same-origin" || (site == "none" && effect != Effect::Write);
+    }
+    if let Some(origin) = text("origin") {
+        let host = text(super::front::AUTHORITY).or_else(|| text("host"));
+        return host.is_some_and(|host| origin_is(origin, host));
+    }
+    effect != Effect::Write || form_cannot_send(text(CONTENT_TYPE_HEADER.as_str()))
+}
+
+fn origin_is(origin: &str, host: &str) -> bool {
+    origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
+}
+
+fn form_cannot_send(content_type: Option<&str>) -> bool {
+    let Some(content_type) = content_type else { return false };
+    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.starts_with("application/") && essence != "application/x-www-form-urlencoded"
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const CONTENT_TYPE: &str = "x-selvage-content-type";
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn token(pairs: &[(&'static str, &'static str)]) -> Option<String> {
+        match shown(&headers(pairs), Effect::Write).unwrap()? {
+            Credentials::Bearer(secret) | Credentials::Cookie(secret) => {
+                Some(secret.expose().to_owned())
+            }
+        }
+    }
+
+    #[test]
+    fn bearer_with_or_without_the_word() {
+        assert_eq!(token(&[("authorization", "Bearer abc")]).as_deref(), Some("abc"));
+        assert_eq!(token(&[("authorization", "bearer  abc ")]).as_deref(), Some("abc"));
+        assert_eq!(token(&[("authorization", "abc")]).as_deref(), Some("abc"));
+        assert_eq!(token(&[("authorization", "")]), None);
+        assert_eq!(token(&[]), None);
+    }
+
+    #[test]
+    fn a_cookie_counts_only_from_our_own_pages() {
+        let cookie = ("cookie", "theme=dark; __Host-sid=abc");
+        let host = ("host", "edge.example:8443");
+        let same = [cookie, ("sec-fetch-site", "same-origin")];
+        assert_eq!(token(&same).as_deref(), Some("abc"));
+        let origin = [cookie, host, ("origin", "https://edge.example:8443")];
+        assert_eq!(token(&origin).as_deref(), Some("abc"));
+        let json = [cookie, (CONTENT_TYPE, "application/json; charset=utf-8")];
+        assert_eq!(token(&json).as_deref(), Some("abc"));
+
+        for forged in [
+            &[cookie, ("sec-fetch-site", "cross-site")][..],
+            &[cookie, ("sec-fetch-site", "same-site")],
+            &[cookie, ("sec-fetch-site", "none")],
+            &[cookie, host, ("origin", "https://evil.example")],
+            &[cookie, host, ("origin", "null")],
+            &[cookie, (CONTENT_TYPE, "text/plain")],
+            &[cookie, (CONTENT_TYPE, "application/x-www-form-urlencoded")],
+            &[cookie],
+        ] {
+            let refused = shown(&headers(forged), Effect::Write).unwrap_err();
+            assert_eq!(refused.code, Code::PermissionDenied, "{forged:?}");
+        }
+        assert!(shown(&headers(&[cookie]), Effect::Read).unwrap().is_some());
+    }
+}

@@ -1,0 +1,205 @@
+//! gRPC's framing, as far as the listener has to look into it: the request
+//! message of a call is read whole, within limits, before anything else runs.
+
+use std::{pin::Pin, task::Poll, time::Duration};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use tonic::{Status, body::Body};
+
+/// The largest message that is taken, as is gRPC's habit.
+pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+
+const HEADER: usize = 5;
+
+fn too_large(length: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "request message of {length} bytes is over the limit of {MAX_MESSAGE} bytes"
+    ))
+}
+
+/// Reads the one message of a call that does not stream its request.
+pub(super) async fn read_message(body: Body, patience: Duration) -> Result<Bytes, Status> {
+    tokio::time::timeout(patience, read_to_end(body)).await.unwrap_or_else(|_| {
+        Err(Status::deadline_exceeded(format!(
+            "request message did not arrive within {} s",
+            patience.as_secs()
+        )))
+    })
+}
+
+async fn read_to_end(mut body: Body) -> Result<Bytes, Status> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame?;
+        let Ok(mut data) = frame.into_data() else { continue };
+        whole.put(&mut data);
+        if whole.len() >= HEADER {
+            let length = declared_length(&whole)?;
+            if whole.len() > HEADER + length {
+                return Err(Status::invalid_argument("more than one message in the request"));
+            }
+        }
+    }
+    if whole.len() < HEADER || whole.len() < HEADER + declared_length(&whole)? {
+        return Err(Status::invalid_argument("request message ends too early"));
+    }
+    whole.advance(HEADER);
+    Ok(whole.freeze())
+}
+
+fn declared_length(header: &[u8]) -> Result<usize, Status> {
+    let [compressed, a, b, c, d, ..] = header else { return Ok(0) };
+    if *compressed > 1 {
+        return Err(Status::invalid_argument("request is not framed as gRPC frames messages"));
+    }
+    let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+    if length > MAX_MESSAGE {
+        return Err(too_large(length));
+    }
+    if *compressed == 1 {
+        return Err(Status::unimplemented(
+            "compressed requests are not taken: send grpc-encoding identity",
+        ));
+    }
+    Ok(length)
+}
+
+/// The body of a call with one message.
+pub(super) fn one_message(message: &[u8], appended: &[u8]) -> Body {
+    let length = message.len() + appended.len();
+    let mut framed = BytesMut::with_capacity(HEADER + length);
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    framed.put_slice(message);
+    framed.put_slice(appended);
+    Body::new(http_body_util::Full::new(framed.freeze()))
+}
+
+/// A streamed request in which a message over the limit ends the call with
+/// RESOURCE_EXHAUSTED, before it is buffered.
+pub(super) struct Limited {
+    inner: Body,
+    header: Vec<u8>,
+    payload_left: usize,
+}
+
+impl Limited {
+    pub(super) fn new(inner: Body) -> Self {
+        Self { inner, header: Vec::with_capacity(HEADER), payload_left: 0 }
+    }
+
+    fn check(&mut self, mut data: &[u8]) -> Result<(), Status> {
+        while !data.is_empty() {
+            if self.payload_left > 0 {
+                let step = self.payload_left.min(data.len());
+                self.payload_left -= step;
+                data = &data[step..];
+                continue;
+            }
+            let step = (HEADER - self.header.len()).min(data.len());
+            self.header.extend_from_slice(&data[..step]);
+            data = &data[step..];
+            if self.header.len() == HEADER {
+                self.payload_left = declared_length(&self.header)?;
+                self.header.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl http_body::Body for Limited {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            let data = data.clone();
+            if let Err(status) = self.check(&data) {
+                return Poll::Ready(Some(Err(status)));
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tonic::Code;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn body(bytes: &[u8]) -> Body {
+        Body::new(http_body_util::Full::new(Bytes::copy_from_slice(bytes)))
+    }
+
+    async fn code(bytes: &[u8]) -> Code {
+        read_message(body(bytes), PATIENCE).await.unwrap_err().code()
+    }
+
+    #[tokio::test]
+    async fn a_message_reads_back_with_what_was_appended() {
+        let framed = one_message(b"abc", b"de");
+        assert_eq!(read_message(framed, PATIENCE).await.unwrap(), "abcde");
+        assert_eq!(read_message(one_message(b"", b""), PATIENCE).await.unwrap(), "");
+    }
+
+    #[tokio::test]
+    async fn broken_frames_are_named() {
+        assert_eq!(code(b"").await, Code::InvalidArgument);
+        assert_eq!(code(&[0, 0, 0]).await, Code::InvalidArgument);
+        assert_eq!(code(&[0, 0, 0, 0, 4, 1, 2]).await, Code::InvalidArgument);
+        assert_eq!(code(&[0, 0, 0, 0, 1, 1, 2]).await, Code::InvalidArgument);
+        assert_eq!(code(b"GET / HTTP/1.1\r\n\r\n").await, Code::InvalidArgument);
+        assert_eq!(code(&[1, 0, 0, 0, 0]).await, Code::Unimplemented);
+        assert_eq!(code(&[0, 0xff, 0xff, 0xff, 0xff]).await, Code::ResourceExhausted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_comes_is_given_up() {
+        let silent = http_body_util::StreamBody::new(futures::stream::pending::<
+            Result<Frame<Bytes>, Status>,
+        >());
+        let refused = read_message(Body::new(silent), PATIENCE).await.unwrap_err();
+        assert_eq!(refused.code(), Code::DeadlineExceeded);
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_at_the_message_that_is_too_large() {
+        let mut bytes = vec![0, 0, 0, 0, 2, 7, 7];
+        bytes.extend([0, 0xff, 0, 0, 0]);
+        let chunks: Vec<_> = bytes
+            .chunks(3)
+            .map(|part| Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(part))))
+            .collect();
+        let stream = http_body_util::StreamBody::new(futures::stream::iter(chunks));
+        let mut limited = Limited::new(Body::new(stream));
+        let mut ended = None;
+        while let Some(frame) = limited.frame().await {
+            if let Err(status) = frame {
+                ended = Some(status.code());
+                break;
+            }
+        }
+        assert_eq!(ended, Some(Code::ResourceExhausted));
+    }
+}

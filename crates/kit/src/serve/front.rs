@@ -1,0 +1,254 @@
+//! The door: tells gRPC, gRPC-Web, Connect, REST and plain pages apart, on
+//! one port, and hands each to what answers it.
+
+use std::{
+    convert::Infallible,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::Body as PageBody;
+use futures::{FutureExt, future::BoxFuture};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use selvage_transcode::{CONTENT_TYPE_HEADER, Claim, PROTOCOL_HEADER, Transcoder};
+use tonic::{Status, body::Body};
+use tonic_web::GrpcWebLayer;
+use tower::{Layer, Service, ServiceExt};
+
+use super::{
+    census::Activity,
+    guard::{Guarded, Timely},
+    internal_error,
+    rpc::Rpc,
+};
+use crate::identity::Connection;
+
+/// Names of headers with which the front speaks to the inner stack. What a
+/// client sends under such a name is dropped.
+const OURS: &str = "x-selvage-";
+
+/// Header that carries the host the client asked for, whatever the version of
+/// HTTP.
+pub(super) const AUTHORITY: &str = "x-selvage-authority";
+
+#[derive(Clone)]
+pub(super) struct Front {
+    rpc: Rpc,
+    transcoder: Transcoder<Rpc>,
+    pages: axum::Router,
+    origins: Arc<[String]>,
+    body_timeout: std::time::Duration,
+}
+
+impl Front {
+    pub(super) fn new(
+        rpc: Rpc,
+        transcoder: Transcoder<Rpc>,
+        pages: axum::Router,
+        origins: Arc<[String]>,
+        body_timeout: std::time::Duration,
+    ) -> Self {
+        Self { rpc, transcoder, pages, origins, body_timeout }
+    }
+
+    /// The door as one connection uses it.
+    pub(super) fn for_connection(&self, connection: Connection, activity: Activity) -> Door {
+        Door { front: self.clone(), connection, activity }
+    }
+
+    async fn answer(self, request: Request<PageBody>) -> Response<PageBody> {
+        let origin = self.foreign_origin(request.headers());
+        let encrypted = request.extensions().get::<Connection>().is_some_and(|c| c.encrypted);
+        if let (Some(origin), true) = (&origin, is_preflight(&request)) {
+            return preflight(origin);
+        }
+        let response = match kind(&request) {
+            Kind::Grpc => return self.grpc(request).await,
+            Kind::GrpcWeb => self.grpc_web(request).await,
+            Kind::Other => self.transcoded_or_page(request).await,
+        };
+        finish(response, origin.as_ref(), encrypted)
+    }
+
+    async fn grpc(self, request: Request<PageBody>) -> Response<PageBody> {
+        let Ok(response) = self.rpc.oneshot(request.map(Body::new)).await;
+        response.map(PageBody::new)
+    }
+
+    async fn grpc_web(self, mut request: Request<PageBody>) -> Response<PageBody> {
+        request.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from_static("grpc-web"));
+        if let Some(sent) = request.headers().get(header::CONTENT_TYPE).cloned() {
+            request.headers_mut().insert(CONTENT_TYPE_HEADER, sent);
+        }
+        let Ok(response) =
+            GrpcWebLayer::new().layer(self.rpc).oneshot(request.map(Body::new)).await;
+        response.map(PageBody::new)
+    }
+
+    async fn transcoded_or_page(self, request: Request<PageBody>) -> Response<PageBody> {
+        let patience = self.body_timeout;
+        let request = request.map(|body| PageBody::new(Timely::new(body, patience)));
+        if matches!(self.transcoder.claims(&request), Claim::None) {
+            let Ok(response) = self.pages.oneshot(request).await;
+            return response;
+        }
+        let Ok(response) = self.transcoder.oneshot(request).await;
+        response
+    }
+
+    /// The foreign origin that this request comes from, if we let it in.
+    fn foreign_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        let text = origin.to_str().ok()?;
+        self.origins.iter().any(|known| known == text).then(|| origin.clone())
+    }
+}
+
+enum Kind {
+    Grpc,
+    GrpcWeb,
+    Other,
+}
+
+fn kind(request: &Request<PageBody>) -> Kind {
+    let content_type = request.headers().get(header::CONTENT_TYPE);
+    let content_type = content_type.map(HeaderValue::as_bytes).unwrap_or_default();
+    if content_type.starts_with(b"application/grpc-web") {
+        Kind::GrpcWeb
+    } else if content_type.starts_with(b"application/grpc") {
+        Kind::Grpc
+    } else {
+        Kind::Other
+    }
+}
+
+fn is_preflight(request: &Request<PageBody>) -> bool {
+    request.method() == Method::OPTIONS
+        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Lets the pages of a configured origin call us. Without cookies: they bring
+/// a token.
+fn preflight(origin: &HeaderValue) -> Response<PageBody> {
+    let mut response = Response::new(PageBody::empty());
+    allow_origin(response.headers_mut(), origin);
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET,HEAD,POST,PUT,DELETE"),
+        (
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            "Content-Type,Accept,Authorization,X-Grpc-Web,X-User-Agent,Grpc-Timeout,\
+             Connect-Protocol-Version,Connect-Timeout-Ms",
+        ),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn allow_origin(headers: &mut HeaderMap, origin: &HeaderValue) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    headers.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("Grpc-Status,Grpc-Message,Grpc-Status-Details-Bin"),
+    );
+}
+
+/// What browsers are told of everything we send them.
+const SECURITY: [(HeaderName, &str); 5] = [
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+         connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    ),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];
+
+fn finish(
+    mut response: Response<PageBody>,
+    origin: Option<&HeaderValue>,
+    encrypted: bool,
+) -> Response<PageBody> {
+    let headers = response.headers_mut();
+    for (name, value) in SECURITY {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    if encrypted {
+        let year = HeaderValue::from_static("max-age=31536000");
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, year);
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if let Some(origin) = origin {
+        allow_origin(headers, origin);
+    }
+    response
+}
+
+/// The door of one connection.
+#[derive(Clone)]
+pub(super) struct Door {
+    front: Front,
+    connection: Connection,
+    activity: Activity,
+}
+
+impl Service<Request<Incoming>> for Door {
+    type Response = Response<PageBody>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<PageBody>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let front = self.front.clone();
+        let in_flight = self.activity.begin();
+        let mut request = request.map(PageBody::new);
+        prepare(&mut request, self.connection.clone());
+        Box::pin(async move {
+            let answered = AssertUnwindSafe(front.answer(request)).catch_unwind().await;
+            let response = answered.unwrap_or_else(|_| broken());
+            Ok(response.map(|body| PageBody::new(Guarded::new(body, in_flight))))
+        })
+    }
+}
+
+fn prepare(request: &mut Request<PageBody>, connection: Connection) {
+    let ours: Vec<HeaderName> =
+        request.headers().keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
+    for name in ours {
+        request.headers_mut().remove(name);
+    }
+    let host = request.headers().get(header::HOST).cloned();
+    let authority = request
+        .uri()
+        .authority()
+        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(authority) = authority.or(host) {
+        request.headers_mut().insert(AUTHORITY, authority);
+    }
+    request.extensions_mut().insert(connection);
+}
+
+fn broken() -> Response<PageBody> {
+    let status = internal_error();
+    let mut response = Response::new(PageBody::from(status.message().to_owned()));
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    finish(response, None, false)
+}
+
+/// A plain page's answer to a caller it does not serve.
+pub(super) fn refuse(status: &Status) -> Response<PageBody> {
+    let code = selvage_api::code::http_status(status.code());
+    let mut response = Response::new(PageBody::from(format!("{}\n", status.message())));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);
+    response
+}

@@ -1,0 +1,204 @@
+//! The one recipe by which every part is served.
+//!
+//! ```text
+//! socket → TLS → HTTP/1 or HTTP/2 → front ─┬─ gRPC ──────────┐
+//!                                          ├─ gRPC-Web ──────┤
+//!                                          ├─ REST, Connect ─┴→ rpc → the parts' services
+//!                                          └─ pages
+//! ```
+//! Whatever way a call comes in, it goes through [`rpc`] as gRPC: there it is
+//! identified, authorised, limited, timed, audited and counted, once.
+
+mod audit;
+mod census;
+mod credentials;
+mod frame;
+mod front;
+mod guard;
+mod listener;
+mod pages;
+mod rpc;
+mod watched;
+
+use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
+
+use http::Request;
+use selvage_transcode::Transcoder;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body, server::NamedService};
+use tower::Service;
+
+pub use self::{credentials::SESSION_COOKIE, frame::MAX_MESSAGE, listener::Socket, rpc::Trust};
+use crate::{access::Access, telemetry::Metrics};
+
+/// How much a listener takes on.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Calls with one reply that may run at the same time.
+    pub calls_in_flight: usize,
+    /// Streams that may be open at the same time.
+    pub streams_in_flight: usize,
+    /// Streams that one HTTP/2 connection may have open.
+    pub streams_per_connection: u32,
+    /// Connections that may be open; beyond it the most silent is closed.
+    pub connections: usize,
+    /// How long a TLS handshake may take.
+    pub handshake_timeout: Duration,
+    /// How long the first request of a connection, and the head of each, may
+    /// take to arrive.
+    pub header_timeout: Duration,
+    /// How long the body of a request that is not a stream may take.
+    pub body_timeout: Duration,
+    /// After how long a connection without calls is closed.
+    pub idle_timeout: Duration,
+    /// How long calls in flight may go on when the listener stops.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            calls_in_flight: 1024,
+            streams_in_flight: 16_384,
+            streams_per_connection: 1024,
+            connections: 16_384,
+            handshake_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(600),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Limits {
+    fn idle(&self, requests_so_far: u64) -> Duration {
+        if requests_so_far == 0 { self.header_timeout } else { self.idle_timeout }
+    }
+}
+
+/// The gRPC services of the parts that this process runs.
+#[derive(Default)]
+pub struct Services {
+    routes: tonic::service::RoutesBuilder,
+    names: HashSet<String>,
+}
+
+impl Services {
+    /// Adds a generated server.
+    pub fn add<S>(&mut self, service: S)
+    where
+        S: Service<Request<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Response: axum::response::IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.names.insert(S::NAME.to_owned());
+        self.routes.add_service(service);
+    }
+
+    /// Full names of the services that were added.
+    pub fn names(&self) -> &HashSet<String> {
+        &self.names
+    }
+}
+
+/// Cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The access table is not right.
+    #[error("access table")]
+    Access(#[from] crate::access::TableError),
+    /// The descriptors cannot be offered for reflection.
+    #[error("reflection")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// Everything that a listener serves. Cheap to clone: several listeners may
+/// serve the same.
+#[derive(Clone)]
+pub struct Server {
+    routes: axum::Router,
+    served: HashSet<String>,
+    pages: axum::Router,
+    access: Arc<Access>,
+    metrics: Metrics,
+    limits: Limits,
+    origins: Arc<[String]>,
+}
+
+impl Server {
+    /// A server of these services. Health and reflection come with them.
+    pub async fn new(services: Services, metrics: Metrics, limits: Limits) -> Result<Self, Error> {
+        let access = Arc::new(Access::load()?);
+        let Services { mut routes, names } = services;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        for name in &names {
+            health.set_service_status(name, tonic_health::ServingStatus::Serving).await;
+        }
+        routes.add_service(health_service);
+        let descriptors = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(selvage_api::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        routes.add_service(descriptors().build_v1()?);
+        routes.add_service(descriptors().build_v1alpha()?);
+        Ok(Self {
+            routes: routes.routes().prepare().into_axum_router(),
+            served: names,
+            pages: axum::Router::new(),
+            access,
+            metrics,
+            limits,
+            origins: Arc::from([]),
+        })
+    }
+
+    /// Adds plain pages.
+    pub fn pages(mut self, pages: axum::Router) -> Self {
+        self.pages = self.pages.merge(pages);
+        self
+    }
+
+    /// Origins whose pages may call us from a browser, with a token.
+    pub fn origins(mut self, origins: Vec<String>) -> Self {
+        self.origins = origins.into();
+        self
+    }
+
+    /// Serves a socket until told to stop, then drains.
+    pub async fn run(self, socket: Socket, trust: Trust, stop: CancellationToken) {
+        let rpc = rpc::Rpc::new(
+            self.routes,
+            self.served,
+            self.access,
+            trust,
+            self.metrics.clone(),
+            self.limits.clone(),
+        );
+        let limits = selvage_transcode::Limits {
+            max_request: MAX_MESSAGE,
+            max_response_unary: 16 * MAX_MESSAGE,
+        };
+        let pages = pages::router(rpc.clone(), self.metrics.clone()).merge(self.pages);
+        let front = front::Front::new(
+            rpc.clone(),
+            Transcoder::new(rpc, limits),
+            pages,
+            self.origins,
+            self.limits.body_timeout,
+        );
+        let listener = listener::Listener { front, limits: self.limits, metrics: self.metrics };
+        listener.run(socket, stop).await;
+    }
+}
+
+/// What a caller is told of a defect of ours. The log has the rest.
+fn internal_error() -> Status {
+    Status::internal("internal error: the server's log has the details")
+}

@@ -1,0 +1,80 @@
+//! The plain pages that every listener has: is it alive, what does it count,
+//! what can be called.
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Extension, State},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header},
+    response::{IntoResponse, Redirect},
+    routing::get,
+};
+use bytes::Bytes;
+use tonic::Status;
+
+use super::{front::refuse, rpc::Rpc};
+use crate::{
+    identity::{Connection, Kind, Role},
+    telemetry::{self, Metrics},
+};
+
+#[derive(Clone)]
+struct Pages {
+    rpc: Rpc,
+    metrics: Metrics,
+    openapi: Bytes,
+}
+
+pub(super) fn router(rpc: Rpc, metrics: Metrics) -> Router {
+    let openapi = serde_json::to_vec(&selvage_transcode::openapi(
+        env!("CARGO_PKG_VERSION"),
+        super::SESSION_COOKIE,
+    ))
+    .unwrap_or_default()
+    .into();
+    Router::new()
+        .route("/", get(|| async { Redirect::temporary("/docs") }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readiness", get(|| async { "OK" }))
+        .route("/metrics", get(metrics_page))
+        .route("/openapi.json", get(openapi_page))
+        .route("/docs", get(docs_page))
+        .route("/docs/{*file}", get(docs_page))
+        .fallback(|uri: Uri| async move {
+            let path: String = uri.path().chars().take(200).collect();
+            (StatusCode::NOT_FOUND, format!("Not Found: {path}; see /docs\n"))
+        })
+        .with_state(Pages { rpc, metrics, openapi })
+}
+
+/// Counts can tell a stranger a lot: machines and those who may look.
+async fn metrics_page(
+    State(pages): State<Pages>,
+    Extension(connection): Extension<Connection>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    let caller = match pages.rpc.identify(&headers, &connection).await {
+        Ok(caller) => caller,
+        Err(status) => return refuse(&status),
+    };
+    let known = matches!(caller.kind, Kind::Machine(_));
+    if !known && !caller.has_role(Role::Admin) && !caller.has_role(Role::Viewer) {
+        return refuse(&if caller.kind == Kind::Anonymous {
+            Status::unauthenticated("no token: /metrics is for admins, viewers and machines")
+        } else {
+            Status::permission_denied("not authorized: /metrics is for admins and viewers")
+        });
+    }
+    ([(header::CONTENT_TYPE, telemetry::CONTENT_TYPE)], pages.metrics.render()).into_response()
+}
+
+async fn openapi_page(State(pages): State<Pages>) -> Response<Body> {
+    ([(header::CONTENT_TYPE, "application/json")], pages.openapi).into_response()
+}
+
+async fn docs_page(uri: Uri) -> Response<Body> {
+    let Some((content_type, bytes)) = selvage_transcode::page(uri.path()) else {
+        return (StatusCode::NOT_FOUND, "Not Found\n").into_response();
+    };
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], bytes).into_response()
+}

@@ -1,0 +1,372 @@
+//! The inner stack that every call goes through, whatever protocol it came
+//! in by: who is it, may he, is there room, by when, and how did it end.
+
+use std::{
+    collections::HashSet,
+    convert::Infallible,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+use http::{HeaderMap, Request, Response, request};
+use selvage_transcode::PROTOCOL_HEADER;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+use tonic::{Code, Status, body::Body};
+use tower::{Service, ServiceExt};
+use tracing::Instrument;
+
+use super::{Limits, audit, credentials, frame, internal_error, watched};
+use crate::{
+    access::{Access, Decision, Effect, Rule},
+    identity::{Connection, Identity, Kind, Peer, SharedAuthenticator},
+    telemetry::{Metrics, Protocol},
+};
+
+/// Services besides the contracts that answer on every listener and to
+/// everybody: they tell nothing that is not published.
+const INFRASTRUCTURE: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
+
+/// Whom the listener believes.
+#[derive(Clone)]
+pub enum Trust {
+    /// Callers show credentials, which this tells apart.
+    Credentials(SharedAuthenticator),
+    /// Whoever may open the unix socket may do everything.
+    Socket,
+    /// Everybody may do everything. For laboratories.
+    Everybody,
+}
+
+/// The calls of all protocols, as gRPC.
+#[derive(Clone)]
+pub(super) struct Rpc {
+    routes: axum::Router,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    access: Arc<Access>,
+    trust: Trust,
+    metrics: Metrics,
+    /// Full names of the services that the routes serve.
+    served: HashSet<String>,
+    limits: Limits,
+    calls: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+impl Rpc {
+    pub(super) fn new(
+        routes: axum::Router,
+        served: HashSet<String>,
+        access: Arc<Access>,
+        trust: Trust,
+        metrics: Metrics,
+        limits: Limits,
+    ) -> Self {
+        let calls = Arc::new(Semaphore::new(limits.calls_in_flight));
+        let streams = Arc::new(Semaphore::new(limits.streams_in_flight));
+        let shared = Shared { access, trust, metrics, served, limits, calls, streams };
+        Self { routes, shared: Arc::new(shared) }
+    }
+
+    /// The caller of a plain HTTP page, by the same rules as for a method
+    /// that reads.
+    pub(super) async fn identify(
+        &self,
+        headers: &HeaderMap,
+        connection: &Connection,
+    ) -> Result<Identity, Status> {
+        self.shared.identify(headers, connection, Effect::Read, false).await
+    }
+
+    async fn handle(self, request: Request<Body>) -> Response<Body> {
+        let started = Instant::now();
+        let protocol = protocol_of(request.headers());
+        let path = request.uri().path().to_owned();
+        let call = self.shared.metrics.call(&path, protocol);
+        let deadline = match deadline_of(request.headers(), started) {
+            Ok(deadline) => deadline,
+            Err(status) => {
+                call.finish(selvage_api::Code::from_grpc(status.code()));
+                return status.into_http();
+            }
+        };
+        let span = tracing::info_span!(
+            "call",
+            method = path.trim_start_matches('/'),
+            protocol = protocol.name()
+        );
+        match self.run(request, protocol, deadline).instrument(span).await {
+            Ok((response, on_end)) => watch(response, deadline, move |code| {
+                call.finish(selvage_api::Code::from_grpc(code));
+                on_end(code);
+            }),
+            Err(status) => {
+                call.finish(selvage_api::Code::from_grpc(status.code()));
+                status.into_http()
+            }
+        }
+    }
+
+    async fn run(
+        self,
+        request: Request<Body>,
+        protocol: Protocol,
+        deadline: Option<Instant>,
+    ) -> Result<(Response<Body>, watched::OnEnd), Status> {
+        let (parts, body) = request.into_parts();
+        let shared = self.shared.clone();
+        let Some(rule) = shared.access.rule(parts.uri.path()) else {
+            return self.run_infrastructure(parts, body, deadline).await;
+        };
+        let admitted = shared.admit(parts, body, rule, protocol).await?;
+        let Admitted { request, permit, audit } = admitted;
+        let outcome = if shared.served.contains(&rule.method.service) {
+            self.call_routes(request, deadline).await
+        } else {
+            Err(not_built(rule))
+        };
+        let on_end: watched::OnEnd = Box::new(move |code| {
+            drop(permit);
+            if let Some(audit) = audit {
+                audit.write(code);
+            }
+        });
+        match outcome {
+            Ok(response) => Ok((response, on_end)),
+            Err(status) => {
+                on_end(status.code());
+                Err(status)
+            }
+        }
+    }
+
+    async fn run_infrastructure(
+        self,
+        parts: request::Parts,
+        body: Body,
+        deadline: Option<Instant>,
+    ) -> Result<(Response<Body>, watched::OnEnd), Status> {
+        let path = parts.uri.path();
+        if !INFRASTRUCTURE.iter().any(|prefix| path.starts_with(prefix)) {
+            return Err(Status::unimplemented(format!(
+                "unknown method {}: `selvage api list` names those there are",
+                path.trim_start_matches('/').chars().take(200).collect::<String>()
+            )));
+        }
+        let permit = take(&self.shared.streams, "streams")?;
+        let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
+        let response = self.call_routes(request, deadline).await?;
+        Ok((response, Box::new(move |_| drop(permit))))
+    }
+
+    async fn call_routes(
+        self,
+        request: Request<Body>,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Body>, Status> {
+        let metrics = self.shared.metrics.clone();
+        let call = AssertUnwindSafe(self.routes.oneshot(request)).catch_unwind();
+        let outcome = match deadline {
+            Some(at) => tokio::time::timeout_at(at, call)
+                .await
+                .map_err(|_| Status::deadline_exceeded("deadline exceeded"))?,
+            None => call.await,
+        };
+        match outcome {
+            Ok(Ok(response)) => Ok(response.map(Body::new)),
+            Ok(Err(never)) => match never {},
+            Err(_panic) => {
+                metrics.panic();
+                Err(internal_error())
+            }
+        }
+    }
+}
+
+impl Service<Request<Body>> for Rpc {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move { Ok(this.handle(request).await) })
+    }
+}
+
+/// A call that has passed every check.
+struct Admitted {
+    request: Request<Body>,
+    permit: OwnedSemaphorePermit,
+    audit: Option<audit::Entry>,
+}
+
+impl Shared {
+    async fn admit(
+        &self,
+        mut parts: request::Parts,
+        body: Body,
+        rule: &Rule,
+        protocol: Protocol,
+    ) -> Result<Admitted, Status> {
+        let connection = parts.extensions.get::<Connection>().cloned().ok_or_else(|| {
+            tracing::error!("request without a connection");
+            internal_error()
+        })?;
+        let caller =
+            self.identify(&parts.headers, &connection, rule.effect, rule.open_to_anyone()).await?;
+        let streams = rule.method.client_streaming || rule.method.server_streaming;
+        let permit =
+            if streams { take(&self.streams, "streams")? } else { take(&self.calls, "calls")? };
+        let (body, message) = if rule.method.client_streaming {
+            decide(rule, &caller, &[], &connection.peer)?;
+            (Body::new(frame::Limited::new(body)), Bytes::new())
+        } else {
+            let message = frame::read_message(body, self.limits.body_timeout).await?;
+            let body = match decide(rule, &caller, &message, &connection.peer)? {
+                Decision::Allow => frame::one_message(&message, &[]),
+                Decision::Narrow(appended) => frame::one_message(&message, &appended),
+            };
+            (body, message)
+        };
+        let audit = (rule.effect == Effect::Write)
+            .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol));
+        parts.extensions.insert(caller);
+        Ok(Admitted { request: Request::from_parts(parts, body), permit, audit })
+    }
+
+    async fn identify(
+        &self,
+        headers: &HeaderMap,
+        connection: &Connection,
+        effect: Effect,
+        open_to_anyone: bool,
+    ) -> Result<Identity, Status> {
+        let authenticator = match &self.trust {
+            Trust::Everybody => return Ok(Identity::all_powerful("insecure", Kind::Insecure)),
+            Trust::Socket => return Ok(Identity::all_powerful("local", Kind::Local)),
+            Trust::Credentials(authenticator) => authenticator,
+        };
+        let shown = match credentials::shown(headers, effect) {
+            Ok(shown) => shown,
+            Err(_) if open_to_anyone => None,
+            Err(denied) => return Err(Status::new(denied.code.grpc(), denied.message)),
+        };
+        if let Some(shown) = shown {
+            match authenticator.authenticate(&shown).await {
+                Ok(identity) => return Ok(identity),
+                // Somebody with a token that has ended must be able to log in.
+                Err(_) if open_to_anyone => {}
+                Err(refused) => return Err(Status::new(refused.code.grpc(), refused.message)),
+            }
+        }
+        Ok(match &connection.machine {
+            Some(machine) => Identity::machine(machine.clone()),
+            None => Identity::anonymous(),
+        })
+    }
+}
+
+fn decide(rule: &Rule, caller: &Identity, message: &[u8], peer: &Peer) -> Result<Decision, Status> {
+    rule.decide(caller, message).map_err(|denied| {
+        tracing::info!(
+            target: "audit",
+            method = rule.path.trim_start_matches('/'),
+            who = caller.name,
+            %peer,
+            code = %denied.code,
+            "refused"
+        );
+        Status::new(denied.code.grpc(), denied.message)
+    })
+}
+
+fn take(semaphore: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Status> {
+    semaphore.clone().try_acquire_owned().map_err(|_| {
+        Status::resource_exhausted(format!("too many {what} in flight: try again in a moment"))
+    })
+}
+
+fn not_built(rule: &Rule) -> Status {
+    Status::unimplemented(format!(
+        "{} is part of the contract, but the {} part that answers it is not running here",
+        rule.path.trim_start_matches('/'),
+        rule.method.part
+    ))
+}
+
+fn watch(
+    response: Response<Body>,
+    deadline: Option<Instant>,
+    on_end: impl FnOnce(Code) + Send + 'static,
+) -> Response<Body> {
+    // A reply that is all headers has its status there.
+    if let Some(code) = watched::status_code(response.headers()) {
+        on_end(code);
+        return response;
+    }
+    response.map(|body| Body::new(watched::Watched::new(body, deadline, Box::new(on_end))))
+}
+
+fn protocol_of(headers: &HeaderMap) -> Protocol {
+    match headers.get(PROTOCOL_HEADER).map(|value| value.as_bytes()) {
+        Some(b"rest") => Protocol::Rest,
+        Some(b"connect") => Protocol::Connect,
+        Some(b"grpc-web") => Protocol::GrpcWeb,
+        _ => Protocol::Grpc,
+    }
+}
+
+fn deadline_of(headers: &HeaderMap, now: Instant) -> Result<Option<Instant>, Status> {
+    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    let parsed = value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
+        Status::invalid_argument("grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
+    })?;
+    Ok(now.checked_add(parsed))
+}
+
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let unit = text.chars().next_back()?;
+    let digits = text.strip_suffix(unit)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let amount: u64 = digits.parse().ok()?;
+    match unit {
+        'H' => Some(Duration::from_secs(amount * 3600)),
+        'M' => Some(Duration::from_secs(amount * 60)),
+        'S' => Some(Duration::from_secs(amount)),
+        'm' => Some(Duration::from_millis(amount)),
+        'u' => Some(Duration::from_micros(amount)),
+        'n' => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_as_grpc_writes_them() {
+        assert_eq!(parse_timeout("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(parse_timeout("100m"), Some(Duration::from_millis(100)));
+        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        for wrong in ["", "S", "1", "1x", "-1S", "123456789S", "1 S", "１S"] {
+            assert_eq!(parse_timeout(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Opening a data file: who else has it, which format it has, what it holds.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, WriteTransaction};
+
+use super::fault::{contain, storage};
+use super::format::{
+    CURRENT, FIRST_REVISION, LEASE_KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT,
+    META_REVISION,
+};
+use super::lease::{LeaseBook, Term};
+use super::read::Horizon;
+use crate::{Error, LeaseId, Result};
+
+/// The format that this program writes.
+pub(super) const FORMAT: u64 = 1;
+
+type Upgrade = fn(&WriteTransaction) -> Result<()>;
+/// The step at index n turns format n + 1 into format n + 2.
+const UPGRADES: [Upgrade; FORMAT as usize - 1] = [];
+
+/// Held as long as the data file is open.
+#[derive(Debug)]
+pub(super) struct LockFile {
+    _file: File,
+}
+
+/// Takes the file beside the data file that says who has it open.
+pub(super) fn lock(path: &Path) -> Result<LockFile> {
+    let lock_path = beside(path);
+    let io = |error| Error::io(format!("opening {}", lock_path.display()), error);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&lock_path)
+        .map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::Locked { path: path.to_owned(), holder: holder(&mut file) });
+        }
+        Err(TryLockError::Error(error)) => return Err(io(error)),
+    }
+    file.set_len(0).map_err(io)?;
+    file.rewind().map_err(io)?;
+    let name = std::env::current_exe().ok();
+    let name = name.as_deref().and_then(Path::file_name).unwrap_or_default();
+    writeln!(file, "process {} ({})", std::process::id(), name.to_string_lossy()).map_err(io)?;
+    Ok(LockFile { _file: file })
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    match file.take(256).read_to_string(&mut text) {
+        Ok(_) if !text.trim().is_empty() => text.trim().to_owned(),
+        _ => "another process".to_owned(),
+    }
+}
+
+pub(super) fn builder(cache_bytes: usize) -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(cache_bytes);
+    builder.set_repair_callback(|session| {
+        tracing::info!(progress = session.progress(), "checking the data file after a crash");
+    });
+    builder
+}
+
+/// Opens or makes the file itself.
+pub(super) fn database(path: &Path, builder: &Builder) -> Result<Database> {
+    let io = |error| Error::io(format!("opening {}", path.display()), error);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(io)?;
+    let fresh = file.metadata().map_err(io)?.len() == 0;
+    let database = contain(|| builder.create_file(file).map_err(storage))
+        .map_err(|error| name_file(error, path))?;
+    if fresh {
+        // The name must be on disk as well as the content.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(io)?;
+        folder.sync_all().map_err(io)?;
+    }
+    Ok(database)
+}
+
+/// Puts the path where so far only "data file" stands.
+pub(super) fn name_file(error: Error, path: &Path) -> Error {
+    let file = path.display();
+    match error {
+        Error::Corrupt { detail, .. } => Error::corrupt(format!("data file {file}"), detail),
+        Error::NewerFormat { found, supported, .. } => {
+            Error::NewerFormat { what: format!("data file {file}"), found, supported }
+        }
+        Error::Io { source, .. } => {
+            Error::io(format!("input or output on data file {file} failed"), source)
+        }
+        other => other,
+    }
+}
+
+/// Makes a new file ready, brings an old one up to date, refuses a newer one.
+pub(super) fn prepare(database: &Database) -> Result<()> {
+    let write = database.begin_write().map_err(storage)?;
+    let found = {
+        let meta = write.open_table(META).map_err(storage)?;
+        meta.get(META_FORMAT).map_err(storage)?.map(|row| row.value())
+    };
+    let fresh = found.is_none();
+    match found {
+        None => create(&write)?,
+        Some(FORMAT) => {}
+        Some(found) if found > FORMAT => {
+            let what = "data file".to_owned();
+            return Err(Error::NewerFormat { what, found, supported: FORMAT });
+        }
+        Some(found) => upgrade(&write, found, &UPGRADES)?,
+    }
+    if !fresh && found == Some(FORMAT) {
+        return write.abort().map_err(storage);
+    }
+    write.open_table(META).map_err(storage)?.insert(META_FORMAT, FORMAT).map_err(storage)?;
+    write.commit().map_err(storage)
+}
+
+fn create(write: &WriteTransaction) -> Result<()> {
+    let mut meta = write.open_table(META).map_err(storage)?;
+    let current = write.open_table(CURRENT).map_err(storage)?;
+    if !meta.is_empty().map_err(storage)? || !current.is_empty().map_err(storage)? {
+        return Err(Error::corrupt("data file", "it holds data but names no format"));
+    }
+    meta.insert(META_REVISION, FIRST_REVISION).map_err(storage)?;
+    meta.insert(META_COMPACTED, FIRST_REVISION).map_err(storage)?;
+    write.open_table(LOG).map_err(storage)?;
+    write.open_table(LEASES).map_err(storage)?;
+    write.open_table(LEASE_KEYS).map_err(storage)?;
+    Ok(())
+}
+
+/// Runs the steps from format `found` on, all inside one transaction.
+fn upgrade(write: &WriteTransaction, found: u64, steps: &[Upgrade]) -> Result<()> {
+    let done = found.checked_sub(1).and_then(|done| usize::try_from(done).ok());
+    let Some(rest) = done.and_then(|done| steps.get(done..)) else {
+        return Err(Error::corrupt("data file", format!("format {found} never existed")));
+    };
+    for step in rest {
+        step(write)?;
+    }
+    tracing::info!(from = found, to = FORMAT, "data file brought to the current format");
+    Ok(())
+}
+
+/// What the writer has to know at the start.
+pub(super) fn load(database: &Database) -> Result<(Horizon, LeaseBook)> {
+    let read = database.begin_read().map_err(storage)?;
+    let meta = read.open_table(META).map_err(storage)?;
+    let number = |name: &str| -> Result<u64> {
+        let row = meta.get(name).map_err(storage)?;
+        row.map(|row| row.value())
+            .ok_or_else(|| Error::corrupt("data file", format!("it does not say its {name}")))
+    };
+    let horizon =
+        Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
+    let newest = {
+        let log = read.open_table(LOG).map_err(storage)?;
+        log.last().map_err(storage)?.map_or(horizon.compacted, |(revision, _)| revision.value())
+    };
+    if newest != horizon.revision {
+        let detail =
+            format!("it is at revision {} but its log ends at {newest}", horizon.revision);
+        return Err(Error::corrupt("data file", detail));
+    }
+    read.open_table(CURRENT).map_err(storage)?;
+    read.open_table(LEASE_KEYS).map_err(storage)?;
+    let mut book = LeaseBook::default();
+    for row in read.open_table(LEASES).map_err(storage)?.iter().map_err(storage)? {
+        let (id, term) = row.map_err(storage)?;
+        let (ttl, ends) = term.value();
+        book.set(LeaseId(id.value()), Term { ttl, ends });
+    }
+    Ok((horizon, book))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    fn step(write: &WriteTransaction) -> Result<()> {
+        let mut meta = write.open_table(META).map_err(storage)?;
+        let ran = meta.get("ran").map_err(storage)?.map_or(0, |row| row.value());
+        meta.insert("ran", ran + 1).map_err(storage)?;
+        Ok(())
+    }
+
+    #[test]
+    fn an_older_format_is_taken_through_the_steps_it_lacks() {
+        let database = builder(1 << 20).create_with_backend(InMemoryBackend::new()).unwrap();
+        let write = database.begin_write().unwrap();
+        upgrade(&write, 2, &[step, step, step]).unwrap();
+        let ran = write.open_table(META).unwrap().get("ran").unwrap().unwrap().value();
+        assert_eq!(ran, 2);
+        let error = upgrade(&write, 0, &[step]).unwrap_err();
+        assert_eq!(error.to_string(), "data file is damaged: format 0 never existed");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let database = builder(1 << 20).create_with_backend(InMemoryBackend::new()).unwrap();
+        prepare(&database).unwrap();
+        let write = database.begin_write().unwrap();
+        write.open_table(META).unwrap().insert(META_FORMAT, FORMAT + 1).unwrap();
+        write.commit().unwrap();
+        let error = prepare(&database).unwrap_err();
+        assert!(matches!(error, Error::NewerFormat { found, .. } if found == FORMAT + 1));
+    }
+}

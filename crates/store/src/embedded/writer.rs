@@ -1,0 +1,123 @@
+//! The one thread that writes: it takes everything that waits, does it in
+//! order inside one write transaction, and answers after one sync.
+
+use std::sync::Arc;
+
+use redb::Durability;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::batch::{Batch, Outcome, Retention, Work};
+use super::fault::{chain, contain, storage};
+use super::format::Entry;
+use super::lease::LeaseBook;
+use super::read::Horizon;
+use super::Shared;
+use crate::clock::Millis;
+use crate::{Error, Result, Revision};
+
+/// One piece of work and who waits for it.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) work: Work,
+    pub(super) reply: oneshot::Sender<Result<Outcome>>,
+}
+
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) jobs: mpsc::Receiver<Job>,
+    pub(super) book: LeaseBook,
+    pub(super) next_end: watch::Sender<Option<Millis>>,
+    pub(super) batch: usize,
+    pub(super) retention: Retention,
+}
+
+/// What a batch gave, once it is on disk.
+struct Written {
+    outcomes: Vec<Result<Outcome>>,
+    entries: Vec<Arc<Entry>>,
+    revision: Revision,
+    compacted: Revision,
+}
+
+impl Writer {
+    pub(super) fn run(mut self) {
+        let mut jobs = Vec::with_capacity(self.batch);
+        while self.jobs.blocking_recv_many(&mut jobs, self.batch) > 0 {
+            self.serve(&mut jobs);
+        }
+        self.shared.release();
+    }
+
+    fn serve(&mut self, jobs: &mut Vec<Job>) {
+        if let Some(reason) = self.shared.failure() {
+            return refuse(jobs, &reason);
+        }
+        let shared = Arc::clone(&self.shared);
+        match contain(|| self.write(jobs)) {
+            Ok(written) => {
+                shared.feed.publish(written.entries, written.revision, written.compacted);
+                self.next_end.send_replace(self.book.next_end());
+                for (job, outcome) in jobs.drain(..).zip(written.outcomes) {
+                    // Nobody waits any longer: the work is done all the same.
+                    let _ = job.reply.send(outcome);
+                }
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::error!(reason, "a write to the data file failed, refusing writes");
+                shared.fail(reason.clone());
+                refuse(jobs, &reason);
+            }
+        }
+    }
+
+    fn write(&mut self, jobs: &[Job]) -> Result<Written> {
+        let shared = Arc::clone(&self.shared);
+        let position = shared.feed.position();
+        let horizon = Horizon { revision: position.revision, compacted: position.compacted };
+        shared.with_database(|database| {
+            let mut write = database.begin_write().map_err(storage)?;
+            write.set_durability(Durability::Immediate).map_err(storage)?;
+            let batch = Batch::new(&write, &mut self.book, horizon, shared.clock.now())?;
+            let (written, dirty) = perform(batch, jobs, self.retention)?;
+            if dirty {
+                write.commit().map_err(storage)?;
+            } else {
+                write.abort().map_err(storage)?;
+            }
+            Ok(written)
+        })
+    }
+}
+
+/// Does all jobs; says whether there is anything to commit.
+fn perform(
+    mut batch: Batch<'_, '_>,
+    jobs: &[Job],
+    retention: Retention,
+) -> Result<(Written, bool)> {
+    let mut outcomes = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        outcomes.push(batch.perform(&job.work)?);
+    }
+    let maintains = jobs.iter().any(|job| matches!(job.work, Work::Maintain));
+    if batch.dirty || maintains {
+        batch.retain(retention)?;
+    }
+    if batch.dirty {
+        batch.finish()?;
+    }
+    let written = Written {
+        outcomes,
+        entries: std::mem::take(&mut batch.entries),
+        revision: batch.revision,
+        compacted: batch.compacted,
+    };
+    Ok((written, batch.dirty))
+}
+
+fn refuse(jobs: &mut Vec<Job>, reason: &str) {
+    for job in jobs.drain(..) {
+        let _ = job.reply.send(Err(Error::Failed { reason: reason.to_owned() }));
+    }
+}

@@ -1,0 +1,117 @@
+//! From the parts of a request to the message of the inner call, without I/O.
+
+use bytes::Bytes;
+use http::Method as Verb;
+use prost::Message;
+use prost_reflect::DynamicMessage;
+use selvage_api::Method;
+
+use crate::{
+    Error, query, read,
+    route::{self, Lookup, Matched, Rpc},
+};
+
+/// Translates a REST call, or a Connect call in JSON, into the gRPC path and
+/// the encoded message of the inner call.
+pub fn transcode_request(
+    verb: &Verb,
+    path: &str,
+    query: Option<&str>,
+    body: &[u8],
+) -> Result<(&'static str, Bytes), Error> {
+    if let Some(rpc) = route::rpc(path) {
+        let method = connect_method(rpc, verb)?;
+        return Ok((&method.path, connect_message(method, Codec::Json, body)?));
+    }
+    let matched = rest_route(verb, path)?;
+    let message = rest_message(&matched, query, body)?;
+    Ok((&matched.route.method.path, message))
+}
+
+/// How a Connect call writes its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Codec {
+    Json,
+    Proto,
+}
+
+pub(crate) const CONNECT_VERBS: &str = "OPTIONS, POST";
+
+/// The method of a Connect call, if it can be called so.
+pub(crate) fn connect_method(rpc: Rpc, verb: &Verb) -> Result<&'static Method, Error> {
+    let method = match rpc {
+        Rpc::Known(method) => method,
+        Rpc::NoSuchMethod { service, method } => {
+            return Err(Error::NoSuchMethod { service, method });
+        }
+    };
+    if *verb != Verb::POST {
+        return Err(Error::Verb { verb: verb.to_string(), allow: CONNECT_VERBS.to_owned() });
+    }
+    if method.client_streaming {
+        return Err(Error::ClientStream { method: method.path.clone() });
+    }
+    Ok(method)
+}
+
+/// The encoded request of a Connect call. Protobuf is decoded too, so that
+/// garbage is the caller's error and not ours.
+pub(crate) fn connect_message(
+    method: &Method,
+    codec: Codec,
+    body: &[u8],
+) -> Result<Bytes, Error> {
+    match codec {
+        Codec::Json => Ok(read::message(&method.input, body)?.encode_to_vec().into()),
+        Codec::Proto => match DynamicMessage::decode(method.input.clone(), body) {
+            Ok(_) => Ok(Bytes::copy_from_slice(body)),
+            Err(error) => Err(Error::Proto {
+                message: method.input.full_name().to_owned(),
+                reason: error.to_string(),
+            }),
+        },
+    }
+}
+
+pub(crate) fn rest_route(verb: &Verb, path: &str) -> Result<Matched, Error> {
+    match route::lookup(verb, path)? {
+        Lookup::Found(matched) => Ok(matched),
+        Lookup::OtherVerbs(_, allow) => Err(Error::Verb { verb: verb.to_string(), allow }),
+        Lookup::Nowhere => Err(Error::NotFound { path: path.to_owned() }),
+    }
+}
+
+/// The encoded request of a REST call: body first, then query, then what the
+/// path says, which nothing may contradict.
+pub(crate) fn rest_message(
+    matched: &Matched,
+    query: Option<&str>,
+    body: &[u8],
+) -> Result<Bytes, Error> {
+    let route = matched.route;
+    let method = route.method;
+    if method.client_streaming {
+        return Err(Error::ClientStream { method: method.path.clone() });
+    }
+    let mut taken: Vec<&str> = matched.captures.iter().map(|(name, _)| *name).collect();
+    let mut message = match route.binding.body.as_str() {
+        "*" => read::message(&method.input, body)?,
+        "" => DynamicMessage::new(method.input.clone()),
+        name => {
+            let mut message = DynamicMessage::new(method.input.clone());
+            if let Some(field) = query::field(&method.input, name) {
+                read::field(&mut message, &field, body)?;
+            }
+            taken.push(name);
+            message
+        }
+    };
+    if route.binding.body != "*" {
+        let lenient = route.dialect.ignores_unknown_parameters();
+        query::apply(&mut message, query.unwrap_or_default(), &taken, lenient)?;
+    }
+    for (name, text) in &matched.captures {
+        query::apply_capture(&mut message, name, text)?;
+    }
+    Ok(message.encode_to_vec().into())
+}

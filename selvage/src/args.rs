@@ -1,0 +1,127 @@
+//! The command line: daemons and maintenance here, client commands from the
+//! `cli` crate.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// An edge cloud in one binary.
+#[derive(Parser)]
+#[command(
+    name = "selvage",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Start with `selvage up`, then `selvage login` in another terminal."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: selvage_cli::Global,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the whole system in this process
+    #[command(after_help = UP_EXAMPLES)]
+    Up(Serve),
+    /// Run the controller alone: cloudlets, apps and their instances
+    Controller(Serve),
+    /// Run the agent of one cloudlet alone
+    Crm(Serve),
+    /// Run the match engine alone
+    Dme(Serve),
+    /// Run the Kubernetes cluster service alone
+    Kaas(Serve),
+    /// Run this machine's agent alone
+    Node(Serve),
+    /// Run the volume service alone
+    Lvmd(Serve),
+    /// Run the dashboard alone
+    Dashboard(Serve),
+    /// Move, and look after, what a store holds
+    #[command(subcommand)]
+    Store(Store),
+    #[command(flatten)]
+    Client(selvage_cli::Command),
+}
+
+const UP_EXAMPLES: &str = "Examples:
+  selvage up
+  selvage up --data /srv/selvage --port 8443 --set listen.address=0.0.0.0
+  selvage up --port 0 --ready-file /run/selvage.json
+  selvage up --dump-config > selvage.toml";
+
+/// Options of every daemon.
+#[derive(Args, Debug, Clone, Default)]
+pub struct Serve {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "SELVAGE_CONFIG_FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Where state, keys and sockets are kept
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, value_name = "N")]
+    pub port: Option<u16>,
+
+    /// Address to listen on
+    #[arg(long, value_name = "IP")]
+    pub address: Option<String>,
+
+    /// Write a JSON file once everything answers
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+
+    /// No TLS, everybody is admin, loopback only
+    #[arg(long)]
+    pub insecure: bool,
+
+    /// Any setting of the configuration file, may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+
+    /// Level or filter of the log, such as info or info,selvage_store=debug
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+
+    /// Format of the log: text or json
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+
+    /// Print the configuration in force and exit
+    #[arg(long)]
+    pub dump_config: bool,
+}
+
+/// Maintenance of the store. The daemon must not be running on an embedded
+/// store meanwhile.
+#[derive(Subcommand)]
+pub enum Store {
+    /// Write everything a store holds to a file
+    Export {
+        #[command(flatten)]
+        serve: Serve,
+        /// File to write, - for standard output
+        file: PathBuf,
+    },
+    /// Fill an empty store from such a file
+    Import {
+        #[command(flatten)]
+        serve: Serve,
+        /// File to read, - for standard input
+        file: PathBuf,
+        /// Fill it even if it holds something already; keys in the file win
+        #[arg(long)]
+        merge: bool,
+    },
+    /// Look for damage in an embedded store
+    Check {
+        #[command(flatten)]
+        serve: Serve,
+    },
+}

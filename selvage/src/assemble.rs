@@ -1,0 +1,259 @@
+//! Puts a process together from its configuration: store, keys, identity,
+//! services, sockets.
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
+use selvage_kit::{
+    identity::Machine,
+    pki::{self, Ca, ServerIdentity},
+    serve::{Limits, Server, Services, Socket},
+    telemetry::Metrics,
+};
+use selvage_store::{
+    SharedStore,
+    embedded::{self, Embedded},
+    etcd::{Etcd, EtcdOptions, TlsOptions},
+};
+
+use crate::{
+    config::{Config, StoreKind},
+    part::Part,
+    ready,
+    system::System,
+};
+
+/// Name of the embedded store's file in the data directory.
+pub const STORE_FILE: &str = "store.redb";
+
+/// File with the first administrator's password.
+const PASSWORD_FILE: &str = "initial-admin-password";
+
+/// Makes the data directory, for this user alone.
+pub fn data_dir(config: &Config) -> anyhow::Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data);
+    made.with_context(|| format!("data directory {}", config.data.display()))
+}
+
+/// Opens the store that the configuration names.
+pub async fn store(config: &Config) -> anyhow::Result<SharedStore> {
+    match config.store.kind {
+        StoreKind::Embedded => {
+            data_dir(config)?;
+            let path = config.data.join(STORE_FILE);
+            let opened = Embedded::open(&path, embedded::Options::default()).await;
+            Ok(opened.with_context(|| format!("store {}", path.display()))?)
+        }
+        StoreKind::Etcd => {
+            let options = etcd_options(config)?;
+            let endpoints = options.endpoints.join(", ");
+            Ok(Etcd::connect(options).await.with_context(|| format!("etcd at {endpoints}"))?)
+        }
+    }
+}
+
+fn etcd_options(config: &Config) -> anyhow::Result<EtcdOptions> {
+    let store = &config.store;
+    if store.endpoints.is_empty() {
+        bail!("store.endpoints: name at least one endpoint of etcd, such as https://host:2379");
+    }
+    let user = match (&store.username, &store.password_file) {
+        (username, _) if username.is_empty() => None,
+        (username, Some(file)) => {
+            let password = file.read().context("store.password_file")?;
+            Some((username.clone(), password.expose().to_owned()))
+        }
+        (_, None) => bail!("store.password_file: needed with store.username"),
+    };
+    let secure = store.ca.is_some() || store.certificate.is_some();
+    let tls = secure.then(|| TlsOptions {
+        ca: store.ca.clone(),
+        cert: store.certificate.clone(),
+        key: store.key.clone(),
+    });
+    Ok(EtcdOptions {
+        endpoints: store.endpoints.clone(),
+        namespace: store.namespace.clone(),
+        tls,
+        user,
+        ..EtcdOptions::default()
+    })
+}
+
+/// The CA, as auth wants to see it.
+struct Authority(Arc<Ca>);
+
+impl CertificateAuthority for Authority {
+    fn sign(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, SignError> {
+        let signed = self.0.sign_machine(csr_pem, machine).map_err(|error| {
+            if error.code() == selvage_api::Code::InvalidArgument {
+                SignError::BadRequest(error.to_string())
+            } else {
+                SignError::Failed(Box::new(error))
+            }
+        })?;
+        let not_after = jiff::Timestamp::from_second(signed.not_after)
+            .map_err(|error| SignError::Failed(Box::new(error)))?;
+        Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
+    }
+
+    fn ca_pem(&self) -> String {
+        self.0.pem().to_owned()
+    }
+
+    fn ca_sha256(&self) -> String {
+        self.0.sha256()
+    }
+}
+
+/// The keys of a process that is not `--insecure`.
+pub struct Keys {
+    pub ca: Arc<Ca>,
+    pub identity: Arc<ServerIdentity>,
+    pub server: Arc<rustls::ServerConfig>,
+}
+
+/// Opens or makes the CA and the server's certificate.
+pub fn keys(config: &Config) -> anyhow::Result<Keys> {
+    let ca = Arc::new(Ca::open_or_create(&config.data.join("pki")).context("certificates")?);
+    let identity = match (&config.tls.certificate, &config.tls.key) {
+        (Some(certificate), Some(key)) => ServerIdentity::from_files(certificate, key),
+        (None, None) => ServerIdentity::issued(Arc::clone(&ca), names(config)),
+        (Some(_), None) => bail!("tls.key: needed with tls.certificate"),
+        (None, Some(_)) => bail!("tls.certificate: needed with tls.key"),
+    };
+    let identity = Arc::new(identity.context("server certificate")?);
+    let server = pki::server_config(&identity, &ca).context("TLS")?;
+    Ok(Keys { ca, identity, server })
+}
+
+/// By what names clients on this machine and around it reach us.
+fn names(config: &Config) -> Vec<String> {
+    let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+    if let Ok(host) = nix::unistd::gethostname()
+        && let Ok(host) = host.into_string()
+        && !host.is_empty()
+    {
+        names.push(host);
+    }
+    let bound = config.listen.address.parse::<IpAddr>();
+    if bound.is_ok_and(|ip| !ip.is_unspecified()) {
+        names.push(config.listen.address.clone());
+    }
+    names.extend(config.tls.names.iter().cloned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Opens identity, and makes the first administrator on the first start.
+pub async fn auth(
+    config: &Config,
+    store: SharedStore,
+    ca: Option<Arc<Ca>>,
+) -> anyhow::Result<(Auth, Option<GeneratedPassword>)> {
+    let public_url = match config.auth.public_url.as_str() {
+        "" => None,
+        text => Some(text.parse().context("auth.public_url")?),
+    };
+    let options = selvage_auth::Options {
+        idle: config.auth.idle.0,
+        absolute: config.auth.absolute.0,
+        password_login: config.auth.password_login,
+        oidc: config.auth.oidc.clone(),
+        public_url,
+        ..selvage_auth::Options::default()
+    };
+    let authority =
+        ca.map(|ca| -> Arc<dyn CertificateAuthority> { Arc::new(Authority(ca)) });
+    let auth = Auth::open(store, options, authority).await.context("auth")?;
+    let first = first_administrator(config, &auth).await?;
+    Ok((auth, first))
+}
+
+/// The password is in its file before the user is in the store: a start that
+/// is killed between the two leaves nobody locked out.
+async fn first_administrator(
+    config: &Config,
+    auth: &Auth,
+) -> anyhow::Result<Option<GeneratedPassword>> {
+    if auth.has_users() {
+        return Ok(None);
+    }
+    let path = password_file(config);
+    let password = match fs::read_to_string(&path) {
+        Ok(text) if !text.trim().is_empty() => GeneratedPassword::from_text(text.trim()),
+        Ok(_) => GeneratedPassword::generate(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => GeneratedPassword::generate(),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    ready::replace(&path, format!("{}\n", password.expose()).as_bytes(), 0o600)
+        .with_context(|| path.display().to_string())?;
+    let made = auth.bootstrap_admin(&password).await.context("first administrator")?;
+    Ok(made.then_some(password))
+}
+
+/// Where the first administrator's password is.
+pub fn password_file(config: &Config) -> PathBuf {
+    config.data.join(PASSWORD_FILE)
+}
+
+/// All services of the parts that this process runs.
+pub async fn server(
+    config: &Config,
+    parts: &[Part],
+    store: SharedStore,
+    auth: &Auth,
+    metrics: Arc<Metrics>,
+) -> anyhow::Result<Server> {
+    let mut services = Services::default();
+    services.add(auth.auth_service());
+    services.add(auth.identity_service());
+    services.add(System::service(parts, store, config.insecure));
+    let limits = Limits {
+        connections: config.listen.connections,
+        calls_in_flight: config.listen.calls_in_flight,
+        streams_in_flight: config.listen.streams_in_flight,
+        drain: config.listen.drain.0,
+        ..Limits::default()
+    };
+    let server = Server::new(services, metrics, limits).await.context("server")?;
+    Ok(server.pages(auth.http_routes()).origins(config.listen.origins.clone()))
+}
+
+/// Binds the port that everything answers on.
+pub async fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
+    let ip: IpAddr = config.listen.address.parse().with_context(|| {
+        format!("listen.address: {:?} is not an IP address", config.listen.address)
+    })?;
+    if config.insecure && !ip.is_loopback() {
+        bail!("listen.address: --insecure listens on loopback only, not on {ip}");
+    }
+    let address = SocketAddr::new(ip, config.listen.port);
+    Socket::tcp(address, keys.map(|keys| Arc::clone(&keys.server)))
+        .await
+        .with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Binds the socket that lvmd's clients know.
+pub async fn lvmd_socket(config: &Config) -> anyhow::Result<(Socket, PathBuf)> {
+    let directory = config.data.join("run");
+    private_dir(&directory).with_context(|| directory.display().to_string())?;
+    let path = directory.join("lvmd.sock");
+    let socket = Socket::unix(&path)
+        .await
+        .with_context(|| format!("cannot listen on {}", path.display()))?;
+    Ok((socket, path))
+}
+
+fn private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+}

@@ -1,0 +1,194 @@
+//! The configuration of a daemon: one file, the same for every part.
+
+use std::path::PathBuf;
+
+use selvage_auth::OidcProvider;
+use selvage_kit::config::{Duration, SecretFile};
+use serde::{Deserialize, Serialize};
+
+/// Everything that can be configured. `selvage up --dump-config` prints it
+/// with the values in force.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where state, keys and sockets are kept.
+    pub data: PathBuf,
+    /// Plaintext, everybody is admin, loopback only. For laboratories.
+    pub insecure: bool,
+    pub listen: Listen,
+    pub tls: Tls,
+    pub store: Store,
+    pub auth: Auth,
+    pub log: Log,
+}
+
+/// The port that everything answers on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    /// Address to bind.
+    pub address: String,
+    /// Port to bind; 0 takes a free one.
+    pub port: u16,
+    /// Origins, such as `https://portal.example`, whose pages may call this
+    /// server from a browser.
+    pub origins: Vec<String>,
+    /// Connections that may be open at the same time.
+    pub connections: usize,
+    /// Calls with one reply that may run at the same time.
+    pub calls_in_flight: usize,
+    /// Streams that may be open at the same time.
+    pub streams_in_flight: usize,
+    /// How long calls in flight may go on after the signal to stop.
+    pub drain: Duration,
+}
+
+/// The server's certificate.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// Names and addresses, besides those of this machine, by which clients
+    /// reach it. For the certificate that Selvage makes itself.
+    pub names: Vec<String>,
+    /// A certificate chain of your own, PEM. Read again when it changes.
+    pub certificate: Option<PathBuf>,
+    /// Its key, PEM.
+    pub key: Option<PathBuf>,
+}
+
+/// Where state is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Store {
+    /// `embedded` or `etcd`.
+    pub kind: StoreKind,
+    /// etcd: its endpoints, `https://host:2379`.
+    pub endpoints: Vec<String>,
+    /// etcd: what all keys begin with.
+    pub namespace: String,
+    /// etcd: the CA of its servers, PEM.
+    pub ca: Option<PathBuf>,
+    /// etcd: our client certificate, PEM.
+    pub certificate: Option<PathBuf>,
+    /// etcd: its key, PEM.
+    pub key: Option<PathBuf>,
+    /// etcd: user name, where it asks for one.
+    pub username: String,
+    /// etcd: file with the user's password.
+    pub password_file: Option<SecretFile>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    Embedded,
+    Etcd,
+}
+
+/// How people log in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Auth {
+    /// A session ends when it was not used for so long.
+    pub idle: Duration,
+    /// A session ends after so long in any case.
+    pub absolute: Duration,
+    /// Whether users may log in with a password.
+    pub password_login: bool,
+    /// The address by which browsers reach this server, for OIDC's way back.
+    pub public_url: String,
+    /// OIDC providers.
+    pub oidc: Vec<OidcProvider>,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `text` or `json`.
+    pub format: LogFormat,
+    /// A level, or a filter such as `info,selvage_store=debug`.
+    pub filter: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data: default_data_dir(),
+            insecure: false,
+            listen: Listen::default(),
+            tls: Tls::default(),
+            store: Store::default(),
+            auth: Auth::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let limits = selvage_kit::serve::Limits::default();
+        Self {
+            address: "127.0.0.1".into(),
+            port: 8443,
+            origins: Vec::new(),
+            connections: limits.connections,
+            calls_in_flight: limits.calls_in_flight,
+            streams_in_flight: limits.streams_in_flight,
+            drain: Duration(limits.drain),
+        }
+    }
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            kind: StoreKind::Embedded,
+            endpoints: Vec::new(),
+            namespace: "selvage/".into(),
+            ca: None,
+            certificate: None,
+            key: None,
+            username: String::new(),
+            password_file: None,
+        }
+    }
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self {
+            idle: Duration(std::time::Duration::from_secs(3600)),
+            absolute: Duration(std::time::Duration::from_secs(12 * 3600)),
+            password_login: true,
+            public_url: String::new(),
+            oidc: Vec::new(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".into() }
+    }
+}
+
+/// The system's place for root, the user's own for everybody else.
+fn default_data_dir() -> PathBuf {
+    if nix::unistd::Uid::effective().is_root() {
+        return "/var/lib/selvage".into();
+    }
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    match (set("XDG_DATA_HOME"), set("HOME")) {
+        (Some(data), _) => PathBuf::from(data).join("selvage"),
+        (None, Some(home)) => PathBuf::from(home).join(".local/share/selvage"),
+        (None, None) => "selvage-data".into(),
+    }
+}

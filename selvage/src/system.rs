@@ -1,0 +1,73 @@
+//! `selvage.system`: what this process is and what it serves.
+
+use std::time::Instant;
+
+use selvage_api::selvage::system::{
+    GetStatusRequest, GetStatusResponse, Part as PartStatus,
+    system_service_server::{SystemService, SystemServiceServer},
+};
+use selvage_store::SharedStore;
+use tonic::{Request, Response, Status};
+
+use crate::part::{Part, services_of};
+
+/// The parts that are there in every process.
+const FLOOR: [&str; 2] = ["auth", "system"];
+
+pub struct System {
+    running: Vec<Part>,
+    store: SharedStore,
+    insecure: bool,
+    started: Instant,
+}
+
+impl System {
+    pub fn service(
+        running: &[Part],
+        store: SharedStore,
+        insecure: bool,
+    ) -> SystemServiceServer<Self> {
+        let system = Self { running: running.to_vec(), store, insecure, started: Instant::now() };
+        SystemServiceServer::new(system)
+    }
+
+    fn parts(&self) -> Vec<PartStatus> {
+        let floor = FLOOR.map(|name| (name, "serving"));
+        let parts = Part::ALL.map(|part| {
+            let state = match (self.running.contains(&part), part.is_built()) {
+                (false, _) => "elsewhere",
+                (true, true) => "serving",
+                (true, false) => "not built",
+            };
+            (part.name(), state)
+        });
+        let row = |(name, state): (&str, &str)| PartStatus {
+            name: name.into(),
+            state: state.into(),
+            services: services_of(name),
+        };
+        floor.into_iter().chain(parts).map(row).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl SystemService for System {
+    async fn get_status(
+        &self,
+        _: Request<GetStatusRequest>,
+    ) -> Result<Response<GetStatusResponse>, Status> {
+        let store = self.store.status().await.map_err(|error| {
+            tracing::error!(%error, "the store does not tell its status");
+            Status::new(error.code().grpc(), format!("store: {error}"))
+        })?;
+        Ok(Response::new(GetStatusResponse {
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: option_env!("SELVAGE_COMMIT").unwrap_or_default().into(),
+            parts: self.parts(),
+            store: store.backend.into(),
+            store_revision: store.revision,
+            uptime_seconds: self.started.elapsed().as_secs(),
+            insecure: self.insecure,
+        }))
+    }
+}

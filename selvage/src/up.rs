@@ -1,0 +1,306 @@
+//! Runs a daemon: from its configuration to the signal that ends it.
+
+use std::{
+    io::Write, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+};
+
+use anyhow::Context;
+use selvage_auth::{Auth, GeneratedPassword};
+use selvage_kit::{
+    config::Loader,
+    pki,
+    serve::{Server, Socket, Trust},
+    tasks::{SignalEvent, Signals, Tasks},
+    telemetry::{self, Metrics},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Serve,
+    assemble,
+    config::{Config, LogFormat},
+    part::Part,
+    ready::{self, Admin, Ready, Sockets},
+};
+
+/// Exit code of a configuration that cannot be used.
+const BAD_CONFIG: u8 = 64;
+
+/// How long tasks may take to end once the listeners have drained.
+const AFTER_DRAIN: Duration = Duration::from_secs(3);
+
+/// Environment variables that are not settings of a daemon.
+const CLIENT_VARIABLES: [&str; 10] = [
+    "SELVAGE_CA",
+    "SELVAGE_CERT",
+    "SELVAGE_CONFIG",
+    "SELVAGE_CONFIG_FILE",
+    "SELVAGE_CONTEXT",
+    "SELVAGE_ENDPOINT",
+    "SELVAGE_KEY",
+    "SELVAGE_OUTPUT",
+    "SELVAGE_TIMEOUT",
+    "SELVAGE_TOKEN",
+];
+
+/// Runs the parts until a signal comes.
+pub async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
+    let config = match load(serve) {
+        Ok(config) => config,
+        Err(error) => {
+            fail(&error);
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
+    if serve.dump_config {
+        return match dump(&config) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        };
+    }
+    if let Err(error) = start_log(&config) {
+        fail(&error);
+        return ExitCode::from(BAD_CONFIG);
+    }
+    match Box::pin(daemon(&config, serve, parts)).await {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "cannot go on");
+            fail(&error)
+        }
+    }
+}
+
+/// Says on stderr what went wrong.
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    // Nobody is left to hear of a failure to write to stderr.
+    let _ = writeln!(std::io::stderr(), "selvage: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// Reads the configuration: defaults, file, environment, flags.
+pub fn load(serve: &Serve) -> anyhow::Result<Config> {
+    let mut loader = Loader::new().environment().allow_variables(CLIENT_VARIABLES);
+    if let Some(path) = &serve.config {
+        loader = loader.file(path);
+    }
+    if let Some(data) = &serve.data {
+        loader = loader.flag("data", data.display().to_string());
+    }
+    if let Some(port) = serve.port {
+        loader = loader.flag("listen.port", port.to_string());
+    }
+    if let Some(address) = &serve.address {
+        loader = loader.flag("listen.address", address);
+    }
+    if serve.insecure {
+        loader = loader.flag("insecure", "true");
+    }
+    if let Some(filter) = &serve.log {
+        loader = loader.flag("log.filter", filter);
+    }
+    if let Some(format) = &serve.log_format {
+        loader = loader.flag("log.format", format);
+    }
+    for setting in &serve.settings {
+        loader = loader.set(setting)?;
+    }
+    Ok(loader.load()?)
+}
+
+fn dump(config: &Config) -> anyhow::Result<()> {
+    let text = selvage_kit::config::dump(config)?;
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn start_log(config: &Config) -> anyhow::Result<()> {
+    let format = match config.log.format {
+        LogFormat::Text => telemetry::Format::Text,
+        LogFormat::Json => telemetry::Format::Json,
+    };
+    telemetry::init(format, &config.log.filter).context("log.filter")
+}
+
+async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
+    raise_file_limit();
+    assemble::data_dir(config)?;
+    let mut signals = Signals::install().context("signals")?;
+    let tasks = Tasks::new(CancellationToken::new());
+    let store = assemble::store(config).await?;
+    let keys = if config.insecure { None } else { Some(assemble::keys(config)?) };
+    let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
+    let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
+    let metrics = Arc::new(Metrics::new());
+    let server = assemble::server(config, parts, Arc::clone(&store), &auth, metrics).await?;
+
+    let trust = match &keys {
+        Some(_) => Trust::Credentials(Arc::new(auth.clone())),
+        None => Trust::Everybody,
+    };
+    let port = assemble::port(config, keys.as_ref()).await?;
+    let address = port.address().context("the listener has no address")?;
+    serve_on(&tasks, "port", &server, port, trust);
+    let mut lvmd = None;
+    if parts.contains(&Part::Lvmd) {
+        let (socket, path) = assemble::lvmd_socket(config).await?;
+        serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
+        lvmd = Some(path);
+    }
+    keep_house(&tasks, auth, keys.as_ref());
+
+    check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
+    let ready = describe(config, address, keys.as_ref(), lvmd);
+    if let Some(path) = &serve.ready_file {
+        ready.write(path)?;
+    }
+    greet(config, &ready, parts, first.as_ref());
+
+    until_told(&mut signals, &tasks, keys.as_ref()).await;
+    if let Some(path) = &serve.ready_file {
+        let _ = std::fs::remove_file(path);
+    }
+    let code = wind_down(&mut signals, &tasks, config.listen.drain.0).await;
+    store.close().await.context("closing the store")?;
+    code
+}
+
+/// A server with thousands of clients needs more open files than the usual
+/// soft limit allows; the hard limit is the administrator's word.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+fn serve_on(tasks: &Tasks, name: &'static str, server: &Server, socket: Socket, trust: Trust) {
+    tasks.spawn_critical(name, server.clone().run(socket, trust, tasks.token().clone()));
+}
+
+fn keep_house(tasks: &Tasks, auth: Auth, keys: Option<&assemble::Keys>) {
+    let stop = tasks.token().clone();
+    tasks.spawn("auth housekeeping", async move { auth.run_housekeeping(stop).await });
+    if let Some(keys) = keys {
+        let identity = Arc::clone(&keys.identity);
+        tasks.spawn("server certificate", identity.run(tasks.token().clone()));
+    }
+}
+
+async fn check_answers(
+    config: &Config,
+    address: SocketAddr,
+    keys: Option<&assemble::Keys>,
+    lvmd: Option<&PathBuf>,
+) -> anyhow::Result<()> {
+    let trusted = match keys {
+        None => ready::Speak::Plain,
+        // A certificate of the operator's own has names we do not know.
+        Some(_) if config.tls.certificate.is_some() => ready::Speak::Connect,
+        Some(keys) => ready::Speak::Tls(Arc::new(pki::client_config(keys.ca.pem(), None)?)),
+    };
+    ready::answers(address, trusted).await?;
+    if let Some(path) = lvmd {
+        ready::socket_answers(path).await?;
+    }
+    Ok(())
+}
+
+/// Serves until a signal, or the failure of something that must not fail.
+async fn until_told(signals: &mut Signals, tasks: &Tasks, keys: Option<&assemble::Keys>) {
+    loop {
+        let event = tokio::select! {
+            event = signals.next() => event,
+            () = tasks.token().cancelled() => return,
+        };
+        match event {
+            SignalEvent::Reload => {
+                if let Some(Err(error)) = keys.map(|keys| keys.identity.refresh()) {
+                    tracing::warn!(%error, "server certificate not reloaded, the old one stays");
+                }
+            }
+            SignalEvent::Shutdown { signal } => {
+                tracing::info!(signal, "stopping: calls in flight may finish");
+                return;
+            }
+            SignalEvent::Immediate { .. } => return,
+        }
+    }
+}
+
+async fn wind_down(
+    signals: &mut Signals,
+    tasks: &Tasks,
+    drain: Duration,
+) -> anyhow::Result<ExitCode> {
+    tasks.token().cancel();
+    tokio::select! {
+        ended = tasks.shutdown(drain + AFTER_DRAIN) => {
+            if let Err(stragglers) = ended {
+                tracing::warn!(%stragglers, "cut off");
+            }
+        }
+        SignalEvent::Immediate { exit_code } = signals.next() => {
+            return Ok(ExitCode::from(exit_code));
+        }
+    }
+    match tasks.failure() {
+        Some(failure) => Err(anyhow::anyhow!("{failure}")),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn describe(
+    config: &Config,
+    address: SocketAddr,
+    keys: Option<&assemble::Keys>,
+    lvmd: Option<PathBuf>,
+) -> Ready {
+    let scheme = if keys.is_some() { "https" } else { "http" };
+    Ready {
+        endpoint: format!("{scheme}://{address}"),
+        ca: keys.map(|keys| keys.ca.path().to_owned()),
+        admin: Admin {
+            username: selvage_auth::FIRST_USER.into(),
+            password_file: assemble::password_file(config),
+        },
+        sockets: Sockets { lvmd },
+    }
+}
+
+/// Tells the person who started it what to do next.
+fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&GeneratedPassword>) {
+    let mut text = String::new();
+    let endpoint = &ready.endpoint;
+    text += &format!("\nSelvage {} answers on {endpoint}\n", env!("CARGO_PKG_VERSION"));
+    if config.insecure {
+        text += "\n  *** INSECURE: no encryption, and everybody who can reach this port is admin. ***\n";
+    }
+    if let Some(password) = first {
+        text += &format!(
+            "\n  First start. Log in as admin with the password {}\n  (kept in {}; change it with `selvage user passwd`)\n",
+            password.expose(),
+            ready.admin.password_file.display()
+        );
+    }
+    let missing: Vec<&str> =
+        parts.iter().filter(|part| !part.is_built()).map(|part| part.name()).collect();
+    if !missing.is_empty() {
+        text += &format!(
+            "\n  Not built in this version, answering UNIMPLEMENTED: {}\n",
+            missing.join(", ")
+        );
+    }
+    let ca = ready.ca.as_ref().map(|ca| format!(" --ca {}", ca.display())).unwrap_or_default();
+    let login = if config.insecure {
+        format!("export SELVAGE_ENDPOINT={endpoint}")
+    } else {
+        format!("selvage login {endpoint}{ca} --username admin")
+    };
+    text += &format!(
+        "\n  Try:  {login}\n        selvage status\n        selvage api list\n  Page: {endpoint}/docs\n\n"
+    );
+    // A closed stdout is no reason to stop serving.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

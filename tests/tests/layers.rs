@@ -1,0 +1,65 @@
+//! Who may depend on whom. See ARCHITECTURE.md.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// Layers from the ground up. A crate may use crates of lower layers, and of
+/// its own layer only where `BESIDE` says so.
+const LAYERS: &[&[&str]] = &[
+    &["selvage-api"],
+    &["selvage-store", "selvage-transcode", "selvage-kit"],
+    &["selvage-auth", "selvage-cli"],
+    &["selvage"],
+    // Workshop: may look at everything, is used by nothing.
+    &["selvage-bench", "selvage-tests"],
+];
+
+/// The one neighbourly help within a layer: the listener uses the transcoder.
+const BESIDE: &[(&str, &str)] = &[("selvage-kit", "selvage-transcode")];
+
+fn layer(name: &str) -> usize {
+    LAYERS.iter().position(|crates| crates.contains(&name)).unwrap_or_else(|| {
+        panic!("{name} has no layer: give it one here and in ARCHITECTURE.md")
+    })
+}
+
+/// Our crates and which of ours each depends on, tests apart.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let ours = |package: &cargo_metadata::Package| {
+        package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.kind == DependencyKind::Normal)
+            .filter(|dependency| dependency.path.is_some())
+            .map(|dependency| dependency.name.clone())
+            .collect()
+    };
+    metadata.packages.iter().map(|package| (package.name.to_string(), ours(package))).collect()
+}
+
+#[test]
+fn crates_use_only_what_lies_below_them() {
+    let mut wrong = Vec::new();
+    for (name, uses) in dependencies() {
+        for used in uses {
+            let beside = BESIDE.contains(&(name.as_str(), used.as_str()));
+            if layer(&used) >= layer(&name) && !beside {
+                wrong.push(format!("{name} may not depend on {used}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_crate_has_a_layer_and_every_layer_its_crates() {
+    let found: BTreeSet<String> = dependencies().into_keys().collect();
+    let placed: BTreeSet<String> =
+        LAYERS.iter().flat_map(|layer| layer.iter()).map(ToString::to_string).collect();
+    assert_eq!(found, placed);
+}
