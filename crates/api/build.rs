@@ -1,11 +1,18 @@
 //! Compiles `proto/` into Rust types, clients and servers, and keeps the
 //! descriptor set with its options for everything that works by descriptors.
 
-use std::{env, error::Error, fs, path::PathBuf};
+#[allow(unreachable_pub)]
+#[path = "src/secret/fields.rs"]
+mod secret;
+
+use std::{env, error::Error, fmt::Write, fs, path::PathBuf};
+
+use prost_types::{DescriptorProto, FileDescriptorSet};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo:rerun-if-changed={}", root.display());
+    println!("cargo:rerun-if-changed=src/secret/fields.rs");
     let mut files = Vec::new();
     collect(&root, &mut files)?;
     files.sort();
@@ -18,6 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // protox's own descriptors drop extension options such as
     // google.api.http; the encoded form keeps them.
     fs::write(out.join("descriptors.binpb"), compiler.encode_file_descriptor_set())?;
+    let secretive = secretive(&compiler.file_descriptor_set());
+    fs::write(out.join("debug.rs"), debug_impls(&secretive)?)?;
     let mut types = tonic_prost_build::Config::new();
     // The engine finds the descriptor of a Rust type by its full name.
     types.enable_type_names();
@@ -25,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(".common.Data")
         // Equal messages have equal encodings.
         .btree_map(".")
+        .skip_debug(secretive.iter().map(|(name, _)| name))
         .include_file("packages.rs")
         .emit_rerun_if_changed(false)
         .compile_fds_with_config(compiler.file_descriptor_set(), types)?;
@@ -41,4 +51,52 @@ fn collect(dir: &PathBuf, files: &mut Vec<PathBuf>) -> Result<(), Box<dyn Error>
         }
     }
     Ok(())
+}
+
+/// Messages with a secret among their own fields: the name in the contract
+/// and the path of the Rust type.
+fn secretive(set: &FileDescriptorSet) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for file in &set.file {
+        let package = file.package();
+        for message in &file.message_type {
+            let module = format!("crate::{}", package.replace('.', "::"));
+            find(message, &format!(".{package}"), &module, &mut found);
+        }
+    }
+    found
+}
+
+fn find(message: &DescriptorProto, scope: &str, module: &str, found: &mut Vec<(String, String)>) {
+    let name = format!("{scope}.{}", message.name());
+    if message.field.iter().any(|field| secret::FIELDS.contains(&field.name())) {
+        found.push((name.clone(), format!("{module}::{}", message.name())));
+    }
+    let inner = format!("{module}::{}", snake(message.name()));
+    for nested in &message.nested_type {
+        find(nested, &name, &inner, found);
+    }
+}
+
+fn snake(name: &str) -> String {
+    let mut snake = String::new();
+    for (index, letter) in name.char_indices() {
+        if letter.is_uppercase() && index > 0 {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}
+
+fn debug_impls(secretive: &[(String, String)]) -> Result<String, std::fmt::Error> {
+    let mut code = String::new();
+    for (_, path) in secretive {
+        writeln!(
+            code,
+            "impl fmt::Debug for {path} {{\n    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> \
+             fmt::Result {{\n        debug(self, f)\n    }}\n}}"
+        )?;
+    }
+    Ok(code)
 }

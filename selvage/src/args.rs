@@ -106,14 +106,14 @@ pub enum Store {
     Export {
         #[command(flatten)]
         serve: Serve,
-        /// File to write, - for standard output
+        /// File to write; it must not exist yet
         file: PathBuf,
     },
     /// Fill an empty store from such a file
     Import {
         #[command(flatten)]
         serve: Serve,
-        /// File to read, - for standard input
+        /// File to read
         file: PathBuf,
         /// Fill it even if it holds something already; keys in the file win
         #[arg(long)]

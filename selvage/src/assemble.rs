@@ -211,7 +211,7 @@ pub async fn server(
     parts: &[Part],
     store: SharedStore,
     auth: &Auth,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
 ) -> anyhow::Result<Server> {
     let mut services = Services::default();
     services.add(auth.auth_service());

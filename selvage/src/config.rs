@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use selvage_auth::OidcProvider;
-use selvage_kit::config::{Duration, SecretFile};
+use selvage_kit::{
+    config::{Duration, SecretFile},
+    telemetry::LogOptions,
+};
 use serde::{Deserialize, Serialize};
 
 /// Everything that can be configured. `selvage up --dump-config` prints it
@@ -19,7 +22,7 @@ pub struct Config {
     pub tls: Tls,
     pub store: Store,
     pub auth: Auth,
-    pub log: Log,
+    pub log: LogOptions,
 }
 
 /// The port that everything answers on.
@@ -101,23 +104,6 @@ pub struct Auth {
     pub oidc: Vec<OidcProvider>,
 }
 
-/// What is logged, and how.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// `text` or `json`.
-    pub format: LogFormat,
-    /// A level, or a filter such as `info,selvage_store=debug`.
-    pub filter: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -127,7 +113,7 @@ impl Default for Config {
             tls: Tls::default(),
             store: Store::default(),
             auth: Auth::default(),
-            log: Log::default(),
+            log: LogOptions::default(),
         }
     }
 }
@@ -171,12 +157,6 @@ impl Default for Auth {
             public_url: String::new(),
             oidc: Vec::new(),
         }
-    }
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { format: LogFormat::Text, filter: "info".into() }
     }
 }
 

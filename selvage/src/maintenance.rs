@@ -1,17 +1,16 @@
 //! `selvage store …`: moving a store's content, and looking for damage.
 
 use std::{
-    fs::File,
-    io::{self, BufReader, BufWriter, Read, Write},
+    io::{self, Write},
     path::Path,
     process::ExitCode,
 };
 
 use anyhow::{Context, bail};
-use selvage_store::transfer;
+use selvage_store::transfer::{self, Existing};
 
 use crate::{
-    args::Store,
+    args::{Serve, Store},
     assemble,
     config::StoreKind,
     up::{fail, load},
@@ -31,40 +30,26 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-async fn export(serve: &crate::args::Serve, file: &Path) -> anyhow::Result<ExitCode> {
+async fn export(serve: &Serve, file: &Path) -> anyhow::Result<ExitCode> {
     let store = assemble::store(&load(serve)?).await?;
-    let target: Box<dyn Write + Send> = if file == Path::new("-") {
-        Box::new(io::stdout())
-    } else {
-        let mut options = File::options();
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.write(true).create_new(true).open(file);
-        Box::new(file.context("the file to write")?)
-    };
-    let summary = transfer::export(&store, BufWriter::new(target)).await?;
+    let exported = transfer::export(store.as_ref(), file).await;
     store.close().await?;
-    say(&format!("exported {} keys at revision {}", summary.keys, summary.revision));
+    let exported = exported.with_context(|| file.display().to_string())?;
+    say(&format!("exported {} keys at revision {}", exported.keys, exported.revision));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn import(
-    serve: &crate::args::Serve,
-    file: &Path,
-    merge: bool,
-) -> anyhow::Result<ExitCode> {
-    let source: Box<dyn Read + Send> = if file == Path::new("-") {
-        Box::new(io::stdin())
-    } else {
-        Box::new(File::open(file).with_context(|| file.display().to_string())?)
-    };
+async fn import(serve: &Serve, file: &Path, merge: bool) -> anyhow::Result<ExitCode> {
     let store = assemble::store(&load(serve)?).await?;
-    let summary = transfer::import(&store, BufReader::new(source), merge).await?;
+    let existing = if merge { Existing::Merge } else { Existing::Refuse };
+    let imported = transfer::import(store.as_ref(), file, existing).await;
     store.close().await?;
-    say(&format!("imported {} keys", summary.keys));
+    let imported = imported.with_context(|| file.display().to_string())?;
+    say(&format!("imported {} keys", imported.keys));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn check(serve: &crate::args::Serve) -> anyhow::Result<ExitCode> {
+async fn check(serve: &Serve) -> anyhow::Result<ExitCode> {
     let config = load(serve)?;
     if config.store.kind != StoreKind::Embedded {
         bail!("store.kind: only an embedded store can be checked; etcd has tools of its own");

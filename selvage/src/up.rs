@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::Serve,
     assemble,
-    config::{Config, LogFormat},
+    config::Config,
     part::Part,
     ready::{self, Admin, Ready, Sockets},
 };
@@ -58,8 +58,8 @@ pub async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
             Err(error) => fail(&error),
         };
     }
-    if let Err(error) = start_log(&config) {
-        fail(&error);
+    if let Err(error) = telemetry::init(&config.log) {
+        fail(&error.into());
         return ExitCode::from(BAD_CONFIG);
     }
     match Box::pin(daemon(&config, serve, parts)).await {
@@ -85,22 +85,22 @@ pub fn load(serve: &Serve) -> anyhow::Result<Config> {
         loader = loader.file(path);
     }
     if let Some(data) = &serve.data {
-        loader = loader.flag("data", data.display().to_string());
+        loader = loader.flag("--data", "data", data.display().to_string());
     }
     if let Some(port) = serve.port {
-        loader = loader.flag("listen.port", port.to_string());
+        loader = loader.flag("--port", "listen.port", port.to_string());
     }
     if let Some(address) = &serve.address {
-        loader = loader.flag("listen.address", address);
+        loader = loader.flag("--address", "listen.address", address.as_str());
     }
     if serve.insecure {
-        loader = loader.flag("insecure", "true");
+        loader = loader.flag("--insecure", "insecure", "true");
     }
     if let Some(filter) = &serve.log {
-        loader = loader.flag("log.filter", filter);
+        loader = loader.flag("--log", "log.filter", filter.as_str());
     }
     if let Some(format) = &serve.log_format {
-        loader = loader.flag("log.format", format);
+        loader = loader.flag("--log-format", "log.format", format.as_str());
     }
     for setting in &serve.settings {
         loader = loader.set(setting)?;
@@ -113,14 +113,6 @@ fn dump(config: &Config) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-fn start_log(config: &Config) -> anyhow::Result<()> {
-    let format = match config.log.format {
-        LogFormat::Text => telemetry::Format::Text,
-        LogFormat::Json => telemetry::Format::Json,
-    };
-    telemetry::init(format, &config.log.filter).context("log.filter")
-}
-
 async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     assemble::data_dir(config)?;
@@ -130,7 +122,9 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     let keys = if config.insecure { None } else { Some(assemble::keys(config)?) };
     let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
     let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+    telemetry::install_panic_hook(&metrics);
+    metrics.watch_tasks(&tasks);
     let server = assemble::server(config, parts, Arc::clone(&store), &auth, metrics).await?;
 
     let trust = match &keys {

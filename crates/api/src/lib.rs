@@ -3,7 +3,8 @@
 //!
 //! [`mod@method`] knows every method and its routes, [`object`] works on any
 //! object by its descriptors (key, update mask, Show filter), [`json`] is
-//! canonical JSON, [`lock`] keeps the wire as it was published.
+//! canonical JSON, [`lock`] keeps the wire as it was published,
+//! [`secret`] keeps secrets out of sight.
 //!
 //! What is here knows the shape of a message and, of its meaning, only what
 //! the contracts repeat on every object, such as which names a key may hold:
@@ -14,6 +15,7 @@ pub mod json;
 pub mod lock;
 pub mod method;
 pub mod object;
+pub mod secret;
 
 use std::sync::LazyLock;
 

@@ -10,27 +10,66 @@ use crate::{
 
 const HEADING: &str = "Global options";
 
-/// Options that every client command takes.
+// No doc comments on the two types the binary flattens, nor on the choices:
+// clap would print them as the help of the whole program, and one line a choice.
+
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Global {
     /// Server to talk to: https://host:port, http://host:port or unix:///path
-    #[arg(long, global = true, env = "SELVAGE_ENDPOINT", value_name = "URL", help_heading = HEADING)]
+    #[arg(
+        long,
+        global = true,
+        env = "SELVAGE_ENDPOINT",
+        hide_env_values = true,
+        value_name = "URL",
+        help_heading = HEADING,
+    )]
     pub endpoint: Option<String>,
 
     /// Context to use instead of the current one
-    #[arg(long, global = true, env = "SELVAGE_CONTEXT", value_name = "NAME", help_heading = HEADING)]
+    #[arg(
+        long,
+        global = true,
+        env = "SELVAGE_CONTEXT",
+        hide_env_values = true,
+        value_name = "NAME",
+        help_heading = HEADING,
+    )]
     pub context: Option<String>,
 
     /// PEM file of the CA that signed the server's certificate
-    #[arg(long, global = true, env = "SELVAGE_CA", value_name = "FILE", help_heading = HEADING)]
+    #[arg(
+        long,
+        global = true,
+        env = "SELVAGE_CA",
+        hide_env_values = true,
+        value_name = "FILE",
+        help_heading = HEADING,
+    )]
     pub ca: Option<PathBuf>,
 
     /// PEM file of a client certificate (a machine's)
-    #[arg(long, global = true, env = "SELVAGE_CERT", value_name = "FILE", requires = "key", help_heading = HEADING)]
+    #[arg(
+        long,
+        global = true,
+        env = "SELVAGE_CERT",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "key",
+        help_heading = HEADING,
+    )]
     pub cert: Option<PathBuf>,
 
     /// PEM file of the client certificate's key
-    #[arg(long, global = true, env = "SELVAGE_KEY", value_name = "FILE", requires = "cert", help_heading = HEADING)]
+    #[arg(
+        long,
+        global = true,
+        env = "SELVAGE_KEY",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "cert",
+        help_heading = HEADING,
+    )]
     pub key: Option<PathBuf>,
 
     /// File that holds the token, or - for stdin [also: env SELVAGE_TOKEN]
@@ -38,11 +77,27 @@ pub struct Global {
     pub token_file: Option<PathBuf>,
 
     /// How to print what comes back
-    #[arg(short, long, global = true, env = "SELVAGE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
+    #[arg(
+        short,
+        long,
+        global = true,
+        env = "SELVAGE_OUTPUT",
+        hide_env_values = true,
+        value_name = "FORMAT",
+        help_heading = HEADING,
+    )]
     pub output: Option<Format>,
 
     /// Give up after this long, such as 5s or 2m [default: 30s, none for streams]
-    #[arg(long, global = true, env = "SELVAGE_TIMEOUT", value_name = "TIME", value_parser = duration::parse, help_heading = HEADING)]
+    #[arg(
+        long,
+        global = true,
+        env = "SELVAGE_TIMEOUT",
+        hide_env_values = true,
+        value_name = "TIME",
+        value_parser = duration::parse,
+        help_heading = HEADING,
+    )]
     pub timeout: Option<Duration>,
 
     /// Whether to use colour
@@ -54,19 +109,16 @@ pub struct Global {
     pub no_input: bool,
 }
 
-/// When to use colour.
+// When to use colour.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Colour {
-    /// On a terminal, unless NO_COLOR is set
+    // On a terminal, unless NO_COLOR is set.
     #[default]
     Auto,
-    /// Always
     Always,
-    /// Never
     Never,
 }
 
-/// The client commands.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     /// Log in to a server and remember it as a context
@@ -122,10 +174,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_flattened_does_not_speak_for_the_whole() {
+        assert_eq!(Whole::command().get_about().map(ToString::to_string), None);
+    }
+
+    #[test]
     fn global_options_stand_before_and_after_the_command() {
         for line in ["selvage -o json user list", "selvage user list -o json"] {
             let whole = Whole::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(whole.global.output, Some(Format::Json));
+        }
+    }
+
+    #[test]
+    fn every_command_says_what_it_is_for() {
+        fn walk(command: &mut clap::Command, path: &str) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(!about.is_empty() && !about.contains('`'), "{path}: {about:?}");
+            for inner in command.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+                let path = format!("{path} {}", inner.get_name());
+                walk(inner, &path);
+            }
+        }
+        for command in Whole::command().get_subcommands_mut() {
+            let name = command.get_name().to_owned();
+            walk(command, &name);
+        }
+        for name in ["login", "context", "call", "explain", "user", "join", "api", "completion"] {
+            let help =
+                Whole::command().find_subcommand_mut(name).unwrap().render_help().to_string();
+            assert!(help.contains("Example"), "{help}");
         }
     }
 

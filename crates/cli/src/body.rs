@@ -3,9 +3,7 @@
 
 use std::io::Read;
 
-use prost_reflect::{
-    Cardinality, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor,
-};
+use prost_reflect::{Cardinality, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::Value;
 
 use crate::{Error, suggest};
@@ -95,12 +93,7 @@ fn check_field(
 }
 
 /// The field alone in an empty message: what is wrong then is wrong with it.
-fn check_leaf(
-    value: &Value,
-    key: &str,
-    field: &FieldDescriptor,
-    place: &str,
-) -> Result<(), Error> {
+fn check_leaf(value: &Value, key: &str, field: &FieldDescriptor, place: &str) -> Result<(), Error> {
     let mut alone = serde_json::Map::new();
     alone.insert(key.to_owned(), value.clone());
     DynamicMessage::deserialize(field.parent_message().clone(), Value::Object(alone))
@@ -128,7 +121,10 @@ fn check_enum(value: &Value, names: &[String], place: &str) -> Result<(), Error>
 
 fn check_any(value: &Value, descriptor: &MessageDescriptor, path: &str) -> Result<(), Error> {
     let kind = value.get("@type").and_then(Value::as_str).ok_or_else(|| {
-        wrong(path, r#"must name what it holds, such as {"@type": "type.googleapis.com/edgeproto.App", …}"#)
+        wrong(
+            path,
+            r#"must name what it holds, such as {"@type": "type.googleapis.com/edgeproto.App", …}"#,
+        )
     })?;
     let name = kind.rsplit('/').next().unwrap_or(kind);
     let inner = descriptor.parent_pool().get_message_by_name(name).ok_or_else(|| {
@@ -229,7 +225,8 @@ mod tests {
         assert!(read(notice, r#"{"action":"UPDATE"}"#).is_ok());
         assert!(told(notice, r#"{"any":{}}"#).starts_with("any: must name what it holds"));
         assert!(
-            told(notice, r#"{"any":{"@type":"x/edgeproto.Ap"}}"#).contains("did you mean edgeproto.App")
+            told(notice, r#"{"any":{"@type":"x/edgeproto.Ap"}}"#)
+                .contains("did you mean edgeproto.App")
         );
         let good = r#"{"any":{"@type":"type.googleapis.com/selvage.identity.Grant","role":"x"}}"#;
         assert!(read(notice, good).is_ok());

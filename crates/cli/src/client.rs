@@ -43,9 +43,9 @@ impl Client {
         let stream = Mutex::new(Some(TokioIo::new(stream)));
         let connector = tower::service_fn(move |_: http::Uri| {
             let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-            std::future::ready(stream.ok_or(std::io::ErrorKind::ConnectionAborted).map_err(
-                std::io::Error::from,
-            ))
+            std::future::ready(
+                stream.ok_or(std::io::ErrorKind::ConnectionAborted).map_err(std::io::Error::from),
+            )
         });
         let channel = destination(target)?
             .connect_with_connector(connector)
@@ -75,7 +75,11 @@ impl Client {
     }
 
     /// The message with credentials and deadline.
-    pub(crate) fn request<T>(&self, message: T, limit: Option<Duration>) -> Result<Request<T>, Error> {
+    pub(crate) fn request<T>(
+        &self,
+        message: T,
+        limit: Option<Duration>,
+    ) -> Result<Request<T>, Error> {
         let mut request = Request::new(message);
         if let Some(token) = &self.token {
             let mut value = MetadataValue::try_from(format!("Bearer {}", token.expose()))
@@ -109,12 +113,19 @@ impl Client {
 
     /// The status as an error with advice.
     pub(crate) fn refused(&self, status: &Status) -> Error {
-        // A status with a cause was made on this side: the connection broke.
-        if status.source().is_some() && status.code() != tonic::Code::DeadlineExceeded {
+        // A status with a cause was made on this side: time ran out, or the
+        // connection broke.
+        if causes(status).any(|cause| cause.is::<tonic::TimeoutExpired>()) {
+            return Error::Deadline(self.timeout.unwrap_or(DEFAULT_TIMEOUT));
+        }
+        if status.source().is_some() {
             return Error::Status {
                 code: Code::Unavailable,
                 message: format!("the connection to {} broke", self.endpoint),
-                hints: vec!["check the server's log, then try again; look first whether the call was done".into()],
+                hints: vec![
+                    "check the server's log, then try again; look first whether the call was done"
+                        .into(),
+                ],
             };
         }
         let code = Code::from_grpc(status.code()).unwrap_or(Code::Internal);
@@ -143,6 +154,10 @@ impl Client {
         };
         vec![hint.into()]
     }
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(status.source(), |&cause| cause.source())
 }
 
 fn destination(target: &Target) -> Result<Destination, Error> {

@@ -35,7 +35,11 @@ impl Encoder for DynamicEncoder {
     type Item = DynamicMessage;
     type Error = Status;
 
-    fn encode(&mut self, message: DynamicMessage, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(
+        &mut self,
+        message: DynamicMessage,
+        buffer: &mut EncodeBuf<'_>,
+    ) -> Result<(), Status> {
         message.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
 }

@@ -202,7 +202,7 @@ impl Files {
                 return Err(Error::File { action: "read", path: self.credentials.clone(), source });
             }
         }
-        read(&self.credentials)
+        parse(&self.credentials, place)
     }
 
     /// Changes both together; nothing is written when the change fails.
@@ -232,35 +232,41 @@ impl Files {
             .mode(0o700)
             .create(files::parent(&self.config))
             .map_err(wrap)?;
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(&self.lock)
-            .map_err(wrap)?;
+        let file = File::options().create(true).append(true).open(&self.lock).map_err(wrap)?;
         file.lock().map_err(wrap)?;
         Ok(file)
     }
 }
 
 fn read<T: Default + serde::de::DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    parse(path, std::convert::identity)
+}
+
+fn parse<T: Default + serde::de::DeserializeOwned>(
+    path: &Path,
+    tell: impl FnOnce(toml::de::Error) -> toml::de::Error,
+) -> Result<T, Error> {
     match fs::read_to_string(path) {
         Ok(text) => toml::from_str(&text)
-            .map_err(|source| Error::Format { path: path.to_owned(), source: quiet(source) }),
+            .map_err(|source| Error::Format { path: path.to_owned(), source: tell(source) }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
         Err(source) => Err(Error::File { action: "read", path: path.to_owned(), source }),
     }
 }
 
-/// The error without the line it quotes: that line may hold a token.
-fn quiet(mut error: toml::de::Error) -> toml::de::Error {
-    error.set_input(None);
-    error
+/// The place of the mistake alone: what stands there may be a token.
+fn place(error: toml::de::Error) -> toml::de::Error {
+    let at = error.span().map_or(0, |span| span.start);
+    serde::de::Error::custom(format!("not what is expected there, from byte {at} on"))
 }
 
 fn write(path: &Path, value: &impl Serialize, mode: u32) -> Result<(), Error> {
     let text = toml::to_string_pretty(value)?;
-    files::write(path, text.as_bytes(), mode)
-        .map_err(|source| Error::File { action: "write", path: path.to_owned(), source })
+    files::write(path, text.as_bytes(), mode).map_err(|source| Error::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -326,10 +332,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = files(dir.path());
         remember(&files, "a");
-        fs::write(&files.credentials, "token = \"canary\"\nx").unwrap();
-        let error = files.credentials().unwrap_err();
-        let told = format!("{error} {:?} {}", error, std::error::Error::source(&error).unwrap());
-        assert!(told.contains("credentials.toml") && !told.contains("canary"), "{told}");
+        for text in ["token = \"canary\"\nx", "[logins]\na = \"canary\"", "x = \"canary"] {
+            fs::write(&files.credentials, text).unwrap();
+            let error = files.credentials().unwrap_err();
+            let told = format!("{error} {error:?} {}", std::error::Error::source(&error).unwrap());
+            assert!(told.contains("credentials.toml") && !told.contains("canary"), "{told}");
+        }
+        fs::write(&files.config, "curent = \"a\"").unwrap();
+        let error = files.contexts().unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("line 1") && cause.contains("curent"), "{cause}");
     }
 
     #[test]

@@ -117,14 +117,24 @@ impl Error {
                 "name its CA with --ca FILE, or run `selvage login`, which asks before it trusts"
             }
             Self::WrongName(_) => "use a name or address that the server's certificate carries",
-            Self::WrongTime(_) => "check this machine's clock and the server's, then renew the certificate",
-            Self::ClientCertificate(_) => "check --cert and --key, or get a new certificate with `selvage join`",
-            Self::NotTls(_) => "if the server runs with --insecure, its endpoint is http://, not https://",
+            Self::WrongTime(_) => {
+                "check this machine's clock and the server's, then renew the certificate"
+            }
+            Self::ClientCertificate(_) => {
+                "check --cert and --key, or get a new certificate with `selvage join`"
+            }
+            Self::NotTls(_) => {
+                "if the server runs with --insecure, its endpoint is http://, not https://"
+            }
             Self::NotHttp2(_) => "is this the right port? A proxy in between must pass HTTP/2 on",
             Self::WrongFingerprint { shown, .. } => {
                 return vec![
-                    format!("it shows {}", if shown.is_empty() { "none at all".into() } else { shown.join(", ") }),
-                    "compare with what the server's operator says; do not go on if they differ".into(),
+                    format!(
+                        "it shows {}",
+                        if shown.is_empty() { "none at all".into() } else { shown.join(", ") }
+                    ),
+                    "compare with what the server's operator says; do not go on if they differ"
+                        .into(),
                 ];
             }
             Self::Tls { .. } | Self::Identity(_) | Self::Ca(_) => return Vec::new(),
@@ -162,7 +172,8 @@ pub(crate) async fn open(target: &Target) -> Result<Box<dyn Stream>, Error> {
             let config = config(&target.trust, target.identity.as_ref())?;
             let tcp = tcp(endpoint, host, *port).await?;
             let pinned = matches!(target.trust, Trust::Only(_));
-            let stream = TlsConnector::from(Arc::new(config)).connect(server_name(endpoint, host)?, tcp);
+            let stream =
+                TlsConnector::from(Arc::new(config)).connect(server_name(endpoint, host)?, tcp);
             let stream = match tokio::time::timeout(CONNECT_TIMEOUT, stream).await {
                 Err(_) => return Err(Error::Timeout(endpoint.to_string())),
                 Ok(result) => result.map_err(|error| sort(endpoint, pinned, error))?,
@@ -248,8 +259,7 @@ fn config(trust: &Trust, identity: Option<&Identity>) -> Result<ClientConfig, Er
             }
         }
     }
-    let builder =
-        builder(Arc::new(aws_lc_rs::default_provider()))?.with_root_certificates(roots);
+    let builder = builder(Arc::new(aws_lc_rs::default_provider()))?.with_root_certificates(roots);
     let mut config = match identity {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => builder

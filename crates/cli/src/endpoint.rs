@@ -117,7 +117,9 @@ mod tests {
         ] {
             assert_eq!(Endpoint::parse(text).unwrap().to_string(), one);
         }
-        for text in ["", "ftp://a", "https://a/b", "https://u:p@a", "unix://a", "unix:///", "https://a?b"] {
+        for text in
+            ["", "ftp://a", "https://a/b", "https://u:p@a", "unix://a", "unix:///", "https://a?b"]
+        {
             assert!(Endpoint::parse(text).is_err(), "{text}");
         }
     }

@@ -79,7 +79,7 @@ pub enum Error {
     #[error("{0}: nothing was changed")]
     Declined(String),
     /// Something must be asked and nobody can be.
-    #[error("{what} is needed, and there is no terminal to ask on")]
+    #[error("{what} is needed, and nobody can be asked")]
     NeedsInput {
         /// What would be asked.
         what: String,

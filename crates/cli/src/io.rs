@@ -87,9 +87,11 @@ impl Io {
     pub(crate) fn read_input(&mut self, what: &str) -> Result<String, Error> {
         let mut input = self.take_input(what)?;
         let mut text = String::new();
-        input
-            .read_to_string(&mut text)
-            .map_err(|source| Error::File { action: "read", path: "stdin".into(), source })?;
+        input.read_to_string(&mut text).map_err(|source| Error::File {
+            action: "read",
+            path: "stdin".into(),
+            source,
+        })?;
         Ok(text)
     }
 

@@ -91,7 +91,7 @@ mod tests {
         let told = |name: &str| method(name).unwrap_err().to_string();
         assert_eq!(
             told("services.auth.AuthService/Logn"),
-            r#"there is no method "services.auth.AuthService/Logn"; did you mean services.auth.AuthService/Login or services.auth.AuthService/Logout?"#
+            r#"there is no method "services.auth.AuthService/Logn"; did you mean services.auth.AuthService/Login?"#
         );
         let text = told("service.auth.AuthServce/Login");
         assert!(text.contains("did you mean services.auth.AuthService/Login"), "{text}");

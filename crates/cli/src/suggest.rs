@@ -6,6 +6,8 @@ const MOST: usize = 3;
 // Found by trying typos on the names of the contracts: below it, strangers
 // appear; above it, two swapped letters in a short name are lost.
 const ENOUGH: f64 = 0.8;
+// With one name almost right, those further off are only in the way.
+const NEAR_THE_BEST: f64 = 0.08;
 
 /// Up to three of the candidates, closest first.
 pub(crate) fn closest<'a>(
@@ -21,6 +23,8 @@ pub(crate) fn closest<'a>(
         .filter(|(score, _)| *score >= ENOUGH)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    let best = scored.first().map_or(0.0, |(score, _)| *score);
+    scored.retain(|(score, _)| *score >= best - NEAR_THE_BEST);
     scored.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
 }
 
@@ -29,11 +33,17 @@ pub(crate) fn closest<'a>(
 fn likeness(wanted: &str, candidate: &str) -> f64 {
     let (wanted_head, wanted_tail) = split(wanted);
     let (head, tail) = split(candidate);
-    let tails = strsim::jaro_winkler(wanted_tail, tail);
+    let tails = alike(wanted_tail, tail);
     if wanted_head.is_empty() {
         return tails;
     }
-    (2.0 * tails + strsim::jaro_winkler(wanted_head, head)) / 3.0
+    (2.0 * tails + alike(wanted_head, head)) / 3.0
+}
+
+/// One slip of the finger counts for little, also in a short word.
+fn alike(wanted: &str, candidate: &str) -> f64 {
+    let slip = wanted.len() >= 3 && strsim::osa_distance(wanted, candidate) == 1;
+    strsim::jaro_winkler(wanted, candidate).max(if slip { 0.92 } else { 0.0 })
 }
 
 fn split(name: &str) -> (&str, &str) {
@@ -52,6 +62,7 @@ mod tests {
         let fields = ["username", "grants", "disabled", "source"];
         assert_eq!(closest("usernme", fields), ["username"]);
         assert_eq!(closest("Grant", fields), ["grants"]);
+        assert_eq!(closest("kye", ["key", "ram", "disk"]), ["key"]);
         assert!(closest("zzz", fields).is_empty());
         assert!(closest("", fields).is_empty());
     }

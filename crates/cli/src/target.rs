@@ -24,12 +24,14 @@ pub(crate) struct Target {
     pub(crate) trust: Trust,
     pub(crate) identity: Option<Identity>,
     pub(crate) token: Option<Secret>,
+    /// Whether the token is the one kept for the context.
+    pub(crate) token_is_kept: bool,
 }
 
 impl Target {
     /// A server without anything to show.
     pub(crate) fn bare(endpoint: Endpoint, trust: Trust) -> Self {
-        Self { context: None, endpoint, trust, identity: None, token: None }
+        Self { context: None, endpoint, trust, identity: None, token: None, token_is_kept: false }
     }
 
     /// What the flags, the environment and the contexts say, in that order.
@@ -39,24 +41,24 @@ impl Target {
         let (name, context, endpoint) = choose(global, &contexts)?;
         let trust = trust(global, context)?;
         let identity = identity(global)?;
-        let token = match given_token(global, io)? {
-            Some(token) => Some(token),
-            None => match &name {
-                Some(name) => files
-                    .credentials()?
-                    .logins
-                    .get(name)
-                    .and_then(|login| login.token_for(&endpoint.to_string())),
-                None => None,
-            },
+        let given = given_token(global, io)?;
+        let kept = match (&given, &name) {
+            (None, Some(name)) => files
+                .credentials()?
+                .logins
+                .get(name)
+                .and_then(|login| login.token_for(&endpoint.to_string())),
+            _ => None,
         };
+        let token_is_kept = kept.is_some();
+        let token = given.or(kept);
         if token.is_some() && !endpoint.is_private() {
             return Err(Error::Invalid {
                 message: format!("a token would go to {endpoint} in clear text"),
                 hints: vec!["use https://, or call from the server itself".into()],
             });
         }
-        Ok(Self { context: name, endpoint, trust, identity, token })
+        Ok(Self { context: name, endpoint, trust, identity, token, token_is_kept })
     }
 }
 
@@ -75,9 +77,7 @@ type Choice<'a> = (Option<String>, Option<&'a Context>, Endpoint);
 fn choose<'a>(global: &Global, contexts: &'a Contexts) -> Result<Choice<'a>, Error> {
     let chosen = match (&global.context, &global.endpoint, &contexts.current) {
         (Some(name), _, _) => Some((name.as_str(), named(contexts, name)?)),
-        (None, Some(endpoint), _) => {
-            contexts.leading_to(&Endpoint::parse(endpoint)?.to_string())
-        }
+        (None, Some(endpoint), _) => contexts.leading_to(&Endpoint::parse(endpoint)?.to_string()),
         (None, None, Some(name)) => Some((name.as_str(), named(contexts, name)?)),
         (None, None, None) => None,
     };
@@ -158,8 +158,7 @@ mod tests {
     use super::*;
 
     fn contexts() -> Contexts {
-        let context =
-            |endpoint: &str| Context { endpoint: endpoint.into(), ..Context::default() };
+        let context = |endpoint: &str| Context { endpoint: endpoint.into(), ..Context::default() };
         Contexts {
             current: Some("home".into()),
             contexts: [

@@ -311,6 +311,8 @@ fn flags_reach_every_key_and_are_named_in_errors() {
         load("listen.port").unwrap_err().to_string(),
         r#"override "listen.port" is not of the form key.path=value"#
     );
+    let error = Loader::new().set("=canary").unwrap_err().to_string();
+    assert!(!error.contains("canary"), "{error}");
     let error = Loader::new().flag("--port", "listen.port", "x").load::<Config>().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -410,4 +412,16 @@ fn two_keys_with_one_variable_are_a_named_defect() {
     }
     let error = Loader::new().load::<Outer>().unwrap_err();
     assert_eq!(error.to_string(), r#"keys "a.b_c" and "a_b.c" are both set by SELVAGE_A_B_C"#);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_the_loader_panic(text in "[a-z\\[\\]{}=.,'\"\n 0-9é-]{0,60}", raw in "\\PC{0,30}") {
+        let file = File::new(&text);
+        let _ = file.loader().load::<Config>();
+        for variable in ["PORTS", "LABELS", "ENDPOINTS", "LISTEN_IDLE_TIMEOUT", "LISTEN_MAX_MESSAGE"] {
+            let _ = variables(&[(&format!("SELVAGE_{variable}"), &raw)]).load::<Config>();
+        }
+        let _ = Loader::new().set(&raw).and_then(|loader| loader.load::<Config>());
+    }
 }

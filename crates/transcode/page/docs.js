@@ -18,7 +18,7 @@ const SKELETON_DEPTH = 4;
 const MAX_SHOWN = 500;
 
 const byId = (id) => document.getElementById(id);
-const state = { document: null, methods: [], running: null, drafts: new Map() };
+const state = { document: null, methods: [], running: null, drafts: new Map(), open: new Set() };
 
 /* ---------- building elements ---------- */
 
@@ -32,6 +32,8 @@ function h(tag, attributes, ...children) {
   element.append(...children.flat().filter((child) => child != null));
   return element;
 }
+
+const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 /** JSON as text with its keys and strings marked. */
 function jsonBlock(value, testId) {
@@ -137,13 +139,18 @@ function renderList() {
   }
   byId("filter-count").textContent = words.length
     ? `${found.length} of ${state.methods.length} methods`
-    : `${state.methods.length} methods`;
+    : plural(state.methods.length, "method");
 }
 
 function renderService(service, methods, filtered) {
   const current = currentMethod();
-  const open = filtered || (current && current.service === service);
-  return h("details", { class: "service", open, "data-testid": `service-${service}` },
+  if (current && current.service === service) state.open.add(service);
+  const remember = (event) => {
+    if (filtered) return;
+    if (event.target.open) state.open.add(service);
+    else state.open.delete(service);
+  };
+  return h("details", { class: "service", open: filtered || state.open.has(service), ontoggle: remember, "data-testid": `service-${service}` },
     h("summary", {}, service.split(".").pop(), " ", h("span", { class: "number" }, `${methods.length}`)),
     h("ul", {}, methods.map((method) => h("li", {},
       h("a", {
@@ -167,6 +174,8 @@ function show() {
   renderList();
   const main = byId("main");
   main.replaceChildren(...(method ? methodPage(method) : startPage()));
+  const current = byId("methods").querySelector("[aria-current]");
+  if (current) current.scrollIntoView({ block: "nearest" });
   document.title = method ? `${method.name} · Selvage API` : "Selvage API";
 }
 
@@ -176,7 +185,7 @@ function startPage() {
     return h("a", { class: "card", href: `#${own[0].path}`, "data-testid": `card-${group.name}` },
       h("h2", {}, group.name),
       h("p", {}, PARTS[group.name] || ""),
-      h("p", { class: "sum" }, `${group.tags.length} services, ${own.length} methods`));
+      h("p", { class: "sum" }, `${plural(group.tags.length, "service")}, ${plural(own.length, "method")}`));
   });
   return [
     h("div", { class: "hero" },
@@ -394,7 +403,7 @@ async function sendStream(method, message, signal, elapsed) {
     while (list.childElementCount > MAX_SHOWN) list.firstElementChild.remove();
     setStatus("", `Receiving, ${count} so far`, elapsed());
   }
-  const received = `${count} ${count === 1 ? "message" : "messages"}`;
+  const received = plural(count, "message");
   if (!end) setStatus("bad", `Failed: the stream broke off after ${received}`, elapsed());
   else if (end.error) setStatus("bad", `Failed: ${end.error.code}: ${end.error.message || ""}`, `${received}, ${elapsed()}`);
   else setStatus("good", "Succeeded", `${received}, ${elapsed()}`);

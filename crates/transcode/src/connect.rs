@@ -4,7 +4,9 @@ use axum::body::Body;
 use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
 use bytes::Bytes;
 use futures::stream;
-use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode, header, request::Parts};
+use http::{
+    HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode, header, request::Parts,
+};
 use prost_reflect::DynamicMessage;
 use selvage_api::Method;
 use serde_json::{Value as Json, json};
@@ -161,10 +163,9 @@ where
 
 fn check_version(headers: &HeaderMap) -> Result<(), Error> {
     match headers.get("connect-protocol-version") {
-        Some(version) if version != "1" => Err(Error::Header {
-            name: "Connect-Protocol-Version",
-            reason: "expected 1".to_owned(),
-        }),
+        Some(version) if version != "1" => {
+            Err(Error::Header { name: "Connect-Protocol-Version", reason: "expected 1".to_owned() })
+        }
         _ => Ok(()),
     }
 }
@@ -224,11 +225,7 @@ fn stream_head(exchange: Exchange, body: Body) -> Response<Body> {
     response
 }
 
-async fn next_envelope(
-    exchange: Exchange,
-    method: &Method,
-    frames: &mut Frames,
-) -> (Bytes, bool) {
+async fn next_envelope(exchange: Exchange, method: &Method, frames: &mut Frames) -> (Bytes, bool) {
     let failure = match frames.next().await {
         Event::Message(message) => match exchange.encode(method, message) {
             Ok(message) => return (grpc::frame(0, &message), false),

@@ -73,8 +73,7 @@ impl Dialect {
             result: Shown<'a>,
         }
         let style = self.style();
-        let mut chunk =
-            write::to_vec(&Chunk { result: Shown::new(message, style) }, style.indent)?;
+        let mut chunk = write::to_vec(&Chunk { result: Shown::new(message, style) }, style.indent)?;
         chunk.push(b'\n');
         Ok(chunk.into())
     }
@@ -95,7 +94,8 @@ impl Dialect {
     pub(crate) fn error_response(self, failure: &Failure) -> Response<Body> {
         let status = failure.rest_status();
         let plain = self == Self::Kaas
-            && (status == StatusCode::METHOD_NOT_ALLOWED || failure.own_status == Some(StatusCode::NOT_FOUND));
+            && (status == StatusCode::METHOD_NOT_ALLOWED
+                || failure.own_status == Some(StatusCode::NOT_FOUND));
         let mut response = if plain {
             plain_text(status)
         } else {

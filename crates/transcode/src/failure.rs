@@ -39,8 +39,8 @@ pub(crate) struct Failure {
     pub own_status: Option<StatusCode>,
     /// The verbs that a 405 must name.
     pub allow: Option<String>,
-    /// Metadata that came with the error.
-    pub metadata: HeaderMap,
+    /// Metadata that came with the error. Boxed to keep results small.
+    pub metadata: Box<HeaderMap>,
 }
 
 impl Failure {
@@ -51,7 +51,7 @@ impl Failure {
             details: Vec::new(),
             own_status: None,
             allow: None,
-            metadata: HeaderMap::new(),
+            metadata: Box::default(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Failure {
         };
         let mut failure = Self::new(code, message_of(trailers));
         failure.details = details_of(trailers);
-        failure.metadata = trailers.clone();
+        failure.metadata = Box::new(trailers.clone());
         Some(Err(failure))
     }
 
@@ -114,7 +114,10 @@ mod tests {
     use super::*;
 
     fn trailers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs.iter().map(|(k, v)| ((*k).parse().unwrap(), HeaderValue::from_str(v).unwrap())).collect()
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).parse().unwrap(), HeaderValue::from_str(v).unwrap()))
+            .collect()
     }
 
     #[test]
@@ -138,7 +141,8 @@ mod tests {
         assert!(Failure::outcome(&trailers(&[("x", "y")])).is_none());
         assert!(Failure::outcome(&trailers(&[("grpc-status", "0")])).unwrap().is_ok());
         for bad in ["", "x", "99", "-1"] {
-            let failure = Failure::outcome(&trailers(&[("grpc-status", bad)])).unwrap().unwrap_err();
+            let failure =
+                Failure::outcome(&trailers(&[("grpc-status", bad)])).unwrap().unwrap_err();
             assert_eq!(failure.code, Code::Unknown, "{bad}");
         }
         let failure = Failure::outcome(&trailers(&[

@@ -55,8 +55,7 @@ where
         return Err(failure);
     }
     check_head(parts.status, &parts.headers)?;
-    let frames =
-        Frames { body, buffer: BytesMut::new(), limit, ended: outcome.is_some() };
+    let frames = Frames { body, buffer: BytesMut::new(), limit, ended: outcome.is_some() };
     Ok(Reply { headers: parts.headers, frames })
 }
 
@@ -84,7 +83,7 @@ fn from_status(status: &tonic::Status) -> Failure {
     let mut failure = Failure::new(status.code(), status.message());
     failure.details =
         RpcStatus::decode(status.details()).map(|decoded| decoded.details).unwrap_or_default();
-    failure.metadata = status.metadata().clone().into_headers();
+    failure.metadata = Box::new(status.metadata().clone().into_headers());
     failure
 }
 

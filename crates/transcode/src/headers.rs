@@ -129,7 +129,10 @@ mod tests {
     use super::*;
 
     fn one(name: &'static str, value: &str) -> HeaderMap {
-        HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())])
+        HeaderMap::from_iter([(
+            HeaderName::from_static(name),
+            HeaderValue::from_str(value).unwrap(),
+        )])
     }
 
     #[test]
@@ -169,5 +172,9 @@ mod tests {
         assert_eq!(headers.get_all("cookie").iter().count(), 2);
         assert_eq!(headers["authorization"], "Bearer x");
         assert!(!headers.contains_key("grpc-encoding") && !headers.contains_key("connection"));
+
+        let silent = http::Request::builder().header("x-selvage-content-type", "forged").body(());
+        let headers = for_inner(&silent.unwrap().into_parts().0, "connect", None);
+        assert!(!headers.contains_key("x-selvage-content-type"));
     }
 }

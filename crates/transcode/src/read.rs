@@ -18,7 +18,10 @@ use crate::{Error, query, scalar};
 
 /// The message that `body` holds; a body of nothing or of blanks is the zero
 /// message.
-pub(crate) fn message(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessage, Error> {
+pub(crate) fn message(
+    descriptor: &MessageDescriptor,
+    body: &[u8],
+) -> Result<DynamicMessage, Error> {
     if body.trim_ascii().is_empty() {
         return Ok(DynamicMessage::new(descriptor.clone()));
     }
@@ -36,9 +39,7 @@ pub(crate) fn field(
         return Ok(());
     }
     let seed = FieldSeed { field, at: At::Field(&At::Root, field.name()) };
-    if let Some(value) =
-        whole(body, seed).map_err(|error| bad_json(field.full_name(), &error))?
-    {
+    if let Some(value) = whole(body, seed).map_err(|error| bad_json(field.full_name(), &error))? {
         holder.set_field(field, value);
     }
     Ok(())
@@ -96,7 +97,10 @@ struct MessageSeed<'a> {
 impl<'de> DeserializeSeed<'de> for MessageSeed<'_> {
     type Value = DynamicMessage;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<DynamicMessage, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<DynamicMessage, D::Error> {
         if scalar::is_well_known(self.descriptor.full_name()) {
             return DynamicMessage::deserialize(self.descriptor.clone(), deserializer);
         }
@@ -142,7 +146,9 @@ impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
         match self.field.kind() {
             // Types to which null is a value.
-            Kind::Message(inner) if inner.full_name() == "google.protobuf.Value" && !self.field.is_list() => {
+            Kind::Message(inner)
+                if inner.full_name() == "google.protobuf.Value" && !self.field.is_list() =>
+            {
                 DynamicMessage::deserialize(inner, deserializer).map(|m| Some(Value::Message(m)))
             }
             _ => deserializer.deserialize_option(self),
@@ -307,10 +313,9 @@ impl ValueSeed<'_> {
             #[allow(clippy::cast_precision_loss)]
             Kind::Float => Ok(Value::F32(number as f32)),
             Kind::Enum(descriptor) => enum_number(descriptor, number, &self.at),
-            Kind::String | Kind::Bytes | Kind::Bool => Err(E::invalid_type(
-                serde::de::Unexpected::Other("number"),
-                &self,
-            )),
+            Kind::String | Kind::Bytes | Kind::Bool => {
+                Err(E::invalid_type(serde::de::Unexpected::Other("number"), &self))
+            }
             _ => scalar::integer(self.kind, &number.to_string())
                 .map_err(|reason| self.at.error(reason)),
         }

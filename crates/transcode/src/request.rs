@@ -56,11 +56,7 @@ pub(crate) fn connect_method(rpc: Rpc, verb: &Verb) -> Result<&'static Method, E
 
 /// The encoded request of a Connect call. Protobuf is decoded too, so that
 /// garbage is the caller's error and not ours.
-pub(crate) fn connect_message(
-    method: &Method,
-    codec: Codec,
-    body: &[u8],
-) -> Result<Bytes, Error> {
+pub(crate) fn connect_message(method: &Method, codec: Codec, body: &[u8]) -> Result<Bytes, Error> {
     match codec {
         Codec::Json => Ok(read::message(&method.input, body)?.encode_to_vec().into()),
         Codec::Proto => match DynamicMessage::decode(method.input.clone(), body) {
@@ -114,4 +110,53 @@ pub(crate) fn rest_message(
         query::apply_capture(&mut message, name, text)?;
     }
     Ok(message.encode_to_vec().into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use selvage_api::{HttpBinding, selvage::identity};
+
+    use super::*;
+    use crate::{Dialect, route::Route};
+
+    /// No contract has such a route yet; the rules for them hold all the same.
+    fn route_with_a_field_as_body() -> &'static Route {
+        let method = selvage_api::method("/selvage.identity.IdentityService/AddUser").unwrap();
+        let binding = HttpBinding {
+            verb: "POST".to_owned(),
+            path: "/x/{user.username}".to_owned(),
+            body: "user".to_owned(),
+            response_body: "user".to_owned(),
+        };
+        Box::leak(Box::new(Route::new(method, Box::leak(Box::new(binding)))))
+    }
+
+    #[test]
+    fn a_field_can_be_the_body_and_the_query_the_rest() {
+        let captures = vec![("user.username", "ann".to_owned())];
+        let matched = Matched { route: route_with_a_field_as_body(), captures };
+        let body = br#"{"username":"eve","disabled":true,"grants":[{"role":"viewer"}]}"#;
+        let query = Some("password=a%26b&user.source=ignored");
+        let bytes = rest_message(&matched, query, body).unwrap();
+        let request = identity::AddUserRequest::decode(bytes).unwrap();
+        let user = request.user.unwrap();
+        assert_eq!((user.username.as_str(), user.disabled, user.grants.len()), ("ann", true, 1));
+        assert_eq!((request.password.as_str(), user.source.as_str()), ("a&b", ""));
+
+        let error = rest_message(&matched, None, br#"{"disabled":"yes"}"#).unwrap_err();
+        assert!(error.to_string().contains("field user.disabled"), "{error}");
+        let zero = rest_message(&matched, None, b"").unwrap();
+        assert_eq!(identity::AddUserRequest::decode(zero).unwrap().user.unwrap().username, "ann");
+    }
+
+    #[test]
+    fn a_field_can_be_the_reply() {
+        let user = identity::User { username: "ann".to_owned(), ..Default::default() };
+        let reply = identity::AddUserResponse { user: Some(user), ..Default::default() };
+        let output = route_with_a_field_as_body().method.output.clone();
+        let message = DynamicMessage::decode(output, reply.encode_to_vec().as_slice()).unwrap();
+        let body = Dialect::Selvage.reply(&message, "user").unwrap();
+        assert_eq!(body, br#"{"username":"ann"}"#);
+    }
 }

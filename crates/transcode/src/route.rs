@@ -16,6 +16,13 @@ pub struct Route {
     template: Template,
 }
 
+impl Route {
+    pub(crate) fn new(method: &'static Method, binding: &'static HttpBinding) -> Self {
+        let dialect = Dialect::of_package(&method.package);
+        Self { method, binding, dialect, template: Template::parse(&binding.path) }
+    }
+}
+
 /// A route that a request took, with what its path captured.
 #[derive(Debug)]
 pub(crate) struct Matched {
@@ -54,7 +61,8 @@ impl Template {
         while !rest.is_empty() {
             let end = if let Some(inside) = rest.strip_prefix('{') {
                 let close = inside.find('}').unwrap_or(inside.len());
-                let (name, pattern) = inside[..close].split_once('=').unwrap_or((&inside[..close], "*"));
+                let (name, pattern) =
+                    inside[..close].split_once('=').unwrap_or((&inside[..close], "*"));
                 let start = template.segments.len();
                 pattern.split('/').for_each(|part| template.push(part));
                 template.variables.push((name.to_owned(), start..template.segments.len()));
@@ -138,9 +146,7 @@ static ROUTER: LazyLock<Router> = LazyLock::new(|| {
     let mut router = Router { literal: HashMap::new(), patterns: Vec::new() };
     for method in selvage_api::methods() {
         for binding in &method.http {
-            let template = Template::parse(&binding.path);
-            let dialect = Dialect::of_package(&method.package);
-            let route = Route { method, binding, dialect, template };
+            let route = Route::new(method, binding);
             if route.template.is_literal() {
                 router.literal.entry(binding.path.clone()).or_default().push(route);
             } else {
@@ -193,7 +199,10 @@ fn allowed(routes: &[&Route]) -> String {
 pub(crate) enum Rpc {
     Known(&'static Method),
     /// The service is ours, the method is not in its contract.
-    NoSuchMethod { service: String, method: String },
+    NoSuchMethod {
+        service: String,
+        method: String,
+    },
 }
 
 pub(crate) fn rpc(path: &str) -> Option<Rpc> {
@@ -226,7 +235,10 @@ mod tests {
 
     #[test]
     fn templates_capture_what_they_name() {
-        assert_eq!(captures("/v1/users/{name}", "/v1/users/a%2Fb%20c"), pairs(&[("name", "a/b c")]));
+        assert_eq!(
+            captures("/v1/users/{name}", "/v1/users/a%2Fb%20c"),
+            pairs(&[("name", "a/b c")])
+        );
         assert_eq!(captures("/v1/{key.name}/x", "/v1/me/x"), pairs(&[("key.name", "me")]));
         assert_eq!(captures("/v1/{path=**}", "/v1/a/b/c"), pairs(&[("path", "a/b/c")]));
         assert_eq!(
@@ -259,10 +271,7 @@ mod tests {
         for path in ["/services.auth.AuthService/Login", "/api/services.auth.AuthService/Login"] {
             assert!(matches!(rpc(path), Some(Rpc::Known(method)) if method.name == "Login"));
         }
-        assert!(matches!(
-            rpc("/services.auth.AuthService/Logon"),
-            Some(Rpc::NoSuchMethod { .. })
-        ));
+        assert!(matches!(rpc("/services.auth.AuthService/Logon"), Some(Rpc::NoSuchMethod { .. })));
         assert!(rpc("/services.auth.Nothing/Login").is_none());
         assert!(rpc("/apiservices.auth.AuthService/Login").is_none());
         assert!(rpc("/").is_none());

@@ -51,8 +51,18 @@ pub(crate) fn enumeration(descriptor: &EnumDescriptor, text: &str) -> Result<i32
 
 /// Base64 in either alphabet, padded or not.
 pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
-    let standard: String =
-        text.chars().map(|c| if c == '-' { '+' } else if c == '_' { '/' } else { c }).collect();
+    let standard: String = text
+        .chars()
+        .map(|c| {
+            if c == '-' {
+                '+'
+            } else if c == '_' {
+                '/'
+            } else {
+                c
+            }
+        })
+        .collect();
     LENIENT_BASE64.decode(standard).map(Bytes::from).map_err(|_| "expected base64".to_owned())
 }
 

@@ -163,11 +163,7 @@ where
 }
 
 /// A request body of at most `limit` bytes.
-pub(crate) async fn read_body<B>(
-    headers: &HeaderMap,
-    body: B,
-    limit: usize,
-) -> Result<Bytes, Error>
+pub(crate) async fn read_body<B>(headers: &HeaderMap, body: B, limit: usize) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes> + Send,
 {

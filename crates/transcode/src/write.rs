@@ -225,7 +225,10 @@ fn write_float<S: Serializer>(
         serializer.serialize_str("NaN")
     } else if value.is_infinite() {
         serializer.serialize_str(if value > 0.0 { "Infinity" } else { "-Infinity" })
-    } else if value.fract() == 0.0 && value.abs() < EXACT && (value != 0.0 || value.is_sign_positive()) {
+    } else if value.fract() == 0.0
+        && value.abs() < EXACT
+        && (value != 0.0 || value.is_sign_positive())
+    {
         #[allow(clippy::cast_possible_truncation)]
         serializer.serialize_i64(value as i64)
     } else if let Some(narrow) = narrow {
@@ -294,7 +297,7 @@ mod tests {
                 _ => {}
             }
             for field in descriptor.fields() {
-                if self.roll() % 3 == 0 || depth > 3 {
+                if self.roll().is_multiple_of(3) || depth > 3 {
                     continue;
                 }
                 if let Kind::Message(inner) = field.kind()
@@ -328,7 +331,7 @@ mod tests {
             match kind {
                 Kind::String => Value::String(format!("é\"\\\n<{roll}>")),
                 Kind::Bytes => Value::Bytes(roll.to_le_bytes().to_vec().into()),
-                Kind::Bool => Value::Bool(roll % 2 == 0),
+                Kind::Bool => Value::Bool(roll.is_multiple_of(2)),
                 Kind::Double => Value::F64(roll as f64 / 7.0),
                 Kind::Float => Value::F32(roll as f32 / 7.0),
                 Kind::Enum(_) => Value::EnumNumber((roll % 9) as i32),

@@ -127,7 +127,7 @@ impl Auth {
             let detail = "the callback has no code, or is from another issuer";
             return Err(Refusal::new(Reason::InvalidRequest, detail));
         }
-        let claims = provider.claims(&callback.code, &login, self.now()).await?;
+        let claims = provider.claims(&callback.code, &login).await?;
         let person = Person::from_claims(&provider, &claims)?;
         username.clone_from(&person.username);
         self.admit(name, &person, peer).await

@@ -92,7 +92,7 @@ impl Oidc {
         }
         let mut providers: Vec<Arc<Provider>> = Vec::new();
         for settings in &options.oidc {
-            let provider = Provider::new(settings)?;
+            let provider = Provider::new(settings, Arc::clone(&options.clock))?;
             if providers.iter().any(|known| known.name == provider.name) {
                 let key = format!("oidc.{}", provider.name);
                 return Err(Error::settings(key, "there are two of that name"));

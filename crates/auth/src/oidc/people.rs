@@ -63,10 +63,15 @@ fn groups<'a>(claims: &'a Claims, name: &str) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
-    use crate::options::{GroupGrant, OidcProvider, WrittenGrant};
+    use crate::{
+        clock::SystemClock,
+        options::{GroupGrant, OidcProvider, WrittenGrant},
+    };
 
     fn settings() -> OidcProvider {
         let mut settings = OidcProvider::new("corp", "https://id.example", "us");
@@ -81,7 +86,7 @@ mod tests {
     }
 
     fn person(settings: &OidcProvider, claims: Value) -> Result<Person, Refusal> {
-        let provider = Provider::new(settings).unwrap();
+        let provider = Provider::new(settings, Arc::new(SystemClock)).unwrap();
         Person::from_claims(&provider, claims.as_object().unwrap())
     }
 
@@ -152,7 +157,7 @@ mod tests {
         case("oidc.corp.ca_file", &|s| s.ca_file = Some("/nowhere/ca.pem".into()));
         case("oidc.corp.client_secret_file", &|s| s.client_secret_file = Some("/nowhere".into()));
         for (key, settings) in cases {
-            let error = Provider::new(&settings).err().unwrap().to_string();
+            let error = Provider::new(&settings, Arc::new(SystemClock)).err().unwrap().to_string();
             assert!(error.starts_with(&format!("{key}: ")), "{error}");
         }
     }

@@ -1,14 +1,15 @@
 //! One provider: what it says about itself, its keys, and trading codes for
 //! tokens.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use jsonwebtoken::{DecodingKey, jwk::Jwk};
 use reqwest::Client;
 use selvage_kit::identity::{Grant, Secret};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::sync::Mutex;
 use url::{Host, Url};
 
 use super::{
@@ -17,6 +18,7 @@ use super::{
     pending::PendingLogin,
 };
 use crate::{
+    clock::{self, Clock},
     error::{Error, Result},
     names,
     options::OidcProvider,
@@ -40,14 +42,15 @@ pub(crate) struct Provider {
     secret: Option<Secret>,
     issuer: Url,
     client: Client,
+    clock: Arc<dyn Clock>,
     known: Mutex<Known>,
 }
 
 #[derive(Default)]
 struct Known {
-    metadata: Option<(Metadata, Instant)>,
-    failed: Option<(String, Instant)>,
-    keys: Option<(Vec<Jwk>, Instant)>,
+    metadata: Option<(Metadata, Timestamp)>,
+    failed: Option<(String, Timestamp)>,
+    keys: Option<(Vec<Jwk>, Timestamp)>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -68,7 +71,7 @@ struct Tokens {
 }
 
 impl Provider {
-    pub(crate) fn new(settings: &OidcProvider) -> Result<Self> {
+    pub(crate) fn new(settings: &OidcProvider, clock: Arc<dyn Clock>) -> Result<Self> {
         let name = &settings.name;
         let key = format!("oidc.{name}");
         let sound = (1..=32).contains(&name.len())
@@ -92,6 +95,7 @@ impl Provider {
             settings: settings.clone(),
             group_grants,
             default_grants,
+            clock,
             known: Mutex::default(),
         })
     }
@@ -120,7 +124,6 @@ impl Provider {
         &self,
         code: &str,
         login: &PendingLogin,
-        now: jiff::Timestamp,
     ) -> Result<Claims, Refusal> {
         let metadata = self.metadata().await?;
         let tokens = self.exchange(&metadata, code, login).await?;
@@ -128,7 +131,7 @@ impl Provider {
             issuer: &metadata.issuer,
             client_id: &self.settings.client_id,
             nonce: &login.nonce,
-            now,
+            now: self.clock.now(),
         };
         let mut claims = self.verify(&metadata, &tokens.id_token, &expected).await?;
         if self.needs_more(&claims)
@@ -196,26 +199,32 @@ impl Provider {
     async fn metadata(&self) -> Result<Metadata, Refusal> {
         let mut known = self.known.lock().await;
         if let Some((metadata, at)) = &known.metadata
-            && at.elapsed() < FRESH
+            && self.is_younger(*at, FRESH)
         {
             return Ok(metadata.clone());
         }
         if let Some((detail, at)) = &known.failed
-            && at.elapsed() < FAILURE_REMEMBERED
+            && self.is_younger(*at, FAILURE_REMEMBERED)
         {
             return Err(Refusal::new(Reason::ProviderFailed, detail.clone()));
         }
         match self.discover().await {
             Ok(metadata) => {
-                known.metadata = Some((metadata.clone(), Instant::now()));
+                known.metadata = Some((metadata.clone(), self.clock.now()));
                 known.failed = None;
                 Ok(metadata)
             }
             Err(refusal) => {
-                known.failed = Some((refusal.detail.clone(), Instant::now()));
+                known.failed = Some((refusal.detail.clone(), self.clock.now()));
                 Err(refusal)
             }
         }
+    }
+
+    /// What lies ahead is not young: the clock was set back meanwhile.
+    fn is_younger(&self, at: Timestamp, limit: Duration) -> bool {
+        let now = self.clock.now();
+        at <= now && clock::since(now, at) < limit
     }
 
     async fn discover(&self) -> Result<Metadata, Refusal> {
@@ -247,7 +256,7 @@ impl Provider {
         let mut known = self.known.lock().await;
         let limit = if again { KEYS_AGAIN } else { FRESH };
         if let Some((keys, at)) = &known.keys
-            && at.elapsed() < limit
+            && self.is_younger(*at, limit)
         {
             return Ok(keys.clone());
         }
@@ -263,7 +272,7 @@ impl Provider {
             .filter_map(|key| serde_json::from_value::<Jwk>(key).ok())
             .filter(|key| DecodingKey::from_jwk(key).is_ok())
             .collect();
-        known.keys = Some((keys.clone(), Instant::now()));
+        known.keys = Some((keys.clone(), self.clock.now()));
         Ok(keys)
     }
 }

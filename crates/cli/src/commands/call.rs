@@ -12,12 +12,7 @@ use tonic::{
 };
 
 use crate::{
-    Error, body,
-    client::Client,
-    codec::DynamicCodec,
-    io::Io,
-    lookup,
-    output::Printer,
+    Error, body, client::Client, codec::DynamicCodec, io::Io, lookup, output::Printer,
     session::Session,
 };
 
@@ -90,7 +85,9 @@ fn header(text: &str) -> Result<Header, Error> {
         // Not echoed: what stands there is a secret.
         return Err(Error::Invalid {
             message: format!("--header {key}: credentials do not belong on a command line"),
-            hints: vec!["put the token into SELVAGE_TOKEN or a file named with --token-file".into()],
+            hints: vec![
+                "put the token into SELVAGE_TOKEN or a file named with --token-file".into(),
+            ],
         });
     }
     if key.ends_with("-bin") || key.starts_with("grpc-") {
@@ -128,7 +125,8 @@ fn requests(
         return Ok((from_thread(input, method, fail).boxed(), failed));
     }
     let mut messages = body::read_all(input, &method.input);
-    let message = messages.next().ok_or_else(|| Error::invalid("the body is empty; {} is the least"))??;
+    let message =
+        messages.next().ok_or_else(|| Error::invalid("the body is empty; {} is the least"))??;
     if let Some(more) = messages.next() {
         more?;
         return Err(Error::invalid(format!(
@@ -161,7 +159,9 @@ fn from_thread(
 
 /// Passes messages on; at the first mistake tells of it and never ends.
 fn until_mistake(
-    mut next: impl FnMut(&mut std::task::Context<'_>) -> std::task::Poll<Option<Result<DynamicMessage, Error>>>
+    mut next: impl FnMut(
+        &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<DynamicMessage, Error>>>
     + Send
     + 'static,
     fail: oneshot::Sender<Error>,

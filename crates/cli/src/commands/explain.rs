@@ -85,8 +85,12 @@ fn find(text: &str) -> Result<Code, Error> {
     if let Some(number) = lower.strip_prefix("exit:") {
         let wanted = number.trim().parse().ok();
         return match wanted {
-            Some(1) => Err(Error::invalid("exit code 1 carries no error code; the message is all there is")),
-            Some(2) => Err(Error::invalid("exit code 2 means that the command line was wrong; see --help")),
+            Some(1) => Err(Error::invalid(
+                "exit code 1 carries no error code; the message is all there is",
+            )),
+            Some(2) => {
+                Err(Error::invalid("exit code 2 means that the command line was wrong; see --help"))
+            }
             _ => ALL
                 .into_iter()
                 .find(|code| Some(code.exit()) == wanted)
@@ -107,9 +111,9 @@ fn find(text: &str) -> Result<Code, Error> {
         "outofrange" => "invalidargument".into(),
         other => other.to_owned(),
     };
-    ALL.into_iter()
-        .find(|code| letters(code.name()) == wanted)
-        .ok_or_else(|| unknown(suggest::closest(&lower.replace(['-', ' '], "_"), ALL.map(Code::name))))
+    ALL.into_iter().find(|code| letters(code.name()) == wanted).ok_or_else(|| {
+        unknown(suggest::closest(&lower.replace(['-', ' '], "_"), ALL.map(Code::name)))
+    })
 }
 
 fn page(code: Code) -> &'static str {
@@ -150,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_code_goes_by_all_its_names() {
-        for text in ["NOT_FOUND", "not_found", "NotFound", "not-found", "not found", "5", "exit:4"] {
+        for text in ["NOT_FOUND", "not_found", "NotFound", "not-found", "not found", "5", "exit:4"]
+        {
             assert_eq!(find(text).unwrap(), Code::NotFound, "{text}");
         }
         for code in ALL {

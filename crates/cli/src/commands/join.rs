@@ -84,8 +84,8 @@ pub(crate) async fn create_token(
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let JoinToken::Create(args) = command;
-    let ttl_seconds = u32::try_from(args.ttl.as_secs())
-        .map_err(|_| Error::invalid("--ttl: at most 7d"))?;
+    let ttl_seconds =
+        u32::try_from(args.ttl.as_secs()).map_err(|_| Error::invalid("--ttl: at most 7d"))?;
     let request = CreateJoinTokenRequest { machine: args.machine, ttl_seconds };
     let target = session.target()?;
     let answer = session
@@ -115,7 +115,8 @@ fn join_command(endpoint: &Endpoint, ca_sha256: &str) -> String {
         Endpoint::Https { .. } => endpoint.to_string(),
         Endpoint::Http { .. } | Endpoint::Unix(_) => "https://SERVER:PORT".into(),
     };
-    let pin = if ca_sha256.is_empty() { String::new() } else { format!(" --ca-sha256 {ca_sha256}") };
+    let pin =
+        if ca_sha256.is_empty() { String::new() } else { format!(" --ca-sha256 {ca_sha256}") };
     format!("selvage join {server}{pin} --out /etc/selvage")
 }
 
@@ -134,8 +135,7 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
     let staged_key = Staged::new(&places.key, key.serialize_pem().as_bytes(), 0o600)
         .map_err(|source| Error::write(&places.key, source))?;
 
-    let client =
-        session.connect(&Target::bare(endpoint, Trust::Only(authorities.clone()))).await?;
+    let client = session.connect(&Target::bare(endpoint, Trust::Only(authorities.clone()))).await?;
     let request = JoinRequest { token: token.expose().to_owned(), csr: request };
     let answer = client
         .call(request, |channel, request| async move {
@@ -229,7 +229,8 @@ fn check(
     key: &KeyPair,
     trusted: &[CertificateDer<'_>],
 ) -> Result<(), Error> {
-    let wrong = |what: &str| Error::Unexpected(format!("the server's answer cannot be used: {what}"));
+    let wrong =
+        |what: &str| Error::Unexpected(format!("the server's answer cannot be used: {what}"));
     let authorities = target::certificates_in(&answer.ca, "the answer's ca")?;
     let known: Vec<String> = trusted.iter().map(connect::fingerprint).collect();
     if !authorities.iter().any(|ca| known.contains(&connect::fingerprint(ca))) {
@@ -250,7 +251,10 @@ fn without_login_hint(error: Error) -> Error {
         Error::Status { code, message, .. } => Error::Status {
             code,
             message,
-            hints: vec!["tokens work once and for a time: make a new one with `selvage join-token create`".into()],
+            hints: vec![
+                "tokens work once and for a time: make a new one with `selvage join-token create`"
+                    .into(),
+            ],
         },
         other => other,
     }

@@ -190,7 +190,15 @@ async fn welcome_as_we_are(endpoint: &Endpoint, client: &Client) -> Result<bool,
         .await;
     match answer {
         Ok(_) => Ok(true),
-        Err(error) if error.code() == Code::Unauthenticated && endpoint.is_private() => Ok(false),
+        Err(error) if error.code() == Code::Unauthenticated => {
+            if endpoint.is_private() {
+                return Ok(false);
+            }
+            Err(Error::Invalid {
+                message: format!("a password would go to {endpoint} in clear text"),
+                hints: vec!["use https://, or log in from the server itself".into()],
+            })
+        }
         Err(error) => Err(error),
     }
 }
@@ -287,7 +295,7 @@ pub(crate) async fn logout(session: &mut Session<'_>) -> Result<(), Error> {
         Err(error) => Err(error),
     };
     // The token goes whatever the server says: that is what was asked for.
-    if let Some(name) = &target.context {
+    if let (Some(name), true) = (&target.context, target.token_is_kept) {
         Files::locate(session.io)?.update(|_, credentials| {
             credentials.logins.remove(name);
             Ok::<_, Error>(())

@@ -38,11 +38,7 @@ pub(crate) fn completion(
     session.io.out.write_all(&script).map_err(Error::Output)
 }
 
-pub(crate) fn man(
-    args: &Man,
-    root: clap::Command,
-    session: &mut Session<'_>,
-) -> Result<(), Error> {
+pub(crate) fn man(args: &Man, root: clap::Command, session: &mut Session<'_>) -> Result<(), Error> {
     fs::create_dir_all(&args.dir).map_err(|source| Error::write(&args.dir, source))?;
     clap_mangen::generate_to(root, &args.dir).map_err(|source| Error::write(&args.dir, source))?;
     session.io.say(&format!("The man pages are in {}.", args.dir.display()))

@@ -11,8 +11,7 @@ use selvage_kit::identity::Role;
 
 use crate::{Error, client::Client, output, session::Session, suggest};
 
-const PASSWORD_HINT: &str =
-    "give the password with --password-file FILE, or - for stdin";
+const PASSWORD_HINT: &str = "give the password with --password-file FILE, or - for stdin";
 
 /// `selvage user`
 #[derive(clap::Subcommand, Debug)]
@@ -112,11 +111,16 @@ fn grant(text: &str) -> Result<Grant, String> {
         let close = suggest::closest(name, Role::ALL.map(Role::name));
         return Err(match close.first() {
             Some(close) => format!("there is no role {name:?}; did you mean {close}?"),
-            None => format!("there is no role {name:?}; there are {}", Role::ALL.map(Role::name).join(", ")),
+            None => format!(
+                "there is no role {name:?}; there are {}",
+                Role::ALL.map(Role::name).join(", ")
+            ),
         });
     };
     match (role.of_organisation(), organisation.is_empty()) {
-        (true, true) => Err(format!("{role} is held in an organisation: write {role}:ORGANISATION")),
+        (true, true) => {
+            Err(format!("{role} is held in an organisation: write {role}:ORGANISATION"))
+        }
         (false, false) => Err(format!("{role} holds everywhere: write {role} alone")),
         _ => Ok(Grant { role: role.name().into(), organisation: organisation.into() }),
     }
@@ -169,7 +173,9 @@ async fn list(session: &mut Session<'_>) -> Result<(), Error> {
 
 async fn update(args: Update, session: &mut Session<'_>) -> Result<(), Error> {
     if args.roles.is_empty() && !(args.no_roles || args.disable || args.enable) {
-        return Err(Error::invalid("nothing to change: give --role, --no-roles, --disable or --enable"));
+        return Err(Error::invalid(
+            "nothing to change: give --role, --no-roles, --disable or --enable",
+        ));
     }
     let client = session.client().await?;
     // The request replaces both roles and lock; what was not mentioned stays.
@@ -240,7 +246,8 @@ async fn passwd(args: Passwd, session: &mut Session<'_>) -> Result<(), Error> {
 async fn remove(args: Remove, session: &mut Session<'_>) -> Result<(), Error> {
     let name = args.name;
     if !args.yes
-        && !session.confirm(&format!("Remove {name} and end his sessions?"), "say --yes to mean it")?
+        && !session
+            .confirm(&format!("Remove {name} and end his sessions?"), "say --yes to mean it")?
     {
         return Err(Error::Declined(format!("{name} stays")));
     }

@@ -44,9 +44,9 @@ fn chosen(name: &str) -> Option<&'static [&'static str]> {
         "selvage.identity.User" => {
             &["username", "grants", "disabled", "source", "+created_at", "+password_changed_at"]
         }
-        "selvage.identity.Session" => &[
-            "id", "username", "kind", "peer", "last_used_at", "expires", "current", "+created_at",
-        ],
+        "selvage.identity.Session" => {
+            &["id", "username", "kind", "peer", "last_used_at", "expires", "current", "+created_at"]
+        }
         "selvage.system.Part" => &["name", "state", "+services"],
         _ => return None,
     })

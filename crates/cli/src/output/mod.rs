@@ -17,16 +17,16 @@ use crate::{Error, error::printable};
 pub(crate) use columns::Column;
 use table::Table;
 
-/// How to print.
+// How to print. No doc comments: clap would make a paragraph of each choice.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Columns, the most telling ones
+    // The most telling columns.
     Table,
-    /// Columns, all of them
+    // All columns.
     Wide,
-    /// JSON, one line a message
+    // One line a message.
     Json,
-    /// YAML, one document a message
+    // One document a message.
     Yaml,
 }
 
@@ -99,9 +99,8 @@ impl<'a> Printer<'a> {
     pub(crate) fn row(&mut self, message: &DynamicMessage) -> Result<(), Error> {
         let Layout::Table { wide } = self.layout else { return self.message(message) };
         let value = to_value(message, true)?;
-        let table = self
-            .table
-            .get_or_insert_with(|| Table::new(columns::of(&message.descriptor(), wide)));
+        let table =
+            self.table.get_or_insert_with(|| Table::new(columns::of(&message.descriptor(), wide)));
         table.push(&value);
         Ok(())
     }
@@ -135,7 +134,8 @@ impl<'a> Printer<'a> {
     pub(crate) fn record(&mut self, value: &Value) -> Result<(), Error> {
         match (self.layout, value) {
             (Layout::Table { .. }, Value::Object(members)) => {
-                let columns: Vec<Column> = members.keys().map(|key| Column::new(key, key)).collect();
+                let columns: Vec<Column> =
+                    members.keys().map(|key| Column::new(key, key)).collect();
                 self.fields(&columns, value)
             }
             _ => self.value(value),
@@ -169,8 +169,8 @@ impl<'a> Printer<'a> {
             }
         };
         self.printed += 1;
-        // JSON escapes what would steer the terminal, YAML not all of it.
-        writeln!(self.out, "{}", printable(&text)).map_err(Error::Output)?;
+        let text = if self.layout == Layout::Yaml { printable(&text) } else { escaped(&text) };
+        writeln!(self.out, "{text}").map_err(Error::Output)?;
         self.out.flush().map_err(Error::Output)
     }
 }
@@ -193,6 +193,19 @@ pub(crate) fn to_value(message: &DynamicMessage, all_fields: bool) -> Result<Val
 /// Anything of ours as JSON.
 pub(crate) fn value_of(thing: &impl Serialize) -> Result<Value, Error> {
     serde_json::to_value(thing).map_err(unprintable)
+}
+
+/// JSON leaves some characters as they are that steer terminals; they can only
+/// stand in strings, where an escape means the same.
+fn escaped(json: &str) -> String {
+    json.chars().fold(String::with_capacity(json.len()), |mut all, c| {
+        if c.is_control() && c != '\n' {
+            all.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            all.push(c);
+        }
+        all
+    })
 }
 
 fn unprintable(error: impl std::fmt::Display) -> Error {

@@ -64,7 +64,11 @@ impl Table {
 }
 
 /// A single thing, one field a line.
-pub(crate) fn write_fields(out: &mut dyn Write, columns: &[Column], value: &Value) -> io::Result<()> {
+pub(crate) fn write_fields(
+    out: &mut dyn Write,
+    columns: &[Column],
+    value: &Value,
+) -> io::Result<()> {
     let widest = columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0);
     for column in columns {
         let text = cell(column, value);
@@ -83,8 +87,7 @@ fn cell(column: &Column, value: &Value) -> String {
     }
     let text = words(found, column.message.as_deref());
     // One row, one line, and no steering of the terminal.
-    let text: String =
-        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.is_empty() { NOTHING.into() } else { text }
 }
 

@@ -185,11 +185,14 @@ fn colour_is_bold_headers_and_only_when_asked_for() {
 
 #[test]
 fn what_the_server_says_cannot_steer_the_terminal() {
-    let user = User { username: "a\x1b[2J\nb".into(), ..User::default() };
+    let user = User { username: "a\x1b[2J\n\u{9b}2Jb".into(), ..User::default() };
     let list = ListUsersResponse { users: vec![user] };
     let list = dynamic("selvage.identity.ListUsersResponse", &list).unwrap();
+    let json = printed(Format::Json, false, |p| p.message(&list).unwrap());
+    let read: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(read["users"][0]["username"], "a\x1b[2J\n\u{9b}2Jb", "and yet is kept");
     for format in [Format::Table, Format::Wide, Format::Json, Format::Yaml] {
         let text = printed(format, false, |p| p.message(&list).unwrap());
-        assert!(!text.contains('\x1b'), "{format:?}: {text:?}");
+        assert!(!text.contains(['\x1b', '\u{9b}']), "{format:?}: {text:?}");
     }
 }

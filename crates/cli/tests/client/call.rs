@@ -52,7 +52,9 @@ async fn a_stream_of_answers() {
 async fn streams_both_ways_from_stdin() {
     let server = fake::http().await;
     let mut person = person(&server).await;
-    for line in [vec!["call", "NotifyApi/StreamNotice", "-"], vec!["call", "NotifyApi/StreamNotice"]] {
+    for line in
+        [vec!["call", "NotifyApi/StreamNotice", "-"], vec!["call", "NotifyApi/StreamNotice"]]
+    {
         let out = person
             .piping("{\"version\": 1}\n{\"version\": 5, \"wantObjs\": [\"App\"]}")
             .run(&[line, vec!["-o", "json"]].concat())

@@ -53,7 +53,8 @@ async fn completion_and_man_pages_know_the_commands() {
     }
     let dir = person.dir.path().join("man/man1");
     person.run(&["man", &dir.display().to_string()]).await.good();
-    for page in ["selvage.1", "selvage-call.1", "selvage-user-add.1", "selvage-join-token-create.1"] {
+    for page in ["selvage.1", "selvage-call.1", "selvage-user-add.1", "selvage-join-token-create.1"]
+    {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(text.contains(".TH"), "{page}");
     }

@@ -58,8 +58,8 @@ impl Authority {
     }
 
     /// A server's chain, the CA in it, and key.
-    fn server(&self) -> tonic::transport::Identity {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    fn server(&self, name: &str) -> tonic::transport::Identity {
+        let names = vec![name.to_owned()];
         let key = KeyPair::generate().unwrap();
         let leaf = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
         let chain = format!("{}{}", leaf.pem(), self.pem);
@@ -74,6 +74,8 @@ pub(crate) struct World {
     pub(crate) open: bool,
     /// Signs certificates for another key than the one asked for.
     pub(crate) swaps_keys: bool,
+    /// The name in the certificate, if it is another than the address.
+    pub(crate) name: Option<String>,
     pub(crate) authority: Option<Arc<Authority>>,
     pub(crate) users: Mutex<BTreeMap<String, User>>,
     /// Passwords set, by name; empty name for one's own.
@@ -113,7 +115,10 @@ impl Fake {
 
 #[tonic::async_trait]
 impl AuthService for Fake {
-    async fn login(&self, request: Request<LoginRequest>) -> Result<Response<LoginResponse>, Status> {
+    async fn login(
+        &self,
+        request: Request<LoginRequest>,
+    ) -> Result<Response<LoginResponse>, Status> {
         let request = request.into_inner();
         if request.username != "admin" || request.password != PASSWORD {
             return Err(Status::unauthenticated("wrong name or password"));
@@ -122,12 +127,17 @@ impl AuthService for Fake {
         let expires = prost_types::Timestamp { seconds: 4_000_000_000, nanos: 0 };
         Ok(Response::new(LoginResponse {
             token: TOKEN.into(),
-            expires: Some(selvage_api::resources::timestamp::Timestamp { timestamp: Some(expires) }),
+            expires: Some(selvage_api::resources::timestamp::Timestamp {
+                timestamp: Some(expires),
+            }),
             account_id: "admin".into(),
         }))
     }
 
-    async fn logout(&self, request: Request<LogoutRequest>) -> Result<Response<LogoutResponse>, Status> {
+    async fn logout(
+        &self,
+        request: Request<LogoutRequest>,
+    ) -> Result<Response<LogoutResponse>, Status> {
         self.caller(&request)?;
         *self.0.logged_out.lock().unwrap() = true;
         Ok(Response::new(LogoutResponse { success: true }))
@@ -143,11 +153,17 @@ impl AuthService for Fake {
 
 #[tonic::async_trait]
 impl IdentityService for Fake {
-    async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Result<Response<WhoAmIResponse>, Status> {
+    async fn who_am_i(
+        &self,
+        request: Request<WhoAmIRequest>,
+    ) -> Result<Response<WhoAmIResponse>, Status> {
         self.caller(&request).map(Response::new)
     }
 
-    async fn add_user(&self, request: Request<AddUserRequest>) -> Result<Response<AddUserResponse>, Status> {
+    async fn add_user(
+        &self,
+        request: Request<AddUserRequest>,
+    ) -> Result<Response<AddUserResponse>, Status> {
         self.caller(&request)?;
         let AddUserRequest { user, password } = request.into_inner();
         let user = user.unwrap();
@@ -236,7 +252,10 @@ impl IdentityService for Fake {
         }))
     }
 
-    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<CertificateResponse>, Status> {
+    async fn join(
+        &self,
+        request: Request<JoinRequest>,
+    ) -> Result<Response<CertificateResponse>, Status> {
         let JoinRequest { token, csr } = request.into_inner();
         if token != JOIN_TOKEN {
             return Err(Status::unauthenticated("the join token is unknown or used"));
@@ -256,7 +275,10 @@ impl IdentityService for Fake {
         }))
     }
 
-    async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<CertificateResponse>, Status> {
+    async fn renew(
+        &self,
+        _: Request<RenewRequest>,
+    ) -> Result<Response<CertificateResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
 }
@@ -362,7 +384,7 @@ pub(crate) async fn https(mut world: World, authority: &Arc<Authority>) -> Runni
     world.authority = Some(authority.clone());
     let world = Arc::new(world);
     let tls = tonic::transport::ServerTlsConfig::new()
-        .identity(authority.server())
+        .identity(authority.server(world.name.as_deref().unwrap_or("127.0.0.1")))
         .client_ca_root(tonic::transport::Certificate::from_pem(&authority.pem))
         .client_auth_optional(true);
     let server = Server::builder().tls_config(tls).unwrap().add_routes(routes(&world));

@@ -97,14 +97,17 @@ impl Person {
 
     pub(crate) async fn run(&mut self, line: &[&str]) -> Outcome {
         let whole = Whole::try_parse_from([&["selvage"], line].concat()).unwrap();
-        let global = Global { timeout: self.timeout.take().or(whole.global.timeout), ..whole.global };
+        let global =
+            Global { timeout: self.timeout.take().or(whole.global.timeout), ..whole.global };
         let (out, err) = (Shared::default(), Shared::default());
         let config = self.config_file().display().to_string();
         let prompt = self.answers.take().map(|answers| {
             Box::new(Script { answers: answers.into(), err: err.clone() }) as Box<dyn Prompt>
         });
         let mut io = Io {
-            input: Some(Box::new(io::Cursor::new(std::mem::take(&mut self.input))) as Box<dyn Read + Send>),
+            input: Some(
+                Box::new(io::Cursor::new(std::mem::take(&mut self.input))) as Box<dyn Read + Send>
+            ),
             out: Box::new(out.clone()),
             err: Box::new(err.clone()),
             prompt,

@@ -36,7 +36,17 @@ async fn a_machine_gets_its_certificate_and_is_known_by_it() {
 
     let path = |name: &str| out.join(name).display().to_string();
     let (cert, key, ca_file) = (path("machine.crt"), path("machine.key"), path("ca.crt"));
-    let who = ["whoami", "--endpoint", &server.endpoint, "--ca", &ca_file, "--cert", &cert, "--key", &key];
+    let who = [
+        "whoami",
+        "--endpoint",
+        &server.endpoint,
+        "--ca",
+        &ca_file,
+        "--cert",
+        &cert,
+        "--key",
+        &key,
+    ];
     assert!(machine.run(&who).await.good().contains("node/rack3-7"));
 
     let before = fs::read(out.join("machine.key")).unwrap();
@@ -61,7 +71,10 @@ async fn a_machine_does_not_tell_its_token_to_a_stranger() {
     let pinned = [&join[..], &["--ca-sha256", &other.sha256]].concat();
     let (code, told) = machine.run(&pinned).await.bad();
     assert_eq!(code, 6);
-    assert!(told.contains("shows no CA with the fingerprint") && !told.contains(JOIN_TOKEN), "{told}");
+    assert!(
+        told.contains("shows no CA with the fingerprint") && !told.contains(JOIN_TOKEN),
+        "{told}"
+    );
     let (code, told) = machine.run(&join).await.bad();
     assert_eq!(code, 3);
     assert!(told.contains("--ca-sha256"), "{told}");

@@ -13,7 +13,16 @@ async fn login_whoami_and_logout_over_tls() {
     let ca_file = person.file("ca.pem", &ca.pem).display().to_string();
     let password = person.file("password", &format!("{PASSWORD}\n")).display().to_string();
     let outcome = person
-        .run(&["login", &server.endpoint, "--ca", &ca_file, "-u", "admin", "--password-file", &password])
+        .run(&[
+            "login",
+            &server.endpoint,
+            "--ca",
+            &ca_file,
+            "-u",
+            "admin",
+            "--password-file",
+            &password,
+        ])
         .await;
     assert!(outcome.err.contains(&format!("Logged in to {} as admin.", server.endpoint)));
     assert_eq!(outcome.good(), "", "stdout is for data");
@@ -147,8 +156,16 @@ async fn a_password_can_come_through_a_pipe() {
     let ca = Arc::new(Authority::new());
     let server = fake::https(World::default(), &ca).await;
     let mut person = Person::new();
-    let line =
-        ["login", &server.endpoint, "--ca-sha256", &ca.sha256, "-u", "admin", "--password-file", "-"];
+    let line = [
+        "login",
+        &server.endpoint,
+        "--ca-sha256",
+        &ca.sha256,
+        "-u",
+        "admin",
+        "--password-file",
+        "-",
+    ];
     person.piping(PASSWORD).run(&line).await.good();
     let (code, _) = person.piping("").run(&line).await.bad();
     assert_eq!(code, 3);
@@ -201,6 +218,10 @@ async fn a_token_stays_with_the_server_it_is_for() {
 
     person.env.push(("SELVAGE_TOKEN".into(), TOKEN.into()));
     person.run(&line).await.good();
+    // Ending the session of a token brought along leaves the kept one alone.
+    person.run(&[&line[..4], &["logout"]].concat()).await.good();
+    let kept = fs::read_to_string(person.dir.path().join("config/credentials.toml")).unwrap();
+    assert!(kept.contains("[logins.home]"), "{kept}");
     let (code, told) = person.run(&["--endpoint", "http://192.0.2.1:1", "whoami"]).await.bad();
     assert_eq!(code, 3);
     assert!(told.contains("in clear text") && !told.contains(TOKEN), "{told}");

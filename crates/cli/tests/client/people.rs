@@ -25,7 +25,10 @@ async fn people_are_added_listed_changed_and_removed() {
     let outcome = person.run(&["user", "add", "cd", "--generate"]).await;
     assert!(outcome.out.ends_with("\npassword  generated-1\n"), "{}", outcome.out);
     outcome.good();
-    assert_eq!(person.run(&["user", "list", "-o", "yaml"]).await.good().matches("username:").count(), 3);
+    assert_eq!(
+        person.run(&["user", "list", "-o", "yaml"]).await.good().matches("username:").count(),
+        3
+    );
 
     // What is not mentioned stays as it is.
     person.run(&["user", "update", "ada", "--disable"]).await.good();

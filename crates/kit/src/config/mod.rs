@@ -246,7 +246,8 @@ impl Loader {
             Some((key, value)) if !key.trim().is_empty() => {
                 Ok(self.flag("--set", key.trim(), value.trim()))
             }
-            _ => Err(Error::Override { text: text.to_owned() }),
+            // What follows a `=` may be a secret.
+            _ => Err(Error::Override { text: text.split('=').next().unwrap_or("").to_owned() }),
         }
     }
 

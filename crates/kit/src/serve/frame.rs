@@ -8,20 +8,36 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tonic::{Status, body::Body};
 
+use crate::identity::{Identity, Kind};
+
 /// The largest message that is taken, as is gRPC's habit.
 pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 
 const HEADER: usize = 5;
 
-fn too_large(length: usize) -> Status {
+/// The largest message that is taken from somebody unknown: a login, or a
+/// device's question, is small.
+pub(super) const MAX_UNKNOWN: usize = 64 * 1024;
+
+/// The largest message that this caller may send.
+pub(super) fn limit_of(caller: &Identity) -> usize {
+    if caller.kind == Kind::Anonymous { MAX_UNKNOWN } else { MAX_MESSAGE }
+}
+
+fn too_large(length: usize, limit: usize) -> Status {
+    let whose = if limit == MAX_UNKNOWN { " for callers without credentials" } else { "" };
     Status::resource_exhausted(format!(
-        "request message of {length} bytes is over the limit of {MAX_MESSAGE} bytes"
+        "request message of {length} bytes is over the limit of {limit} bytes{whose}"
     ))
 }
 
 /// Reads the one message of a call that does not stream its request.
-pub(super) async fn read_message(body: Body, patience: Duration) -> Result<Bytes, Status> {
-    tokio::time::timeout(patience, read_to_end(body)).await.unwrap_or_else(|_| {
+pub(super) async fn read_message(
+    body: Body,
+    limit: usize,
+    patience: Duration,
+) -> Result<Bytes, Status> {
+    tokio::time::timeout(patience, read_to_end(body, limit)).await.unwrap_or_else(|_| {
         Err(Status::deadline_exceeded(format!(
             "request message did not arrive within {} s",
             patience.as_secs()
@@ -29,34 +45,34 @@ pub(super) async fn read_message(body: Body, patience: Duration) -> Result<Bytes
     })
 }
 
-async fn read_to_end(mut body: Body) -> Result<Bytes, Status> {
+async fn read_to_end(mut body: Body, limit: usize) -> Result<Bytes, Status> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame?;
         let Ok(mut data) = frame.into_data() else { continue };
         whole.put(&mut data);
         if whole.len() >= HEADER {
-            let length = declared_length(&whole)?;
+            let length = declared_length(&whole, limit)?;
             if whole.len() > HEADER + length {
                 return Err(Status::invalid_argument("more than one message in the request"));
             }
         }
     }
-    if whole.len() < HEADER || whole.len() < HEADER + declared_length(&whole)? {
+    if whole.len() < HEADER || whole.len() < HEADER + declared_length(&whole, limit)? {
         return Err(Status::invalid_argument("request message ends too early"));
     }
     whole.advance(HEADER);
     Ok(whole.freeze())
 }
 
-fn declared_length(header: &[u8]) -> Result<usize, Status> {
+fn declared_length(header: &[u8], limit: usize) -> Result<usize, Status> {
     let [compressed, a, b, c, d, ..] = header else { return Ok(0) };
     if *compressed > 1 {
         return Err(Status::invalid_argument("request is not framed as gRPC frames messages"));
     }
     let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
-    if length > MAX_MESSAGE {
-        return Err(too_large(length));
+    if length > limit {
+        return Err(too_large(length, limit));
     }
     if *compressed == 1 {
         return Err(Status::unimplemented(
@@ -102,7 +118,7 @@ impl Limited {
             self.header.extend_from_slice(&data[..step]);
             data = &data[step..];
             if self.header.len() == HEADER {
-                self.payload_left = declared_length(&self.header)?;
+                self.payload_left = declared_length(&self.header, MAX_MESSAGE)?;
                 self.header.clear();
             }
         }
@@ -153,14 +169,14 @@ mod tests {
     }
 
     async fn code(bytes: &[u8]) -> Code {
-        read_message(body(bytes), PATIENCE).await.unwrap_err().code()
+        read_message(body(bytes), MAX_MESSAGE, PATIENCE).await.unwrap_err().code()
     }
 
     #[tokio::test]
     async fn a_message_reads_back_with_what_was_appended() {
         let framed = one_message(b"abc", b"de");
-        assert_eq!(read_message(framed, PATIENCE).await.unwrap(), "abcde");
-        assert_eq!(read_message(one_message(b"", b""), PATIENCE).await.unwrap(), "");
+        assert_eq!(read_message(framed, MAX_MESSAGE, PATIENCE).await.unwrap(), "abcde");
+        assert_eq!(read_message(one_message(b"", b""), MAX_MESSAGE, PATIENCE).await.unwrap(), "");
     }
 
     #[tokio::test]
@@ -174,12 +190,21 @@ mod tests {
         assert_eq!(code(&[0, 0xff, 0xff, 0xff, 0xff]).await, Code::ResourceExhausted);
     }
 
+    #[tokio::test]
+    async fn strangers_may_send_little() {
+        let framed = one_message(&vec![0; MAX_UNKNOWN + 1], &[]);
+        let limit = limit_of(&Identity::anonymous());
+        let refused = read_message(framed, limit, PATIENCE).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("without credentials"), "{refused}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_comes_is_given_up() {
         let silent = http_body_util::StreamBody::new(futures::stream::pending::<
             Result<Frame<Bytes>, Status>,
         >());
-        let refused = read_message(Body::new(silent), PATIENCE).await.unwrap_err();
+        let refused = read_message(Body::new(silent), MAX_MESSAGE, PATIENCE).await.unwrap_err();
         assert_eq!(refused.code(), Code::DeadlineExceeded);
     }
 

@@ -10,15 +10,19 @@ use std::{
 
 use axum::body::Body as PageBody;
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
+    uri::PathAndQuery,
+};
 use hyper::body::Incoming;
-use selvage_transcode::{CONTENT_TYPE_HEADER, Claim, PROTOCOL_HEADER, Transcoder};
+use selvage_transcode::{CONTENT_TYPE_HEADER, Claim, Limits, PROTOCOL_HEADER, Transcoder};
 use tonic::{Status, body::Body};
 use tonic_web::GrpcWebLayer;
 use tower::{Layer, Service, ServiceExt};
 
 use super::{
     census::Activity,
+    frame::{MAX_MESSAGE, MAX_UNKNOWN, limit_of},
     guard::{Guarded, Timely},
     internal_error,
     rpc::Rpc,
@@ -36,7 +40,6 @@ pub(super) const AUTHORITY: &str = "x-selvage-authority";
 #[derive(Clone)]
 pub(super) struct Front {
     rpc: Rpc,
-    transcoder: Transcoder<Rpc>,
     pages: axum::Router,
     origins: Arc<[String]>,
     body_timeout: std::time::Duration,
@@ -45,12 +48,11 @@ pub(super) struct Front {
 impl Front {
     pub(super) fn new(
         rpc: Rpc,
-        transcoder: Transcoder<Rpc>,
         pages: axum::Router,
         origins: Arc<[String]>,
         body_timeout: std::time::Duration,
     ) -> Self {
-        Self { rpc, transcoder, pages, origins, body_timeout }
+        Self { rpc, pages, origins, body_timeout }
     }
 
     /// The door as one connection uses it.
@@ -89,13 +91,27 @@ impl Front {
 
     async fn transcoded_or_page(self, request: Request<PageBody>) -> Response<PageBody> {
         let patience = self.body_timeout;
-        let request = request.map(|body| PageBody::new(Timely::new(body, patience)));
-        if matches!(self.transcoder.claims(&request), Claim::None) {
+        let (head, body) = request.into_parts();
+        let limits = self.limits_for(&head.headers, head.extensions.get()).await;
+        let request = Request::from_parts(head, PageBody::new(Timely::new(body, patience)));
+        let transcoder = Transcoder::new(self.rpc, limits);
+        if matches!(transcoder.claims(&request), Claim::None) {
             let Ok(response) = self.pages.oneshot(request).await;
             return response;
         }
-        let Ok(response) = self.transcoder.oneshot(request).await;
+        let Ok(response) = transcoder.oneshot(request).await;
         response
+    }
+
+    /// A body becomes a message before the call is judged, so strangers may
+    /// send only little here too.
+    async fn limits_for(&self, headers: &HeaderMap, connection: Option<&Connection>) -> Limits {
+        let caller = match connection {
+            Some(connection) => self.rpc.identify(headers, connection).await.ok(),
+            None => None,
+        };
+        let max_request = caller.as_ref().map_or(MAX_UNKNOWN, limit_of);
+        Limits { max_request, max_response_unary: 16 * MAX_MESSAGE }
     }
 
     /// The foreign origin that this request comes from, if we let it in.
@@ -222,6 +238,7 @@ impl Service<Request<Incoming>> for Door {
 }
 
 fn prepare(request: &mut Request<PageBody>, connection: Connection) {
+    without_api_prefix(request.uri_mut());
     let ours: Vec<HeaderName> =
         request.headers().keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
     for name in ours {
@@ -236,6 +253,22 @@ fn prepare(request: &mut Request<PageBody>, connection: Connection) {
         request.headers_mut().insert(AUTHORITY, authority);
     }
     request.extensions_mut().insert(connection);
+}
+
+/// The original dashboard has its methods under `/api`; so have we, too.
+fn without_api_prefix(uri: &mut Uri) {
+    let Some(path) = uri.path_and_query().map(PathAndQuery::as_str) else { return };
+    let Some(inner) = path.strip_prefix("/api").and_then(|inner| inner.parse().ok()) else {
+        return;
+    };
+    let mut parts = uri.clone().into_parts();
+    let inner: PathAndQuery = inner;
+    if selvage_api::method(inner.path()).is_some() {
+        parts.path_and_query = Some(inner);
+        if let Ok(shorter) = Uri::from_parts(parts) {
+            *uri = shorter;
+        }
+    }
 }
 
 fn broken() -> Response<PageBody> {

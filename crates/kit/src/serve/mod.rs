@@ -23,7 +23,6 @@ mod watched;
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
 
 use http::Request;
-use selvage_transcode::Transcoder;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, server::NamedService};
 use tower::Service;
@@ -181,18 +180,8 @@ impl Server {
             self.metrics.clone(),
             self.limits.clone(),
         );
-        let limits = selvage_transcode::Limits {
-            max_request: MAX_MESSAGE,
-            max_response_unary: 16 * MAX_MESSAGE,
-        };
         let pages = pages::router(rpc.clone(), self.metrics.clone()).merge(self.pages);
-        let front = front::Front::new(
-            rpc.clone(),
-            Transcoder::new(rpc, limits),
-            pages,
-            self.origins,
-            self.limits.body_timeout,
-        );
+        let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout);
         let listener = listener::Listener { front, limits: self.limits, metrics: self.metrics };
         listener.run(socket, stop).await;
     }

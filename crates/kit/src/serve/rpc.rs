@@ -235,7 +235,9 @@ impl Shared {
             decide(rule, &caller, &[], &connection.peer)?;
             (Body::new(frame::Limited::new(body)), Bytes::new())
         } else {
-            let message = frame::read_message(body, self.limits.body_timeout).await?;
+            let message =
+                frame::read_message(body, frame::limit_of(&caller), self.limits.body_timeout)
+                    .await?;
             let body = match decide(rule, &caller, &message, &connection.peer)? {
                 Decision::Allow => frame::one_message(&message, &[]),
                 Decision::Narrow(appended) => frame::one_message(&message, &appended),

@@ -13,28 +13,58 @@ use selvage_api::edgeproto::{Flavor, Result as EdgeResult};
 
 use crate::harness::*;
 
+/// Verb, path, content type, body; the status and a part of the text.
+type Wrong = (&'static str, &'static str, &'static str, &'static [u8], u16, &'static str);
+
 #[tokio::test]
 async fn wrong_requests_are_told_what_is_wrong() {
     let create = "/create/flavor";
-    // verb, path, content type, body, status, part of the text
-    let table: &[(&str, &str, &str, &[u8], u16, &str)] = &[
+    let table: &[Wrong] = &[
         ("POST", create, "application/json", b"{", 400, "line 1 column 1"),
         ("POST", create, "application/json", b"{\"key\":\n  7}", 400, "field key"),
-        ("POST", create, "application/json", b"{\"key\":{\"name\":\n 7}}", 400, "field key.name at line 2 column 2"),
+        (
+            "POST",
+            create,
+            "application/json",
+            b"{\"key\":{\"name\":\n 7}}",
+            400,
+            "field key.name at line 2 column 2",
+        ),
         ("POST", create, "application/json", b"[]", 400, "expected an object"),
         ("POST", create, "application/json", b"{} {}", 400, "trailing characters"),
         ("POST", create, "application/json", b"null", 400, "expected an object"),
         ("POST", create, "application/json", b"\xff\xfe", 400, "expected value"),
         ("POST", create, "application/json", b"{\"key\":{\"name\":\"\xff\"}}", 400, "line 1"),
-        ("POST", create, "application/json", b"{\"ram\":-1}", 400, "field ram: expected a 64-bit whole number, not negative"),
+        (
+            "POST",
+            create,
+            "application/json",
+            b"{\"ram\":-1}",
+            400,
+            "field ram: expected a 64-bit whole number, not negative",
+        ),
         ("POST", create, "application/json", b"{\"ram\":1.5}", 400, "a number for field ram"),
         ("POST", create, "application/json", b"{\"ram\":\"many\"}", 400, "field ram"),
         ("POST", create, "application/json", b"{\"ram\":true}", 400, "a number for field ram"),
         ("POST", create, "application/json", b"{\"ram\":1e30}", 400, "field ram"),
         ("POST", create, "application/json", b"{\"fields\":[\"2\",3]}", 400, "field fields[1]"),
         ("POST", create, "application/json", b"{\"fields\":\"2\"}", 400, "a list for field fields"),
-        ("POST", "/create/cloudlet", "application/json", b"{\"ip_support\":\"Sometimes\"}", 400, "IP_SUPPORT_DYNAMIC"),
-        ("POST", "/create/cloudlet", "application/json", b"{\"ip_support\":99999999999}", 400, "field ip_support"),
+        (
+            "POST",
+            "/create/cloudlet",
+            "application/json",
+            b"{\"ip_support\":\"Sometimes\"}",
+            400,
+            "IP_SUPPORT_DYNAMIC",
+        ),
+        (
+            "POST",
+            "/create/cloudlet",
+            "application/json",
+            b"{\"ip_support\":99999999999}",
+            400,
+            "field ip_support",
+        ),
         ("POST", create, "text/plain", b"{}", 415, "application/json"),
         ("POST", create, "application/x-www-form-urlencoded", b"{}", 415, "application/json"),
         ("POST", create, "application/json; charset=utf-16", b"{}", 415, "utf-16"),
@@ -43,11 +73,39 @@ async fn wrong_requests_are_told_what_is_wrong() {
         ("GET", "/nothing/here", "application/json", b"", 404, "/nothing/here"),
         ("GET", "/nothing/%zz", "application/json", b"", 400, "hexadecimal"),
         ("GET", "/nothing/%ff", "application/json", b"", 400, "UTF-8"),
-        ("DELETE", "/selvage/v1/users/%ff", "application/json", b"", 400, "path parameter username: is not valid UTF-8"),
+        (
+            "DELETE",
+            "/selvage/v1/users/%ff",
+            "application/json",
+            b"",
+            400,
+            "path parameter username: is not valid UTF-8",
+        ),
         ("DELETE", "/selvage/v1/users/%2", "application/json", b"", 400, "path parameter username"),
-        ("GET", "/selvage/v1/sessions?username=%ff", "application/json", b"", 400, "query parameter username: is not valid UTF-8"),
-        ("GET", "/selvage/v1/sessions?nobody=1", "application/json", b"", 400, "query parameter nobody"),
-        ("GET", "/selvage/v1/sessions?username=a&username=b", "application/json", b"", 400, "more than once"),
+        (
+            "GET",
+            "/selvage/v1/sessions?username=%ff",
+            "application/json",
+            b"",
+            400,
+            "query parameter username: is not valid UTF-8",
+        ),
+        (
+            "GET",
+            "/selvage/v1/sessions?nobody=1",
+            "application/json",
+            b"",
+            400,
+            "query parameter nobody",
+        ),
+        (
+            "GET",
+            "/selvage/v1/sessions?username=a&username=b",
+            "application/json",
+            b"",
+            400,
+            "more than once",
+        ),
     ];
     for (verb, path, content_type, body, status, text) in table {
         let world = world(Script::ok(&[EdgeResult::default()]));
@@ -92,7 +150,10 @@ async fn bodies_over_the_limit_are_not_read() {
     assert_eq!(world.answer(announced).await.status, 429);
 
     let connect = world.post("/services.auth.AuthService/Login", vec![b' '; 4097]).await;
-    assert_eq!((connect.status, connect.json()["code"].as_str().unwrap()), (429, "resource_exhausted"));
+    assert_eq!(
+        (connect.status, connect.json()["code"].as_str().unwrap()),
+        (429, "resource_exhausted")
+    );
     assert_eq!(world.calls(), 0);
 
     let just_fits = world.post("/create/flavor", vec![b' '; 4096]).await;
@@ -111,7 +172,8 @@ async fn a_body_that_breaks_off_is_no_request() {
 #[tokio::test]
 async fn bad_deadlines_and_encodings_are_refused() {
     let world = world(Script::ok(&[EdgeResult::default()]));
-    for (name, value, status) in [("grpc-timeout", "soon", 400), ("content-encoding", "gzip", 415)] {
+    for (name, value, status) in [("grpc-timeout", "soon", 400), ("content-encoding", "gzip", 415)]
+    {
         let mut request = post("/create/flavor", "application/json", "{}");
         request.headers_mut().insert(name, value.parse().unwrap());
         assert_eq!(world.answer(request).await.status, status);
@@ -137,10 +199,18 @@ fn broken_replies() -> Vec<(Script, u16, &'static str)> {
         (Script::new(vec![cut(7), trailers()]), 500, "within a message"),
         (Script::new(vec![Item::Data(raw_frame(1, b"zz")), trailers()]), 500, "compressed"),
         (Script::new(vec![Item::Data(raw_frame(0, b"\xff\xff")), trailers()]), 500, "decoded"),
-        (Script::new(vec![Item::Data(Bytes::from_static(b"\0\xff\xff\xff\xff"))]), 429, "4096 bytes"),
+        (
+            Script::new(vec![Item::Data(Bytes::from_static(b"\0\xff\xff\xff\xff"))]),
+            429,
+            "4096 bytes",
+        ),
         (Script::new(vec![trailers()]), 500, "without a message"),
         (Script::new(vec![message(), message(), trailers()]), 500, "twice"),
-        (Script::new(vec![Item::Broken(tonic::Status::unavailable("gone away"))]), 503, "gone away"),
+        (
+            Script::new(vec![Item::Broken(tonic::Status::unavailable("gone away"))]),
+            503,
+            "gone away",
+        ),
         (not_grpc, 500, "200 OK"),
         (bad_gateway, 503, "502 Bad Gateway"),
     ]

@@ -66,12 +66,22 @@ async fn unary_trailers_become_headers() {
 #[tokio::test]
 async fn unary_errors_have_connects_names_and_statuses() {
     let expected = [
-        (1, "canceled", 499), (2, "unknown", 500), (3, "invalid_argument", 400),
-        (4, "deadline_exceeded", 504), (5, "not_found", 404), (6, "already_exists", 409),
-        (7, "permission_denied", 403), (8, "resource_exhausted", 429),
-        (9, "failed_precondition", 400), (10, "aborted", 409), (11, "out_of_range", 400),
-        (12, "unimplemented", 501), (13, "internal", 500), (14, "unavailable", 503),
-        (15, "data_loss", 500), (16, "unauthenticated", 401),
+        (1, "canceled", 499),
+        (2, "unknown", 500),
+        (3, "invalid_argument", 400),
+        (4, "deadline_exceeded", 504),
+        (5, "not_found", 404),
+        (6, "already_exists", 409),
+        (7, "permission_denied", 403),
+        (8, "resource_exhausted", 429),
+        (9, "failed_precondition", 400),
+        (10, "aborted", 409),
+        (11, "out_of_range", 400),
+        (12, "unimplemented", 501),
+        (13, "internal", 500),
+        (14, "unavailable", 503),
+        (15, "data_loss", 500),
+        (16, "unauthenticated", 401),
     ];
     for (code, name, status) in expected {
         for content_type in ["application/json", "application/proto"] {
@@ -168,7 +178,9 @@ async fn manners_are_checked_before_the_call() {
     assert_eq!((answer.status, answer.headers["allow"].to_str().unwrap()), (405, "OPTIONS, POST"));
     assert_eq!(world.answer(verb("OPTIONS", LOGIN)).await.status, 204);
 
-    for content_type in ["text/plain", "application/connect+json", "application/x-www-form-urlencoded"] {
+    for content_type in
+        ["text/plain", "application/connect+json", "application/x-www-form-urlencoded"]
+    {
         let answer = world.answer(post(LOGIN, content_type, "{}")).await;
         assert_eq!(answer.status, 415, "{content_type}");
         assert!(answer.headers["accept-post"].to_str().unwrap().contains("application/json"));

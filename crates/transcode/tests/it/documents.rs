@@ -79,8 +79,12 @@ fn comments_of_the_contracts_are_its_descriptions() {
 fn query_parameters_and_security_are_described() {
     let document = document();
     let delete = &document["paths"]["/api/v1/cluster/pool"]["delete"];
-    let names: Vec<_> =
-        delete["parameters"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    let names: Vec<_> = delete["parameters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["clusterName", "node_pool_names"]);
     let schemes = &document["components"]["securitySchemes"];
     assert_eq!(schemes["cookie"]["name"], "__Host-session");
@@ -104,12 +108,16 @@ fn the_page_obeys_its_own_policy() {
         assert!(!html.contains(forbidden), "{forbidden}");
     }
     let script = text("/docs/docs.js").1;
-    for forbidden in ["eval(", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "https://"] {
+    for forbidden in
+        ["eval(", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "https://"]
+    {
         assert!(!script.contains(forbidden), "{forbidden}");
     }
     assert!(!text("/docs/docs.css").1.contains("url(http"));
     assert!(CONTENT_SECURITY_POLICY.starts_with("default-src 'none'"));
-    for needed in ["id=\"filter\"", "id=\"login-form\"", "id=\"methods\"", "/docs/docs.js", "/docs/docs.css"] {
+    for needed in
+        ["id=\"filter\"", "id=\"login-form\"", "id=\"methods\"", "/docs/docs.js", "/docs/docs.css"]
+    {
         assert!(html.contains(needed), "{needed}");
     }
 }

@@ -9,9 +9,7 @@ use crate::harness::*;
 fn path() -> impl Strategy<Value = String> {
     let known: Vec<String> = selvage_api::methods()
         .iter()
-        .flat_map(|m| {
-            m.http.iter().map(|b| b.path.replace(['{', '}'], "")).chain([m.path.clone()])
-        })
+        .flat_map(|m| m.http.iter().map(|b| b.path.replace(['{', '}'], "")).chain([m.path.clone()]))
         .collect();
     prop_oneof![
         prop::sample::select(known.clone()),

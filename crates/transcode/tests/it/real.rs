@@ -28,15 +28,24 @@ struct Flavors;
 impl FlavorApi for Flavors {
     type ShowFlavorStream = Pin<Box<dyn Stream<Item = Result<Flavor, Status>> + Send>>;
 
-    async fn create_flavor(&self, _: tonic::Request<Flavor>) -> Result<Response<EdgeResult>, Status> {
+    async fn create_flavor(
+        &self,
+        _: tonic::Request<Flavor>,
+    ) -> Result<Response<EdgeResult>, Status> {
         Err(Status::unknown("Key already exists"))
     }
 
-    async fn delete_flavor(&self, _: tonic::Request<Flavor>) -> Result<Response<EdgeResult>, Status> {
+    async fn delete_flavor(
+        &self,
+        _: tonic::Request<Flavor>,
+    ) -> Result<Response<EdgeResult>, Status> {
         Ok(Response::new(EdgeResult::default()))
     }
 
-    async fn update_flavor(&self, _: tonic::Request<Flavor>) -> Result<Response<EdgeResult>, Status> {
+    async fn update_flavor(
+        &self,
+        _: tonic::Request<Flavor>,
+    ) -> Result<Response<EdgeResult>, Status> {
         Err(Status::unimplemented("flavors do not change"))
     }
 
@@ -48,7 +57,8 @@ impl FlavorApi for Flavors {
         if name == "none" {
             return Err(Status::not_found("no such flavor"));
         }
-        let flavor = Flavor { key: Some(FlavorKey { name: name.clone() }), ram: 1, ..Default::default() };
+        let flavor =
+            Flavor { key: Some(FlavorKey { name: name.clone() }), ram: 1, ..Default::default() };
         let mut items = vec![Ok(flavor)];
         if name == "late" {
             items.push(Err(Status::aborted("lost the store")));
@@ -78,7 +88,10 @@ impl AuthService for Auth {
         Ok(response)
     }
 
-    async fn logout(&self, _: tonic::Request<LogoutRequest>) -> Result<Response<LogoutResponse>, Status> {
+    async fn logout(
+        &self,
+        _: tonic::Request<LogoutRequest>,
+    ) -> Result<Response<LogoutResponse>, Status> {
         Ok(Response::new(LogoutResponse { success: true }))
     }
 
@@ -91,7 +104,8 @@ impl AuthService for Auth {
 }
 
 async fn answer(request: Request<Body>) -> (u16, http::HeaderMap, Vec<u8>) {
-    let routes = Routes::new(FlavorApiServer::new(Flavors)).add_service(AuthServiceServer::new(Auth));
+    let routes =
+        Routes::new(FlavorApiServer::new(Flavors)).add_service(AuthServiceServer::new(Auth));
     let response = Transcoder::new(routes.prepare(), LIMITS).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes().to_vec();

@@ -41,7 +41,10 @@ async fn edge_show_streams_results_over_several_lines() {
     );
     assert_eq!(answer.text(), expected);
     let seen = world.last();
-    assert_eq!((seen.verb.as_str(), seen.path.as_str()), ("POST", "/edgeproto.FlavorApi/ShowFlavor"));
+    assert_eq!(
+        (seen.verb.as_str(), seen.path.as_str()),
+        ("POST", "/edgeproto.FlavorApi/ShowFlavor")
+    );
     let asked = Flavor::decode(seen.message).unwrap();
     assert_eq!(asked.key.unwrap().name, "x1.small");
 }
@@ -76,8 +79,10 @@ async fn edge_create_reports_progress_and_keeps_200_when_it_fails_late() {
     let steps = ["Creating", "Ready", "Created successfully"].map(progress);
     let answer = world(Script::ok(&steps)).post("/create/appinst", "{}").await;
     assert_eq!(answer.status, 200);
-    let values: Vec<serde_json::Value> =
-        serde_json::Deserializer::from_slice(&answer.body).into_iter().map(Result::unwrap).collect();
+    let values: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&answer.body)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let texts: Vec<_> = values.iter().map(|v| v["result"]["message"].as_str().unwrap()).collect();
     assert_eq!(texts, ["Creating", "Ready", "Created successfully"]);
 
@@ -85,8 +90,10 @@ async fn edge_create_reports_progress_and_keeps_200_when_it_fails_late() {
     let answer = world(late).post("/create/appinst", "{}").await;
     assert_eq!(answer.status, 200);
     assert!(!answer.text().ends_with('\n'), "the error chunk has no newline");
-    let values: Vec<serde_json::Value> =
-        serde_json::Deserializer::from_slice(&answer.body).into_iter().map(Result::unwrap).collect();
+    let values: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&answer.body)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     assert_eq!(values[0]["result"]["message"], "Creating");
     let error = json!({"error": {"grpc_code": 2, "http_code": 500, "message": "no room",
         "http_status": "Internal Server Error", "details": []}});
@@ -95,10 +102,8 @@ async fn edge_create_reports_progress_and_keeps_200_when_it_fails_late() {
 
 #[tokio::test]
 async fn edge_stream_that_fails_at_once_has_the_status_of_its_error() {
-    for script in [
-        Script::error(5, "not here"),
-        Script::error_after::<Flavor>(&[], 5, "not here"),
-    ] {
+    for script in [Script::error(5, "not here"), Script::error_after::<Flavor>(&[], 5, "not here")]
+    {
         let answer = world(script).post("/show/flavor", "{}").await;
         assert_eq!(answer.status, 404);
         let error = json!({"error": {"grpc_code": 5, "http_code": 404, "message": "not here",
@@ -192,7 +197,8 @@ async fn kaas_queries_repeat_keys_and_know_both_spellings() {
 
 #[tokio::test]
 async fn kaas_errors_say_it_twice() {
-    let answer = world(Script::error(5, "gone")).answer(verb("GET", "/api/v1/cluster?name=x")).await;
+    let answer =
+        world(Script::error(5, "gone")).answer(verb("GET", "/api/v1/cluster?name=x")).await;
     assert_eq!(answer.status, 404);
     assert_eq!(answer.text(), r#"{"error":"gone","message":"gone","code":5}"#);
     let world = world(Script::ok(&[kaas::GetClusterReply::default()]));
@@ -219,7 +225,6 @@ async fn selvage_routes_take_path_query_and_body() {
     assert_eq!(answer.text(), r#"{"user":{"username":"ann","disabled":true}}"#);
     let asked = identity::UpdateUserRequest::decode(world.last().message).unwrap();
     assert_eq!((asked.username.as_str(), asked.disabled), ("ann@b", true), "the path wins");
-
 }
 
 #[tokio::test]
@@ -236,8 +241,12 @@ async fn selvage_errors_carry_details_that_nobody_knows() {
     // google.rpc.Status with one detail of a type outside the contracts and
     // one of a type within.
     let flavor = small().encode_to_vec();
-    let details = prost_types::Any { type_url: "type.googleapis.com/edgeproto.Flavor".to_owned(), value: flavor };
-    let unknown = prost_types::Any { type_url: "type.googleapis.com/x.Y".to_owned(), value: vec![1, 2] };
+    let details = prost_types::Any {
+        type_url: "type.googleapis.com/edgeproto.Flavor".to_owned(),
+        value: flavor,
+    };
+    let unknown =
+        prost_types::Any { type_url: "type.googleapis.com/x.Y".to_owned(), value: vec![1, 2] };
     let mut status = Vec::new();
     for any in [&details, &unknown] {
         prost::encoding::message::encode(3, any, &mut status);
@@ -263,8 +272,22 @@ async fn selvage_errors_carry_details_that_nobody_knows() {
 #[tokio::test]
 async fn every_code_has_the_status_of_the_originals() {
     let expected = [
-        (1, 408), (2, 500), (3, 400), (4, 504), (5, 404), (6, 409), (7, 403), (8, 429), (9, 412),
-        (10, 409), (11, 400), (12, 501), (13, 500), (14, 503), (15, 500), (16, 401),
+        (1, 408),
+        (2, 500),
+        (3, 400),
+        (4, 504),
+        (5, 404),
+        (6, 409),
+        (7, 403),
+        (8, 429),
+        (9, 412),
+        (10, 409),
+        (11, 400),
+        (12, 501),
+        (13, 500),
+        (14, 503),
+        (15, 500),
+        (16, 401),
     ];
     for (code, status) in expected {
         let answer = world(Script::error(code, "no")).post("/create/flavor", "{}").await;

@@ -68,7 +68,9 @@ async fn every_method_answers_connect_in_json_and_protobuf() {
 fn claims_tell_protocols_apart() {
     let world = world(Script::ok::<()>(&[]));
     let claim = |request| world.transcoder.claims(&request);
-    for content_type in ["application/grpc", "application/grpc-web+proto", "application/grpc-web-text"] {
+    for content_type in
+        ["application/grpc", "application/grpc-web+proto", "application/grpc-web-text"]
+    {
         assert!(matches!(claim(post("/a.B/C", content_type, "")), Claim::Grpc));
     }
     assert!(matches!(claim(verb("GET", "/services.auth.AuthService/Login")), Claim::Connect));

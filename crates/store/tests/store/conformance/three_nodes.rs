@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use selvage_store::{Error, Event, KeyRange, SharedStore, StoreExt};
+use selvage_store::{Error, Event, KeyRange, SharedStore, Store, StoreExt};
 use tokio::task::JoinHandle;
 
 use super::{keys, leases, transactions, typed, watches};

@@ -1,0 +1,31 @@
+// Names of fields that hold a secret, whatever message they stand in, sorted.
+// Also read by the build script.
+
+/// Fields whose values never appear in a log.
+pub const FIELDS: &[&str] = &[
+    "access_key_id",
+    "answer",
+    "auth_public_key",
+    "auth_token",
+    "cf_key",
+    "csr",
+    "current_password",
+    "data",
+    "docker_reg_pass",
+    "docker_registry_secret",
+    "encryption_key",
+    "generated_password",
+    "group_cookie",
+    "kubeconfig",
+    "new_password",
+    "offer",
+    "open_rc_vars",
+    "passhash",
+    "password",
+    "secret_access_key",
+    "session_cookie",
+    "session_token",
+    "token",
+    "user_data",
+    "verify_loc_token",
+];

@@ -1,0 +1,133 @@
+//! Secrets in messages: which fields hold them, and how such a message is
+//! shown. The generated types that have one print it as `…`.
+
+mod fields;
+
+use std::fmt;
+
+use prost::{Message, Name};
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage, Value};
+
+pub use fields::FIELDS;
+
+/// Whether the field holds a secret. A sub-message of such a name does not:
+/// its own fields are judged one by one.
+pub fn is_secret(field: &FieldDescriptor) -> bool {
+    FIELDS.binary_search(&field.name()).is_ok()
+        && (field.is_map() || !matches!(field.kind(), Kind::Message(_)))
+}
+
+/// Takes the secrets out of a message, at any depth.
+pub fn redact(message: &mut DynamicMessage) {
+    let fields: Vec<_> = message.descriptor().fields().filter(|f| message.has_field(f)).collect();
+    for field in fields {
+        if is_secret(&field) {
+            message.clear_field(&field);
+            continue;
+        }
+        match message.get_field_mut(&field) {
+            Value::Message(inner) => redact(inner),
+            Value::List(items) => items.iter_mut().for_each(redact_value),
+            Value::Map(entries) => entries.values_mut().for_each(redact_value),
+            _ => {}
+        }
+    }
+}
+
+fn redact_value(value: &mut Value) {
+    if let Value::Message(inner) = value {
+        redact(inner);
+    }
+}
+
+/// `Debug` of the generated types that have a secret.
+fn debug<M: Message + Name>(message: &M, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut shown = f.debug_struct(M::NAME);
+    let Ok(dynamic) = crate::object::to_dynamic(message) else {
+        return shown.finish_non_exhaustive();
+    };
+    for (field, value) in dynamic.fields() {
+        if is_secret(&field) {
+            shown.field(field.name(), &format_args!("…"));
+        } else {
+            shown.field(field.name(), &Shown(value));
+        }
+    }
+    shown.finish()
+}
+
+/// A value inside such a message.
+struct Shown<'a>(&'a Value);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Value::Message(inner) => {
+                let mut inner = inner.clone();
+                redact(&mut inner);
+                write!(f, "{inner}")
+            }
+            other => write!(f, "{other}"),
+        }
+    }
+}
+
+include!(concat!(env!("OUT_DIR"), "/debug.rs"));
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{proto as lvmd, services::auth::LoginRequest};
+
+    #[test]
+    fn the_list_is_sorted() {
+        assert!(FIELDS.is_sorted());
+    }
+
+    #[test]
+    fn secrets_do_not_show_at_any_depth() {
+        let login = LoginRequest { username: "ann".into(), password: "canary".into() };
+        assert_eq!(format!("{login:?}"), r#"LoginRequest { username: "ann", password: … }"#);
+        let s3 = lvmd::data_source::S3 {
+            path: "bucket".into(),
+            secret_access_key: "canary".into(),
+            ..Default::default()
+        };
+        let source = lvmd::DataSource {
+            r#type: Some(lvmd::data_source::Type::S3(s3)),
+            ..Default::default()
+        };
+        let request = lvmd::CreateLvRequest { data_source: Some(source), ..Default::default() };
+        let shown = format!("{request:?}");
+        assert!(shown.contains("bucket") && !shown.contains("canary"), "{shown}");
+        let mut dynamic = crate::object::to_dynamic(&request).unwrap();
+        redact(&mut dynamic);
+        assert!(dynamic.to_string().contains("bucket") && !dynamic.to_string().contains("canary"));
+    }
+
+    #[test]
+    fn no_field_that_looks_like_a_secret_is_forgotten() {
+        let mut forgotten = BTreeSet::new();
+        for field in crate::pool().all_messages().flat_map(|m| m.fields().collect::<Vec<_>>()) {
+            let name = field.name().to_ascii_lowercase();
+            let looks_secret = ["pass", "secret", "token", "cookie", "kubeconfig", "csr"]
+                .iter()
+                .any(|word| name.contains(word))
+                || name.ends_with("_key");
+            let text = matches!(field.kind(), Kind::String | Kind::Bytes);
+            if looks_secret && text && !is_secret(&field) {
+                forgotten.insert(field.full_name().to_owned());
+            }
+        }
+        for harmless in HARMLESS {
+            assert!(forgotten.remove(*harmless), "{harmless} is not there any more");
+        }
+        assert!(forgotten.is_empty(), "add to FIELDS or HARMLESS: {forgotten:#?}");
+    }
+
+    /// Fields that look like secrets and are none.
+    const HARMLESS: &[&str] = &["distributed_match_engine.RegisterClientReply.token_server_uri"];
+}

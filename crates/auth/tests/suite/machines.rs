@@ -1,0 +1,148 @@
+//! Join tokens and certificates.
+
+use std::sync::Arc;
+
+use selvage_api::selvage::identity::{
+    CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest,
+    RenewRequest,
+};
+use selvage_auth::Auth;
+use tonic::{Code, Status};
+
+use crate::harness::{
+    HERE, Harness, anonymous, as_machine, as_root, code, csr, memory, options,
+};
+
+fn ask(machine: &str, ttl_seconds: u32) -> CreateJoinTokenRequest {
+    CreateJoinTokenRequest { machine: machine.into(), ttl_seconds }
+}
+
+async fn join_token(h: &Harness, machine: &str, ttl: u32) -> CreateJoinTokenResponse {
+    h.identities().create_join_token(as_root(ask(machine, ttl))).await.unwrap().into_inner()
+}
+
+async fn join(h: &Harness, token: &str, csr: &str) -> Result<CertificateResponse, Status> {
+    let request = JoinRequest { token: token.into(), csr: csr.into() };
+    Ok(h.identities().join(anonymous(HERE, request)).await?.into_inner())
+}
+
+#[tokio::test]
+async fn a_join_token_is_good_for_one_certificate() {
+    let h = Harness::new().await;
+    let made = join_token(&h, "cloudlet/tmus/cloud 1", 0).await;
+    assert_eq!(made.ca_sha256.len(), 64);
+    let hour = "2026-06-01T13:00:00Z".parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(made.expires.unwrap().seconds, hour.as_second());
+    let certificate = join(&h, &made.token, &csr()).await.unwrap();
+    assert_eq!(certificate.machine, "cloudlet/tmus/cloud 1");
+    assert!(certificate.certificate.contains("BEGIN CERTIFICATE"));
+    assert!(certificate.ca.contains("BEGIN CERTIFICATE") && certificate.not_after.is_some());
+
+    let status = join(&h, &made.token, &csr()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    assert!(status.message().contains("used already"), "{}", status.message());
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_signed_leaves_the_token_good() {
+    let h = Harness::new().await;
+    let made = join_token(&h, "node/n1", 60).await;
+    let large = "x".repeat(100_000);
+    for bad in ["", "garbage", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n", &large] {
+        let status = join(&h, &made.token, bad).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().starts_with("csr: "), "{}", status.message());
+    }
+    join(&h, &made.token, &csr()).await.unwrap();
+}
+
+#[tokio::test]
+async fn late_and_made_up_tokens_are_refused() {
+    let h = Harness::new().await;
+    h.add("anna", &[]).await;
+    let made = join_token(&h, "node/n1", 60).await;
+    let session = h.token("anna").await;
+    assert_eq!(code(join(&h, "", &csr()).await), Code::InvalidArgument);
+    for wrong in ["x", "slvj_", &session, &made.token.to_lowercase()] {
+        assert_eq!(code(join(&h, wrong, &csr()).await), Code::Unauthenticated, "{wrong}");
+    }
+    h.advance(60);
+    let status = join(&h, &made.token, &csr()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    assert!(status.message().contains("expired"), "{}", status.message());
+
+    assert_eq!(h.auth.sweep().await.unwrap().join_tokens, 0);
+    h.advance(24 * 60 * 60);
+    assert_eq!(h.auth.sweep().await.unwrap().join_tokens, 1);
+    assert_eq!(code(join(&h, &made.token, &csr()).await), Code::Unauthenticated);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_who_join_with_one_token_one_wins() {
+    let h = Arc::new(Harness::new().await);
+    for round in 0..20 {
+        let token = join_token(&h, &format!("node/n{round}"), 60).await.token;
+        let request = csr();
+        let mut joins = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let (h, token, request) = (Arc::clone(&h), token.clone(), request.clone());
+            joins.spawn(async move { join(&h, &token, &request).await });
+        }
+        let outcomes = joins.join_all().await;
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{round}");
+        for status in outcomes.into_iter().filter_map(Result::err) {
+            assert_eq!(status.code(), Code::Unauthenticated);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_may_let_which_machine_in() {
+    let h = Harness::new().await;
+    h.add("anna", &[("operator", "tmus"), ("viewer", "")]).await;
+    let token = h.token("anna").await;
+    let mut client = h.identities();
+    let own = h.with_token(&token, ask("cloudlet/tmus/c1", 60)).await;
+    client.create_join_token(own).await.unwrap();
+    for machine in ["cloudlet/other/c1", "node/n1", "controller", "dme/d1"] {
+        let request = h.with_token(&token, ask(machine, 60)).await;
+        assert_eq!(code(client.create_join_token(request).await), Code::PermissionDenied);
+    }
+    let by_machine = as_machine("controller", ask("node/n1", 60));
+    assert_eq!(code(client.create_join_token(by_machine).await), Code::PermissionDenied);
+    let by_nobody = anonymous(HERE, ask("node/n1", 60));
+    assert_eq!(code(client.create_join_token(by_nobody).await), Code::Unauthenticated);
+    for (machine, ttl, field) in
+        [("toaster/1", 60, "machine: "), ("node/a\nb", 60, "machine: "), ("node/n1", 604_801, "ttl_seconds: ")]
+    {
+        let status = client.create_join_token(as_root(ask(machine, ttl))).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().starts_with(field), "{}", status.message());
+    }
+}
+
+#[tokio::test]
+async fn a_machine_renews_its_own_certificate_and_nobody_else_does() {
+    let h = Harness::new().await;
+    h.add("anna", &[("admin", "")]).await;
+    let renew = || RenewRequest { csr: csr() };
+    let mut client = h.identities();
+    let reply = client.renew(as_machine("node/n1", renew())).await.unwrap().into_inner();
+    assert_eq!(reply.machine, "node/n1");
+    let bad = RenewRequest { csr: "garbage".into() };
+    assert_eq!(code(client.renew(as_machine("node/n1", bad)).await), Code::InvalidArgument);
+    let token = h.token("anna").await;
+    let by_anna = h.with_token(&token, renew()).await;
+    for request in [by_anna, as_root(renew()), anonymous(HERE, renew())] {
+        assert_eq!(code(client.renew(request).await), Code::PermissionDenied);
+    }
+}
+
+#[tokio::test]
+async fn without_an_authority_there_are_no_certificates() {
+    let h = Harness::new().await;
+    let auth = Auth::open(memory().await, options(&h.clock), None).await.unwrap();
+    let bare = Harness { auth, ..h };
+    let outcome = bare.identities().create_join_token(as_root(ask("node/n1", 0))).await;
+    assert_eq!(code(outcome), Code::FailedPrecondition);
+}

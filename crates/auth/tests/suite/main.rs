@@ -1,0 +1,14 @@
+//! Identity and access as callers see it: through the generated clients and
+//! the HTTP routes, on the embedded store.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod abuse;
+mod harness;
+mod logins;
+mod machines;
+mod oidc;
+mod oidc_real;
+mod own_provider;
+mod secrecy;
+mod sessions;
+mod users;
