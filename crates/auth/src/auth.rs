@@ -1,12 +1,12 @@
 //! The handle that everything hangs on.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use axum::Router;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use selvage_api::{
-    Code,
-    selvage::identity::identity_service_server::IdentityServiceServer,
+    Code, selvage::identity::identity_service_server::IdentityServiceServer,
     services::auth::auth_service_server::AuthServiceServer,
 };
 use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Refused, Role};
@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: Arc<Table<Session>>,
     pub(crate) join_tokens: Arc<Table<JoinToken>>,
     pub(crate) issues: Arc<Table<Issue>>,
+    /// Sessions whose use is being written.
+    pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) oidc: Oidc,
@@ -73,6 +75,7 @@ impl Auth {
             sessions: Table::open(Arc::clone(&store)).await?,
             join_tokens: Table::open(Arc::clone(&store)).await?,
             issues: Table::open(Arc::clone(&store)).await?,
+            touching: Mutex::default(),
             hasher: Hasher::new(options.argon2, options.hashing_concurrency).await?,
             limiter: Arc::new(Limiter::new(options.limits, Arc::clone(&options.clock))),
             oidc: Oidc::new(&options)?,

@@ -34,6 +34,9 @@ impl AuthService for AuthApi {
         let password = Zeroizing::new(std::mem::take(&mut asked.password));
         let username = std::mem::take(&mut asked.username);
         let session = self.0.login(&username, password, caller.peer.as_ref(), carrier).await?;
+        if carrier == Carrier::Cookie {
+            self.replace_cookie_session(&caller).await;
+        }
         login_response(&username, &session, carrier)
     }
 
@@ -76,6 +79,16 @@ impl AuthService for AuthApi {
             token => self.0.is_live_token(token),
         };
         Ok(Response::new(CheckTokenResponse { success }))
+    }
+}
+
+impl AuthApi {
+    /// Ends the session whose cookie the browser is about to lose.
+    async fn replace_cookie_session(&self, caller: &Caller) {
+        let Some(old) = caller.session().and_then(|id| self.0.session_by_id(id)) else { return };
+        if old.value.kind == Carrier::Cookie.name() {
+            self.0.discard_sessions(vec![old]).await;
+        }
     }
 }
 

@@ -25,12 +25,7 @@ impl Caller {
     }
 
     pub(crate) fn of<T>(request: &tonic::Request<T>) -> Self {
-        let connection = request.extensions().get::<Connection>();
-        Self {
-            identity: request.extensions().get().cloned().unwrap_or_else(Identity::anonymous),
-            peer: connection.map(|connection| connection.peer.clone()),
-            machine: connection.and_then(|connection| connection.machine.clone()),
-        }
+        Self::of_extensions(request.extensions())
     }
 
     pub(crate) fn is_administrator(&self) -> bool {

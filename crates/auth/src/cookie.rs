@@ -52,10 +52,7 @@ mod tests {
     #[test]
     fn cookies_carry_every_attribute_that_their_prefix_needs() {
         let text = session("slv_x", Duration::from_secs(60));
-        assert_eq!(
-            text,
-            "__Host-sid=slv_x; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=60"
-        );
+        assert_eq!(text, "__Host-sid=slv_x; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=60");
         assert!(end_session().starts_with("__Host-sid=; ") && end_session().ends_with("Max-Age=0"));
     }
 

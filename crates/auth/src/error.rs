@@ -28,6 +28,9 @@ pub enum Error {
         /// Seconds until the next attempt is looked at.
         retry_after: u64,
     },
+    /// More passwords wait to be checked than can be in good time.
+    #[error("too many logins at this moment: try again in a second")]
+    Busy,
     /// Nobody is logged in.
     #[error("log in first")]
     NotLoggedIn,
@@ -102,7 +105,7 @@ impl Error {
             | Self::JoinTokenUnknown
             | Self::JoinTokenExpired(_)
             | Self::JoinTokenUsed => Code::Unauthenticated,
-            Self::TooManyAttempts { .. } => Code::ResourceExhausted,
+            Self::TooManyAttempts { .. } | Self::Busy => Code::ResourceExhausted,
             Self::Denied(_) => Code::PermissionDenied,
             Self::UserNotFound(_) | Self::SessionNotFound(_) => Code::NotFound,
             Self::UserExists(_) => Code::AlreadyExists,
@@ -128,6 +131,7 @@ impl Error {
         match self {
             Self::WrongPassword => "wrong_credentials",
             Self::TooManyAttempts { .. } => "rate_limited",
+            Self::Busy => "busy",
             Self::PasswordLoginOff(_) => "password_login_off",
             other => other.code().name(),
         }
@@ -141,9 +145,12 @@ impl From<Error> for Status {
             tracing::error!(error = %error, cause, "identity request failed");
         }
         let mut status = Self::new(error.code().grpc(), error.to_string());
-        if let Error::TooManyAttempts { retry_after } = error {
-            status.metadata_mut().insert("retry-after", MetadataValue::from(retry_after));
-        }
+        let retry_after = match error {
+            Error::TooManyAttempts { retry_after } => retry_after,
+            Error::Busy => 1,
+            _ => return status,
+        };
+        status.metadata_mut().insert("retry-after", MetadataValue::from(retry_after));
         status
     }
 }

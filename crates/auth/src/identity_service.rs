@@ -52,7 +52,8 @@ impl IdentityService for IdentityApi {
         let caller = Caller::of(&request);
         let password = Zeroizing::new(take(&mut request.get_mut().password));
         caller.require_administrator("add users")?;
-        let asked = request.into_inner().user.ok_or_else(|| Error::invalid("user", "is missing"))?;
+        let asked =
+            request.into_inner().user.ok_or_else(|| Error::invalid("user", "is missing"))?;
         let grants = names::grants_from_wire("user.grants", &asked.grants)?;
         let (user, generated) =
             self.0.add_user(&asked.username, &grants, asked.disabled, password).await?;

@@ -78,8 +78,7 @@ impl Auth {
         let certified = self.certify(csr, &found.machine)?;
         let (digest, certified_ref) = (digest.as_str(), &certified);
         let issued = transact(&self.inner.store, |tx| async move {
-            let mut token =
-                tx.get::<JoinToken>(digest).await?.ok_or(Error::JoinTokenUnknown)?;
+            let mut token = tx.get::<JoinToken>(digest).await?.ok_or(Error::JoinTokenUnknown)?;
             check_usable(&token, now)?;
             token.used_at = now.as_millisecond();
             tx.put(&token)?;

@@ -49,8 +49,8 @@ pub(crate) fn parse_grant(role: &str, organisation: &str) -> Result<Grant, Strin
         (false, false) => return Err(format!("role {role} holds everywhere: no organisation")),
         _ => {}
     }
-    let sound = organisation.len() <= ORGANISATION_MAX
-        && !organisation.chars().any(char::is_control);
+    let sound =
+        organisation.len() <= ORGANISATION_MAX && !organisation.chars().any(char::is_control);
     if !sound {
         return Err(format!(
             "organisation must have at most {ORGANISATION_MAX} bytes and no control characters"

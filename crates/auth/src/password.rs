@@ -18,12 +18,18 @@ use crate::{
 /// More than this no password of ours has; the rest is not worth hashing.
 const LONGEST: usize = 1024;
 
+/// How many may wait for each that is being hashed. Who comes then is told
+/// at once, rather than by his deadline.
+const QUEUE: usize = 64;
+
 /// Hashes passwords and compares them with hashes.
 #[derive(Clone)]
 pub(crate) struct Hasher {
     argon2: Argon2<'static>,
     params: Params,
     permits: Arc<Semaphore>,
+    /// Those who hash and those who wait for it.
+    places: Arc<Semaphore>,
     /// Stands in for the hash of a user who has none, so that his login
     /// takes as long as anybody's.
     dummy: Arc<str>,
@@ -37,6 +43,7 @@ impl Hasher {
             argon2: Argon2::new(Algorithm::Argon2id, Version::V0x13, params.clone()),
             params,
             permits: Arc::new(Semaphore::new(concurrency.max(1))),
+            places: Arc::new(Semaphore::new(concurrency.max(1) * QUEUE)),
             dummy: "".into(),
         };
         hasher.dummy = hasher.hash(secrets::random_text()).await?.into();
@@ -96,6 +103,7 @@ impl Hasher {
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let stopped = |error: String| Error::Hashing(error);
+        let _place = self.places.try_acquire().map_err(|_| Error::Busy)?;
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
@@ -153,6 +161,15 @@ mod tests {
         assert!(!old.is_outdated(&hash));
         assert!(new.is_outdated(&hash));
         assert!(new.verify(text("correct horse"), Some(hash)).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn who_finds_the_queue_full_is_told_at_once() {
+        let hasher = Hasher::new(cheap(1), 1).await.unwrap();
+        let busy = Arc::clone(&hasher.places).acquire_many_owned(QUEUE as u32).await.unwrap();
+        assert!(matches!(hasher.hash(text("correct horse")).await, Err(Error::Busy)));
+        drop(busy);
+        assert!(hasher.hash(text("correct horse")).await.is_ok());
     }
 
     #[tokio::test]

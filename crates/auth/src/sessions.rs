@@ -1,8 +1,9 @@
 //! Sessions: opening, recognising, listing and ending them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use selvage_api::selvage::identity as wire;
 use selvage_kit::identity::{Identity, Kind, Peer};
 use selvage_store::{Record, Stored, Table, Transaction, transact};
@@ -18,6 +19,8 @@ use crate::{
 
 /// How much of the idle time may pass before a use is written down.
 const TOUCH_FRACTION: u32 = 20;
+/// How long a call waits for that at most.
+const TOUCH_PATIENCE: Duration = Duration::from_secs(1);
 /// Deletes in one transaction, well below what the store takes.
 const BATCH: usize = 50;
 /// Sessions younger than this are not swept: our views of sessions and of
@@ -32,13 +35,15 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bearer => "bearer",
             Self::Cookie => "cookie",
         }
     }
 }
+
+pub(crate) type StoredSession = Arc<Stored<Session>>;
 
 /// A session that is about to be opened.
 pub(crate) struct NewSession {
@@ -90,7 +95,7 @@ impl Auth {
     }
 
     /// The live session of a token, and its user.
-    fn find_session(&self, token: &str) -> Option<(Arc<Stored<Session>>, Arc<Stored<User>>)> {
+    fn find_session(&self, token: &str) -> Option<(StoredSession, Arc<Stored<User>>)> {
         let session = self.inner.sessions.get(&secrets::session_digest(token)?)?;
         let user = self.live(&session.value)?;
         Some((session, user))
@@ -134,6 +139,8 @@ impl Auth {
         if since(now, from_millis(session.value.last_used_at)) < step {
             return;
         }
+        // Of many calls at once one writes; the others go on.
+        let Some(_touching) = Touching::begin(&self.inner.touching, &session.key) else { return };
         let now = now.as_millisecond();
         // Fails when the session has been deleted meanwhile, rather than
         // bringing it back.
@@ -141,25 +148,28 @@ impl Auth {
             record.last_used_at = record.last_used_at.max(now);
             Ok::<(), selvage_store::Error>(())
         });
-        if let Err(error) = written.await {
-            tracing::warn!(%error, session = %session.value.id, "use of a session not written");
+        let id = &session.value.id;
+        match tokio::time::timeout(TOUCH_PATIENCE, written).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, session = id, "use of a session not written"),
+            Err(_) => tracing::warn!(session = id, "use of a session not written in time"),
         }
     }
 
     /// Ends the session of a token; whether there was one.
-    pub(crate) async fn end_token(&self, token: &str) -> Result<Option<Arc<Stored<Session>>>> {
+    pub(crate) async fn end_token(&self, token: &str) -> Result<Option<StoredSession>> {
         let Some(digest) = secrets::session_digest(token) else { return Ok(None) };
         let Some(session) = self.inner.sessions.get(&digest) else { return Ok(None) };
         self.delete_sessions(vec![digest]).await?;
         Ok(Some(session))
     }
 
-    pub(crate) fn session_by_id(&self, id: &str) -> Option<Arc<Stored<Session>>> {
+    pub(crate) fn session_by_id(&self, id: &str) -> Option<StoredSession> {
         self.inner.sessions.by_index("id", id).pop()
     }
 
     /// The sessions of a user, or of all, that have not ended.
-    pub(crate) fn live_sessions(&self, username: Option<&str>) -> Vec<Arc<Stored<Session>>> {
+    pub(crate) fn live_sessions(&self, username: Option<&str>) -> Vec<StoredSession> {
         let all = match username {
             Some(name) => self.inner.sessions.by_index("user", name),
             None => self.inner.sessions.list(),
@@ -175,7 +185,7 @@ impl Auth {
 
     /// Removes sessions that a change of their user has ended already. Should
     /// it fail, housekeeping does it.
-    pub(crate) async fn discard_sessions(&self, ended: Vec<Arc<Stored<Session>>>) {
+    pub(crate) async fn discard_sessions(&self, ended: Vec<StoredSession>) {
         let keys = ended.iter().map(|session| session.key.clone()).collect();
         if let Err(error) = self.delete_sessions(keys).await {
             tracing::warn!(%error, "ended sessions not removed yet");
@@ -217,6 +227,24 @@ impl Auth {
         let count = ended.len();
         self.delete_sessions(ended).await?;
         Ok(count)
+    }
+}
+
+/// Marks a session whose use is being written.
+struct Touching<'a> {
+    all: &'a Mutex<HashSet<String>>,
+    key: &'a str,
+}
+
+impl<'a> Touching<'a> {
+    fn begin(all: &'a Mutex<HashSet<String>>, key: &'a str) -> Option<Self> {
+        all.lock().insert(key.to_owned()).then_some(Self { all, key })
+    }
+}
+
+impl Drop for Touching<'_> {
+    fn drop(&mut self) {
+        self.all.lock().remove(self.key);
     }
 }
 

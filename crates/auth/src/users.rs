@@ -1,9 +1,7 @@
 //! Users: making, changing and removing them.
 
-use std::sync::Arc;
-
 use selvage_kit::identity::Grant;
-use selvage_store::{Stored, Transaction, transact};
+use selvage_store::{Transaction, transact};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -156,8 +154,7 @@ impl Auth {
         if current.is_empty() {
             return Err(Error::invalid("current_password", "needed to change one's own password"));
         }
-        let attempt =
-            self.inner.limiter.begin(Some(&user.username), caller.peer.as_ref()).await?;
+        let attempt = self.inner.limiter.begin(Some(&user.username), caller.peer.as_ref()).await?;
         if self.inner.hasher.verify(current, Some(user.password_hash.clone())).await? {
             attempt.forgive();
             return Ok(());
@@ -177,7 +174,7 @@ impl Auth {
             .into_iter()
             .partition(|session| keep == Some(session.value.id.as_str()));
         let now = self.now().as_millisecond();
-        let kept: Option<&Arc<Stored<Session>>> = kept.first();
+        let kept = kept.first();
         let changed = transact(&self.inner.store, |tx| async move {
             let mut user = existing_user(&tx, &checked.username).await?;
             if user.password_hash != checked.password_hash {

@@ -38,10 +38,8 @@ pub(crate) async fn json<T: DeserializeOwned>(
     what: &str,
     request: RequestBuilder,
 ) -> Result<T, Refusal> {
-    let failed =
-        |detail: String| Refusal::new(Reason::ProviderFailed, format!("{what}: {detail}"));
-    let mut response =
-        request.send().await.map_err(|error| failed(chain(&error.without_url())))?;
+    let failed = |detail: String| Refusal::new(Reason::ProviderFailed, format!("{what}: {detail}"));
+    let mut response = request.send().await.map_err(|error| failed(chain(&error.without_url())))?;
     let status = response.status();
     let mut body = Vec::new();
     while let Some(chunk) =

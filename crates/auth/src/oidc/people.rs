@@ -118,9 +118,7 @@ mod tests {
         let mut strict = settings();
         strict.allowed_users = vec!["anna".into()];
         strict.allowed_groups = vec!["tmus-ops".into()];
-        let claims = |name: &str, group: &str| {
-            json!({"sub": "1", "preferred_username": name, "groups": [group]})
-        };
+        let claims = |name: &str, group: &str| json!({"sub": "1", "preferred_username": name, "groups": [group]});
         assert!(person(&strict, claims("anna", "root")).is_ok());
         assert!(person(&strict, claims("bert", "tmus-ops")).is_ok());
         assert!(person(&strict, claims("bert", "root")).is_err());
@@ -134,9 +132,7 @@ mod tests {
         }
         let mut by_mail = settings();
         by_mail.username_claim = "email".into();
-        let claims = |verified: bool| {
-            json!({"sub": "1", "email": "a@b.c", "email_verified": verified, "groups": "root"})
-        };
+        let claims = |verified: bool| json!({"sub": "1", "email": "a@b.c", "email_verified": verified, "groups": "root"});
         assert!(person(&by_mail, claims(true)).is_ok());
         assert!(person(&by_mail, claims(false)).is_err());
     }

@@ -120,11 +120,7 @@ impl Provider {
     }
 
     /// Trades the code for an ID token and checks it.
-    pub(crate) async fn claims(
-        &self,
-        code: &str,
-        login: &PendingLogin,
-    ) -> Result<Claims, Refusal> {
+    pub(crate) async fn claims(&self, code: &str, login: &PendingLogin) -> Result<Claims, Refusal> {
         let metadata = self.metadata().await?;
         let tokens = self.exchange(&metadata, code, login).await?;
         let expected = Expected {

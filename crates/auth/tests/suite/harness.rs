@@ -3,13 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rcgen::{
-    CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair,
-};
+use rcgen::{CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair};
 use selvage_api::{
     selvage::identity::{
-        AddUserRequest, Grant as WireGrant, User,
-        identity_service_client::IdentityServiceClient,
+        AddUserRequest, Grant as WireGrant, User, identity_service_client::IdentityServiceClient,
         identity_service_server::IdentityServiceServer,
     },
     services::auth::{
@@ -136,12 +133,7 @@ pub(crate) fn wire_grants(grants: &[(&str, &str)]) -> Vec<WireGrant> {
     grants.iter().map(grant).collect()
 }
 
-fn request<T>(
-    from: &str,
-    identity: Identity,
-    machine: Option<Machine>,
-    message: T,
-) -> Request<T> {
+fn request<T>(from: &str, identity: Identity, machine: Option<Machine>, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let peer = Peer::Ip(from.parse().unwrap());
     request.extensions_mut().insert(identity);

@@ -39,8 +39,7 @@ async fn whoever_does_not_get_in_is_told_the_same() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;
     h.add("bert", &[]).await;
-    let disable =
-        UpdateUserRequest { username: "bert".into(), grants: vec![], disabled: true };
+    let disable = UpdateUserRequest { username: "bert".into(), grants: vec![], disabled: true };
     h.identities().update_user(as_root(disable)).await.unwrap();
     let long = "x".repeat(100_000);
     let cases = [
@@ -77,8 +76,7 @@ async fn a_browser_gets_a_cookie_and_no_token() {
     let reply = h.logins().login(request).await.unwrap();
     assert_eq!(reply.get_ref().token, "");
     let cookie = reply.metadata().get("set-cookie").unwrap().to_str().unwrap();
-    let (token, attributes) =
-        cookie.strip_prefix("__Host-sid=").unwrap().split_once("; ").unwrap();
+    let (token, attributes) = cookie.strip_prefix("__Host-sid=").unwrap().split_once("; ").unwrap();
     assert_eq!(attributes, "Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=43200");
     assert!(h.is_valid(token).await);
 
@@ -87,6 +85,14 @@ async fn a_browser_gets_a_cookie_and_no_token() {
     let reply = h.logins().check_token(h.with_token(token, ask.clone()).await).await.unwrap();
     assert!(reply.into_inner().success);
     assert!(!h.logins().check_token(anonymous(HERE, ask)).await.unwrap().into_inner().success);
+
+    // Logging in anew replaces the session whose cookie is replaced.
+    let mut request = h.with_token(token, login.clone()).await;
+    request.metadata_mut().insert("x-session", "cookie".parse().unwrap());
+    let reply = h.logins().login(request).await.unwrap();
+    assert!(!h.is_valid(token).await);
+    let cookie = reply.metadata().get("set-cookie").unwrap().to_str().unwrap();
+    let token = cookie.strip_prefix("__Host-sid=").unwrap().split_once("; ").unwrap().0;
 
     let mut logout = h.with_token(token, LogoutRequest {}).await;
     let sent = format!("__Host-sid={token}");
@@ -163,6 +169,27 @@ async fn logins_and_logouts_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn another_server_on_the_same_store_follows() {
+    let clock = ManualClock::new("2026-06-01T12:00:00Z".parse().unwrap());
+    let store = memory().await;
+    let here = Harness::on(Arc::clone(&store), clock.clone(), |_| {}).await;
+    let there = Harness::on(store, clock, |_| {}).await;
+    let until = async |token: &str, wanted: bool| {
+        let seen = async {
+            while there.is_valid(token).await != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap();
+    };
+    here.add("anna", &[]).await;
+    let token = here.token("anna").await;
+    until(&token, true).await;
+    here.logins().logout(here.with_token(&token, LogoutRequest {}).await).await.unwrap();
+    until(&token, false).await;
+}
+
+#[tokio::test]
 async fn a_login_brings_an_old_hash_up_to_date() {
     let clock = ManualClock::new("2026-06-01T12:00:00Z".parse().unwrap());
     let store = memory().await;
@@ -202,11 +229,14 @@ async fn settings_that_cannot_work_are_refused() {
     let cases: [(&str, Options); 3] = [
         ("password_login: ", Options { password_login: false, ..options(&clock) }),
         ("public_url: ", Options { oidc: vec![provider.clone()], ..options(&clock) }),
-        ("oidc.corp: ", Options {
-            oidc: vec![provider.clone(), provider],
-            public_url: Some("https://edge.example".parse().unwrap()),
-            ..options(&clock)
-        }),
+        (
+            "oidc.corp: ",
+            Options {
+                oidc: vec![provider.clone(), provider],
+                public_url: Some("https://edge.example".parse().unwrap()),
+                ..options(&clock)
+            },
+        ),
     ];
     for (key, options) in cases {
         let error = Auth::open(memory().await, options, None).await.err().unwrap();

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use selvage_api::selvage::identity::{
-    CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest,
-    RenewRequest,
+    CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest, RenewRequest,
 };
 use selvage_auth::Auth;
 use tonic::{Code, Status};
 
-use crate::harness::{
-    HERE, Harness, anonymous, as_machine, as_root, code, csr, memory, options,
-};
+use crate::harness::{HERE, Harness, anonymous, as_machine, as_root, code, csr, memory, options};
 
 fn ask(machine: &str, ttl_seconds: u32) -> CreateJoinTokenRequest {
     CreateJoinTokenRequest { machine: machine.into(), ttl_seconds }
@@ -112,9 +109,11 @@ async fn who_may_let_which_machine_in() {
     assert_eq!(code(client.create_join_token(by_machine).await), Code::PermissionDenied);
     let by_nobody = anonymous(HERE, ask("node/n1", 60));
     assert_eq!(code(client.create_join_token(by_nobody).await), Code::Unauthenticated);
-    for (machine, ttl, field) in
-        [("toaster/1", 60, "machine: "), ("node/a\nb", 60, "machine: "), ("node/n1", 604_801, "ttl_seconds: ")]
-    {
+    for (machine, ttl, field) in [
+        ("toaster/1", 60, "machine: "),
+        ("node/a\nb", 60, "machine: "),
+        ("node/n1", 604_801, "ttl_seconds: "),
+    ] {
         let status = client.create_join_token(as_root(ask(machine, ttl))).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().starts_with(field), "{}", status.message());

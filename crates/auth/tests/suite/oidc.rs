@@ -55,10 +55,13 @@ impl Browser {
     }
 
     /// Comes back from the provider; gives the session's token or the reason.
-    pub(crate) async fn finish(&self, path: &str, query: &[(&str, &str)]) -> Result<String, String> {
-        let query = url::form_urlencoded::Serializer::new(String::new())
-            .extend_pairs(query)
-            .finish();
+    pub(crate) async fn finish(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<String, String> {
+        let query =
+            url::form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         let reply = self.send("GET", &format!("{path}?{query}")).await;
         assert_eq!(reply.status(), StatusCode::SEE_OTHER);
         assert_eq!(reply.headers()["cache-control"], "no-store");
@@ -213,7 +216,10 @@ async fn odd_callbacks_are_refused_with_fixed_words() {
     }
     let unknown = browser.finish("/auth/oidc/nobody/callback", &[("state", "x")]).await;
     assert_eq!(unknown.unwrap_err(), "invalid_provider");
-    assert_eq!(browser.finish("/auth/oidc/nobody/login", &[]).await.unwrap_err(), "invalid_provider");
+    assert_eq!(
+        browser.finish("/auth/oidc/nobody/login", &[]).await.unwrap_err(),
+        "invalid_provider"
+    );
 
     for (error, reason) in [("access_denied", "denied"), ("<script>\n", "provider_failed")] {
         let mut browser = Browser::new(&h);

@@ -228,7 +228,9 @@ async fn token(
         Twist::Huge => Ok(Json(json!({"id_token": "x".repeat(2 << 20)}))),
         _ => {
             let id_token = provider.id_token(&grant.nonce);
-            Ok(Json(json!({"id_token": id_token, "access_token": "access", "token_type": "Bearer"})))
+            Ok(Json(
+                json!({"id_token": id_token, "access_token": "access", "token_type": "Bearer"}),
+            ))
         }
     }
 }

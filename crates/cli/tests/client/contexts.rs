@@ -47,9 +47,18 @@ async fn explain_lists_and_tells() {
 #[tokio::test]
 async fn completion_and_man_pages_know_the_commands() {
     let mut person = Person::new();
+    let server = fake::http().await;
+    person.run(&["--context", "my-own-lab", "login", &server.endpoint]).await.good();
     for shell in ["bash", "zsh", "fish"] {
         let script = person.run(&["completion", shell]).await.good();
-        assert!(script.contains("join-token"), "{shell}");
+        let mut words = vec!["join-token", "my-own-lab"];
+        // clap's generator for fish completes options only.
+        if shell != "fish" {
+            words.extend(["edgeproto.AppApi/CreateApp", "DATA_LOSS"]);
+        }
+        for word in words {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
     }
     let dir = person.dir.path().join("man/man1");
     person.run(&["man", &dir.display().to_string()]).await.good();

@@ -18,6 +18,9 @@ pub(super) fn storage(error: impl Into<redb::Error>) -> Error {
         redb::Error::PreviousIo => {
             Error::Failed { reason: "an earlier read or write on the data file failed".to_owned() }
         }
+        redb::Error::DatabaseAlreadyOpen => {
+            Error::Locked { path: FILE.into(), holder: "another program".to_owned() }
+        }
         redb::Error::DatabaseClosed => Error::Closed,
         redb::Error::UpgradeRequired(found) => Error::corrupt(
             FILE,

@@ -1,7 +1,7 @@
 //! Opening a data file: who else has it, which format it has, what it holds.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -31,16 +31,9 @@ pub(super) struct LockFile {
 
 /// Takes the file beside the data file that says who has it open.
 pub(super) fn lock(path: &Path) -> Result<LockFile> {
-    let lock_path = beside(path);
-    let io = |error| Error::io(format!("opening {}", lock_path.display()), error);
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&lock_path)
-        .map_err(io)?;
+    let lock_path = beside(path, ".lock");
+    let io = |error| Error::io(format!("locking {}", lock_path.display()), error);
+    let mut file = read_write(&lock_path, false)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -56,9 +49,9 @@ pub(super) fn lock(path: &Path) -> Result<LockFile> {
     Ok(LockFile { _file: file })
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(suffix);
     name.into()
 }
 
@@ -79,27 +72,46 @@ pub(super) fn builder(cache_bytes: usize) -> Builder {
     builder
 }
 
-/// Opens or makes the file itself.
+/// Opens the file, making it first if there is none or nothing in it.
 pub(super) fn database(path: &Path, builder: &Builder) -> Result<Database> {
-    let io = |error| Error::io(format!("opening {}", path.display()), error);
-    let file = OpenOptions::new()
+    let length = match path.metadata() {
+        Ok(data) => data.len(),
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(Error::io(format!("opening {}", path.display()), error)),
+    };
+    if length == 0 {
+        create_file(path, builder)?;
+    }
+    let file = read_write(path, false)?;
+    contain(|| builder.create_file(file).map_err(storage)).map_err(|error| name_file(error, path))
+}
+
+/// Makes a file under another name and renames it when it is complete, so
+/// that a crash leaves either no file or one that can be opened.
+fn create_file(path: &Path, builder: &Builder) -> Result<()> {
+    let io = |error| Error::io(format!("creating {}", path.display()), error);
+    let unfinished = beside(path, ".new");
+    let file = read_write(&unfinished, true)?;
+    let made = contain(|| {
+        let database = builder.create_file(file).map_err(storage)?;
+        prepare(&database)
+    });
+    made.map_err(|error| name_file(error, &unfinished))?;
+    fs::rename(&unfinished, path).map_err(io)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+/// Opens a file that only its owner may read.
+fn read_write(path: &Path, empty: bool) -> Result<File> {
+    OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
-        .truncate(false)
+        .truncate(empty)
         .mode(0o600)
         .open(path)
-        .map_err(io)?;
-    let fresh = file.metadata().map_err(io)?.len() == 0;
-    let database = contain(|| builder.create_file(file).map_err(storage))
-        .map_err(|error| name_file(error, path))?;
-    if fresh {
-        // The name must be on disk as well as the content.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(io)?;
-        folder.sync_all().map_err(io)?;
-    }
-    Ok(database)
+        .map_err(|error| Error::io(format!("opening {}", path.display()), error))
 }
 
 /// Puts the path where so far only "data file" stands.
@@ -113,6 +125,7 @@ pub(super) fn name_file(error: Error, path: &Path) -> Error {
         Error::Io { source, .. } => {
             Error::io(format!("input or output on data file {file} failed"), source)
         }
+        Error::Locked { holder, .. } => Error::Locked { path: path.to_owned(), holder },
         other => other,
     }
 }

@@ -2,6 +2,8 @@
 
 mod keys;
 mod leases;
+mod secured;
+mod three_nodes;
 mod transactions;
 mod typed;
 mod watches;
@@ -126,5 +128,3 @@ async fn wrong_options_are_refused() {
     let error = Etcd::connect(options).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
 }
-
-mod three_nodes;

@@ -7,6 +7,7 @@ use selvage_store::embedded::{Embedded, Options};
 use selvage_store::table::{Change, Migration, migrate_all};
 use selvage_store::{Error, KeyRange, Record, SharedStore, StoreExt, Table, transact};
 
+use crate::support::gate::Gate;
 use crate::support::records::{App, AppV1, AppV3, Total};
 use crate::support::within;
 
@@ -114,29 +115,27 @@ async fn an_update_keeps_the_lease() {
 
 #[tokio::test]
 async fn a_view_that_fell_behind_lists_again() {
-    let options = Options { ring_revisions: 4, ..Options::default() };
-    let store: SharedStore = Embedded::in_memory(options).await.unwrap();
+    let gate = Gate::new(store().await);
+    let store: SharedStore = gate.clone();
     let table = Table::<App>::open(store.clone()).await.unwrap();
     table.create(App::new("stays", "x")).await.unwrap();
     table.create(App::new("changes", "x")).await.unwrap();
     table.create(App::new("goes", "x")).await.unwrap();
     let stays = table.get("stays").unwrap();
     let mut changes = table.subscribe();
-    // On this runtime the view runs only when we wait. Each write waits for
-    // the writer, so use writes that are in one transaction with a compaction
-    // right behind: by the time the view looks, history is gone.
-    let writes = async {
-        let put = transact(&store, |tx| async move {
-            tx.put(&App::new("changes", "y"))?;
-            tx.put(&App::new("comes", "y"))?;
-            tx.delete::<App>("goes").await
-        });
-        put.await.unwrap();
-        let now = store.put("elsewhere", "x").await.unwrap();
-        store.compact(now).await.unwrap();
-        now
-    };
-    let now = writes.await;
+
+    gate.set_open(false);
+    transact(&store, |tx| async move {
+        tx.put(&App::new("changes", "y"))?;
+        tx.put(&App::new("comes", "y"))?;
+        tx.delete::<App>("goes").await
+    })
+    .await
+    .unwrap();
+    let now = store.put("elsewhere", "x").await.unwrap();
+    store.compact(now).await.unwrap();
+    assert_eq!(names(&table.list()), ["changes", "goes", "stays"]);
+    gate.set_open(true);
     within(20, "the view", table.wait_for(now)).await.unwrap();
     assert_eq!(names(&table.list()), ["changes", "comes", "stays"]);
     assert_eq!(names(&table.by_index("owner", "y")), ["changes", "comes"]);

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use selvage_store::{Error, Event, KeyRange, SharedStore, Store, StoreExt};
 use tokio::task::JoinHandle;
@@ -14,58 +15,78 @@ use crate::support::{next, within};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_with_three_nodes() {
     let Some(mut cluster) = Cluster::start(3).await else { return };
-    let stop = Arc::new(AtomicBool::new(false));
-    let load = Load::start(&cluster, &stop).await;
 
+    let load = Load::start(&cluster, "killed/").await;
     cluster.kill(0);
-    settled(&cluster).await;
+    load.check().await;
     keys::run(&cluster).await;
     transactions::run(&cluster).await;
     cluster.restart(0).await;
 
+    let load = Load::start(&cluster, "frozen/").await;
     cluster.freeze(1);
-    settled(&cluster).await;
+    load.check().await;
     watches::run(&cluster).await;
     leases::run(&cluster).await;
     cluster.resume(1);
 
+    let load = Load::start(&cluster, "killed-again/").await;
     cluster.kill(2);
-    settled(&cluster).await;
-    typed::run(&cluster).await;
-
-    stop.store(true, Ordering::Relaxed);
     load.check().await;
+    typed::run(&cluster).await;
 }
 
-/// Waits until the cluster takes writes again after a member was lost.
-async fn settled(cluster: &Cluster) {
-    within(60, "the cluster", async {
-        let store = cluster.store().await;
-        while store.put("settled", "yes").await.is_err() {}
-    })
-    .await;
-}
+/// Writes that a writer makes before a fault, and again after it.
+const ENOUGH: usize = 20;
+const WRITERS: u32 = 3;
 
-/// Writers and a watch that go on through all of it.
+/// Writers and a watch that go on while a member is lost.
 struct Load {
     store: SharedStore,
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
     writers: Vec<JoinHandle<BTreeSet<String>>>,
     watcher: JoinHandle<BTreeSet<String>>,
 }
 
 impl Load {
-    async fn start(cluster: &Cluster, stop: &Arc<AtomicBool>) -> Self {
-        let store: SharedStore = cluster.store_in("load/").await;
-        let start = store.revision().await.unwrap();
-        let watcher = tokio::spawn(follow(store.clone(), start + 1));
-        let write = |writer| tokio::spawn(write(store.clone(), writer, Arc::clone(stop)));
-        let writers = (0..3).map(write).collect();
-        Self { store, writers, watcher }
+    /// Returns when the load is under way.
+    async fn start(cluster: &Cluster, namespace: &str) -> Self {
+        let store: SharedStore = cluster.store_in(namespace).await;
+        let start = within(60, "the cluster", async {
+            loop {
+                if let Ok(revision) = store.revision().await {
+                    break revision;
+                }
+            }
+        });
+        let watcher = tokio::spawn(follow(store.clone(), start.await + 1));
+        let (stop, count) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
+        let write = |writer| {
+            tokio::spawn(write(store.clone(), writer, Arc::clone(&stop), Arc::clone(&count)))
+        };
+        let writers = (0..WRITERS).map(write).collect();
+        let load = Self { store, stop, count, writers, watcher };
+        load.more().await;
+        load
     }
 
-    /// Everything acknowledged is there, and the watch saw all that is there
-    /// and nothing else.
+    /// Waits for more acknowledged writes.
+    async fn more(&self) {
+        let goal = self.count.load(Ordering::Relaxed) + ENOUGH;
+        within(90, "more writes", async {
+            while self.count.load(Ordering::Relaxed) < goal {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Goes on for a while; then everything acknowledged must be there, and
+    /// the watch must have seen all that is there and nothing else.
     async fn check(self) {
+        self.more().await;
+        self.stop.store(true, Ordering::Relaxed);
         let mut acknowledged = BTreeSet::new();
         for writer in self.writers {
             acknowledged.extend(within(60, "a writer", writer).await.unwrap());
@@ -74,16 +95,8 @@ impl Load {
             while self.store.put("end", "end").await.is_err() {}
         })
         .await;
-        let listed: BTreeSet<_> = self
-            .store
-            .list("")
-            .await
-            .unwrap()
-            .items
-            .iter()
-            .map(|kv| String::from_utf8_lossy(&kv.key).into_owned())
-            .collect();
-        assert!(acknowledged.len() > 20, "the load made only {} writes", acknowledged.len());
+        let listed = self.store.list("").await.unwrap();
+        let listed: BTreeSet<_> = listed.items.iter().map(|kv| text(&kv.key)).collect();
         let lost: Vec<_> = acknowledged.difference(&listed).collect();
         assert!(lost.is_empty(), "acknowledged but lost: {lost:?}");
         let seen = within(60, "the watch", self.watcher).await.unwrap();
@@ -91,7 +104,12 @@ impl Load {
     }
 }
 
-async fn write(store: SharedStore, writer: u32, stop: Arc<AtomicBool>) -> BTreeSet<String> {
+async fn write(
+    store: SharedStore,
+    writer: u32,
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
+) -> BTreeSet<String> {
     let mut acknowledged = BTreeSet::new();
     for number in 0.. {
         if stop.load(Ordering::Relaxed) {
@@ -99,7 +117,10 @@ async fn write(store: SharedStore, writer: u32, stop: Arc<AtomicBool>) -> BTreeS
         }
         let key = format!("{writer}/{number:06}");
         match store.put(key.clone(), "v").await {
-            Ok(_) => assert!(acknowledged.insert(key)),
+            Ok(_) => {
+                count.fetch_add(1, Ordering::Relaxed);
+                acknowledged.insert(key);
+            }
             Err(Error::Unavailable { .. } | Error::Timeout { .. }) => {}
             Err(error) => panic!("unexpected: {error}"),
         }
@@ -113,19 +134,7 @@ async fn follow(store: SharedStore, from: u64) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let mut last = 0;
     while !seen.contains("end") {
-        let batch = match watch.next_events().await {
-            Some(Ok(batch)) => batch,
-            // The suite compacts, and a watch that has nothing to do with it
-            // may be far enough behind to notice: list and go on.
-            Some(Err(Error::Compacted { .. })) => {
-                let list = store.list("").await.unwrap();
-                seen = list.items.iter().map(|kv| text(&kv.key)).collect();
-                last = list.revision;
-                watch = store.watch(KeyRange::All, Some(last + 1)).await.unwrap();
-                continue;
-            }
-            other => panic!("unexpected: {other:?}"),
-        };
+        let batch = watch.next_events().await.unwrap().unwrap();
         assert!(batch.revision > last, "in order and none twice");
         last = batch.revision;
         for event in &batch.events {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use selvage_store::etcd::{Etcd, EtcdOptions};
+use selvage_store::etcd::{Etcd, EtcdOptions, TlsOptions};
 use tempfile::TempDir;
 
 use super::within;
@@ -35,6 +35,7 @@ fn free_port() -> u16 {
 
 pub(crate) struct Member {
     name: String,
+    scheme: &'static str,
     client_port: u16,
     peer_port: u16,
     process: Option<Child>,
@@ -42,7 +43,7 @@ pub(crate) struct Member {
 
 impl Member {
     fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.client_port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.client_port)
     }
 
     fn pid(&self) -> Pid {
@@ -71,15 +72,21 @@ pub(crate) struct Cluster {
     members: Vec<Member>,
     folder: TempDir,
     binary: PathBuf,
+    tls: Option<TlsOptions>,
     namespaces: AtomicU32,
 }
 
 impl Cluster {
     pub(crate) async fn start(size: usize) -> Option<Self> {
+        Self::start_with(size, None).await
+    }
+
+    /// With certificates, every connection needs one.
+    pub(crate) async fn start_with(size: usize, tls: Option<TlsOptions>) -> Option<Self> {
         let binary = binary()?;
         // The port is free when we look and may be taken when etcd does.
         for attempt in 0.. {
-            let mut cluster = Self::prepare(binary.clone(), size);
+            let mut cluster = Self::prepare(binary.clone(), size, tls.clone());
             for index in 0..size {
                 cluster.launch(index);
             }
@@ -91,9 +98,10 @@ impl Cluster {
         None
     }
 
-    fn prepare(binary: PathBuf, size: usize) -> Self {
+    fn prepare(binary: PathBuf, size: usize, tls: Option<TlsOptions>) -> Self {
         let member = |index| Member {
             name: format!("m{index}"),
+            scheme: if tls.is_some() { "https" } else { "http" },
             client_port: free_port(),
             peer_port: free_port(),
             process: None,
@@ -102,6 +110,7 @@ impl Cluster {
             members: (0..size).map(member).collect(),
             folder: tempfile::tempdir().unwrap(),
             binary,
+            tls,
             namespaces: AtomicU32::new(0),
         }
     }
@@ -114,7 +123,12 @@ impl Cluster {
             .collect();
         let member = &mut self.members[index];
         let peer = format!("http://127.0.0.1:{}", member.peer_port);
-        let child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if let Some(TlsOptions { ca: Some(ca), cert: Some(cert), key: Some(key) }) = &self.tls {
+            command.arg("--trusted-ca-file").arg(ca).arg("--client-cert-auth");
+            command.arg("--cert-file").arg(cert).arg("--key-file").arg(key);
+        }
+        let child = command
             .args(["--name", &member.name, "--log-level", "error"])
             .arg("--data-dir")
             .arg(self.folder.path().join(&member.name))
@@ -144,8 +158,13 @@ impl Cluster {
         tokio::time::timeout(patience, ready).await.is_ok()
     }
 
+    pub(crate) fn options(&self) -> EtcdOptions {
+        self.options_for(&(0..self.members.len()).collect::<Vec<_>>())
+    }
+
     fn options_for(&self, members: &[usize]) -> EtcdOptions {
         EtcdOptions {
+            tls: self.tls.clone(),
             endpoints: members.iter().map(|index| self.members[*index].url()).collect(),
             keep_alive: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
@@ -161,9 +180,7 @@ impl Cluster {
     }
 
     pub(crate) async fn store_in(&self, namespace: &str) -> Arc<Etcd> {
-        let all: Vec<_> = (0..self.members.len()).collect();
-        let namespace = namespace.to_owned();
-        let options = EtcdOptions { namespace, ..self.options_for(&all) };
+        let options = EtcdOptions { namespace: namespace.to_owned(), ..self.options() };
         Etcd::connect(options).await.unwrap()
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod etcd;
+pub(crate) mod gate;
 pub(crate) mod records;
 
 use std::time::Duration;
