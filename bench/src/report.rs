@@ -24,8 +24,7 @@ impl Report {
     }
 
     pub fn print(&self) {
-        let width =
-            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
         let widths: [usize; 4] = std::array::from_fn(|column| width(column).unwrap_or(0));
         for row in &self.rows {
             let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));

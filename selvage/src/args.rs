@@ -14,16 +14,16 @@ use clap::{Args, Parser, Subcommand};
     arg_required_else_help = true,
     after_help = "Start with `selvage up`, then `selvage login` in another terminal."
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
-    pub global: selvage_cli::Global,
+    pub(crate) global: selvage_cli::Global,
 
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 #[derive(Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run the whole system in this process
     #[command(after_help = UP_EXAMPLES)]
     Up(Serve),
@@ -56,52 +56,52 @@ const UP_EXAMPLES: &str = "Examples:
 
 /// Options of every daemon.
 #[derive(Args, Debug, Clone, Default)]
-pub struct Serve {
+pub(crate) struct Serve {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", env = "SELVAGE_CONFIG_FILE")]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
 
     /// Where state, keys and sockets are kept
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
 
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "N")]
-    pub port: Option<u16>,
+    pub(crate) port: Option<u16>,
 
     /// Address to listen on
     #[arg(long, value_name = "IP")]
-    pub address: Option<String>,
+    pub(crate) address: Option<String>,
 
     /// Write a JSON file once everything answers
     #[arg(long, value_name = "FILE")]
-    pub ready_file: Option<PathBuf>,
+    pub(crate) ready_file: Option<PathBuf>,
 
     /// No TLS, everybody is admin, loopback only
     #[arg(long)]
-    pub insecure: bool,
+    pub(crate) insecure: bool,
 
     /// Any setting of the configuration file, may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
+    pub(crate) settings: Vec<String>,
 
     /// Level or filter of the log, such as info or info,selvage_store=debug
     #[arg(long, value_name = "FILTER")]
-    pub log: Option<String>,
+    pub(crate) log: Option<String>,
 
     /// Format of the log: text or json
     #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<String>,
+    pub(crate) log_format: Option<String>,
 
     /// Print the configuration in force and exit
     #[arg(long)]
-    pub dump_config: bool,
+    pub(crate) dump_config: bool,
 }
 
 /// Maintenance of the store. The daemon must not be running on an embedded
 /// store meanwhile.
 #[derive(Subcommand)]
-pub enum Store {
+pub(crate) enum Store {
     /// Write everything a store holds to a file
     Export {
         #[command(flatten)]

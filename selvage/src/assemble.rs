@@ -20,7 +20,7 @@ use selvage_kit::{
 use selvage_store::{
     SharedStore,
     embedded::{self, Embedded},
-    etcd::{Etcd, EtcdOptions, TlsOptions},
+    etcd::{Credentials, Etcd, EtcdOptions, TlsOptions},
 };
 
 use crate::{
@@ -31,19 +31,19 @@ use crate::{
 };
 
 /// Name of the embedded store's file in the data directory.
-pub const STORE_FILE: &str = "store.redb";
+pub(crate) const STORE_FILE: &str = "store.redb";
 
 /// File with the first administrator's password.
 const PASSWORD_FILE: &str = "initial-admin-password";
 
 /// Makes the data directory, for this user alone.
-pub fn data_dir(config: &Config) -> anyhow::Result<()> {
+pub(crate) fn data_dir(config: &Config) -> anyhow::Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data);
     made.with_context(|| format!("data directory {}", config.data.display()))
 }
 
 /// Opens the store that the configuration names.
-pub async fn store(config: &Config) -> anyhow::Result<SharedStore> {
+pub(crate) async fn store(config: &Config) -> anyhow::Result<SharedStore> {
     match config.store.kind {
         StoreKind::Embedded => {
             data_dir(config)?;
@@ -64,11 +64,12 @@ fn etcd_options(config: &Config) -> anyhow::Result<EtcdOptions> {
     if store.endpoints.is_empty() {
         bail!("store.endpoints: name at least one endpoint of etcd, such as https://host:2379");
     }
-    let user = match (&store.username, &store.password_file) {
+    let credentials = match (&store.username, &store.password_file) {
         (username, _) if username.is_empty() => None,
         (username, Some(file)) => {
             let password = file.read().context("store.password_file")?;
-            Some((username.clone(), password.expose().to_owned()))
+            let password = password.expose().to_owned();
+            Some(Credentials { user: username.clone(), password })
         }
         (_, None) => bail!("store.password_file: needed with store.username"),
     };
@@ -82,7 +83,7 @@ fn etcd_options(config: &Config) -> anyhow::Result<EtcdOptions> {
         endpoints: store.endpoints.clone(),
         namespace: store.namespace.clone(),
         tls,
-        user,
+        credentials,
         ..EtcdOptions::default()
     })
 }
@@ -114,14 +115,14 @@ impl CertificateAuthority for Authority {
 }
 
 /// The keys of a process that is not `--insecure`.
-pub struct Keys {
-    pub ca: Arc<Ca>,
-    pub identity: Arc<ServerIdentity>,
-    pub server: Arc<rustls::ServerConfig>,
+pub(crate) struct Keys {
+    pub(crate) ca: Arc<Ca>,
+    pub(crate) identity: Arc<ServerIdentity>,
+    pub(crate) server: Arc<rustls::ServerConfig>,
 }
 
 /// Opens or makes the CA and the server's certificate.
-pub fn keys(config: &Config) -> anyhow::Result<Keys> {
+pub(crate) fn keys(config: &Config) -> anyhow::Result<Keys> {
     let ca = Arc::new(Ca::open_or_create(&config.data.join("pki")).context("certificates")?);
     let identity = match (&config.tls.certificate, &config.tls.key) {
         (Some(certificate), Some(key)) => ServerIdentity::from_files(certificate, key),
@@ -154,7 +155,7 @@ fn names(config: &Config) -> Vec<String> {
 }
 
 /// Opens identity, and makes the first administrator on the first start.
-pub async fn auth(
+pub(crate) async fn auth(
     config: &Config,
     store: SharedStore,
     ca: Option<Arc<Ca>>,
@@ -171,8 +172,7 @@ pub async fn auth(
         public_url,
         ..selvage_auth::Options::default()
     };
-    let authority =
-        ca.map(|ca| -> Arc<dyn CertificateAuthority> { Arc::new(Authority(ca)) });
+    let authority = ca.map(|ca| -> Arc<dyn CertificateAuthority> { Arc::new(Authority(ca)) });
     let auth = Auth::open(store, options, authority).await.context("auth")?;
     let first = first_administrator(config, &auth).await?;
     Ok((auth, first))
@@ -189,7 +189,7 @@ async fn first_administrator(
     }
     let path = password_file(config);
     let password = match fs::read_to_string(&path) {
-        Ok(text) if !text.trim().is_empty() => GeneratedPassword::from_text(text.trim()),
+        Ok(text) if !text.trim().is_empty() => GeneratedPassword::kept(text.trim()),
         Ok(_) => GeneratedPassword::generate(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => GeneratedPassword::generate(),
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
@@ -201,12 +201,12 @@ async fn first_administrator(
 }
 
 /// Where the first administrator's password is.
-pub fn password_file(config: &Config) -> PathBuf {
+pub(crate) fn password_file(config: &Config) -> PathBuf {
     config.data.join(PASSWORD_FILE)
 }
 
 /// All services of the parts that this process runs.
-pub async fn server(
+pub(crate) async fn server(
     config: &Config,
     parts: &[Part],
     store: SharedStore,
@@ -229,7 +229,7 @@ pub async fn server(
 }
 
 /// Binds the port that everything answers on.
-pub async fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
+pub(crate) async fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
     let ip: IpAddr = config.listen.address.parse().with_context(|| {
         format!("listen.address: {:?} is not an IP address", config.listen.address)
     })?;
@@ -243,7 +243,7 @@ pub async fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket
 }
 
 /// Binds the socket that lvmd's clients know.
-pub async fn lvmd_socket(config: &Config) -> anyhow::Result<(Socket, PathBuf)> {
+pub(crate) async fn lvmd_socket(config: &Config) -> anyhow::Result<(Socket, PathBuf)> {
     let directory = config.data.join("run");
     private_dir(&directory).with_context(|| directory.display().to_string())?;
     let path = directory.join("lvmd.sock");

@@ -13,77 +13,77 @@ use serde::{Deserialize, Serialize};
 /// with the values in force.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub(crate) struct Config {
     /// Where state, keys and sockets are kept.
-    pub data: PathBuf,
+    pub(crate) data: PathBuf,
     /// Plaintext, everybody is admin, loopback only. For laboratories.
-    pub insecure: bool,
-    pub listen: Listen,
-    pub tls: Tls,
-    pub store: Store,
-    pub auth: Auth,
-    pub log: LogOptions,
+    pub(crate) insecure: bool,
+    pub(crate) listen: Listen,
+    pub(crate) tls: Tls,
+    pub(crate) store: Store,
+    pub(crate) auth: Auth,
+    pub(crate) log: LogOptions,
 }
 
 /// The port that everything answers on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Listen {
+pub(crate) struct Listen {
     /// Address to bind.
-    pub address: String,
+    pub(crate) address: String,
     /// Port to bind; 0 takes a free one.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Origins, such as `https://portal.example`, whose pages may call this
     /// server from a browser.
-    pub origins: Vec<String>,
+    pub(crate) origins: Vec<String>,
     /// Connections that may be open at the same time.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Calls with one reply that may run at the same time.
-    pub calls_in_flight: usize,
+    pub(crate) calls_in_flight: usize,
     /// Streams that may be open at the same time.
-    pub streams_in_flight: usize,
+    pub(crate) streams_in_flight: usize,
     /// How long calls in flight may go on after the signal to stop.
-    pub drain: Duration,
+    pub(crate) drain: Duration,
 }
 
 /// The server's certificate.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tls {
+pub(crate) struct Tls {
     /// Names and addresses, besides those of this machine, by which clients
     /// reach it. For the certificate that Selvage makes itself.
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// A certificate chain of your own, PEM. Read again when it changes.
-    pub certificate: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
     /// Its key, PEM.
-    pub key: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
 }
 
 /// Where state is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Store {
+pub(crate) struct Store {
     /// `embedded` or `etcd`.
-    pub kind: StoreKind,
+    pub(crate) kind: StoreKind,
     /// etcd: its endpoints, `https://host:2379`.
-    pub endpoints: Vec<String>,
+    pub(crate) endpoints: Vec<String>,
     /// etcd: what all keys begin with.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// etcd: the CA of its servers, PEM.
-    pub ca: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
     /// etcd: our client certificate, PEM.
-    pub certificate: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
     /// etcd: its key, PEM.
-    pub key: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
     /// etcd: user name, where it asks for one.
-    pub username: String,
+    pub(crate) username: String,
     /// etcd: file with the user's password.
-    pub password_file: Option<SecretFile>,
+    pub(crate) password_file: Option<SecretFile>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StoreKind {
+pub(crate) enum StoreKind {
     Embedded,
     Etcd,
 }
@@ -91,17 +91,17 @@ pub enum StoreKind {
 /// How people log in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Auth {
+pub(crate) struct Auth {
     /// A session ends when it was not used for so long.
-    pub idle: Duration,
+    pub(crate) idle: Duration,
     /// A session ends after so long in any case.
-    pub absolute: Duration,
+    pub(crate) absolute: Duration,
     /// Whether users may log in with a password.
-    pub password_login: bool,
+    pub(crate) password_login: bool,
     /// The address by which browsers reach this server, for OIDC's way back.
-    pub public_url: String,
+    pub(crate) public_url: String,
     /// OIDC providers.
-    pub oidc: Vec<OidcProvider>,
+    pub(crate) oidc: Vec<OidcProvider>,
 }
 
 impl Default for Config {

@@ -16,7 +16,7 @@ use crate::{
     up::{fail, load},
 };
 
-pub async fn run(command: Store) -> ExitCode {
+pub(crate) async fn run(command: Store) -> ExitCode {
     let done = match command {
         Store::Export { serve, file } => export(&serve, &file).await,
         Store::Import { serve, file, merge } => import(&serve, &file, merge).await,

@@ -2,7 +2,7 @@
 
 /// A part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     Controller,
     Crm,
     Dme,
@@ -14,7 +14,7 @@ pub enum Part {
 
 impl Part {
     /// All parts, as `selvage up` runs them.
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Controller,
         Self::Crm,
         Self::Dme,
@@ -25,7 +25,7 @@ impl Part {
     ];
 
     /// Its name, as its contract's methods carry it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Controller => "controller",
             Self::Crm => "crm",
@@ -38,7 +38,7 @@ impl Part {
     }
 
     /// Whether this build has more of the part than its contract.
-    pub fn is_built(self) -> bool {
+    pub(crate) fn is_built(self) -> bool {
         match self {
             Self::Controller
             | Self::Crm
@@ -49,15 +49,10 @@ impl Part {
             | Self::Dashboard => false,
         }
     }
-
-    /// Full names of the services that belong to the part.
-    pub fn services(self) -> Vec<String> {
-        services_of(self.name())
-    }
 }
 
 /// Full names of the services of the part of that name, each once.
-pub fn services_of(part: &str) -> Vec<String> {
+pub(crate) fn services_of(part: &str) -> Vec<String> {
     let mut names: Vec<String> = selvage_api::methods()
         .iter()
         .filter(|method| method.part == part)
@@ -74,7 +69,7 @@ mod tests {
 
     #[test]
     fn every_service_belongs_to_one_part_or_to_the_ground_floor() {
-        let of_parts: usize = Part::ALL.iter().map(|part| part.services().len()).sum();
+        let of_parts: usize = Part::ALL.iter().map(|part| services_of(part.name()).len()).sum();
         let of_floor = services_of("auth").len() + services_of("system").len();
         let mut all: Vec<&str> =
             selvage_api::methods().iter().map(|method| method.service.as_str()).collect();

@@ -17,29 +17,29 @@ use tokio::{
 };
 
 #[derive(Debug, Serialize)]
-pub struct Ready {
-    pub endpoint: String,
+pub(crate) struct Ready {
+    pub(crate) endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ca: Option<PathBuf>,
-    pub admin: Admin,
-    pub sockets: Sockets,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) admin: Admin,
+    pub(crate) sockets: Sockets,
 }
 
 #[derive(Debug, Serialize)]
-pub struct Admin {
-    pub username: String,
-    pub password_file: PathBuf,
+pub(crate) struct Admin {
+    pub(crate) username: String,
+    pub(crate) password_file: PathBuf,
 }
 
 #[derive(Debug, Default, Serialize)]
-pub struct Sockets {
+pub(crate) struct Sockets {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lvmd: Option<PathBuf>,
+    pub(crate) lvmd: Option<PathBuf>,
 }
 
 impl Ready {
     /// Writes the file in one step: whoever sees it sees it whole.
-    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
         replace(path, &text, 0o644).with_context(|| format!("ready file {}", path.display()))
@@ -47,7 +47,7 @@ impl Ready {
 }
 
 /// Puts a file in place whole or not at all.
-pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{}.new", std::process::id()));
     let new = PathBuf::from(new);
@@ -65,7 +65,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// How to ask a listener.
-pub enum Speak {
+pub(crate) enum Speak {
     /// In plaintext.
     Plain,
     /// Through TLS, trusting this.
@@ -75,7 +75,7 @@ pub enum Speak {
 }
 
 /// Asks a TCP listener whether it is alive.
-pub async fn answers(address: SocketAddr, speak: Speak) -> anyhow::Result<()> {
+pub(crate) async fn answers(address: SocketAddr, speak: Speak) -> anyhow::Result<()> {
     let reachable = match address.ip() {
         ip if ip.is_unspecified() && ip.is_ipv4() => ([127, 0, 0, 1], address.port()).into(),
         ip if ip.is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, address.port()).into(),
@@ -98,7 +98,7 @@ pub async fn answers(address: SocketAddr, speak: Speak) -> anyhow::Result<()> {
 }
 
 /// Asks a unix socket whether it is alive.
-pub async fn socket_answers(path: &Path) -> anyhow::Result<()> {
+pub(crate) async fn socket_answers(path: &Path) -> anyhow::Result<()> {
     within(async { alive(UnixStream::connect(path).await?).await })
         .await
         .with_context(|| format!("the socket {} does not answer", path.display()))
@@ -109,7 +109,9 @@ async fn within(check: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resu
 }
 
 async fn alive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> anyhow::Result<()> {
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await?;
     let mut reply = Vec::new();
     // A peer that closes without TLS's goodbye has answered all the same.
     let _ = stream.read_to_end(&mut reply).await;

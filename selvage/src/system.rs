@@ -14,7 +14,7 @@ use crate::part::{Part, services_of};
 /// The parts that are there in every process.
 const FLOOR: [&str; 2] = ["auth", "system"];
 
-pub struct System {
+pub(crate) struct System {
     running: Vec<Part>,
     store: SharedStore,
     insecure: bool,
@@ -22,7 +22,7 @@ pub struct System {
 }
 
 impl System {
-    pub fn service(
+    pub(crate) fn service(
         running: &[Part],
         store: SharedStore,
         insecure: bool,

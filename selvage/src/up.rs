@@ -44,7 +44,7 @@ const CLIENT_VARIABLES: [&str; 10] = [
 ];
 
 /// Runs the parts until a signal comes.
-pub async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
+pub(crate) async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
     let config = match load(serve) {
         Ok(config) => config,
         Err(error) => {
@@ -64,22 +64,19 @@ pub async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
     }
     match Box::pin(daemon(&config, serve, parts)).await {
         Ok(code) => code,
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "cannot go on");
-            fail(&error)
-        }
+        Err(error) => fail(&error),
     }
 }
 
 /// Says on stderr what went wrong.
-pub fn fail(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     // Nobody is left to hear of a failure to write to stderr.
     let _ = writeln!(std::io::stderr(), "selvage: {error:#}");
     ExitCode::FAILURE
 }
 
 /// Reads the configuration: defaults, file, environment, flags.
-pub fn load(serve: &Serve) -> anyhow::Result<Config> {
+pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
     let mut loader = Loader::new().environment().allow_variables(CLIENT_VARIABLES);
     if let Some(path) = &serve.config {
         loader = loader.file(path);
@@ -192,7 +189,11 @@ async fn check_answers(
         None => ready::Speak::Plain,
         // A certificate of the operator's own has names we do not know.
         Some(_) if config.tls.certificate.is_some() => ready::Speak::Connect,
-        Some(keys) => ready::Speak::Tls(Arc::new(pki::client_config(keys.ca.pem(), None)?)),
+        Some(keys) => {
+            let mut client = pki::client_config(keys.ca.pem(), None)?;
+            client.alpn_protocols = vec![b"http/1.1".to_vec()];
+            ready::Speak::Tls(Arc::new(client))
+        }
     };
     ready::answers(address, trusted).await?;
     if let Some(path) = lvmd {

@@ -60,8 +60,7 @@ fn per_second(count: u64, elapsed: Duration) -> f64 {
 
 /// Appends and syncs, as the simplest program that keeps its word would.
 fn disk(folder: &Path, time: Duration) -> Result<f64> {
-    let mut file =
-        OpenOptions::new().create(true).append(true).open(folder.join("append"))?;
+    let mut file = OpenOptions::new().create(true).append(true).open(folder.join("append"))?;
     let begun = Instant::now();
     let mut count = 0;
     while begun.elapsed() < time {

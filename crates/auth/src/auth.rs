@@ -26,8 +26,8 @@ use crate::{
 
 /// How often what has expired is removed.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
-/// The first user.
-const FIRST_USER: &str = "admin";
+/// Name of the first administrator.
+pub const FIRST_USER: &str = "admin";
 
 /// Identity and access. Clones share everything.
 #[derive(Clone)]
@@ -86,13 +86,18 @@ impl Auth {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Makes the user `admin` if there is no user at all. Of several servers
-    /// that start at once on one store only one does, and gets the password.
-    pub async fn bootstrap_admin(&self) -> Result<Option<GeneratedPassword>> {
-        if !self.inner.users.is_empty() {
-            return Ok(None);
+    /// Whether anybody can log in at all.
+    pub fn has_users(&self) -> bool {
+        !self.inner.users.is_empty()
+    }
+
+    /// Makes the user `admin` with this password if there is no user at all,
+    /// and tells whether it did. Of several servers that start at once on one
+    /// store only one does.
+    pub async fn bootstrap_admin(&self, password: &GeneratedPassword) -> Result<bool> {
+        if self.has_users() {
+            return Ok(false);
         }
-        let password = GeneratedPassword::generate();
         let hash = self.inner.hasher.hash(Zeroizing::new(password.expose().to_owned())).await?;
         let mut user = self.new_user(FIRST_USER, PASSWORD_SOURCE);
         user.set_grants(&[Grant { role: Role::Admin, organisation: String::new() }]);
@@ -104,9 +109,9 @@ impl Auth {
                     action = "user.add", subject = FIRST_USER,
                     "first administrator made"
                 );
-                Ok(Some(password))
+                Ok(true)
             }
-            Err(selvage_store::Error::AlreadyExists { .. }) => Ok(None),
+            Err(selvage_store::Error::AlreadyExists { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

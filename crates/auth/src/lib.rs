@@ -33,7 +33,7 @@ mod secrets;
 mod sessions;
 mod users;
 
-pub use auth::{Auth, Swept};
+pub use auth::{Auth, FIRST_USER, Swept};
 pub use auth_service::AuthApi;
 pub use authority::{CertificateAuthority, SignError, Signed};
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, thread, time::Duration};
 
 use selvage_kit::identity::{Grant, Secret};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::clock::{Clock, SystemClock};
@@ -96,7 +96,7 @@ impl Default for HashCost {
 }
 
 /// An OpenID Connect provider through which users may log in.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OidcProvider {
     /// Name in URLs and in a user's `source`: small letters, digits and `-`.
@@ -109,8 +109,8 @@ pub struct OidcProvider {
     /// The name under which this system is registered there.
     pub client_id: String,
     /// The secret of that registration. Without one the client is public and
-    /// PKCE alone protects the code.
-    #[serde(default, deserialize_with = "secret")]
+    /// PKCE alone protects the code. In a configuration it is in a file.
+    #[serde(skip)]
     pub client_secret: Option<Secret>,
     /// A file that holds the secret, instead.
     #[serde(default)]
@@ -170,7 +170,7 @@ impl OidcProvider {
 }
 
 /// What members of a group may do.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupGrant {
     /// The group as the provider names it.
@@ -183,7 +183,7 @@ pub struct GroupGrant {
 }
 
 /// A grant as it is written in settings.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenGrant {
     /// `admin`, `operator`, `developer` or `viewer`.
@@ -197,10 +197,6 @@ impl From<&Grant> for WrittenGrant {
     fn from(grant: &Grant) -> Self {
         Self { role: grant.role.name().into(), organisation: grant.organisation.clone() }
     }
-}
-
-fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
-    Ok(Option::<String>::deserialize(deserializer)?.map(Secret::new))
 }
 
 fn default_scopes() -> Vec<String> {

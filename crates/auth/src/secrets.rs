@@ -16,8 +16,13 @@ const READABLE: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 pub struct GeneratedPassword(Zeroizing<String>);
 
 impl GeneratedPassword {
+    /// One that was made, and kept, before.
+    pub fn kept(text: &str) -> Self {
+        Self(Zeroizing::new(text.to_owned()))
+    }
+
     /// Six groups of four, 118 bits.
-    pub(crate) fn generate() -> Self {
+    pub fn generate() -> Self {
         let mut random = rand::rng();
         let mut text = String::with_capacity(29);
         for group in 0..6 {

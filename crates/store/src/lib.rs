@@ -26,6 +26,8 @@ mod watch;
 pub use error::{Error, Result};
 pub use store::{Lease, SharedStore, Status, Store, StoreExt};
 pub use table::{Record, Stored, Table, Transaction, transact};
-pub use txn::{MAX_OPS, Compare, CompareOp, Op, OpResult, Txn, TxnReply};
-pub use types::{MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyRange, KeyValue, LeaseId, RangeReply, RangeRequest, Revision};
+pub use txn::{Compare, CompareOp, MAX_OPS, Op, OpResult, Txn, TxnReply};
+pub use types::{
+    KeyRange, KeyValue, LeaseId, MAX_KEY_BYTES, MAX_VALUE_BYTES, RangeReply, RangeRequest, Revision,
+};
 pub use watch::{Event, Watch, WatchBatch};

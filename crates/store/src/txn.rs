@@ -184,9 +184,9 @@ fn validate_ops(ops: &[Op]) -> Result<()> {
             Op::Get(request) => request.range.validate()?,
         }
     }
-    let overlaps = ops.iter().any(|op| {
-        matches!(op, Op::Delete(range) if written.iter().any(|key| range.contains(key)))
-    });
+    let overlaps = ops
+        .iter()
+        .any(|op| matches!(op, Op::Delete(range) if written.iter().any(|key| range.contains(key))));
     if overlaps {
         return Err(Error::invalid("then", "puts and deletes the same key"));
     }

@@ -129,11 +129,7 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 
 pub(crate) fn check_value(value: &[u8]) -> Result<()> {
     if value.len() > MAX_VALUE_BYTES {
-        return Err(Error::TooLarge {
-            what: "value",
-            found: value.len(),
-            limit: MAX_VALUE_BYTES,
-        });
+        return Err(Error::TooLarge { what: "value", found: value.len(), limit: MAX_VALUE_BYTES });
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use selvage_api::{
     selvage::identity::{SetPasswordRequest, UpdateUserRequest},
     services::auth::{CheckTokenRequest, LoginRequest, LogoutRequest},
 };
-use selvage_auth::{Auth, HashCost, ManualClock, OidcProvider, Options};
+use selvage_auth::{Auth, GeneratedPassword, HashCost, ManualClock, OidcProvider, Options};
 use selvage_kit::identity::{Credentials, Kind, Role, Secret};
 use selvage_store::{SharedStore, embedded};
 use tonic::Code;
@@ -165,7 +165,7 @@ async fn logins_and_logouts_survive_a_restart() {
     assert!(!h.is_valid(&ended).await);
     assert!(h.identity(&kept).await.unwrap().has_role(Role::Admin));
     assert!(h.login_from(HERE, "anna", PASSWORD).await.is_ok());
-    assert!(h.auth.bootstrap_admin().await.unwrap().is_none());
+    assert!(!h.auth.bootstrap_admin(&GeneratedPassword::generate()).await.unwrap());
 }
 
 #[tokio::test]
@@ -247,15 +247,16 @@ async fn settings_that_cannot_work_are_refused() {
 #[tokio::test]
 async fn the_first_administrator_is_made_once() {
     let h = Harness::new().await;
-    let password = h.auth.bootstrap_admin().await.unwrap().unwrap();
-    assert!(h.auth.bootstrap_admin().await.unwrap().is_none());
+    let password = GeneratedPassword::generate();
+    assert!(h.auth.bootstrap_admin(&password).await.unwrap());
+    assert!(!h.auth.bootstrap_admin(&GeneratedPassword::generate()).await.unwrap());
     let login = h.login_from(HERE, "admin", password.expose()).await.unwrap();
     let identity = h.identity(&login.into_inner().token).await.unwrap();
     assert!(identity.has_role(Role::Admin));
     // Once somebody else is there, nothing is made either.
     let h = Harness::new().await;
     h.add("anna", &[("admin", "")]).await;
-    assert!(h.auth.bootstrap_admin().await.unwrap().is_none());
+    assert!(!h.auth.bootstrap_admin(&GeneratedPassword::generate()).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -265,7 +266,8 @@ async fn of_several_servers_one_makes_the_first_administrator() {
     let mut starts = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let h = Harness::on(Arc::clone(&store), clock.clone(), |_| {}).await;
-        starts.spawn(async move { h.auth.bootstrap_admin().await.unwrap().is_some() });
+        let password = GeneratedPassword::generate();
+        starts.spawn(async move { h.auth.bootstrap_admin(&password).await.unwrap() });
     }
     let made = starts.join_all().await.into_iter().filter(|made| *made).count();
     assert_eq!(made, 1);
@@ -275,9 +277,14 @@ async fn of_several_servers_one_makes_the_first_administrator() {
 /// not outlive the change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_that_meets_a_password_change_does_not_survive_it() {
+    let clock = ManualClock::new("2026-06-01T12:00:00Z".parse().unwrap());
     for round in 0..10 {
-        let h = Arc::new(Harness::new().await);
-        h.add("anna", &[]).await;
+        let store = memory().await;
+        Harness::on(Arc::clone(&store), clock.clone(), |_| {}).await.add("anna", &[]).await;
+        // At another cost, so that the logins write the user too.
+        let cost = HashCost { memory_kib: 128, iterations: 1, lanes: 1 };
+        let h = Harness::on(store, clock.clone(), |options| options.argon2 = cost).await;
+        let h = Arc::new(h);
         let mut logins = tokio::task::JoinSet::new();
         for _ in 0..8 {
             let h = Arc::clone(&h);

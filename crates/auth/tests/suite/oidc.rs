@@ -243,13 +243,29 @@ async fn odd_callbacks_are_refused_with_fixed_words() {
 
 #[tokio::test]
 async fn a_provider_cannot_take_over_anybody() {
-    let (h, provider) = with_provider().await;
+    let provider = OwnProvider::start("2026-06-01T12:00:00Z".parse().unwrap()).await;
+    let h = Harness::with(|options| {
+        let mut twin = provider.settings();
+        twin.name = "twin".into();
+        options.oidc = vec![provider.settings(), twin];
+        options.public_url = Some(PUBLIC.parse().unwrap());
+    })
+    .await;
     h.add("anna", &[("admin", "")]).await;
     assert_eq!(log_in(&h, &provider).await.unwrap_err(), "account_conflict");
     provider.set_claim("preferred_username", json!("bert"));
     log_in(&h, &provider).await.unwrap();
     provider.set_claim("sub", json!("subject-2"));
     assert_eq!(log_in(&h, &provider).await.unwrap_err(), "account_conflict");
+
+    // Nor does a user of one provider pass for that of another.
+    provider.set_claim("sub", json!("subject-1"));
+    let mut browser = Browser::new(&h);
+    let url = browser.begin("/auth/oidc/twin/login").await;
+    let (code, state) = (provider.approve(&url), query(&url, "state"));
+    let sent = [("code", code.as_str()), ("state", state.as_str())];
+    let outcome = browser.finish("/auth/oidc/twin/callback", &sent).await;
+    assert_eq!(outcome.unwrap_err(), "account_conflict");
 }
 
 #[tokio::test]

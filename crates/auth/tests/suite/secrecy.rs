@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use selvage_api::selvage::identity::{
     AddUserRequest, CreateJoinTokenRequest, JoinRequest, SetPasswordRequest,
 };
+use selvage_auth::GeneratedPassword;
 use selvage_kit::identity::{Authenticator, Credentials, Secret};
 use selvage_store::{KeyRange, RangeRequest};
 use tracing::level_filters::LevelFilter;
@@ -48,7 +49,8 @@ async fn neither_log_nor_error_nor_store_holds_a_secret() {
     let mut secrets: Vec<String> =
         ["canary-first-1", "canary-wrong-2", "canary-second-3"].map(str::to_owned).to_vec();
 
-    let password = h.auth.bootstrap_admin().await.unwrap().unwrap();
+    let password = GeneratedPassword::generate();
+    assert!(h.auth.bootstrap_admin(&password).await.unwrap());
     said.push(format!("{password:?} {:?}", h.auth));
     secrets.push(password.expose().to_owned());
     let add = AddUserRequest { user: Some(user("anna", &[])), password: secrets[0].clone() };

@@ -15,7 +15,9 @@ use super::format::{
 use super::lease::{LeaseBook, Term, check_ttl};
 use super::read::{self, Horizon};
 use crate::clock::Millis;
-use crate::{Error, KeyRange, KeyValue, Lease, LeaseId, Op, OpResult, Result, Revision, Txn, TxnReply};
+use crate::{
+    Error, KeyRange, KeyValue, Lease, LeaseId, Op, OpResult, Result, Revision, Txn, TxnReply,
+};
 
 /// What the writer can be asked for.
 #[derive(Debug)]
@@ -142,9 +144,7 @@ impl<'t, 'b> Batch<'t, 'b> {
         }
         for op in chosen(txn, succeeded) {
             let possible = match op {
-                Op::Put { lease: Some(lease), .. } => {
-                    self.book.alive(*lease, self.now).map(|_| ())
-                }
+                Op::Put { lease: Some(lease), .. } => self.book.alive(*lease, self.now).map(|_| ()),
                 Op::Get(request) => self.horizon().check(request.at_revision),
                 Op::Put { lease: None, .. } | Op::Delete(_) => Ok(()),
             };
@@ -171,12 +171,9 @@ impl<'t, 'b> Batch<'t, 'b> {
                     changes.extend(deleted);
                     OpResult::Delete(count)
                 }
-                Op::Get(request) => OpResult::Get(read::range(
-                    &self.current,
-                    &self.log,
-                    self.horizon(),
-                    request,
-                )?),
+                Op::Get(request) => {
+                    OpResult::Get(read::range(&self.current, &self.log, self.horizon(), request)?)
+                }
             });
         }
         self.record(changes)?;

@@ -53,7 +53,12 @@ impl Feed {
         *self.position.borrow()
     }
 
-    pub(super) fn publish(&self, entries: Vec<Arc<Entry>>, revision: Revision, compacted: Revision) {
+    pub(super) fn publish(
+        &self,
+        entries: Vec<Arc<Entry>>,
+        revision: Revision,
+        compacted: Revision,
+    ) {
         let mut ring = self.ring.write();
         for entry in entries {
             ring.bytes += entry.bytes;

@@ -54,8 +54,7 @@ pub(super) fn decode_row(key: Bytes, row: &[u8], with_value: bool) -> Result<Key
         let detail = format!("the row of {:?} has only {} bytes", key, row.len());
         return Err(Error::corrupt("data file", detail));
     };
-    let value =
-        if with_value { Bytes::copy_from_slice(&row[ROW_HEADER..]) } else { Bytes::new() };
+    let value = if with_value { Bytes::copy_from_slice(&row[ROW_HEADER..]) } else { Bytes::new() };
     let lease = (lease != 0).then_some(LeaseId(lease));
     Ok(KeyValue { key, value, create_revision, mod_revision, version, lease })
 }

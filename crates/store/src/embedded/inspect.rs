@@ -30,7 +30,10 @@ pub(crate) fn inspect(
     path: &Path,
     visit: &mut dyn FnMut(&KeyValue) -> Option<String>,
 ) -> Result<Inspection> {
-    if !path.try_exists().map_err(|error| Error::io(format!("opening {}", path.display()), error))? {
+    if !path
+        .try_exists()
+        .map_err(|error| Error::io(format!("opening {}", path.display()), error))?
+    {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io(format!("opening {}", path.display()), missing));
     }
@@ -40,7 +43,9 @@ pub(crate) fn inspect(
     let sound = contain(|| database.check_integrity().map_err(storage));
     match sound {
         Ok(true) => {}
-        Ok(false) => found.problems.push("page structure was damaged and has been repaired".to_owned()),
+        Ok(false) => {
+            found.problems.push("page structure was damaged and has been repaired".to_owned())
+        }
         Err(error) => {
             found.problems.push(format!("page structure: {}", chain(&error)));
             return Ok(found);
@@ -150,14 +155,18 @@ fn walk_leases(
         let (lease, key) = pair.value();
         let held = rows.get(key).and_then(|kv| kv.lease).map(|id| id.0);
         if held != Some(lease) {
-            found.problems.push(format!("lease {lease:016x} claims {:?}", Bytes::copy_from_slice(key)));
+            found
+                .problems
+                .push(format!("lease {lease:016x} claims {:?}", Bytes::copy_from_slice(key)));
         }
     }
     for kv in rows.values() {
         let Some(lease) = kv.lease else { continue };
         let known = leases.get(lease.0).map_err(storage)?.is_some();
         if !known || lease_keys.get((lease.0, &kv.key[..])).map_err(storage)?.is_none() {
-            found.problems.push(format!("key {:?} hangs on lease {lease}, which does not know it", kv.key));
+            found
+                .problems
+                .push(format!("key {:?} hangs on lease {lease}, which does not know it", kv.key));
         }
     }
     Ok(())

@@ -241,11 +241,9 @@ async fn blocking<T: Send + 'static>(
 fn read_range(database: &Database, request: &RangeRequest) -> Result<RangeReply> {
     let read = database.begin_read().map_err(storage)?;
     let meta = read.open_table(META).map_err(storage)?;
-    let number = |name| -> Result<u64> {
-        Ok(meta.get(name).map_err(storage)?.map_or(0, |row| row.value()))
-    };
-    let horizon =
-        Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
+    let number =
+        |name| -> Result<u64> { Ok(meta.get(name).map_err(storage)?.map_or(0, |row| row.value())) };
+    let horizon = Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
     let current = read.open_table(CURRENT).map_err(storage)?;
     let log = read.open_table(LOG).map_err(storage)?;
     read::range(&current, &log, horizon, request)

@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, WriteTransaction};
+use redb::{
+    Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, WriteTransaction,
+};
 
 use super::fault::{contain, storage};
 use super::format::{
@@ -190,15 +192,13 @@ pub(super) fn load(database: &Database) -> Result<(Horizon, LeaseBook)> {
         row.map(|row| row.value())
             .ok_or_else(|| Error::corrupt("data file", format!("it does not say its {name}")))
     };
-    let horizon =
-        Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
+    let horizon = Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
     let newest = {
         let log = read.open_table(LOG).map_err(storage)?;
         log.last().map_err(storage)?.map_or(horizon.compacted, |(revision, _)| revision.value())
     };
     if newest != horizon.revision {
-        let detail =
-            format!("it is at revision {} but its log ends at {newest}", horizon.revision);
+        let detail = format!("it is at revision {} but its log ends at {newest}", horizon.revision);
         return Err(Error::corrupt("data file", detail));
     }
     read.open_table(CURRENT).map_err(storage)?;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use redb::Durability;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::Shared;
 use super::batch::{Batch, Outcome, Retention, Work};
 use super::fault::{chain, contain, storage};
 use super::format::Entry;
 use super::lease::LeaseBook;
 use super::read::Horizon;
-use super::Shared;
 use crate::clock::Millis;
 use crate::{Error, Result, Revision};
 

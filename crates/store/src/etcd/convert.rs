@@ -71,17 +71,15 @@ impl Namespace {
         let kv = event.kv()?;
         Some(match event.event_type() {
             api::EventType::Put => Event::Put(self.key_value(kv.clone())),
-            api::EventType::Delete => Event::Delete {
-                key: self.own(kv.key()),
-                mod_revision: revision(kv.mod_revision()),
-            },
+            api::EventType::Delete => {
+                Event::Delete { key: self.own(kv.key()), mod_revision: revision(kv.mod_revision()) }
+            }
         })
     }
 
     pub(super) fn get(&self, request: &RangeRequest) -> (Vec<u8>, api::GetOptions) {
         let span = self.span(&request.range);
-        let mut options =
-            api::GetOptions::new().with_limit(signed(request.limit as u64));
+        let mut options = api::GetOptions::new().with_limit(signed(request.limit as u64));
         if let Some(end) = span.end {
             options = options.with_range(end);
         }
@@ -146,8 +144,7 @@ impl Namespace {
 
     pub(super) fn txn(&self, txn: &Txn) -> api::Txn {
         let ops = |ops: &[Op]| ops.iter().map(|op| self.op(op)).collect::<Vec<_>>();
-        let compares: Vec<_> =
-            txn.compares.iter().map(|compare| self.compare(compare)).collect();
+        let compares: Vec<_> = txn.compares.iter().map(|compare| self.compare(compare)).collect();
         api::Txn::new().when(compares).and_then(ops(&txn.then)).or_else(ops(&txn.otherwise))
     }
 

@@ -240,11 +240,10 @@ impl Store for Etcd {
     }
 
     async fn lease_ttl(&self, id: LeaseId) -> Result<Lease> {
-        let reply = self.open()?.pool.call(
-            "asking for a lease",
-            Repeat::Freely,
-            |mut client| async move { client.lease_time_to_live(id.0, None).await },
-        );
+        let reply =
+            self.open()?.pool.call("asking for a lease", Repeat::Freely, |mut client| async move {
+                client.lease_time_to_live(id.0, None).await
+            });
         let reply = reply.await.map_err(|error| about_lease(error, id))?;
         if reply.ttl() < 0 {
             return Err(Error::LeaseNotFound { id });
@@ -295,8 +294,7 @@ mod tests {
 
     #[test]
     fn a_password_does_not_show() {
-        let credentials =
-            Credentials { user: "u".to_owned(), password: "hidden-word".to_owned() };
+        let credentials = Credentials { user: "u".to_owned(), password: "hidden-word".to_owned() };
         let options = EtcdOptions { credentials: Some(credentials), ..EtcdOptions::default() };
         assert!(!format!("{options:?}").contains("hidden-word"));
     }

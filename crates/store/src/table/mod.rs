@@ -29,8 +29,8 @@ use crate::{
 };
 
 pub use self::migrate::{Migration, migrate_all};
-pub use self::record::{Record, Stored};
 pub(crate) use self::record::{ROOT, open_envelope};
+pub use self::record::{Record, Stored};
 pub use self::transaction::{Committed, Transaction, transact};
 
 /// Most items read in one request when everything is listed.
@@ -304,10 +304,7 @@ fn check_kind(kind: &'static str) -> Result<()> {
 }
 
 /// Everything in a range as it was at one revision, read in pages.
-pub(crate) async fn scan(
-    store: &dyn Store,
-    range: KeyRange,
-) -> Result<(Vec<KeyValue>, Revision)> {
+pub(crate) async fn scan(store: &dyn Store, range: KeyRange) -> Result<(Vec<KeyValue>, Revision)> {
     let (mut from, to) = range.bounds();
     let mut items: Vec<KeyValue> = Vec::new();
     let mut at = None;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::record::{Record, decode, encode, storage_key};
 use super::checked_key;
+use super::record::{Record, decode, encode, storage_key};
 use crate::{
     Compare, Error, KeyValue, LeaseId, Op, RangeRequest, Result, Revision, SharedStore, Txn,
 };
@@ -138,7 +138,9 @@ impl Transaction {
     async fn commit(&self) -> Result<Option<Revision>> {
         let txn = {
             let state = self.state.lock();
-            if state.writes.is_empty() && let Some(snapshot) = state.snapshot {
+            if state.writes.is_empty()
+                && let Some(snapshot) = state.snapshot
+            {
                 return Ok(Some(snapshot));
             }
             let mut txn = Txn::new();

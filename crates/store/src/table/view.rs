@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::record::{Record, Stored, decode, prefix};
 use super::Change;
+use super::record::{Record, Stored, decode, prefix};
 use crate::{Error, KeyValue, Result};
 
 /// Records sorted by key, and by the values of their indexes.

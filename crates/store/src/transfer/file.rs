@@ -191,7 +191,8 @@ impl Reader {
             return Err(self.damaged("the checksum does not match, the file was altered"));
         }
         let rest = self.input.fill_buf();
-        let rest = rest.map_err(|error| Error::io(format!("reading {}", self.path.display()), error))?;
+        let rest =
+            rest.map_err(|error| Error::io(format!("reading {}", self.path.display()), error))?;
         if !rest.is_empty() {
             return Err(self.damaged("there is more after the last line"));
         }

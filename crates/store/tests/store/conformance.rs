@@ -119,8 +119,7 @@ async fn wrong_options_are_refused() {
     assert!(text.contains("neither http:// nor https://"), "{text}");
     let tls = TlsOptions { cert: Some("/nowhere".into()), ..TlsOptions::default() };
     let endpoints = vec!["https://127.0.0.1:1".to_owned()];
-    let text =
-        refused(EtcdOptions { endpoints, tls: Some(tls), ..EtcdOptions::default() }).await;
+    let text = refused(EtcdOptions { endpoints, tls: Some(tls), ..EtcdOptions::default() }).await;
     assert_eq!(text, "tls.key: must be set together with tls.cert");
     let endpoints = vec!["http://127.0.0.1:1".to_owned()];
     let request_timeout = Duration::from_millis(300);

@@ -168,7 +168,10 @@ async fn a_failed_sync_is_not_acknowledged_and_ends_writing() {
     assert!(error.to_string().contains("Input/output error"), "{error}");
     // The disk works again, but what it holds is unknown: no more writes.
     assert!(matches!(store.put("b", "1").await, Err(Error::Failed { .. })));
-    assert!(matches!(store.lease_grant(std::time::Duration::from_secs(9)).await, Err(Error::Failed { .. })));
+    assert!(matches!(
+        store.lease_grant(std::time::Duration::from_secs(9)).await,
+        Err(Error::Failed { .. })
+    ));
     assert_eq!(store.revision().await.unwrap(), 2);
     assert!(matches!(store.close().await, Err(Error::Failed { .. })));
     let store: SharedStore =

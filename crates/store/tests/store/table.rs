@@ -279,12 +279,13 @@ async fn older_records_are_read_and_rewritten() {
     assert_eq!(table.get("old").unwrap().value, expected);
     assert_eq!(table.by_index("owner", "nobody").len(), 101);
 
-    table.update("n5", |app| {
-        app.owner = "somebody".to_owned();
-        Ok::<_, Error>(())
-    })
-    .await
-    .unwrap();
+    table
+        .update("n5", |app| {
+            app.owner = "somebody".to_owned();
+            Ok::<_, Error>(())
+        })
+        .await
+        .unwrap();
     let first = migrate_all::<App>(&store).await.unwrap();
     assert_eq!(first, Migration { examined: 101, rewritten: 100 });
     let again = migrate_all::<App>(&store).await.unwrap();

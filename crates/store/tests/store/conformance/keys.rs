@@ -55,7 +55,10 @@ async fn ranges(store: SharedStore) {
     assert_eq!(reply.items[2].value, "value of b/3");
 
     let reply = ask(RangeRequest::prefix("b/").limit(2)).await.unwrap();
-    assert_eq!((keys(&reply), reply.more, reply.count), (vec!["b/1".into(), "b/2".into()], true, 3));
+    assert_eq!(
+        (keys(&reply), reply.more, reply.count),
+        (vec!["b/1".into(), "b/2".into()], true, 3)
+    );
     let reply = ask(RangeRequest::prefix("b/").limit(2).descending()).await.unwrap();
     assert_eq!(keys(&reply), ["b/3", "b/2"]);
     let reply = ask(RangeRequest::prefix("b/").limit(3)).await.unwrap();

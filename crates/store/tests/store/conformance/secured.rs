@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity};
-use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use selvage_store::etcd::{Credentials, Etcd, EtcdOptions, TlsOptions};
 use selvage_store::{Error, StoreExt};
 

@@ -159,10 +159,7 @@ async fn a_watch_goes_on_where_it_was() {
     cluster.kill(0);
     let reading = tokio::spawn(async move { (next(&mut watch).await, next(&mut watch).await) });
     cluster.restart(0).await;
-    within(60, "the store", async {
-        while store.put("k", "2").await.is_err() {}
-    })
-    .await;
+    within(60, "the store", async { while store.put("k", "2").await.is_err() {} }).await;
     let third = store.put("k", "3").await.unwrap();
     let (second, last) = within(60, "the watch", reading).await.unwrap();
     assert_eq!((second.revision, last.revision), (first + 1, third));
