@@ -48,8 +48,7 @@ pub(crate) async fn store(config: &Config) -> anyhow::Result<SharedStore> {
         StoreKind::Embedded => {
             data_dir(config)?;
             let path = config.data.join(STORE_FILE);
-            let opened = Embedded::open(&path, embedded::Options::default()).await;
-            Ok(opened.with_context(|| format!("store {}", path.display()))?)
+            Ok(Embedded::open(&path, embedded::Options::default()).await.context("store")?)
         }
         StoreKind::Etcd => {
             let options = etcd_options(config)?;

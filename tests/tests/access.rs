@@ -16,7 +16,13 @@ use tonic::Code;
 
 const PASSWORD: &str = "a long enough password";
 
-async fn user(selvage: &Selvage, admin: &Client, name: &str, role: &str, organisation: &str) -> Client {
+async fn user(
+    selvage: &Selvage,
+    admin: &Client,
+    name: &str,
+    role: &str,
+    organisation: &str,
+) -> Client {
     let grant = Grant { role: role.into(), organisation: organisation.into() };
     let user = User { username: name.into(), grants: vec![grant], ..Default::default() };
     let request = AddUserRequest { user: Some(user), password: PASSWORD.into() };
@@ -86,7 +92,10 @@ async fn wrong_roles_and_wrong_organisations_are_refused_everywhere() {
         if open {
             continue;
         }
-        assert!(let_in(admin.code(path, &[]).await), "admin: {path}");
+        // A machine's own business, which even an admin cannot do for it.
+        if !path.ends_with("/Renew") {
+            assert!(let_in(admin.code(path, &[]).await), "admin: {path}");
+        }
         let looks = rule.effect == Effect::Read;
         assert_eq!(let_in(viewer.code(path, &[]).await), looks, "viewer: {path}");
         check_members(rule.who(), path, &developer, &operator).await;

@@ -38,7 +38,8 @@ fn say(address: &str, bytes: &[u8]) -> Vec<u8> {
 async fn garbage_on_the_socket_is_answered_or_cut() {
     let secure = Selvage::up(&[]);
     let plain = Selvage::up(&["--insecure"]);
-    let garbage: Vec<u8> = (0..4096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let garbage: Vec<u8> =
+        (0..4096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let broken_frames = [preface.as_slice(), &garbage].concat();
     let endless_header = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(300_000));
@@ -57,7 +58,8 @@ async fn garbage_on_the_socket_is_answered_or_cut() {
         say(secure.address(), bytes);
         say(plain.address(), bytes);
     }
-    let answered = say(plain.address(), b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let answered =
+        say(plain.address(), b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     assert!(answered.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answered));
     assert_well(&secure).await;
 }
@@ -111,7 +113,8 @@ async fn wrong_content_types_and_wrong_json_are_named() {
     assert_eq!(send("application/json", b"{").await.unwrap().status(), 400);
     assert_eq!(send("application/json", b"{\"username\": 7}").await.unwrap().status(), 400);
     assert_eq!(send("application/json", b"\xff\xfe").await.unwrap().status(), 400);
-    let refused: Value = send("application/json", b"{\"username\": 7}").await.unwrap().json().await.unwrap();
+    let refused: Value =
+        send("application/json", b"{\"username\": 7}").await.unwrap().json().await.unwrap();
     assert_eq!(refused["code"], "invalid_argument");
     assert!(refused["message"].as_str().unwrap().contains("username"), "{refused}");
 

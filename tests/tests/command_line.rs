@@ -65,7 +65,10 @@ async fn users_come_and_go() {
     cli.ok(&["user", "add", "dora", "--role", "developer:Acme", "--password-file", file]);
     assert!(cli.ok(&["user", "list"]).contains("dora"));
     let dora = Client::login(&selvage, "dora", "a long enough password").await.unwrap();
-    assert_eq!(dora.code("/selvage.identity.IdentityService/ListUsers", &[]).await, Code::PermissionDenied);
+    assert_eq!(
+        dora.code("/selvage.identity.IdentityService/ListUsers", &[]).await,
+        Code::PermissionDenied
+    );
     cli.ok(&["user", "remove", "dora", "--yes"]);
     let gone = dora.code("/selvage.identity.IdentityService/WhoAmI", &[]).await;
     assert_eq!(gone, Code::Unauthenticated, "removing a user ends his sessions");
@@ -81,7 +84,8 @@ async fn a_machine_joins_with_a_token_once_and_renews() {
     let out = cli.home().join("machine");
     let join = |sha256: &str| {
         let out = out.to_str().unwrap();
-        let args = ["join", selvage.endpoint(), "--token-file", "-", "--ca-sha256", sha256, "--out", out];
+        let args =
+            ["join", selvage.endpoint(), "--token-file", "-", "--ca-sha256", sha256, "--out", out];
         cli.run_with(&args, &[], Some(token))
     };
     let wrong = join(&"0".repeat(64));

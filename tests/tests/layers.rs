@@ -21,9 +21,10 @@ const LAYERS: &[&[&str]] = &[
 const BESIDE: &[(&str, &str)] = &[("selvage-kit", "selvage-transcode")];
 
 fn layer(name: &str) -> usize {
-    LAYERS.iter().position(|crates| crates.contains(&name)).unwrap_or_else(|| {
-        panic!("{name} has no layer: give it one here and in ARCHITECTURE.md")
-    })
+    LAYERS
+        .iter()
+        .position(|crates| crates.contains(&name))
+        .unwrap_or_else(|| panic!("{name} has no layer: give it one here and in ARCHITECTURE.md"))
 }
 
 /// Our crates and which of ours each depends on, tests apart.

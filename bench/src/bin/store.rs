@@ -13,7 +13,7 @@ use prost::Message;
 use selvage_bench::etcd::Etcd;
 use selvage_bench::report::{Report, at_least};
 use selvage_store::embedded::{Embedded, Options};
-use selvage_store::{KeyRange, Op, Record, SharedStore, Store, StoreExt, Table, Txn};
+use selvage_store::{KeyRange, Op, Record, SharedStore, StoreExt, Table, Txn};
 use tokio::sync::mpsc;
 
 const VALUE: usize = 256;

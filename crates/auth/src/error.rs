@@ -91,7 +91,10 @@ pub enum Error {
     Hashing(String),
     /// The store failed.
     #[error("identities could not be read or written")]
-    Store(#[from] selvage_store::Error),
+    Store(#[source] selvage_store::Error),
+    /// Others won the race for the same records too often.
+    #[error("others are changing the same identity at this moment: try again")]
+    Contended,
 }
 
 impl Error {
@@ -115,6 +118,7 @@ impl Error {
             | Self::NoAuthority => Code::FailedPrecondition,
             Self::Signing(_) | Self::Hashing(_) => Code::Internal,
             Self::Store(error) => error.code(),
+            Self::Contended => Code::Aborted,
         }
     }
 
@@ -134,6 +138,15 @@ impl Error {
             Self::Busy => "busy",
             Self::PasswordLoginOff(_) => "password_login_off",
             other => other.code().name(),
+        }
+    }
+}
+
+impl From<selvage_store::Error> for Error {
+    fn from(error: selvage_store::Error) -> Self {
+        match error {
+            selvage_store::Error::Aborted { .. } => Self::Contended,
+            other => Self::Store(other),
         }
     }
 }

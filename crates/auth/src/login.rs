@@ -88,7 +88,7 @@ impl Auth {
                 return Ok(session);
             }
         }
-        Err(selvage_store::Error::Aborted { attempts: TRIES }.into())
+        Err(Error::Contended)
     }
 
     /// Opens the session unless the user changed since his password was

@@ -140,7 +140,9 @@ impl Auth {
             self.check_current_password(caller, &user, change.current).await?;
         }
         let hash = self.inner.hasher.hash(change.new).await?;
-        self.replace_password(&user, &hash, caller.session()).await
+        // Who changes his own does so by what he knew a moment ago.
+        let as_of = own.then_some(user.generation.as_str());
+        self.replace_password(&user.username, &hash, as_of, caller.session()).await
     }
 
     /// A stolen session must not be a way to guess the password, so this
@@ -163,23 +165,25 @@ impl Auth {
         Err(Error::Denied("current_password: wrong".into()))
     }
 
+    /// Writes a new password and ends all sessions but the one to keep; only
+    /// as of the given generation, if one is given.
     async fn replace_password(
         &self,
-        checked: &User,
+        username: &str,
         hash: &String,
+        as_of: Option<&str>,
         keep: Option<&str>,
     ) -> Result<u32> {
         let (kept, ended): (Vec<_>, Vec<_>) = self
-            .live_sessions(Some(&checked.username))
+            .live_sessions(Some(username))
             .into_iter()
             .partition(|session| keep == Some(session.value.id.as_str()));
         let now = self.now().as_millisecond();
         let kept = kept.first();
         let changed = transact(&self.inner.store, |tx| async move {
-            let mut user = existing_user(&tx, &checked.username).await?;
-            if user.password_hash != checked.password_hash {
-                // Somebody else set it after the current one was checked.
-                return Err(selvage_store::Error::Aborted { attempts: 1 }.into());
+            let mut user = existing_user(&tx, username).await?;
+            if as_of.is_some_and(|generation| user.generation != generation) {
+                return Err(Error::SessionEnded);
             }
             user.password_hash.clone_from(hash);
             user.password_changed_at = now;

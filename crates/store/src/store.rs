@@ -56,7 +56,8 @@ pub trait Store: Send + Sync + 'static {
     async fn status(&self) -> Result<Status>;
 
     /// Finishes what was accepted and releases files and connections. Later
-    /// calls fail with `Closed`; watches end.
+    /// calls fail with `Closed`; watches end, at the latest when they have
+    /// delivered what was committed before.
     async fn close(&self) -> Result<()>;
 }
 

@@ -8,6 +8,7 @@ mod logins;
 mod machines;
 mod oidc;
 mod oidc_real;
+mod oidc_tls;
 mod own_provider;
 mod secrecy;
 mod sessions;

@@ -152,10 +152,10 @@ impl Watcher {
                 return None;
             }
             let now = *self.position.borrow_and_update();
-            if now.closed {
-                return None;
-            }
             if self.next > now.revision {
+                if now.closed {
+                    return None;
+                }
                 self.position.changed().await.ok()?;
                 continue;
             }

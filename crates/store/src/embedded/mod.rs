@@ -31,7 +31,7 @@ use self::batch::{Outcome, Retention, Work};
 use self::fault::{contain, storage};
 use self::feed::{Feed, Position};
 use self::format::{CURRENT, FIRST_REVISION, LEASES, LOG, META, META_COMPACTED, META_REVISION};
-use self::lease::Term;
+use self::lease::{LeaseBook, Term};
 use self::open::{FORMAT, LockFile};
 use self::read::Horizon;
 use self::writer::{Job, Writer};
@@ -80,8 +80,12 @@ impl Shared {
     fn release(&self) {
         self.feed.close();
         let opened = self.opened.write().take();
-        if contain(|| Ok(drop(opened))).is_err() {
-            tracing::error!("closing the data file came to a halt");
+        let closed = contain(|| {
+            drop(opened);
+            Ok(())
+        });
+        if let Err(error) = closed {
+            tracing::error!(%error, "closing the data file came to a halt");
         }
     }
 }
@@ -156,20 +160,20 @@ impl Embedded {
             clock: Arc::clone(&options.clock),
             path,
         });
-        let (jobs, receiver) = mpsc::channel(options.batch.max(1) * 2);
+        Self::run(shared, book, &options)
+    }
+
+    /// Starts the writer and the housekeeping.
+    fn run(shared: Arc<Shared>, book: LeaseBook, options: &Options) -> Result<Arc<Self>> {
+        let batch = options.batch.max(1);
+        let (jobs, receiver) = mpsc::channel(batch * 2);
         let (next_end, next_end_seen) = watch::channel(book.next_end());
         let (stop, stopped) = watch::channel(false);
-        let writer = Writer {
-            shared: Arc::clone(&shared),
-            jobs: receiver,
-            book,
-            next_end,
-            batch: options.batch.max(1),
-            retention: Retention {
-                revisions: options.log_revisions,
-                age: to_millis(options.log_age),
-            },
-        };
+        let retention =
+            Retention { revisions: options.log_revisions, age: to_millis(options.log_age) };
+        let writer_shared = Arc::clone(&shared);
+        let writer =
+            Writer { shared: writer_shared, jobs: receiver, book, next_end, batch, retention };
         std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
@@ -177,8 +181,7 @@ impl Embedded {
                 stop.send_replace(true);
             })
             .map_err(|error| Error::io("starting the writer thread", error))?;
-        let clock = Arc::clone(&shared.clock);
-        tokio::spawn(keep_house(jobs.downgrade(), next_end_seen, clock));
+        tokio::spawn(keep_house(jobs.downgrade(), next_end_seen, Arc::clone(&shared.clock)));
         Ok(Arc::new(Self { shared, jobs: Mutex::new(Some(jobs)), stopped }))
     }
 
