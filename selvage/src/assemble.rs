@@ -228,7 +228,7 @@ pub(crate) async fn server(
 }
 
 /// Binds the port that everything answers on.
-pub(crate) async fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
+pub(crate) fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
     let ip: IpAddr = config.listen.address.parse().with_context(|| {
         format!("listen.address: {:?} is not an IP address", config.listen.address)
     })?;
@@ -237,7 +237,6 @@ pub(crate) async fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result
     }
     let address = SocketAddr::new(ip, config.listen.port);
     Socket::tcp(address, keys.map(|keys| Arc::clone(&keys.server)))
-        .await
         .with_context(|| format!("cannot listen on {address}"))
 }
 

@@ -128,7 +128,7 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
         Some(_) => Trust::Credentials(Arc::new(auth.clone())),
         None => Trust::Everybody,
     };
-    let port = assemble::port(config, keys.as_ref()).await?;
+    let port = assemble::port(config, keys.as_ref())?;
     let address = port.address().context("the listener has no address")?;
     serve_on(&tasks, "port", &server, port, trust);
     let mut lvmd = None;

@@ -37,7 +37,7 @@ await page.getByTestId("login-button").click();
 await page.getByTestId("whoami").getByText(username).waitFor();
 
 await page.getByTestId("send-button").click();
-await page.getByTestId("response-body").getByText(`"${username}"`).waitFor();
+await page.getByTestId("response-body").getByText(`"${username}"`).first().waitFor();
 const cookies = await context.cookies();
 assert.ok(cookies.some((cookie) => cookie.name === "__Host-sid" && cookie.httpOnly && cookie.secure), "cookie");
 assert.equal(await page.evaluate(() => document.cookie), "", "scripts cannot read the session");

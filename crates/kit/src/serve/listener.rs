@@ -21,7 +21,7 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -40,6 +40,10 @@ use crate::{
 /// What every client that means HTTP/2 says first.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// Connections that the kernel holds for us until we take them. Many clients
+/// may come at once, after a restart.
+const BACKLOG: u32 = 4096;
+
 /// A socket that is bound and not yet served.
 pub struct Socket {
     kind: SocketKind,
@@ -52,11 +56,12 @@ enum SocketKind {
 
 impl Socket {
     /// Binds a TCP address. With a TLS configuration the socket is encrypted.
-    pub async fn tcp(
-        address: SocketAddr,
-        tls: Option<Arc<rustls::ServerConfig>>,
-    ) -> io::Result<Self> {
-        Ok(Self { kind: SocketKind::Tcp(TcpListener::bind(address).await?, tls) })
+    pub fn tcp(address: SocketAddr, tls: Option<Arc<rustls::ServerConfig>>) -> io::Result<Self> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Connections of the process before us may linger; they are not in use.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(Self { kind: SocketKind::Tcp(socket.listen(BACKLOG)?, tls) })
     }
 
     /// Binds a unix socket that only this user may open. A socket file that

@@ -176,9 +176,9 @@ impl Rpc {
         let metrics = self.shared.metrics.clone();
         let call = AssertUnwindSafe(self.routes.oneshot(request)).catch_unwind();
         let outcome = match deadline {
-            Some(at) => tokio::time::timeout_at(at, call)
-                .await
-                .map_err(|_| Status::deadline_exceeded("deadline exceeded"))?,
+            // A call that is over before it begins is not begun.
+            Some(at) if at <= Instant::now() => return Err(too_late()),
+            Some(at) => tokio::time::timeout_at(at, call).await.map_err(|_| too_late())?,
             None => call.await,
         };
         match outcome {
@@ -300,6 +300,10 @@ fn take(semaphore: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, 
     semaphore.clone().try_acquire_owned().map_err(|_| {
         Status::resource_exhausted(format!("too many {what} in flight: try again in a moment"))
     })
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("deadline exceeded")
 }
 
 fn not_built(rule: &Rule) -> Status {
