@@ -56,21 +56,30 @@ pub struct Selvage {
 impl Selvage {
     /// `selvage up` with a new data directory and a free port.
     pub fn up(flags: &[&str]) -> Self {
+        Self::part("up", flags)
+    }
+
+    /// One part alone with a new data directory and a free port.
+    pub fn part(part: &str, flags: &[&str]) -> Self {
         let own = tempfile::tempdir().unwrap();
-        let mut started = Self::up_in(own.path(), flags);
+        let mut started = Self::start(part, own.path(), flags);
         started._own = Some(own);
         started
     }
 
     /// `selvage up` in a directory that outlives it.
     pub fn up_in(directory: &Path, flags: &[&str]) -> Self {
+        Self::start("up", directory, flags)
+    }
+
+    fn start(subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
         let data = directory.join("data");
         let ready_file = directory.join("ready.json");
         let log = directory.join("log");
         let _ = fs::remove_file(&ready_file);
         let append = File::options().create(true).append(true).open(&log).unwrap();
         let mut child = command()
-            .args(["up", "--port", "0", "--data"])
+            .args([subcommand, "--port", "0", "--data"])
             .arg(&data)
             .arg("--ready-file")
             .arg(&ready_file)

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use selvage_api::selvage::identity::{
+    RenewRequest, identity_service_client::IdentityServiceClient,
+};
+use selvage_kit::pki;
 use selvage_tests::{Client, Selvage, process::Cli};
 use tonic::Code;
 
@@ -101,6 +105,43 @@ async fn a_machine_joins_with_a_token_once_and_renews() {
     assert!(String::from_utf8_lossy(&replies[0]).contains("node/rack3-7"));
     let denied = machine.code("/selvage.identity.IdentityService/ListUsers", &[]).await;
     assert_eq!(denied, Code::PermissionDenied);
+
+    let key = pki::KeyRequest::new().unwrap();
+    let mut identity = IdentityServiceClient::new(machine.channel.clone());
+    let renewed = identity.renew(RenewRequest { csr: key.csr_pem().into() }).await.unwrap();
+    let renewed = renewed.into_inner();
+    assert_eq!(renewed.machine, "node/rack3-7");
+    let path = cli.home().join("renewed.pem");
+    let kept = pki::RotatingIdentity::create(&path, &key, &renewed.certificate).unwrap();
+    assert_eq!(kept.machine().to_string(), "node/rack3-7");
+    let person = Client::admin(&selvage).await;
+    let mut identity = IdentityServiceClient::new(person.channel.clone());
+    let refused = identity.renew(person.request(RenewRequest { csr: key.csr_pem().into() })).await;
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied, "a person is no machine");
+}
+
+#[test]
+fn a_part_runs_alone() {
+    let selvage = Selvage::part("lvmd", &[]);
+    let cli = Cli::admin_of(&selvage);
+    let status = cli.json(&["status", "-o", "json"]);
+    let state = |name: &str| {
+        let parts = status["parts"].as_array().unwrap();
+        parts.iter().find(|part| part["name"] == name).unwrap()["state"].clone()
+    };
+    assert_eq!(state("controller"), "elsewhere");
+    assert_ne!(state("lvmd"), "elsewhere");
+    let socket = format!("unix://{}", selvage.ready()["sockets"]["lvmd"].as_str().unwrap());
+    let stranger = Cli::new();
+    let who = stranger.json(&[
+        "call",
+        "selvage.identity.IdentityService/WhoAmI",
+        "--endpoint",
+        &socket,
+        "-o",
+        "json",
+    ]);
+    assert_eq!(who["kind"], "local");
 }
 
 #[test]

@@ -81,6 +81,15 @@ impl Socket {
         Ok(Self { kind: SocketKind::Unix(listener, path.to_owned()) })
     }
 
+    /// Takes no more connections; clients are told at once.
+    fn close(self) {
+        if let SocketKind::Unix(listener, path) = self.kind {
+            drop(listener);
+            // Somebody may have removed it before us.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
     /// The address that TCP clients reach, with the port that was found.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.kind {
@@ -128,17 +137,11 @@ impl Listener {
                 }
             }
         }
-        let path = match socket.kind {
-            SocketKind::Unix(_, path) => Some(path),
-            SocketKind::Tcp(..) => None,
-        };
+        socket.close();
         connections.close();
         if tokio::time::timeout(this.limits.drain, connections.wait()).await.is_err() {
             tracing::warn!(open = connections.len(), "connections cut after the drain time");
             census.close_all();
-        }
-        if let Some(path) = path {
-            let _ = std::fs::remove_file(path);
         }
     }
 

@@ -9,11 +9,12 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::fault::storage;
 use super::format::{
-    CURRENT, Entry, LEASE_KEYS, LEASES, LOG, LogChange, LogEntry, META, META_COMPACTED,
+    CURRENT, Entry, LEASE_KEYS, LEASES, LOG, LogChange, LogEntry, META, META_APPLIED, META_COMPACTED,
     META_REVISION, decode_log, decode_row, encode_row,
 };
 use super::lease::{LeaseBook, Term, check_ttl};
-use super::read::{self, Horizon};
+use super::pending::{Pending, Rows, overlay};
+use super::read::{self, Horizon, Newer};
 use crate::clock::Millis;
 use crate::{
     Error, KeyRange, KeyValue, Lease, LeaseId, Op, OpResult, Result, Revision, Txn, TxnReply,
@@ -56,7 +57,12 @@ pub(super) struct Batch<'t, 'b> {
     leases: Table<'t, i64, (u64, u64)>,
     lease_keys: Table<'t, (i64, &'static [u8]), ()>,
     book: &'b mut LeaseBook,
+    /// Rows of earlier batches and of this one that are not in `current`.
+    pending: &'b Pending,
+    pub(super) fresh: Rows,
     now: Millis,
+    /// Up to where `current` has everything.
+    applied: Revision,
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
     pub(super) entries: Vec<Arc<Entry>>,
@@ -68,17 +74,23 @@ impl<'t, 'b> Batch<'t, 'b> {
     pub(super) fn new(
         write: &'t WriteTransaction,
         book: &'b mut LeaseBook,
+        pending: &'b Pending,
         horizon: Horizon,
         now: Millis,
     ) -> Result<Self> {
+        let meta = write.open_table(META).map_err(storage)?;
+        let applied = meta.get(META_APPLIED).map_err(storage)?.map_or(0, |row| row.value());
         Ok(Self {
-            meta: write.open_table(META).map_err(storage)?,
+            meta,
             current: write.open_table(CURRENT).map_err(storage)?,
             log: write.open_table(LOG).map_err(storage)?,
             leases: write.open_table(LEASES).map_err(storage)?,
             lease_keys: write.open_table(LEASE_KEYS).map_err(storage)?,
             book,
+            pending,
+            fresh: Rows::new(),
             now,
+            applied,
             revision: horizon.revision,
             compacted: horizon.compacted,
             entries: Vec::new(),
@@ -123,13 +135,24 @@ impl<'t, 'b> Batch<'t, 'b> {
     }
 
     fn row(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        if let Some(row) = self.fresh.get(key).or_else(|| self.pending.rows().get(key)) {
+            return Ok(row.clone());
+        }
         let row = self.current.get(key).map_err(storage)?;
         Ok(row.map(|row| Bytes::copy_from_slice(row.value())))
     }
 
     fn key_value(&self, key: &Bytes) -> Result<Option<KeyValue>> {
-        let row = self.current.get(&key[..]).map_err(storage)?;
-        row.map(|row| decode_row(key.clone(), row.value(), true)).transpose()
+        self.row(key)?.map(|row| decode_row(key.clone(), &row, true)).transpose()
+    }
+
+    /// Reads a range in the middle of a transaction that has made `own`.
+    fn range(&self, request: &RangeRequest, own: &[LogChange]) -> Result<RangeReply> {
+        let mut rows = Rows::new();
+        overlay(&mut rows, self.pending.rows(), &request.range);
+        overlay(&mut rows, &self.fresh, &request.range);
+        let newer = Newer { rows, own };
+        read::range(&self.current, &self.log, self.horizon(), newer, request)
     }
 
     /// Finds out which way a transaction goes and whether everything on that
@@ -171,9 +194,7 @@ impl<'t, 'b> Batch<'t, 'b> {
                     changes.extend(deleted);
                     OpResult::Delete(count)
                 }
-                Op::Get(request) => {
-                    OpResult::Get(read::range(&self.current, &self.log, self.horizon(), request)?)
-                }
+                Op::Get(request) => OpResult::Get(self.range(request, &changes)?),
             });
         }
         self.record(changes)?;
@@ -206,7 +227,7 @@ impl<'t, 'b> Batch<'t, 'b> {
             lease,
         };
         let row = Bytes::from(encode_row(&kv));
-        self.current.insert(&key[..], &row[..]).map_err(storage)?;
+        self.fresh.insert(key.clone(), Some(row.clone()));
         Ok(LogChange { key: key.clone(), row: Some(row), before })
     }
 
@@ -221,9 +242,8 @@ impl<'t, 'b> Batch<'t, 'b> {
         let keys = self.keys(range)?;
         let mut changes = Vec::with_capacity(keys.len());
         for key in keys {
-            let before =
-                self.current.remove(&key[..]).map_err(storage)?.map(|row| row.value().to_vec());
-            let Some(before) = before.map(Bytes::from) else { continue };
+            let Some(before) = self.row(&key)? else { continue };
+            self.fresh.insert(key.clone(), None);
             let lease = decode_row(key.clone(), &before, false)?.lease;
             self.detach(&key, lease)?;
             changes.push(LogChange { key, row: None, before: Some(before) });
@@ -235,8 +255,7 @@ impl<'t, 'b> Batch<'t, 'b> {
         if let KeyRange::Key(key) = range {
             return Ok(vec![key.clone()]);
         }
-        let request = crate::RangeRequest::new(range.clone()).keys_only();
-        let reply = read::range(&self.current, &self.log, self.horizon(), &request)?;
+        let reply = self.range(&RangeRequest::new(range.clone()).keys_only(), &[])?;
         Ok(reply.items.into_iter().map(|kv| kv.key).collect())
     }
 
@@ -313,10 +332,30 @@ impl<'t, 'b> Batch<'t, 'b> {
     }
 
     fn forget(&mut self, up_to: Revision) -> Result<()> {
-        self.log.retain_in(..=up_to, |_, _| false).map_err(storage)?;
         self.compacted = up_to;
         self.dirty = true;
-        Ok(())
+        self.trim()
+    }
+
+    /// Removes log entries that nobody needs: compacted, and applied.
+    fn trim(&mut self) -> Result<()> {
+        let up_to = self.compacted.min(self.applied);
+        self.log.retain_in(..=up_to, |_, _| false).map_err(storage)
+    }
+
+    /// Moves the rows of earlier batches to their place. Those of this batch
+    /// must wait: nobody may see them before they are committed, and a reader
+    /// takes its snapshot when it likes.
+    pub(super) fn move_pending(&mut self) -> Result<()> {
+        for (key, row) in self.pending.rows() {
+            match row {
+                Some(row) => self.current.insert(&key[..], &row[..]).map_err(storage)?,
+                None => self.current.remove(&key[..]).map_err(storage)?,
+            };
+        }
+        self.applied = self.pending.revision;
+        self.dirty = true;
+        self.trim()
     }
 
     /// Drops a bounded part of the history that is over the limits.
@@ -345,6 +384,7 @@ impl<'t, 'b> Batch<'t, 'b> {
     pub(super) fn finish(&mut self) -> Result<()> {
         self.meta.insert(META_REVISION, self.revision).map_err(storage)?;
         self.meta.insert(META_COMPACTED, self.compacted).map_err(storage)?;
+        self.meta.insert(META_APPLIED, self.applied).map_err(storage)?;
         Ok(())
     }
 }

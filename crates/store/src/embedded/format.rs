@@ -8,12 +8,12 @@ use crate::clock::Millis;
 use crate::watch::Event;
 use crate::{Error, KeyValue, LeaseId, Result, Revision};
 
-/// Single numbers: format, revision, compacted.
+/// Single numbers: format, revision, compacted, applied.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-/// Key to its newest row.
+/// Key to its row as of the revision `applied`; what came later is in the log.
 pub(super) const CURRENT: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("current");
-/// Revision to what changed at it. Every revision that is not compacted has
-/// exactly one entry.
+/// Revision to what changed at it. Every revision that is not both compacted
+/// and applied has exactly one entry.
 pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 /// Lease to its duration and end, in milliseconds.
 pub(super) const LEASES: TableDefinition<'_, i64, (u64, u64)> = TableDefinition::new("leases");
@@ -24,6 +24,7 @@ pub(super) const LEASE_KEYS: TableDefinition<'_, (i64, &[u8]), ()> =
 pub(super) const META_FORMAT: &str = "format";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
+pub(super) const META_APPLIED: &str = "applied";
 
 /// Revision of a store in which nothing was ever written, as in etcd.
 pub(super) const FIRST_REVISION: Revision = 1;

@@ -18,6 +18,10 @@ pub struct Options {
     /// watch that is further behind reads from the change log.
     pub ring_revisions: usize,
     pub ring_bytes: usize,
+    /// Changed keys, and their size, that are kept in memory and in the log
+    /// until they are moved to their place in the file together.
+    pub pending_keys: usize,
+    pub pending_bytes: usize,
     /// Most transactions that share one write to disk.
     pub batch: usize,
     pub clock: Arc<dyn Clock>,
@@ -31,6 +35,8 @@ impl Default for Options {
             cache_bytes: 64 << 20,
             ring_revisions: 4096,
             ring_bytes: 16 << 20,
+            pending_keys: 4096,
+            pending_bytes: 16 << 20,
             batch: 512,
             clock: Arc::new(SystemClock::new()),
         }

@@ -1,13 +1,13 @@
 //! Reading ranges, now or at an older revision.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use bytes::Bytes;
 use redb::{AccessGuard, ReadableTable, StorageError};
 
 use super::fault::storage;
-use super::format::{decode_log, decode_row};
+use super::format::{LogChange, decode_log, decode_row};
+use super::pending::Rows;
 use crate::{Error, KeyRange, RangeReply, RangeRequest, Result, Revision};
 
 /// Where a reader stands: what it can see of the history.
@@ -15,6 +15,15 @@ use crate::{Error, KeyRange, RangeReply, RangeRequest, Result, Revision};
 pub(super) struct Horizon {
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
+}
+
+/// What makes the rows of a snapshot the state that the reader is to see.
+#[derive(Debug, Default)]
+pub(super) struct Newer<'a> {
+    /// Rows of the range that are newer than those of the snapshot.
+    pub(super) rows: Rows,
+    /// What the reader itself has done, on top of the log.
+    pub(super) own: &'a [LogChange],
 }
 
 impl Horizon {
@@ -35,6 +44,7 @@ pub(super) fn range<C, L>(
     current: &C,
     log: &L,
     horizon: Horizon,
+    newer: Newer<'_>,
     request: &RangeRequest,
 ) -> Result<RangeReply>
 where
@@ -46,12 +56,12 @@ where
         request,
         reply: RangeReply { revision: horizon.revision, ..RangeReply::default() },
     };
-    let older = match request.at_revision {
-        Some(at) if at < horizon.revision => undone(log, &request.range, at)?,
-        _ => BTreeMap::new(),
-    };
+    let mut other = newer.rows;
+    if let Some(at) = request.at_revision {
+        other.append(&mut undone(log, &request.range, at..horizon.revision, newer.own)?);
+    }
     if let KeyRange::Key(key) = &request.range {
-        match older.get(key) {
+        match other.get(key) {
             Some(Some(row)) => collect.take(key, row)?,
             Some(None) => {}
             None => {
@@ -66,29 +76,34 @@ where
     let to = to.as_ref().map_or(Bound::Unbounded, |to| Bound::Excluded(&to[..]));
     let rows = current.range::<&[u8]>((Bound::Included(&from[..]), to)).map_err(storage)?;
     if request.descending {
-        collect.merge(rows.rev(), older.iter().rev(), |left, right| left > right)?;
+        collect.merge(rows.rev(), other.iter().rev(), |left, right| left > right)?;
     } else {
-        collect.merge(rows, older.iter(), |left, right| left < right)?;
+        collect.merge(rows, other.iter(), |left, right| left < right)?;
     }
     Ok(collect.reply)
 }
 
-/// For every key of the range that changed after `at`, what it was then.
+/// For every key of the range that changed after the start of `span`, what it
+/// was at the start.
 fn undone(
     log: &impl ReadableTable<u64, &'static [u8]>,
     range: &KeyRange,
-    at: Revision,
-) -> Result<BTreeMap<Bytes, Option<Bytes>>> {
-    let mut older = BTreeMap::new();
-    for row in log.range(at + 1..).map_err(storage)? {
+    span: Range<Revision>,
+    own: &[LogChange],
+) -> Result<Rows> {
+    let mut then = Rows::new();
+    for row in log.range(span.start + 1..=span.end).map_err(storage)? {
         let (revision, row) = row.map_err(storage)?;
         for change in decode_log(revision.value(), row.value())?.changes {
             if range.contains(&change.key) {
-                older.entry(change.key).or_insert(change.before);
+                then.entry(change.key).or_insert(change.before);
             }
         }
     }
-    Ok(older)
+    for change in own.iter().filter(|change| range.contains(&change.key)) {
+        then.entry(change.key.clone()).or_insert_with(|| change.before.clone());
+    }
+    Ok(then)
 }
 
 type Row<'a> =
@@ -111,33 +126,33 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Walks today's rows and the older ones side by side; where both have a
-    /// key, the older one counts.
+    /// Walks the rows of the snapshot and the other ones side by side; where
+    /// both have a key, the other one counts.
     fn merge<'r, 'o>(
         &mut self,
         rows: impl Iterator<Item = Row<'r>>,
-        older: impl Iterator<Item = (&'o Bytes, &'o Option<Bytes>)>,
+        other: impl Iterator<Item = (&'o Bytes, &'o Option<Bytes>)>,
         before: impl Fn(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        let mut older = older.peekable();
+        let mut other = other.peekable();
         for row in rows {
             let (key, row) = row.map_err(storage)?;
-            while let Some((older_key, older_row)) =
-                older.next_if(|(older_key, _)| before(older_key, key.value()))
+            while let Some((other_key, other_row)) =
+                other.next_if(|(other_key, _)| before(other_key, key.value()))
             {
-                if let Some(older_row) = older_row {
-                    self.take(older_key, older_row)?;
+                if let Some(other_row) = other_row {
+                    self.take(other_key, other_row)?;
                 }
             }
-            match older.next_if(|(older_key, _)| &older_key[..] == key.value()) {
-                Some((_, Some(older_row))) => self.take(key.value(), older_row)?,
+            match other.next_if(|(other_key, _)| &other_key[..] == key.value()) {
+                Some((_, Some(other_row))) => self.take(key.value(), other_row)?,
                 Some((_, None)) => {}
                 None => self.take(key.value(), row.value())?,
             }
         }
-        for (older_key, older_row) in older {
-            if let Some(older_row) = older_row {
-                self.take(older_key, older_row)?;
+        for (other_key, other_row) in other {
+            if let Some(other_row) = other_row {
+                self.take(other_key, other_row)?;
             }
         }
         Ok(())

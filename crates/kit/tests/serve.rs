@@ -1,0 +1,238 @@
+//! A listener with services that misbehave: what they do to themselves they
+//! do not do to others.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use selvage_api::services::auth::{
+    CheckTokenRequest, CheckTokenResponse, LoginRequest, LoginResponse, LogoutRequest,
+    LogoutResponse,
+    auth_service_client::AuthServiceClient,
+    auth_service_server::{AuthService, AuthServiceServer},
+};
+use selvage_kit::{
+    identity::Identity,
+    serve::{Limits, Server, Services, Socket, Trust},
+    telemetry::Metrics,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Code, Request, Response, Status,
+    transport::{Channel, Endpoint},
+};
+
+/// Login says who is calling, Logout panics, CheckToken takes its time.
+struct Odd {
+    arrived: Arc<Semaphore>,
+    go_on: Arc<Semaphore>,
+}
+
+#[tonic::async_trait]
+impl AuthService for Odd {
+    async fn login(
+        &self,
+        request: Request<LoginRequest>,
+    ) -> Result<Response<LoginResponse>, Status> {
+        let caller = request.extensions().get::<Identity>().unwrap();
+        Ok(Response::new(LoginResponse { account_id: caller.name.clone(), ..Default::default() }))
+    }
+
+    async fn logout(&self, _: Request<LogoutRequest>) -> Result<Response<LogoutResponse>, Status> {
+        panic!("a defect");
+    }
+
+    async fn check_token(
+        &self,
+        _: Request<CheckTokenRequest>,
+    ) -> Result<Response<CheckTokenResponse>, Status> {
+        self.arrived.add_permits(1);
+        self.go_on.acquire().await.unwrap().forget();
+        Ok(Response::new(CheckTokenResponse { success: true }))
+    }
+}
+
+struct Running {
+    address: Option<SocketAddr>,
+    metrics: Metrics,
+    arrived: Arc<Semaphore>,
+    go_on: Arc<Semaphore>,
+    stop: CancellationToken,
+    ended: JoinHandle<()>,
+}
+
+async fn start(limits: Limits, socket: Socket, trust: Trust) -> Running {
+    let (arrived, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let metrics = Metrics::new("test");
+    let mut services = Services::default();
+    let odd = Odd { arrived: arrived.clone(), go_on: go_on.clone() };
+    services.add(AuthServiceServer::new(odd));
+    let server = Server::new(services, metrics.clone(), limits).await.unwrap();
+    let server = server.origins(vec!["https://portal.example".into()]);
+    let address = socket.address();
+    let stop = CancellationToken::new();
+    let ended = tokio::spawn(server.run(socket, trust, stop.clone()));
+    Running { address, metrics, arrived, go_on, stop, ended }
+}
+
+async fn on_tcp(limits: Limits) -> Running {
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    start(limits, socket, Trust::Everybody).await
+}
+
+impl Running {
+    async fn client(&self) -> AuthServiceClient<Channel> {
+        let endpoint = format!("http://{}", self.address.unwrap());
+        AuthServiceClient::connect(endpoint).await.unwrap()
+    }
+
+    /// A call that is in the handler when this returns.
+    async fn slow_call(&self) -> JoinHandle<Result<Response<CheckTokenResponse>, Status>> {
+        let mut client = self.client().await;
+        let call =
+            tokio::spawn(async move { client.check_token(CheckTokenRequest::default()).await });
+        self.arrived.acquire().await.unwrap().forget();
+        call
+    }
+
+    async fn say(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address.unwrap()).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.unwrap();
+        reply
+    }
+}
+
+#[tokio::test]
+async fn a_panic_stays_with_the_call_that_panicked() {
+    let running = on_tcp(Limits::default()).await;
+    let mut client = running.client().await;
+    for _ in 0..3 {
+        let status = client.logout(LogoutRequest {}).await.unwrap_err();
+        assert_eq!(status.code(), Code::Internal);
+        assert!(!status.message().contains("a defect"), "{status}");
+    }
+    assert_eq!(
+        client.login(LoginRequest::default()).await.unwrap().into_inner().account_id,
+        "insecure"
+    );
+    let counted = running.metrics.render();
+    assert!(counted.contains("code=\"INTERNAL\"} 3"), "{counted}");
+}
+
+#[tokio::test]
+async fn beyond_the_calls_in_flight_there_is_no_room() {
+    let running = on_tcp(Limits { calls_in_flight: 1, ..Limits::default() }).await;
+    let slow = running.slow_call().await;
+    let mut client = running.client().await;
+    let refused = client.login(LoginRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    running.go_on.add_permits(1);
+    slow.await.unwrap().unwrap();
+    client.login(LoginRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_in_flight_outlives_the_word_to_stop() {
+    let running = on_tcp(Limits::default()).await;
+    let slow = running.slow_call().await;
+    running.stop.cancel();
+    // The port is closed at once, the call goes on.
+    let address = running.address.unwrap();
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!slow.is_finished() && !running.ended.is_finished());
+    running.go_on.add_permits(1);
+    assert!(slow.await.unwrap().unwrap().into_inner().success);
+    running.ended.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_never_ends_is_cut_after_the_drain_time() {
+    let drain = Duration::from_millis(50);
+    let running = on_tcp(Limits { drain, ..Limits::default() }).await;
+    let slow = running.slow_call().await;
+    running.stop.cancel();
+    running.ended.await.unwrap();
+    assert!(slow.await.unwrap().is_err());
+}
+
+async fn through_socket(path: &Path) -> AuthServiceClient<Channel> {
+    let path = path.to_owned();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        async move {
+            let stream = tokio::net::UnixStream::connect(path).await?;
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_static("http://socket");
+    AuthServiceClient::new(endpoint.connect_with_connector(connector).await.unwrap())
+}
+
+#[tokio::test]
+async fn whoever_may_open_the_socket_may_call() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("part.sock");
+    // What a process that was killed leaves behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+
+    let socket = Socket::unix(&path).await.unwrap();
+    let running = start(Limits::default(), socket, Trust::Socket).await;
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let mut client = through_socket(&path).await;
+    let caller = client.login(LoginRequest::default()).await.unwrap().into_inner().account_id;
+    assert_eq!(caller, "local");
+
+    let second = Socket::unix(&path).await.err().unwrap();
+    assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
+    running.stop.cancel();
+    drop(client);
+    running.ended.await.unwrap();
+    assert!(!path.exists(), "the socket goes with its listener");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("part.sock");
+    std::fs::write(&path, "precious").unwrap();
+    assert!(Socket::unix(&path).await.is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn only_configured_origins_are_let_in() {
+    let running = on_tcp(Limits::default()).await;
+    let preflight = |origin: &str| {
+        format!(
+            "OPTIONS /services.auth.AuthService/Login HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             origin: {origin}\r\naccess-control-request-method: POST\r\n\r\n"
+        )
+    };
+    let reply = running.say(&preflight("https://portal.example")).await;
+    assert!(reply.contains("access-control-allow-origin: https://portal.example"), "{reply}");
+    let reply = running.say(&preflight("https://evil.example")).await;
+    assert!(!reply.contains("access-control-allow-origin"), "{reply}");
+}
+
+#[tokio::test]
+async fn methods_answer_under_api_too() {
+    let running = on_tcp(Limits::default()).await;
+    let reply = running
+        .say(
+            "POST /api/services.auth.AuthService/Login HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
+        )
+        .await;
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("\"insecure\""), "{reply}");
+}
