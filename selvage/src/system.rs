@@ -68,6 +68,7 @@ impl SystemService for System {
             store_revision: store.revision,
             uptime_seconds: self.started.elapsed().as_secs(),
             insecure: self.insecure,
+            store_failure: store.failure.unwrap_or_default(),
         }))
     }
 }

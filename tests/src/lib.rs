@@ -4,7 +4,7 @@
 //! Nothing here looks inside the process: what a test knows it has from the
 //! ready file, the wire, the log and the exit code.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 pub mod client;
 pub mod process;

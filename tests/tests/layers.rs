@@ -1,6 +1,6 @@
 //! Who may depend on whom. See ARCHITECTURE.md.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

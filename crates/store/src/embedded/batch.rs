@@ -9,15 +9,16 @@ use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::fault::storage;
 use super::format::{
-    CURRENT, Entry, LEASE_KEYS, LEASES, LOG, LogChange, LogEntry, META, META_APPLIED, META_COMPACTED,
-    META_REVISION, decode_log, decode_row, encode_row,
+    CURRENT, Entry, LEASE_KEYS, LEASES, LOG, LogChange, LogEntry, META, META_APPLIED,
+    META_COMPACTED, META_REVISION, decode_log, decode_row, encode_row,
 };
 use super::lease::{LeaseBook, Term, check_ttl};
 use super::pending::{Pending, Rows, overlay};
 use super::read::{self, Horizon, Newer};
 use crate::clock::Millis;
 use crate::{
-    Error, KeyRange, KeyValue, Lease, LeaseId, Op, OpResult, Result, Revision, Txn, TxnReply,
+    Error, KeyRange, KeyValue, Lease, LeaseId, Op, OpResult, RangeReply, RangeRequest, Result,
+    Revision, Txn, TxnReply,
 };
 
 /// What the writer can be asked for.

@@ -8,8 +8,7 @@ use redb::{Database, ReadableDatabase, ReadableTable};
 
 use super::fault::{chain, contain, storage};
 use super::format::{CURRENT, Entry, LEASE_KEYS, LEASES, LOG, decode_log, decode_row};
-use super::read::Horizon;
-use super::{FORMAT, open};
+use super::open::{self, FORMAT, Loaded};
 use crate::{Error, KeyValue, Result, Revision};
 
 /// What was found in a file.
@@ -65,40 +64,40 @@ fn walk(
     visit: &mut dyn FnMut(&KeyValue) -> Option<String>,
 ) -> Result<()> {
     open::prepare(database)?;
-    let (horizon, _) = open::load(database)?;
+    let Loaded { horizon, applied, pending, .. } = open::load(database)?;
     found.revision = horizon.revision;
     found.compacted = horizon.compacted;
-    let rows = walk_current(database, horizon, found, visit)?;
-    walk_log(database, horizon, &rows, found)?;
-    walk_leases(database, &rows, found)
-}
-
-fn walk_current(
-    database: &Database,
-    horizon: Horizon,
-    found: &mut Inspection,
-    visit: &mut dyn FnMut(&KeyValue) -> Option<String>,
-) -> Result<BTreeMap<Bytes, KeyValue>> {
-    let read = database.begin_read().map_err(storage)?;
-    let mut rows = BTreeMap::new();
-    for row in read.open_table(CURRENT).map_err(storage)?.iter().map_err(storage)? {
-        let (key, row) = row.map_err(storage)?;
-        found.keys += 1;
-        let key = Bytes::copy_from_slice(key.value());
-        let mut kv = match decode_row(key.clone(), row.value(), true) {
-            Ok(kv) => kv,
-            Err(error) => {
-                found.problems.push(error.to_string());
-                continue;
-            }
+    let mut rows = current_rows(database, found)?;
+    for (key, row) in pending {
+        match row {
+            Some(row) => rows.insert(key.clone(), decode_row(key, &row, true)?),
+            None => rows.remove(&key),
         };
+    }
+    found.keys = rows.len() as u64;
+    for (key, kv) in &rows {
         let ordered = kv.create_revision <= kv.mod_revision && kv.mod_revision <= horizon.revision;
         if !ordered || kv.version == 0 {
             found.problems.push(format!("key {key:?} has impossible revisions"));
         }
-        found.problems.extend(visit(&kv));
-        kv.value = Bytes::new();
-        rows.insert(key, kv);
+        found.problems.extend(visit(kv));
+    }
+    walk_log(database, applied.min(horizon.compacted) + 1, &rows, found)?;
+    walk_leases(database, &rows, found)
+}
+
+fn current_rows(database: &Database, found: &mut Inspection) -> Result<BTreeMap<Bytes, KeyValue>> {
+    let read = database.begin_read().map_err(storage)?;
+    let mut rows = BTreeMap::new();
+    for row in read.open_table(CURRENT).map_err(storage)?.iter().map_err(storage)? {
+        let (key, row) = row.map_err(storage)?;
+        let key = Bytes::copy_from_slice(key.value());
+        match decode_row(key.clone(), row.value(), true) {
+            Ok(kv) => {
+                rows.insert(key, kv);
+            }
+            Err(error) => found.problems.push(error.to_string()),
+        }
     }
     Ok(rows)
 }
@@ -107,13 +106,13 @@ fn walk_current(
 /// that is there.
 fn walk_log(
     database: &Database,
-    horizon: Horizon,
+    first: Revision,
     rows: &BTreeMap<Bytes, KeyValue>,
     found: &mut Inspection,
 ) -> Result<()> {
     let read = database.begin_read().map_err(storage)?;
     let mut last_word = BTreeMap::new();
-    let mut expected = horizon.compacted + 1;
+    let mut expected = first;
     for row in read.open_table(LOG).map_err(storage)?.iter().map_err(storage)? {
         let (revision, row) = row.map_err(storage)?;
         let revision = revision.value();

@@ -2,7 +2,8 @@
 //!
 //! Writers hand their transactions to one thread, which does all that wait in
 //! one write transaction of the file and syncs once for all of them; each
-//! still gets a revision of its own. Readers work on snapshots and wait for
+//! still gets a revision of its own. Such a commit writes only the log; rows
+//! are moved to their places many at a time. Readers work on snapshots and wait for
 //! nobody. A sync that fails ends writing for good: what is on disk is then
 //! unknown, and only opening the file again can tell.
 
@@ -14,6 +15,7 @@ mod inspect;
 mod lease;
 mod open;
 mod options;
+mod pending;
 mod read;
 mod writer;
 
@@ -30,10 +32,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::batch::{Outcome, Retention, Work};
 use self::fault::{contain, storage};
 use self::feed::{Feed, Position};
-use self::format::{CURRENT, FIRST_REVISION, LEASES, LOG, META, META_COMPACTED, META_REVISION};
+use self::format::{CURRENT, FIRST_REVISION, LEASES, LOG, META, META_COMPACTED};
 use self::lease::{LeaseBook, Term};
 use self::open::{FORMAT, LockFile};
-use self::read::Horizon;
+use self::pending::{Pending, Rows, overlay};
+use self::read::{Horizon, Newer};
 use self::writer::{Job, Writer};
 use crate::clock::{Clock, Millis, to_millis};
 use crate::{
@@ -51,6 +54,7 @@ const HOUSEKEEPING: Duration = Duration::from_secs(60);
 struct Shared {
     opened: RwLock<Option<Opened>>,
     feed: Feed,
+    pending: RwLock<Pending>,
     failure: RwLock<Option<String>>,
     clock: Arc<dyn Clock>,
     path: Option<PathBuf>,
@@ -67,6 +71,24 @@ impl Shared {
         let opened = self.opened.read();
         let opened = opened.as_ref().ok_or(Error::Closed)?;
         contain(|| work(&opened.database))
+    }
+
+    fn read_range(&self, request: &RangeRequest) -> Result<RangeReply> {
+        self.with_database(|database| {
+            let mut rows = Rows::new();
+            // The snapshot must be taken while what is pending stands still.
+            let (read, revision) = {
+                let pending = self.pending.read();
+                overlay(&mut rows, pending.rows(), &request.range);
+                (database.begin_read().map_err(storage)?, pending.revision)
+            };
+            let meta = read.open_table(META).map_err(storage)?;
+            let compacted = meta.get(META_COMPACTED).map_err(storage)?.map_or(0, |row| row.value());
+            let current = read.open_table(CURRENT).map_err(storage)?;
+            let log = read.open_table(LOG).map_err(storage)?;
+            let horizon = Horizon { revision, compacted };
+            read::range(&current, &log, horizon, Newer { rows, own: &[] }, request)
+        })
     }
 
     fn failure(&self) -> Option<String> {
@@ -139,28 +161,29 @@ impl Embedded {
 
     async fn start(opened: Opened, path: Option<PathBuf>, options: Options) -> Result<Arc<Self>> {
         let file = path.clone();
-        let (opened, horizon, book) = blocking(move || {
+        let (opened, loaded) = blocking(move || {
             let loaded = contain(|| {
                 open::prepare(&opened.database)?;
                 open::load(&opened.database)
             });
             match (loaded, file) {
-                (Ok((horizon, book)), _) => Ok((opened, horizon, book)),
+                (Ok(loaded), _) => Ok((opened, loaded)),
                 (Err(error), Some(file)) => Err(open::name_file(error, &file)),
                 (Err(error), None) => Err(error),
             }
         })
         .await?;
-        let Horizon { revision, compacted } = horizon;
+        let Horizon { revision, compacted } = loaded.horizon;
         let position = Position { revision, compacted, closed: false };
         let shared = Arc::new(Shared {
             opened: RwLock::new(Some(opened)),
             feed: Feed::new(position, options.ring_revisions, options.ring_bytes),
+            pending: RwLock::new(Pending::new(loaded.pending, revision)),
             failure: RwLock::new(None),
             clock: Arc::clone(&options.clock),
             path,
         });
-        Self::run(shared, book, &options)
+        Self::run(shared, loaded.leases, &options)
     }
 
     /// Starts the writer and the housekeeping.
@@ -171,9 +194,16 @@ impl Embedded {
         let (stop, stopped) = watch::channel(false);
         let retention =
             Retention { revisions: options.log_revisions, age: to_millis(options.log_age) };
-        let writer_shared = Arc::clone(&shared);
-        let writer =
-            Writer { shared: writer_shared, jobs: receiver, book, next_end, batch, retention };
+        let writer = Writer {
+            shared: Arc::clone(&shared),
+            jobs: receiver,
+            book,
+            next_end,
+            batch,
+            retention,
+            pending_keys: options.pending_keys,
+            pending_bytes: options.pending_bytes,
+        };
         std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
@@ -241,17 +271,6 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-fn read_range(database: &Database, request: &RangeRequest) -> Result<RangeReply> {
-    let read = database.begin_read().map_err(storage)?;
-    let meta = read.open_table(META).map_err(storage)?;
-    let number =
-        |name| -> Result<u64> { Ok(meta.get(name).map_err(storage)?.map_or(0, |row| row.value())) };
-    let horizon = Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
-    let current = read.open_table(CURRENT).map_err(storage)?;
-    let log = read.open_table(LOG).map_err(storage)?;
-    read::range(&current, &log, horizon, request)
-}
-
 fn read_leases(database: &Database) -> Result<Vec<(LeaseId, Term)>> {
     let read = database.begin_read().map_err(storage)?;
     let mut found = Vec::new();
@@ -287,10 +306,10 @@ impl Store for Embedded {
         request.range.validate()?;
         // One key is a few pages, as a rule in memory: not worth a thread.
         if matches!(request.range, KeyRange::Key(_)) && request.at_revision.is_none() {
-            return self.shared.with_database(|database| read_range(database, &request));
+            return self.shared.read_range(&request);
         }
         let shared = Arc::clone(&self.shared);
-        blocking(move || shared.with_database(|database| read_range(database, &request))).await
+        blocking(move || shared.read_range(&request)).await
     }
 
     async fn watch(&self, range: KeyRange, from: Option<Revision>) -> Result<Watch> {

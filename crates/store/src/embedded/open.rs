@@ -11,12 +11,13 @@ use redb::{
 
 use super::fault::{contain, storage};
 use super::format::{
-    CURRENT, FIRST_REVISION, LEASE_KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT,
-    META_REVISION,
+    CURRENT, FIRST_REVISION, LEASE_KEYS, LEASES, LOG, META, META_APPLIED, META_COMPACTED,
+    META_FORMAT, META_REVISION, decode_log,
 };
 use super::lease::{LeaseBook, Term};
+use super::pending::Rows;
 use super::read::Horizon;
-use crate::{Error, LeaseId, Result};
+use crate::{Error, LeaseId, Result, Revision};
 
 /// The format that this program writes.
 pub(super) const FORMAT: u64 = 1;
@@ -164,6 +165,7 @@ fn create(write: &WriteTransaction) -> Result<()> {
     }
     meta.insert(META_REVISION, FIRST_REVISION).map_err(storage)?;
     meta.insert(META_COMPACTED, FIRST_REVISION).map_err(storage)?;
+    meta.insert(META_APPLIED, FIRST_REVISION).map_err(storage)?;
     write.open_table(LOG).map_err(storage)?;
     write.open_table(LEASES).map_err(storage)?;
     write.open_table(LEASE_KEYS).map_err(storage)?;
@@ -183,8 +185,17 @@ fn upgrade(write: &WriteTransaction, found: u64, steps: &[Upgrade]) -> Result<()
     Ok(())
 }
 
-/// What the writer has to know at the start.
-pub(super) fn load(database: &Database) -> Result<(Horizon, LeaseBook)> {
+/// What has to be known at the start.
+pub(super) struct Loaded {
+    pub(super) horizon: Horizon,
+    /// Up to where the table of current rows has everything.
+    pub(super) applied: Revision,
+    /// What came after that.
+    pub(super) pending: Rows,
+    pub(super) leases: LeaseBook,
+}
+
+pub(super) fn load(database: &Database) -> Result<Loaded> {
     let read = database.begin_read().map_err(storage)?;
     let meta = read.open_table(META).map_err(storage)?;
     let number = |name: &str| -> Result<u64> {
@@ -193,23 +204,46 @@ pub(super) fn load(database: &Database) -> Result<(Horizon, LeaseBook)> {
             .ok_or_else(|| Error::corrupt("data file", format!("it does not say its {name}")))
     };
     let horizon = Horizon { revision: number(META_REVISION)?, compacted: number(META_COMPACTED)? };
-    let newest = {
-        let log = read.open_table(LOG).map_err(storage)?;
-        log.last().map_err(storage)?.map_or(horizon.compacted, |(revision, _)| revision.value())
-    };
-    if newest != horizon.revision {
-        let detail = format!("it is at revision {} but its log ends at {newest}", horizon.revision);
-        return Err(Error::corrupt("data file", detail));
+    let applied = number(META_APPLIED)?;
+    if applied > horizon.revision || horizon.compacted > horizon.revision {
+        return Err(Error::corrupt("data file", format!("its revisions disagree: {horizon:?}")));
     }
     read.open_table(CURRENT).map_err(storage)?;
     read.open_table(LEASE_KEYS).map_err(storage)?;
-    let mut book = LeaseBook::default();
+    let mut leases = LeaseBook::default();
     for row in read.open_table(LEASES).map_err(storage)?.iter().map_err(storage)? {
         let (id, term) = row.map_err(storage)?;
         let (ttl, ends) = term.value();
-        book.set(LeaseId(id.value()), Term { ttl, ends });
+        leases.set(LeaseId(id.value()), Term { ttl, ends });
     }
-    Ok((horizon, book))
+    let log = read.open_table(LOG).map_err(storage)?;
+    let pending = load_pending(&log, applied, horizon.revision)?;
+    Ok(Loaded { horizon, applied, pending, leases })
+}
+
+/// What the log says about revisions after `applied`; none may be missing.
+fn load_pending(
+    log: &impl ReadableTable<u64, &'static [u8]>,
+    applied: Revision,
+    revision: Revision,
+) -> Result<Rows> {
+    let mut rows = Rows::new();
+    let mut seen = applied;
+    for row in log.range(applied + 1..).map_err(storage)? {
+        let (at, row) = row.map_err(storage)?;
+        if at.value() != seen + 1 {
+            break;
+        }
+        seen += 1;
+        for change in decode_log(seen, row.value())?.changes {
+            rows.insert(change.key, change.row);
+        }
+    }
+    if seen == revision {
+        return Ok(rows);
+    }
+    let detail = format!("it is at revision {revision} but its log goes only to {seen}");
+    Err(Error::corrupt("data file", detail))
 }
 
 #[cfg(test)]

@@ -92,7 +92,8 @@ fn undone(
     own: &[LogChange],
 ) -> Result<Rows> {
     let mut then = Rows::new();
-    for row in log.range(span.start + 1..=span.end).map_err(storage)? {
+    let later = log.range(span.start + 1..span.end + 1).map_err(storage)?;
+    for row in later {
         let (revision, row) = row.map_err(storage)?;
         for change in decode_log(revision.value(), row.value())?.changes {
             if range.contains(&change.key) {

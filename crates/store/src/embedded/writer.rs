@@ -11,6 +11,7 @@ use super::batch::{Batch, Outcome, Retention, Work};
 use super::fault::{chain, contain, storage};
 use super::format::Entry;
 use super::lease::LeaseBook;
+use super::pending::Rows;
 use super::read::Horizon;
 use crate::clock::Millis;
 use crate::{Error, Result, Revision};
@@ -29,12 +30,18 @@ pub(super) struct Writer {
     pub(super) next_end: watch::Sender<Option<Millis>>,
     pub(super) batch: usize,
     pub(super) retention: Retention,
+    /// Keys and bytes that may wait for their place in the file.
+    pub(super) pending_keys: usize,
+    pub(super) pending_bytes: usize,
 }
 
 /// What a batch gave, once it is on disk.
 struct Written {
     outcomes: Vec<Result<Outcome>>,
     entries: Vec<Arc<Entry>>,
+    fresh: Rows,
+    /// What was pending is in its place now.
+    moved: bool,
     revision: Revision,
     compacted: Revision,
 }
@@ -55,7 +62,11 @@ impl Writer {
         let shared = Arc::clone(&self.shared);
         match contain(|| self.write(jobs)) {
             Ok(written) => {
+                // Readers and watches move on together.
+                let mut pending = shared.pending.write();
+                pending.advance(written.moved, written.fresh, written.revision);
                 shared.feed.publish(written.entries, written.revision, written.compacted);
+                drop(pending);
                 self.next_end.send_replace(self.book.next_end());
                 for (job, outcome) in jobs.drain(..).zip(written.outcomes) {
                     // Nobody waits any longer: the work is done all the same.
@@ -75,11 +86,14 @@ impl Writer {
         let shared = Arc::clone(&self.shared);
         let position = shared.feed.position();
         let horizon = Horizon { revision: position.revision, compacted: position.compacted };
+        let pending = shared.pending.read();
+        let moving = pending.exceeds(self.pending_keys, self.pending_bytes);
         shared.with_database(|database| {
             let mut write = database.begin_write().map_err(storage)?;
             write.set_durability(Durability::Immediate).map_err(storage)?;
-            let batch = Batch::new(&write, &mut self.book, horizon, shared.clock.now())?;
-            let (written, dirty) = perform(batch, jobs, self.retention)?;
+            let now = shared.clock.now();
+            let batch = Batch::new(&write, &mut self.book, &pending, horizon, now)?;
+            let (written, dirty) = perform(batch, jobs, self.retention, moving)?;
             if dirty {
                 write.commit().map_err(storage)?;
             } else {
@@ -95,6 +109,7 @@ fn perform(
     mut batch: Batch<'_, '_>,
     jobs: &[Job],
     retention: Retention,
+    moving: bool,
 ) -> Result<(Written, bool)> {
     let mut outcomes = Vec::with_capacity(jobs.len());
     for job in jobs {
@@ -104,12 +119,17 @@ fn perform(
     if batch.dirty || maintains {
         batch.retain(retention)?;
     }
+    if moving {
+        batch.move_pending()?;
+    }
     if batch.dirty {
         batch.finish()?;
     }
     let written = Written {
         outcomes,
         entries: std::mem::take(&mut batch.entries),
+        fresh: std::mem::take(&mut batch.fresh),
+        moved: moving,
         revision: batch.revision,
         compacted: batch.compacted,
     };

@@ -48,9 +48,10 @@ fn child() {
     });
 }
 
-/// A short log, so that it is compacted all the time.
+/// A short log and little patience, so that it is compacted and rows are moved
+/// all the time.
 fn options() -> Options {
-    Options { log_revisions: 200, ..Options::default() }
+    Options { log_revisions: 200, pending_keys: 50, ..Options::default() }
 }
 
 fn start(file: &Path) -> Child {

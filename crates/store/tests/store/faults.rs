@@ -20,7 +20,7 @@ struct Acknowledged {
 type Progress = Mutex<Vec<Acknowledged>>;
 
 fn options() -> Options {
-    Options { log_revisions: 20, cache_bytes: 64 << 10, ..Options::default() }
+    Options { log_revisions: 20, pending_keys: 12, cache_bytes: 64 << 10, ..Options::default() }
 }
 
 async fn number(store: &SharedStore, key: String) -> Result<u64, Error> {

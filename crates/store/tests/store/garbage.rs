@@ -15,8 +15,9 @@ fn runtime() -> tokio::runtime::Runtime {
 static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("store");
+    let options = Options { pending_keys: 100, ..Options::default() };
     runtime().block_on(async {
-        let store = Embedded::open(&file, Options::default()).await.unwrap();
+        let store = Embedded::open(&file, options).await.unwrap();
         let lease = store.lease_grant(std::time::Duration::from_secs(1000)).await.unwrap();
         for group in 0..8 {
             let mut txn = selvage_store::Txn::new();
