@@ -85,7 +85,7 @@ pub fn method(path: &str) -> Option<&'static Method> {
 /// are not contracts of ours.
 pub fn part_of(package: &str) -> Option<&'static str> {
     Some(match package {
-        "edgeproto" => "controller",
+        "edgeproto" | "selvage.operations" | "selvage.metrics" => "controller",
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" => "kaas",
         "proto" => "lvmd",
@@ -199,6 +199,14 @@ mod tests {
         let delete = method("/edgeproto.CloudletApi/DeleteCloudlet").unwrap();
         let routes: Vec<_> = delete.http.iter().map(ToString::to_string).collect();
         assert_eq!(routes, ["POST /delete/cloudet", "POST /delete/cloudlet"]);
+    }
+
+    #[test]
+    fn every_service_belongs_to_a_part() {
+        for service in crate::pool().services() {
+            let package = service.package_name();
+            assert!(part_of(package).is_some(), "give {package} a part in part_of");
+        }
     }
 
     #[test]

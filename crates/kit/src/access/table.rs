@@ -268,5 +268,15 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ),
         ],
     ),
+    // Long work. The service shows each caller what is his.
+    (
+        "selvage.operations.OperationService",
+        &[
+            ("ListOperations", Read, SIGNED_IN),
+            ("FollowOperation", Read, SIGNED_IN),
+            ("CancelOperation", Write, SIGNED_IN),
+        ],
+    ),
+    ("selvage.metrics.MetricsService", &[("ListSamples", Read, &[Who::Holder(Role::Operator)])]),
     ("selvage.system.SystemService", &[("GetStatus", Read, SIGNED_IN)]),
 ];

@@ -58,17 +58,26 @@ async fn embedded_in_a_file() {
     run(&Files(tempfile::tempdir().unwrap())).await;
 }
 
-struct Memory;
+/// With a number of keys that may wait for their place in the file.
+struct Memory(usize);
 
 impl Factory for Memory {
     async fn fresh(&self) -> SharedStore {
-        Embedded::in_memory(Options::default()).await.unwrap()
+        let options = Options { pending_keys: self.0, ..Options::default() };
+        Embedded::in_memory(options).await.unwrap()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_in_memory() {
-    run(&Memory).await;
+    run(&Memory(Options::default().pending_keys)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_without_patience() {
+    for pending_keys in [0, 1, 3] {
+        run(&Memory(pending_keys)).await;
+    }
 }
 
 impl Factory for Cluster {

@@ -202,3 +202,42 @@ async fn callers_share_a_write_but_not_a_revision() {
     revisions.sort_unstable();
     assert_eq!(revisions, (2..502).collect::<Vec<_>>());
 }
+
+/// Rows are moved about below while readers look: each sees one moment, and
+/// never an older one than before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_see_one_moment() {
+    let options = Options { pending_keys: 3, log_revisions: 500, ..Options::default() };
+    let store: SharedStore = Embedded::in_memory(options).await.unwrap();
+    let writer = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for number in 0..400_u64 {
+                let mut txn = Txn::new();
+                for key in ["a", "b", "c"] {
+                    let op = Op::put(format!("{key}{}", number % 2), number.to_string());
+                    txn = txn.then(op).then(Op::Delete(KeyRange::key(format!("{key}-"))));
+                }
+                store.txn(txn).await.unwrap();
+            }
+        })
+    };
+    let mut last = 0;
+    while !writer.is_finished() {
+        let now = store.list("").await.unwrap();
+        assert!(now.revision >= last);
+        for parity in ["0", "1"] {
+            let mut values: Vec<_> =
+                now.items.iter().filter(|kv| kv.key.ends_with(parity.as_bytes())).collect();
+            values.dedup_by(|a, b| a.value == b.value);
+            assert!(values.len() < 2, "{values:?}");
+        }
+        let newest = now.items.iter().map(|kv| kv.mod_revision).max().unwrap_or(1);
+        assert_eq!(newest, now.revision, "the newest change is there");
+        let request = selvage_store::RangeRequest::new(KeyRange::All).at(now.revision);
+        assert_eq!(store.range(request).await.unwrap().items, now.items);
+        last = now.revision;
+    }
+    writer.await.unwrap();
+    assert_eq!(store.list("").await.unwrap().revision, 401);
+}
