@@ -29,10 +29,6 @@ use super::{
 };
 use crate::identity::Connection;
 
-/// Names of headers with which the front speaks to the inner stack. What a
-/// client sends under such a name is dropped.
-const OURS: &str = "x-selvage-";
-
 /// Header that carries the host the client asked for, whatever the version of
 /// HTTP.
 pub(super) const AUTHORITY: &str = "x-selvage-authority";
@@ -239,11 +235,9 @@ impl Service<Request<Incoming>> for Door {
 
 fn prepare(request: &mut Request<PageBody>, connection: Connection) {
     without_api_prefix(request.uri_mut());
-    let ours: Vec<HeaderName> =
-        request.headers().keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect();
-    for name in ours {
-        request.headers_mut().remove(name);
-    }
+    // With these the front speaks to the inner stack; clients have no say.
+    selvage_transcode::strip_internal(request.headers_mut());
+    request.headers_mut().remove(AUTHORITY);
     let host = request.headers().get(header::HOST).cloned();
     let authority = request
         .uri()
