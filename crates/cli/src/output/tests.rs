@@ -139,6 +139,7 @@ store           embedded
 store_revision  0
 uptime_seconds  0
 insecure        false
+store_failure   -
 
 NAME  STATE
 auth  serving

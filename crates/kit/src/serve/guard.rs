@@ -7,8 +7,10 @@ use std::{
     time::Duration,
 };
 
+use axum::body::Body as PageBody;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -50,24 +52,26 @@ impl<B: http_body::Body + Unpin, G: Unpin> http_body::Body for Guarded<B, G> {
 #[error("request body did not arrive within {} s", .0.as_secs())]
 pub(super) struct TooSlow(Duration);
 
+/// What is still taken, and for how long, of a body that nobody reads to the
+/// end. Over HTTP/1 a client that is cut off while it sends never sees our
+/// answer.
+const LEFTOVER: u64 = 32 * 1024 * 1024;
+const LEFTOVER_TIME: Duration = Duration::from_secs(5);
+
 /// A request body that has to arrive whole within a time.
-pub(super) struct Timely<B> {
-    inner: B,
+pub(super) struct Timely {
+    inner: PageBody,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
 }
 
-impl<B> Timely<B> {
-    pub(super) fn new(inner: B, patience: Duration) -> Self {
+impl Timely {
+    pub(super) fn new(inner: PageBody, patience: Duration) -> Self {
         Self { inner, patience, deadline: Box::pin(tokio::time::sleep(patience)) }
     }
 }
 
-impl<B> http_body::Body for Timely<B>
-where
-    B: http_body::Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl http_body::Body for Timely {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -93,10 +97,29 @@ where
     }
 }
 
+impl Drop for Timely {
+    fn drop(&mut self) {
+        if !self.inner.is_end_stream() && !self.deadline.is_elapsed() {
+            let body = std::mem::take(&mut self.inner);
+            tokio::spawn(tokio::time::timeout(LEFTOVER_TIME, discard(body)));
+        }
+    }
+}
+
+async fn discard(mut body: PageBody) {
+    let mut taken = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        taken += frame.data_ref().map_or(0, |data| data.len() as u64);
+        if taken > LEFTOVER {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::StreamBody;
 
     use super::*;
 
@@ -106,8 +129,20 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             Some((Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"x"))), ()))
         });
-        let body = Timely::new(StreamBody::new(Box::pin(trickle)), Duration::from_secs(5));
+        let trickle = PageBody::new(StreamBody::new(Box::pin(trickle)));
+        let body = Timely::new(trickle, Duration::from_secs(5));
         let error = body.collect().await.unwrap_err();
         assert!(error.is::<TooSlow>(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_reads_is_taken_all_the_same() {
+        let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, BoxError>>(1);
+        let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
+        let body = Timely::new(PageBody::new(StreamBody::new(stream)), Duration::from_secs(5));
+        drop(body);
+        for _ in 0..100 {
+            sender.send(Ok(Frame::data(Bytes::from_static(b"x")))).await.unwrap();
+        }
     }
 }
