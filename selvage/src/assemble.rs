@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
 use selvage_kit::{
     identity::Machine,
@@ -38,8 +38,15 @@ const PASSWORD_FILE: &str = "initial-admin-password";
 
 /// Makes the data directory, for this user alone.
 pub(crate) fn data_dir(config: &Config) -> anyhow::Result<()> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data);
-    made.with_context(|| format!("data directory {}", config.data.display()))
+    let directory = &config.data;
+    let checked = || -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        if directory.metadata()?.permissions().mode() & 0o022 != 0 {
+            return Err(io::Error::other("others may write in it: chmod go-w"));
+        }
+        Ok(())
+    };
+    checked().with_context(|| format!("data directory {}", directory.display()))
 }
 
 /// Opens the store that the configuration names.
@@ -48,6 +55,7 @@ pub(crate) async fn store(config: &Config) -> anyhow::Result<SharedStore> {
         StoreKind::Embedded => {
             data_dir(config)?;
             let path = config.data.join(STORE_FILE);
+            warn_if_lost(config, &path);
             Ok(Embedded::open(&path, embedded::Options::default()).await.context("store")?)
         }
         StoreKind::Etcd => {
@@ -58,11 +66,20 @@ pub(crate) async fn store(config: &Config) -> anyhow::Result<SharedStore> {
     }
 }
 
+/// Keys without a store mean that the store was lost, or that the keys were
+/// put there for a new one. Only its owner can tell.
+fn warn_if_lost(config: &Config, store: &Path) {
+    let empty = store.metadata().map_or(true, |metadata| metadata.len() == 0);
+    if empty && config.data.join("pki").exists() {
+        tracing::warn!(
+            store = %store.display(),
+            "there are keys but no store: starting with an empty one"
+        );
+    }
+}
+
 fn etcd_options(config: &Config) -> anyhow::Result<EtcdOptions> {
     let store = &config.store;
-    if store.endpoints.is_empty() {
-        bail!("store.endpoints: name at least one endpoint of etcd, such as https://host:2379");
-    }
     let credentials = match (&store.username, &store.password_file) {
         (username, _) if username.is_empty() => None,
         (username, Some(file)) => {
@@ -70,7 +87,7 @@ fn etcd_options(config: &Config) -> anyhow::Result<EtcdOptions> {
             let password = password.expose().to_owned();
             Some(Credentials { user: username.clone(), password })
         }
-        (_, None) => bail!("store.password_file: needed with store.username"),
+        (_, None) => None,
     };
     let secure = store.ca.is_some() || store.certificate.is_some();
     let tls = secure.then(|| TlsOptions {
@@ -125,9 +142,7 @@ pub(crate) fn keys(config: &Config) -> anyhow::Result<Keys> {
     let ca = Arc::new(Ca::open_or_create(&config.data.join("pki")).context("certificates")?);
     let identity = match (&config.tls.certificate, &config.tls.key) {
         (Some(certificate), Some(key)) => ServerIdentity::from_files(certificate, key),
-        (None, None) => ServerIdentity::issued(Arc::clone(&ca), names(config)),
-        (Some(_), None) => bail!("tls.key: needed with tls.certificate"),
-        (None, Some(_)) => bail!("tls.certificate: needed with tls.key"),
+        _ => ServerIdentity::issued(Arc::clone(&ca), names(config)),
     };
     let identity = Arc::new(identity.context("server certificate")?);
     let server = pki::server_config(&identity, &ca).context("TLS")?;
@@ -229,26 +244,19 @@ pub(crate) async fn server(
 
 /// Binds the port that everything answers on.
 pub(crate) fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
-    let ip: IpAddr = config.listen.address.parse().with_context(|| {
-        format!("listen.address: {:?} is not an IP address", config.listen.address)
-    })?;
-    if config.insecure && !ip.is_loopback() {
-        bail!("listen.address: --insecure listens on loopback only, not on {ip}");
-    }
+    let ip: IpAddr = config.listen.address.parse().context("listen.address")?;
     let address = SocketAddr::new(ip, config.listen.port);
     Socket::tcp(address, keys.map(|keys| Arc::clone(&keys.server)))
         .with_context(|| format!("cannot listen on {address}"))
 }
 
 /// Binds the socket that lvmd's clients know.
-pub(crate) async fn lvmd_socket(config: &Config) -> anyhow::Result<(Socket, PathBuf)> {
-    let directory = config.data.join("run");
-    private_dir(&directory).with_context(|| directory.display().to_string())?;
-    let path = directory.join("lvmd.sock");
-    let socket = Socket::unix(&path)
-        .await
-        .with_context(|| format!("cannot listen on {}", path.display()))?;
-    Ok((socket, path))
+pub(crate) async fn lvmd_socket(config: &Config) -> anyhow::Result<Socket> {
+    let path = config.lvmd_socket();
+    if let Some(directory) = path.parent() {
+        private_dir(directory).with_context(|| directory.display().to_string())?;
+    }
+    Socket::unix(&path).await.with_context(|| format!("cannot listen on {}", path.display()))
 }
 
 fn private_dir(path: &Path) -> io::Result<()> {

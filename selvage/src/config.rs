@@ -1,8 +1,10 @@
 //! The configuration of a daemon: one file, the same for every part.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
+use anyhow::{Context, bail};
 use selvage_auth::OidcProvider;
+use selvage_controller::Settings;
 use selvage_kit::{
     config::{Duration, SecretFile},
     telemetry::LogOptions,
@@ -22,6 +24,7 @@ pub(crate) struct Config {
     pub(crate) tls: Tls,
     pub(crate) store: Store,
     pub(crate) auth: Auth,
+    pub(crate) controller: Controller,
     pub(crate) log: LogOptions,
 }
 
@@ -104,6 +107,47 @@ pub(crate) struct Auth {
     pub(crate) oidc: Vec<OidcProvider>,
 }
 
+/// The controller part.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Controller {
+    /// Last part of every name that is given to apps and clusters.
+    pub(crate) root_domain: String,
+    /// Where images lie whose path an app does not name.
+    pub(crate) registry: String,
+    /// `host:port` where other controllers reach this one. Empty: the address
+    /// it listens on.
+    pub(crate) external_address: String,
+    /// Refuse instances that do not fit into their cloudlet.
+    pub(crate) enforce_resources: bool,
+    /// Apps need their developer, cloudlets their operator.
+    pub(crate) strict: bool,
+    /// How long a cloudlet may take to create, update or delete an instance.
+    pub(crate) create_timeout: Duration,
+    pub(crate) update_timeout: Duration,
+    pub(crate) delete_timeout: Duration,
+    /// Hosts from which manifests and configs may be fetched; empty: any with
+    /// a public address.
+    pub(crate) fetch_hosts: Vec<String>,
+}
+
+impl Default for Controller {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            root_domain: settings.root_domain,
+            registry: settings.registry,
+            external_address: String::new(),
+            enforce_resources: settings.enforce_resources,
+            strict: settings.strict,
+            create_timeout: Duration(settings.timeouts.create),
+            update_timeout: Duration(settings.timeouts.update),
+            delete_timeout: Duration(settings.timeouts.delete),
+            fetch_hosts: settings.fetch.allowed_hosts,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -113,6 +157,7 @@ impl Default for Config {
             tls: Tls::default(),
             store: Store::default(),
             auth: Auth::default(),
+            controller: Controller::default(),
             log: LogOptions::default(),
         }
     }
@@ -159,6 +204,41 @@ impl Default for Auth {
         }
     }
 }
+
+impl Config {
+    /// Finds what no single key shows to be wrong, before anything is touched.
+    pub(crate) fn validate(&self) -> anyhow::Result<()> {
+        let address = &self.listen.address;
+        let ip: IpAddr = address
+            .parse()
+            .with_context(|| format!("listen.address: {address:?} is not an IP address"))?;
+        if self.insecure && !ip.is_loopback() {
+            bail!("listen.address: --insecure listens on loopback only, not on {ip}");
+        }
+        if self.tls.certificate.is_some() != self.tls.key.is_some() {
+            bail!("tls.certificate and tls.key: one is of no use without the other");
+        }
+        if self.store.kind == StoreKind::Etcd && self.store.endpoints.is_empty() {
+            bail!("store.endpoints: name at least one endpoint of etcd, such as https://host:2379");
+        }
+        if !self.store.username.is_empty() && self.store.password_file.is_none() {
+            bail!("store.password_file: needed with store.username");
+        }
+        let socket = self.lvmd_socket();
+        if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
+            bail!("data: too long, {} cannot be the path of a socket", socket.display());
+        }
+        Ok(())
+    }
+
+    /// The socket that lvmd's clients know.
+    pub(crate) fn lvmd_socket(&self) -> PathBuf {
+        self.data.join("run/lvmd.sock")
+    }
+}
+
+/// What the kernel takes as the path of a unix socket.
+const LONGEST_SOCKET_PATH: usize = 107;
 
 /// The system's place for root, the user's own for everybody else.
 fn default_data_dir() -> PathBuf {

@@ -31,7 +31,12 @@ fn say(text: &str) {
 }
 
 async fn export(serve: &Serve, file: &Path) -> anyhow::Result<ExitCode> {
-    let store = assemble::store(&load(serve)?).await?;
+    let config = load(serve)?;
+    let path = config.data.join(assemble::STORE_FILE);
+    if config.store.kind == StoreKind::Embedded && !path.exists() {
+        bail!("there is no store {}", path.display());
+    }
+    let store = assemble::store(&config).await?;
     let exported = transfer::export(store.as_ref(), file).await;
     store.close().await?;
     let exported = exported.with_context(|| file.display().to_string())?;

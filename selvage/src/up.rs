@@ -102,7 +102,11 @@ pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
     for setting in &serve.settings {
         loader = loader.set(setting)?;
     }
-    Ok(loader.load()?)
+    let mut config: Config = loader.load()?;
+    config.validate()?;
+    // Paths in what we write must mean the same to whoever reads them.
+    config.data = std::path::absolute(&config.data).context("data")?;
+    Ok(config)
 }
 
 fn dump(config: &Config) -> anyhow::Result<()> {
@@ -112,11 +116,20 @@ fn dump(config: &Config) -> anyhow::Result<()> {
 
 async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
     raise_file_limit();
+    if let Some(path) = &serve.ready_file {
+        // That of a process that was killed must not be taken for ours.
+        let _ = std::fs::remove_file(path);
+    }
     assemble::data_dir(config)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
     let store = assemble::store(config).await?;
     let keys = if config.insecure { None } else { Some(assemble::keys(config)?) };
+    // What may fail for reasons outside comes before the first administrator.
+    let port = assemble::port(config, keys.as_ref())?;
+    let address = port.address().context("the listener has no address")?;
+    let lvmd =
+        if parts.contains(&Part::Lvmd) { Some(assemble::lvmd_socket(config).await?) } else { None };
     let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
     let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
@@ -128,15 +141,11 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
         Some(_) => Trust::Credentials(Arc::new(auth.clone())),
         None => Trust::Everybody,
     };
-    let port = assemble::port(config, keys.as_ref())?;
-    let address = port.address().context("the listener has no address")?;
     serve_on(&tasks, "port", &server, port, trust);
-    let mut lvmd = None;
-    if parts.contains(&Part::Lvmd) {
-        let (socket, path) = assemble::lvmd_socket(config).await?;
+    let lvmd = lvmd.map(|socket| {
         serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
-        lvmd = Some(path);
-    }
+        config.lvmd_socket()
+    });
     keep_house(&tasks, auth, keys.as_ref());
 
     check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
@@ -272,12 +281,18 @@ fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&Generate
     if config.insecure {
         text += "\n  *** INSECURE: no encryption, and everybody who can reach this port is admin. ***\n";
     }
-    if let Some(password) = first {
-        text += &format!(
-            "\n  First start. Log in as admin with the password {}\n  (kept in {}; change it with `selvage user passwd`)\n",
-            password.expose(),
-            ready.admin.password_file.display()
-        );
+    let kept = ready.admin.password_file.display();
+    match first {
+        Some(password) => {
+            text += &format!(
+                "\n  First start. Log in as admin with the password {}\n  (kept in {kept}; change it with `selvage user passwd`)\n",
+                password.expose(),
+            );
+        }
+        None if ready.admin.password_file.exists() => {
+            text += &format!("\n  The first password of admin is in {kept}\n");
+        }
+        None => {}
     }
     let missing: Vec<&str> =
         parts.iter().filter(|part| !part.is_built()).map(|part| part.name()).collect();

@@ -187,7 +187,7 @@ impl Identity {
 }
 
 /// Where a call came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// A TCP connection.
     Ip(IpAddr),
@@ -264,6 +264,12 @@ pub struct Refused {
 pub trait Authenticator: Send + Sync + 'static {
     /// The identity behind the credentials.
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused>;
+
+    /// Whether a machine whose certificate holds is let in. The certificate
+    /// itself cannot be taken back before it expires.
+    fn machine_allowed(&self, _machine: &Machine) -> bool {
+        true
+    }
 }
 
 /// An authenticator as the listener holds it.

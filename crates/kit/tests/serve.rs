@@ -215,7 +215,7 @@ async fn only_configured_origins_are_let_in() {
     let running = on_tcp(Limits::default()).await;
     let preflight = |origin: &str| {
         format!(
-            "OPTIONS /services.auth.AuthService/Login HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+            "OPTIONS /services.auth.AuthService/Login HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              origin: {origin}\r\naccess-control-request-method: POST\r\n\r\n"
         )
     };
@@ -230,7 +230,7 @@ async fn methods_answer_under_api_too() {
     let running = on_tcp(Limits::default()).await;
     let reply = running
         .say(
-            "POST /api/services.auth.AuthService/Login HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+            "POST /api/services.auth.AuthService/Login HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
         )
         .await;

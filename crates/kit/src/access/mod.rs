@@ -178,6 +178,13 @@ impl Rule {
         self.who
     }
 
+    /// Refuses those whom no request message could let in, so that nobody has
+    /// to wait for theirs.
+    pub fn decide_early(&self, caller: &Identity) -> Result<(), Denied> {
+        let is_owner = self.owners.iter().any(|owner| caller.has_role(owner.role));
+        if is_owner { Ok(()) } else { self.decide(caller, &[]).map(drop) }
+    }
+
     /// Decides a call whose request message has these bytes. For calls that
     /// stream their request the message is empty; no such rule has members.
     pub fn decide(&self, caller: &Identity, message: &[u8]) -> Result<Decision, Denied> {
@@ -196,7 +203,7 @@ impl Rule {
         let mine: Vec<&Owner> =
             self.owners.iter().filter(|owner| caller.has_role(owner.role)).collect();
         match mine.as_slice() {
-            [] => Err(self.denied(caller, "is not among those who may")),
+            [] => Err(self.denied(caller, "is not among those who may call")),
             owners => self.decide_by_owner(caller, owners, message),
         }
     }
@@ -234,10 +241,12 @@ impl Rule {
             }
         }
         let Some(owner) = unnamed else {
-            return Err(self.denied(caller, "does not belong to the organisation it names"));
+            return Err(
+                self.denied(caller, "does not belong to the organisation named in the call of")
+            );
         };
         if self.effect == Effect::Write {
-            let why = format!("must name his organisation in {}", owner.field);
+            let why = format!("must name an organisation of his in {} to call", owner.field);
             return Err(self.denied(caller, &why));
         }
         narrow(caller, owner)
@@ -247,7 +256,7 @@ impl Rule {
         let method = self.path.trim_start_matches('/');
         Denied {
             code: Code::PermissionDenied,
-            message: format!("not authorized: {} {why} to call {method}", caller.name),
+            message: format!("not authorized: {} {why} {method}", caller.name),
         }
     }
 }

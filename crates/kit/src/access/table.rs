@@ -266,6 +266,9 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
                     Who::Machine(MachineKind::Dme),
                 ],
             ),
+            ("BlockMachine", Write, NOBODY_ELSE),
+            ("UnblockMachine", Write, NOBODY_ELSE),
+            ("ListBlockedMachines", ReadSecret, NOBODY_ELSE),
         ],
     ),
     // Long work. The service shows each caller what is his.

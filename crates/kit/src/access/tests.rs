@@ -103,6 +103,27 @@ fn machines_do_what_their_kind_does() {
 }
 
 #[test]
+fn the_early_word_never_contradicts_the_last() {
+    let access = Access::load().unwrap();
+    let callers = [
+        Identity::anonymous(),
+        user(&[(Role::Viewer, "")]),
+        user(&[(Role::Developer, "Acme")]),
+        user(&[(Role::Operator, "Acme")]),
+        Identity::machine(Machine::parse("node/n1").unwrap()),
+    ];
+    for rule in access.rules() {
+        for caller in &callers {
+            let early = rule.decide_early(caller);
+            let own = rule.owners.first().map_or(Vec::new(), |owner| owner.path.write("Acme"));
+            if let Err(denied) = early {
+                assert_eq!(rule.decide(caller, &own), Err(denied), "{}", rule.path);
+            }
+        }
+    }
+}
+
+#[test]
 fn an_unreadable_request_is_not_let_through() {
     let acme = user(&[(Role::Developer, "Acme")]);
     let broken = [0x12, 0xff, 0xff, 0xff, 0x7f, 1];

@@ -81,7 +81,8 @@ impl Census {
     }
 
     /// Takes in one more, at the cost of the most silent if there is no room.
-    pub(super) fn admit(&self) -> Member {
+    /// `None` if all are busy.
+    pub(super) fn admit(&self) -> Option<Member> {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         let activity = Activity::new();
         let evicted = CancellationToken::new();
@@ -92,12 +93,11 @@ impl Census {
                 .filter(|(_, (activity, _))| activity.idle_for() > Duration::ZERO)
                 .max_by_key(|(_, (activity, _))| (activity.requests() == 0, activity.idle_for()))
                 .map(|(id, _)| *id);
-            if let Some((_, token)) = silent.and_then(|id| members.remove(&id)) {
-                token.cancel();
-            }
+            let (_, token) = silent.and_then(|id| members.remove(&id))?;
+            token.cancel();
         }
         members.insert(id, (activity.clone(), evicted.clone()));
-        Member { census: self.clone(), id, activity, evicted }
+        Some(Member { census: self.clone(), id, activity, evicted })
     }
 
     /// Ends every connection at once.
@@ -138,35 +138,39 @@ impl Drop for Member {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn the_most_silent_makes_place() {
         let census = Census::new(3);
-        let busy = census.admit();
+        let busy = census.admit().unwrap();
         let _call = busy.activity().begin();
-        let spoke = census.admit();
+        let spoke = census.admit().unwrap();
         drop(spoke.activity().begin());
-        let mute = census.admit();
+        let mute = census.admit().unwrap();
         tokio::time::advance(Duration::from_secs(1)).await;
 
-        let newcomer = census.admit();
+        let newcomer = census.admit().unwrap();
         assert!(mute.evicted.is_cancelled());
         assert!(!busy.evicted.is_cancelled() && !spoke.evicted.is_cancelled());
         assert_eq!(census.len(), 3);
 
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(newcomer);
-        let _next = census.admit();
-        let _after = census.admit();
+        let next = census.admit().unwrap();
+        let after = census.admit().unwrap();
         assert!(spoke.evicted.is_cancelled(), "spoke once, silent since");
         assert!(!busy.evicted.is_cancelled(), "a call in flight is never cut");
+
+        let _calls = [next.activity().begin(), after.activity().begin()];
+        assert!(census.admit().is_none(), "all are busy");
     }
 
     #[tokio::test(start_paused = true)]
     async fn idle_counts_from_the_end_of_the_last_request() {
         let census = Census::new(1);
-        let member = census.admit();
+        let member = census.admit().unwrap();
         let call = member.activity().begin();
         tokio::time::advance(Duration::from_secs(9)).await;
         assert_eq!(member.activity().idle_for(), Duration::ZERO);

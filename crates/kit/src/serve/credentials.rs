@@ -70,6 +70,33 @@ fn meant_by_the_page(headers: &HeaderMap, effect: Effect) -> bool {
     effect != Effect::Write || form_cannot_send(text(CONTENT_TYPE_HEADER.as_str()))
 }
 
+/// Whether a call to a server without any credentials can only come from this
+/// machine's own user: it was asked for by a name of this machine, and no page
+/// of another origin asked. A foreign page can make a browser call loopback,
+/// under its own name too; stock clients send none of these headers.
+pub(super) fn from_this_machine(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let authority = text(super::front::AUTHORITY).or_else(|| text("host"));
+    if authority.is_some_and(|authority| !is_loopback(authority)) {
+        return false;
+    }
+    if text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none") {
+        return false;
+    }
+    match (text("origin"), authority) {
+        (None, _) => true,
+        (Some(origin), Some(authority)) => origin_is(origin, authority),
+        (Some(_), None) => false,
+    }
+}
+
+fn is_loopback(authority: &str) -> bool {
+    let Ok(authority) = authority.parse::<http::uri::Authority>() else { return false };
+    let host = authority.host().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 fn origin_is(origin: &str, host: &str) -> bool {
     origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
 }
@@ -133,5 +160,27 @@ mod tests {
             assert_eq!(refused.code, Code::PermissionDenied, "{forged:?}");
         }
         assert!(shown(&headers(&[cookie]), Effect::Read).unwrap().is_some());
+    }
+
+    #[test]
+    fn without_credentials_only_this_machine_is_served() {
+        for own in [
+            &[][..],
+            &[("host", "127.0.0.1:8443")],
+            &[("host", "[::1]:8443")],
+            &[("host", "localhost:8443"), ("origin", "http://localhost:8443")],
+            &[("host", "localhost"), ("sec-fetch-site", "same-origin")],
+        ] {
+            assert!(from_this_machine(&headers(own)), "{own:?}");
+        }
+        for foreign in [
+            &[("host", "evil.example")][..],
+            &[("host", "127.0.0.1.evil.example:8443")],
+            &[("host", "127.0.0.1:8443"), ("origin", "http://evil.example")],
+            &[("host", "127.0.0.1:8443"), ("origin", "null")],
+            &[("host", "127.0.0.1:8443"), ("sec-fetch-site", "cross-site")],
+        ] {
+            assert!(!from_this_machine(&headers(foreign)), "{foreign:?}");
+        }
     }
 }

@@ -1,12 +1,14 @@
 //! gRPC's framing, as far as the listener has to look into it: the request
 //! message of a call is read whole, within limits, before anything else runs.
 
-use std::{pin::Pin, task::Poll, time::Duration};
+use std::{io::Read, pin::Pin, task::Poll, time::Duration};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::read::MultiGzDecoder;
+use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
-use tonic::{Status, body::Body};
+use tonic::{Status, body::Body, metadata::MetadataValue};
 
 use crate::identity::{Identity, Kind};
 
@@ -31,13 +33,33 @@ fn too_large(length: usize, limit: usize) -> Status {
     ))
 }
 
+/// Header that names how compressed messages are compressed.
+pub(super) const ENCODING: &str = "grpc-encoding";
+
+/// How the messages of a request may be compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coding {
+    Identity,
+    Gzip,
+}
+
+/// The coding that the headers announce. One that we do not know is as good
+/// as none: a message that uses it is refused.
+pub(super) fn coding(headers: &HeaderMap) -> Coding {
+    match headers.get(ENCODING).map(|value| value.as_bytes()) {
+        Some(b"gzip") => Coding::Gzip,
+        _ => Coding::Identity,
+    }
+}
+
 /// Reads the one message of a call that does not stream its request.
 pub(super) async fn read_message(
     body: Body,
+    coding: Coding,
     limit: usize,
     patience: Duration,
 ) -> Result<Bytes, Status> {
-    tokio::time::timeout(patience, read_to_end(body, limit)).await.unwrap_or_else(|_| {
+    tokio::time::timeout(patience, read_to_end(body, coding, limit)).await.unwrap_or_else(|_| {
         Err(Status::deadline_exceeded(format!(
             "request message did not arrive within {} s",
             patience.as_secs()
@@ -45,7 +67,7 @@ pub(super) async fn read_message(
     })
 }
 
-async fn read_to_end(mut body: Body, limit: usize) -> Result<Bytes, Status> {
+async fn read_to_end(mut body: Body, coding: Coding, limit: usize) -> Result<Bytes, Status> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame?;
@@ -61,8 +83,32 @@ async fn read_to_end(mut body: Body, limit: usize) -> Result<Bytes, Status> {
     if whole.len() < HEADER || whole.len() < HEADER + declared_length(&whole, limit)? {
         return Err(Status::invalid_argument("request message ends too early"));
     }
+    let compressed = whole.first() == Some(&1);
     whole.advance(HEADER);
-    Ok(whole.freeze())
+    match (compressed, coding) {
+        (false, _) => Ok(whole.freeze()),
+        (true, Coding::Gzip) => unzip(&whole, limit),
+        (true, Coding::Identity) => Err(not_compressed()),
+    }
+}
+
+fn not_compressed() -> Status {
+    let mut status = Status::unimplemented("only gzip is taken for compressed requests");
+    status
+        .metadata_mut()
+        .insert("grpc-accept-encoding", MetadataValue::from_static("identity,gzip"));
+    status
+}
+
+fn unzip(zipped: &[u8], limit: usize) -> Result<Bytes, Status> {
+    let mut plain = Vec::new();
+    let longest = limit as u64 + 1;
+    let read = MultiGzDecoder::new(zipped).take(longest).read_to_end(&mut plain);
+    read.map_err(|_| Status::invalid_argument("request message is not the gzip it says it is"))?;
+    if plain.len() > limit {
+        return Err(too_large(plain.len(), limit));
+    }
+    Ok(plain.into())
 }
 
 fn declared_length(header: &[u8], limit: usize) -> Result<usize, Status> {
@@ -73,11 +119,6 @@ fn declared_length(header: &[u8], limit: usize) -> Result<usize, Status> {
     let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
     if length > limit {
         return Err(too_large(length, limit));
-    }
-    if *compressed == 1 {
-        return Err(Status::unimplemented(
-            "compressed requests are not taken: send grpc-encoding identity",
-        ));
     }
     Ok(length)
 }
@@ -169,14 +210,22 @@ mod tests {
     }
 
     async fn code(bytes: &[u8]) -> Code {
-        read_message(body(bytes), MAX_MESSAGE, PATIENCE).await.unwrap_err().code()
+        read_message(body(bytes), Coding::Identity, MAX_MESSAGE, PATIENCE).await.unwrap_err().code()
     }
 
     #[tokio::test]
     async fn a_message_reads_back_with_what_was_appended() {
         let framed = one_message(b"abc", b"de");
-        assert_eq!(read_message(framed, MAX_MESSAGE, PATIENCE).await.unwrap(), "abcde");
-        assert_eq!(read_message(one_message(b"", b""), MAX_MESSAGE, PATIENCE).await.unwrap(), "");
+        assert_eq!(
+            read_message(framed, Coding::Identity, MAX_MESSAGE, PATIENCE).await.unwrap(),
+            "abcde"
+        );
+        assert_eq!(
+            read_message(one_message(b"", b""), Coding::Identity, MAX_MESSAGE, PATIENCE)
+                .await
+                .unwrap(),
+            ""
+        );
     }
 
     #[tokio::test]
@@ -191,10 +240,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn gzip_is_taken_within_the_limit() {
+        let zip = |plain: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+            std::io::Write::write_all(&mut encoder, plain).unwrap();
+            let zipped = encoder.finish().unwrap();
+            let mut framed = vec![1];
+            framed.extend(u32::try_from(zipped.len()).unwrap().to_be_bytes());
+            framed.extend(zipped);
+            framed
+        };
+        let read = async |bytes: &[u8]| {
+            read_message(body(bytes), Coding::Gzip, MAX_UNKNOWN, PATIENCE).await
+        };
+        assert_eq!(read(&zip(b"abc")).await.unwrap(), "abc");
+        // A small bomb.
+        let refused = read(&zip(&vec![0; 10 * MAX_UNKNOWN])).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(read(&[1, 0, 0, 0, 2, 9, 9]).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+
+    #[tokio::test]
     async fn strangers_may_send_little() {
         let framed = one_message(&vec![0; MAX_UNKNOWN + 1], &[]);
         let limit = limit_of(&Identity::anonymous());
-        let refused = read_message(framed, limit, PATIENCE).await.unwrap_err();
+        let refused = read_message(framed, Coding::Identity, limit, PATIENCE).await.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("without credentials"), "{refused}");
     }
@@ -204,7 +274,9 @@ mod tests {
         let silent = http_body_util::StreamBody::new(futures::stream::pending::<
             Result<Frame<Bytes>, Status>,
         >());
-        let refused = read_message(Body::new(silent), MAX_MESSAGE, PATIENCE).await.unwrap_err();
+        let refused = read_message(Body::new(silent), Coding::Identity, MAX_MESSAGE, PATIENCE)
+            .await
+            .unwrap_err();
         assert_eq!(refused.code(), Code::DeadlineExceeded);
     }
 

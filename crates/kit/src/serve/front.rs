@@ -24,6 +24,7 @@ use super::{
     census::Activity,
     frame::{MAX_MESSAGE, MAX_UNKNOWN, limit_of},
     guard::{Guarded, Timely},
+    intake::Intake,
     internal_error,
     rpc::Rpc,
 };
@@ -39,6 +40,7 @@ pub(super) struct Front {
     pages: axum::Router,
     origins: Arc<[String]>,
     body_timeout: std::time::Duration,
+    intake: Intake,
 }
 
 impl Front {
@@ -47,8 +49,9 @@ impl Front {
         pages: axum::Router,
         origins: Arc<[String]>,
         body_timeout: std::time::Duration,
+        intake: Intake,
     ) -> Self {
-        Self { rpc, pages, origins, body_timeout }
+        Self { rpc, pages, origins, body_timeout, intake }
     }
 
     /// The door as one connection uses it.
@@ -88,8 +91,19 @@ impl Front {
     async fn transcoded_or_page(self, request: Request<PageBody>) -> Response<PageBody> {
         let patience = self.body_timeout;
         let (head, body) = request.into_parts();
-        let limits = self.limits_for(&head.headers, head.extensions.get()).await;
-        let request = Request::from_parts(head, PageBody::new(Timely::new(body, patience)));
+        let connection: Option<&Connection> = head.extensions.get();
+        let limits = self.limits_for(&head.headers, connection).await;
+        let ticket = match connection {
+            Some(connection) if limits.max_request == MAX_UNKNOWN => {
+                match self.intake.admit(&connection.peer) {
+                    Ok(ticket) => Some(ticket),
+                    Err(status) => return refuse(&status),
+                }
+            }
+            _ => None,
+        };
+        let body = Guarded::new(Timely::new(body, patience), ticket);
+        let request = Request::from_parts(head, PageBody::new(body));
         let transcoder = Transcoder::new(self.rpc, limits);
         if matches!(transcoder.claims(&request), Claim::None) {
             let Ok(response) = self.pages.oneshot(request).await;
@@ -126,13 +140,16 @@ enum Kind {
 
 fn kind(request: &Request<PageBody>) -> Kind {
     let content_type = request.headers().get(header::CONTENT_TYPE);
-    let content_type = content_type.map(HeaderValue::as_bytes).unwrap_or_default();
-    if content_type.starts_with(b"application/grpc-web") {
-        Kind::GrpcWeb
-    } else if content_type.starts_with(b"application/grpc") {
-        Kind::Grpc
-    } else {
-        Kind::Other
+    let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    match essence.to_ascii_lowercase().as_str() {
+        _ if request.method() != Method::POST => Kind::Other,
+        "application/grpc" | "application/grpc+proto" => Kind::Grpc,
+        "application/grpc-web"
+        | "application/grpc-web+proto"
+        | "application/grpc-web-text"
+        | "application/grpc-web-text+proto" => Kind::GrpcWeb,
+        _ => Kind::Other,
     }
 }
 

@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Limits,
+    Limits, authority,
     census::{Census, Member},
     front::Front,
 };
@@ -125,7 +125,10 @@ impl Listener {
             };
             match accepted {
                 Ok(accepted) => {
-                    let member = census.admit();
+                    let Some(member) = census.admit() else {
+                        tracing::debug!("no room for another connection");
+                        continue;
+                    };
                     let this = this.clone();
                     let stop = stop.clone();
                     connections.spawn(async move { this.serve(accepted, member, stop).await });
@@ -218,6 +221,10 @@ impl Listener {
         };
         let http2 = first == HTTP2_PREFACE;
         let stream = Prefixed { first: io::Cursor::new(first), stream };
+        if http2 && matches!(connection.peer, Peer::Unix(_)) {
+            let stream = authority::Lenient::new(stream);
+            return self.serve_http(stream, http2, connection, member, stop).await;
+        }
         self.serve_http(stream, http2, connection, member, stop).await
     }
 

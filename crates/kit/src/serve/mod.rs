@@ -10,11 +10,13 @@
 //! identified, authorised, limited, timed, audited and counted, once.
 
 mod audit;
+mod authority;
 mod census;
 mod credentials;
 mod frame;
 mod front;
 mod guard;
+mod intake;
 mod listener;
 mod pages;
 mod rpc;
@@ -59,7 +61,7 @@ impl Default for Limits {
         Self {
             calls_in_flight: 1024,
             streams_in_flight: 16_384,
-            streams_per_connection: 1024,
+            streams_per_connection: 256,
             connections: 16_384,
             handshake_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(15),
@@ -128,6 +130,28 @@ pub struct Server {
     metrics: Metrics,
     limits: Limits,
     origins: Arc<[String]>,
+    health: Health,
+    ready: Option<Readiness>,
+}
+
+/// Tells why this process cannot do its work, if it cannot.
+pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// What the gRPC health service says.
+#[derive(Clone)]
+pub struct Health(tonic_health::server::HealthReporter);
+
+impl Health {
+    /// Says of all these services whether they serve.
+    async fn set(&self, services: &HashSet<String>, status: tonic_health::ServingStatus) {
+        for name in services.iter().map(String::as_str).chain([""]) {
+            self.0.set_service_status(name, status).await;
+        }
+    }
+
+    async fn stopping(&self, services: &HashSet<String>) {
+        self.set(services, tonic_health::ServingStatus::NotServing).await;
+    }
 }
 
 impl Server {
@@ -135,10 +159,9 @@ impl Server {
     pub async fn new(services: Services, metrics: Metrics, limits: Limits) -> Result<Self, Error> {
         let access = Arc::new(Access::load()?);
         let Services { mut routes, names } = services;
-        let (health, health_service) = tonic_health::server::health_reporter();
-        for name in &names {
-            health.set_service_status(name, tonic_health::ServingStatus::Serving).await;
-        }
+        let (reporter, health_service) = tonic_health::server::health_reporter();
+        let health = Health(reporter);
+        health.set(&names, tonic_health::ServingStatus::Serving).await;
         routes.add_service(health_service);
         let descriptors = || {
             tonic_reflection::server::Builder::configure()
@@ -155,6 +178,8 @@ impl Server {
             metrics,
             limits,
             origins: Arc::from([]),
+            health,
+            ready: None,
         })
     }
 
@@ -170,20 +195,44 @@ impl Server {
         self
     }
 
+    /// Says whether this process can do its work. Until told otherwise it can.
+    pub fn ready(mut self, ready: Readiness) -> Self {
+        self.ready = Some(ready);
+        self
+    }
+
     /// Serves a socket until told to stop, then drains.
     pub async fn run(self, socket: Socket, trust: Trust, stop: CancellationToken) {
+        let intake = intake::Intake::default();
+        let now = CancellationToken::new();
+        let stopping = rpc::Stopping { soon: stop.clone(), now: now.clone() };
         let rpc = rpc::Rpc::new(
             self.routes,
-            self.served,
+            self.served.clone(),
             self.access,
             trust,
             self.metrics.clone(),
             self.limits.clone(),
+            intake.clone(),
+            stopping,
         );
-        let pages = pages::router(rpc.clone(), self.metrics.clone()).merge(self.pages);
-        let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout);
+        let pages = pages::router(rpc.clone(), self.metrics.clone(), self.ready);
+        let pages = pages.merge(self.pages);
+        let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout, intake);
+        // Streams without end get the last part of the drain time to be told.
+        let patience = self.limits.drain.mul_f32(0.8);
         let listener = listener::Listener { front, limits: self.limits, metrics: self.metrics };
-        listener.run(socket, stop).await;
+        let telling = async {
+            stop.cancelled().await;
+            self.health.stopping(&self.served).await;
+            tokio::time::sleep(patience).await;
+            now.cancel();
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = listener.run(socket, stop.clone()) => {}
+            () = telling => {}
+        }
     }
 }
 

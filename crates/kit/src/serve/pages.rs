@@ -12,7 +12,7 @@ use axum::{
 use bytes::Bytes;
 use tonic::Status;
 
-use super::{front::refuse, rpc::Rpc};
+use super::{Readiness, front::refuse, rpc::Rpc};
 use crate::{
     identity::{Connection, Kind, Role},
     telemetry::{self, Metrics},
@@ -23,9 +23,10 @@ struct Pages {
     rpc: Rpc,
     metrics: Metrics,
     openapi: Bytes,
+    ready: Option<Readiness>,
 }
 
-pub(super) fn router(rpc: Rpc, metrics: Metrics) -> Router {
+pub(super) fn router(rpc: Rpc, metrics: Metrics, ready: Option<Readiness>) -> Router {
     let openapi = serde_json::to_vec(&selvage_transcode::openapi(
         env!("CARGO_PKG_VERSION"),
         super::SESSION_COOKIE,
@@ -35,16 +36,25 @@ pub(super) fn router(rpc: Rpc, metrics: Metrics) -> Router {
     Router::new()
         .route("/", get(|| async { Redirect::temporary("/docs") }))
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readiness", get(|| async { "OK" }))
+        .route("/readiness", get(readiness_page))
         .route("/metrics", get(metrics_page))
         .route("/openapi.json", get(openapi_page))
         .route("/docs", get(docs_page))
         .route("/docs/{*file}", get(docs_page))
         .fallback(|uri: Uri| async move {
-            let path: String = uri.path().chars().take(200).collect();
-            (StatusCode::NOT_FOUND, format!("Not Found: {path}; see /docs\n"))
+            // As the gateways of the originals say it.
+            let plain = uri.path().starts_with("/api/v1/");
+            let hint = if plain { "" } else { ": see /docs" };
+            (StatusCode::NOT_FOUND, format!("Not Found{hint}\n"))
         })
-        .with_state(Pages { rpc, metrics, openapi })
+        .with_state(Pages { rpc, metrics, openapi, ready })
+}
+
+async fn readiness_page(State(pages): State<Pages>) -> Response<Body> {
+    match pages.ready.map_or(Ok(()), |ready| ready()) {
+        Ok(()) => "OK".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
 }
 
 /// Counts can tell a stranger a lot: machines and those who may look.

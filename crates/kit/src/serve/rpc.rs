@@ -18,13 +18,14 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body};
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
-use super::{Limits, audit, credentials, frame, internal_error, watched};
+use super::{Limits, audit, credentials, frame, intake::Intake, internal_error, watched};
 use crate::{
-    access::{Access, Decision, Effect, Rule},
+    access::{Access, Decision, Denied, Effect, Rule},
     identity::{Connection, Identity, Kind, Peer, SharedAuthenticator},
     telemetry::{Metrics, Protocol},
 };
@@ -32,6 +33,13 @@ use crate::{
 /// Services besides the contracts that answer on every listener and to
 /// everybody: they tell nothing that is not published.
 const INFRASTRUCTURE: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
+
+/// The one of them that has a single short answer.
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// Streams of infrastructure that may be open. Anybody may open them, so they
+/// get no part of the room for others.
+const INFRASTRUCTURE_STREAMS: usize = 256;
 
 /// Whom the listener believes.
 #[derive(Clone)]
@@ -60,6 +68,18 @@ struct Shared {
     limits: Limits,
     calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    infrastructure: Arc<Semaphore>,
+    intake: Intake,
+    stopping: Stopping,
+}
+
+/// The end of the listener, as calls see it.
+#[derive(Clone)]
+pub(super) struct Stopping {
+    /// No more connections are taken.
+    pub(super) soon: CancellationToken,
+    /// Streams that are still open are ended with a status.
+    pub(super) now: CancellationToken,
 }
 
 impl Rpc {
@@ -70,10 +90,24 @@ impl Rpc {
         trust: Trust,
         metrics: Metrics,
         limits: Limits,
+        intake: Intake,
+        stopping: Stopping,
     ) -> Self {
         let calls = Arc::new(Semaphore::new(limits.calls_in_flight));
         let streams = Arc::new(Semaphore::new(limits.streams_in_flight));
-        let shared = Shared { access, trust, metrics, served, limits, calls, streams };
+        let infrastructure = Arc::new(Semaphore::new(INFRASTRUCTURE_STREAMS));
+        let shared = Shared {
+            access,
+            trust,
+            metrics,
+            served,
+            limits,
+            calls,
+            streams,
+            infrastructure,
+            intake,
+            stopping,
+        };
         Self { routes, shared: Arc::new(shared) }
     }
 
@@ -104,8 +138,11 @@ impl Rpc {
             method = path.trim_start_matches('/'),
             protocol = protocol.name()
         );
+        let stopping = self.shared.stopping.clone();
+        let stop =
+            if self.shared.access.rule(&path).is_some() { stopping.now } else { stopping.soon };
         match self.run(request, protocol, deadline).instrument(span).await {
-            Ok((response, on_end)) => watch(response, deadline, move |code| {
+            Ok((response, on_end)) => watch(response, deadline, stop, move |code| {
                 call.finish(selvage_api::Code::from_grpc(code));
                 on_end(code);
             }),
@@ -127,7 +164,7 @@ impl Rpc {
         let Some(rule) = shared.access.rule(parts.uri.path()) else {
             return self.run_infrastructure(parts, body, deadline).await;
         };
-        let admitted = shared.admit(parts, body, rule, protocol).await?;
+        let admitted = within(deadline, shared.admit(parts, body, rule, protocol)).await?;
         let Admitted { request, permit, audit } = admitted;
         let outcome = if shared.served.contains(&rule.method.service) {
             self.call_routes(request, deadline).await
@@ -162,7 +199,11 @@ impl Rpc {
                 path.trim_start_matches('/').chars().take(200).collect::<String>()
             )));
         }
-        let permit = take(&self.shared.streams, "streams")?;
+        let permit = if path == HEALTH_CHECK {
+            take(&self.shared.calls, "calls")?
+        } else {
+            take(&self.shared.infrastructure, "streams of this kind")?
+        };
         let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
         let response = self.call_routes(request, deadline).await?;
         Ok((response, Box::new(move |_| drop(permit))))
@@ -175,13 +216,7 @@ impl Rpc {
     ) -> Result<Response<Body>, Status> {
         let metrics = self.shared.metrics.clone();
         let call = AssertUnwindSafe(self.routes.oneshot(request)).catch_unwind();
-        let outcome = match deadline {
-            // A call that is over before it begins is not begun.
-            Some(at) if at <= Instant::now() => return Err(too_late()),
-            Some(at) => tokio::time::timeout_at(at, call).await.map_err(|_| too_late())?,
-            None => call.await,
-        };
-        match outcome {
+        match within(deadline, call.map(Ok)).await? {
             Ok(Ok(response)) => Ok(response.map(Body::new)),
             Ok(Err(never)) => match never {},
             Err(_panic) => {
@@ -228,26 +263,42 @@ impl Shared {
         })?;
         let caller =
             self.identify(&parts.headers, &connection, rule.effect, rule.open_to_anyone()).await?;
-        let streams = rule.method.client_streaming || rule.method.server_streaming;
-        let permit =
-            if streams { take(&self.streams, "streams")? } else { take(&self.calls, "calls")? };
+        let peer = &connection.peer;
+        let refuse = |denied: Denied| refused(&rule.path, &caller, peer, &denied);
+        rule.decide_early(&caller).map_err(refuse)?;
         let (body, message) = if rule.method.client_streaming {
-            decide(rule, &caller, &[], &connection.peer)?;
             (Body::new(frame::Limited::new(body)), Bytes::new())
         } else {
-            let message =
-                frame::read_message(body, frame::limit_of(&caller), self.limits.body_timeout)
-                    .await?;
-            let body = match decide(rule, &caller, &message, &connection.peer)? {
+            let message = self.read_message(&parts.headers, body, &caller, peer).await?;
+            parts.headers.remove(frame::ENCODING);
+            let body = match rule.decide(&caller, &message).map_err(refuse)? {
                 Decision::Allow => frame::one_message(&message, &[]),
                 Decision::Narrow(appended) => frame::one_message(&message, &appended),
             };
             (body, message)
         };
+        // Room is taken when there is something to do, not while it is on its
+        // way: nobody can hold it with a request that does not come.
+        let streams = rule.method.client_streaming || rule.method.server_streaming;
+        let permit =
+            if streams { take(&self.streams, "streams")? } else { take(&self.calls, "calls")? };
         let audit = (rule.effect == Effect::Write)
             .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol));
         parts.extensions.insert(caller);
         Ok(Admitted { request: Request::from_parts(parts, body), permit, audit })
+    }
+
+    async fn read_message(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        caller: &Identity,
+        peer: &Peer,
+    ) -> Result<Bytes, Status> {
+        let unknown = caller.kind == Kind::Anonymous;
+        let _ticket = if unknown { Some(self.intake.admit(peer)?) } else { None };
+        let limit = frame::limit_of(caller);
+        frame::read_message(body, frame::coding(headers), limit, self.limits.body_timeout).await
     }
 
     async fn identify(
@@ -258,21 +309,33 @@ impl Shared {
         open_to_anyone: bool,
     ) -> Result<Identity, Status> {
         let authenticator = match &self.trust {
-            Trust::Everybody => return Ok(Identity::all_powerful("insecure", Kind::Insecure)),
+            Trust::Everybody if credentials::from_this_machine(headers) => {
+                return Ok(Identity::all_powerful("insecure", Kind::Insecure));
+            }
+            Trust::Everybody => {
+                return Err(Status::permission_denied(
+                    "cross-site request refused: --insecure serves this machine's own names only",
+                ));
+            }
             Trust::Socket => return Ok(Identity::all_powerful("local", Kind::Local)),
             Trust::Credentials(authenticator) => authenticator,
         };
         let shown = match credentials::shown(headers, effect) {
             Ok(shown) => shown,
             Err(_) if open_to_anyone => None,
-            Err(denied) => return Err(Status::new(denied.code.grpc(), denied.message)),
+            Err(denied) => {
+                return Err(refused("", &Identity::anonymous(), &connection.peer, &denied));
+            }
         };
         if let Some(shown) = shown {
             match authenticator.authenticate(&shown).await {
                 Ok(identity) => return Ok(identity),
                 // Somebody with a token that has ended must be able to log in.
                 Err(_) if open_to_anyone => {}
-                Err(refused) => return Err(Status::new(refused.code.grpc(), refused.message)),
+                Err(error) => {
+                    let denied = Denied { code: error.code, message: error.message };
+                    return Err(refused("", &Identity::anonymous(), &connection.peer, &denied));
+                }
             }
         }
         Ok(match &connection.machine {
@@ -282,18 +345,14 @@ impl Shared {
     }
 }
 
-fn decide(rule: &Rule, caller: &Identity, message: &[u8], peer: &Peer) -> Result<Decision, Status> {
-    rule.decide(caller, message).map_err(|denied| {
-        tracing::info!(
-            target: "audit",
-            method = rule.path.trim_start_matches('/'),
-            who = caller.name,
-            %peer,
-            code = %denied.code,
-            "refused"
-        );
-        Status::new(denied.code.grpc(), denied.message)
-    })
+/// Says no, and that it was said.
+fn refused(path: &str, caller: &Identity, peer: &Peer, denied: &Denied) -> Status {
+    let who = if caller.name.is_empty() { "nobody" } else { &caller.name };
+    let method = path.trim_start_matches('/');
+    tracing::info!(
+        target: "audit", method, who, %peer, code = %denied.code, why = denied.message, "refused"
+    );
+    Status::new(denied.code.grpc(), denied.message.clone())
 }
 
 fn take(semaphore: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Status> {
@@ -302,8 +361,17 @@ fn take(semaphore: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, 
     })
 }
 
-fn too_late() -> Status {
-    Status::deadline_exceeded("deadline exceeded")
+/// Runs it, but not past the deadline; what is late already is not begun.
+async fn within<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let too_late = || Status::deadline_exceeded("deadline exceeded");
+    match deadline {
+        None => work.await,
+        Some(at) if at <= Instant::now() => Err(too_late()),
+        Some(at) => tokio::time::timeout_at(at, work).await.unwrap_or_else(|_| Err(too_late())),
+    }
 }
 
 fn not_built(rule: &Rule) -> Status {
@@ -317,6 +385,7 @@ fn not_built(rule: &Rule) -> Status {
 fn watch(
     response: Response<Body>,
     deadline: Option<Instant>,
+    stop: CancellationToken,
     on_end: impl FnOnce(Code) + Send + 'static,
 ) -> Response<Body> {
     // A reply that is all headers has its status there.
@@ -324,7 +393,7 @@ fn watch(
         on_end(code);
         return response;
     }
-    response.map(|body| Body::new(watched::Watched::new(body, deadline, Box::new(on_end))))
+    response.map(|body| Body::new(watched::Watched::new(body, deadline, stop, Box::new(on_end))))
 }
 
 fn protocol_of(headers: &HeaderMap) -> Protocol {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Code, Status, body::Body};
 
 /// Told how a call ended.
@@ -21,13 +22,20 @@ pub(super) type OnEnd = Box<dyn FnOnce(Code) + Send>;
 pub(super) struct Watched {
     inner: Option<Body>,
     deadline: Option<Pin<Box<Sleep>>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
     on_end: Option<OnEnd>,
 }
 
 impl Watched {
-    pub(super) fn new(inner: Body, deadline: Option<Instant>, on_end: OnEnd) -> Self {
+    pub(super) fn new(
+        inner: Body,
+        deadline: Option<Instant>,
+        stop: CancellationToken,
+        on_end: OnEnd,
+    ) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { inner: Some(inner), deadline, on_end: Some(on_end) }
+        let stop = Box::pin(stop.cancelled_owned());
+        Self { inner: Some(inner), deadline, stop, on_end: Some(on_end) }
     }
 
     fn end(&mut self, code: Code) {
@@ -73,7 +81,11 @@ impl http_body::Body for Watched {
             return this.end_with(super::internal_error());
         };
         match &polled {
-            Poll::Pending => {}
+            Poll::Pending => {
+                if this.stop.as_mut().poll(context).is_ready() {
+                    return this.end_with(Status::unavailable("the server is stopping"));
+                }
+            }
             Poll::Ready(None) => this.end(Code::Ok),
             Poll::Ready(Some(Err(status))) => this.end(status.code()),
             Poll::Ready(Some(Ok(frame))) => {
@@ -115,7 +127,8 @@ mod tests {
     fn watched(frames: Frames, deadline: Option<Instant>) -> (Watched, mpsc::Receiver<Code>) {
         let (sender, receiver) = mpsc::channel();
         let body = Body::new(StreamBody::new(futures::stream::iter(frames)));
-        (Watched::new(body, deadline, Box::new(move |code| sender.send(code).unwrap())), receiver)
+        let on_end = Box::new(move |code| sender.send(code).unwrap());
+        (Watched::new(body, deadline, CancellationToken::new(), on_end), receiver)
     }
 
     fn trailers(code: Code) -> Frame<Bytes> {
@@ -149,11 +162,29 @@ mod tests {
         let body = Watched::new(
             Body::new(pending),
             Some(at),
+            CancellationToken::new(),
             Box::new(move |code| sender.send(code).unwrap()),
         );
         let ended = body.collect().await.unwrap();
         assert_eq!(status_code(ended.trailers().unwrap()), Some(Code::DeadlineExceeded));
         assert_eq!(outcome.try_iter().collect::<Vec<_>>(), [Code::DeadlineExceeded]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_end_is_ended_when_the_server_stops() {
+        let pending = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Status>>());
+        let (sender, outcome) = mpsc::channel();
+        let stop = CancellationToken::new();
+        let body = Watched::new(
+            Body::new(pending),
+            None,
+            stop.clone(),
+            Box::new(move |code| sender.send(code).unwrap()),
+        );
+        stop.cancel();
+        let ended = body.collect().await.unwrap();
+        assert_eq!(status_code(ended.trailers().unwrap()), Some(Code::Unavailable));
+        assert_eq!(outcome.try_iter().collect::<Vec<_>>(), [Code::Unavailable]);
     }
 
     #[tokio::test]
@@ -166,6 +197,7 @@ mod tests {
         let body = Watched::new(
             Body::new(StreamBody::new(panicking)),
             None,
+            CancellationToken::new(),
             Box::new(move |code| sender.send(code).unwrap()),
         );
         let ended = body.collect().await.unwrap();

@@ -1,0 +1,88 @@
+//! How this process, as a controller, reaches its peers: over TLS, showing a
+//! certificate that its own CA gave it.
+
+use std::{fmt, path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use async_trait::async_trait;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use selvage_controller::registry::PeerConnector;
+use selvage_kit::{
+    identity::Machine,
+    pki::{self, Ca, KeyRequest, RotatingIdentity},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+const CONNECT: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_secs(3600);
+
+/// A controller's own identity, and the way to others.
+pub(crate) struct Peers {
+    ca: Arc<Ca>,
+    identity: RotatingIdentity,
+    tls: Arc<rustls::ClientConfig>,
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Peers")
+    }
+}
+
+impl Peers {
+    /// Makes an identity: a new one at every start, for the CA may be another.
+    pub(crate) fn open(data: &Path, ca: Arc<Ca>) -> anyhow::Result<Self> {
+        let path = data.join("controller.pem");
+        let request = KeyRequest::new()?;
+        let signed = ca.sign_machine(request.csr_pem(), &Machine::Controller)?;
+        let identity = RotatingIdentity::create(&path, &request, &signed.certificate_pem)
+            .with_context(|| path.display().to_string())?;
+        let tls = Arc::new(pki::client_config(ca.pem(), Some(&identity))?);
+        Ok(Self { ca, identity, tls })
+    }
+
+    /// Keeps the identity fresh.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            if self.identity.needs_renewal()
+                && let Err(error) = self.renew()
+            {
+                tracing::warn!(%error, "the controller's certificate was not renewed");
+            }
+        }
+    }
+
+    fn renew(&self) -> Result<(), pki::Error> {
+        let request = KeyRequest::new()?;
+        let signed = self.ca.sign_machine(request.csr_pem(), &Machine::Controller)?;
+        self.identity.renew(&request, &signed.certificate_pem)
+    }
+}
+
+#[async_trait]
+impl PeerConnector for Peers {
+    async fn connect(
+        &self,
+        address: &str,
+    ) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(CONNECT);
+        let tls = TlsConnector::from(Arc::clone(&self.tls));
+        let address = address.to_owned();
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let (tls, address) = (tls.clone(), address.clone());
+            async move {
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                    .map_err(std::io::Error::other)?;
+                let stream = TcpStream::connect(&address).await?;
+                stream.set_nodelay(true)?;
+                Ok::<_, std::io::Error>(TokioIo::new(tls.connect(name, stream).await?))
+            }
+        });
+        Ok(endpoint.connect_with_connector(connector).await?)
+    }
+}
