@@ -11,6 +11,10 @@ use std::{
 
 use anyhow::Context;
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
+use selvage_controller::{
+    Controller, FetchPolicy, Settings, Surroundings, Timeouts, instances::InstanceService,
+    registry::PeerConnector,
+};
 use selvage_kit::{
     identity::Machine,
     pki::{self, Ca, ServerIdentity},
@@ -26,6 +30,7 @@ use selvage_store::{
 use crate::{
     config::{Config, StoreKind},
     part::Part,
+    peers::Peers,
     ready,
     system::System,
 };
@@ -219,15 +224,73 @@ pub(crate) fn password_file(config: &Config) -> PathBuf {
     config.data.join(PASSWORD_FILE)
 }
 
+/// The controller part: its core and its instances.
+pub(crate) struct ControllerPart {
+    pub(crate) controller: Arc<Controller>,
+    pub(crate) instances: Arc<InstanceService>,
+    pub(crate) peers: Option<Arc<Peers>>,
+}
+
+/// Opens the controller on the store. `address` is where this process listens.
+pub(crate) async fn controller(
+    config: &Config,
+    store: SharedStore,
+    keys: Option<&Keys>,
+    address: SocketAddr,
+) -> anyhow::Result<ControllerPart> {
+    let peers = match keys {
+        Some(keys) => Some(Arc::new(Peers::open(&config.data, Arc::clone(&keys.ca))?)),
+        None => None,
+    };
+    let mut surroundings = Surroundings::default();
+    if let Some(peers) = &peers {
+        surroundings.peers = Arc::clone(peers) as Arc<dyn PeerConnector>;
+    }
+    let settings = controller_settings(config, address);
+    let controller = Controller::open(store, settings, surroundings).await.context("controller")?;
+    let instances = InstanceService::open(&controller).await.context("controller")?;
+    Ok(ControllerPart { controller, instances, peers })
+}
+
+fn controller_settings(config: &Config, address: SocketAddr) -> Settings {
+    let given = &config.controller;
+    let defaults = Settings::default();
+    let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok());
+    Settings {
+        root_domain: given.root_domain.clone(),
+        registry: given.registry.clone(),
+        host: host.unwrap_or(defaults.host),
+        external_address: match given.external_address.as_str() {
+            "" => address.to_string(),
+            external => external.to_owned(),
+        },
+        enforce_resources: given.enforce_resources,
+        strict: given.strict,
+        timeouts: Timeouts {
+            create: given.create_timeout.0,
+            update: given.update_timeout.0,
+            delete: given.delete_timeout.0,
+            ..defaults.timeouts
+        },
+        fetch: FetchPolicy { allowed_hosts: given.fetch_hosts.clone(), ..defaults.fetch },
+        ..defaults
+    }
+}
+
 /// All services of the parts that this process runs.
 pub(crate) async fn server(
     config: &Config,
     parts: &[Part],
     store: SharedStore,
     auth: &Auth,
+    controller: Option<&ControllerPart>,
     metrics: Metrics,
 ) -> anyhow::Result<Server> {
     let mut services = Services::default();
+    if let Some(part) = controller {
+        part.controller.add_to(&mut services);
+        part.instances.add_to(&mut services);
+    }
     services.add(auth.auth_service());
     services.add(auth.identity_service());
     services.add(System::service(parts, store, config.insecure));

@@ -5,6 +5,7 @@ mod assemble;
 mod config;
 mod maintenance;
 mod part;
+mod peers;
 mod ready;
 mod system;
 mod up;

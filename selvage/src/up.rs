@@ -9,10 +9,13 @@ use selvage_auth::{Auth, GeneratedPassword};
 use selvage_kit::{
     config::Loader,
     pki,
-    serve::{Server, Socket, Trust},
+    serve::{Readiness, Server, Socket, Trust},
     tasks::{SignalEvent, Signals, Tasks},
     telemetry::{self, Metrics},
 };
+use selvage_store::{SharedStore, clock::SystemClock};
+use selvage_work::{Reconcilers, Schedule};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -28,6 +31,12 @@ const BAD_CONFIG: u8 = 64;
 
 /// How long tasks may take to end once the listeners have drained.
 const AFTER_DRAIN: Duration = Duration::from_secs(3);
+
+/// How often instances are looked for that nobody looks after.
+const CARETAKING: Duration = Duration::from_secs(30);
+
+/// How often the store is asked how it is.
+const STORE_LOOK: Duration = Duration::from_secs(2);
 
 /// Environment variables that are not settings of a daemon.
 const CLIENT_VARIABLES: [&str; 10] = [
@@ -135,7 +144,16 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
     telemetry::install_panic_hook(&metrics);
     metrics.watch_tasks(&tasks);
-    let server = assemble::server(config, parts, Arc::clone(&store), &auth, metrics).await?;
+    let controller = if parts.contains(&Part::Controller) {
+        let opened = assemble::controller(config, Arc::clone(&store), keys.as_ref(), address);
+        Some(Box::pin(opened).await?)
+    } else {
+        None
+    };
+    let shared = Arc::clone(&store);
+    let server =
+        assemble::server(config, parts, shared, &auth, controller.as_ref(), metrics).await?;
+    let server = server.ready(watch_store(&tasks, Arc::clone(&store)));
 
     let trust = match &keys {
         Some(_) => Trust::Credentials(Arc::new(auth.clone())),
@@ -147,6 +165,9 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
         config.lvmd_socket()
     });
     keep_house(&tasks, auth, keys.as_ref());
+    if let Some(part) = controller {
+        run_controller(&tasks, part);
+    }
 
     check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
     let ready = describe(config, address, keys.as_ref(), lvmd);
@@ -185,6 +206,32 @@ fn keep_house(tasks: &Tasks, auth: Auth, keys: Option<&assemble::Keys>) {
     if let Some(keys) = keys {
         let identity = Arc::clone(&keys.identity);
         tasks.spawn("server certificate", identity.run(tasks.token().clone()));
+    }
+}
+
+/// Looks after the store's health, for `/readiness`.
+fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
+    let (sender, receiver) = watch::channel(Ok(()));
+    let stop = tasks.token().clone();
+    tasks.spawn("store health", async move {
+        while stop.run_until_cancelled(tokio::time::sleep(STORE_LOOK)).await.is_some() {
+            let health = match store.status().await {
+                Ok(status) => status.failure.map_or(Ok(()), Err),
+                Err(error) => Err(error.to_string()),
+            };
+            sender.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
+        }
+    });
+    Arc::new(move || receiver.borrow().clone().map_err(|why| format!("store: {why}")))
+}
+
+fn run_controller(tasks: &Tasks, part: assemble::ControllerPart) {
+    let assemble::ControllerPart { controller, instances, peers } = part;
+    tasks.spawn_critical("controller", controller.run(tasks.token().clone()));
+    let reconcilers = Reconcilers::new(tasks.clone(), Arc::new(SystemClock::new()));
+    reconcilers.add(instances.caretaker(), Schedule::every(CARETAKING));
+    if let Some(peers) = peers {
+        tasks.spawn("controller's certificate", peers.run(tasks.token().clone()));
     }
 }
 

@@ -9,7 +9,7 @@ use selvage_api::{
     Code, selvage::identity::identity_service_server::IdentityServiceServer,
     services::auth::auth_service_server::AuthServiceServer,
 };
-use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Refused, Role};
+use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Machine, Refused, Role};
 use selvage_store::{SharedStore, Table, transact};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -21,7 +21,7 @@ use crate::{
     limits::Limiter,
     oidc::Oidc,
     password::Hasher,
-    records::{Issue, JoinToken, PASSWORD_SOURCE, Session, User},
+    records::{BlockedMachine, Issue, JoinToken, PASSWORD_SOURCE, Session, User},
 };
 
 /// How often what has expired is removed.
@@ -41,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) sessions: Arc<Table<Session>>,
     pub(crate) join_tokens: Arc<Table<JoinToken>>,
     pub(crate) issues: Arc<Table<Issue>>,
+    pub(crate) blocked: Arc<Table<BlockedMachine>>,
     /// Sessions whose use is being written.
     pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
@@ -75,6 +76,7 @@ impl Auth {
             sessions: Table::open(Arc::clone(&store)).await?,
             join_tokens: Table::open(Arc::clone(&store)).await?,
             issues: Table::open(Arc::clone(&store)).await?,
+            blocked: Table::open(Arc::clone(&store)).await?,
             touching: Mutex::default(),
             hasher: Hasher::new(options.argon2, options.hashing_concurrency).await?,
             limiter: Arc::new(Limiter::new(options.limits, Arc::clone(&options.clock))),
@@ -186,6 +188,10 @@ impl Authenticator for Auth {
                 message: Error::SessionEnded.to_string(),
             }),
         }
+    }
+
+    fn machine_allowed(&self, machine: &Machine) -> bool {
+        !self.is_blocked(machine)
     }
 }
 

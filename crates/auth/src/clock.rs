@@ -1,14 +1,24 @@
-//! Time of day, so that tests can move it by hand.
+//! Time of day and time passed, so that tests can move both by hand.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-/// Tells the time of day.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Tells the time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Now.
+    /// The time of day.
     fn now(&self) -> Timestamp;
+
+    /// The time since some fixed moment. Unlike the time of day it is never
+    /// set back.
+    fn elapsed(&self) -> Duration;
 }
 
 /// The machine's own time, read anew at every call: expiry times of other
@@ -20,28 +30,49 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
+
+    fn elapsed(&self) -> Duration {
+        START.elapsed()
+    }
 }
 
 /// A clock that stands still until it is told otherwise.
 #[derive(Debug, Clone)]
-pub struct ManualClock(Arc<Mutex<Timestamp>>);
+pub struct ManualClock(Arc<Mutex<Manual>>);
+
+#[derive(Debug)]
+struct Manual {
+    now: Timestamp,
+    elapsed: Duration,
+}
 
 impl ManualClock {
     /// A clock that shows `now`.
     pub fn new(now: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(now)))
+        Self(Arc::new(Mutex::new(Manual { now, elapsed: Duration::ZERO })))
     }
 
-    /// Moves it forward.
+    /// Lets time pass.
     pub fn advance(&self, by: Duration) {
-        let mut now = self.0.lock();
-        *now = after(*now, by);
+        let mut clock = self.0.lock();
+        clock.now = after(clock.now, by);
+        clock.elapsed = clock.elapsed.saturating_add(by);
+    }
+
+    /// Sets the time of day, as an administrator or a time server does. No
+    /// time passes.
+    pub fn set(&self, now: Timestamp) {
+        self.0.lock().now = now;
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        *self.0.lock()
+        self.0.lock().now
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.lock().elapsed
     }
 }
 

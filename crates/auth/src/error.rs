@@ -23,7 +23,7 @@ pub enum Error {
     #[error("wrong username or password")]
     WrongPassword,
     /// Too many failures lately.
-    #[error("too many failed attempts from this network: try again in {retry_after} s")]
+    #[error("too many failed attempts from here: try again in {retry_after} s")]
     TooManyAttempts {
         /// Seconds until the next attempt is looked at.
         retry_after: u64,
@@ -72,6 +72,12 @@ pub enum Error {
     /// The join token did its work already.
     #[error("token: this join token was used already: make a new one")]
     JoinTokenUsed,
+    /// An administrator stopped the machine.
+    #[error("machine {0:?} is blocked")]
+    MachineBlocked(String),
+    /// The machine is not stopped.
+    #[error("machine {0:?} is not blocked")]
+    MachineNotBlocked(String),
     /// There is nothing to sign certificates with.
     #[error("this server has no certificate authority")]
     NoAuthority,
@@ -109,8 +115,10 @@ impl Error {
             | Self::JoinTokenExpired(_)
             | Self::JoinTokenUsed => Code::Unauthenticated,
             Self::TooManyAttempts { .. } | Self::Busy => Code::ResourceExhausted,
-            Self::Denied(_) => Code::PermissionDenied,
-            Self::UserNotFound(_) | Self::SessionNotFound(_) => Code::NotFound,
+            Self::Denied(_) | Self::MachineBlocked(_) => Code::PermissionDenied,
+            Self::UserNotFound(_) | Self::SessionNotFound(_) | Self::MachineNotBlocked(_) => {
+                Code::NotFound
+            }
             Self::UserExists(_) => Code::AlreadyExists,
             Self::LastAdministrator(_)
             | Self::PasswordLoginOff(_)
@@ -130,6 +138,20 @@ impl Error {
         Self::Settings { key: key.into(), reason: reason.into() }
     }
 
+    /// What the caller is told. Of the store's failures the whole story: the
+    /// caller may be the one who can make room on the disk.
+    fn told(&self) -> String {
+        let mut told = self.to_string();
+        if matches!(self, Self::Store(_)) {
+            let mut cause = self.source();
+            while let Some(error) = cause {
+                told.push_str(&format!(": {error}"));
+                cause = error.source();
+            }
+        }
+        told
+    }
+
     /// A word for the audit log.
     pub(crate) fn class(&self) -> &'static str {
         match self {
@@ -137,6 +159,7 @@ impl Error {
             Self::TooManyAttempts { .. } => "rate_limited",
             Self::Busy => "busy",
             Self::PasswordLoginOff(_) => "password_login_off",
+            Self::MachineBlocked(_) => "machine_blocked",
             other => other.code().name(),
         }
     }
@@ -153,11 +176,12 @@ impl From<selvage_store::Error> for Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
+        let told = error.told();
         if matches!(error.code(), Code::Internal | Code::DataLoss | Code::Unavailable) {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = %error, cause, "identity request failed");
         }
-        let mut status = Self::new(error.code().grpc(), error.to_string());
+        let mut status = Self::new(error.code().grpc(), told);
         let retry_after = match error {
             Error::TooManyAttempts { retry_after } => retry_after,
             Error::Busy => 1,
@@ -165,5 +189,26 @@ impl From<Error> for Status {
         };
         status.metadata_mut().insert("retry-after", MetadataValue::from(retry_after));
         status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_store_says_reaches_the_caller() {
+        let full = std::io::Error::other("no space left on device");
+        let cases = [
+            selvage_store::Error::Failed { reason: "data/log: no space left on device".into() },
+            selvage_store::Error::Io { what: "cannot write data/log".into(), source: full },
+        ];
+        for error in cases {
+            let own = error.to_string();
+            let status = Status::from(Error::from(error));
+            assert_eq!(status.code(), tonic::Code::Unavailable);
+            assert!(status.message().contains(&own), "{}", status.message());
+            assert!(status.message().ends_with("no space left on device"), "{}", status.message());
+        }
     }
 }

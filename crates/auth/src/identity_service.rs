@@ -5,10 +5,12 @@ use std::mem::take;
 
 use jiff::Timestamp;
 use selvage_api::selvage::identity::{
-    AddUserRequest, AddUserResponse, CertificateResponse, CreateJoinTokenRequest,
-    CreateJoinTokenResponse, JoinRequest, ListSessionsRequest, ListSessionsResponse,
-    ListUsersRequest, ListUsersResponse, RemoveUserRequest, RemoveUserResponse, RenewRequest,
-    RevokeSessionRequest, RevokeSessionResponse, SetPasswordRequest, SetPasswordResponse,
+    AddUserRequest, AddUserResponse, BlockMachineRequest, BlockMachineResponse,
+    CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest,
+    ListBlockedMachinesRequest, ListBlockedMachinesResponse, ListSessionsRequest,
+    ListSessionsResponse, ListUsersRequest, ListUsersResponse, RemoveUserRequest,
+    RemoveUserResponse, RenewRequest, RevokeSessionRequest, RevokeSessionResponse,
+    SetPasswordRequest, SetPasswordResponse, UnblockMachineRequest, UnblockMachineResponse,
     UpdateUserRequest, UpdateUserResponse, WhoAmIRequest, WhoAmIResponse,
     identity_service_server::IdentityService,
 };
@@ -77,6 +79,11 @@ impl IdentityService for IdentityApi {
         caller.require_administrator("change users")?;
         let asked = request.into_inner();
         names::check_username("username", &asked.username)?;
+        if asked.grants.is_empty() {
+            let reason = "at least one is needed: they replace the present ones; \
+                          to lock a user out, disable or remove him";
+            return Err(Error::invalid("grants", reason).into());
+        }
         let grants = names::grants_from_wire("grants", &asked.grants)?;
         let user = self.0.update_user(&asked.username, &grants, asked.disabled).await?;
         audit::done("user.update", &caller, &user.username);
@@ -186,6 +193,39 @@ impl IdentityService for IdentityApi {
         let caller = Caller::of(&request);
         let certified = self.0.renew(&caller, &request.into_inner().csr).await?;
         Ok(Response::new(certified.into_wire()))
+    }
+
+    async fn block_machine(
+        &self,
+        request: Request<BlockMachineRequest>,
+    ) -> Answer<BlockMachineResponse> {
+        let caller = Caller::of(&request);
+        caller.require_administrator("block machines")?;
+        let blocked = self.0.block_machine(&caller, &request.into_inner().machine).await?;
+        audit::done("machine.block", &caller, &blocked.machine);
+        Ok(Response::new(BlockMachineResponse { blocked: Some(blocked.to_wire()) }))
+    }
+
+    async fn unblock_machine(
+        &self,
+        request: Request<UnblockMachineRequest>,
+    ) -> Answer<UnblockMachineResponse> {
+        let caller = Caller::of(&request);
+        caller.require_administrator("unblock machines")?;
+        let machine = request.into_inner().machine;
+        self.0.unblock_machine(&machine).await?;
+        audit::done("machine.unblock", &caller, &machine);
+        Ok(Response::new(UnblockMachineResponse {}))
+    }
+
+    async fn list_blocked_machines(
+        &self,
+        request: Request<ListBlockedMachinesRequest>,
+    ) -> Answer<ListBlockedMachinesResponse> {
+        Caller::of(&request).require_administrator("list blocked machines")?;
+        let machines = self.0.inner.blocked.list();
+        let machines = machines.iter().map(|blocked| blocked.value.to_wire()).collect();
+        Ok(Response::new(ListBlockedMachinesResponse { machines }))
     }
 }
 

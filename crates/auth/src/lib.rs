@@ -1,6 +1,6 @@
 //! Identity and access for people and machines: users with passwords or from
 //! an OpenID Connect provider, their sessions, and the one-time tokens with
-//! which machines get their first certificate.
+//! which machines get their first certificate, and which machines are blocked.
 //!
 //! [`Auth`] serves `services.auth.AuthService` and
 //! `selvage.identity.IdentityService` and tells the listener whose
@@ -8,17 +8,20 @@
 //! here: the listener has the table. What no table can see is: one's own
 //! password or another's, the last administrator, a machine's own name.
 //!
-//! All state is in the store, except the counts of failed logins and the
-//! OpenID Connect logins under way, both bounded and kept in memory.
+//! All state is in the store, except the counts of failed logins, the places
+//! of late ones and the OpenID Connect logins under way, all bounded and kept
+//! in memory.
 
 mod audit;
 mod auth;
 mod auth_service;
 mod authority;
+mod blocking;
 mod caller;
 mod clock;
 mod cookie;
 mod error;
+mod hash_memory;
 mod http_routes;
 mod identity_service;
 mod limits;

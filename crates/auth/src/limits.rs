@@ -1,5 +1,9 @@
 //! How often one may guess: a sliding window for each username on each
-//! network and for each network.
+//! network and for each address.
+//!
+//! The window of an address holds up whoever tries many usernames. So that
+//! nobody can hold up his neighbours with it, it does not concern a user
+//! where he logged in before, nor anybody on the machine itself.
 //!
 //! An attempt holds its place in the window while its password is being
 //! hashed, so that a burst cannot pass before the first failure is known. A
@@ -14,16 +18,18 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use selvage_kit::identity::Peer;
 use tokio::sync::Notify;
 
 use crate::{
-    clock::{self, Clock},
+    clock::Clock,
     error::{Error, Result},
     options::RateLimits,
 };
+
+/// How long the network of a login is a place where the user is known.
+const KNOWN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Addresses that one party is likely to command as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,18 +67,19 @@ impl Network {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     User(String, Network),
-    Network(Network),
+    /// None where the listener did not say.
+    Address(Option<IpAddr>),
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    failures: VecDeque<Timestamp>,
+    failures: VecDeque<Duration>,
     in_flight: usize,
 }
 
 impl Entry {
-    fn forget_before(&mut self, now: Timestamp, window: Duration) {
-        while self.failures.front().is_some_and(|at| clock::since(now, *at) >= window) {
+    fn forget_before(&mut self, now: Duration, window: Duration) {
+        while self.failures.front().is_some_and(|at| now.saturating_sub(*at) >= window) {
             self.failures.pop_front();
         }
     }
@@ -88,36 +95,41 @@ enum Admission {
     Refused { retry_after: u64 },
 }
 
-/// Counts failures.
+/// Counts failures. Times are those of [`Clock::elapsed`]: were the time of
+/// day set back, a refusal would last the longer for it.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     limits: RateLimits,
     clock: Arc<dyn Clock>,
     entries: Mutex<HashMap<Key, Entry>>,
+    /// Where users logged in, and when they last did.
+    known: Mutex<HashMap<(String, Network), Duration>>,
     resolved: Notify,
 }
 
 impl Limiter {
     pub(crate) fn new(limits: RateLimits, clock: Arc<dyn Clock>) -> Self {
-        Self { limits, clock, entries: Mutex::default(), resolved: Notify::new() }
+        Self {
+            limits,
+            clock,
+            entries: Mutex::default(),
+            known: Mutex::default(),
+            resolved: Notify::new(),
+        }
     }
 
     /// A place for one attempt. Without a username, for names that nobody
-    /// can have, only the network counts.
+    /// can have, only the address counts.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         username: Option<&str>,
         peer: Option<&Peer>,
     ) -> Result<Attempt> {
-        let Some(network) = Network::of_peer(peer) else {
-            return Ok(Attempt { limiter: Arc::clone(self), keys: Vec::new(), failed: false });
-        };
-        let mut keys = vec![Key::Network(network)];
-        keys.extend(username.map(|name| Key::User(name.to_owned(), network)));
         loop {
             let resolved = self.resolved.notified();
             tokio::pin!(resolved);
             resolved.as_mut().enable();
+            let keys = self.keys(username, peer);
             match self.admit(&keys) {
                 Admission::Granted => {
                     return Ok(Attempt { limiter: Arc::clone(self), keys, failed: true });
@@ -130,15 +142,53 @@ impl Limiter {
         }
     }
 
+    /// The windows that the attempt needs a place in.
+    fn keys(&self, username: Option<&str>, peer: Option<&Peer>) -> Vec<Key> {
+        let Some(network) = Network::of_peer(peer) else { return Vec::new() };
+        let address = match peer {
+            Some(Peer::Ip(ip)) => Some(ip.to_canonical()),
+            _ => None,
+        };
+        let mut keys = Vec::new();
+        let on_this_machine = address.is_some_and(|ip| ip.is_loopback());
+        if !on_this_machine && !username.is_some_and(|name| self.is_known(name, network)) {
+            keys.push(Key::Address(address));
+        }
+        keys.extend(username.map(|name| Key::User(name.to_owned(), network)));
+        keys
+    }
+
+    fn is_known(&self, username: &str, network: Network) -> bool {
+        let since = self.known.lock().get(&(username.to_owned(), network)).copied();
+        since.is_some_and(|since| self.clock.elapsed().saturating_sub(since) < KNOWN_FOR)
+    }
+
+    fn remember(&self, username: &str, network: Network) {
+        // Those of whom the listener did not say where they are have no place
+        // in common.
+        if network == Network::Unknown {
+            return;
+        }
+        let place = (username.to_owned(), network);
+        let mut known = self.known.lock();
+        if known.len() >= self.limits.max_entries && !known.contains_key(&place) {
+            let oldest = known.iter().min_by_key(|(_, since)| **since);
+            if let Some(oldest) = oldest.map(|(place, _)| place.clone()) {
+                known.remove(&oldest);
+            }
+        }
+        known.insert(place, self.clock.elapsed());
+    }
+
     fn limit(&self, key: &Key) -> usize {
         match key {
             Key::User(..) => self.limits.per_user.max(1),
-            Key::Network(_) => self.limits.per_network.max(1),
+            Key::Address(_) => self.limits.per_address.max(1),
         }
     }
 
     fn admit(&self, keys: &[Key]) -> Admission {
-        let now = self.clock.now();
+        let now = self.clock.elapsed();
         let mut entries = self.entries.lock();
         let mut wait = false;
         for key in keys {
@@ -147,7 +197,7 @@ impl Limiter {
             let limit = self.limit(key);
             if entry.failures.len() >= limit {
                 let oldest = entry.failures.front().copied().unwrap_or(now);
-                let left = self.limits.window.saturating_sub(clock::since(now, oldest));
+                let left = self.limits.window.saturating_sub(now.saturating_sub(oldest));
                 return Admission::Refused { retry_after: left.as_millis().div_ceil(1000) as u64 };
             }
             wait |= entry.failures.len() + entry.in_flight >= limit;
@@ -164,7 +214,7 @@ impl Limiter {
 
     /// Keeps the memory bounded: what is over goes first, then what failed
     /// longest ago.
-    fn make_room(&self, entries: &mut HashMap<Key, Entry>, key: &Key, now: Timestamp) {
+    fn make_room(&self, entries: &mut HashMap<Key, Entry>, key: &Key, now: Duration) {
         if entries.len() < self.limits.max_entries || entries.contains_key(key) {
             return;
         }
@@ -189,7 +239,7 @@ impl Limiter {
         if keys.is_empty() {
             return;
         }
-        let now = self.clock.now();
+        let now = self.clock.elapsed();
         let mut entries = self.entries.lock();
         for key in keys {
             let Some(entry) = entries.get_mut(key) else { continue };
@@ -205,9 +255,10 @@ impl Limiter {
         self.resolved.notify_waiters();
     }
 
-    /// Forgets what lies outside the window.
+    /// Forgets what lies outside the windows.
     pub(crate) fn tidy(&self) {
-        let now = self.clock.now();
+        let now = self.clock.elapsed();
+        self.known.lock().retain(|_, since| now.saturating_sub(*since) < KNOWN_FOR);
         self.entries.lock().retain(|_, entry| {
             entry.forget_before(now, self.limits.window);
             !entry.is_idle()
@@ -226,9 +277,20 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// It shall not count: the password was right, or could not be checked.
+    /// It shall not count: the password could not be checked.
     pub(crate) fn forgive(mut self) {
         self.failed = false;
+    }
+
+    /// The password was right: from here on this is a place where the user
+    /// is known.
+    pub(crate) fn succeed(mut self) {
+        self.failed = false;
+        for key in &self.keys {
+            if let Key::User(username, network) = key {
+                self.limiter.remember(username, *network);
+            }
+        }
     }
 }
 
@@ -253,7 +315,7 @@ mod tests {
         RateLimits {
             window: Duration::from_secs(60),
             per_user: 3,
-            per_network: 5,
+            per_address: 5,
             max_entries: 100,
         }
     }
@@ -283,14 +345,85 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_network_runs_out_whatever_the_usernames() {
+    async fn an_address_runs_out_whatever_the_usernames_and_its_neighbours_do_not() {
         let (limiter, _clock) = limiter(small());
-        for user in ["a", "b", "c", "d", "e"] {
-            fail(&limiter, user, "2001:db8:1:2::1").await.unwrap();
+        for (from, mapped, neighbour) in [
+            ("2001:db8:1:2::1", "2001:db8:1:2::1", "2001:db8:1:2::2"),
+            ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
+        ] {
+            for user in ["a", "b", "c", "d", "e"] {
+                fail(&limiter, user, from).await.unwrap();
+            }
+            assert!(fail(&limiter, "f", mapped).await.is_err());
+            assert!(limiter.begin(None, peer(from).as_ref()).await.is_err());
+            fail(&limiter, "f", neighbour).await.unwrap();
         }
-        assert!(fail(&limiter, "f", "2001:db8:1:2:ffff::1").await.is_err());
-        assert!(limiter.begin(None, peer("2001:db8:1:2::9").as_ref()).await.is_err());
-        fail(&limiter, "f", "2001:db8:1:3::1").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn where_a_user_is_known_the_failures_of_others_do_not_concern_him() {
+        let (limiter, clock) = limiter(small());
+        let login = async |from: &str| {
+            limiter.begin(Some("anna"), peer(from).as_ref()).await.map(Attempt::succeed)
+        };
+        login("192.0.2.7").await.unwrap();
+        let exhaust = async || {
+            for user in ["a", "b", "c", "d", "e"] {
+                fail(&limiter, user, "192.0.2.1").await.unwrap();
+            }
+            assert!(fail(&limiter, "bert", "192.0.2.1").await.is_err());
+        };
+        exhaust().await;
+        login("192.0.2.1").await.unwrap();
+        // His own failures do.
+        for _ in 0..3 {
+            fail(&limiter, "anna", "192.0.2.1").await.unwrap();
+        }
+        assert!(fail(&limiter, "anna", "192.0.2.7").await.is_err());
+        clock.advance(KNOWN_FOR);
+        exhaust().await;
+        assert!(login("192.0.2.1").await.is_err());
+        limiter.tidy();
+        assert!(limiter.known.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn known_places_are_bounded_and_the_oldest_goes_first() {
+        let (limiter, clock) = limiter(RateLimits { max_entries: 20, ..small() });
+        for n in 0..200 {
+            let from = peer(&format!("10.0.{n}.1"));
+            limiter.begin(Some("anna"), from.as_ref()).await.unwrap().succeed();
+            clock.advance(Duration::from_millis(1));
+        }
+        assert_eq!(limiter.known.lock().len(), 20);
+        assert!(limiter.is_known("anna", Network::V4([10, 0, 199])));
+        assert!(!limiter.is_known("anna", Network::V4([10, 0, 0])));
+    }
+
+    #[tokio::test]
+    async fn on_the_machine_itself_only_ones_own_failures_count() {
+        for (from, elsewhere) in [("127.0.0.1", "127.0.0.2"), ("::1", "::ffff:127.0.0.1")] {
+            let (limiter, _clock) = limiter(small());
+            for n in 0..100 {
+                fail(&limiter, &format!("user{n}"), from).await.unwrap();
+                drop(limiter.begin(None, peer(from).as_ref()).await.unwrap());
+            }
+            for _ in 0..3 {
+                fail(&limiter, "anna", elsewhere).await.unwrap();
+            }
+            assert!(fail(&limiter, "anna", elsewhere).await.is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn setting_the_clock_back_prolongs_nothing() {
+        let (limiter, clock) = limiter(small());
+        for _ in 0..3 {
+            fail(&limiter, "anna", "192.0.2.1").await.unwrap();
+        }
+        clock.set("2025-01-01T00:00:00Z".parse().unwrap());
+        clock.advance(Duration::from_secs(60));
+        fail(&limiter, "anna", "192.0.2.1").await.unwrap();
     }
 
     #[tokio::test]
@@ -348,7 +481,7 @@ mod tests {
             clock.advance(Duration::from_millis(1));
         }
         assert!(limiter.entries.lock().len() <= 20);
-        let newest = Key::Network(Network::V4([10, 3, 249]));
+        let newest = Key::Address(Some("10.3.249.1".parse().unwrap()));
         assert!(limiter.entries.lock().contains_key(&newest));
         clock.advance(Duration::from_secs(61));
         limiter.tidy();

@@ -50,10 +50,14 @@ impl Auth {
         let known_form = names::is_username(username).then_some(username);
         let attempt = self.inner.limiter.begin(known_form, peer).await?;
         match self.check_and_open(known_form, password, peer, carrier).await {
+            Ok(session) => {
+                attempt.succeed();
+                Ok(session)
+            }
             Err(Error::WrongPassword) => Err(Error::WrongPassword),
-            other => {
+            Err(other) => {
                 attempt.forgive();
-                other
+                Err(other)
             }
         }
     }

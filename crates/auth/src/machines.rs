@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use selvage_api::selvage::identity as wire;
-use selvage_kit::identity::{Machine, Role};
 use selvage_store::transact;
 use zeroize::Zeroizing;
 
 use crate::{
-    Auth, CertificateAuthority, SignError, Signed, audit,
+    Auth, CertificateAuthority, SignError, Signed, audit, blocking,
     caller::Caller,
     clock,
     error::{Error, Result},
@@ -34,8 +33,8 @@ impl Auth {
         machine: &str,
         ttl_seconds: u32,
     ) -> Result<(Zeroizing<String>, Timestamp)> {
+        caller.require_administrator("let machines in")?;
         let machine = names::check_machine("machine", machine)?;
-        require_sponsor(caller, &machine)?;
         let ttl = match ttl_seconds {
             0 => DEFAULT_TTL,
             1..=MAX_TTL => ttl_seconds,
@@ -80,6 +79,7 @@ impl Auth {
         let issued = transact(&self.inner.store, |tx| async move {
             let mut token = tx.get::<JoinToken>(digest).await?.ok_or(Error::JoinTokenUnknown)?;
             check_usable(&token, now)?;
+            blocking::require_unblocked(&tx, &token.machine).await?;
             token.used_at = now.as_millisecond();
             tx.put(&token)?;
             tx.put(&certified_ref.issue("join", now))?;
@@ -102,9 +102,25 @@ impl Auth {
             let reason = "only a machine that shows its certificate may renew it";
             return Err(Error::Denied(reason.into()));
         };
-        let certified = self.certify(csr, &machine.to_string())?;
-        self.inner.issues.put(certified.issue("renew", self.now())).await?;
-        audit::done("machine.renew", caller, &certified.machine);
+        let outcome = self.try_renew(csr, &machine.to_string()).await;
+        match &outcome {
+            Ok(certified) => audit::done("machine.renew", caller, &certified.machine),
+            Err(error) => {
+                audit::refused("machine.renew", caller, &machine.to_string(), error.class());
+            }
+        }
+        outcome
+    }
+
+    async fn try_renew(&self, csr: &str, machine: &str) -> Result<Certified> {
+        let certified = self.certify(csr, machine)?;
+        let issue = &certified.issue("renew", self.now());
+        let issued = transact(&self.inner.store, |tx| async move {
+            blocking::require_unblocked(&tx, machine).await?;
+            tx.put(issue)?;
+            Ok::<(), Error>(())
+        });
+        self.inner.issues.wait_for(issued.await?.revision).await?;
         Ok(certified)
     }
 
@@ -142,22 +158,6 @@ impl Auth {
         self.delete_all(&self.inner.join_tokens, gone).await?;
         Ok(count)
     }
-}
-
-/// Administrators may let any machine in, operators those of their own
-/// cloudlets.
-fn require_sponsor(caller: &Caller, machine: &Machine) -> Result<()> {
-    if caller.is_administrator() {
-        return Ok(());
-    }
-    caller.require_known()?;
-    let own = matches!(machine, Machine::Cloudlet { operator, .. }
-        if caller.identity.organisations(Role::Operator).any(|name| name == operator));
-    if own {
-        return Ok(());
-    }
-    let reason = "only an administrator, or the operator of the cloudlet, may let this machine in";
-    Err(Error::Denied(reason.into()))
 }
 
 fn check_usable(token: &JoinToken, now: Timestamp) -> Result<()> {

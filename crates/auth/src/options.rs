@@ -52,16 +52,18 @@ impl Default for Options {
 }
 
 /// How many failed attempts are looked at. Successes do not count, and
-/// nothing is ever locked: a user on another network is not concerned.
+/// nothing is ever locked: a user on another network is not concerned, nor is
+/// one who logged in on this network lately by the failures of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimits {
     /// The time that is looked back on.
     pub window: Duration,
     /// Failures for one username from one network (IPv4 /24, IPv6 /64).
     pub per_user: usize,
-    /// Failures from one network, whatever the username.
-    pub per_network: usize,
-    /// How many usernames and networks are remembered; the one that failed
+    /// Failures from one address, whatever the username. Loopback addresses
+    /// are exempt: everybody on the machine shares them.
+    pub per_address: usize,
+    /// How many usernames and addresses are remembered; the one that failed
     /// longest ago is forgotten first.
     pub max_entries: usize,
 }
@@ -71,7 +73,7 @@ impl Default for RateLimits {
         Self {
             window: Duration::from_secs(300),
             per_user: 10,
-            per_network: 50,
+            per_address: 50,
             max_entries: 10_000,
         }
     }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use argon2::{
-    Algorithm, Argon2, Params, PasswordHash, PasswordHasher, PasswordVerifier, Version,
-    password_hash,
+    Algorithm, Argon2, Params, PasswordHash, Version,
+    password_hash::phc::{Output, ParamsString, Salt},
 };
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use crate::{
     error::{Error, Result},
+    hash_memory::HashMemory,
     options::HashCost,
     secrets,
 };
@@ -25,8 +26,8 @@ const QUEUE: usize = 64;
 /// Hashes passwords and compares them with hashes.
 #[derive(Clone)]
 pub(crate) struct Hasher {
-    argon2: Argon2<'static>,
     params: Params,
+    memory: Arc<HashMemory>,
     permits: Arc<Semaphore>,
     /// Those who hash and those who wait for it.
     places: Arc<Semaphore>,
@@ -40,7 +41,7 @@ impl Hasher {
         let params = Params::new(cost.memory_kib, cost.iterations, cost.lanes, None)
             .map_err(|error| Error::settings("argon2", error.to_string()))?;
         let mut hasher = Self {
-            argon2: Argon2::new(Algorithm::Argon2id, Version::V0x13, params.clone()),
+            memory: Arc::new(HashMemory::new(params.block_count())),
             params,
             permits: Arc::new(Semaphore::new(concurrency.max(1))),
             places: Arc::new(Semaphore::new(concurrency.max(1) * QUEUE)),
@@ -53,8 +54,15 @@ impl Hasher {
     /// The PHC string of a password.
     pub(crate) async fn hash(&self, password: Zeroizing<String>) -> Result<String> {
         self.run(move |hasher| {
-            let hash = hasher.argon2.hash_password(password.as_bytes());
-            hash.map(|hash| hash.to_string()).map_err(|error| Error::Hashing(error.to_string()))
+            let made = PasswordHash {
+                algorithm: Algorithm::Argon2id.ident(),
+                version: Some(Version::V0x13.into()),
+                params: ParamsString::try_from(&hasher.params).map_err(failed)?,
+                salt: Some(Salt::generate()),
+                hash: None,
+            };
+            let output = hasher.compute(password.as_bytes(), &made)?;
+            Ok(PasswordHash { hash: Some(output), ..made }.to_string())
         })
         .await
     }
@@ -76,15 +84,11 @@ impl Hasher {
             let known = parsed.is_some();
             let parsed = match parsed {
                 Some(parsed) => parsed,
-                None => PasswordHash::new(&hasher.dummy)
-                    .map_err(|error| Error::Hashing(error.to_string()))?,
+                None => PasswordHash::new(&hasher.dummy).map_err(failed)?,
             };
             let shown = &password.as_bytes()[..password.len().min(LONGEST)];
-            match hasher.argon2.verify_password(shown, &parsed) {
-                Ok(()) => Ok(known),
-                Err(password_hash::Error::PasswordInvalid) => Ok(false),
-                Err(error) => Err(Error::Hashing(error.to_string())),
-            }
+            let fits = parsed.hash.as_ref() == Some(&hasher.compute(shown, &parsed)?);
+            Ok(known && fits)
         })
         .await
     }
@@ -98,16 +102,29 @@ impl Hasher {
                 != (self.params.m_cost(), self.params.t_cost(), self.params.p_cost())
     }
 
+    /// The output for a password by the algorithm, cost and salt that `by`
+    /// names.
+    fn compute(&self, password: &[u8], by: &PasswordHash) -> Result<Output> {
+        let algorithm = Algorithm::try_from(by.algorithm.as_str()).map_err(failed)?;
+        let version =
+            by.version.map_or(Ok(Version::default()), Version::try_from).map_err(failed)?;
+        let params = Params::try_from(by).map_err(failed)?;
+        let salt = by.salt.as_ref().ok_or_else(|| failed("the hash has no salt"))?;
+        let mut memory = self.memory.take(params.block_count())?;
+        let mut room = Zeroizing::new([0; Output::MAX_LENGTH]);
+        let output = &mut room[..params.output_len().unwrap_or(Params::DEFAULT_OUTPUT_LEN)];
+        Argon2::new(algorithm, version, params)
+            .hash_password_into_with_memory(password, salt.as_ref(), output, &mut memory)
+            .map_err(failed)?;
+        Output::new(output).map_err(failed)
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let stopped = |error: String| Error::Hashing(error);
         let _place = self.places.try_acquire().map_err(|_| Error::Busy)?;
-        let permit = Arc::clone(&self.permits)
-            .acquire_owned()
-            .await
-            .map_err(|error| stopped(error.to_string()))?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(failed)?;
         let hasher = self.clone();
         tokio::task::spawn_blocking(move || {
             // Held by the work, not by the call: a caller who goes away must
@@ -116,13 +133,19 @@ impl Hasher {
             work(&hasher)
         })
         .await
-        .map_err(|error| stopped(error.to_string()))?
+        .map_err(failed)?
     }
+}
+
+fn failed(error: impl ToString) -> Error {
+    Error::Hashing(error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use argon2::{PasswordHasher, PasswordVerifier};
+
     use super::*;
 
     fn cheap(iterations: u32) -> HashCost {
@@ -141,6 +164,35 @@ mod tests {
         assert!(hasher.verify(text("correct horse"), Some(hash.clone())).await.unwrap());
         assert!(!hasher.verify(text("correct horsf"), Some(hash.clone())).await.unwrap());
         assert!(!hasher.verify(text(""), Some(hash)).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn hashes_are_those_of_any_argon2() {
+        let hasher = Hasher::new(cheap(2), 2).await.unwrap();
+        let theirs = Argon2::new(
+            Algorithm::Argon2id,
+            Version::V0x13,
+            Params::new(128, 3, 2, Some(24)).unwrap(),
+        );
+        let hash = hasher.hash(text("correct horse")).await.unwrap();
+        assert!(theirs.verify_password(b"correct horse", hash.as_str()).is_ok());
+        let hash = theirs.hash_password(b"correct horse").unwrap().to_string();
+        assert!(hasher.verify(text("correct horse"), Some(hash.clone())).await.unwrap());
+        assert!(!hasher.verify(text("correct horsf"), Some(hash)).await.unwrap());
+        let again = hasher.hash(text("correct horse")).await.unwrap();
+        assert_ne!(again, hasher.hash(text("correct horse")).await.unwrap(), "salted");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_burst_leaves_no_more_memory_than_there_are_slots() {
+        let hasher = Hasher::new(cheap(1), 2).await.unwrap();
+        let mut burst = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let hasher = hasher.clone();
+            burst.spawn(async move { hasher.hash(text("correct horse")).await.unwrap() });
+        }
+        burst.join_all().await;
+        assert!((1..=2).contains(&hasher.memory.spare_buffers()));
     }
 
     #[tokio::test]

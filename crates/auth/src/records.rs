@@ -213,6 +213,36 @@ impl Record for Issue {
     }
 }
 
+/// A machine that is not let in, whatever certificate it shows.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct BlockedMachine {
+    #[prost(string, tag = "1")]
+    pub(crate) machine: String,
+    #[prost(int64, tag = "2")]
+    pub(crate) blocked_at: i64,
+    #[prost(string, tag = "3")]
+    pub(crate) blocked_by: String,
+}
+
+impl Record for BlockedMachine {
+    const KIND: &'static str = "auth-blocked-machine";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.machine.clone()
+    }
+}
+
+impl BlockedMachine {
+    pub(crate) fn to_wire(&self) -> wire::BlockedMachine {
+        wire::BlockedMachine {
+            machine: self.machine.clone(),
+            blocked_at: Some(clock::to_wire(from_millis(self.blocked_at))),
+            blocked_by: self.blocked_by.clone(),
+        }
+    }
+}
+
 /// An id that says nothing.
 pub(crate) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()

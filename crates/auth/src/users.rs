@@ -158,7 +158,7 @@ impl Auth {
         }
         let attempt = self.inner.limiter.begin(Some(&user.username), caller.peer.as_ref()).await?;
         if self.inner.hasher.verify(current, Some(user.password_hash.clone())).await? {
-            attempt.forgive();
+            attempt.succeed();
             return Ok(());
         }
         audit::refused("user.password", caller, &user.username, "wrong_credentials");

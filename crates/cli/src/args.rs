@@ -3,8 +3,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use crate::{
-    commands::{api, call, context, explain, join, login, shell, user},
+    commands::{api, apply, call, context, explain, export, join, login, operation, shell, user},
     duration,
+    edge::flags,
     output::Format,
 };
 
@@ -147,6 +148,18 @@ pub enum Command {
     Status,
     /// List and describe services, methods and messages
     Api(api::Api),
+    #[command(flatten)]
+    Object(flags::Object),
+    /// Make what a file says: create what is missing, update what differs
+    Apply(apply::Apply),
+    /// Delete what a file says
+    #[command(visible_alias = "delete")]
+    Unapply(apply::Unapply),
+    /// Write what there is in the form that apply reads
+    Export(export::Export),
+    /// Look at long work, follow it, cancel it
+    #[command(subcommand)]
+    Operation(operation::Operation),
     /// Print a completion script for your shell
     Completion(shell::Completion),
     /// Write the man pages

@@ -75,6 +75,9 @@ pub enum Error {
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
+    /// A dry run that may have been none.
+    #[error("{0}: the server does not confirm that it only planned: look whether it was done")]
+    NotDry(String),
     /// The person said no.
     #[error("{0}: nothing was changed")]
     Declined(String),
@@ -133,6 +136,7 @@ impl Error {
             Self::Deadline(_) => Code::DeadlineExceeded,
             Self::Interrupted | Self::Declined(_) => Code::Cancelled,
             Self::NeedsInput { .. } | Self::NoServer => Code::FailedPrecondition,
+            Self::NotDry(_) => Code::Unimplemented,
             Self::Unexpected(_) | Self::Output(_) => Code::Internal,
         }
     }

@@ -15,6 +15,7 @@ mod commands;
 mod config;
 mod connect;
 mod duration;
+mod edge;
 mod endpoint;
 mod error;
 mod files;

@@ -1,6 +1,41 @@
 //! The edge controller: every object of `edgeproto`, its rules, and the
 //! operations that take instances to READY and back.
+//!
+//! [`EdgeController`] is what a process opens, mounts and runs.
+//! [`controller::Controller`] is the core of it: the store, the tables in
+//! memory, the settings. `objects` has the rules of the plain objects, `instances`
+//! the life of ClusterInsts and AppInsts, `derive` what is computed from
+//! objects without touching anything, `services` the gRPC face of it all,
+//! `notify_glue` the way to and from agents, `registry` how several
+//! controllers know of each other, `version` how data of older models is
+//! brought up to date.
+//!
+//! It does not talk to platforms: that is the work of the agents at the other
+//! end of notify. It opens no socket and reads no file: whoever runs it mounts
+//! its services and gives it a store.
 
+pub mod clock;
+pub mod controller;
 mod derive;
-mod instances;
-mod objects;
+mod error;
+mod exec;
+pub mod guard;
+pub mod instances;
+pub mod keys;
+mod memory;
+mod metrics;
+mod notify_glue;
+pub mod objects;
+mod part;
+pub mod registry;
+pub mod row;
+pub mod services;
+pub mod settings;
+pub mod tables;
+mod version;
+
+pub use controller::{Controller, Mode, Progress, Surroundings};
+pub use error::{Error, Result};
+pub use part::EdgeController;
+pub use settings::{FetchPolicy, Settings, Timeouts};
+pub use tables::Tables;

@@ -45,7 +45,7 @@ impl AuthService for Echo {
         request: Request<LoginRequest>,
     ) -> Result<Response<LoginResponse>, Status> {
         let caller = request.extensions().get::<Identity>().unwrap().name.clone();
-        let login = request.into_inner().login;
+        let login = request.into_inner().username;
         let account_id = format!("{caller} {login}");
         Ok(Response::new(LoginResponse { account_id, ..Default::default() }))
     }
@@ -119,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Raw<S> {
 
     async fn login(&mut self, stream: u32, header: &[u8], login: &str) {
         self.send(HEADERS, END_HEADERS, stream, header).await;
-        let message = LoginRequest { login: login.into(), ..Default::default() }.encode_to_vec();
+        let message = LoginRequest { username: login.into(), ..Default::default() }.encode_to_vec();
         let mut body = vec![0];
         body.put_u32(u32::try_from(message.len()).unwrap());
         body.extend(message);
@@ -235,7 +235,7 @@ async fn a_client_that_does_it_right_is_none_the_wiser() {
             // Beyond a frame, and beyond what the header table can hold.
             let login = "x".repeat(if nth % 10 == 0 { 100_000 } else { nth });
             let mut request =
-                Request::new(LoginRequest { login: login.clone(), ..Default::default() });
+                Request::new(LoginRequest { username: login.clone(), ..Default::default() });
             let metadata = request.metadata_mut();
             metadata.insert("x-number", nth.to_string().parse().unwrap());
             metadata.insert("x-long", "y".repeat(50 * (nth % 40)).parse().unwrap());

@@ -27,7 +27,7 @@ impl Person {
         else {
             return refused(format!("claim {claim:?} holds nothing that can be a username"));
         };
-        if claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+        if claim == "email" && !may_be_verified(claims) {
             return refused("the provider has not verified the e-mail address".into());
         }
         let groups = groups(claims, &settings.groups_claim);
@@ -48,6 +48,17 @@ impl Person {
         }
         let subject = id_token::text(claims, "sub").unwrap_or_default().to_owned();
         Ok(Self { username: username.to_owned(), subject, grants })
+    }
+}
+
+/// Some providers write the claim as text, some leave it out because they
+/// verify every address. Whatever does not say yes says no.
+fn may_be_verified(claims: &Claims) -> bool {
+    match claims.get("email_verified") {
+        None => true,
+        Some(Value::Bool(verified)) => *verified,
+        Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
+        Some(_) => false,
     }
 }
 
@@ -132,9 +143,15 @@ mod tests {
         }
         let mut by_mail = settings();
         by_mail.username_claim = "email".into();
-        let claims = |verified: bool| json!({"sub": "1", "email": "a@b.c", "email_verified": verified, "groups": "root"});
-        assert!(person(&by_mail, claims(true)).is_ok());
-        assert!(person(&by_mail, claims(false)).is_err());
+        let claims = |verified: &Value| json!({"sub": "1", "email": "a@b.c", "email_verified": verified, "groups": "root"});
+        for yes in [json!(true), json!("true"), json!("True")] {
+            assert!(person(&by_mail, claims(&yes)).is_ok(), "{yes}");
+        }
+        for no in [json!(false), json!("false"), json!("False"), json!(""), json!(0), json!(null)] {
+            assert!(person(&by_mail, claims(&no)).is_err(), "{no}");
+        }
+        let silent = json!({"sub": "1", "email": "a@b.c", "groups": "root"});
+        assert!(person(&by_mail, silent).is_ok());
     }
 
     #[test]

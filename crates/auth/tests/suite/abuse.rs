@@ -5,7 +5,7 @@ use std::sync::Arc;
 use selvage_api::selvage::identity::SetPasswordRequest;
 use tonic::Code;
 
-use crate::harness::{ELSEWHERE, HERE, Harness, PASSWORD, code};
+use crate::harness::{ELSEWHERE, HERE, Harness, NEXT_DOOR, PASSWORD, code};
 
 #[tokio::test]
 async fn ten_thousand_wrong_tries_do_not_lock_the_user_out_elsewhere() {
@@ -34,9 +34,13 @@ async fn ten_thousand_wrong_tries_do_not_lock_the_user_out_elsewhere() {
 }
 
 #[tokio::test]
-async fn many_names_from_one_network_run_into_its_limit() {
+async fn many_names_from_one_address_run_into_its_limit_and_concern_nobody_else() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;
+    h.add("bert", &[]).await;
+    // Next door, yesterday.
+    assert!(h.login_from(NEXT_DOOR, "bert", PASSWORD).await.is_ok());
+    h.advance(23 * 60 * 60);
     let mut looked_at = 0;
     for n in 0..200 {
         let name = if n % 2 == 0 { format!("user{n}") } else { format!("not a name {n}") };
@@ -46,7 +50,23 @@ async fn many_names_from_one_network_run_into_its_limit() {
     }
     assert_eq!(looked_at, 50);
     assert_eq!(code(h.login_from(HERE, "anna", PASSWORD).await), Code::ResourceExhausted);
-    assert!(h.login_from(ELSEWHERE, "anna", PASSWORD).await.is_ok());
+    for from in [ELSEWHERE, NEXT_DOOR] {
+        assert!(h.login_from(from, "anna", PASSWORD).await.is_ok(), "{from}");
+    }
+    for from in [HERE, NEXT_DOOR] {
+        assert!(h.login_from(from, "bert", PASSWORD).await.is_ok(), "{from}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_guesses_on_the_machine_itself_locks_nobody_out() {
+    let h = Harness::new().await;
+    h.add("admin", &[("admin", "")]).await;
+    for n in 0..200 {
+        let outcome = h.login_from("127.0.0.1", &format!("user{n}"), PASSWORD).await;
+        assert_eq!(code(outcome), Code::Unauthenticated, "{n}");
+    }
+    assert!(h.login_from("127.0.0.1", "admin", PASSWORD).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

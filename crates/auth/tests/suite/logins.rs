@@ -39,7 +39,8 @@ async fn whoever_does_not_get_in_is_told_the_same() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;
     h.add("bert", &[]).await;
-    let disable = UpdateUserRequest { username: "bert".into(), grants: vec![], disabled: true };
+    let grants = wire_grants(&[("viewer", "")]);
+    let disable = UpdateUserRequest { username: "bert".into(), grants, disabled: true };
     h.identities().update_user(as_root(disable)).await.unwrap();
     let long = "x".repeat(100_000);
     let cases = [
@@ -338,4 +339,14 @@ async fn housekeeping_stops_when_told() {
     });
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(10), running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn when_the_store_fails_the_caller_is_told_how() {
+    let h = Harness::new().await;
+    h.add("anna", &[]).await;
+    h.store.close().await.unwrap();
+    let status = h.login_from(HERE, "anna", PASSWORD).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("the store is closed"), "{}", status.message());
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use selvage_api::selvage::identity::{
-    CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest, RenewRequest,
+    BlockMachineRequest, CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse,
+    JoinRequest, ListBlockedMachinesRequest, RenewRequest, UnblockMachineRequest,
 };
 use selvage_auth::Auth;
+use selvage_kit::identity::{Authenticator, Machine};
 use tonic::{Code, Status};
 
 use crate::harness::{HERE, Harness, anonymous, as_machine, as_root, code, csr, memory, options};
@@ -94,14 +96,12 @@ async fn of_several_who_join_with_one_token_one_wins() {
 }
 
 #[tokio::test]
-async fn who_may_let_which_machine_in() {
+async fn only_administrators_let_machines_in() {
     let h = Harness::new().await;
     h.add("anna", &[("operator", "tmus"), ("viewer", "")]).await;
     let token = h.token("anna").await;
     let mut client = h.identities();
-    let own = h.with_token(&token, ask("cloudlet/tmus/c1", 60)).await;
-    client.create_join_token(own).await.unwrap();
-    for machine in ["cloudlet/other/c1", "node/n1", "controller", "dme/d1"] {
+    for machine in ["cloudlet/tmus/c1", "cloudlet/other/c1", "node/n1", "controller", "dme/d1"] {
         let request = h.with_token(&token, ask(machine, 60)).await;
         assert_eq!(code(client.create_join_token(request).await), Code::PermissionDenied);
     }
@@ -144,4 +144,75 @@ async fn without_an_authority_there_are_no_certificates() {
     let bare = Harness { auth, ..h };
     let outcome = bare.identities().create_join_token(as_root(ask("node/n1", 0))).await;
     assert_eq!(code(outcome), Code::FailedPrecondition);
+}
+
+fn block(machine: &str) -> BlockMachineRequest {
+    BlockMachineRequest { machine: machine.into() }
+}
+
+fn unblock(machine: &str) -> UnblockMachineRequest {
+    UnblockMachineRequest { machine: machine.into() }
+}
+
+#[tokio::test]
+async fn a_blocked_machine_neither_joins_nor_renews_nor_is_let_in() {
+    let h = Harness::new().await;
+    let (thief, other) =
+        (Machine::parse("node/n1").unwrap(), Machine::parse("cloudlet/tmus/c1").unwrap());
+    let made = join_token(&h, "node/n1", 60).await;
+    let mut client = h.identities();
+    let reply = client.block_machine(as_root(block("node/n1"))).await.unwrap().into_inner();
+    let blocked = reply.blocked.unwrap();
+    assert_eq!((blocked.machine.as_str(), blocked.blocked_by.as_str()), ("node/n1", "local"));
+    assert!(blocked.blocked_at.is_some());
+    assert!(h.auth.is_blocked(&thief) && !h.auth.machine_allowed(&thief));
+    assert!(!h.auth.is_blocked(&other) && h.auth.machine_allowed(&other));
+
+    let renew = || RenewRequest { csr: csr() };
+    let status = client.renew(as_machine("node/n1", renew())).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert!(status.message().contains("node/n1"), "{}", status.message());
+    assert_eq!(code(join(&h, &made.token, &csr()).await), Code::PermissionDenied);
+    client.renew(as_machine("cloudlet/tmus/c1", renew())).await.unwrap();
+
+    // Again changes nothing, not even the time.
+    h.advance(10);
+    let again = client.block_machine(as_root(block("node/n1"))).await.unwrap().into_inner();
+    assert_eq!(again.blocked.unwrap(), blocked);
+    client.block_machine(as_root(block("cloudlet/tmus/c1"))).await.unwrap();
+    let list = client.list_blocked_machines(as_root(ListBlockedMachinesRequest {})).await.unwrap();
+    let names: Vec<_> = list.into_inner().machines.into_iter().map(|m| m.machine).collect();
+    assert_eq!(names, ["cloudlet/tmus/c1", "node/n1"]);
+
+    client.unblock_machine(as_root(unblock("node/n1"))).await.unwrap();
+    assert!(h.auth.machine_allowed(&thief) && !h.auth.machine_allowed(&other));
+    client.renew(as_machine("node/n1", renew())).await.unwrap();
+    // The refusal did not use up the token.
+    join(&h, &made.token, &csr()).await.unwrap();
+    assert_eq!(code(client.unblock_machine(as_root(unblock("node/n1"))).await), Code::NotFound);
+}
+
+#[tokio::test]
+async fn only_administrators_block_machines_and_only_by_their_names() {
+    let h = Harness::new().await;
+    h.add("anna", &[("operator", "tmus"), ("viewer", "")]).await;
+    let token = h.token("anna").await;
+    let mut client = h.identities();
+    let by_anna = h.with_token(&token, block("cloudlet/tmus/c1")).await;
+    assert_eq!(code(client.block_machine(by_anna).await), Code::PermissionDenied);
+    let by_machine = as_machine("node/n1", unblock("node/n1"));
+    assert_eq!(code(client.unblock_machine(by_machine).await), Code::PermissionDenied);
+    let list = h.with_token(&token, ListBlockedMachinesRequest {}).await;
+    assert_eq!(code(client.list_blocked_machines(list).await), Code::PermissionDenied);
+    let by_nobody = anonymous(HERE, block("node/n1"));
+    assert_eq!(code(client.block_machine(by_nobody).await), Code::Unauthenticated);
+    for wrong in ["", "toaster/1", "node/a\nb"] {
+        for status in [
+            client.block_machine(as_root(block(wrong))).await.map(drop).unwrap_err(),
+            client.unblock_machine(as_root(unblock(wrong))).await.map(drop).unwrap_err(),
+        ] {
+            assert_eq!(status.code(), Code::InvalidArgument);
+            assert!(status.message().starts_with("machine: "), "{}", status.message());
+        }
+    }
 }

@@ -182,7 +182,7 @@ async fn changing_disabling_and_removing_a_user_ends_his_sessions() {
         h.identities().update_user(as_root(change)).await.unwrap();
         assert!(!h.is_valid(&token).await);
     }
-    let enable = update(&[], false);
+    let enable = update(&[("viewer", "")], false);
     h.identities().update_user(as_root(enable)).await.unwrap();
     let token = h.token("anna").await;
     let remove = RemoveUserRequest { username: "anna".into() };

@@ -54,7 +54,10 @@ async fn users_are_added_listed_changed_and_removed() {
     h.identities().remove_user(as_root(remove("bert"))).await.unwrap();
     for outcome in [
         h.identities().remove_user(as_root(remove("bert"))).await.map(drop),
-        h.identities().update_user(as_root(update("bert", &[], false))).await.map(drop),
+        h.identities()
+            .update_user(as_root(update("bert", &[("viewer", "")], false)))
+            .await
+            .map(drop),
     ] {
         assert_eq!(code(outcome), Code::NotFound);
     }
@@ -85,6 +88,21 @@ async fn wrong_input_is_refused_by_field() {
     }
     let nothing = AddUserRequest { user: None, password: PASSWORD.into() };
     assert_eq!(code(h.identities().add_user(as_root(nothing)).await), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_change_that_names_no_grants_takes_none_away() {
+    let h = Harness::new().await;
+    h.add("anna", &[("operator", "tmus")]).await;
+    let token = h.token("anna").await;
+    for disabled in [false, true] {
+        let outcome = h.identities().update_user(as_root(update("anna", &[], disabled))).await;
+        let status = outcome.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().starts_with("grants: "), "{}", status.message());
+    }
+    let anna = h.identity(&token).await.unwrap();
+    assert_eq!(anna.grants.len(), 1, "neither the grants nor the session went");
 }
 
 #[tokio::test]

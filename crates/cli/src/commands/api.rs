@@ -208,22 +208,26 @@ fn type_of(field: &FieldDescriptor) -> String {
     format!("{repeated}{}", name(field.kind()))
 }
 
-/// What the contract says about it.
+/// What the contract says about it, as comment lines.
 fn comment(file: &FileDescriptor, path: &[i32], indent: &str) -> String {
+    comment_text(file, path).lines().fold(String::new(), |mut all, line| {
+        let _ = writeln!(all, "{}", format!("{indent}// {}", line.trim()).trim_end());
+        all
+    })
+}
+
+/// What the contract says about it.
+pub(crate) fn comment_text(file: &FileDescriptor, path: &[i32]) -> String {
     let proto = file.file_descriptor_proto();
     let found = proto
         .source_code_info
         .as_ref()
         .and_then(|info| info.location.iter().find(|location| location.path == path));
     let Some(location) = found else { return String::new() };
-    let text = match (location.leading_comments(), location.trailing_comments()) {
-        ("", trailing) => trailing,
-        (leading, _) => leading,
-    };
-    text.lines().fold(String::new(), |mut all, line| {
-        let _ = writeln!(all, "{}", format!("{indent}// {}", line.trim()).trim_end());
-        all
-    })
+    match (location.leading_comments(), location.trailing_comments()) {
+        ("", trailing) => trailing.to_owned(),
+        (leading, _) => leading.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
 //! What each command does.
 
 pub(crate) mod api;
+pub(crate) mod apply;
 pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod join;
 pub(crate) mod login;
+pub(crate) mod object;
+pub(crate) mod operation;
+pub(crate) mod progress;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod trust;
@@ -30,6 +35,11 @@ pub(crate) async fn dispatch(
         Command::Join(args) => join::join(&args, session).await,
         Command::Status => status::status(session).await,
         Command::Api(args) => api::run(&args, session),
+        Command::Object(object) => object::run(object, session).await,
+        Command::Apply(args) => apply::apply(&args, session).await,
+        Command::Unapply(args) => apply::unapply(&args, session).await,
+        Command::Export(args) => export::run(&args, session).await,
+        Command::Operation(args) => operation::run(args, session).await,
         Command::Completion(args) => shell::completion(&args, root, session),
         Command::Man(args) => shell::man(&args, root, session),
     }

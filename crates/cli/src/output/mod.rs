@@ -8,11 +8,15 @@ mod table;
 
 use std::io::Write;
 
-use prost_reflect::{DynamicMessage, ReflectMessage, SerializeOptions};
+use prost_reflect::{DynamicMessage, Kind, MessageDescriptor, ReflectMessage, SerializeOptions};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Error, error::printable};
+use crate::{
+    Error,
+    edge::plain::{self, Spelling},
+    error::printable,
+};
 
 pub(crate) use columns::Column;
 use table::Table;
@@ -28,6 +32,8 @@ pub enum Format {
     Json,
     // One document a message.
     Yaml,
+    // A list in YAML, names spelt as the original's client does.
+    Edgectl,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +42,7 @@ enum Layout {
     Lines,
     Pretty,
     Yaml,
+    Edgectl,
 }
 
 /// Prints messages one after another.
@@ -55,6 +62,7 @@ impl<'a> Printer<'a> {
             Format::Wide => Layout::Table { wide: true },
             Format::Json => Layout::Lines,
             Format::Yaml => Layout::Yaml,
+            Format::Edgectl => Layout::Edgectl,
         };
         Self { out, layout, colour, all_fields: false, printed: 0, table: None }
     }
@@ -76,8 +84,10 @@ impl<'a> Printer<'a> {
     /// Prints a message: its fields, then the list of messages it holds, if it
     /// holds one, as a table.
     pub(crate) fn message(&mut self, message: &DynamicMessage) -> Result<(), Error> {
-        let Layout::Table { wide } = self.layout else {
-            return self.value(&to_value(message, self.all_fields)?);
+        let wide = match self.layout {
+            Layout::Table { wide } => wide,
+            Layout::Edgectl => return self.value(&plain::value(message, Spelling::Edgectl)),
+            _ => return self.value(&to_value(message, self.all_fields)?),
         };
         let value = to_value(message, true)?;
         let descriptor = message.descriptor();
@@ -97,7 +107,14 @@ impl<'a> Printer<'a> {
     /// Prints a message as a row under those before it. A row waits for
     /// [`Printer::flush`], which knows how wide its columns must be.
     pub(crate) fn row(&mut self, message: &DynamicMessage) -> Result<(), Error> {
-        let Layout::Table { wide } = self.layout else { return self.message(message) };
+        let wide = match self.layout {
+            Layout::Table { wide } => wide,
+            Layout::Edgectl => {
+                let item = plain::value(message, Spelling::Edgectl);
+                return self.value(&Value::Array(vec![item]));
+            }
+            _ => return self.message(message),
+        };
         let value = to_value(message, true)?;
         let table =
             self.table.get_or_insert_with(|| Table::new(columns::of(&message.descriptor(), wide)));
@@ -164,12 +181,19 @@ impl<'a> Printer<'a> {
                 let start = if self.printed > 0 { "---\n" } else { "" };
                 format!("{start}{}", text.trim_end())
             }
+            // Lists one after another are one list.
+            Layout::Edgectl => {
+                serde_saphyr::to_string(value).map_err(unprintable)?.trim_end().to_owned()
+            }
             Layout::Lines | Layout::Table { .. } => {
                 serde_json::to_string(value).map_err(unprintable)?
             }
         };
         self.printed += 1;
-        let text = if self.layout == Layout::Yaml { printable(&text) } else { escaped(&text) };
+        let text = match self.layout {
+            Layout::Yaml | Layout::Edgectl => printable(&text),
+            _ => escaped(&text),
+        };
         writeln!(self.out, "{text}").map_err(Error::Output)?;
         self.out.flush().map_err(Error::Output)
     }
@@ -187,7 +211,31 @@ pub(crate) fn dynamic(name: &str, message: &impl prost::Message) -> Result<Dynam
 pub(crate) fn to_value(message: &DynamicMessage, all_fields: bool) -> Result<Value, Error> {
     let options =
         SerializeOptions::new().use_proto_field_name(true).skip_default_fields(!all_fields);
-    message.serialize_with_options(serde_json::value::Serializer, &options).map_err(unprintable)
+    let value = message.serialize_with_options(serde_json::value::Serializer, &options);
+    let mut value = value.map_err(unprintable)?;
+    sort_maps(&mut value, &message.descriptor());
+    Ok(value)
+}
+
+/// Maps have no order of their own; the same message must print the same.
+fn sort_maps(value: &mut Value, descriptor: &MessageDescriptor) {
+    let Value::Object(members) = value else { return };
+    for field in descriptor.fields() {
+        let Kind::Message(inner) = field.kind() else { continue };
+        match members.get_mut(field.name()) {
+            Some(Value::Object(entries)) if field.is_map() => {
+                let mut sorted: Vec<(String, Value)> =
+                    std::mem::take(entries).into_iter().collect();
+                sorted.sort_by_key(|(key, _)| (key.parse::<i64>().ok(), key.clone()));
+                entries.extend(sorted);
+            }
+            Some(Value::Array(items)) => {
+                items.iter_mut().for_each(|item| sort_maps(item, &inner));
+            }
+            Some(other) => sort_maps(other, &inner),
+            None => {}
+        }
+    }
 }
 
 /// Anything of ours as JSON.

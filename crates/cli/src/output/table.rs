@@ -105,8 +105,29 @@ fn words(value: &Value, message: Option<&str>) -> String {
                 organisation => format!("{}:{organisation}", part("role")),
             }
         }
+        Value::Object(_) if message == Some("distributed_match_engine.AppPort") => port(value),
+        // What a map holds.
+        Value::Object(members) if message.is_some_and(|name| name.ends_with("Entry")) => {
+            let pairs = members.iter().map(|(key, value)| format!("{key}={}", words(value, None)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        // A key that is a name and nothing else.
+        Value::Object(members) if members.len() == 1 && members.contains_key("name") => {
+            members.values().map(|name| words(name, None)).collect()
+        }
         Value::Object(members) if members.is_empty() => String::new(),
         other => other.to_string(),
+    }
+}
+
+/// Protocol, public port, and the port inside where that is another.
+fn port(value: &Value) -> String {
+    let number = |name| value.get(name).and_then(Value::as_i64).unwrap_or_default();
+    let protocol = value.get("proto").and_then(Value::as_str).unwrap_or_default();
+    let protocol = protocol.trim_start_matches("L_PROTO_").to_lowercase();
+    match (number("public_port"), number("internal_port")) {
+        (public, internal) if public == internal => format!("{protocol}:{public}"),
+        (public, internal) => format!("{protocol}:{public}->{internal}"),
     }
 }
 

@@ -54,6 +54,10 @@ pub(crate) struct Person {
     answers: Option<Vec<String>>,
     input: String,
     timeout: Option<std::time::Duration>,
+    /// Server to talk to, instead of what the contexts say.
+    pub(crate) endpoint: Option<String>,
+    /// Reads what is printed from a terminal.
+    pub(crate) at_terminal: bool,
 }
 
 impl Person {
@@ -64,6 +68,8 @@ impl Person {
             answers: None,
             input: String::new(),
             timeout: None,
+            endpoint: None,
+            at_terminal: false,
         }
     }
 
@@ -95,10 +101,20 @@ impl Person {
         self.dir.path().join("config/config.toml")
     }
 
+    /// What a line is answered with that cannot be read.
+    #[allow(dead_code)] // one of the two suites that share this file uses it
+    #[track_caller]
+    pub(crate) fn misspelt(&self, line: &[&str]) -> String {
+        Whole::try_parse_from([&["selvage"], line].concat()).unwrap_err().to_string()
+    }
+
     pub(crate) async fn run(&mut self, line: &[&str]) -> Outcome {
         let whole = Whole::try_parse_from([&["selvage"], line].concat()).unwrap();
-        let global =
-            Global { timeout: self.timeout.take().or(whole.global.timeout), ..whole.global };
+        let global = Global {
+            timeout: self.timeout.take().or(whole.global.timeout),
+            endpoint: whole.global.endpoint.or(self.endpoint.clone()),
+            ..whole.global
+        };
         let (out, err) = (Shared::default(), Shared::default());
         let config = self.config_file().display().to_string();
         let prompt = self.answers.take().map(|answers| {
@@ -112,8 +128,8 @@ impl Person {
             err: Box::new(err.clone()),
             prompt,
             env: self.env.iter().cloned().chain([("SELVAGE_CONFIG".into(), config)]).collect(),
-            out_is_terminal: false,
-            err_is_terminal: false,
+            out_is_terminal: self.at_terminal,
+            err_is_terminal: self.at_terminal,
         };
         let result = Box::pin(execute(whole.command, &global, Whole::command(), &mut io)).await;
         Outcome { out: out.text(), err: err.text(), result }

@@ -1,1 +1,155 @@
-//! Under construction.
+//! The life of ClusterInsts and AppInsts.
+//!
+//! `plan` decides, purely; `begin_*` reads, asks it, and commits the change of
+//! the instance together with the operation that carries it on; `*_ops` are
+//! those operations; `wait` and `steps` is what they share; `info` takes in
+//! what crms report; `books` counts what is used; `reconcile` looks after what
+//! nobody looks after; `rpc` is the face of it.
+//!
+//! Nothing is sent to a crm from here: it sees the rows through notify, and
+//! its reports come back as calls of [`crate::controller::Instances`].
+
+mod app_ops;
+pub mod audit;
+mod begin_app;
+mod begin_cluster;
+mod books;
+mod cluster_ops;
+mod core;
+mod error;
+mod info;
+mod kind;
+mod plan;
+mod reconcile;
+mod rpc;
+pub mod state;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use selvage_api::edgeproto as wire;
+use selvage_api::edgeproto::app_inst_api_server::AppInstApiServer;
+use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApiServer;
+use selvage_kit::serve::Services;
+use selvage_work::{Engine, Failure, Scope};
+
+pub use self::error::Error;
+pub use self::reconcile::Caretaker;
+
+use self::core::{Begun, Core};
+use crate::controller::{Controller, Instances, Mode, Progress};
+
+/// The instances of a controller.
+pub struct InstanceService {
+    core: Arc<Core>,
+    engine: Engine,
+}
+
+impl std::fmt::Debug for InstanceService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InstanceService")
+    }
+}
+
+impl InstanceService {
+    /// Makes the operations known to the controller's engine, and the
+    /// instances to the controller. To be called once, before the controller
+    /// runs.
+    pub async fn open(controller: &Arc<Controller>) -> crate::Result<Arc<Self>> {
+        let core = Arc::new(Core::open(controller).await?);
+        let engine = &controller.engine;
+        engine.register(cluster_ops::CreateClusterInst(Arc::clone(&core)))?;
+        engine.register(cluster_ops::UpdateClusterInst(Arc::clone(&core)))?;
+        engine.register(cluster_ops::DeleteClusterInst(Arc::clone(&core)))?;
+        engine.register(app_ops::CreateAppInst(Arc::clone(&core)))?;
+        engine.register(app_ops::UpdateAppInst(Arc::clone(&core)))?;
+        engine.register(app_ops::DeleteAppInst(Arc::clone(&core)))?;
+        let service = Arc::new(Self { core, engine: engine.clone() });
+        controller.set_instances(Arc::clone(&service) as Arc<dyn Instances>);
+        Ok(service)
+    }
+
+    /// What looks after instances that nobody looks after.
+    pub fn caretaker(&self) -> Caretaker {
+        Caretaker::new(Arc::clone(&self.core), self.engine.clone())
+    }
+
+    /// Mounts the services.
+    pub fn add_to(self: &Arc<Self>, services: &mut Services) {
+        services.add(ClusterInstApiServer::from_arc(Arc::clone(self)));
+        services.add(AppInstApiServer::from_arc(Arc::clone(self)));
+    }
+}
+
+#[async_trait]
+impl Instances for InstanceService {
+    async fn delete_app_inst(
+        &self,
+        key: &wire::AppInstKey,
+        progress: &Progress,
+    ) -> crate::Result<()> {
+        let request = wire::AppInst { key: Some(key.clone()), ..Default::default() };
+        let begun = self.core.begin_delete_app(&self.engine, &request, WHO, Mode::Real).await;
+        follow(begun.map_err(|refusal| refusal.error)?, progress).await
+    }
+
+    async fn delete_cluster_inst(
+        &self,
+        key: &wire::ClusterInstKey,
+        progress: &Progress,
+    ) -> crate::Result<()> {
+        let request = wire::ClusterInst { key: Some(key.clone()), ..Default::default() };
+        let begun = self.core.begin_delete_cluster(&self.engine, &request, WHO, Mode::Real).await;
+        follow(begun.map_err(|refusal| refusal.error)?, progress).await
+    }
+
+    async fn app_inst_info(&self, info: wire::AppInstInfo, gone: bool) {
+        if let Err(error) = self.core.apply::<wire::AppInst>(&info, gone).await {
+            tracing::warn!(%error, ?info.key, "the report on an AppInst is lost");
+        }
+    }
+
+    async fn cluster_inst_info(&self, info: wire::ClusterInstInfo, gone: bool) {
+        if let Err(error) = self.core.apply::<wire::ClusterInst>(&info, gone).await {
+            tracing::warn!(%error, ?info.key, "the report on a ClusterInst is lost");
+        }
+    }
+}
+
+/// Who is named as the one who started what goes with something else.
+const WHO: &str = "controller";
+
+async fn follow(begun: Begun, progress: &Progress) -> crate::Result<()> {
+    let Some(handle) = begun.handle else { return Ok(()) };
+    let mut lines = handle.lines();
+    while let Some(line) = lines.next().await {
+        progress.say(line.map_err(Error::Other)?);
+    }
+    Ok(())
+}
+
+/// Passes on what another operation says until it ends.
+async fn relay(scope: &Scope, begun: Begun) -> Result<(), Failure> {
+    for note in begun.notes {
+        scope.say(note);
+    }
+    let Some(handle) = begun.handle else { return Ok(()) };
+    let mut lines = handle.lines();
+    while let Some(line) = scope.until(lines.next()).await? {
+        scope.say(line?);
+    }
+    Ok(())
+}
+
+/// Waits for another operation to end.
+async fn outlast(scope: &Scope, begun: Begun) -> Result<(), Failure> {
+    match begun.handle {
+        Some(handle) => scope.until(handle.ended()).await?,
+        None => Ok(()),
+    }
+}

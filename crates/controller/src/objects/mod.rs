@@ -1,1 +1,122 @@
-//! Under construction.
+//! The plain objects: their rules, and how they are created, updated, deleted
+//! and shown. Checks come in the order, and with the texts, of the contract.
+
+mod app;
+mod cloudlet;
+mod cloudlet_info;
+mod cluster;
+mod developer;
+mod flavor;
+mod location;
+mod operator;
+mod remove;
+mod show;
+
+pub use location::reconcile_locations;
+pub use show::Shown;
+
+use selvage_api::object::{Mask, Object, check_enums};
+use selvage_store::Transaction;
+
+use crate::controller::{Controller, Mode};
+use crate::error::{Error, Result};
+use crate::keys::KeyText;
+use crate::row::{Kept, Row};
+use crate::tables::Tabled;
+
+/// What a call says when it is done: nothing, or in a dry run what it would
+/// have done.
+pub type Told = String;
+
+fn told<M: Kept>(mode: Mode, what: &str, key: &str) -> Told {
+    match mode {
+        Mode::Real => String::new(),
+        Mode::DryRun => format!("dry run: would {what} {} {key}", M::TITLE),
+    }
+}
+
+/// Writes an object that must not be there yet.
+async fn insert<M: Kept>(tx: &Transaction, object: &M) -> Result<()> {
+    if tx.get::<Row<M>>(&object.key_text()).await?.is_some() {
+        return Err(Error::KeyExists);
+    }
+    tx.put(&Row(object.clone()))?;
+    Ok(())
+}
+
+/// Checks what every object must be, whatever its type.
+fn check_object<M: Kept>(object: &M) -> Result<()> {
+    object.object_key().check()?;
+    check_enums(object)?;
+    Ok(())
+}
+
+impl Controller {
+    /// Creates an object that refers to no other.
+    async fn create_plain<M: Tabled>(&self, object: M, mode: Mode) -> Result<Told> {
+        let done = self
+            .transact(mode, |tx| {
+                let object = &object;
+                async move { insert(&tx, object).await }
+            })
+            .await?;
+        self.settle::<M>(mode, done.revision).await?;
+        Ok(told::<M>(mode, "create", &object.key_text()))
+    }
+
+    /// Merges the masked leaves of a request into the stored object. `check`
+    /// sees the merged object and may refuse it; it runs again when somebody
+    /// else wrote in between.
+    async fn update_plain<M: Tabled + Object>(
+        &self,
+        request: &M,
+        mode: Mode,
+        check: impl Fn(&M) -> Result<()> + Sync,
+    ) -> Result<Told> {
+        let mask = Mask::of(request)?;
+        let key = request.key_text();
+        let done = self
+            .transact(mode, |tx| {
+                let (mask, key, check) = (&mask, &key, &check);
+                async move {
+                    let (object, changes) = merge(&tx, key, mask, request).await?;
+                    if changes > 0 {
+                        check(&object)?;
+                        same_key(&object, key)?;
+                        tx.put(&Row(object))?;
+                    }
+                    Ok::<_, Error>(())
+                }
+            })
+            .await?;
+        self.settle::<M>(mode, done.revision).await?;
+        Ok(told::<M>(mode, "update", &key))
+    }
+
+    /// Returns once this process sees what was written.
+    async fn settle<M: Tabled>(&self, mode: Mode, revision: u64) -> Result<()> {
+        match mode {
+            Mode::Real => Ok(self.tables.caught_up::<M>(revision).await?),
+            Mode::DryRun => Ok(()),
+        }
+    }
+}
+
+/// The stored object with the masked leaves of the request, and how many of
+/// them changed.
+async fn merge<M: Kept + Object>(
+    tx: &Transaction,
+    key: &str,
+    mask: &Mask,
+    request: &M,
+) -> Result<(M, usize)> {
+    let mut object = tx.get::<Row<M>>(key).await?.ok_or(Error::KeyNotFound)?.0;
+    let changes = mask.apply(&mut object, request)?;
+    Ok((object, changes))
+}
+
+/// A mask may name parts of the key, which then are those of the request: it
+/// was found by them.
+fn same_key<M: Kept>(object: &M, key: &str) -> Result<()> {
+    if object.key_text() == key { Ok(()) } else { Err(Error::KeyNotFound) }
+}

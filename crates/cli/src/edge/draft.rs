@@ -1,0 +1,440 @@
+//! An object in the making: a message, and which of its leaves somebody named.
+//! Without the second nobody could tell "set it to zero" from "leave it".
+
+use std::collections::BTreeSet;
+
+use prost_reflect::{
+    DynamicMessage, FieldDescriptor, Kind as Type, MessageDescriptor, ReflectMessage, Value,
+};
+use selvage_api::object::plan;
+
+use super::{
+    Kind,
+    scalar::{self, Wrong, normal},
+    yaml::{Content, Node},
+};
+use crate::{Error, suggest};
+
+/// Longer lists are nobody's intention.
+const LONGEST_LIST: usize = 10_000;
+
+/// A message and the leaves that were named.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub(crate) message: DynamicMessage,
+    given: BTreeSet<Vec<u32>>,
+}
+
+/// Where a value stands, for errors.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// File or flag.
+    origin: String,
+    path: String,
+}
+
+impl Place {
+    pub(crate) fn new(origin: &str) -> Self {
+        Self { origin: origin.to_owned(), path: String::new() }
+    }
+
+    fn inside(&self, name: &str) -> Self {
+        let path = match (self.path.is_empty(), name.starts_with('[')) {
+            (true, _) => name.to_owned(),
+            (false, true) => format!("{}{name}", self.path),
+            (false, false) => format!("{}.{name}", self.path),
+        };
+        Self { path, ..self.clone() }
+    }
+
+    pub(crate) fn wrong(&self, line: usize, wrong: Wrong) -> Error {
+        let line = if line > 0 { format!(" line {line}") } else { String::new() };
+        let path = match self.path.as_str() {
+            "" => format!("{}{line}", self.origin),
+            path => format!("{}{line}: {path}", self.origin),
+        };
+        Error::Field { path, message: wrong.message, suggestions: wrong.suggestions }
+    }
+
+    fn complain(&self, line: usize, message: impl Into<String>) -> Error {
+        self.wrong(line, Wrong { message: message.into(), suggestions: Vec::new() })
+    }
+}
+
+impl Draft {
+    pub(crate) fn new(kind: &Kind) -> Self {
+        Self { message: DynamicMessage::new(kind.message.clone()), given: BTreeSet::new() }
+    }
+
+    /// Sets a leaf by its numbers from the top message.
+    pub(crate) fn set_leaf(
+        &mut self,
+        numbers: &[u32],
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let mut fill = Fill { given: &mut self.given, numbers: Vec::new() };
+        fill.leaf(&mut self.message, numbers, node, place)
+    }
+
+    /// Sets what a path such as `configs[0].kind` names.
+    pub(crate) fn set_path(&mut self, path: &str, node: &Node, place: &Place) -> Result<(), Error> {
+        let mut fill = Fill { given: &mut self.given, numbers: Vec::new() };
+        fill.path(&mut self.message, &steps(path), node, place)
+    }
+
+    /// Takes what a mapping says.
+    pub(crate) fn fill(&mut self, node: &Node, place: &Place) -> Result<(), Error> {
+        let mut fill = Fill { given: &mut self.given, numbers: Vec::new() };
+        fill.message(&mut self.message, node, place)
+    }
+
+    /// The named leaves that are neither the key nor filled by the server, as
+    /// in the `fields` of an Update.
+    pub(crate) fn named(&self, kind: &Kind) -> Vec<String> {
+        let plan = plan(&kind.message);
+        let mut paths = Vec::new();
+        for numbers in &self.given {
+            let leaves = plan.below(numbers).iter();
+            paths.extend(
+                leaves
+                    .filter(|leaf| !leaf.name.starts_with("key."))
+                    .filter(|leaf| !kind.is_server_set(&leaf.name))
+                    .map(|leaf| leaf.path.clone()),
+            );
+        }
+        paths.dedup();
+        paths
+    }
+
+    /// Of those the ones whose values differ from what is there.
+    pub(crate) fn differing(&self, kind: &Kind, there: &DynamicMessage) -> Vec<String> {
+        let named = self.named(kind);
+        let differs = |path: &String| {
+            let numbers: Vec<u32> = path.split('.').filter_map(|n| n.parse().ok()).collect();
+            at(&self.message, &numbers) != at(there, &numbers)
+        };
+        named.into_iter().filter(differs).collect()
+    }
+
+    /// The message of an Update of these fields.
+    pub(crate) fn with_mask(&self, fields: Vec<String>) -> DynamicMessage {
+        let mut message = self.message.clone();
+        let fields = fields.into_iter().map(Value::String).collect();
+        message.set_field_by_name("fields", Value::List(fields));
+        message
+    }
+
+    /// A message of the kind with the key of this one and nothing else.
+    pub(crate) fn key_only(&self) -> DynamicMessage {
+        let mut only = DynamicMessage::new(self.message.descriptor());
+        if let Some(key) = self.message.get_field_by_name("key") {
+            only.set_field_by_name("key", key.into_owned());
+        }
+        only
+    }
+}
+
+/// The values at a path, one for each element of the lists on the way; zero
+/// values where nothing is.
+fn at(message: &DynamicMessage, numbers: &[u32]) -> Vec<Value> {
+    let Some((first, rest)) = numbers.split_first() else { return Vec::new() };
+    let Some(field) = message.descriptor().get_field(*first) else { return Vec::new() };
+    let value = message.get_field(&field);
+    match (&*value, rest.is_empty()) {
+        (value, true) => vec![value.clone()],
+        (Value::Message(inner), false) => at(inner, rest),
+        (Value::List(items), false) => {
+            // The length counts too: an element of zeros is an element.
+            let elements = items.iter().filter_map(Value::as_message);
+            let count = u64::try_from(items.len()).unwrap_or(u64::MAX);
+            [Value::U64(count)].into_iter().chain(elements.flat_map(|e| at(e, rest))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The key of an object as people read it: its names, from the outside in.
+pub(crate) fn key_text(message: &DynamicMessage) -> String {
+    let plan = plan(&message.descriptor());
+    let leaves = plan.leaves().iter().filter(|leaf| leaf.name.starts_with("key."));
+    let texts = leaves.flat_map(|leaf| at(message, &leaf.numbers)).filter_map(|value| {
+        let text = value.as_str().map(str::to_owned);
+        text.filter(|text| !text.is_empty())
+    });
+    texts.collect::<Vec<_>>().join("/")
+}
+
+/// Whether two objects have the same key, leaf by leaf.
+pub(crate) fn same_key(message: &DynamicMessage, other: &DynamicMessage) -> bool {
+    keys(message, other).all(|(_, mine, its)| mine == its)
+}
+
+/// Whether the key of `other` is what the server makes of the key of
+/// `message`: it fills in whose cluster an instance is in, and writes names of
+/// clusters that it makes itself in lower case.
+pub(crate) fn becomes_key(message: &DynamicMessage, other: &DynamicMessage) -> bool {
+    keys(message, other).all(|(name, mine, its)| match name.as_str() {
+        "key.cluster_inst_key.developer" if text(&mine).is_empty() => true,
+        "key.cluster_inst_key.cluster_key.name" => text(&mine).eq_ignore_ascii_case(text(&its)),
+        _ => mine == its,
+    })
+}
+
+fn text(values: &[Value]) -> &str {
+    values.first().and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The leaves of two keys side by side.
+fn keys(
+    message: &DynamicMessage,
+    other: &DynamicMessage,
+) -> impl Iterator<Item = (String, Vec<Value>, Vec<Value>)> {
+    let plan = plan(&message.descriptor());
+    let leaves = plan.leaves().iter().filter(|leaf| leaf.name.starts_with("key."));
+    let pairs = leaves
+        .map(|leaf| (leaf.name.clone(), at(message, &leaf.numbers), at(other, &leaf.numbers)));
+    pairs.collect::<Vec<_>>().into_iter()
+}
+
+/// One step of a path: a name, and which element of the list it is.
+type Step = (String, Option<usize>);
+
+fn steps(path: &str) -> Vec<Step> {
+    path.split('.')
+        .map(|part| match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
+            Some((name, index)) if index.parse::<usize>().is_ok() => {
+                (name.to_owned(), index.parse().ok())
+            }
+            _ => (part.to_owned(), None),
+        })
+        .collect()
+}
+
+/// Fills messages and writes down what it filled.
+struct Fill<'a> {
+    given: &'a mut BTreeSet<Vec<u32>>,
+    numbers: Vec<u32>,
+}
+
+impl Fill<'_> {
+    fn leaf(
+        &mut self,
+        message: &mut DynamicMessage,
+        numbers: &[u32],
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let descriptor = message.descriptor();
+        let field = numbers.first().and_then(|number| descriptor.get_field(*number));
+        let Some(field) = field else {
+            return Err(Error::Unexpected(format!("{} has no such field", descriptor.name())));
+        };
+        self.numbers.push(field.number());
+        match (numbers.get(1..), message.get_field_mut(&field)) {
+            (Some(rest @ [_, ..]), Value::Message(inner)) => self.leaf(inner, rest, node, place)?,
+            _ => self.field(message, &field, node, place)?,
+        }
+        self.numbers.pop();
+        Ok(())
+    }
+
+    fn path(
+        &mut self,
+        message: &mut DynamicMessage,
+        steps: &[Step],
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let Some(((name, index), rest)) = steps.split_first() else { return Ok(()) };
+        let field = find(&message.descriptor(), name, 0, place)?;
+        let place = place.inside(field.name());
+        self.numbers.push(field.number());
+        match (index, rest) {
+            (Some(index), rest) => self.element(message, &field, (*index, rest), node, &place)?,
+            (None, [(key, None)]) if field.is_map() => {
+                self.entry(message, &field, key, node, &place)?
+            }
+            (None, []) => self.field(message, &field, node, &place)?,
+            (None, rest) => match message.get_field_mut(&field) {
+                Value::Message(inner) => self.path(inner, rest, node, &place)?,
+                _ => return Err(place.complain(0, "holds nothing that could be named")),
+            },
+        }
+        self.numbers.pop();
+        Ok(())
+    }
+
+    fn element(
+        &mut self,
+        message: &mut DynamicMessage,
+        field: &FieldDescriptor,
+        (index, rest): (usize, &[Step]),
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let here = place.inside(&format!("[{index}]"));
+        let Value::List(items) = message.get_field_mut(field) else {
+            return Err(place.complain(0, "is no list"));
+        };
+        if index > items.len() || index >= LONGEST_LIST {
+            let message = format!("there are {} before it; name them in order", items.len());
+            return Err(here.complain(0, message));
+        }
+        self.given.insert(self.numbers.clone());
+        if rest.is_empty() {
+            let value = one(&field.kind(), node, &here)?;
+            if index == items.len() {
+                items.push(value)
+            } else {
+                items[index] = value
+            }
+            return Ok(());
+        }
+        let Type::Message(inner) = field.kind() else {
+            return Err(here.complain(0, "holds nothing that could be named"));
+        };
+        if index == items.len() {
+            items.push(Value::Message(DynamicMessage::new(inner)));
+        }
+        // Inside a list the list counts as named, not its elements' fields.
+        let mut inside = Fill { given: &mut BTreeSet::new(), numbers: Vec::new() };
+        match items.get_mut(index) {
+            Some(Value::Message(element)) => inside.path(element, rest, node, &here),
+            _ => Ok(()),
+        }
+    }
+
+    fn entry(
+        &mut self,
+        message: &mut DynamicMessage,
+        field: &FieldDescriptor,
+        key: &str,
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let Type::Message(entry) = field.kind() else { return Ok(()) };
+        let place = place.inside(key);
+        let kind = entry.map_entry_key_field().kind();
+        let key = scalar::map_key(&kind, key).map_err(|wrong| place.wrong(node.line, wrong))?;
+        let value = one(&entry.map_entry_value_field().kind(), node, &place)?;
+        if let Value::Map(entries) = message.get_field_mut(field) {
+            entries.insert(key, value);
+        }
+        self.given.insert(self.numbers.clone());
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        message: &mut DynamicMessage,
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        let entries = match &node.content {
+            Content::Map(entries) => entries,
+            Content::Null => return Ok(()),
+            _ => {
+                let name = message.descriptor().name().to_owned();
+                let text = format!("must be a mapping, a {name}, and is {}", node.is_a());
+                return Err(place.complain(node.line, text));
+            }
+        };
+        for (key, line, value) in entries {
+            let field = find(&message.descriptor(), key, *line, place)?;
+            self.numbers.push(field.number());
+            self.field(message, &field, value, &place.inside(key))?;
+            self.numbers.pop();
+        }
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        message: &mut DynamicMessage,
+        field: &FieldDescriptor,
+        node: &Node,
+        place: &Place,
+    ) -> Result<(), Error> {
+        if let (Type::Message(_), false, Value::Message(inner)) =
+            (field.kind(), field.is_list() || field.is_map(), message.get_field_mut(field))
+        {
+            return self.message(inner, node, place);
+        }
+        self.given.insert(self.numbers.clone());
+        if node.content == Content::Null {
+            message.clear_field(field);
+            return Ok(());
+        }
+        if field.is_map() {
+            let Content::Map(entries) = &node.content else {
+                return Err(place.complain(node.line, "must be a mapping"));
+            };
+            return entries
+                .iter()
+                .try_for_each(|(key, _, value)| self.entry(message, field, key, value, place));
+        }
+        let value = if field.is_list() {
+            list(field, node, place)?
+        } else {
+            one(&field.kind(), node, place)?
+        };
+        message.set_field(field, value);
+        Ok(())
+    }
+}
+
+fn list(field: &FieldDescriptor, node: &Node, place: &Place) -> Result<Value, Error> {
+    let Content::List(items) = &node.content else {
+        return Err(place.complain(node.line, format!("must be a list, and is {}", node.is_a())));
+    };
+    let values = items
+        .iter()
+        .enumerate()
+        .map(|(at, item)| one(&field.kind(), item, &place.inside(&format!("[{at}]"))));
+    Ok(Value::List(values.collect::<Result<_, _>>()?))
+}
+
+/// A value that is no list: a scalar, or a message of its own.
+fn one(kind: &Type, node: &Node, place: &Place) -> Result<Value, Error> {
+    match (kind, &node.content) {
+        (Type::Message(inner), _) => {
+            let mut message = DynamicMessage::new(inner.clone());
+            let mut fill = Fill { given: &mut BTreeSet::new(), numbers: Vec::new() };
+            fill.message(&mut message, node, place)?;
+            Ok(Value::Message(message))
+        }
+        (kind, Content::Text(text)) => {
+            scalar::value(kind, text).map_err(|wrong| place.wrong(node.line, wrong))
+        }
+        (kind, Content::Null) => Ok(Value::default_value(kind)),
+        _ => {
+            let text = format!("must be a single value, and is {}", node.is_a());
+            Err(place.complain(node.line, text))
+        }
+    }
+}
+
+/// The field of a name, whatever its case and underscores.
+fn find(
+    descriptor: &MessageDescriptor,
+    name: &str,
+    line: usize,
+    place: &Place,
+) -> Result<FieldDescriptor, Error> {
+    let wanted = normal(name);
+    let found = descriptor.fields().find(|field| normal(field.name()) == wanted);
+    // The mask of an Update is made here, from what is named.
+    found.filter(|field| field.name() != "fields").ok_or_else(|| {
+        let names: Vec<String> = descriptor
+            .fields()
+            .map(|field| field.name().to_owned())
+            .filter(|name| name != "fields")
+            .collect();
+        let wrong = Wrong {
+            message: format!("{} has no field {name:?}", descriptor.name()),
+            suggestions: suggest::closest(name, names.iter().map(String::as_str)),
+        };
+        place.wrong(line, wrong)
+    })
+}

@@ -1,0 +1,462 @@
+//! The command line of the objects, made from the contracts: one command a
+//! kind, one flag a field.
+//!
+//! Flags have the original's names, the lower-case path joined by `-`, and
+//! where the original's other client has a short name, that as well.
+
+use std::path::PathBuf;
+
+use clap::{
+    Arg, ArgAction, ArgMatches,
+    builder::{PossibleValue, PossibleValuesParser},
+};
+use prost_reflect::{FieldDescriptor, FileDescriptor, Kind as Type, MessageDescriptor};
+use selvage_api::object::{Leaf, camel_name, plan};
+
+use super::{
+    Draft, Kind, Verb,
+    catalog::{self, kinds},
+    draft::Place,
+    scalar::{enum_names, normal},
+    yaml::{self, Content, Node},
+};
+use crate::Error;
+
+const MODES: &str = "How";
+const KEY: &str = "Which";
+const FIELDS: &str = "Fields";
+
+/// A command about an object: which kind, what to do, and the rest.
+#[derive(Debug)]
+pub struct Object {
+    pub(crate) kind: &'static Kind,
+    pub(crate) verb: Verb,
+    pub(crate) args: ObjectArgs,
+}
+
+/// What stands behind the verb.
+#[derive(Debug, Default)]
+pub(crate) struct ObjectArgs {
+    values: Vec<(Flag, Vec<String>)>,
+    set: Vec<String>,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) yes: bool,
+    pub(crate) watch: bool,
+    pub(crate) dry_run: bool,
+}
+
+/// The flag of one leaf.
+#[derive(Debug, Clone)]
+pub(crate) struct Flag {
+    leaf: Leaf,
+    field: FieldDescriptor,
+    /// The field whose comment says what it is for.
+    told_by: FieldDescriptor,
+    /// As the original spells it.
+    long: String,
+    short: Vec<String>,
+}
+
+impl Flag {
+    /// The name that help shows first.
+    fn name(&self) -> &str {
+        self.short.first().unwrap_or(&self.long)
+    }
+}
+
+/// The flags of a kind: of all leaves that one value or several can fill.
+pub(crate) fn flags(kind: &Kind) -> Vec<Flag> {
+    let plan = plan(&kind.message);
+    let mut flags: Vec<Flag> =
+        plan.leaves().iter().filter_map(|leaf| flag(&kind.message, leaf)).collect();
+    // What a field is called in full comes before what another is called for
+    // short.
+    let longs: Vec<String> = flags.iter().map(|flag| flag.long.clone()).collect();
+    let mut taken = Vec::new();
+    for flag in &mut flags {
+        let own = flag.long.clone();
+        flag.short.retain(|short| *short != own && !longs.contains(short));
+        flag.short.retain(|short| {
+            let free = !taken.contains(short);
+            taken.push(short.clone());
+            free
+        });
+    }
+    flags
+}
+
+fn flag(message: &MessageDescriptor, leaf: &Leaf) -> Option<Flag> {
+    let mut inside = vec![message.clone()];
+    let mut field = message.get_field(*leaf.numbers.first()?)?;
+    let mut told_by = field.clone();
+    for number in leaf.numbers.get(1..)? {
+        let Type::Message(inner) = field.kind() else { return None };
+        if field.is_list() {
+            return None;
+        }
+        field = inner.get_field(*number)?;
+        // Of a message that is a name and nothing else, the comment outside
+        // says more.
+        if inner.fields().len() > 1 || field.name() != "name" {
+            told_by = field.clone();
+        }
+        inside.push(inner);
+    }
+    if field.is_map() || matches!(field.kind(), Type::Message(_)) {
+        return None;
+    }
+    let long: Vec<String> = leaf.name.split('.').map(normal).collect();
+    let short = short_names(&leaf.name, &inside);
+    Some(Flag { leaf: leaf.clone(), field, told_by, long: long.join("-"), short })
+}
+
+/// What the field is called for short; `inside` are the messages from the top
+/// one down to the one that has it.
+fn short_names(path: &str, inside: &[MessageDescriptor]) -> Vec<String> {
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let owner = inside.last().map_or("", |message| message.name());
+    let top_key = inside.len() == 2;
+    let names: &[&str] = match (owner, name) {
+        _ if !path.starts_with("key.") => {
+            return match (name, path.split('.').nth_back(1)) {
+                ("name", Some(outer)) => vec![normal(outer)],
+                ("latitude" | "longitude", Some("location")) => vec![name.to_owned()],
+                _ => Vec::new(),
+            };
+        }
+        ("AppKey", "name") => &["appname"],
+        ("AppKey", "version") => &["appvers"],
+        ("ClusterInstKey", "developer") if top_key => &["developer"],
+        ("ClusterInstKey", "developer") => &["clusterdeveloper"],
+        ("DeveloperKey", "name") if top_key => &["name", "developer"],
+        ("OperatorKey", "name") if top_key => &["name", "operator"],
+        ("CloudletKey", "name") if top_key => &["name", "cloudlet"],
+        ("ClusterKey", "name") if top_key => &["name", "cluster"],
+        ("FlavorKey", "name") if top_key => &["name", "flavor"],
+        ("DeveloperKey", "name") => &["developer"],
+        ("OperatorKey", "name") => &["operator"],
+        ("CloudletKey", "name") => &["cloudlet"],
+        ("ClusterKey", "name") => &["cluster"],
+        (_, other) if top_key => return vec![normal(other)],
+        _ => &[],
+    };
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+impl clap::FromArgMatches for Object {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let missing = || clap::Error::new(clap::error::ErrorKind::MissingSubcommand);
+        let (word, matches) = matches.subcommand().ok_or_else(missing)?;
+        let kind = catalog::kind(word).ok_or_else(missing)?;
+        let (word, matches) = matches.subcommand().ok_or_else(missing)?;
+        let verb = Verb::ALL.into_iter().find(|verb| verb.word() == word).ok_or_else(missing)?;
+        Ok(Self { kind, verb, args: ObjectArgs::of(kind, matches) })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Subcommand for Object {
+    fn augment_subcommands(root: clap::Command) -> clap::Command {
+        root.subcommands(kinds().iter().map(command))
+    }
+
+    fn augment_subcommands_for_update(root: clap::Command) -> clap::Command {
+        Self::augment_subcommands(root)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        kinds().iter().any(|kind| kind.command() == name)
+    }
+}
+
+impl ObjectArgs {
+    fn of(kind: &'static Kind, matches: &ArgMatches) -> Self {
+        let many = |id: &str| -> Vec<String> {
+            let values = matches.try_get_many::<String>(id).ok().flatten();
+            values.map(|values| values.cloned().collect()).unwrap_or_default()
+        };
+        let on = |id: &str| matches.try_get_one::<bool>(id).ok().flatten() == Some(&true);
+        let values = flags(kind).into_iter().map(|flag| {
+            let values = many(&flag.leaf.name);
+            (flag, values)
+        });
+        Self {
+            values: values.filter(|(_, values)| !values.is_empty()).collect(),
+            set: many("set"),
+            file: matches.try_get_one::<PathBuf>("file").ok().flatten().cloned(),
+            yes: on("yes"),
+            watch: on("watch"),
+            dry_run: on("dry-run"),
+        }
+    }
+
+    /// Puts what the flags say on top of what is there.
+    pub(crate) fn fill(&self, draft: &mut Draft) -> Result<(), Error> {
+        for (flag, values) in &self.values {
+            let origin = format!("--{}", flag.name());
+            let place = Place::new(&origin);
+            let nodes: Vec<Node> = values
+                .iter()
+                .map(|value| Ok(Node::text(&content(flag, value, &origin)?)))
+                .collect::<Result<_, Error>>()?;
+            let node = match (flag.field.is_list(), nodes.as_slice()) {
+                (false, [.., last]) => last.clone(),
+                _ => Node { line: 0, content: Content::List(nodes) },
+            };
+            draft.set_leaf(&flag.leaf.numbers, &node, &place)?;
+        }
+        for setting in &self.set {
+            let (path, value) = setting
+                .split_once('=')
+                .ok_or_else(|| Error::invalid(format!("--set {setting:?}: must be path=value")))?;
+            draft.set_path(path, &setting_value(value)?, &Place::new("--set"))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn names_nothing(&self) -> bool {
+        self.values.is_empty() && self.set.is_empty() && self.file.is_none()
+    }
+}
+
+/// The text of a flag: itself, or what the file behind `@` holds. What is
+/// secret has no business on a command line.
+fn content(flag: &Flag, value: &str, origin: &str) -> Result<String, Error> {
+    match value.strip_prefix('@') {
+        Some(path) if matches!(flag.field.kind(), Type::String) => {
+            std::fs::read_to_string(path).map_err(|source| Error::read(path, source))
+        }
+        _ if must_be_a_file(&flag.field) && !value.is_empty() => Err(Error::Invalid {
+            message: format!("{origin}: a secret does not belong on a command line"),
+            hints: vec![format!("put it into a file and say {origin} @FILE")],
+        }),
+        _ => Ok(value.to_owned()),
+    }
+}
+
+/// A public key is kept out of logs too, and yet is no secret.
+fn must_be_a_file(field: &FieldDescriptor) -> bool {
+    selvage_api::secret::is_secret(field) && field.name() != "auth_public_key"
+}
+
+/// Lists and mappings are written as in YAML's `[…]` and `{…}`.
+fn setting_value(text: &str) -> Result<Node, Error> {
+    if !text.starts_with(['[', '{']) {
+        return Ok(Node::text(text));
+    }
+    let mut documents = yaml::documents(text, "--set")?;
+    let node = documents.drain(..).next();
+    Ok(node.unwrap_or_else(|| Node::text(text)))
+}
+
+fn command(kind: &'static Kind) -> clap::Command {
+    let name = kind.command().to_owned();
+    let service = kind.method(Verb::Show).map(|method| method.descriptor.parent_service().clone());
+    let about = service.map(|s| first_sentence(&s.parent_file(), s.path())).unwrap_or_default();
+    let mut command = clap::Command::new(name.clone())
+        .about(about)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(examples(kind))
+        // Flags are many, and most runs want those of one kind or none.
+        .defer(with_verbs);
+    for alias in [&kind.plural, &kind.word] {
+        if *alias != name && !matches!(alias.as_str(), "controller" | "node") {
+            command = command.visible_alias(alias.clone());
+        }
+    }
+    command
+}
+
+fn examples(kind: &Kind) -> String {
+    let name = kind.command();
+    let mut lines = vec!["Examples:".to_owned()];
+    if kind.order().is_some() && kind.name != "CloudletInfo" {
+        lines.push(format!("  selvage {name} create -f {name}.yaml"));
+    }
+    lines.push(format!("  selvage {name} show -o yaml"));
+    lines.push(format!("  selvage {name} show --help        what can be asked for"));
+    lines.join("\n")
+}
+
+fn with_verbs(command: clap::Command) -> clap::Command {
+    let Some(kind) = catalog::kind(command.get_name()) else { return command };
+    let verbs = Verb::ALL.into_iter().filter(|verb| kind.method(*verb).is_some());
+    command.subcommands(verbs.map(|verb| verb_command(kind, verb)).collect::<Vec<_>>())
+}
+
+fn verb_command(kind: &'static Kind, verb: Verb) -> clap::Command {
+    let method = kind.method(verb).map(|method| &method.descriptor);
+    let about = method.map(|m| first_sentence(&m.parent_service().parent_file(), m.path()));
+    let mut command = clap::Command::new(verb.word()).about(about.unwrap_or_default());
+    let mut flags = flags(kind);
+    // The key first: it stands in every command.
+    flags.sort_by_key(|flag| !flag.leaf.name.starts_with("key."));
+    for flag in flags {
+        let is_key = flag.leaf.name.starts_with("key.");
+        if verb == Verb::Delete && !is_key && flag.leaf.name != "crm_override" {
+            continue;
+        }
+        command = command.arg(argument(kind, verb, &flag, is_key));
+    }
+    if verb != Verb::Show {
+        command =
+            command.args([file_argument(), switch("dry-run", None, "Only say what would be done")]);
+    }
+    let streams = kind.method(verb).is_some_and(|method| method.server_streaming);
+    match verb {
+        Verb::Show => {
+            command = command.arg(switch("watch", Some('w'), "Go on and show what changes"));
+        }
+        Verb::Delete => command = command.arg(switch("yes", Some('y'), "Do not ask")),
+        _ => {}
+    }
+    if verb != Verb::Show && streams {
+        let help = "If the connection breaks, come back and follow the work to its end";
+        command = command.arg(switch("watch", Some('w'), help));
+    }
+    command.arg(
+        Arg::new("set")
+            .long("set")
+            .value_name("PATH=VALUE")
+            .action(ArgAction::Append)
+            .help("Any field by its path, such as configs[0].kind=envVarsYaml; may be repeated")
+            .help_heading(MODES),
+    )
+}
+
+fn argument(kind: &Kind, verb: Verb, flag: &Flag, is_key: bool) -> Arg {
+    let file = flag.told_by.parent_message().parent_file();
+    let mut help = first_sentence(&file, flag.told_by.path());
+    if must_be_a_file(&flag.field) {
+        help.push_str(" (@FILE)");
+    }
+    let mut arg = Arg::new(flag.leaf.name.clone())
+        .long(flag.name().to_owned())
+        .value_name(value_name(&flag.field))
+        .help(help)
+        .help_heading(if is_key { KEY } else { FIELDS })
+        .allow_hyphen_values(matches!(flag.field.kind(), Type::Double | Type::Float))
+        .allow_negative_numbers(true)
+        .hide(verb != Verb::Show && hidden(kind, &flag.leaf.name))
+        .action(if flag.field.is_list() { ArgAction::Append } else { ArgAction::Set });
+    let others = flag.short.iter().chain([&flag.long]).filter(|name| *name != flag.name());
+    arg = arg.visible_aliases(others.cloned().collect::<Vec<_>>());
+    if let Type::Enum(known) = flag.field.kind() {
+        let values = known.values().map(|value| {
+            let names = enum_names(&known, value.name());
+            let number = value.number().to_string();
+            PossibleValue::new(camel_name(value.name())).aliases(names).alias(number)
+        });
+        arg = arg
+            .value_parser(PossibleValuesParser::new(values.collect::<Vec<_>>()))
+            .ignore_case(true);
+    }
+    arg
+}
+
+/// Fields that only a server fills can be sent, but are not offered.
+fn hidden(kind: &Kind, field: &str) -> bool {
+    let odd_location = field.starts_with("location.")
+        && !matches!(field, "location.latitude" | "location.longitude" | "location.altitude");
+    odd_location || (kind.is_server_set(field) && field != "crm_override")
+}
+
+fn value_name(field: &FieldDescriptor) -> &'static str {
+    match field.kind() {
+        Type::String => "TEXT",
+        Type::Bool => "BOOL",
+        Type::Enum(_) => "WORD",
+        _ => "NUMBER",
+    }
+}
+
+fn file_argument() -> Arg {
+    Arg::new("file")
+        .short('f')
+        .long("file")
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("YAML with one object or several, or - for stdin; flags come on top")
+        .help_heading(MODES)
+}
+
+fn switch(name: &'static str, short: Option<char>, help: &'static str) -> Arg {
+    let arg = Arg::new(name).long(name).action(ArgAction::SetTrue).help(help).help_heading(MODES);
+    match short {
+        Some(short) => arg.short(short),
+        None => arg,
+    }
+}
+
+/// The first sentence of what the contract says, as one line.
+fn first_sentence(file: &FileDescriptor, path: &[i32]) -> String {
+    let text = crate::commands::api::comment_text(file, path);
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('`', "'");
+    let end = line.find(". ").unwrap_or(line.len());
+    line.get(..end).unwrap_or(&line).trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_has_names_of_its_own_and_says_what_it_is_for() {
+        for kind in kinds() {
+            let mut names = HashSet::new();
+            for flag in flags(kind) {
+                for name in flag.short.iter().chain([&flag.long]) {
+                    assert!(names.insert(name.clone()), "{} --{name}", kind.word);
+                }
+                let arg = argument(kind, Verb::Show, &flag, false);
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(!help.is_empty(), "{} --{}", kind.word, flag.long);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_original() {
+        let names = |word: &str| {
+            let all = flags(catalog::kind(word).unwrap()).into_iter();
+            let keys = all.filter(|flag| flag.leaf.name.starts_with("key."));
+            keys.map(|flag| format!("{}={}", flag.name(), flag.long)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names("app"),
+            ["developer=key-developerkey-name", "appname=key-name", "appvers=key-version"]
+        );
+        assert_eq!(
+            names("appinst"),
+            [
+                "developer=key-appkey-developerkey-name",
+                "appname=key-appkey-name",
+                "appvers=key-appkey-version",
+                "cluster=key-clusterinstkey-clusterkey-name",
+                "operator=key-clusterinstkey-cloudletkey-operatorkey-name",
+                "cloudlet=key-clusterinstkey-cloudletkey-name",
+                "clusterdeveloper=key-clusterinstkey-developer"
+            ]
+        );
+        assert_eq!(names("cloudletinfo"), ["operator=key-operatorkey-name", "name=key-name"]);
+        assert_eq!(names("controller"), ["addr=key-addr"]);
+        let node = ["name=key-name", "nodetype=key-nodetype"];
+        assert_eq!(names("node")[..2], node);
+    }
+
+    #[test]
+    fn a_name_alone_is_told_by_what_it_names() {
+        let kind = catalog::kind("app").unwrap();
+        let flag = flags(kind).into_iter().find(|flag| flag.name() == "defaultflavor").unwrap();
+        let help = argument(kind, Verb::Create, &flag, false).get_help().unwrap().to_string();
+        assert_eq!(help, "Size of an instance that names no flavor of its own");
+    }
+}

@@ -1,0 +1,186 @@
+//! Texts that go with an App beside its manifest.
+
+use selvage_api::edgeproto::{App, ConfigFile};
+use serde_json::Value;
+
+use super::{
+    super::{Error, Result, deployment},
+    yaml,
+};
+
+const HELM_VALUES: [&str; 2] = ["hemlCustomizationYaml", "helmCustomizationYaml"];
+const ENVIRONMENT: &str = "envVarsYaml";
+
+/// How much of a config is quoted when it cannot be read.
+const QUOTED: usize = 200;
+
+/// Reads the `config` of an App, JSON or YAML, and returns the one value that
+/// is understood of it: its `resources`, empty when there are none.
+pub(crate) fn parse_config(text: &str) -> Result<String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let failed = |reason: &str| {
+        let quoted: String = text.chars().take(QUOTED).collect();
+        Error::invalid(format!(
+            "cannot unmarshal json/yaml config str, err {reason}, config `{quoted}`"
+        ))
+    };
+    // JSON is YAML, so one reader does for both.
+    let value = yaml::read(text).map_err(|reason| failed(&reason))?;
+    let members = match &value {
+        Value::Null => return Ok(String::new()),
+        Value::Object(members) => members,
+        _ => return Err(failed("it is not an object")),
+    };
+    match members.get("resources") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(resources)) => Ok(resources.clone()),
+        Some(_) => Err(failed("resources is not a string")),
+    }
+}
+
+/// A virtual machine takes its manifest as cloud-init does.
+pub(crate) fn check_cloud_config(app: &App) -> Result<()> {
+    if app.deployment_manifest.is_empty() {
+        return Ok(());
+    }
+    let problem = if !app.deployment_manifest.starts_with("#cloud-config") {
+        "only cloud-init script support, must start with '#cloud-config'"
+    } else if !app.command.is_empty() {
+        "both deploymentmanifest and command cannot be used together for VM based deployment"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("invalid deploymentment manifest {problem}")))
+}
+
+/// Whether every customisation file is of a kind that suits the deployment,
+/// and can be read.
+pub(crate) fn check_config_files(app_deployment: &str, files: &[ConfigFile]) -> Result<()> {
+    files.iter().try_for_each(|file| {
+        let needed = match file.kind.as_str() {
+            kind if HELM_VALUES.contains(&kind) => deployment::HELM,
+            ENVIRONMENT => deployment::KUBERNETES,
+            other => {
+                return Err(Error::invalid(format!(
+                    "invalid config kind {other}, must be one of [{} {ENVIRONMENT}]",
+                    HELM_VALUES.join(" ")
+                )));
+            }
+        };
+        if app_deployment != needed {
+            return Err(Error::invalid(format!(
+                "config kind {} is not valid for deployment {app_deployment}",
+                file.kind
+            )));
+        }
+        check_content(file)
+    })
+}
+
+fn check_content(file: &ConfigFile) -> Result<()> {
+    let failed =
+        |reason: &str| Error::invalid(format!("invalid config of kind {}, {reason}", file.kind));
+    if file.config.trim().is_empty() {
+        return Err(failed("it is empty"));
+    }
+    let value = yaml::read(&file.config).map_err(|reason| failed(&reason))?;
+    match (&value, file.kind.as_str()) {
+        (Value::Array(variables), ENVIRONMENT) => {
+            let named = |variable: &Value| variable["name"].as_str().is_some_and(|n| !n.is_empty());
+            if variables.iter().all(named) {
+                Ok(())
+            } else {
+                Err(failed("every variable needs a name"))
+            }
+        }
+        (_, ENVIRONMENT) => Err(failed("it is not a list of variables")),
+        (Value::Object(_) | Value::Null, _) => Ok(()),
+        _ => Err(failed("it is not an object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn configs_are_read_as_json_or_yaml() {
+        for text in ["{\"resources\": \"a\", \"x\": 1}", "resources: a\nx: [1]\n"] {
+            assert_eq!(parse_config(text).unwrap(), "a");
+        }
+        for text in ["", "{}", "x: 1", "# nothing"] {
+            assert_eq!(parse_config(text).unwrap(), "");
+        }
+        let refusal = |text| parse_config(text).unwrap_err().to_string();
+        assert_eq!(
+            refusal("just text"),
+            "cannot unmarshal json/yaml config str, err it is not an object, config `just text`"
+        );
+        assert!(refusal("{\"a\":").starts_with("cannot unmarshal json/yaml config str, err "));
+        assert!(refusal("{\"a\":").ends_with(", config `{\"a\":`"));
+        assert!(refusal("resources: {a: b}").contains("resources is not a string"));
+    }
+
+    #[test]
+    fn a_machine_takes_cloud_init_only() {
+        let check = |manifest: &str, command: &str| {
+            let app = App {
+                deployment_manifest: manifest.into(),
+                command: command.into(),
+                ..App::default()
+            };
+            check_cloud_config(&app).map_err(|error| error.to_string())
+        };
+        check("", "").unwrap();
+        check("", "run").unwrap();
+        check("#cloud-config\n", "").unwrap();
+        assert_eq!(
+            check("#!/bin/sh\n", "").unwrap_err(),
+            "invalid deploymentment manifest only cloud-init script support, \
+             must start with '#cloud-config'"
+        );
+        assert_eq!(
+            check("#cloud-config\n", "run").unwrap_err(),
+            "invalid deploymentment manifest both deploymentmanifest and command \
+             cannot be used together for VM based deployment"
+        );
+    }
+
+    #[test]
+    fn customisation_files_suit_the_deployment() {
+        let check = |deployment: &str, kind: &str, config: &str| {
+            let file = ConfigFile { kind: kind.into(), config: config.into() };
+            check_config_files(deployment, &[file]).map_err(|error| error.to_string())
+        };
+        for kind in HELM_VALUES {
+            check("helm", kind, "a: {b: 1}").unwrap();
+            assert!(check("helm", kind, "[a]").is_err());
+        }
+        check("kubernetes", "envVarsYaml", "- name: A\n  value: b\n- name: C\n").unwrap();
+        assert_eq!(
+            check("kubernetes", "envVarsYaml", "a: b").unwrap_err(),
+            "invalid config of kind envVarsYaml, it is not a list of variables"
+        );
+        assert_eq!(
+            check("kubernetes", "envVarsYaml", "- value: b").unwrap_err(),
+            "invalid config of kind envVarsYaml, every variable needs a name"
+        );
+        assert_eq!(
+            check("kubernetes", "envVarsYaml", " ").unwrap_err(),
+            "invalid config of kind envVarsYaml, it is empty"
+        );
+        assert_eq!(
+            check("kubernetes", "helmCustomizationYaml", "a: b").unwrap_err(),
+            "config kind helmCustomizationYaml is not valid for deployment kubernetes"
+        );
+        assert_eq!(
+            check("helm", "helm-values", "a: b").unwrap_err(),
+            "invalid config kind helm-values, must be one of \
+             [hemlCustomizationYaml helmCustomizationYaml envVarsYaml]"
+        );
+    }
+}

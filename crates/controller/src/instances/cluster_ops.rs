@@ -1,0 +1,268 @@
+//! The operations on ClusterInsts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use selvage_api::edgeproto::{AppInst, ClusterInst, ClusterInstKey, TrackedState};
+use selvage_work::{Failure, Next, Operation, Scope};
+
+use super::core::Core;
+use super::error::Error;
+use super::kind::Instance;
+use super::state::{Goal, Override, state_of};
+use crate::controller::Mode;
+use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::row::{Kept, Row, index};
+
+/// How often a busy AppInst is tried again when its cluster is deleted.
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
+
+/// What an operation on a ClusterInst remembers.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ClusterWork {
+    #[prost(message, optional, tag = "1")]
+    pub(super) key: Option<ClusterInstKey>,
+    #[prost(int32, tag = "2")]
+    pub(super) crm_override: i32,
+    /// State and errors before the operation.
+    #[prost(int32, tag = "3")]
+    pub(super) before: i32,
+    #[prost(string, repeated, tag = "4")]
+    pub(super) errors_before: Vec<String>,
+    /// Begun for an instance that was found without an operation.
+    #[prost(bool, tag = "5")]
+    pub(super) adopted: bool,
+}
+
+impl ClusterWork {
+    pub(super) fn key_text(&self) -> String {
+        self.cluster_key().text()
+    }
+
+    fn cluster_key(&self) -> &ClusterInstKey {
+        self.key.as_ref().unwrap_or(ClusterInstKey::empty())
+    }
+
+    fn over(&self) -> Override {
+        Override::of(self.crm_override)
+    }
+
+    fn organisation(&self) -> String {
+        self.cluster_key().developer.clone()
+    }
+}
+
+pub(crate) struct CreateClusterInst(pub(super) Arc<Core>);
+
+#[async_trait]
+impl Operation for CreateClusterInst {
+    const KIND: &'static str = "CreateClusterInst";
+    type State = ClusterWork;
+
+    fn key(&self, state: &ClusterWork) -> String {
+        state.key_text()
+    }
+
+    fn organisation(&self, state: &ClusterWork) -> String {
+        state.organisation()
+    }
+
+    fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
+        vec!["create"]
+    }
+
+    async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
+        let early = self.0.early::<ClusterInst>(scope);
+        if !work.over().ignores_crm() {
+            let key = work.key_text();
+            self.0.ask(scope, &key, Goal::Create, work.over(), early).await?;
+        }
+        Ok(Next::Done)
+    }
+
+    async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
+        let key = work.key_text();
+        if work.adopted {
+            return self.0.leave_failed::<ClusterInst>(scope, &key, Goal::Create).await;
+        }
+        let ask_crm = !work.over().ignores_crm();
+        let says = "DELETING ClusterInst due to failures";
+        self.0.undo_create::<ClusterInst>(scope, &key, says, ask_crm).await
+    }
+}
+
+pub(crate) struct UpdateClusterInst(pub(super) Arc<Core>);
+
+#[async_trait]
+impl Operation for UpdateClusterInst {
+    const KIND: &'static str = "UpdateClusterInst";
+    type State = ClusterWork;
+
+    fn key(&self, state: &ClusterWork) -> String {
+        state.key_text()
+    }
+
+    fn organisation(&self, state: &ClusterWork) -> String {
+        state.organisation()
+    }
+
+    fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
+        vec!["update"]
+    }
+
+    async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
+        let early = self.0.early::<ClusterInst>(scope);
+        if !work.over().ignores_crm() {
+            let key = work.key_text();
+            self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
+        }
+        Ok(Next::Done)
+    }
+
+    async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
+        self.0.leave_failed::<ClusterInst>(scope, &work.key_text(), Goal::Update).await
+    }
+}
+
+pub(crate) struct DeleteClusterInst(pub(super) Arc<Core>);
+
+/// First the Apps that go with the cluster, then the cluster.
+const APPS: &str = "apps";
+const CLUSTER: &str = "cluster";
+
+#[async_trait]
+impl Operation for DeleteClusterInst {
+    const KIND: &'static str = "DeleteClusterInst";
+    type State = ClusterWork;
+
+    fn key(&self, state: &ClusterWork) -> String {
+        state.key_text()
+    }
+
+    fn organisation(&self, state: &ClusterWork) -> String {
+        state.organisation()
+    }
+
+    fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
+        vec![APPS, CLUSTER]
+    }
+
+    async fn run(&self, step: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
+        match step {
+            APPS => self.delete_apps(work, scope).await?,
+            _ => self.delete_cluster(work, scope).await?,
+        }
+        Ok(Next::Done)
+    }
+
+    async fn undo(&self, step: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
+        let key = work.key_text();
+        let state = self.0.state_now::<ClusterInst>(&key);
+        let untouched = state == TrackedState::DeletePrepare;
+        // What was only prepared goes back quietly, with the first step.
+        if (step == APPS) != untouched || state == TrackedState::NotPresent {
+            return Ok(());
+        }
+        let before = state_of(work.before);
+        let restored =
+            self.0.restore::<ClusterInst>(scope, &key, before, &work.errors_before).await?;
+        if restored && !untouched {
+            scope.say("Recreating ClusterInst due to failure");
+        }
+        Ok(())
+    }
+}
+
+impl DeleteClusterInst {
+    /// Deletes the AppInsts whose Apps want to go with their cluster.
+    async fn delete_apps(&self, work: &ClusterWork, scope: &Scope) -> Result<(), Failure> {
+        let deadline = scope.now().saturating_add(millis(self.0.timeout(Goal::Delete)));
+        let insts = self.0.tables.find::<AppInst>(index::CLUSTER_INST, &work.key_text());
+        for held in insts {
+            let inst = &held.value.0;
+            let app = &inst.object_key().app_or_empty().name;
+            scope.say(format!("Autodeleting appinst {app}"));
+            self.delete_app(inst, deadline, scope).await.map_err(|failure| {
+                match failure.interrupt() {
+                    Some(_) => failure,
+                    None => Error::AutoDelete {
+                        cluster: work.cluster_key().cluster_or_empty().name.clone(),
+                        reason: failure.to_string(),
+                    }
+                    .into(),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn delete_app(&self, inst: &AppInst, deadline: u64, scope: &Scope) -> Result<(), Failure> {
+        let request = AppInst { key: inst.key.clone(), ..Default::default() };
+        loop {
+            let begun = self
+                .0
+                .begin_delete_app(&scope.engine(), &request, &scope.started_by(), Mode::Real)
+                .await;
+            let error = match begun {
+                Ok(begun) => return super::relay(scope, begun).await,
+                Err(refusal) => refusal.error,
+            };
+            match error {
+                Error::KeyNotFound => return Ok(()),
+                Error::AppInstBusyDelete if scope.now() < deadline => {
+                    scope.pause(BUSY_PAUSE).await?;
+                }
+                error => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn delete_cluster(&self, work: &ClusterWork, scope: &Scope) -> Result<(), Failure> {
+        let key = work.key_text();
+        let changes = self.0.tables.cluster_insts.subscribe();
+        let Some(asked_now) = self.request_deletion(work).await? else {
+            return Ok(());
+        };
+        if work.over().ignores_crm() {
+            return Ok(());
+        }
+        let early = asked_now.then_some(changes);
+        self.0.ask::<ClusterInst>(scope, &key, Goal::Delete, work.over(), early).await?;
+        Ok(())
+    }
+
+    /// Asks the crm, or removes the row if that is not to be asked. Says
+    /// whether it was asked now or before; nothing if the row is gone.
+    async fn request_deletion(&self, work: &ClusterWork) -> Result<Option<bool>, Failure> {
+        let (key, over) = (&*work.key_text(), work.over());
+        let committed = self
+            .0
+            .transact(Mode::Real, |tx| async move {
+                let found = tx.get::<Row<ClusterInst>>(key).await?;
+                let Some(Row(mut inst)) = found else { return Ok(None) };
+                match inst.state() {
+                    TrackedState::DeletePrepare => {}
+                    // By a run of this step that was cut short.
+                    TrackedState::DeleteRequested | TrackedState::Deleting => {
+                        return Ok(Some(false));
+                    }
+                    _ => return Err(Error::NotPrepared),
+                }
+                if over.ignores_crm() {
+                    inst.remove(&tx).await?;
+                } else {
+                    inst.set_state(TrackedState::DeleteRequested);
+                    tx.put(&Row(inst))?;
+                }
+                Ok(Some(true))
+            })
+            .await?;
+        self.0.caught_up::<ClusterInst>(committed.revision).await?;
+        Ok(committed.value)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

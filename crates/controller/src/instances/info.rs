@@ -1,0 +1,76 @@
+//! What crms report, applied to the instances.
+
+use selvage_api::edgeproto::TrackedState;
+
+use super::core::Core;
+use super::error::Error;
+use super::kind::{Info, Instance};
+use super::state::{Report, is_error, moved, state_name};
+use crate::controller::Mode;
+use crate::row::Row;
+
+impl Core {
+    /// Applies a report in a transaction of its own. Reports that may not
+    /// move the instance from where it is are ignored.
+    pub(super) async fn apply<I: Instance>(
+        &self,
+        info: &I::Info,
+        gone: bool,
+    ) -> Result<(), Error> {
+        let key = &info.key_text();
+        if !gone && self.says_nothing_new::<I>(key, info) {
+            return Ok(());
+        }
+        let committed = self
+            .transact(Mode::Real, |tx| async move {
+                let Some(Row(mut inst)) = tx.get::<Row<I>>(key).await? else { return Ok(()) };
+                match taken_in(&mut inst, info, gone) {
+                    Effect::None => Ok(()),
+                    Effect::Changed => Ok(tx.put(&Row(inst))?),
+                    Effect::Gone => inst.remove(&tx).await,
+                }
+            })
+            .await?;
+        self.tables.caught_up::<I>(committed.revision).await?;
+        Ok(())
+    }
+
+    /// Most reports of a crm that connects again are of this kind, and there
+    /// may be very many.
+    fn says_nothing_new<I: Instance>(&self, key: &str, info: &I::Info) -> bool {
+        let Some(held) = self.tables.of::<I>().get(key) else { return false };
+        let mut inst = held.value.0.clone();
+        inst.state() == info.state() && matches!(taken_in(&mut inst, info, false), Effect::None)
+    }
+}
+
+enum Effect {
+    None,
+    Changed,
+    Gone,
+}
+
+fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
+    let state = inst.state();
+    if !gone && info.state() == state {
+        let refreshed = state == TrackedState::Ready && inst.set_runtime(info.runtime());
+        return if refreshed { Effect::Changed } else { Effect::None };
+    }
+    let report = if gone { Report::Gone } else { Report::Is(info.state()) };
+    match moved(state, report) {
+        None => {
+            let state = state_name(state);
+            tracing::debug!(kind = I::NOUN, key = info.key_text(), state, ?report, "report ignored");
+            Effect::None
+        }
+        Some(TrackedState::NotPresent) => Effect::Gone,
+        Some(next) => {
+            inst.set_state(next);
+            inst.set_errors(if is_error(next) { info.errors().to_vec() } else { Vec::new() });
+            if next == TrackedState::Ready {
+                inst.set_runtime(info.runtime());
+            }
+            Effect::Changed
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What ClusterInsts and AppInsts have in common, so that waiting, reports and
+//! state changes are written once.
+
+use std::future::Future;
+
+use selvage_api::edgeproto::{
+    AppInst, AppInstInfo, AppInstKey, AppInstRuntime, CloudletKey, ClusterInst, ClusterInstInfo,
+    ClusterInstKey, TrackedState,
+};
+use selvage_store::Transaction;
+
+use super::books;
+use super::core::{Core, EarlyChanges};
+use super::error::Error;
+use super::state::state_of;
+use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::row::Kept;
+use crate::tables::Tabled;
+
+/// What a crm reports about an instance.
+pub(crate) trait Info: Send + Sync + 'static {
+    fn key_text(&self) -> String;
+    fn state(&self) -> TrackedState;
+    fn errors(&self) -> &[String];
+    fn runtime(&self) -> Option<&AppInstRuntime>;
+}
+
+/// An object whose life is shared by controller and crm.
+pub(crate) trait Instance: Tabled {
+    /// As texts name it.
+    const NOUN: &'static str;
+
+    type Info: Info;
+
+    fn state(&self) -> TrackedState;
+    fn set_state(&mut self, state: TrackedState);
+    fn errors(&self) -> &[String];
+    fn set_errors(&mut self, errors: Vec<String>);
+    fn cloudlet_key(&self) -> &CloudletKey;
+
+    /// Takes over what the crm says about the running instance; says whether
+    /// anything changed.
+    fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool;
+
+    /// Where the changes are kept that an operation has not seen yet.
+    fn early(core: &Core) -> &EarlyChanges<Self>;
+
+    /// Removes the instance and everything that is counted for it.
+    fn remove(&self, tx: &Transaction) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+impl Instance for ClusterInst {
+    const NOUN: &'static str = "ClusterInst";
+
+    type Info = ClusterInstInfo;
+
+    fn state(&self) -> TrackedState {
+        state_of(self.state)
+    }
+
+    fn set_state(&mut self, state: TrackedState) {
+        self.state = state.into();
+    }
+
+    fn errors(&self) -> &[String] {
+        &self.errors
+    }
+
+    fn set_errors(&mut self, errors: Vec<String>) {
+        self.errors = errors;
+    }
+
+    fn cloudlet_key(&self) -> &CloudletKey {
+        self.object_key().cloudlet_or_empty()
+    }
+
+    fn set_runtime(&mut self, _: Option<&AppInstRuntime>) -> bool {
+        false
+    }
+
+    fn early(core: &Core) -> &EarlyChanges<Self> {
+        &core.early_clusters
+    }
+
+    async fn remove(&self, tx: &Transaction) -> Result<(), Error> {
+        books::leave_cluster(tx, self).await
+    }
+}
+
+impl Instance for AppInst {
+    const NOUN: &'static str = "AppInst";
+
+    type Info = AppInstInfo;
+
+    fn state(&self) -> TrackedState {
+        state_of(self.state)
+    }
+
+    fn set_state(&mut self, state: TrackedState) {
+        self.state = state.into();
+    }
+
+    fn errors(&self) -> &[String] {
+        &self.errors
+    }
+
+    fn set_errors(&mut self, errors: Vec<String>) {
+        self.errors = errors;
+    }
+
+    fn cloudlet_key(&self) -> &CloudletKey {
+        self.object_key().cluster_inst_or_empty().cloudlet_or_empty()
+    }
+
+    fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool {
+        let changes = self.runtime_info.as_ref() != runtime;
+        if changes {
+            self.runtime_info = runtime.cloned();
+        }
+        changes
+    }
+
+    fn early(core: &Core) -> &EarlyChanges<Self> {
+        &core.early_apps
+    }
+
+    async fn remove(&self, tx: &Transaction) -> Result<(), Error> {
+        books::leave_app(tx, self).await
+    }
+}
+
+impl Info for ClusterInstInfo {
+    fn key_text(&self) -> String {
+        self.key.as_ref().unwrap_or(ClusterInstKey::empty()).text()
+    }
+
+    fn state(&self) -> TrackedState {
+        state_of(self.state)
+    }
+
+    fn errors(&self) -> &[String] {
+        &self.errors
+    }
+
+    fn runtime(&self) -> Option<&AppInstRuntime> {
+        None
+    }
+}
+
+impl Info for AppInstInfo {
+    fn key_text(&self) -> String {
+        self.key.as_ref().unwrap_or(AppInstKey::empty()).text()
+    }
+
+    fn state(&self) -> TrackedState {
+        state_of(self.state)
+    }
+
+    fn errors(&self) -> &[String] {
+        &self.errors
+    }
+
+    fn runtime(&self) -> Option<&AppInstRuntime> {
+        self.runtime_info.as_ref()
+    }
+}

@@ -1,0 +1,249 @@
+//! Looks after instances that nobody looks after: those that wait for
+//! something without an operation, auto-clusters without Apps, deletions that
+//! a crm has forgotten.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use selvage_api::edgeproto::{
+    AppInst, CloudletInfo, ClusterInst, ClusterInstKey, CloudletState, TrackedState,
+};
+use selvage_work::{Engine, Failure, Operation, Reconcile, Summary};
+
+use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
+use super::audit;
+use super::begin_cluster::is_in_use;
+use super::cluster_ops::{ClusterWork, CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
+use super::core::Core;
+use super::error::{Error, Refusal};
+use super::kind::{Info, Instance};
+use super::state::{Goal, is_transient};
+use crate::controller::Mode;
+use crate::keys::KeyText;
+use crate::row::{Kept, Row};
+
+/// Who is named as the one who started what nobody asked for.
+const WHO: &str = "controller";
+
+/// See the module.
+pub struct Caretaker {
+    core: Arc<Core>,
+    engine: Engine,
+    /// Deletions and differences seen at the last run: once may be a moment's
+    /// view, twice is so.
+    suspects: Mutex<BTreeSet<String>>,
+}
+
+impl Caretaker {
+    pub(super) fn new(core: Arc<Core>, engine: Engine) -> Self {
+        Self { core, engine, suspects: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Reconcile for Caretaker {
+    fn name(&self) -> &str {
+        "instances"
+    }
+
+    async fn run(&self) -> Result<Summary, Failure> {
+        let mut changes = 0;
+        for held in self.core.tables.cluster_insts.list() {
+            changes += u64::from(self.adopt_cluster(&held.value.0).await?);
+        }
+        for held in self.core.tables.app_insts.list() {
+            changes += u64::from(self.adopt_app(&held.value.0).await?);
+        }
+        changes += self.drop_unused_clusters().await?;
+        changes += self.ask_again().await?;
+        Ok(Summary { changes, ..Summary::default() })
+    }
+}
+
+impl Caretaker {
+    /// Gives a ClusterInst that is on its way somewhere an operation.
+    async fn adopt_cluster(&self, inst: &ClusterInst) -> Result<bool, Error> {
+        let Some(goal) = self.abandoned(inst) else { return Ok(false) };
+        if inst.state() == TrackedState::DeletePrepare {
+            return self.core.alter::<ClusterInst>(&inst.key_text(), unprepare).await;
+        }
+        let work = ClusterWork {
+            key: inst.key.clone(),
+            before: TrackedState::Ready.into(),
+            adopted: true,
+            ..Default::default()
+        };
+        match goal {
+            Goal::Create => self.adopt::<CreateClusterInst, ClusterInst>(inst, work).await,
+            Goal::Update => self.adopt::<UpdateClusterInst, ClusterInst>(inst, work).await,
+            Goal::Delete => self.adopt::<DeleteClusterInst, ClusterInst>(inst, work).await,
+        }
+    }
+
+    async fn adopt_app(&self, inst: &AppInst) -> Result<bool, Error> {
+        let Some(goal) = self.abandoned(inst) else { return Ok(false) };
+        let work = AppWork {
+            key: inst.key.clone(),
+            before: TrackedState::Ready.into(),
+            adopted: true,
+            placed: true,
+            created_at: inst.created_at,
+            ..Default::default()
+        };
+        match goal {
+            Goal::Create => self.adopt::<CreateAppInst, AppInst>(inst, work).await,
+            Goal::Update => self.adopt::<UpdateAppInst, AppInst>(inst, work).await,
+            Goal::Delete => self.adopt::<DeleteAppInst, AppInst>(inst, work).await,
+        }
+    }
+
+    /// Where an instance is going, if no operation takes it there.
+    fn abandoned<I: Instance>(&self, inst: &I) -> Option<Goal> {
+        let goal = Goal::of(inst.state())?;
+        self.engine.running_on(&inst.key_text()).is_none().then_some(goal)
+    }
+
+    async fn adopt<O: Operation<State: Sync>, I: Instance>(
+        &self,
+        inst: &I,
+        work: O::State,
+    ) -> Result<bool, Error> {
+        let (key, work) = (&inst.key_text(), &work);
+        let begun = self.core.start::<O, I, _, _>(&self.engine, WHO, Mode::Real, |tx| async move {
+            let row = tx.get::<Row<I>>(key).await?;
+            let waits = row.as_ref().is_some_and(|row| row.0.state() == inst.state());
+            match waits {
+                true => Ok((work.clone(), Vec::new())),
+                false => Err(Refusal::from(Error::KeyNotFound)),
+            }
+        });
+        match begun.await {
+            Ok(_) => {
+                tracing::warn!(kind = I::NOUN, key, "instance without an operation, given one");
+                Ok(true)
+            }
+            Err(Refusal { error: Error::KeyNotFound | Error::Busy(_), .. }) => Ok(false),
+            Err(refusal) => Err(refusal.error),
+        }
+    }
+
+    async fn drop_unused_clusters(&self) -> Result<u64, Error> {
+        let mut dropped = 0;
+        for held in self.core.tables.cluster_insts.list() {
+            let inst = &held.value.0;
+            if !inst.auto || inst.state() != TrackedState::Ready {
+                continue;
+            }
+            let key = inst.object_key();
+            if !self.core.is_unused_auto_cluster(&self.engine, key, None).await? {
+                continue;
+            }
+            let request = ClusterInst { key: inst.key.clone(), ..Default::default() };
+            let begun =
+                self.core.begin_delete_cluster(&self.engine, &request, WHO, Mode::Real).await;
+            match begun {
+                Ok(_) => dropped += 1,
+                Err(refusal) => {
+                    tracing::debug!(error = %refusal.error, "unused auto-cluster stays for now");
+                }
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// A crm that was started anew knows nothing of what it was deleting, and
+    /// says nothing about it: it is asked again.
+    async fn ask_again(&self) -> Result<u64, Error> {
+        let controller = self.core.controller()?;
+        let memory = &controller.memory;
+        let apps = memory.app_inst_infos.list();
+        let clusters = memory.cluster_inst_infos.list();
+        let mut now = BTreeSet::new();
+        let known: BTreeSet<String> = apps.iter().map(|info| info.key_text()).collect();
+        self.find_forgotten::<AppInst>(&known, &mut now);
+        let known: BTreeSet<String> = clusters.iter().map(|info| info.key_text()).collect();
+        self.find_forgotten::<ClusterInst>(&known, &mut now);
+        now.extend(audit::differences(&self.core.tables));
+        let before = std::mem::replace(&mut *self.suspects.lock(), now.clone());
+        let mut asked = 0;
+        for suspect in now.intersection(&before) {
+            let again = self.core.alter::<AppInst>(suspect, ask_once_more).await?
+                || self.core.alter::<ClusterInst>(suspect, ask_once_more).await?;
+            asked += u64::from(again);
+            if !again {
+                tracing::error!(difference = suspect, "the books are wrong");
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Instances that are being deleted by a crm of ours which does not
+    /// mention them.
+    fn find_forgotten<I: Instance>(&self, known: &BTreeSet<String>, found: &mut BTreeSet<String>) {
+        let ours = self.core.settings.controller_id();
+        for held in self.core.tables.of::<I>().list() {
+            let inst = &held.value.0;
+            if inst.state() != TrackedState::Deleting || known.contains(&held.key) {
+                continue;
+            }
+            let info = self.core.tables.get::<CloudletInfo>(inst.cloudlet_key());
+            let attached = info.is_some_and(|info| {
+                let info = &info.value.0;
+                info.controller == ours && info.state == i32::from(CloudletState::Ready)
+            });
+            if attached {
+                found.insert(held.key.clone());
+            }
+        }
+    }
+}
+
+fn unprepare(inst: &mut ClusterInst) -> bool {
+    let prepared = inst.state() == TrackedState::DeletePrepare;
+    if prepared {
+        inst.set_state(TrackedState::Ready);
+    }
+    prepared
+}
+
+fn ask_once_more<I: Instance>(inst: &mut I) -> bool {
+    let deleting = inst.state() == TrackedState::Deleting;
+    if deleting {
+        inst.set_state(TrackedState::DeleteRequested);
+    }
+    deleting
+}
+
+impl Core {
+    /// Whether a cluster was made for an AppInst and none needs it now, nor
+    /// is about to. One operation may be left out of account.
+    pub(super) async fn is_unused_auto_cluster(
+        &self,
+        engine: &Engine,
+        key: &ClusterInstKey,
+        besides: Option<&str>,
+    ) -> Result<bool, Error> {
+        let Some(held) = self.tables.get::<ClusterInst>(key) else { return Ok(false) };
+        let cluster = &held.value.0;
+        let state = cluster.state();
+        if !cluster.auto || is_transient(state) || state == TrackedState::DeleteError {
+            return Ok(false);
+        }
+        let in_use = self
+            .transact(Mode::DryRun, |tx| async move { is_in_use(&tx, cluster, None).await })
+            .await?;
+        if in_use.value {
+            return Ok(false);
+        }
+        let tail = format!("\"cluster_inst_key\":{}}}", key.text());
+        let awaited = engine.list().iter().any(|operation| {
+            operation.kind == CreateAppInst::KIND
+                && operation.key.ends_with(&tail)
+                && Some(operation.id.as_str()) != besides
+                && engine.running_on(&operation.key).is_some()
+        });
+        Ok(!awaited)
+    }
+}

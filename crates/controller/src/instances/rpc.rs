@@ -1,0 +1,130 @@
+//! The gRPC face of the instances: a request starts an operation or is
+//! refused; then the stream follows the operation, which goes on without it.
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use selvage_api::edgeproto as wire;
+use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
+use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
+use selvage_kit::identity::Identity;
+use tonic::{Request, Response, Status};
+
+use super::InstanceService;
+use super::core::Begun;
+use super::error::{Error, Refusal};
+use super::plan::Origin;
+use crate::controller::Mode;
+use crate::row::Kept;
+use crate::services::mode_of;
+
+type Messages = BoxStream<'static, Result<wire::Result, Status>>;
+type Reply<T> = Result<Response<T>, Status>;
+
+fn message(text: String) -> wire::Result {
+    wire::Result { message: text, code: 0 }
+}
+
+/// Who asks, whether he means it, and what he asks.
+fn taken<M>(request: Request<M>) -> Result<(String, Mode, M), Status> {
+    let mode = mode_of(request.metadata())?;
+    let caller = request.extensions().get::<Identity>();
+    let who = caller.map(|identity| identity.name.clone()).unwrap_or_default();
+    Ok((who, mode, request.into_inner()))
+}
+
+fn status(error: Error) -> Status {
+    crate::Error::from(error).into()
+}
+
+/// The stream of an operation, or of what is told before a refusal.
+fn reply<M: Kept>(what: &str, object: &M, begun: Result<Begun, Refusal>) -> Reply<Messages> {
+    let (notes, rest): (_, Messages) = match begun {
+        Ok(Begun { notes, handle: Some(handle) }) => {
+            let lines = handle.lines().map(|line| match line {
+                Ok(line) => Ok(message(line)),
+                Err(failure) => Err(failure.into()),
+            });
+            (notes, lines.boxed())
+        }
+        Ok(Begun { mut notes, handle: None }) => {
+            notes.push(format!("dry run: would {what} {} {}", M::TITLE, object.key_text()));
+            (notes, stream::empty().boxed())
+        }
+        Err(refusal) if refusal.notes.is_empty() => return Err(status(refusal.error)),
+        Err(refusal) => {
+            let end = stream::iter([Err(status(refusal.error))]);
+            (refusal.notes, end.boxed())
+        }
+    };
+    let notes = stream::iter(notes.into_iter().map(|note| Ok(message(note))));
+    Ok(Response::new(notes.chain(rest).boxed()))
+}
+
+#[tonic::async_trait]
+impl ClusterInstApi for InstanceService {
+    type CreateClusterInstStream = Messages;
+    type UpdateClusterInstStream = Messages;
+    type DeleteClusterInstStream = Messages;
+    type ShowClusterInstStream = BoxStream<'static, Result<wire::ClusterInst, Status>>;
+
+    async fn create_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
+        let (who, mode, inst) = taken(request)?;
+        let begun =
+            self.core.begin_create_cluster(&self.engine, &inst, Origin::Api, &who, mode).await;
+        reply("create", &inst, begun)
+    }
+
+    async fn update_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
+        let (who, mode, inst) = taken(request)?;
+        let begun = self.core.begin_update_cluster(&self.engine, &inst, &who, mode).await;
+        reply("update", &inst, begun)
+    }
+
+    async fn delete_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
+        let (who, mode, inst) = taken(request)?;
+        let begun = self.core.begin_delete_cluster(&self.engine, &inst, &who, mode).await;
+        reply("delete", &inst, begun)
+    }
+
+    async fn show_cluster_inst(
+        &self,
+        request: Request<wire::ClusterInst>,
+    ) -> Reply<Self::ShowClusterInstStream> {
+        let controller = self.core.controller().map_err(status)?;
+        Ok(Response::new(controller.show(request.get_ref())?.boxed()))
+    }
+}
+
+#[tonic::async_trait]
+impl AppInstApi for InstanceService {
+    type CreateAppInstStream = Messages;
+    type UpdateAppInstStream = Messages;
+    type DeleteAppInstStream = Messages;
+    type ShowAppInstStream = BoxStream<'static, Result<wire::AppInst, Status>>;
+
+    async fn create_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
+        let (who, mode, inst) = taken(request)?;
+        let begun = self.core.begin_create_app(&self.engine, &inst, &who, mode).await;
+        reply("create", &inst, begun)
+    }
+
+    async fn update_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
+        let (who, mode, inst) = taken(request)?;
+        let begun = self.core.begin_update_app(&self.engine, &inst, &who, mode).await;
+        reply("update", &inst, begun)
+    }
+
+    async fn delete_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
+        let (who, mode, inst) = taken(request)?;
+        let begun = self.core.begin_delete_app(&self.engine, &inst, &who, mode).await;
+        reply("delete", &inst, begun)
+    }
+
+    async fn show_app_inst(
+        &self,
+        request: Request<wire::AppInst>,
+    ) -> Reply<Self::ShowAppInstStream> {
+        let controller = self.core.controller().map_err(status)?;
+        Ok(Response::new(controller.show(request.get_ref())?.boxed()))
+    }
+}

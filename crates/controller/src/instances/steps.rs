@@ -1,0 +1,180 @@
+//! The steps that operations on ClusterInsts and on AppInsts share.
+
+use selvage_api::edgeproto::TrackedState;
+use selvage_work::{Failure, Scope};
+
+use super::core::{Core, Early};
+use super::error::Error;
+use super::kind::Instance;
+use super::state::{Goal, Override, is_error, is_transient, state_name};
+use super::wait::{Outcome, Tell};
+
+/// How asking the crm ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Done,
+    /// Time was up while the crm was at work; it goes on without us.
+    LeftBusy,
+}
+
+fn done_text<I: Instance>(goal: Goal) -> String {
+    match goal {
+        Goal::Create => "Created successfully".to_owned(),
+        Goal::Update => "Updated successfully".to_owned(),
+        Goal::Delete => format!("Deleted {} successfully", I::NOUN),
+    }
+}
+
+impl Core {
+    /// Says that all is well without the crm having been asked.
+    pub(super) fn say_done<I: Instance>(&self, scope: &Scope, goal: Goal) {
+        scope.say(done_text::<I>(goal));
+    }
+
+    /// Waits for what the crm was asked, telling followers how it goes.
+    pub(super) async fn ask<I: Instance>(
+        &self,
+        scope: &Scope,
+        key: &str,
+        goal: Goal,
+        over: Override,
+        early: Option<Early<I>>,
+    ) -> Result<Asked, Failure> {
+        let error = match self.await_goal::<I>(scope, key, goal, Tell::Everything, early).await? {
+            Outcome::Reached => {
+                self.refs_caught_up::<I>(goal).await?;
+                scope.say(done_text::<I>(goal));
+                return Ok(Asked::Done);
+            }
+            Outcome::StillBusy(state) => {
+                scope.say(format!(
+                    "Timed out while work still in progress state {}. Please use Show{} to check current status",
+                    state_name(state),
+                    I::NOUN
+                ));
+                return Ok(Asked::LeftBusy);
+            }
+            Outcome::Failed(error) => error,
+        };
+        if !over.ignores_errors() {
+            return Err(error.into());
+        }
+        scope.say(format!("{} {} ignoring CRM failure: {error}", goal.verb(), I::NOUN));
+        match goal {
+            Goal::Delete => self.remove::<I>(key).await?,
+            Goal::Create | Goal::Update => {
+                self.alter::<I>(key, |inst| settle(inst, TrackedState::Ready, Vec::new())).await?;
+            }
+        }
+        scope.say(format!("{}d {} successfully", goal.verb(), I::NOUN));
+        Ok(Asked::Done)
+    }
+
+    /// Who deleted something sees at once that it is counted no longer.
+    async fn refs_caught_up<I: Instance>(&self, goal: Goal) -> Result<(), Error> {
+        match goal {
+            Goal::Delete => {
+                let revision = self.tables.of::<I>().revision();
+                self.caught_up::<I>(revision).await
+            }
+            Goal::Create | Goal::Update => Ok(()),
+        }
+    }
+
+    /// Undoes a creation: the crm is told to remove what there may be, and
+    /// the row goes when it has. If it does not, the row stays, in an error
+    /// state that can be deleted, so that nothing on the cloudlet is forgotten.
+    pub(super) async fn undo_create<I: Instance>(
+        &self,
+        scope: &Scope,
+        key: &str,
+        says: &str,
+        ask_crm: bool,
+    ) -> Result<(), Failure> {
+        if self.is_taken_over(scope.id()) || self.state_now::<I>(key) == TrackedState::NotPresent {
+            return Ok(());
+        }
+        scope.say(says);
+        if !ask_crm {
+            return Ok(self.remove::<I>(key).await?);
+        }
+        self.alter::<I>(key, |inst| {
+            let asked = matches!(
+                inst.state(),
+                TrackedState::DeleteRequested | TrackedState::Deleting
+            );
+            if !asked {
+                inst.set_state(TrackedState::DeleteRequested);
+            }
+            !asked
+        })
+        .await?;
+        let outcome = tokio::select! {
+            outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None) => outcome?,
+            _ = scope.until_record(&self.takeovers, scope.id(), |mark| mark.map(|_| ())) => {
+                return Ok(());
+            }
+        };
+        let second = match outcome {
+            Outcome::Reached => return Ok(self.refs_caught_up::<I>(Goal::Delete).await?),
+            Outcome::StillBusy(state) => format!("still {} when it was given up", state_name(state)),
+            Outcome::Failed(error) => error.to_string(),
+        };
+        let first = scope.reason().map(|reason| reason.message().to_owned());
+        let second = format!("not removed from the cloudlet: {second}");
+        let errors: Vec<_> = first.into_iter().chain([second]).collect();
+        self.alter::<I>(key, |inst| settle(inst, TrackedState::CreateError, errors.clone())).await?;
+        Ok(())
+    }
+
+    /// Leaves an instance that did not get where it should in the error state
+    /// of that goal.
+    pub(super) async fn leave_failed<I: Instance>(
+        &self,
+        scope: &Scope,
+        key: &str,
+        goal: Goal,
+    ) -> Result<(), Failure> {
+        if self.is_taken_over(scope.id()) {
+            return Ok(());
+        }
+        let reason = scope.reason().map(|reason| reason.message().to_owned());
+        self.alter::<I>(key, |inst| {
+            is_transient(inst.state())
+                && settle(inst, goal.failed(), reason.iter().cloned().collect())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Gives a row whose deletion failed the state back that it had. Says
+    /// whether there was one to give it to.
+    pub(super) async fn restore<I: Instance>(
+        &self,
+        scope: &Scope,
+        key: &str,
+        before: TrackedState,
+        errors: &[String],
+    ) -> Result<bool, Failure> {
+        if self.is_taken_over(scope.id()) {
+            return Ok(false);
+        }
+        let before = if is_transient(before) { TrackedState::Ready } else { before };
+        let restored = self
+            .alter::<I>(key, |inst| {
+                let state = inst.state();
+                let ours = is_error(state) || is_transient(state);
+                ours && settle(inst, before, errors.to_vec())
+            })
+            .await?;
+        Ok(restored)
+    }
+}
+
+/// Sets state and errors; says whether that changed anything.
+fn settle<I: Instance>(inst: &mut I, state: TrackedState, errors: Vec<String>) -> bool {
+    let changes = inst.state() != state || inst.errors() != errors.as_slice();
+    inst.set_state(state);
+    inst.set_errors(errors);
+    changes
+}

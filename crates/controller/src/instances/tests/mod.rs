@@ -1,0 +1,12 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod apps;
+mod auto_clusters;
+mod clusters;
+mod golden;
+mod model;
+mod overrides;
+mod proofs;
+mod support;
+mod texts;
+mod upkeep;

@@ -1,0 +1,538 @@
+//! A controller on a store in memory, and a crm that does what it is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use parking_lot::Mutex;
+use selvage_api::distributed_match_engine::Loc;
+use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
+use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
+use selvage_api::edgeproto::{
+    self as wire, App, AppInst, AppInstInfo, AppInstKey, AppInstRuntime, AppKey, Cloudlet,
+    CloudletInfo, CloudletKey, CloudletRefs, CloudletState, ClusterInst, ClusterInstInfo,
+    ClusterInstKey, ClusterKey, DeveloperKey, Flavor, FlavorInfo, FlavorKey, ImageType, IpSupport,
+    OperatorKey, TrackedState,
+};
+use selvage_store::clock::ManualClock;
+use selvage_store::embedded;
+use selvage_store::{SharedStore, Table};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::controller::{Controller, Instances, Mode, Surroundings};
+use crate::instances::kind::Instance;
+use crate::instances::state::Goal;
+use crate::instances::{InstanceService, audit};
+use crate::row::{Kept, Row};
+use crate::settings::{Settings, Timeouts};
+
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// How a crm takes a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum Manner {
+    #[default]
+    Works,
+    /// Fails with this, after having begun.
+    Fails(&'static str),
+    /// Says nothing at all.
+    Silent,
+    /// Begins and says no more.
+    Hangs,
+    /// Ends without ever having said that it began.
+    AtOnce,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    pub(super) manners: BTreeMap<&'static str, Manner>,
+    /// What exists on the cloudlets.
+    pub(super) reality: BTreeSet<String>,
+    /// Requests that were taken, in order.
+    pub(super) taken: Vec<String>,
+}
+
+/// Answers every request that it sees in the tables.
+pub(super) struct Crm {
+    pub(super) script: Arc<Mutex<Script>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Crm {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Crm {
+    pub(super) fn start(
+        controller: &Arc<Controller>,
+        service: &Arc<InstanceService>,
+        script: Arc<Mutex<Script>>,
+    ) -> Self {
+        let clusters = Arc::clone(&controller.tables.cluster_insts);
+        let apps = Arc::clone(&controller.tables.app_insts);
+        let (service, told) = (Arc::clone(service), Arc::clone(&script));
+        let task = tokio::spawn(async move {
+            tokio::join!(
+                serve::<ClusterInst>(&clusters, &service, &told),
+                serve::<AppInst>(&apps, &service, &told),
+            );
+        });
+        Self { script, task }
+    }
+
+    pub(super) fn set(&self, goal: &'static str, manner: Manner) {
+        self.script.lock().manners.insert(goal, manner);
+    }
+}
+
+async fn serve<I: Told>(
+    table: &Arc<Table<Row<I>>>,
+    service: &Arc<InstanceService>,
+    script: &Arc<Mutex<Script>>,
+) {
+    let mut changes = table.subscribe();
+    let mut seen = BTreeMap::new();
+    loop {
+        for held in table.list() {
+            let inst = &held.value.0;
+            let asked = Goal::of(inst.state()).filter(|goal| goal.requested() == inst.state());
+            let known = seen.insert(held.key.clone(), held.mod_revision) == Some(held.mod_revision);
+            if let (Some(goal), false) = (asked, known) {
+                let (inst, service, script) = (inst.clone(), service.clone(), script.clone());
+                tokio::spawn(async move { answer(&inst, goal, &service, &script).await });
+            }
+        }
+        if changes.next().await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn answer<I: Told>(
+    inst: &I,
+    goal: Goal,
+    service: &InstanceService,
+    script: &Mutex<Script>,
+) {
+    let manner = {
+        let mut script = script.lock();
+        script.taken.push(format!("{} {}", goal.verb(), I::NOUN));
+        let own = script.manners.get(format!("{} {}", goal.verb(), I::NOUN).as_str());
+        own.or_else(|| script.manners.get(goal.verb())).cloned().unwrap_or_default()
+    };
+    if manner == Manner::Silent {
+        return;
+    }
+    if goal == Goal::Create && manner != Manner::AtOnce {
+        // Also what fails leaves something behind until it is deleted.
+        script.lock().reality.insert(inst.key_text());
+    }
+    if manner != Manner::AtOnce {
+        inst.tell(service, goal.busy(), &[], false).await;
+    }
+    match (manner, goal) {
+        (Manner::Silent | Manner::Hangs, _) => {}
+        (Manner::Fails(text), _) => {
+            inst.tell(service, goal.failed(), &[text.to_owned()], false).await;
+        }
+        (Manner::Works | Manner::AtOnce, Goal::Delete) => {
+            script.lock().reality.remove(&inst.key_text());
+            inst.tell(service, TrackedState::NotPresent, &[], true).await;
+        }
+        (Manner::Works | Manner::AtOnce, _) => {
+            script.lock().reality.insert(inst.key_text());
+            inst.tell(service, TrackedState::Ready, &[], false).await;
+        }
+    }
+}
+
+/// An instance that a crm can report on.
+pub(super) trait Told: Instance {
+    fn tell(
+        &self,
+        service: &InstanceService,
+        state: TrackedState,
+        errors: &[String],
+        gone: bool,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+impl Told for ClusterInst {
+    async fn tell(
+        &self,
+        service: &InstanceService,
+        state: TrackedState,
+        errors: &[String],
+        gone: bool,
+    ) {
+        let info = ClusterInstInfo {
+            key: self.key.clone(),
+            state: state.into(),
+            errors: errors.to_vec(),
+            ..Default::default()
+        };
+        service.cluster_inst_info(info, gone).await;
+    }
+}
+
+impl Told for AppInst {
+    async fn tell(
+        &self,
+        service: &InstanceService,
+        state: TrackedState,
+        errors: &[String],
+        gone: bool,
+    ) {
+        let ready = state == TrackedState::Ready;
+        let info = AppInstInfo {
+            key: self.key.clone(),
+            state: state.into(),
+            errors: errors.to_vec(),
+            runtime_info: ready.then(|| AppInstRuntime { container_ids: vec!["c1".into()] }),
+            ..Default::default()
+        };
+        service.app_inst_info(info, gone).await;
+    }
+}
+
+/// What a streamed call said, and how it ended.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) said: Vec<String>,
+    pub(super) error: Option<Status>,
+}
+
+impl Answer {
+    pub(super) fn ok(self) -> Vec<String> {
+        assert!(self.error.is_none(), "{self:?}");
+        self.said
+    }
+
+    pub(super) fn refused(self) -> String {
+        let Some(error) = self.error else { panic!("{:?} was not refused", self.said) };
+        error.message().to_owned()
+    }
+
+    /// The lines, and at last the error.
+    pub(super) fn all(self) -> Vec<String> {
+        let error = self.error.map(|error| format!("! {}", error.message()));
+        self.said.into_iter().chain(error).collect()
+    }
+}
+
+pub(super) async fn collect<S>(reply: Result<Response<S>, Status>) -> Answer
+where
+    S: futures::Stream<Item = Result<wire::Result, Status>> + Unpin,
+{
+    let mut stream = match reply {
+        Ok(reply) => reply.into_inner(),
+        Err(error) => return Answer { said: Vec::new(), error: Some(error) },
+    };
+    let mut answer = Answer { said: Vec::new(), error: None };
+    while let Some(item) = stream.next().await {
+        match item {
+            Ok(result) => answer.said.push(result.message),
+            Err(error) => answer.error = Some(error),
+        }
+    }
+    answer
+}
+
+pub(super) async fn memory_store(clock: &ManualClock) -> SharedStore {
+    let options =
+        embedded::Options { clock: Arc::new(clock.clone()), ..embedded::Options::default() };
+    embedded::Embedded::in_memory(options).await.unwrap()
+}
+
+/// One process of a controller.
+pub(super) struct World {
+    pub(super) controller: Arc<Controller>,
+    pub(super) service: Arc<InstanceService>,
+    pub(super) crm: Crm,
+    pub(super) clock: ManualClock,
+    running: JoinHandle<crate::Result<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+pub(super) fn settings() -> Settings {
+    Settings {
+        enforce_resources: false,
+        timeouts: Timeouts::short(),
+        lease: DAY,
+        ..Settings::default()
+    }
+}
+
+impl World {
+    /// A controller on an empty store, with flavors but no cloudlet.
+    pub(super) async fn new() -> Self {
+        let clock = ManualClock::new(1_000_000_000_000);
+        let store = memory_store(&clock).await;
+        let world = Self::on(store, clock, Arc::default(), settings()).await;
+        for (name, ram, vcpus, disk) in FLAVORS {
+            world.put(flavor(name, *ram, *vcpus, *disk)).await;
+        }
+        world
+    }
+
+    /// The same with one cloudlet whose crm is there.
+    pub(super) async fn with_cloudlet() -> Self {
+        let world = Self::new().await;
+        world.add_cloudlet("tmus", "cloud-1", 254).await;
+        world
+    }
+
+    /// A process on a store, the cloudlets being as they were.
+    pub(super) async fn on(
+        store: SharedStore,
+        clock: ManualClock,
+        script: Arc<Mutex<Script>>,
+        settings: Settings,
+    ) -> Self {
+        let engine = selvage_work::Options {
+            clock: Arc::new(clock.clone()),
+            lease: DAY,
+            ..selvage_work::Options::default()
+        };
+        let surroundings = Surroundings { engine, ..Surroundings::default() };
+        let controller = Controller::open(store, settings, surroundings).await.unwrap();
+        let service = InstanceService::open(&controller).await.unwrap();
+        let crm = Crm::start(&controller, &service, script);
+        let running = tokio::spawn(Arc::clone(&controller).run(CancellationToken::new()));
+        // Known to the engine before anything is asked of it.
+        tokio::task::yield_now().await;
+        Self { controller, service, crm, clock, running }
+    }
+
+    /// The process dies and another takes its place.
+    pub(super) async fn crash(self) -> Self {
+        self.running.abort();
+        let store = Arc::clone(&self.controller.store);
+        let (clock, script) = (self.clock.clone(), Arc::clone(&self.crm.script));
+        let settings = self.controller.settings.clone();
+        drop(self);
+        Self::on(store, clock, script, settings).await
+    }
+
+    pub(super) async fn put<M: crate::tables::Tabled>(&self, object: M) {
+        self.controller.tables.of::<M>().put(Row(object)).await.unwrap();
+    }
+
+    pub(super) async fn add_cloudlet(&self, operator: &str, name: &str, ips: i32) {
+        let key = cloudlet_key(operator, name);
+        self.put(Cloudlet {
+            key: Some(key.clone()),
+            location: Some(Loc { latitude: 31.0, longitude: -91.0, ..Default::default() }),
+            ip_support: IpSupport::Dynamic.into(),
+            num_dynamic_ips: ips,
+            ..Default::default()
+        })
+        .await;
+        self.put(CloudletInfo {
+            key: Some(key),
+            state: CloudletState::Ready.into(),
+            os_max_ram: 500,
+            os_max_vcores: 50,
+            os_max_vol_gb: 5000,
+            flavors: vec![FlavorInfo {
+                name: "flavor1".into(),
+                vcpus: 10,
+                ram: 101_024,
+                disk: 500,
+            }],
+            ..Default::default()
+        })
+        .await;
+    }
+
+    pub(super) async fn add_app(&self, app: App) {
+        self.controller.create_app(app, Mode::Real).await.unwrap();
+    }
+
+    pub(super) async fn create_cluster(&self, inst: &ClusterInst) -> Answer {
+        collect(self.service.create_cluster_inst(Request::new(inst.clone())).await).await
+    }
+
+    pub(super) async fn update_cluster(&self, inst: &ClusterInst) -> Answer {
+        collect(self.service.update_cluster_inst(Request::new(inst.clone())).await).await
+    }
+
+    pub(super) async fn delete_cluster(&self, inst: &ClusterInst) -> Answer {
+        let request = Request::new(inst.clone());
+        collect(ClusterInstApi::delete_cluster_inst(&*self.service, request).await).await
+    }
+
+    pub(super) async fn create_app(&self, inst: &AppInst) -> Answer {
+        collect(self.service.create_app_inst(Request::new(inst.clone())).await).await
+    }
+
+    pub(super) async fn update_app(&self, inst: &AppInst) -> Answer {
+        collect(self.service.update_app_inst(Request::new(inst.clone())).await).await
+    }
+
+    pub(super) async fn delete_app(&self, inst: &AppInst) -> Answer {
+        let request = Request::new(inst.clone());
+        collect(AppInstApi::delete_app_inst(&*self.service, request).await).await
+    }
+
+    pub(super) fn cluster(&self, inst: &ClusterInst) -> Option<ClusterInst> {
+        let held = self.controller.tables.cluster_insts.get(&inst.key_text());
+        held.map(|held| held.value.0.clone())
+    }
+
+    pub(super) fn app(&self, inst: &AppInst) -> Option<AppInst> {
+        let held = self.controller.tables.app_insts.get(&inst.key_text());
+        held.map(|held| held.value.0.clone())
+    }
+
+    pub(super) fn refs(&self, operator: &str, name: &str) -> CloudletRefs {
+        let held = self.controller.tables.get::<CloudletRefs>(&cloudlet_key(operator, name));
+        held.map(|held| held.value.0.clone()).unwrap_or_default()
+    }
+
+    /// Returns once a table shows what `test` looks for.
+    pub(super) async fn until<I: Instance>(&self, inst: &I, test: impl Fn(Option<&I>) -> bool) {
+        let table = self.controller.tables.of::<I>();
+        let mut changes = table.subscribe();
+        let waiting = async {
+            loop {
+                let held = table.get(&inst.key_text());
+                if test(held.as_ref().map(|held| &held.value.0)) {
+                    return;
+                }
+                changes.next().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it never came");
+    }
+
+    pub(super) async fn until_state<I: Instance>(&self, inst: &I, state: TrackedState) {
+        self.until::<I>(inst, |row| row.is_some_and(|row| row.state() == state)).await;
+    }
+
+    /// Returns once no operation runs.
+    pub(super) async fn idle(&self) {
+        let active = |operation: &selvage_api::selvage::operations::Operation| {
+            matches!(operation.state, 1 | 2)
+        };
+        for operation in self.controller.engine.list().into_iter().filter(active) {
+            let handle = self.controller.engine.attach(&operation.id).unwrap();
+            let ended = tokio::time::timeout(Duration::from_secs(20), handle.ended()).await;
+            let _ = ended.unwrap_or_else(|_| panic!("{operation:?} does not end"));
+        }
+    }
+
+    /// Nothing is counted that is not there, nothing is there uncounted, and
+    /// nothing is on a cloudlet that the controller has forgotten.
+    pub(super) fn check(&self) {
+        assert_eq!(audit::differences(&self.controller.tables), Vec::<String>::new());
+        let tables = &self.controller.tables;
+        for key in &self.crm.script.lock().reality {
+            let known = tables.app_insts.get(key).is_some()
+                || tables.cluster_insts.get(key).is_some();
+            assert!(known, "{key} is an orphan");
+        }
+    }
+}
+
+pub(super) const FLAVORS: &[(&str, u64, u64, u64)] = &[
+    ("x1.tiny", 1024, 1, 1),
+    ("x1.small", 2048, 2, 2),
+    ("x1.medium", 4096, 4, 4),
+    ("x1.large", 8192, 10, 40),
+];
+
+pub(super) fn flavor(name: &str, ram: u64, vcpus: u64, disk: u64) -> Flavor {
+    Flavor { key: Some(flavor_key(name)), ram, vcpus, disk, ..Default::default() }
+}
+
+pub(super) fn flavor_key(name: &str) -> FlavorKey {
+    FlavorKey { name: name.into() }
+}
+
+pub(super) fn cloudlet_key(operator: &str, name: &str) -> CloudletKey {
+    CloudletKey { operator_key: Some(OperatorKey { name: operator.into() }), name: name.into() }
+}
+
+pub(super) fn cluster_key(name: &str, cloudlet: CloudletKey, developer: &str) -> ClusterInstKey {
+    ClusterInstKey {
+        cluster_key: Some(ClusterKey { name: name.into() }),
+        cloudlet_key: Some(cloudlet),
+        developer: developer.into(),
+    }
+}
+
+/// A cluster of one master and one node on the usual cloudlet.
+pub(super) fn cluster(name: &str) -> ClusterInst {
+    ClusterInst {
+        key: Some(cluster_key(name, cloudlet_key("tmus", "cloud-1"), "Acme")),
+        flavor: Some(flavor_key("x1.small")),
+        num_masters: 1,
+        num_nodes: 1,
+        ..Default::default()
+    }
+}
+
+pub(super) fn app_key(developer: &str, name: &str) -> AppKey {
+    AppKey {
+        developer_key: Some(DeveloperKey { name: developer.into() }),
+        name: name.into(),
+        version: "1.0".into(),
+    }
+}
+
+pub(super) fn app(name: &str, ports: &str) -> App {
+    App {
+        key: Some(app_key("Acme", name)),
+        image_type: ImageType::Docker.into(),
+        image_path: "registry.example/app:1.0".into(),
+        access_ports: ports.into(),
+        default_flavor: Some(flavor_key("x1.small")),
+        ..Default::default()
+    }
+}
+
+pub(super) fn vm_app(name: &str, ports: &str) -> App {
+    App {
+        image_type: ImageType::Qcow.into(),
+        image_path: "https://images.example/vm.qcow2#md5:d41d8cd98f00b204e9800998ecf8427e".into(),
+        ..app(name, ports)
+    }
+}
+
+/// An instance of an App of the usual developer in one of his clusters.
+pub(super) fn app_inst(app: &str, cluster: &str) -> AppInst {
+    AppInst {
+        key: Some(AppInstKey {
+            app_key: Some(app_key("Acme", app)),
+            cluster_inst_key: Some(cluster_key(cluster, cloudlet_key("tmus", "cloud-1"), "Acme")),
+        }),
+        ..Default::default()
+    }
+}
+
+pub(super) fn over<M: Clone>(object: &M, set: impl FnOnce(&mut M)) -> M {
+    let mut object = object.clone();
+    set(&mut object);
+    object
+}
+
+impl World {
+    /// One run of the caretaker, and what it set going.
+    pub(super) async fn service_caretaker(&self) -> u64 {
+        use selvage_work::Reconcile;
+        let summary = self.service.caretaker().run().await.unwrap();
+        self.idle().await;
+        summary.changes
+    }
+}

@@ -1,0 +1,169 @@
+//! Waiting for a crm to do what it was asked.
+//!
+//! What counts is the state of the row, however it came about and whenever:
+//! a report that came before the wait began is as good as a later one.
+
+use selvage_api::edgeproto::TrackedState;
+use selvage_store::Revision;
+use selvage_store::table::{Change, Subscription};
+use selvage_work::{Failure, Interrupt, Scope};
+
+use super::core::{Core, Early};
+use super::error::Error;
+use super::kind::Instance;
+use super::state::{Goal, is_error, state_name};
+use crate::row::Row;
+
+/// How a wait ended, if it was not interrupted.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Reached,
+    /// Time is up and the crm is at work.
+    StillBusy(TrackedState),
+    Failed(Error),
+}
+
+/// What of a wait the followers are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tell {
+    Everything,
+    Nothing,
+}
+
+impl Core {
+    /// The changes since the operation began, if this process began it.
+    pub(super) fn early<I: Instance>(&self, scope: &Scope) -> Option<Early<I>> {
+        I::early(self).lock().remove(scope.id())
+    }
+
+    /// Waits until an instance is where the crm was asked to take it.
+    pub(super) async fn await_goal<I: Instance>(
+        &self,
+        scope: &Scope,
+        key: &str,
+        goal: Goal,
+        tell: Tell,
+        early: Option<Early<I>>,
+    ) -> Result<Outcome, Failure> {
+        let mut watching =
+            Watching { core: self, scope, key, goal, tell, seen: 0, armed: early.is_none() };
+        match scope.within(self.timeout(goal), watching.run(early)).await {
+            Ok(Some(outcome)) => Ok(outcome),
+            Ok(None) => Err(Interrupt::Stopping.into()),
+            Err(Interrupt::TimedOut) => Ok(self.out_of_time::<I>(key, goal)),
+            Err(interrupt) => Err(interrupt.into()),
+        }
+    }
+
+    fn out_of_time<I: Instance>(&self, key: &str, goal: Goal) -> Outcome {
+        let state = self.state_now::<I>(key);
+        if let Some(outcome) = self.judge::<I>(key, goal) {
+            return outcome;
+        }
+        if state == goal.busy() {
+            return Outcome::StillBusy(state);
+        }
+        Outcome::Failed(Error::TimedOut {
+            expected: state_name(goal.reached()),
+            found: state_name(state),
+        })
+    }
+
+    pub(super) fn state_now<I: Instance>(&self, key: &str) -> TrackedState {
+        let held = self.tables.of::<I>().get(key);
+        held.map_or(TrackedState::NotPresent, |held| held.value.0.state())
+    }
+
+    /// How the wait ends, going by the row as it is.
+    fn judge<I: Instance>(&self, key: &str, goal: Goal) -> Option<Outcome> {
+        let held = self.tables.of::<I>().get(key);
+        verdict(held.as_ref().map(|held| &held.value.0), goal)
+    }
+}
+
+fn verdict<I: Instance>(inst: Option<&I>, goal: Goal) -> Option<Outcome> {
+    let Some(inst) = inst else {
+        return Some(match goal {
+            Goal::Delete => Outcome::Reached,
+            Goal::Create | Goal::Update => Outcome::Failed(Error::Vanished),
+        });
+    };
+    let state = inst.state();
+    if state == goal.reached() {
+        return Some(Outcome::Reached);
+    }
+    is_error(state).then(|| Outcome::Failed(Error::Crm(inst.errors().join(", "))))
+}
+
+struct Watching<'a> {
+    core: &'a Core,
+    scope: &'a Scope,
+    key: &'a str,
+    goal: Goal,
+    tell: Tell,
+    /// Revision of the newest row that was looked at.
+    seen: Revision,
+    /// False while the changes may be from before the crm was asked.
+    armed: bool,
+}
+
+impl Watching<'_> {
+    /// `None` when the store was closed.
+    async fn run<I: Instance>(&mut self, early: Option<Early<I>>) -> Option<Outcome> {
+        let mut changes = match early {
+            Some(changes) => changes,
+            None => {
+                let changes = self.core.tables.of::<I>().subscribe();
+                if let Some(outcome) = self.look::<I>() {
+                    return Some(outcome);
+                }
+                changes
+            }
+        };
+        loop {
+            if let Some(outcome) = self.next::<I>(&mut changes).await? {
+                return Some(outcome);
+            }
+        }
+    }
+
+    async fn next<I: Instance>(
+        &mut self,
+        changes: &mut Subscription<Row<I>>,
+    ) -> Option<Option<Outcome>> {
+        Some(match changes.next().await? {
+            Change::Put(stored) if stored.key == self.key && stored.mod_revision > self.seen => {
+                self.seen = stored.mod_revision;
+                self.armed |= stored.value.0.state() == self.goal.requested();
+                if self.armed { self.meet(Some(&stored.value.0)) } else { None }
+            }
+            Change::Deleted(stored) if stored.key == self.key && self.armed => {
+                self.meet::<I>(None)
+            }
+            Change::Reset => self.look::<I>(),
+            Change::Put(_) | Change::Deleted(_) => None,
+        })
+    }
+
+    /// Looks at the row as it is, whatever was missed.
+    fn look<I: Instance>(&mut self) -> Option<Outcome> {
+        self.armed = true;
+        let held = self.core.tables.of::<I>().get(self.key);
+        match held {
+            Some(held) if held.mod_revision <= self.seen => None,
+            Some(held) => {
+                self.seen = held.mod_revision;
+                self.meet(Some(&held.value.0))
+            }
+            None => self.meet::<I>(None),
+        }
+    }
+
+    fn meet<I: Instance>(&self, inst: Option<&I>) -> Option<Outcome> {
+        let state = inst.map_or(TrackedState::NotPresent, Instance::state);
+        if self.tell == Tell::Everything && state != self.goal.requested() {
+            self.scope.say(state_name(state));
+        }
+        verdict(inst, self.goal)
+    }
+}

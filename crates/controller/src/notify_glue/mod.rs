@@ -1,0 +1,123 @@
+//! The way to agents and back: which objects go down to them, and what is
+//! done with what they say.
+
+mod sinks;
+mod source;
+
+use std::sync::{Arc, Weak};
+
+use selvage_api::edgeproto as wire;
+use selvage_api::object::Object;
+use selvage_notify::{Exchange, NotifyServer, ServerOptions};
+use tokio_util::sync::CancellationToken;
+
+use self::sinks::{ExecAnswers, Handler, Metrics, ObjectSink};
+use self::source::TableSource;
+use crate::controller::Controller;
+use crate::error::{Error, Result};
+use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::row::Kept;
+use crate::tables::{Held, Tables};
+
+/// What goes down, in the order in which it is sent.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    flavors: Arc<TableSource<wire::Flavor>>,
+    cloudlets: Arc<TableSource<wire::Cloudlet>>,
+    clusters: Arc<TableSource<wire::Cluster>>,
+    cluster_insts: Arc<TableSource<wire::ClusterInst>>,
+    apps: Arc<TableSource<wire::App>>,
+    app_insts: Arc<TableSource<wire::AppInst>>,
+}
+
+impl Sources {
+    fn open(tables: &Tables) -> Result<Self> {
+        Ok(Self {
+            flavors: TableSource::open(&tables.flavors)?,
+            cloudlets: TableSource::open(&tables.cloudlets)?,
+            clusters: TableSource::open(&tables.clusters)?,
+            cluster_insts: TableSource::open(&tables.cluster_insts)?,
+            apps: TableSource::open(&tables.apps)?,
+            app_insts: TableSource::open(&tables.app_insts)?,
+        })
+    }
+
+    /// Tells of changes until told to stop.
+    async fn run(self, stop: CancellationToken) {
+        let cluster_inst = |held: Held<wire::ClusterInst>| {
+            let sources = &self;
+            async move { sources.before_cluster_inst(&held).await }
+        };
+        let app_inst = |held: Held<wire::AppInst>| {
+            let sources = &self;
+            async move { sources.before_app_inst(&held).await }
+        };
+        tokio::join!(
+            self.flavors.feed(&stop, |_| std::future::ready(())),
+            self.cloudlets.feed(&stop, |_| std::future::ready(())),
+            self.clusters.feed(&stop, |_| std::future::ready(())),
+            self.apps.feed(&stop, |_| std::future::ready(())),
+            self.cluster_insts.feed(&stop, cluster_inst),
+            self.app_insts.feed(&stop, app_inst),
+        );
+    }
+
+    /// Each table follows the store at its own pace; what an instance refers
+    /// to must be told before the instance all the same.
+    async fn before_cluster_inst(&self, held: &Held<wire::ClusterInst>) {
+        let (inst, revision) = (&held.value.0, held.mod_revision);
+        self.cloudlets.lead(inst.object_key().cloudlet_or_empty(), revision).await;
+        self.flavors.lead(inst.flavor.as_ref().unwrap_or(KeyText::empty()), revision).await;
+    }
+
+    async fn before_app_inst(&self, held: &Held<wire::AppInst>) {
+        let (inst, revision) = (&held.value.0, held.mod_revision);
+        let key = inst.object_key();
+        let cluster_inst = key.cluster_inst_or_empty();
+        self.apps.lead(key.app_or_empty(), revision).await;
+        self.cloudlets.lead(cluster_inst.cloudlet_or_empty(), revision).await;
+        self.cluster_insts.lead(cluster_inst, revision).await;
+        self.flavors.lead(inst.flavor.as_ref().unwrap_or(KeyText::empty()), revision).await;
+    }
+}
+
+/// The server that agents connect to, and what feeds it.
+pub(crate) struct Downstream {
+    pub(crate) server: NotifyServer,
+    sources: Sources,
+}
+
+impl Downstream {
+    pub(crate) fn open(controller: &Arc<Controller>, options: ServerOptions) -> Result<Self> {
+        let sources = Sources::open(&controller.tables)?;
+        let weak = Arc::downgrade(controller);
+        let exchange = Exchange::new()
+            .send(sources.flavors.clone())
+            .send(sources.cloudlets.clone())
+            .send(sources.clusters.clone())
+            .send(sources.cluster_insts.clone())
+            .send(sources.apps.clone())
+            .send(sources.app_insts.clone())
+            .send_messages::<wire::ExecRequest>()
+            .map_err(Error::Notify)?
+            .receive(sink(&weak, sinks::CloudletInfos)?)
+            .receive(sink(&weak, sinks::AppInstInfos)?)
+            .receive(sink(&weak, sinks::ClusterInstInfos)?)
+            .receive_messages(Arc::new(Metrics::new(weak.clone())?))
+            .receive(sink(&weak, sinks::Nodes)?)
+            .receive_messages(Arc::new(ExecAnswers::new(weak)?));
+        Ok(Self { server: NotifyServer::new(exchange, options), sources })
+    }
+
+    /// Keeps agents up to date until told to stop.
+    pub(crate) async fn run(&self, stop: CancellationToken) {
+        self.sources.clone().run(stop).await;
+    }
+}
+
+fn sink<M: Object + 'static, H: Handler<M>>(
+    controller: &Weak<Controller>,
+    handler: H,
+) -> Result<Arc<ObjectSink<M, H>>> {
+    Ok(Arc::new(ObjectSink::new(controller.clone(), handler)?))
+}

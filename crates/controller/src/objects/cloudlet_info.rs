@@ -1,0 +1,136 @@
+//! What agents say of their cloudlets.
+//!
+//! A CloudletInfo hangs on the lease of the controller that the agent is
+//! connected to. What this controller wrote it remembers, so that it can write
+//! it again should its lease be lost.
+
+use selvage_api::edgeproto as wire;
+use selvage_api::object::Mask;
+use selvage_store::Revision;
+
+use super::{Told, check_object, told};
+use crate::controller::{Controller, Mode};
+use crate::error::{Error, Result};
+use crate::row::{Kept, Row};
+
+impl Controller {
+    /// Writes a CloudletInfo as if an agent had sent it; onto one that is
+    /// there only what `fields` names.
+    pub async fn inject_cloudlet_info(
+        &self,
+        mut info: wire::CloudletInfo,
+        mode: Mode,
+    ) -> Result<Told> {
+        check_object(&info)?;
+        let mask = Mask::of(&info)?;
+        info.fields.clear();
+        let (key, lease) = (info.key_text(), self.lease());
+        let (info, mask, place) = (&info, &mask, &key);
+        let done = self
+            .transact(mode, |tx| async move {
+                let merged = match tx.get::<Row<wire::CloudletInfo>>(place).await? {
+                    None => info.clone(),
+                    Some(Row(mut stored)) => {
+                        mask.apply(&mut stored, info)?;
+                        stored
+                    }
+                };
+                tx.put_with_lease(&Row(merged.clone()), lease)?;
+                Ok::<_, Error>(merged)
+            })
+            .await?;
+        if mode == Mode::Real {
+            self.memory.own_infos.lock().insert(key.clone(), done.value);
+        }
+        self.settle::<wire::CloudletInfo>(mode, done.revision).await?;
+        Ok(told::<wire::CloudletInfo>(mode, "inject", &key))
+    }
+
+    pub async fn evict_cloudlet_info(
+        &self,
+        info: &wire::CloudletInfo,
+        mode: Mode,
+    ) -> Result<Told> {
+        let key = info.key_text();
+        let place = &key;
+        let done = self
+            .transact(mode, |tx| async move {
+                tx.get::<Row<wire::CloudletInfo>>(place).await?.ok_or(Error::KeyNotFound)?;
+                tx.delete::<Row<wire::CloudletInfo>>(place).await?;
+                Ok::<_, Error>(())
+            })
+            .await?;
+        if mode == Mode::Real {
+            self.memory.own_infos.lock().remove(&key);
+        }
+        self.settle::<wire::CloudletInfo>(mode, done.revision).await?;
+        Ok(told::<wire::CloudletInfo>(mode, "evict", &key))
+    }
+
+    /// An agent on connection `notify_id` says how its cloudlet is.
+    pub(crate) async fn receive_cloudlet_info(
+        &self,
+        mut info: wire::CloudletInfo,
+        notify_id: i64,
+    ) -> Result<()> {
+        check_object(&info)?;
+        info.fields.clear();
+        info.notify_id = notify_id;
+        info.controller = self.settings.controller_id();
+        let key = info.key_text();
+        self.memory.own_infos.lock().insert(key, info.clone());
+        self.write_info(info).await
+    }
+
+    /// The agent of connection `notify_id` is gone. What has another owner by
+    /// now, or is not there any more, stays as it is.
+    pub(crate) async fn cloudlet_offline(&self, key: &str, notify_id: i64) -> Result<()> {
+        let (mine, lease) = (self.settings.controller_id(), self.lease());
+        let mine = &mine;
+        let done = self
+            .transact(Mode::Real, |tx| async move {
+                let Some(Row(mut info)) = tx.get::<Row<wire::CloudletInfo>>(key).await? else {
+                    return Ok(None);
+                };
+                if info.notify_id != notify_id || info.controller != *mine {
+                    return Ok(None);
+                }
+                info.set_state(wire::CloudletState::Offline);
+                tx.put_with_lease(&Row(info.clone()), lease)?;
+                Ok::<_, Error>(Some(info))
+            })
+            .await?;
+        let mut own = self.memory.own_infos.lock();
+        match done.value {
+            Some(info) => own.insert(key.to_owned(), info),
+            None => own.remove(key),
+        };
+        Ok(())
+    }
+
+    async fn write_info(&self, info: wire::CloudletInfo) -> Result<()> {
+        let revision = self.tables.cloudlet_infos.put_with_lease(Row(info), self.lease()).await?;
+        self.settle::<wire::CloudletInfo>(Mode::Real, revision).await
+    }
+
+    /// After the lease was lost: what this controller wrote hangs on nothing
+    /// or is gone. Writes it again unless another controller has it by now.
+    pub(crate) async fn restore_infos(&self) -> Result<Revision> {
+        let own = self.memory.own_infos.lock().clone();
+        let lease = self.lease();
+        let mut newest = 0;
+        for (key, info) in &own {
+            let done = self
+                .transact(Mode::Real, |tx| async move {
+                    let stored = tx.get::<Row<wire::CloudletInfo>>(key).await?;
+                    if stored.is_none_or(|Row(stored)| stored.controller == info.controller) {
+                        tx.put_with_lease(&Row(info.clone()), lease)?;
+                    }
+                    Ok::<_, Error>(())
+                })
+                .await?;
+            newest = done.revision;
+        }
+        Ok(newest)
+    }
+}

@@ -1,0 +1,60 @@
+//! The controller as one part: what a process opens, mounts and runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvage_kit::serve::Services;
+use selvage_kit::tasks::Tasks;
+use selvage_store::SharedStore;
+use selvage_work::{Reconcilers, Schedule, clock};
+
+use crate::controller::{Controller, Surroundings};
+use crate::error::Result;
+use crate::instances::InstanceService;
+use crate::settings::Settings;
+
+/// How often somebody looks for instances that nobody looks after.
+const CARE: Duration = Duration::from_secs(30);
+
+/// A controller with everything that belongs to it.
+#[derive(Debug, Clone)]
+pub struct EdgeController {
+    controller: Arc<Controller>,
+    instances: Arc<InstanceService>,
+    clock: Arc<dyn clock::Clock>,
+}
+
+impl EdgeController {
+    /// Opens a controller on a store. When it returns everything is in memory
+    /// and the controller is registered: it may be served.
+    pub async fn open(
+        store: SharedStore,
+        settings: Settings,
+        surroundings: Surroundings,
+    ) -> Result<Self> {
+        let clock = Arc::clone(&surroundings.engine.clock);
+        let controller = Controller::open(store, settings, surroundings).await?;
+        let instances = InstanceService::open(&controller).await?;
+        Ok(Self { controller, instances, clock })
+    }
+
+    pub fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// Mounts every service of the contract.
+    pub fn add_to(&self, services: &mut Services) {
+        self.controller.add_to(services);
+        self.instances.add_to(services);
+    }
+
+    /// Starts what the controller does by itself. Ends with the tasks; without
+    /// it the process is of no use, and so goes down with it.
+    pub fn spawn(&self, tasks: &Tasks) -> Reconcilers {
+        let running = Arc::clone(&self.controller).run(tasks.token().clone());
+        tasks.spawn_critical("controller", running);
+        let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
+        reconcilers.add(self.instances.caretaker(), Schedule::every(CARE));
+        reconcilers
+    }
+}

@@ -1,0 +1,86 @@
+//! How controllers on one store know of each other: each has a row that hangs
+//! on its lease. Whatever else a controller owns hangs on the same lease, so
+//! that when it dies all of it goes, and when it only lost touch with the
+//! store for too long it writes all of it again.
+
+mod nodes;
+mod peers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvage_api::edgeproto as wire;
+use tokio_util::sync::CancellationToken;
+
+pub use nodes::UNREACHABLE;
+pub use peers::{PeerConnector, Plaintext};
+
+use crate::controller::Controller;
+use crate::error::{Error, Result};
+use crate::row::Row;
+
+/// How often a lease is renewed in the time it lasts.
+const RENEWALS: u32 = 4;
+
+impl Controller {
+    /// This controller's row.
+    fn own_row(&self) -> Row<wire::Controller> {
+        let addr = self.settings.external_address.clone();
+        Row(wire::Controller {
+            fields: Vec::new(),
+            key: Some(wire::ControllerKey { addr }),
+        })
+    }
+
+    pub(crate) async fn register(&self) -> Result<()> {
+        self.tables.controllers.put_with_lease(self.own_row(), self.lease()).await?;
+        Ok(())
+    }
+
+    /// Keeps the lease until told to stop, then gives it back.
+    pub async fn keep_registered(self: Arc<Self>, stop: CancellationToken) {
+        let period = self.settings.lease / RENEWALS;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(period) => {}
+                () = stop.cancelled() => break,
+            }
+            match self.renew().await {
+                Ok(()) => {}
+                Err(error) => tracing::warn!(%error, "the lease is not renewed"),
+            }
+        }
+        if let Err(error) = self.store.lease_revoke(self.lease()).await {
+            tracing::debug!(%error, "the lease goes by itself");
+        }
+    }
+
+    /// Renews the lease; if it is gone, takes a new one and writes everything
+    /// again that hung on the old one.
+    async fn renew(&self) -> Result<()> {
+        match self.store.lease_keep_alive(self.lease()).await {
+            Ok(_) => Ok(()),
+            Err(selvage_store::Error::LeaseNotFound { .. }) => {
+                tracing::warn!("the lease was lost, registering anew");
+                let lease = self.store.lease_grant(self.settings.lease).await?;
+                *self.lease.write() = lease.id;
+                self.register().await?;
+                self.restore_infos().await?;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A connection to another controller.
+    pub(crate) async fn connect_peer(&self, address: &str) -> Result<tonic::transport::Channel> {
+        self.peers.connect(address).await.map_err(|source| Error::Connect {
+            address: address.to_owned(),
+            source,
+        })
+    }
+
+    pub(crate) fn peer_timeout(&self) -> Duration {
+        self.settings.timeouts.peer
+    }
+}

@@ -1,0 +1,87 @@
+//! The gRPC face of the controller. Nothing is decided here: a request is
+//! taken apart, handed on, and its outcome put into a reply.
+
+mod exec;
+mod infos;
+mod plain;
+mod streams;
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use selvage_api::edgeproto as wire;
+use selvage_api::selvage::metrics::metrics_service_server::MetricsServiceServer;
+use selvage_api::selvage::operations::operation_service_server::OperationServiceServer;
+use selvage_kit::serve::Services;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+use crate::controller::{Controller, Mode};
+use crate::error::{Error, Result};
+
+/// Metadata that asks for a dry run.
+pub const DRY_RUN: &str = "x-selvage-dry-run";
+
+type Reply<T> = std::result::Result<Response<T>, Status>;
+type Streamed<M> = BoxStream<'static, std::result::Result<M, Status>>;
+
+/// All services of the plain objects.
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    controller: Arc<Controller>,
+}
+
+/// Whether the caller wants it done or only told.
+pub fn mode_of(metadata: &MetadataMap) -> Result<Mode> {
+    match metadata.get(DRY_RUN).map(|value| value.as_bytes()) {
+        None | Some(b"false") => Ok(Mode::Real),
+        Some(b"true") => Ok(Mode::DryRun),
+        Some(_) => Err(Error::invalid(format!("{DRY_RUN} must be true or false"))),
+    }
+}
+
+/// A request's mode and message.
+fn taken<M>(request: Request<M>) -> Result<(M, Mode)> {
+    let mode = mode_of(request.metadata())?;
+    Ok((request.into_inner(), mode))
+}
+
+fn done(told: String) -> Response<wire::Result> {
+    Response::new(wire::Result { message: told, code: 0 })
+}
+
+impl Controller {
+    /// Mounts every service of the controller.
+    pub fn add_to(self: &Arc<Self>, services: &mut Services) {
+        let api = Api { controller: Arc::clone(self) };
+        macro_rules! add {
+            ($($module:ident::$server:ident,)+) => {
+                $(services.add(wire::$module::$server::new(api.clone()));)+
+            };
+        }
+        add! {
+            developer_api_server::DeveloperApiServer,
+            operator_api_server::OperatorApiServer,
+            flavor_api_server::FlavorApiServer,
+            cluster_api_server::ClusterApiServer,
+            cloudlet_api_server::CloudletApiServer,
+            cloudlet_info_api_server::CloudletInfoApiServer,
+            app_api_server::AppApiServer,
+            app_inst_info_api_server::AppInstInfoApiServer,
+            cluster_inst_info_api_server::ClusterInstInfoApiServer,
+            app_inst_metrics_api_server::AppInstMetricsApiServer,
+            cloudlet_metrics_api_server::CloudletMetricsApiServer,
+            cloudlet_refs_api_server::CloudletRefsApiServer,
+            cluster_refs_api_server::ClusterRefsApiServer,
+            controller_api_server::ControllerApiServer,
+            node_api_server::NodeApiServer,
+            exec_api_server::ExecApiServer,
+        }
+        services.add(MetricsServiceServer::new(api));
+        let operations = selvage_work::OperationsApi::new(self.engine.clone());
+        services.add(OperationServiceServer::new(operations));
+        if let Some(notify) = self.notify() {
+            services.add(notify.service());
+        }
+    }
+}

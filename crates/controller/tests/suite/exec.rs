@@ -1,0 +1,144 @@
+//! Commands: to the right agent, through the right controller, and back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use prost::Message;
+use selvage_api::Code;
+use selvage_api::edgeproto as wire;
+use selvage_notify::{Kind, MessageSink, Stream};
+use tokio::sync::mpsc;
+use wire::Liveness::Static;
+
+use super::harness::*;
+use super::infos::{Agent, wait_for_state};
+
+/// Takes commands; the test answers them.
+struct Commands {
+    kind: Arc<Kind>,
+    sender: mpsc::UnboundedSender<wire::ExecRequest>,
+}
+
+#[async_trait]
+impl MessageSink for Commands {
+    fn kind(&self) -> &Arc<Kind> {
+        &self.kind
+    }
+
+    async fn receive(&self, payload: Bytes, _: &Stream) -> Result<(), selvage_notify::Error> {
+        self.sender.send(wire::ExecRequest::decode(payload).unwrap()).unwrap();
+        Ok(())
+    }
+}
+
+/// An agent that takes commands for a cloudlet of tmus.
+async fn agent(house: &House, place: &str) -> (Agent, mpsc::UnboundedReceiver<wire::ExecRequest>) {
+    let (sender, commands) = mpsc::unbounded_channel();
+    let sink = Commands { kind: Kind::of::<wire::ExecRequest>().unwrap(), sender };
+    let agent = Agent::connect_with(house, |exchange| {
+        exchange
+            .receive_messages(Arc::new(sink))
+            .send_messages::<wire::ExecRequest>()
+            .unwrap()
+    });
+    agent.infos.put(cloudlet_info("tmus", place)).unwrap();
+    wait_for_state(house, place, wire::CloudletState::Ready).await;
+    (agent, commands)
+}
+
+fn command(place: &str, offer: &str) -> wire::ExecRequest {
+    wire::ExecRequest {
+        app_inst_key: app_inst("one", place, Static).key,
+        command: "ls -l".into(),
+        offer: offer.into(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_command_goes_to_the_agent_of_its_cloudlet_only() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let (_east, mut for_east) = agent(&house, "east").await;
+    let mut client = house.exec();
+    let call = tokio::spawn(async move { client.run_command(command("west", "offer")).await });
+    let mut got = for_west.recv().await.unwrap();
+    assert_eq!(got, command("west", "offer"));
+    got.answer = "answer".into();
+    west.client.post(&got).unwrap();
+    let reply = call.await.unwrap().unwrap().into_inner();
+    assert_eq!(reply.answer, "answer");
+    assert!(for_east.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn what_the_agent_complains_of_comes_back() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let mut client = house.exec();
+    let call = tokio::spawn(async move { client.run_command(command("west", "offer")).await });
+    let mut got = for_west.recv().await.unwrap();
+    got.err = "no containers to run command in".into();
+    west.client.post(&got).unwrap();
+    assert_eq!(call.await.unwrap().unwrap().into_inner().err, "no containers to run command in");
+
+    let mut client = house.exec();
+    let call = tokio::spawn(async move { client.run_command(command("west", "again")).await });
+    let got = for_west.recv().await.unwrap();
+    west.client.post(&got).unwrap();
+    assert_refused(call.await.unwrap(), Code::Unavailable, "no one answered the offer");
+}
+
+#[tokio::test]
+async fn without_an_agent_or_an_answer_it_fails_in_time() {
+    let short = |settings: &mut selvage_controller::Settings| {
+        settings.timeouts.exec_container = Duration::from_millis(100);
+    };
+    let house = house_on(memory().await, short).await;
+    let text = format!("app inst {} not found", {
+        selvage_controller::keys::KeyText::text(&app_inst("one", "west", Static).key.unwrap())
+    });
+    let refused = house.exec().run_command(command("west", "o")).await;
+    assert_refused(refused, Code::NotFound, &text);
+    house.plant(app_inst("one", "west", Static)).await;
+    let refused = house.exec().run_command(command("west", "o")).await;
+    assert_refused(refused, Code::Unavailable, "no matching CRMs");
+    let (_west, _for_west) = agent(&house, "west").await;
+    let refused = house.exec().run_command(command("west", "o")).await;
+    assert_refused(refused, Code::DeadlineExceeded, "ExecRequest timed out");
+}
+
+#[tokio::test]
+async fn a_command_finds_its_agent_through_another_controller() {
+    let store = memory().await;
+    let (here, there) =
+        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    here.plant(app_inst("one", "west", Static)).await;
+    let (west, for_west) = agent(&there, "west").await;
+    wait_for_state(&here, "west", wire::CloudletState::Ready).await;
+    let for_west = Arc::new(Mutex::new(Some(for_west)));
+    let mut commands = for_west.lock().take().unwrap();
+    let mut client = here.exec();
+    let call = tokio::spawn(async move { client.run_command(command("west", "offer")).await });
+    let mut got = commands.recv().await.unwrap();
+    got.answer = "from afar".into();
+    west.client.post(&got).unwrap();
+    assert_eq!(call.await.unwrap().unwrap().into_inner().answer, "from afar");
+
+    // Its controller dies without a word.
+    drop(west);
+    let owner = there.controller.settings.external_address.clone();
+    drop(there);
+    let gone = wire::ControllerKey { addr: owner };
+    eventually("it is not registered any more", || async {
+        here.stored::<wire::Controller>(&gone).is_none()
+    })
+    .await;
+    let refused = here.exec().run_command(command("west", "o")).await;
+    assert_refused(refused, Code::Unavailable, "no matching CRMs");
+}

@@ -1,0 +1,238 @@
+//! What agents report, and what becomes of it when they leave.
+
+use std::sync::Arc;
+
+use selvage_api::Code;
+use selvage_api::edgeproto as wire;
+use selvage_api::selvage::metrics::ListSamplesRequest;
+use selvage_api::selvage::metrics::metrics_service_client::MetricsServiceClient;
+use selvage_notify::{Cache, ClientOptions, Exchange, NotifyClient};
+use tokio_util::sync::CancellationToken;
+use wire::Liveness::Static;
+
+use super::harness::*;
+
+/// An agent that says what it is told to say.
+pub(crate) struct Agent {
+    pub(crate) infos: Arc<Cache<wire::CloudletInfo>>,
+    pub(crate) nodes: Arc<Cache<wire::Node>>,
+    app_inst_infos: Arc<Cache<wire::AppInstInfo>>,
+    flavors: Arc<Cache<wire::Flavor>>,
+    apps: Arc<Cache<wire::App>>,
+    app_insts: Arc<Cache<wire::AppInst>>,
+    pub(crate) client: NotifyClient,
+    stop: CancellationToken,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Agent {
+    pub(crate) fn connect(house: &House) -> Self {
+        Self::connect_with(house, |exchange| exchange)
+    }
+
+    pub(crate) fn connect_with(house: &House, more: impl FnOnce(Exchange) -> Exchange) -> Self {
+        let (infos, nodes) = (Cache::new().unwrap(), Cache::new().unwrap());
+        let app_inst_infos = Cache::new().unwrap();
+        let (flavors, apps) = (Cache::new().unwrap(), Cache::new().unwrap());
+        let app_insts = Cache::new().unwrap();
+        let exchange = Exchange::new()
+            .send(infos.clone())
+            .send(app_inst_infos.clone())
+            .send(nodes.clone())
+            .receive(flavors.clone())
+            .receive(apps.clone())
+            .receive(app_insts.clone())
+            .send_messages::<wire::Metric>()
+            .unwrap();
+        let options = ClientOptions {
+            addresses: vec![format!("http://{}", house.address)],
+            filter: true,
+            ..ClientOptions::default()
+        };
+        let client = NotifyClient::new(more(exchange), options).unwrap();
+        let stop = CancellationToken::new();
+        let (running, token) = (client.clone(), stop.clone());
+        tokio::spawn(async move { running.run(token).await });
+        Self { infos, nodes, app_inst_infos, flavors, apps, app_insts, client, stop }
+    }
+}
+
+fn state_of(house: &House, name: &str) -> Option<wire::CloudletState> {
+    house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", name)).map(|info| info.state())
+}
+
+pub(crate) async fn wait_for_state(house: &House, name: &str, state: wire::CloudletState) {
+    eventually(&format!("{name} is {state:?}"), || async { state_of(house, name) == Some(state) })
+        .await;
+}
+
+#[tokio::test]
+async fn inject_and_evict() {
+    let house = house().await;
+    let mut client = house.cloudlet_infos();
+    let info = cloudlet_info("tmus", "west");
+    client.inject_cloudlet_info(info.clone()).await.unwrap();
+    let shown = drain(client.show_cloudlet_info(wire::CloudletInfo::default()).await).await;
+    assert_eq!(shown.unwrap(), [info.clone()]);
+
+    // Onto one that is there only what the mask names.
+    let mut change = wire::CloudletInfo { os_max_ram: 7, os_max_vcores: 8, ..info.clone() };
+    client.inject_cloudlet_info(change.clone()).await.unwrap();
+    let key = cloudlet_key("tmus", "west");
+    assert_eq!(house.stored::<wire::CloudletInfo>(&key), Some(info.clone()));
+    change.fields = vec!["6".into()];
+    client.inject_cloudlet_info(change).await.unwrap();
+    let expected = wire::CloudletInfo { os_max_ram: 7, ..info.clone() };
+    assert_eq!(house.stored::<wire::CloudletInfo>(&key), Some(expected));
+
+    client.evict_cloudlet_info(info.clone()).await.unwrap();
+    assert_eq!(house.stored::<wire::CloudletInfo>(&key), None);
+    let again = client.evict_cloudlet_info(info).await;
+    assert_refused(again, Code::NotFound, "Key not found");
+    let refused = client.inject_cloudlet_info(wire::CloudletInfo::default()).await;
+    assert_refused(refused, Code::InvalidArgument, "Invalid operator name");
+    let wrong = wire::CloudletInfo { state: 77, ..cloudlet_info("tmus", "x") };
+    assert!(client.inject_cloudlet_info(wrong).await.is_err());
+}
+
+#[tokio::test]
+async fn a_cloudlet_is_offline_when_its_agent_leaves() {
+    let house = house().await;
+    let agent = Agent::connect(&house);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    wait_for_state(&house, "west", wire::CloudletState::Ready).await;
+    let info = house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
+    assert_eq!(info.controller, format!("localhost@{}", house.address));
+    assert_ne!(info.notify_id, 0);
+    drop(agent);
+    wait_for_state(&house, "west", wire::CloudletState::Offline).await;
+    let offline = house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
+    assert_eq!(offline.os_max_ram, 500, "the rest stays as it was");
+}
+
+#[tokio::test]
+async fn an_evicted_info_is_not_brought_back_by_the_end_of_its_agent() {
+    let house = house().await;
+    let agent = Agent::connect(&house);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    agent.infos.put(cloudlet_info("tmus", "east")).unwrap();
+    wait_for_state(&house, "west", wire::CloudletState::Ready).await;
+    wait_for_state(&house, "east", wire::CloudletState::Ready).await;
+    house.cloudlet_infos().evict_cloudlet_info(cloudlet_info("tmus", "west")).await.unwrap();
+    drop(agent);
+    wait_for_state(&house, "east", wire::CloudletState::Offline).await;
+    assert_eq!(state_of(&house, "west"), None);
+}
+
+/// The old connection ends after the agent has come back by a new one.
+#[tokio::test]
+async fn a_cloudlet_that_moved_on_is_left_alone() {
+    let store = memory().await;
+    let (first, second) =
+        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let old = Agent::connect(&first);
+    old.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    old.infos.put(cloudlet_info("tmus", "marker")).unwrap();
+    wait_for_state(&second, "west", wire::CloudletState::Ready).await;
+    wait_for_state(&second, "marker", wire::CloudletState::Ready).await;
+    let new = Agent::connect(&second);
+    new.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    let here = format!("localhost@{}", second.address);
+    eventually("the second controller has it", || async {
+        let info = first.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
+        info.controller == here
+    })
+    .await;
+    drop(old);
+    wait_for_state(&first, "marker", wire::CloudletState::Offline).await;
+    assert_eq!(state_of(&first, "west"), Some(wire::CloudletState::Ready));
+}
+
+#[tokio::test]
+async fn agents_get_what_concerns_their_cloudlet() {
+    let house = house().await;
+    house.furnish().await;
+    house.apps().create_app(app("Acme", "one")).await.unwrap();
+    house.apps().create_app(app("Acme", "two")).await.unwrap();
+    house.plant(app_inst("one", "west", Static)).await;
+    house.plant(app_inst("two", "east", Static)).await;
+    let agent = Agent::connect(&house);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    eventually("the instance arrives", || async { agent.app_insts.len() == 1 }).await;
+    eventually("its app arrives", || async { agent.apps.len() == 1 }).await;
+    assert_eq!(agent.flavors.len(), 1);
+
+    house.plant(app_inst("two", "west", Static)).await;
+    eventually("a new instance arrives", || async { agent.app_insts.len() == 2 }).await;
+    assert_eq!(agent.apps.len(), 2, "its app came before");
+    house.flavors().create_flavor(flavor("new")).await.unwrap();
+    eventually("a new flavor arrives", || async { agent.flavors.len() == 2 }).await;
+    house.uproot(&app_inst("one", "west", Static)).await;
+    eventually("a deleted instance goes", || async { agent.app_insts.len() == 1 }).await;
+}
+
+#[tokio::test]
+async fn infos_of_instances_are_shown_while_their_agent_is_there() {
+    let house = house().await;
+    let agent = Agent::connect(&house);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    let key = app_inst("one", "west", Static).key;
+    let info = wire::AppInstInfo {
+        key: key.clone(),
+        state: wire::TrackedState::Creating.into(),
+        ..Default::default()
+    };
+    agent.app_inst_infos.put(info.clone()).unwrap();
+    let shown = || async {
+        let filter = wire::AppInstInfo { key: key.clone(), ..Default::default() };
+        drain(house.app_inst_infos().show_app_inst_info(filter).await).await.unwrap()
+    };
+    eventually("the info is shown", || async { shown().await.len() == 1 }).await;
+    let mut newer = info.clone();
+    newer.set_state(wire::TrackedState::Ready);
+    agent.app_inst_infos.put(newer).unwrap();
+    eventually("the last one is shown", || async {
+        shown().await.first().is_some_and(|info| info.state() == wire::TrackedState::Ready)
+    })
+    .await;
+    drop(agent);
+    eventually("it is gone", || async { shown().await.is_empty() }).await;
+}
+
+#[tokio::test]
+async fn samples_are_kept_and_counted() {
+    let house = house().await;
+    let agent = Agent::connect(&house);
+    let tag = |name: &str, val: &str| wire::MetricTag { name: name.into(), val: val.into() };
+    let sample = |name: &str, tags: Vec<wire::MetricTag>| wire::Metric {
+        name: name.into(),
+        tags,
+        ..Default::default()
+    };
+    eventually("the agent is connected", || async { house.controller.notify().unwrap().peers().len() == 1 })
+        .await;
+    agent.client.post(&sample("appinst-cpu", vec![tag("app", "one")])).unwrap();
+    agent.client.post(&sample("appinst-cpu", vec![tag("app", "two")])).unwrap();
+    agent.client.post(&sample("cloudlet-cpu", vec![tag("cloudlet", "west")])).unwrap();
+    let cloudlets = || async {
+        let all = wire::CloudletMetrics::default();
+        drain(house.cloudlet_metrics().show_cloudlet_metrics(all).await).await.unwrap()
+    };
+    eventually("samples arrive", || async {
+        cloudlets().await == [wire::CloudletMetrics { foo: 1 }]
+    })
+    .await;
+    let all = wire::AppInstMetrics::default();
+    let insts = drain(house.app_inst_metrics().show_app_inst_metrics(all).await).await.unwrap();
+    assert_eq!(insts, [wire::AppInstMetrics { something: 2 }]);
+    let mut client = MetricsServiceClient::new(house.channel());
+    let request = ListSamplesRequest { name: "appinst-cpu".into(), ..Default::default() };
+    let listed = drain(client.list_samples(request).await).await.unwrap();
+    assert_eq!(listed.len(), 2);
+    assert!(listed.iter().all(|sample| sample.timestamp.is_some()));
+}

@@ -1,0 +1,17 @@
+//! The controller through the wire, on a store in memory, and on etcd where
+//! several controllers share one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod apps;
+mod cloudlets;
+mod dry_run;
+mod exec;
+mod harness;
+mod infos;
+mod lifecycle;
+mod plain;
+mod races;
+mod references;
+mod several;
+mod show;

@@ -1,0 +1,97 @@
+//! Texts and codes of the rules of the plain objects.
+
+use selvage_api::Code;
+use selvage_api::edgeproto as wire;
+
+use super::harness::*;
+
+#[tokio::test]
+async fn names() {
+    let house = house().await;
+    for name in ["AT&T Inc.", "Niantic, Inc.", "Pokemon Go!", "a", "0_-x"] {
+        house.developers().create_developer(developer(name)).await.unwrap();
+    }
+    for name in ["", " name", "-name", "a;sldfj", "$fadf", "ümlaut"] {
+        let refused = house.developers().create_developer(developer(name)).await;
+        assert_refused(refused, Code::InvalidArgument, "Invalid developer name");
+        let refused = house.operators().create_operator(operator(name)).await;
+        assert_refused(refused, Code::InvalidArgument, "Invalid operator name");
+        let refused = house.flavors().create_flavor(flavor(name)).await;
+        assert_refused(refused, Code::InvalidArgument, "Invalid flavor name");
+        let refused = house.clusters().create_cluster(cluster(name, "")).await;
+        assert_refused(refused, Code::InvalidArgument, "Invalid cluster name");
+        let refused = drain(house.cloudlets().create_cloudlet(cloudlet("tmus", name)).await).await;
+        assert_refused(refused, Code::InvalidArgument, "Invalid cloudlet name");
+        let refused = drain(house.cloudlets().create_cloudlet(cloudlet(name, "x")).await).await;
+        assert_refused(refused, Code::InvalidArgument, "Invalid operator name");
+    }
+    let refused = house.clusters().create_cluster(cluster("under_score", "")).await;
+    assert_refused(refused, Code::InvalidArgument, "Invalid cluster name");
+}
+
+#[tokio::test]
+async fn the_operator_named_developer_is_reserved() {
+    let house = house().await;
+    assert_refused(
+        house.operators().create_operator(operator("developer")).await,
+        Code::InvalidArgument,
+        "Cannot create operator with name = developer",
+    );
+}
+
+#[tokio::test]
+async fn a_flavor_needs_all_its_numbers() {
+    let house = house().await;
+    let changes: [(fn(&mut wire::Flavor), &str); 3] = [
+        (|flavor| flavor.ram = 0, "Ram cannot be 0"),
+        (|flavor| flavor.vcpus = 0, "Vcpus cannot be 0"),
+        (|flavor| flavor.disk = 0, "Disk cannot be 0"),
+    ];
+    for (change, text) in changes {
+        let mut wrong = flavor("x");
+        change(&mut wrong);
+        let refused = house.flavors().create_flavor(wrong).await;
+        assert_refused(refused, Code::InvalidArgument, text);
+    }
+}
+
+#[tokio::test]
+async fn clusters() {
+    let house = house().await;
+    assert_refused(
+        house.clusters().create_cluster(cluster("autoclusterx", "nope")).await,
+        Code::InvalidArgument,
+        "Cluster name prefix \"autocluster\" is reserved",
+    );
+    // The flavor is looked at before the name.
+    assert_refused(
+        house.clusters().create_cluster(cluster("", "nope")).await,
+        Code::NotFound,
+        "default flavor nope not found",
+    );
+    let mut made = cluster("c", "");
+    made.auto = true;
+    house.clusters().create_cluster(made).await.unwrap();
+    let key = wire::ClusterKey { name: "c".into() };
+    assert_eq!(house.stored::<wire::Cluster>(&key), Some(cluster("c", "")));
+}
+
+#[tokio::test]
+async fn strict_mode_asks_for_developers_and_operators() {
+    let house = house_on(memory().await, |settings| settings.strict = true).await;
+    house.flavors().create_flavor(flavor("x1.small")).await.unwrap();
+    assert_refused(
+        house.apps().create_app(app("Acme", "one")).await,
+        Code::NotFound,
+        "Specified developer not found",
+    );
+    assert_refused(
+        drain(house.cloudlets().create_cloudlet(cloudlet("tmus", "west")).await).await,
+        Code::NotFound,
+        "Specified operator not found",
+    );
+    house.developers().create_developer(developer("Acme")).await.unwrap();
+    house.operators().create_operator(operator("tmus")).await.unwrap();
+    house.apps().create_app(app("Acme", "one")).await.unwrap();
+    drain(house.cloudlets().create_cloudlet(cloudlet("tmus", "west")).await).await.unwrap();
+}

@@ -1,0 +1,66 @@
+//! What can go wrong besides the network.
+
+use selvage_api::Code;
+
+/// Why an object, an address or a type cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The type has no key and can only be a message.
+    #[error("{0} has no key")]
+    NoKey(String),
+    /// The key is not one.
+    #[error("the key of {message} cannot be read")]
+    Key {
+        /// Type of the object.
+        message: String,
+        /// Why.
+        source: selvage_api::object::Error,
+    },
+    /// The bytes are not an object of the type.
+    #[error("bytes that are not a {message}")]
+    Payload {
+        /// What they should have been.
+        message: String,
+        /// Why they are not.
+        source: prost::DecodeError,
+    },
+    /// The receiver of the object could not take it. With UNAVAILABLE,
+    /// ABORTED or DEADLINE_EXCEEDED the stream is ended, so that the object
+    /// comes again; with any other code it is counted and left.
+    #[error("{what}")]
+    Refused {
+        /// What was not done.
+        what: String,
+        /// The code of whoever refused.
+        code: Code,
+    },
+    /// An address cannot be dialled.
+    #[error("address {address:?}: {reason}")]
+    Address {
+        /// As given.
+        address: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// There is nobody to connect to.
+    #[error("addresses: at least one is needed")]
+    NoAddress,
+}
+
+impl Error {
+    /// Whether the same object may be taken when it comes again.
+    pub(crate) fn passes(&self) -> bool {
+        let codes = [Code::Unavailable, Code::Aborted, Code::DeadlineExceeded];
+        matches!(self, Self::Refused { code, .. } if codes.contains(code))
+    }
+
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NoKey(_) => Code::Internal,
+            Self::Key { source, .. } => source.code(),
+            Self::Payload { .. } | Self::Address { .. } | Self::NoAddress => Code::InvalidArgument,
+            Self::Refused { code, .. } => *code,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What lies on which cloudlet, so that nothing has to be searched.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use crate::ObjectKey;
+
+#[derive(Default)]
+pub(super) struct Directory {
+    cloudlets: HashMap<Arc<str>, Held>,
+    /// How many instances an app has on each cloudlet.
+    apps: HashMap<ObjectKey, BTreeMap<Arc<str>, usize>>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// By index of the type in the order of sending.
+    objects: BTreeSet<(usize, ObjectKey)>,
+    apps: BTreeMap<ObjectKey, usize>,
+}
+
+impl Directory {
+    /// Takes note that an object is there or not. When that is news, the app
+    /// of which it is an instance.
+    pub(super) fn apply(
+        &mut self,
+        index: usize,
+        cloudlet: &str,
+        key: &ObjectKey,
+        present: bool,
+        app: impl FnOnce() -> Option<ObjectKey>,
+    ) -> Option<ObjectKey> {
+        let entry = (index, key.clone());
+        if present {
+            let name = match self.cloudlets.get_key_value(cloudlet) {
+                Some((name, _)) => Arc::clone(name),
+                None => Arc::from(cloudlet),
+            };
+            let held = self.cloudlets.entry(Arc::clone(&name)).or_default();
+            if !held.objects.insert(entry) {
+                return None;
+            }
+            let app = app()?;
+            *held.apps.entry(app.clone()).or_default() += 1;
+            *self.apps.entry(app.clone()).or_default().entry(name).or_default() += 1;
+            return Some(app);
+        }
+        let held = self.cloudlets.get_mut(cloudlet)?;
+        if !held.objects.remove(&entry) {
+            return None;
+        }
+        let app = app();
+        if let Some(app) = &app {
+            decrease(&mut held.apps, app);
+        }
+        if held.objects.is_empty() {
+            self.cloudlets.remove(cloudlet);
+        }
+        let app = app?;
+        if let Some(there) = self.apps.get_mut(&app) {
+            decrease(there, cloudlet);
+            if there.is_empty() {
+                self.apps.remove(&app);
+            }
+        }
+        Some(app)
+    }
+
+    /// The cloudlets that have an instance of an app.
+    pub(super) fn cloudlets_of(&self, app: &ObjectKey) -> Vec<Arc<str>> {
+        self.apps.get(app).map(|there| there.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Everything on a cloudlet, by index of its type, and its apps.
+    pub(super) fn of_cloudlet(&self, cloudlet: &str) -> (Vec<(usize, ObjectKey)>, Vec<ObjectKey>) {
+        let Some(held) = self.cloudlets.get(cloudlet) else { return Default::default() };
+        (held.objects.iter().cloned().collect(), held.apps.keys().cloned().collect())
+    }
+}
+
+fn decrease<K, Q>(counts: &mut BTreeMap<K, usize>, key: &Q)
+where
+    K: Ord + std::borrow::Borrow<Q>,
+    Q: Ord + ?Sized,
+{
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}

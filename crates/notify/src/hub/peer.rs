@@ -1,0 +1,284 @@
+//! One peer's outbox: what it has not been told yet.
+
+use std::{
+    collections::{BTreeSet, VecDeque, btree_set},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::resume::{Deferred, scope_of};
+use crate::{
+    ObjectKey, Stream,
+    exchange::{Exchange, Outgoing},
+    frame::Frame,
+    stats::{Stats, count},
+};
+
+/// What a peer said of how far its mirror goes. Empty for the original's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Offer {
+    /// By index of the type in our order of sending, 0 for none.
+    pub(crate) revisions: Vec<i64>,
+    pub(crate) scope: u64,
+}
+
+impl Offer {
+    pub(crate) fn revision(&self, index: usize) -> Option<i64> {
+        self.revisions.get(index).copied().filter(|revision| *revision > 0)
+    }
+
+    /// What of a peer's VERSION can be used: nothing if it counts revisions
+    /// of another history.
+    pub(crate) fn of(version: &Frame, exchange: &Exchange, epoch: u64) -> Self {
+        if version.epoch != epoch {
+            return Self::default();
+        }
+        let revision = |outgoing: &Outgoing| {
+            let name = outgoing.kind().full_name();
+            let at = version.want_objs.iter().position(|want| want == name)?;
+            version.last_revision.get(at).copied()
+        };
+        let revisions = exchange.sends.iter().map(|out| revision(out).unwrap_or(0)).collect();
+        Self { revisions, scope: version.scope }
+    }
+}
+
+pub(crate) struct PeerSetup {
+    pub(crate) stream: Stream,
+    pub(crate) version: u32,
+    pub(crate) want_objs: Vec<String>,
+    pub(crate) filtered: bool,
+    /// The peer knows our revisions.
+    pub(crate) revisions: bool,
+}
+
+pub(crate) struct Peer {
+    pub(crate) stream: Stream,
+    pub(crate) version: u32,
+    pub(crate) filtered: bool,
+    pub(crate) revisions: bool,
+    wants: Box<[bool]>,
+    outbox: Mutex<Outbox>,
+    pub(crate) wake: Notify,
+    pub(crate) ended: CancellationToken,
+    /// What to tell the peer when the stream is ended by us.
+    end_status: Mutex<Option<Status>>,
+    /// The peer has said that it has sent everything.
+    pub(crate) received_all: AtomicBool,
+    pub(crate) stats: Arc<Stats>,
+}
+
+struct Outbox {
+    dirty: Vec<BTreeSet<ObjectKey>>,
+    messages: Vec<VecDeque<Bytes>>,
+    cloudlets: Arc<BTreeSet<Arc<str>>>,
+    scope: u64,
+    /// Sending everything may end with what is queued now.
+    may_end: bool,
+    peer_sent_all: bool,
+    deferred: Option<Deferred>,
+    resumed: Vec<usize>,
+}
+
+/// What is sent in one go, in the order of the types.
+pub(crate) struct Round {
+    pub(crate) lanes: VecDeque<Lane>,
+    pub(crate) cloudlets: Arc<BTreeSet<Arc<str>>>,
+    pub(crate) scope: u64,
+    /// The revision of each source before the round was gathered.
+    pub(crate) revisions: Vec<i64>,
+    pub(crate) may_end: bool,
+    pub(crate) resumed: Vec<usize>,
+}
+
+pub(crate) enum Lane {
+    Objects(usize, btree_set::IntoIter<ObjectKey>),
+    /// So many of the queue, which stay there until they are sent.
+    Messages(usize, usize),
+}
+
+impl Peer {
+    pub(crate) fn new(setup: PeerSetup, exchange: &Exchange, stats: Arc<Stats>) -> Arc<Self> {
+        let wanted =
+            |out: &Outgoing| setup.want_objs.iter().any(|name| name == out.kind().full_name());
+        let types = exchange.sends.len();
+        Arc::new(Self {
+            wants: exchange.sends.iter().map(wanted).collect(),
+            stream: setup.stream,
+            version: setup.version,
+            filtered: setup.filtered,
+            revisions: setup.revisions,
+            outbox: Mutex::new(Outbox {
+                dirty: vec![BTreeSet::new(); types],
+                messages: vec![VecDeque::new(); types],
+                cloudlets: Arc::default(),
+                scope: 0,
+                may_end: false,
+                peer_sent_all: false,
+                deferred: None,
+                resumed: Vec::new(),
+            }),
+            wake: Notify::new(),
+            ended: CancellationToken::new(),
+            end_status: Mutex::new(None),
+            received_all: AtomicBool::new(false),
+            stats,
+        })
+    }
+
+    pub(crate) fn wants(&self, index: usize) -> bool {
+        self.wants.get(index).copied().unwrap_or(false)
+    }
+
+    pub(super) fn mark(&self, index: usize, key: &ObjectKey) {
+        if self.wants(index) {
+            if let Some(set) = self.outbox.lock().dirty.get_mut(index) {
+                set.insert(key.clone());
+            }
+            self.wake.notify_one();
+        }
+    }
+
+    pub(super) fn mark_all(&self, index: usize, keys: impl IntoIterator<Item = ObjectKey>) {
+        if let Some(set) = self.outbox.lock().dirty.get_mut(index) {
+            set.extend(keys);
+        }
+        self.wake.notify_one();
+    }
+
+    /// Everything that has to go first is queued, apart from what waits for
+    /// the peer to say which cloudlets it has.
+    pub(super) fn began(&self, resumed: Vec<usize>, deferred: Option<Deferred>) {
+        let mut outbox = self.outbox.lock();
+        outbox.resumed.extend(resumed);
+        outbox.deferred = deferred;
+        outbox.may_end = !self.filtered;
+        self.wake.notify_one();
+    }
+
+    pub(super) fn post(&self, index: usize, message: Bytes, limit: usize) {
+        if !self.wants(index) {
+            return;
+        }
+        if let Some(queue) = self.outbox.lock().messages.get_mut(index) {
+            queue.push_back(message);
+            while queue.len() > limit {
+                queue.pop_front();
+                count(&self.stats.messages_dropped);
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    pub(super) fn take_messages(&self) -> Vec<VecDeque<Bytes>> {
+        let mut outbox = self.outbox.lock();
+        let empty = vec![VecDeque::new(); outbox.messages.len()];
+        std::mem::replace(&mut outbox.messages, empty)
+    }
+
+    pub(crate) fn next_message(&self, index: usize, left: &mut usize) -> Option<Bytes> {
+        *left = left.checked_sub(1)?;
+        self.outbox.lock().messages.get_mut(index)?.pop_front()
+    }
+
+    pub(crate) fn cloudlets(&self) -> Arc<BTreeSet<Arc<str>>> {
+        Arc::clone(&self.outbox.lock().cloudlets)
+    }
+
+    /// Takes a cloudlet on with what is there. Whether nothing more is waited
+    /// for.
+    pub(super) fn take_on(&self, cloudlet: &Arc<str>, keys: Vec<(usize, ObjectKey)>) -> bool {
+        let mut outbox = self.outbox.lock();
+        let news = Arc::make_mut(&mut outbox.cloudlets).insert(Arc::clone(cloudlet));
+        outbox.scope = scope_of(&outbox.cloudlets);
+        if news && outbox.deferred.is_none() {
+            self.queue(&mut outbox, keys);
+        }
+        outbox.peer_sent_all && !outbox.may_end
+    }
+
+    pub(super) fn give_up(&self, cloudlet: &str, keys: Vec<(usize, ObjectKey)>) {
+        let mut outbox = self.outbox.lock();
+        Arc::make_mut(&mut outbox.cloudlets).remove(cloudlet);
+        outbox.scope = scope_of(&outbox.cloudlets);
+        self.queue(&mut outbox, keys);
+    }
+
+    fn queue(&self, outbox: &mut Outbox, keys: Vec<(usize, ObjectKey)>) {
+        for (index, key) in keys {
+            if self.wants(index)
+                && let Some(set) = outbox.dirty.get_mut(index)
+            {
+                set.insert(key);
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    /// The peer has sent all it has; whether sending everything may end now.
+    pub(super) fn peer_sent_all(&self) -> bool {
+        let mut outbox = self.outbox.lock();
+        outbox.peer_sent_all = true;
+        !outbox.may_end && !outbox.cloudlets.is_empty()
+    }
+
+    pub(super) fn take_deferred(&self) -> Option<(Deferred, u64)> {
+        let mut outbox = self.outbox.lock();
+        let scope = outbox.scope;
+        outbox.deferred.take().map(|deferred| (deferred, scope))
+    }
+
+    pub(super) fn released(&self, keys: Vec<(usize, ObjectKey)>, resumed: Vec<usize>) {
+        let mut outbox = self.outbox.lock();
+        self.queue(&mut outbox, keys);
+        outbox.resumed.extend(resumed);
+        outbox.may_end = true;
+    }
+
+    /// Takes all that is queued. The revisions must have been read before.
+    pub(crate) fn gather(&self, revisions: Vec<i64>) -> Round {
+        let mut outbox = self.outbox.lock();
+        let mut lanes = VecDeque::new();
+        for index in 0..outbox.dirty.len() {
+            let keys = std::mem::take(&mut outbox.dirty[index]);
+            if !keys.is_empty() {
+                lanes.push_back(Lane::Objects(index, keys.into_iter()));
+            }
+            let messages = outbox.messages[index].len();
+            if messages > 0 {
+                lanes.push_back(Lane::Messages(index, messages));
+            }
+        }
+        Round {
+            lanes,
+            cloudlets: Arc::clone(&outbox.cloudlets),
+            scope: outbox.scope,
+            revisions,
+            may_end: outbox.may_end,
+            resumed: if outbox.may_end { std::mem::take(&mut outbox.resumed) } else { Vec::new() },
+        }
+    }
+
+    /// Ends the stream; `status` is what the peer is told.
+    pub(crate) fn end(&self, status: Option<Status>) {
+        if let Some(status) = status {
+            self.end_status.lock().get_or_insert(status);
+        }
+        self.ended.cancel();
+    }
+
+    pub(crate) fn end_status(&self) -> Option<Status> {
+        self.end_status.lock().take()
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        let outbox = self.outbox.lock();
+        outbox.dirty.iter().any(|set| !set.is_empty())
+            || outbox.messages.iter().any(|queue| !queue.is_empty())
+    }
+}

@@ -1,0 +1,146 @@
+//! Peers with a filter: which cloudlets they have, and when everything that
+//! concerns those has been queued.
+//!
+//! Such a peer gets nothing of its cloudlets before it has said which they
+//! are. The end of sending everything is held back until then, so that a peer
+//! that comes back does not throw its mirror away. One that brings revisions
+//! is asked to finish first: only when its cloudlets are those that the
+//! revisions were given for can it get less than everything.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{Hub, Offer, Peer, leave};
+use crate::{ObjectKey, Reach};
+
+pub(super) type Marks = Vec<(usize, ObjectKey)>;
+
+/// Revisions that may serve once the peer's cloudlets are known.
+#[derive(Debug)]
+pub(super) struct Deferred(Offer);
+
+impl Deferred {
+    pub(super) fn new(offer: &Offer) -> Option<Self> {
+        (offer.scope != 0).then(|| Self(offer.clone()))
+    }
+}
+
+/// A fingerprint of a set of cloudlets, the same in every process; never 0.
+/// FNV-1a: a peer that forges one cheats only itself.
+pub(super) fn scope_of(cloudlets: &BTreeSet<Arc<str>>) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in cloudlets.iter().flat_map(|name| name.bytes().chain([0])) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash.max(1)
+}
+
+impl Hub {
+    /// The peer reports on this cloudlet.
+    pub(crate) fn announce(&self, peer: &Arc<Peer>, cloudlet: &str) {
+        if !peer.filtered || peer.cloudlets().contains(cloudlet) {
+            return;
+        }
+        let cloudlet: Arc<str> = cloudlet.into();
+        {
+            let mut peers = self.peers.write();
+            let there = peers.by_cloudlet.entry(Arc::clone(&cloudlet)).or_default();
+            there.insert(peer.stream.id, Arc::clone(peer));
+        }
+        if peer.take_on(&cloudlet, self.on(&cloudlet)) {
+            self.release(peer);
+        }
+    }
+
+    /// The peer does not report on this cloudlet any more: what it knows of
+    /// it is taken back.
+    pub(crate) fn renounce(&self, peer: &Arc<Peer>, cloudlet: &str) {
+        if !peer.filtered || !peer.cloudlets().contains(cloudlet) {
+            return;
+        }
+        leave(&mut self.peers.write(), &cloudlet.into(), peer.stream.id);
+        peer.give_up(cloudlet, self.on(cloudlet));
+    }
+
+    /// The peer has sent everything it has.
+    pub(crate) fn peer_sent_all(&self, peer: &Arc<Peer>) {
+        if peer.filtered && peer.peer_sent_all() {
+            self.release(peer);
+        }
+    }
+
+    /// No more is expected of the peer: queues what was put off and lets
+    /// sending everything end.
+    pub(crate) fn release(&self, peer: &Arc<Peer>) {
+        let Some((Deferred(offer), scope)) = peer.take_deferred() else {
+            return peer.released(Vec::new(), Vec::new());
+        };
+        let changes = (offer.scope == scope).then(|| self.changes(peer, &offer)).flatten();
+        match changes {
+            Some((keys, resumed)) => peer.released(keys, resumed),
+            None => {
+                let all = peer.cloudlets();
+                peer.released(all.iter().flat_map(|c| self.on(c)).collect(), Vec::new());
+            }
+        }
+    }
+
+    /// Everything on a cloudlet and its apps.
+    fn on(&self, cloudlet: &str) -> Marks {
+        let (mut keys, apps) = self.directory.lock().of_cloudlet(cloudlet);
+        if let Some(at) = self.app_index() {
+            keys.extend(apps.into_iter().map(|app| (at, app)));
+        }
+        keys
+    }
+
+    /// What changed on the peer's cloudlets since its revisions, and of which
+    /// types that is known; all of them or none.
+    fn changes(&self, peer: &Peer, offer: &Offer) -> Option<(Marks, Vec<usize>)> {
+        let cloudlets = peer.cloudlets();
+        let (mut keys, mut resumed) = (Vec::new(), Vec::new());
+        for (index, source) in self.sources() {
+            if !peer.wants(index) || !self.filters(peer, index) {
+                continue;
+            }
+            let changed = source.changes_since(offer.revision(index)?)?;
+            resumed.push(index);
+            match source.kind().reach() {
+                Reach::Companion => {
+                    let directory = self.directory.lock();
+                    let used = |app: &ObjectKey| {
+                        directory.cloudlets_of(app).iter().any(|c| cloudlets.contains(c))
+                    };
+                    keys.extend(changed.into_iter().filter(used).map(|key| (index, key)));
+                }
+                _ => {
+                    let here = |key: &ObjectKey| {
+                        key.cloudlet().is_some_and(|cloudlet| cloudlets.contains(cloudlet))
+                    };
+                    for key in changed.into_iter().filter(here) {
+                        // An instance that came brings its app, one that went
+                        // may have been the last.
+                        let app = source.kind().companion(&key);
+                        keys.extend(self.app_index().zip(app));
+                        keys.push((index, key));
+                    }
+                }
+            }
+        }
+        Some((keys, resumed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_tells_sets_apart() {
+        let scope = |names: &[&str]| {
+            scope_of(&names.iter().map(|name| Arc::from(*name)).collect::<BTreeSet<Arc<str>>>())
+        };
+        assert_eq!(scope(&["a", "b"]), scope(&["b", "a"]));
+        assert_ne!(scope(&["a", "b"]), scope(&["ab"]));
+        assert_ne!(scope(&[]), 0);
+    }
+}

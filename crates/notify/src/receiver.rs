@@ -1,0 +1,283 @@
+//! The incoming half of a stream. Whatever a peer sends, the stream lives:
+//! what makes no sense is counted and skipped. Only saying what it may not
+//! say costs a peer its stream.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use bytes::Bytes;
+use tonic::{Status, Streaming};
+
+use crate::{
+    Checkpoint, Claim, Error, Gate, Incoming, Kind, MessageSink, Role, Sink,
+    exchange::Receiving,
+    frame::{Action, Frame},
+    hub::{Hub, Peer},
+    stats::count,
+};
+
+/// Peers with a filter say by this which cloudlets they have.
+const ANNOUNCEMENT: &str = "edgeproto.CloudletInfo";
+
+pub(crate) struct Receiver {
+    hub: Arc<Hub>,
+    peer: Arc<Peer>,
+    gate: Option<Arc<dyn Gate>>,
+    /// The history that the peer's revisions count; 0 when it has none.
+    epoch: u64,
+    /// Revisions that hold once everything has come.
+    pending: Vec<Option<Checkpoint>>,
+    /// Types of which something could not be taken: they are not complete.
+    incomplete: Vec<bool>,
+}
+
+impl Receiver {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        peer: Arc<Peer>,
+        gate: Option<Arc<dyn Gate>>,
+        epoch: u64,
+    ) -> Self {
+        let types = hub.exchange.receives.len();
+        let (pending, incomplete) = (vec![None; types], vec![false; types]);
+        Self { hub, peer, gate, epoch, pending, incomplete }
+    }
+
+    /// Receives until the stream ends, and says how it did.
+    pub(crate) async fn run(&mut self, mut notices: Streaming<Frame>) -> Result<(), Status> {
+        let outcome = loop {
+            let notice = tokio::select! {
+                notice = notices.message() => notice,
+                () = self.peer.ended.cancelled() => break Ok(()),
+            };
+            match notice {
+                Ok(Some(frame)) => {
+                    if let Err(status) = self.handle(frame).await {
+                        break Err(status);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(status) => break Err(status),
+            }
+        };
+        self.hub.remove(&self.peer);
+        self.peer.end(outcome.as_ref().err().cloned());
+        if self.peer.stream.role == Role::Downstream {
+            self.flush().await;
+        }
+        outcome
+    }
+
+    async fn flush(&self) {
+        for receiving in &self.hub.exchange.receives {
+            if let Receiving::Objects(sink) = receiving
+                && let Err(error) = sink.flush(&self.peer.stream).await
+            {
+                let kind = sink.kind().short_name();
+                tracing::warn!(kind, error = chain(&error), "what a peer left was not cleaned up");
+            }
+        }
+    }
+
+    async fn handle(&mut self, mut frame: Frame) -> Result<(), Status> {
+        let payload = frame.take_payload();
+        let action = frame.action();
+        if payload.is_empty() {
+            match action {
+                Action::SendAllEnd => self.sent_all(&frame).await,
+                _ => count(&self.peer.stats.recv_errors),
+            }
+            return Ok(());
+        }
+        let Some(name) = payload.type_name() else {
+            count(&self.peer.stats.recv_errors);
+            tracing::debug!(peer = ?self.peer.stream.peer, "notice without a type");
+            return Ok(());
+        };
+        let hub = Arc::clone(&self.hub);
+        let Some(index) = hub.receive_index.get(name).copied() else {
+            count(&self.peer.stats.unknown_types);
+            tracing::debug!(name, peer = ?self.peer.stream.peer, "notice of a type not wanted");
+            return Ok(());
+        };
+        match &hub.exchange.receives[index] {
+            // The original sends messages with whatever action was last used.
+            Receiving::Messages(sink) => self.message(index, sink, payload.value).await,
+            Receiving::Objects(sink) => match action {
+                Action::Update | Action::Delete => {
+                    self.object(index, sink, action, payload.value).await?;
+                    self.checkpoint(index, &frame);
+                    Ok(())
+                }
+                Action::None if frame.revision > 0 => {
+                    self.checkpoint(index, &frame);
+                    Ok(())
+                }
+                Action::SendAllEnd if !self.has_all() => {
+                    self.sent_all(&frame).await;
+                    Ok(())
+                }
+                _ => {
+                    count(&self.peer.stats.recv_errors);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    async fn message(
+        &self,
+        index: usize,
+        sink: &Arc<dyn MessageSink>,
+        payload: Bytes,
+    ) -> Result<(), Status> {
+        let stats = &self.peer.stats;
+        if let Err(error) = self.check(sink.kind(), None, &payload)? {
+            count(&stats.unmarshal_errors);
+            tracing::debug!(error = chain(&error), "message that cannot be read");
+            return Ok(());
+        }
+        stats.received(index);
+        if let Err(error) = sink.receive(payload, &self.peer.stream).await {
+            self.note(sink.kind(), &error);
+        }
+        Ok(())
+    }
+
+    async fn object(
+        &mut self,
+        index: usize,
+        sink: &Arc<dyn Sink>,
+        action: Action,
+        payload: Bytes,
+    ) -> Result<(), Status> {
+        let kind = sink.kind();
+        let key = match kind.key_of(&payload) {
+            Ok(key) => key,
+            Err(error) => return self.not_taken(index, kind, &error),
+        };
+        if let Err(error) = self.check(kind, Some(&key), &payload)? {
+            return self.not_taken(index, kind, &error);
+        }
+        self.peer.stats.received(index);
+        let stream = &self.peer.stream;
+        let payload = match stream.role {
+            Role::Downstream => kind.stamped(&payload, stream.id),
+            Role::Upstream => payload,
+        };
+        let object = Incoming { key: key.clone(), payload };
+        let outcome = match action {
+            Action::Delete => sink.delete(object, stream).await,
+            _ => sink.update(object, stream).await,
+        };
+        if let Err(error) = outcome {
+            return self.not_taken(index, kind, &error);
+        }
+        if kind.full_name() == ANNOUNCEMENT && stream.role == Role::Downstream {
+            match action {
+                Action::Delete => self.hub.renounce(&self.peer, key.text()),
+                _ => self.hub.announce(&self.peer, key.text()),
+            }
+        }
+        Ok(())
+    }
+
+    fn not_taken(&mut self, index: usize, kind: &Kind, error: &Error) -> Result<(), Status> {
+        self.note(kind, error);
+        if error.passes() {
+            return Err(Status::new(error.code().grpc(), error.to_string()));
+        }
+        self.incomplete[index] = true;
+        if let Receiving::Objects(sink) = &self.hub.exchange.receives[index] {
+            sink.set_checkpoint(None);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may say this; the inner error when it cannot be read.
+    fn check(
+        &self,
+        kind: &Kind,
+        key: Option<&crate::ObjectKey>,
+        payload: &Bytes,
+    ) -> Result<Result<(), Error>, Status> {
+        let Some(gate) = &self.gate else { return Ok(Ok(())) };
+        let cloudlet = match kind.cloudlet_of(payload) {
+            Ok(cloudlet) => cloudlet,
+            Err(error) => return Ok(Err(error)),
+        };
+        let claim = Claim { type_name: kind.full_name(), key, cloudlet: cloudlet.as_ref() };
+        let peer = &self.peer.stream.peer;
+        gate.allow(&peer.identity, &claim).map(Ok).map_err(|reason| {
+            tracing::warn!(?peer, reason, "refused");
+            Status::permission_denied(reason)
+        })
+    }
+
+    fn note(&self, kind: &Kind, error: &Error) {
+        let unreadable = matches!(error, Error::Payload { .. } | Error::Key { .. });
+        let stats = &self.peer.stats;
+        count(if unreadable { &stats.unmarshal_errors } else { &stats.recv_errors });
+        let (kind, peer) = (kind.short_name(), &self.peer.stream.peer);
+        tracing::warn!(kind, ?peer, error = chain(error), "object not taken");
+    }
+
+    fn checkpoint(&mut self, index: usize, frame: &Frame) {
+        if frame.revision <= 0 || self.epoch == 0 || self.incomplete[index] {
+            return;
+        }
+        let (epoch, revision, scope) = (self.epoch, frame.revision, frame.scope);
+        let checkpoint = Some(Checkpoint { epoch, revision, scope });
+        if !self.has_all() {
+            // What is gone is not known before everything has come.
+            self.pending[index] = checkpoint;
+        } else if let Receiving::Objects(sink) = &self.hub.exchange.receives[index] {
+            sink.set_checkpoint(checkpoint);
+        }
+    }
+
+    async fn sent_all(&mut self, frame: &Frame) {
+        if self.has_all() {
+            count(&self.peer.stats.recv_errors);
+            return;
+        }
+        if self.peer.stream.role == Role::Downstream {
+            self.hub.peer_sent_all(&self.peer);
+        } else {
+            self.complete(frame).await;
+        }
+        self.peer.received_all.store(true, Relaxed);
+        count(&self.peer.stats.recv_all);
+    }
+
+    fn has_all(&self) -> bool {
+        self.peer.received_all.load(Relaxed)
+    }
+
+    /// Everything above us has come: what has not is gone.
+    async fn complete(&mut self, frame: &Frame) {
+        if !frame.resumed.is_empty() {
+            count(&self.peer.stats.resumed);
+        }
+        for (index, receiving) in self.hub.exchange.receives.iter().enumerate() {
+            let Receiving::Objects(sink) = receiving else { continue };
+            let resumed = frame.resumed.iter().any(|name| name == sink.kind().full_name());
+            if !resumed && let Err(error) = sink.prune(&self.peer.stream).await {
+                self.note(sink.kind(), &error);
+                self.incomplete[index] = true;
+            }
+            let checkpoint = self.pending[index].take();
+            sink.set_checkpoint(checkpoint.filter(|_| !self.incomplete[index]));
+        }
+    }
+}
+
+/// An error with its causes, for the log.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,144 @@
+//! The two sides of data: what we send, and what we receive.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use selvage_kit::identity::Identity;
+
+use crate::{Changes, Error, Kind, ObjectKey};
+
+/// A type of object that we send.
+pub trait Source: Send + Sync + 'static {
+    /// Which type.
+    fn kind(&self) -> &Arc<Kind>;
+
+    /// The keys of all objects there are.
+    fn keys(&self) -> Vec<ObjectKey>;
+
+    /// The newest state of an object, encoded; `None` when it is gone.
+    /// Encode once per change: the bytes are shared by all peers.
+    fn get(&self, key: &ObjectKey) -> Option<Bytes>;
+
+    /// Whether the object is there.
+    fn contains(&self, key: &ObjectKey) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// From now on [`Changes::changed`] is called for every key whose object
+    /// came, changed or went, after [`Source::get`] shows it. Between types
+    /// that refer to each other the calls keep the order of the changes.
+    fn subscribe(&self, changes: Changes);
+
+    /// A revision such that everything up to it has been told to all
+    /// subscribers. One that lags is safe and costs sending a change again
+    /// to a peer that resumes. 0 when revisions are not kept: then nothing is
+    /// resumed.
+    fn revision(&self) -> i64 {
+        0
+    }
+
+    /// The keys of all objects that came, changed or went after a revision;
+    /// `None` when that is not known any more. See [`crate::History`].
+    fn changes_since(&self, revision: i64) -> Option<Vec<ObjectKey>> {
+        let _ = revision;
+        None
+    }
+}
+
+/// Which end of a stream we are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// We are the client; the peer is above us and the only one there.
+    Upstream,
+    /// We are the server; the peer is one of many below us.
+    Downstream,
+}
+
+/// Who is at the other end.
+pub struct PeerInfo {
+    /// Its address, for people.
+    pub address: String,
+    /// Who it is, as the listener found out. On the client nobody.
+    pub identity: Identity,
+}
+
+impl fmt::Debug for PeerInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.address, self.identity.name)
+    }
+}
+
+/// The stream that brought an object.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// Names the stream, across restarts too: `notify_id` of what came by it.
+    pub id: i64,
+    /// Which end we are.
+    pub role: Role,
+    /// The other end.
+    pub peer: Arc<PeerInfo>,
+}
+
+/// An object, or only its key, as it came.
+#[derive(Debug, Clone)]
+pub struct Incoming {
+    /// Its key.
+    pub key: ObjectKey,
+    /// The object, encoded. Of a deleted one only the key means anything.
+    /// From below, with `notify_id` set where the type has it.
+    pub payload: Bytes,
+}
+
+/// How far a mirror is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Which history the revision is of.
+    pub epoch: u64,
+    /// Everything up to here is in the mirror.
+    pub revision: i64,
+    /// Fingerprint of the cloudlets it holds for, 0 for all.
+    pub scope: u64,
+}
+
+/// A type of object that we receive. Calls for one stream come one after the
+/// other; a slow one holds up its own stream only.
+#[async_trait::async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// Which type.
+    fn kind(&self) -> &Arc<Kind>;
+
+    /// The object is now as given.
+    async fn update(&self, object: Incoming, stream: &Stream) -> Result<(), Error>;
+
+    /// The object is gone.
+    async fn delete(&self, object: Incoming, stream: &Stream) -> Result<(), Error>;
+
+    /// From above: everything that is there has now come by this stream; what
+    /// has not is gone.
+    async fn prune(&self, stream: &Stream) -> Result<(), Error>;
+
+    /// From below: the stream has ended; what came last by it has lost its
+    /// owner.
+    async fn flush(&self, stream: &Stream) -> Result<(), Error>;
+
+    /// How far the mirror is complete, if it keeps that. It must be forgotten
+    /// when the mirror is changed or lost otherwise.
+    fn checkpoint(&self) -> Option<Checkpoint> {
+        None
+    }
+
+    /// Keeps, or forgets, how far the mirror is complete.
+    fn set_checkpoint(&self, checkpoint: Option<Checkpoint>) {
+        let _ = checkpoint;
+    }
+}
+
+/// A type of message that we receive.
+#[async_trait::async_trait]
+pub trait MessageSink: Send + Sync + 'static {
+    /// Which type.
+    fn kind(&self) -> &Arc<Kind>;
+
+    /// A message came.
+    async fn receive(&self, payload: Bytes, stream: &Stream) -> Result<(), Error>;
+}

@@ -1,0 +1,98 @@
+//! What can go wrong with the engine itself. What goes wrong within an
+//! operation is a [`crate::Failure`].
+
+use selvage_api::Code;
+
+/// The operation that holds an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its id.
+    pub id: String,
+    /// What it does.
+    pub kind: String,
+    /// The object.
+    pub key: String,
+}
+
+/// Why the engine refused or failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another operation works on the same object.
+    #[error("{} is under way on {}: operation {}", .0.kind, .0.key, .0.id)]
+    Busy(Running),
+    /// There is none, or it ended and was forgotten.
+    #[error("operation {id:?} not found")]
+    NotFound {
+        /// What was asked for.
+        id: String,
+    },
+    /// Nothing is left to cancel.
+    #[error("operation {id} has ended already")]
+    Ended {
+        /// Which one.
+        id: String,
+    },
+    /// No operation of this kind was registered.
+    #[error("operations of kind {kind:?} are not known here")]
+    UnknownKind {
+        /// Which kind.
+        kind: String,
+    },
+    /// Two operations of one kind were registered.
+    #[error("operations of kind {kind:?} are registered already")]
+    Registered {
+        /// Which kind.
+        kind: &'static str,
+    },
+    /// An operation that has nothing to do.
+    #[error("an operation of kind {kind:?} has no steps")]
+    NoSteps {
+        /// Which kind.
+        kind: &'static str,
+    },
+    /// What is stored cannot be understood.
+    #[error("the state of operation {id} of kind {kind} cannot be read")]
+    Unreadable {
+        /// Which one.
+        id: String,
+        /// Its kind.
+        kind: String,
+        /// What is wrong with the bytes.
+        source: prost::DecodeError,
+    },
+    /// Somebody else runs under our name, and came later.
+    #[error("another process drives operations under the name {driver:?}")]
+    Deposed {
+        /// The name.
+        driver: String,
+    },
+    /// The store failed.
+    #[error("operations could not be read or written")]
+    Store(#[from] selvage_store::Error),
+}
+
+impl Error {
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Busy(_) | Self::Ended { .. } | Self::Deposed { .. } => Code::FailedPrecondition,
+            Self::NotFound { .. } => Code::NotFound,
+            Self::UnknownKind { .. } | Self::Registered { .. } | Self::NoSteps { .. } => {
+                Code::Internal
+            }
+            Self::Unreadable { .. } => Code::DataLoss,
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
+impl From<Error> for tonic::Status {
+    fn from(error: Error) -> Self {
+        if matches!(error.code(), Code::Internal | Code::DataLoss | Code::Unavailable) {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(%error, cause, "operation request failed");
+        }
+        Self::new(error.code().grpc(), error.to_string())
+    }
+}

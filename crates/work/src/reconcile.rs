@@ -1,0 +1,234 @@
+//! Idempotent functions without input, run by signal and by period.
+//!
+//! Each reconciler has a task of its own, so one never runs twice at the same
+//! time and none waits for another. Signals that come while it runs lead to
+//! one more run, however many they were. A run that fails or panics is
+//! remembered, and tried again sooner than the period.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use parking_lot::Mutex;
+use selvage_api::Code;
+use selvage_kit::tasks::{Backoff, Tasks};
+use selvage_kit::telemetry::panic_message;
+use selvage_store::clock::{Clock, Millis};
+use tokio::sync::Notify;
+
+use crate::Failure;
+use crate::engine::millis;
+
+/// What a run did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// How many things it changed.
+    pub changes: u64,
+    /// A sentence for people, or empty.
+    pub note: String,
+    /// Run again so soon, because there is more to do.
+    pub again: Option<Duration>,
+}
+
+/// A function that makes what is more like what is wanted. It may be run at
+/// any time, by several processes at once, and when there is nothing to do.
+#[async_trait]
+pub trait Reconcile: Send + Sync + 'static {
+    /// A name for status pages, different from all others.
+    fn name(&self) -> &str;
+
+    /// Looks, and makes a difference smaller.
+    async fn run(&self) -> Result<Summary, Failure>;
+}
+
+/// When a reconciler runs without being told to. The first run is at once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// From the end of a run to the start of the next, at most.
+    pub period: Duration,
+    /// Which part of the period is left to chance, so that many processes do
+    /// not run in step: 0 for none, 1 for all of it.
+    pub jitter: f64,
+    /// How long after a failure; never longer than the period.
+    pub backoff: Backoff,
+}
+
+impl Schedule {
+    /// About every `period`.
+    pub fn every(period: Duration) -> Self {
+        Self { period, jitter: 0.1, backoff: Backoff::default() }
+    }
+
+    /// How long to wait after a run; `chance` lies in 0..1.
+    fn pause(&self, failures: u32, again: Option<Duration>, chance: f64) -> Duration {
+        if failures > 0 {
+            return self.backoff.delay(failures, chance).min(self.period);
+        }
+        let cut = self.jitter.clamp(0.0, 1.0) * chance.clamp(0.0, 1.0);
+        again.unwrap_or(self.period).min(self.period.mul_f64(1.0 - cut))
+    }
+}
+
+/// How a reconciler is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReconcilerStatus {
+    /// Its name.
+    pub name: String,
+    /// How often it was run to its end,
+    pub runs: u64,
+    /// and how often that was in vain.
+    pub failures: u64,
+    /// How often in a row, up to now.
+    pub failing: u32,
+    /// Whether it runs now.
+    pub running: bool,
+    /// When it was last started, milliseconds since 1970.
+    pub last_start: Option<Millis>,
+    /// When it last ended.
+    pub last_finish: Option<Millis>,
+    /// What was wrong when it last failed.
+    pub last_error: Option<String>,
+    /// What it did when it last went well.
+    pub last_summary: Option<Summary>,
+}
+
+/// Tells a reconciler to run.
+#[derive(Debug, Clone)]
+pub struct Trigger(Arc<Notify>);
+
+impl Trigger {
+    /// Runs it now, or once more if it runs already.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+struct Entry {
+    status: ReconcilerStatus,
+    trigger: Trigger,
+}
+
+/// Runs reconcilers. Clones are handles of the same runner.
+#[derive(Clone)]
+pub struct Reconcilers {
+    tasks: Tasks,
+    clock: Arc<dyn Clock>,
+    entries: Arc<Mutex<BTreeMap<String, Entry>>>,
+}
+
+impl fmt::Debug for Reconcilers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list()).finish()
+    }
+}
+
+impl Reconcilers {
+    /// A runner whose reconcilers end with the token of `tasks`, each at the
+    /// end of the run it is in.
+    pub fn new(tasks: Tasks, clock: Arc<dyn Clock>) -> Self {
+        Self { tasks, clock, entries: Arc::default() }
+    }
+
+    /// Starts a reconciler. One of the same name that is there already is
+    /// kept and told to run.
+    pub fn add(&self, reconciler: impl Reconcile, schedule: Schedule) -> Trigger {
+        let name = reconciler.name().to_owned();
+        let trigger = Trigger(Arc::new(Notify::new()));
+        {
+            let mut entries = self.entries.lock();
+            if let Some(entry) = entries.get(&name) {
+                tracing::error!(name, "a reconciler of this name runs already");
+                entry.trigger.wake();
+                return entry.trigger.clone();
+            }
+            let status = ReconcilerStatus { name: name.clone(), ..ReconcilerStatus::default() };
+            entries.insert(name.clone(), Entry { status, trigger: trigger.clone() });
+        }
+        let (runner, woken) = (self.clone(), trigger.clone());
+        self.tasks.spawn(format!("reconciler {name}"), async move {
+            runner.keep_running(&name, &reconciler, schedule, &woken).await;
+        });
+        trigger
+    }
+
+    /// Runs the reconciler of that name now. False if there is none.
+    pub fn wake(&self, name: &str) -> bool {
+        let entries = self.entries.lock();
+        let entry = entries.get(name);
+        entry.inspect(|entry| entry.trigger.wake()).is_some()
+    }
+
+    /// How all are doing, by name.
+    pub fn list(&self) -> Vec<ReconcilerStatus> {
+        self.entries.lock().values().map(|entry| entry.status.clone()).collect()
+    }
+
+    async fn keep_running(
+        &self,
+        name: &str,
+        reconciler: &impl Reconcile,
+        schedule: Schedule,
+        woken: &Trigger,
+    ) {
+        let token = self.tasks.token();
+        while !token.is_cancelled() {
+            let pause = self.run_once(name, reconciler, &schedule).await;
+            let until = self.clock.now().saturating_add(millis(pause));
+            tokio::select! {
+                () = token.cancelled() => return,
+                () = woken.0.notified() => {}
+                () = self.clock.sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// One run, and how long to wait after it.
+    async fn run_once(
+        &self,
+        name: &str,
+        reconciler: &impl Reconcile,
+        schedule: &Schedule,
+    ) -> Duration {
+        let now = self.clock.now();
+        self.note(name, |status| {
+            status.running = true;
+            status.last_start = Some(now);
+        });
+        let result = AssertUnwindSafe(reconciler.run()).catch_unwind().await;
+        let result = result.unwrap_or_else(|payload| {
+            let text = format!("panicked: {}", panic_message(payload.as_ref()));
+            Err(Failure::new(Code::Internal, text))
+        });
+        let again = result.as_ref().ok().and_then(|summary| summary.again);
+        if let Err(error) = &result {
+            tracing::warn!(name, %error, "reconciler failed");
+        }
+        let now = self.clock.now();
+        let failing = self.note(name, |status| {
+            status.running = false;
+            status.runs += 1;
+            status.last_finish = Some(now);
+            match result {
+                Ok(summary) => {
+                    status.failing = 0;
+                    status.last_summary = Some(summary);
+                }
+                Err(error) => {
+                    status.failures += 1;
+                    status.failing += 1;
+                    status.last_error = Some(error.to_string());
+                }
+            }
+            status.failing
+        });
+        schedule.pause(failing.unwrap_or_default(), again, rand::random())
+    }
+
+    fn note<T>(&self, name: &str, change: impl FnOnce(&mut ReconcilerStatus) -> T) -> Option<T> {
+        self.entries.lock().get_mut(name).map(|entry| change(&mut entry.status))
+    }
+}
