@@ -41,14 +41,20 @@ def main() -> None:
     flavor = flavor_pb2.Flavor(key=flavor_pb2.FlavorKey(name="x1.small"), ram=1, vcpus=1, disk=1)
     stub = flavor_pb2_grpc.FlavorApiStub(channel)
     assert status_of(lambda: stub.CreateFlavor(flavor)) == grpc.StatusCode.UNAUTHENTICATED
-    assert status_of(lambda: stub.CreateFlavor(flavor, metadata=metadata)) == grpc.StatusCode.UNIMPLEMENTED
+    stub.CreateFlavor(flavor, metadata=metadata, timeout=30)
+    assert status_of(lambda: stub.CreateFlavor(flavor, metadata=metadata)) == grpc.StatusCode.ALREADY_EXISTS
     # A stream of replies.
-    show = status_of(lambda: list(stub.ShowFlavor(flavor_pb2.Flavor(), metadata=metadata)))
-    assert show == grpc.StatusCode.UNIMPLEMENTED, show
-    # Streams both ways.
+    shown = list(stub.ShowFlavor(flavor_pb2.Flavor(), metadata=metadata, timeout=30))
+    assert shown == [flavor], shown
+    # Streams both ways: the first notice has to name a version.
     notify = notice_pb2_grpc.NotifyApiStub(channel)
-    stream = status_of(lambda: list(notify.StreamNotice(iter([notice_pb2.Notice()]), metadata=metadata)))
-    assert stream == grpc.StatusCode.UNIMPLEMENTED, stream
+    hello = notice_pb2.Notice(action=notice_pb2.VERSION, version=1, want_objs=["edgeproto.Flavor"])
+    notices = notify.StreamNotice(open_ended([hello]), metadata=metadata, timeout=30)
+    assert next(notices).action == notice_pb2.VERSION
+    update = next(notices)
+    assert update.any.type_url.endswith("/edgeproto.Flavor"), update
+    assert next(notices).action == notice_pb2.SENDALL_END
+    notices.cancel()
 
     kaas = api_pb2_grpc.ClusterStub(channel)
     version = status_of(lambda: kaas.GetVersionInformation(api_pb2.GetVersionMsg(), metadata=metadata))
@@ -58,6 +64,14 @@ def main() -> None:
     assert auth.Logout(auth_pb2.LogoutRequest(), metadata=metadata).success
     assert not auth.CheckToken(auth_pb2.CheckTokenRequest(token=reply.token)).success
     print("ok")
+
+
+def open_ended(notices):
+    """Sends these and then keeps the stream open."""
+    import threading
+
+    yield from notices
+    threading.Event().wait(60)
 
 
 def compile_all(protos: pathlib.Path) -> str:

@@ -58,8 +58,10 @@ async fn garbage_on_the_socket_is_answered_or_cut() {
         say(secure.address(), bytes);
         say(plain.address(), bytes);
     }
-    let answered =
-        say(plain.address(), b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let answered = say(
+        plain.address(),
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    );
     assert!(answered.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answered));
     assert_well(&secure).await;
 }

@@ -112,16 +112,16 @@ async fn logout_ends_the_session_at_once() {
 async fn methods_of_parts_that_are_not_built_say_so() {
     let selvage = Selvage::up(&[]);
     let client = Client::admin(&selvage).await;
-    let (_, code, text) = client.raw("/edgeproto.FlavorApi/CreateFlavor", &[]).await;
+    let (_, code, text) = client.raw("/cnct.kaas.api.Cluster/GetClusterList", &[]).await;
     assert_eq!(code, Code::Unimplemented);
-    assert!(text.contains("controller"), "{text}");
+    assert!(text.contains("kaas"), "{text}");
 
     let http = http(&selvage);
-    let url = format!("{}/create/flavor", selvage.endpoint());
+    let url = format!("{}/api/v1/cluster", selvage.endpoint());
     let reply = http
         .post(&url)
         .bearer_auth(client.token.as_ref().unwrap())
-        .body(r#"{"key":{"name":"x1.small"}}"#)
+        .body(r#"{"name":"one"}"#)
         .send()
         .await
         .unwrap();

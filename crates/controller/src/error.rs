@@ -75,7 +75,9 @@ impl Error {
             Self::Refused { code, .. } => *code,
             Self::BeingDeleted { .. } => Code::Aborted,
             Self::Connect { .. } => Code::Unavailable,
-            Self::Peer { source, .. } => Code::from_grpc(source.code()).unwrap_or(Code::Unavailable),
+            Self::Peer { source, .. } => {
+                Code::from_grpc(source.code()).unwrap_or(Code::Unavailable)
+            }
             Self::Notify(error) => error.code(),
             Self::Work(error) => error.code(),
             Self::Object(error) => error.code(),

@@ -106,10 +106,6 @@ pub struct FetchPolicy {
 
 impl Default for FetchPolicy {
     fn default() -> Self {
-        Self {
-            allowed_hosts: Vec::new(),
-            timeout: Duration::from_secs(10),
-            max_bytes: 512 * 1024,
-        }
+        Self { allowed_hosts: Vec::new(), timeout: Duration::from_secs(10), max_bytes: 512 * 1024 }
     }
 }

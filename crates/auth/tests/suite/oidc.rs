@@ -288,7 +288,8 @@ async fn grants_follow_the_groups_at_every_login() {
     provider.set_claim("groups", json!(["others"]));
     assert_eq!(log_in(&h, &provider).await.unwrap_err(), "not_allowed");
     provider.set_claim("groups", json!(["ops"]));
-    let disable = UpdateUserRequest { username: "anna".into(), grants: wire_grants(&[("viewer", "")]), disabled: true };
+    let grants = wire_grants(&[("viewer", "")]);
+    let disable = UpdateUserRequest { username: "anna".into(), grants, disabled: true };
     h.identities().update_user(as_root(disable)).await.unwrap();
     assert_eq!(log_in(&h, &provider).await.unwrap_err(), "not_allowed");
 }

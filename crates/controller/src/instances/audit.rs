@@ -23,7 +23,8 @@ pub fn differences(tables: &Tables) -> Vec<String> {
     let mut cloudlets: BTreeSet<String> =
         tables.cloudlet_refs.list().iter().map(|held| held.key.clone()).collect();
     let cluster_cloudlet = |inst: &ClusterInst| inst.object_key().cloudlet_or_empty().text();
-    cloudlets.extend(tables.cluster_insts.list().iter().map(|held| cluster_cloudlet(&held.value.0)));
+    cloudlets
+        .extend(tables.cluster_insts.list().iter().map(|held| cluster_cloudlet(&held.value.0)));
     let mut found = Vec::new();
     for cloudlet in cloudlets {
         check_cloudlet(tables, &cloudlet, &mut found);
@@ -97,7 +98,8 @@ fn give_back_ports(inst: &AppInst, left: &mut CloudletRefs, found: &mut Vec<Stri
         let held = left.root_lb_ports.entry(port.public_port).or_default();
         if *held & bit == 0 {
             let key = inst.object_key().text();
-            found.push(format!("port {} of {key} is not counted, or twice given", port.public_port));
+            found
+                .push(format!("port {} of {key} is not counted, or twice given", port.public_port));
         }
         *held &= !bit;
         if *held == 0 {

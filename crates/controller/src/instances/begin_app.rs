@@ -40,20 +40,31 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
         let created_at = self.now();
-        self.insist(engine, Goal::Create, over, || Error::KeyExists, || {
-            self.start::<CreateAppInst, AppInst, _, _>(engine, who, mode, move |tx| async move {
-                let placed = self.place_app(&tx, request, created_at, false).await?;
-                let work = AppWork {
-                    key: Some(placed.key),
-                    crm_override: request.crm_override,
-                    request: Some(AppInst { fields: Vec::new(), ..request.clone() }),
-                    created_at: Some(created_at),
-                    placed: placed.need == Need::Nothing,
-                    ..Default::default()
-                };
-                Ok((work, placed.notes))
-            })
-        })
+        self.insist(
+            engine,
+            Goal::Create,
+            over,
+            || Error::KeyExists,
+            || {
+                self.start::<CreateAppInst, AppInst, _, _>(
+                    engine,
+                    who,
+                    mode,
+                    move |tx| async move {
+                        let placed = self.place_app(&tx, request, created_at, false).await?;
+                        let work = AppWork {
+                            key: Some(placed.key),
+                            crm_override: request.crm_override,
+                            request: Some(AppInst { fields: Vec::new(), ..request.clone() }),
+                            created_at: Some(created_at),
+                            placed: placed.need == Need::Nothing,
+                            ..Default::default()
+                        };
+                        Ok((work, placed.notes))
+                    },
+                )
+            },
+        )
         .await
     }
 
@@ -104,7 +115,11 @@ impl Core {
 
     /// Whether an auto-cluster could be created now. Nothing of it is kept:
     /// its own operation decides again.
-    async fn rehearse_cluster(&self, tx: &Transaction, request: &ClusterInst) -> Result<(), Refusal> {
+    async fn rehearse_cluster(
+        &self,
+        tx: &Transaction,
+        request: &ClusterInst,
+    ) -> Result<(), Refusal> {
         let world = super::begin_cluster::read_world(tx, request).await?;
         let settings = &self.settings;
         let planned = super::plan::cluster::create(request, Origin::Internal, world, settings)?;
@@ -124,15 +139,26 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
         let key = &plan::meant_key(request);
-        self.insist(engine, Goal::Update, over, || Error::AppInstBusyUpdate, || {
-            self.start::<UpdateAppInst, AppInst, _, _>(engine, who, mode, move |tx| async move {
-                let (existing, _, info) = read_row(&tx, key).await?;
-                let work = work(request, key, existing.as_ref());
-                let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
-                books::put(&tx, after)?;
-                Ok((work, notes))
-            })
-        })
+        self.insist(
+            engine,
+            Goal::Update,
+            over,
+            || Error::AppInstBusyUpdate,
+            || {
+                self.start::<UpdateAppInst, AppInst, _, _>(
+                    engine,
+                    who,
+                    mode,
+                    move |tx| async move {
+                        let (existing, _, info) = read_row(&tx, key).await?;
+                        let work = work(request, key, existing.as_ref());
+                        let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
+                        books::put(&tx, after)?;
+                        Ok((work, notes))
+                    },
+                )
+            },
+        )
         .await
     }
 
@@ -145,22 +171,39 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
         let key = &plan::meant_key(request);
-        self.insist(engine, Goal::Delete, over, || Error::AppInstBusyDelete, || {
-            self.start::<DeleteAppInst, AppInst, _, _>(engine, who, mode, move |tx| async move {
-                let (existing, cloudlet, info) = read_row(&tx, key).await?;
-                plan::delete(request, key, existing.as_ref(), cloudlet.as_ref(), info.as_ref())?;
-                let work = work(request, key, existing.as_ref());
-                if let Some(mut inst) = existing {
-                    if work.ignores_crm() {
-                        inst.remove(&tx).await?;
-                    } else {
-                        inst.set_state(TrackedState::DeleteRequested);
-                        books::put(&tx, inst)?;
-                    }
-                }
-                Ok((work, Vec::new()))
-            })
-        })
+        self.insist(
+            engine,
+            Goal::Delete,
+            over,
+            || Error::AppInstBusyDelete,
+            || {
+                self.start::<DeleteAppInst, AppInst, _, _>(
+                    engine,
+                    who,
+                    mode,
+                    move |tx| async move {
+                        let (existing, cloudlet, info) = read_row(&tx, key).await?;
+                        plan::delete(
+                            request,
+                            key,
+                            existing.as_ref(),
+                            cloudlet.as_ref(),
+                            info.as_ref(),
+                        )?;
+                        let work = work(request, key, existing.as_ref());
+                        if let Some(mut inst) = existing {
+                            if work.ignores_crm() {
+                                inst.remove(&tx).await?;
+                            } else {
+                                inst.set_state(TrackedState::DeleteRequested);
+                                books::put(&tx, inst)?;
+                            }
+                        }
+                        Ok((work, Vec::new()))
+                    },
+                )
+            },
+        )
         .await
     }
 }

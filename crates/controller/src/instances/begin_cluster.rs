@@ -28,12 +28,23 @@ impl Core {
         mode: Mode,
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
-        self.insist(engine, Goal::Create, over, || Error::KeyExists, || {
-            self.start::<CreateClusterInst, ClusterInst, _, _>(engine, who, mode, |tx| async move {
-                self.create_cluster(&tx, request, origin).await?;
-                Ok((work(request, None), Vec::new()))
-            })
-        })
+        self.insist(
+            engine,
+            Goal::Create,
+            over,
+            || Error::KeyExists,
+            || {
+                self.start::<CreateClusterInst, ClusterInst, _, _>(
+                    engine,
+                    who,
+                    mode,
+                    |tx| async move {
+                        self.create_cluster(&tx, request, origin).await?;
+                        Ok((work(request, None), Vec::new()))
+                    },
+                )
+            },
+        )
         .await
     }
 
@@ -64,18 +75,29 @@ impl Core {
         mode: Mode,
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
-        self.insist(engine, Goal::Update, over, || Error::ClusterInstBusyUpdate, || {
-            self.start::<UpdateClusterInst, ClusterInst, _, _>(engine, who, mode, |tx| async move {
-                let (before, info) = read_row(&tx, request).await?;
-                let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
-                let enforced = self.settings.enforce_resources;
-                let limits = info.as_ref().filter(|_| enforced);
-                if let Some(before) = &before {
-                    books::resize_cluster(&tx, before, after, limits).await?;
-                }
-                Ok((work(request, before.as_ref()), notes))
-            })
-        })
+        self.insist(
+            engine,
+            Goal::Update,
+            over,
+            || Error::ClusterInstBusyUpdate,
+            || {
+                self.start::<UpdateClusterInst, ClusterInst, _, _>(
+                    engine,
+                    who,
+                    mode,
+                    |tx| async move {
+                        let (before, info) = read_row(&tx, request).await?;
+                        let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
+                        let enforced = self.settings.enforce_resources;
+                        let limits = info.as_ref().filter(|_| enforced);
+                        if let Some(before) = &before {
+                            books::resize_cluster(&tx, before, after, limits).await?;
+                        }
+                        Ok((work(request, before.as_ref()), notes))
+                    },
+                )
+            },
+        )
         .await
     }
 
@@ -87,19 +109,30 @@ impl Core {
         mode: Mode,
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
-        self.insist(engine, Goal::Delete, over, || Error::ClusterInstBusyDelete, || {
-            self.start::<DeleteClusterInst, ClusterInst, _, _>(engine, who, mode, |tx| async move {
-                let (existing, info) = read_row(&tx, request).await?;
-                let in_use = is_in_use(&tx, request, None).await?;
-                plan::delete(request, existing.as_ref(), info.as_ref(), in_use)?;
-                let state = work(request, existing.as_ref());
-                if let Some(mut inst) = existing {
-                    inst.set_state(TrackedState::DeletePrepare);
-                    books::put(&tx, inst)?;
-                }
-                Ok((state, Vec::new()))
-            })
-        })
+        self.insist(
+            engine,
+            Goal::Delete,
+            over,
+            || Error::ClusterInstBusyDelete,
+            || {
+                self.start::<DeleteClusterInst, ClusterInst, _, _>(
+                    engine,
+                    who,
+                    mode,
+                    |tx| async move {
+                        let (existing, info) = read_row(&tx, request).await?;
+                        let in_use = is_in_use(&tx, request, None).await?;
+                        plan::delete(request, existing.as_ref(), info.as_ref(), in_use)?;
+                        let state = work(request, existing.as_ref());
+                        if let Some(mut inst) = existing {
+                            inst.set_state(TrackedState::DeletePrepare);
+                            books::put(&tx, inst)?;
+                        }
+                        Ok((state, Vec::new()))
+                    },
+                )
+            },
+        )
         .await
     }
 }
@@ -114,7 +147,10 @@ fn work(request: &ClusterInst, before: Option<&ClusterInst>) -> ClusterWork {
     }
 }
 
-pub(super) async fn read_world(tx: &Transaction, request: &ClusterInst) -> Result<plan::World, Error> {
+pub(super) async fn read_world(
+    tx: &Transaction,
+    request: &ClusterInst,
+) -> Result<plan::World, Error> {
     let key = request.object_key();
     let cloudlet = key.cloudlet_or_empty().text();
     let cluster = books::get::<Cluster>(tx, &key.cluster_or_empty().text()).await?;

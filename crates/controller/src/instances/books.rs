@@ -76,7 +76,8 @@ pub(super) async fn enter_cluster(
     if inst.ip_access == i32::from(IpAccess::Dedicated) {
         let label = fqdn::cluster_claim(&key);
         let holder = key.text();
-        if !guard::claim(tx, &label_space(key.cloudlet_or_empty()), &label, &holder, &holder).await?
+        if !guard::claim(tx, &label_space(key.cloudlet_or_empty()), &label, &holder, &holder)
+            .await?
         {
             let name = key.cluster_or_empty().name.clone();
             return Err(Error::NameTaken { noun: "ClusterInst", name, label });
@@ -199,7 +200,8 @@ pub(super) async fn enter_app(
 async fn claim_label(tx: &Transaction, inst: &AppInst, exposure: Exposure) -> Result<(), Error> {
     let key = inst.object_key();
     let Some(label) = fqdn::app_inst_claim(key, exposure) else { return Ok(()) };
-    let (space, holder) = (label_space(key.cluster_inst_or_empty().cloudlet_or_empty()), key.text());
+    let (space, holder) =
+        (label_space(key.cluster_inst_or_empty().cloudlet_or_empty()), key.text());
     if guard::claim(tx, &space, &label, &holder, &holder).await? {
         return Ok(());
     }
@@ -236,7 +238,11 @@ async fn allocate_ports(
             return Ok(mapped);
         }
     }
-    Err(Error::NameTaken { noun: "AppInst", name: app.object_key().name.clone(), label: "path".into() })
+    Err(Error::NameTaken {
+        noun: "AppInst",
+        name: app.object_key().name.clone(),
+        label: "path".into(),
+    })
 }
 
 /// The other AppInsts of the same cluster.

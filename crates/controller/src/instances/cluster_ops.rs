@@ -148,7 +148,12 @@ impl Operation for DeleteClusterInst {
         vec![APPS, CLUSTER]
     }
 
-    async fn run(&self, step: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
+    async fn run(
+        &self,
+        step: &str,
+        work: &mut ClusterWork,
+        scope: &Scope,
+    ) -> Result<Next, Failure> {
         match step {
             APPS => self.delete_apps(work, scope).await?,
             _ => self.delete_cluster(work, scope).await?,
@@ -197,7 +202,12 @@ impl DeleteClusterInst {
         Ok(())
     }
 
-    async fn delete_app(&self, inst: &AppInst, deadline: u64, scope: &Scope) -> Result<(), Failure> {
+    async fn delete_app(
+        &self,
+        inst: &AppInst,
+        deadline: u64,
+        scope: &Scope,
+    ) -> Result<(), Failure> {
         let request = AppInst { key: inst.key.clone(), ..Default::default() };
         loop {
             let begun = self

@@ -160,8 +160,7 @@ impl Core {
         F: FnMut(Transaction) -> Fut,
         Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
-        let offered =
-            Offered::<I> { core: self, operations: Mutex::default(), kind: PhantomData };
+        let offered = Offered::<I> { core: self, operations: Mutex::default(), kind: PhantomData };
         let offers = &offered;
         let committed = self
             .transact(mode, |tx| {
@@ -225,7 +224,8 @@ impl Core {
     async fn take_over(&self, engine: &Engine, running: &Running) -> Result<(), Error> {
         self.takeovers.put(Takeover { operation: running.id.clone() }).await?;
         match engine.cancel(&running.id, "another operation on the same object").await {
-            Ok(_) | Err(selvage_work::Error::Ended { .. } | selvage_work::Error::NotFound { .. }) => {
+            Ok(_)
+            | Err(selvage_work::Error::Ended { .. } | selvage_work::Error::NotFound { .. }) => {
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -60,10 +60,14 @@ pub enum Error {
     DeveloperMismatch { app: String, cluster: String },
     #[error("num_nodes cannot be {0}, the limit is {MAX_NODES}")]
     TooManyNodes(u32),
-    #[error("{noun} {name} is refused: its domain name {label} belongs to another instance on the cloudlet")]
+    #[error(
+        "{noun} {name} is refused: its domain name {label} belongs to another instance on the cloudlet"
+    )]
     NameTaken { noun: &'static str, name: String, label: String },
 
-    #[error("Cloudlet operator_key:<name:{operator:?} > name:{name:?}  not ready, state is {state}")]
+    #[error(
+        "Cloudlet operator_key:<name:{operator:?} > name:{name:?}  not ready, state is {state}"
+    )]
     CloudletNotReady { operator: String, name: String, state: &'static str },
 
     #[error("Encountered failures: {0}")]
@@ -107,9 +111,9 @@ impl Error {
             | Self::ClusterInUse
             | Self::AutoDelete { .. }
             | Self::Busy(_) => Code::FailedPrecondition,
-            Self::Invalid(_)
-            | Self::DeveloperMismatch { .. }
-            | Self::TooManyNodes(_) => Code::InvalidArgument,
+            Self::Invalid(_) | Self::DeveloperMismatch { .. } | Self::TooManyNodes(_) => {
+                Code::InvalidArgument
+            }
             Self::NameTaken { .. } => Code::AlreadyExists,
             Self::CloudletNotReady { .. } => Code::Unavailable,
             Self::Crm(_) | Self::Vanished => Code::Aborted,

@@ -12,11 +12,7 @@ use crate::row::Row;
 impl Core {
     /// Applies a report in a transaction of its own. Reports that may not
     /// move the instance from where it is are ignored.
-    pub(super) async fn apply<I: Instance>(
-        &self,
-        info: &I::Info,
-        gone: bool,
-    ) -> Result<(), Error> {
+    pub(super) async fn apply<I: Instance>(&self, info: &I::Info, gone: bool) -> Result<(), Error> {
         let key = &info.key_text();
         if !gone && self.says_nothing_new::<I>(key, info) {
             return Ok(());
@@ -60,7 +56,13 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
     match moved(state, report) {
         None => {
             let state = state_name(state);
-            tracing::debug!(kind = I::NOUN, key = info.key_text(), state, ?report, "report ignored");
+            tracing::debug!(
+                kind = I::NOUN,
+                key = info.key_text(),
+                state,
+                ?report,
+                "report ignored"
+            );
             Effect::None
         }
         Some(TrackedState::NotPresent) => Effect::Gone,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    AppInst, CloudletInfo, ClusterInst, ClusterInstKey, CloudletState, TrackedState,
+    AppInst, CloudletInfo, CloudletState, ClusterInst, ClusterInstKey, TrackedState,
 };
 use selvage_work::{Engine, Failure, Operation, Reconcile, Summary};
 
@@ -242,7 +242,8 @@ impl Core {
             operation.kind == CreateAppInst::KIND
                 && operation.key.ends_with(&tail)
                 && Some(operation.id.as_str()) != besides
-                && engine.running_on(&operation.key).is_some()
+                // What runs on that key may be another operation than this.
+                && engine.running_on(&operation.key).is_some_and(|it| it.id == operation.id)
         });
         Ok(!awaited)
     }

@@ -99,10 +99,8 @@ impl Core {
             return Ok(self.remove::<I>(key).await?);
         }
         self.alter::<I>(key, |inst| {
-            let asked = matches!(
-                inst.state(),
-                TrackedState::DeleteRequested | TrackedState::Deleting
-            );
+            let asked =
+                matches!(inst.state(), TrackedState::DeleteRequested | TrackedState::Deleting);
             if !asked {
                 inst.set_state(TrackedState::DeleteRequested);
             }
@@ -117,13 +115,16 @@ impl Core {
         };
         let second = match outcome {
             Outcome::Reached => return Ok(self.refs_caught_up::<I>(Goal::Delete).await?),
-            Outcome::StillBusy(state) => format!("still {} when it was given up", state_name(state)),
+            Outcome::StillBusy(state) => {
+                format!("still {} when it was given up", state_name(state))
+            }
             Outcome::Failed(error) => error.to_string(),
         };
         let first = scope.reason().map(|reason| reason.message().to_owned());
         let second = format!("not removed from the cloudlet: {second}");
         let errors: Vec<_> = first.into_iter().chain([second]).collect();
-        self.alter::<I>(key, |inst| settle(inst, TrackedState::CreateError, errors.clone())).await?;
+        self.alter::<I>(key, |inst| settle(inst, TrackedState::CreateError, errors.clone()))
+            .await?;
         Ok(())
     }
 

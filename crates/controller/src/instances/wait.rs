@@ -137,9 +137,7 @@ impl Watching<'_> {
                 self.armed |= stored.value.0.state() == self.goal.requested();
                 if self.armed { self.meet(Some(&stored.value.0)) } else { None }
             }
-            Change::Deleted(stored) if stored.key == self.key && self.armed => {
-                self.meet::<I>(None)
-            }
+            Change::Deleted(stored) if stored.key == self.key && self.armed => self.meet::<I>(None),
             Change::Reset => self.look::<I>(),
             Change::Put(_) | Change::Deleted(_) => None,
         })

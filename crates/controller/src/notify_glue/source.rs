@@ -63,7 +63,8 @@ impl<M: Tabled + Object> TableSource<M> {
         let keys = source.list()?;
         {
             let mut state = source.state.write();
-            state.seen = source.table.list().iter().map(|held| held.mod_revision).max().unwrap_or(0);
+            state.seen =
+                source.table.list().iter().map(|held| held.mod_revision).max().unwrap_or(0);
             state.keys = keys;
         }
         Ok(Arc::new(source))

@@ -130,12 +130,7 @@ impl Controller {
         self.update_app_once(&request, &mask, mode).await
     }
 
-    async fn update_app_once(
-        &self,
-        request: &wire::App,
-        mask: &Mask,
-        mode: Mode,
-    ) -> Result<Told> {
+    async fn update_app_once(&self, request: &wire::App, mask: &Mask, mode: Mode) -> Result<Told> {
         let key = request.key_text();
         let before = self.tables.apps.get(&key).ok_or(Error::KeyNotFound)?;
         let mut app = before.value.0.clone();
@@ -194,8 +189,7 @@ impl Controller {
                 let before = tx.get::<Row<wire::App>>(update.key).await?;
                 let before = before.ok_or(Error::KeyNotFound)?.0;
                 let (app, _) = merge(&tx, update.key, update.mask, update.request).await?;
-                let app =
-                    derive::app::finish(app, Some(&before), update.fetched, &self.settings)?;
+                let app = derive::app::finish(app, Some(&before), update.fetched, &self.settings)?;
                 if derive::app::changes_of_instances(&before, &app) != update.touched {
                     return Err(Error::refused(Code::Aborted, "the App changed meanwhile"));
                 }

@@ -70,7 +70,11 @@ fn keeps_cloudlet(tables: &Tables, inst: &wire::AppInst) -> bool {
 /// Below the root domain.
 fn host_name(cloudlet: &wire::Cloudlet) -> String {
     let key = cloudlet.object_key();
-    format!("{}.{}", derive::names::dns(&key.name), derive::names::dns(&key.operator_or_empty().name))
+    format!(
+        "{}.{}",
+        derive::names::dns(&key.name),
+        derive::names::dns(&key.operator_or_empty().name)
+    )
 }
 
 fn check_ip_support(cloudlet: &wire::Cloudlet) -> Result<()> {
@@ -102,8 +106,7 @@ fn is_nowhere(location: &Loc) -> bool {
 
 /// What an update may not say, in the order of the contract.
 fn check_update(request: &wire::Cloudlet, mask: &Mask) -> Result<()> {
-    let becomes_static =
-        mask.touches("6") && request.ip_support() == wire::IpSupport::Static;
+    let becomes_static = mask.touches("6") && request.ip_support() == wire::IpSupport::Static;
     if mask.touches("8") && request.num_dynamic_ips < 1 && !becomes_static {
         return Err(Error::invalid(
             "Cannot specify less than one dynamic IP unless Ip Support Static is specified",

@@ -46,11 +46,7 @@ impl Controller {
         Ok(told::<wire::CloudletInfo>(mode, "inject", &key))
     }
 
-    pub async fn evict_cloudlet_info(
-        &self,
-        info: &wire::CloudletInfo,
-        mode: Mode,
-    ) -> Result<Told> {
+    pub async fn evict_cloudlet_info(&self, info: &wire::CloudletInfo, mode: Mode) -> Result<Told> {
         let key = info.key_text();
         let place = &key;
         let done = self

@@ -26,10 +26,7 @@ impl Controller {
     /// This controller's row.
     fn own_row(&self) -> Row<wire::Controller> {
         let addr = self.settings.external_address.clone();
-        Row(wire::Controller {
-            fields: Vec::new(),
-            key: Some(wire::ControllerKey { addr }),
-        })
+        Row(wire::Controller { fields: Vec::new(), key: Some(wire::ControllerKey { addr }) })
     }
 
     pub(crate) async fn register(&self) -> Result<()> {
@@ -74,10 +71,10 @@ impl Controller {
 
     /// A connection to another controller.
     pub(crate) async fn connect_peer(&self, address: &str) -> Result<tonic::transport::Channel> {
-        self.peers.connect(address).await.map_err(|source| Error::Connect {
-            address: address.to_owned(),
-            source,
-        })
+        self.peers
+            .connect(address)
+            .await
+            .map_err(|source| Error::Connect { address: address.to_owned(), source })
     }
 
     pub(crate) fn peer_timeout(&self) -> Duration {

@@ -37,24 +37,49 @@ macro_rules! plain_service {
 }
 
 plain_service!(
-    developer_api_server::DeveloperApi, Developer, ShowDeveloperStream, show_developer,
-    create_developer, update_developer, delete_developer
+    developer_api_server::DeveloperApi,
+    Developer,
+    ShowDeveloperStream,
+    show_developer,
+    create_developer,
+    update_developer,
+    delete_developer
 );
 plain_service!(
-    operator_api_server::OperatorApi, Operator, ShowOperatorStream, show_operator,
-    create_operator, update_operator, delete_operator
+    operator_api_server::OperatorApi,
+    Operator,
+    ShowOperatorStream,
+    show_operator,
+    create_operator,
+    update_operator,
+    delete_operator
 );
 plain_service!(
-    flavor_api_server::FlavorApi, Flavor, ShowFlavorStream, show_flavor,
-    create_flavor, update_flavor, delete_flavor
+    flavor_api_server::FlavorApi,
+    Flavor,
+    ShowFlavorStream,
+    show_flavor,
+    create_flavor,
+    update_flavor,
+    delete_flavor
 );
 plain_service!(
-    cluster_api_server::ClusterApi, Cluster, ShowClusterStream, show_cluster,
-    create_cluster, update_cluster, delete_cluster
+    cluster_api_server::ClusterApi,
+    Cluster,
+    ShowClusterStream,
+    show_cluster,
+    create_cluster,
+    update_cluster,
+    delete_cluster
 );
 plain_service!(
-    app_api_server::AppApi, App, ShowAppStream, show_app,
-    create_app, update_app, delete_app
+    app_api_server::AppApi,
+    App,
+    ShowAppStream,
+    show_app,
+    create_app,
+    update_app,
+    delete_app
 );
 
 #[tonic::async_trait]

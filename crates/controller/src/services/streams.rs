@@ -21,9 +21,7 @@ pub(super) fn streamed<M>(
 
 /// A stream of what the work says while it goes on, and at its end of its
 /// error. The work ends by itself whether or not somebody listens.
-pub(super) fn with_progress<F>(
-    work: impl FnOnce(Progress) -> F,
-) -> Response<Streamed<wire::Result>>
+pub(super) fn with_progress<F>(work: impl FnOnce(Progress) -> F) -> Response<Streamed<wire::Result>>
 where
     F: Future<Output = Result<Told>> + Send + 'static,
 {

@@ -64,7 +64,8 @@ async fn an_android_package_belongs_to_one_app() {
     let mut apps = house.apps();
     apps.create_app(packaged("Acme", "one", "1.0", "com.one")).await.unwrap();
     apps.create_app(packaged("Acme", "one", "2.0", "com.one")).await.unwrap();
-    for other in [packaged("Acme", "two", "1.0", "com.one"), packaged("Beta", "one", "1.0", "com.one")]
+    for other in
+        [packaged("Acme", "two", "1.0", "com.one"), packaged("Beta", "one", "1.0", "com.one")]
     {
         let status = apps.create_app(other).await.unwrap_err();
         assert_eq!(status.message(), "AndroidPackageName: com.one in use by another app");

@@ -6,7 +6,10 @@ use selvage_api::edgeproto as wire;
 
 use super::harness::*;
 
-async fn create(house: &House, change: impl FnOnce(&mut wire::Cloudlet)) -> Result<(), tonic::Status> {
+async fn create(
+    house: &House,
+    change: impl FnOnce(&mut wire::Cloudlet),
+) -> Result<(), tonic::Status> {
     let mut made = cloudlet("tmus", "made");
     change(&mut made);
     drain(house.cloudlets().create_cloudlet(made).await).await.map(drop)

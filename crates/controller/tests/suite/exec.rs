@@ -39,10 +39,7 @@ async fn agent(house: &House, place: &str) -> (Agent, mpsc::UnboundedReceiver<wi
     let (sender, commands) = mpsc::unbounded_channel();
     let sink = Commands { kind: Kind::of::<wire::ExecRequest>().unwrap(), sender };
     let agent = Agent::connect_with(house, |exchange| {
-        exchange
-            .receive_messages(Arc::new(sink))
-            .send_messages::<wire::ExecRequest>()
-            .unwrap()
+        exchange.receive_messages(Arc::new(sink)).send_messages::<wire::ExecRequest>().unwrap()
     });
     agent.infos.put(cloudlet_info("tmus", place)).unwrap();
     wait_for_state(house, place, wire::CloudletState::Ready).await;
@@ -116,8 +113,7 @@ async fn without_an_agent_or_an_answer_it_fails_in_time() {
 #[tokio::test]
 async fn a_command_finds_its_agent_through_another_controller() {
     let store = memory().await;
-    let (here, there) =
-        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
     here.plant(app_inst("one", "west", Static)).await;
     let (west, for_west) = agent(&there, "west").await;
     wait_for_state(&here, "west", wire::CloudletState::Ready).await;

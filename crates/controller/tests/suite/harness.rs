@@ -49,8 +49,7 @@ pub(crate) async fn house() -> House {
 pub(crate) async fn house_on(store: SharedStore, change: impl FnOnce(&mut Settings)) -> House {
     let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
     let address = socket.address().unwrap();
-    let mut settings =
-        Settings { external_address: address.to_string(), ..Settings::default() };
+    let mut settings = Settings { external_address: address.to_string(), ..Settings::default() };
     change(&mut settings);
     let controller = Controller::open(store, settings, Surroundings::default()).await.unwrap();
     let instances = Arc::new(AtOnce(Arc::downgrade(&controller)));
@@ -206,13 +205,7 @@ pub(crate) fn flavor_key(name: &str) -> wire::FlavorKey {
 }
 
 pub(crate) fn flavor(name: &str) -> wire::Flavor {
-    wire::Flavor {
-        key: Some(flavor_key(name)),
-        ram: 2048,
-        vcpus: 2,
-        disk: 2,
-        ..Default::default()
-    }
+    wire::Flavor { key: Some(flavor_key(name)), ram: 2048, vcpus: 2, disk: 2, ..Default::default() }
 }
 
 pub(crate) fn cluster(name: &str, flavor: &str) -> wire::Cluster {
@@ -280,7 +273,11 @@ pub(crate) fn auto_delete(mut app: wire::App) -> wire::App {
     app
 }
 
-pub(crate) fn cluster_inst(cloudlet: &str, cluster: &str, liveness: wire::Liveness) -> wire::ClusterInst {
+pub(crate) fn cluster_inst(
+    cloudlet: &str,
+    cluster: &str,
+    liveness: wire::Liveness,
+) -> wire::ClusterInst {
     wire::ClusterInst {
         key: Some(wire::ClusterInstKey {
             cluster_key: Some(wire::ClusterKey { name: cluster.into() }),

@@ -105,6 +105,8 @@ async fn a_cloudlet_is_offline_when_its_agent_leaves() {
     let house = house().await;
     let agent = Agent::connect(&house);
     agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    eprintln!("DEBUG {:?} {:?}", agent.client.status(), house.controller.notify().unwrap().peers());
     wait_for_state(&house, "west", wire::CloudletState::Ready).await;
     let info = house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
     assert_eq!(info.controller, format!("localhost@{}", house.address));
@@ -133,8 +135,7 @@ async fn an_evicted_info_is_not_brought_back_by_the_end_of_its_agent() {
 #[tokio::test]
 async fn a_cloudlet_that_moved_on_is_left_alone() {
     let store = memory().await;
-    let (first, second) =
-        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (first, second) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
     let old = Agent::connect(&first);
     old.infos.put(cloudlet_info("tmus", "west")).unwrap();
     old.infos.put(cloudlet_info("tmus", "marker")).unwrap();
@@ -214,8 +215,10 @@ async fn samples_are_kept_and_counted() {
         tags,
         ..Default::default()
     };
-    eventually("the agent is connected", || async { house.controller.notify().unwrap().peers().len() == 1 })
-        .await;
+    eventually("the agent is connected", || async {
+        house.controller.notify().unwrap().peers().len() == 1
+    })
+    .await;
     agent.client.post(&sample("appinst-cpu", vec![tag("app", "one")])).unwrap();
     agent.client.post(&sample("appinst-cpu", vec![tag("app", "two")])).unwrap();
     agent.client.post(&sample("cloudlet-cpu", vec![tag("cloudlet", "west")])).unwrap();

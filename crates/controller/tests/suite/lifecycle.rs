@@ -82,8 +82,7 @@ async fn a_masked_update_changes_that_leaf_only() {
         ..Default::default()
     };
     house.developers().update_developer(request).await.unwrap();
-    let expected =
-        wire::Developer { email: "new@example.com".into(), ..developer("Acme") };
+    let expected = wire::Developer { email: "new@example.com".into(), ..developer("Acme") };
     assert_eq!(house.stored::<wire::Developer>(&developer_key("Acme")), Some(expected));
 
     let request = wire::Cloudlet {

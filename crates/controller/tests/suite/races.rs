@@ -60,8 +60,7 @@ async fn cloudlets_and_their_operator() {
         house.operators().create_operator(operator(&name)).await.unwrap();
         let (mut cloudlets, mut operators) = (house.cloudlets(), house.operators());
         let create = async { drain(cloudlets.create_cloudlet(cloudlet(&name, "c")).await).await };
-        let (created, removed) =
-            tokio::join!(create, operators.delete_operator(operator(&name)));
+        let (created, removed) = tokio::join!(create, operators.delete_operator(operator(&name)));
         let user = house.stored::<wire::Cloudlet>(&cloudlet_key(&name, "c")).is_some();
         let key = wire::OperatorKey { name };
         let used = house.stored::<wire::Operator>(&key).is_some();

@@ -40,8 +40,7 @@ async fn same_shows(here: &House, there: &House) {
 }
 
 async fn work_together(store: SharedStore) {
-    let (here, there) =
-        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
     here.furnish().await;
     eventually("the flavor is known there", || async {
         there.stored::<wire::Flavor>(&flavor_key("x1.small")).is_some()
@@ -77,8 +76,7 @@ async fn two_controllers_on_etcd_show_the_same() {
 #[tokio::test]
 async fn nodes_of_all_controllers_are_shown_and_dead_ones_named() {
     let store = memory().await;
-    let (here, there) =
-        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
     let (crm, dme) = (Agent::connect(&here), Agent::connect(&there));
     crm.nodes.put(node("crm", wire::NodeType::NodeCrm)).unwrap();
     dme.nodes.put(node("dme", wire::NodeType::NodeDme)).unwrap();
@@ -106,8 +104,7 @@ async fn nodes_of_all_controllers_are_shown_and_dead_ones_named() {
         ..Default::default()
     };
     here.plant(row).await;
-    let mut stream =
-        here.nodes().show_node(wire::Node::default()).await.unwrap().into_inner();
+    let mut stream = here.nodes().show_node(wire::Node::default()).await.unwrap().into_inner();
     let mut found = Vec::new();
     while let Some(node) = stream.message().await.unwrap() {
         found.push(node.key.unwrap().name);
@@ -154,8 +151,7 @@ async fn a_lost_lease_is_made_good() {
 #[tokio::test]
 async fn a_controller_that_stops_is_not_registered_any_more() {
     let store = memory().await;
-    let (mut here, there) =
-        (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (mut here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
     here.stop.cancel();
     (&mut here.ended).await.unwrap();
     eventually("one is left", || async { there.controller.tables.controllers.len() == 1 }).await;

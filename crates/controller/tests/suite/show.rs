@@ -53,9 +53,7 @@ async fn instances_are_found_by_whatever_part_of_their_key() {
         let place = format!("place{}", number % 5);
         house.plant(app_inst(&app, &place, Static)).await;
     }
-    let count = |filter: wire::AppInst| {
-        house.controller.show(&filter).unwrap().collect::<Vec<_>>()
-    };
+    let count = |filter: wire::AppInst| house.controller.show(&filter).unwrap().collect::<Vec<_>>();
     assert_eq!(count(wire::AppInst::default()).await.len(), 20);
     let on = |cloudlet: wire::CloudletKey| wire::AppInst {
         key: Some(wire::AppInstKey {

@@ -195,12 +195,7 @@ fn need(
 }
 
 /// The request for the cluster of an AppInst.
-fn auto_cluster(
-    request: &AppInst,
-    key: &AppInstKey,
-    app: &App,
-    flavor: &FlavorKey,
-) -> ClusterInst {
+fn auto_cluster(request: &AppInst, key: &AppInstKey, app: &App, flavor: &FlavorKey) -> ClusterInst {
     let deployment = deployment::of_cluster(&app.deployment).to_owned();
     let docker = deployment == deployment::DOCKER;
     let access = match request.auto_cluster_ip_access {
@@ -234,7 +229,8 @@ pub(crate) fn update(
     check_enums(request)?;
     let located = |path: &String| path == "3" || path.starts_with("3.");
     if request.fields.iter().any(located) {
-        let text = "Cannot specify cloudlet location fields as they are inherited from specified cloudlet";
+        let text =
+            "Cannot specify cloudlet location fields as they are inherited from specified cloudlet";
         return Err(Error::Invalid(text).into());
     }
     Mask::of(request)?.allow_only(&["2", "16"])?;

@@ -5,7 +5,6 @@
 pub(super) mod app;
 pub(super) mod cluster;
 
-
 use selvage_api::edgeproto::{CloudletInfo, CloudletKey, CloudletState, TrackedState};
 
 use super::error::{Error, Refusal};

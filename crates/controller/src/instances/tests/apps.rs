@@ -173,10 +173,7 @@ async fn an_update_applies_the_app_anew() {
     assert_eq!(world.update_app(&inst).await.refused(), "Encountered failures: x");
     assert_eq!(world.app(&inst).unwrap().state(), TrackedState::UpdateError);
     world.crm.set("Update", Manner::Works);
-    assert_eq!(
-        world.update_app(&inst).await.ok()[0],
-        "previous update failed, [x], trying again"
-    );
+    assert_eq!(world.update_app(&inst).await.ok()[0], "previous update failed, [x], trying again");
     let masked = |field: &str| over(&inst, |inst| inst.fields = vec![field.into()]);
     assert_eq!(
         world.update_app(&masked("3.1")).await.refused(),
@@ -255,9 +252,7 @@ async fn clouds_with_an_address_per_service_name_every_app() {
 async fn apps_that_go_with_their_cluster_go_first() {
     let world = world("tcp:80").await;
     for name in ["side1", "side2"] {
-        world
-            .add_app(over(&app(name, ""), |app| app.set_del_opt(DeleteType::AutoDelete)))
-            .await;
+        world.add_app(over(&app(name, ""), |app| app.set_del_opt(DeleteType::AutoDelete))).await;
         world.create_app(&app_inst(name, "one")).await.ok();
     }
     world.create_app(&app_inst("app", "one")).await.ok();
@@ -272,7 +267,8 @@ async fn apps_that_go_with_their_cluster_go_first() {
         expected.push(format!("Autodeleting appinst {name}"));
         expected.extend(triple.map(str::to_owned));
     }
-    expected.extend(["Deleting", "NotPresent", "Deleted ClusterInst successfully"].map(str::to_owned));
+    expected
+        .extend(["Deleting", "NotPresent", "Deleted ClusterInst successfully"].map(str::to_owned));
     assert_eq!(world.delete_cluster(&cluster("one")).await.ok(), expected);
     assert!(world.crm.script.lock().reality.is_empty());
     world.check();

@@ -72,10 +72,7 @@ async fn an_auto_cluster_stays_while_others_use_it() {
     let world = world().await;
     world.add_app(app("other", "")).await;
     world.create_app(&app_inst("app", "autocluster1")).await.ok();
-    assert_eq!(
-        world.create_app(&app_inst("other", "autocluster1")).await.ok(),
-        lines([&TRIPLE])
-    );
+    assert_eq!(world.create_app(&app_inst("other", "autocluster1")).await.ok(), lines([&TRIPLE]));
     world.delete_app(&app_inst("app", "autocluster1")).await.ok();
     assert!(world.cluster(&cluster("autocluster1")).is_some());
     world.delete_app(&app_inst("other", "autocluster1")).await.ok();
@@ -171,7 +168,10 @@ async fn whoever_comes_second_waits_for_the_cluster() {
     let (first, second, ()) = tokio::join!(first, second, finishing);
     assert_eq!(first.ok(), lines([&TRIPLE, &TRIPLE]));
     assert_eq!(second.ok(), lines([&TRIPLE]));
-    assert_eq!(world.crm.script.lock().taken.iter().filter(|t| t.ends_with("ClusterInst")).count(), 1);
+    assert_eq!(
+        world.crm.script.lock().taken.iter().filter(|t| t.ends_with("ClusterInst")).count(),
+        1
+    );
     world.check();
 }
 

@@ -123,7 +123,10 @@ async fn time_runs_out() {
     };
     let (answer, ()) = tokio::join!(calling, advancing);
     let text = "Timed out; expected state Ready but is CreateRequested";
-    assert_eq!(answer.all(), ["DELETING ClusterInst due to failures".to_owned(), format!("! {text}")]);
+    assert_eq!(
+        answer.all(),
+        ["DELETING ClusterInst due to failures".to_owned(), format!("! {text}")]
+    );
     let row = world.cluster(&inst).unwrap();
     assert_eq!(row.state(), TrackedState::CreateError);
     assert_eq!(

@@ -97,7 +97,14 @@ fn named_app(name: &str) -> AppKey {
     }
 }
 
-fn assert_refs(world: &World, number: usize, used: u64, units: u64, ips: i32, ports: &[(i32, i32)]) {
+fn assert_refs(
+    world: &World,
+    number: usize,
+    used: u64,
+    units: u64,
+    ips: i32,
+    ports: &[(i32, i32)],
+) {
     let (operator, name) = CLOUDLETS[number];
     let refs = world.refs(operator, name);
     assert_eq!((refs.used_ram, refs.used_vcores, refs.used_disk), (used, units, units), "{name}");
@@ -157,8 +164,9 @@ async fn what_is_used_after_clusters_and_after_apps() {
         }),
         ..Default::default()
     };
-    let auto_dedicated =
-        over(&inst(3, "autoclusterai", 2), |inst| inst.set_auto_cluster_ip_access(IpAccess::Dedicated));
+    let auto_dedicated = over(&inst(3, "autoclusterai", 2), |inst| {
+        inst.set_auto_cluster_ip_access(IpAccess::Dedicated)
+    });
     for inst in [
         inst(0, "Pillimos", 0),
         inst(0, "Ever.Ai", 0),

@@ -23,10 +23,8 @@ fn app_with(over_: CrmOverride) -> AppInst {
 async fn errors_of_the_crm_can_be_ignored() {
     let world = world().await;
     world.crm.set("Create", Manner::Fails("no"));
-    let (cluster_, app_) = (
-        cluster_with(CrmOverride::IgnoreCrmErrors),
-        app_with(CrmOverride::IgnoreCrmErrors),
-    );
+    let (cluster_, app_) =
+        (cluster_with(CrmOverride::IgnoreCrmErrors), app_with(CrmOverride::IgnoreCrmErrors));
     assert_eq!(
         world.create_cluster(&cluster_).await.ok(),
         [

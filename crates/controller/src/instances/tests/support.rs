@@ -113,12 +113,7 @@ async fn serve<I: Told>(
     }
 }
 
-async fn answer<I: Told>(
-    inst: &I,
-    goal: Goal,
-    service: &InstanceService,
-    script: &Mutex<Script>,
-) {
+async fn answer<I: Told>(inst: &I, goal: Goal, service: &InstanceService, script: &Mutex<Script>) {
     let manner = {
         let mut script = script.lock();
         script.taken.push(format!("{} {}", goal.verb(), I::NOUN));
@@ -438,8 +433,8 @@ impl World {
         assert_eq!(audit::differences(&self.controller.tables), Vec::<String>::new());
         let tables = &self.controller.tables;
         for key in &self.crm.script.lock().reality {
-            let known = tables.app_insts.get(key).is_some()
-                || tables.cluster_insts.get(key).is_some();
+            let known =
+                tables.app_insts.get(key).is_some() || tables.cluster_insts.get(key).is_some();
             assert!(known, "{key} is an orphan");
         }
     }

@@ -74,7 +74,9 @@ async fn clusters_are_refused_in_order() {
             "IpAccess must be dedicated for deployment type docker",
         ),
         (
-            set(&|inst| inst.key.as_mut().unwrap().cluster_key = Some(ClusterKey { name: "a_b".into() })),
+            set(&|inst| {
+                inst.key.as_mut().unwrap().cluster_key = Some(ClusterKey { name: "a_b".into() })
+            }),
             Code::InvalidArgument,
             "Invalid cluster name",
         ),
@@ -160,10 +162,7 @@ async fn updates_and_deletions_of_clusters_are_refused_in_order() {
         text(Code::InvalidArgument, "some specified fields cannot be modified")
     );
     assert_eq!(update(&masked(&["14"])).await, text(Code::NotFound, "Key not found"));
-    assert_eq!(
-        refused(world.delete_cluster(&inst).await),
-        text(Code::NotFound, "Key not found")
-    );
+    assert_eq!(refused(world.delete_cluster(&inst).await), text(Code::NotFound, "Key not found"));
     world.create_cluster(&inst).await.ok();
     let none = over(&masked(&["14"]), |inst| inst.num_nodes = 0);
     assert_eq!(update(&none).await.0, Code::Unimplemented);
@@ -215,10 +214,7 @@ async fn a_docker_host_cannot_be_resized() {
         inst.fields = vec!["14".into()];
         inst.num_nodes = 3;
     });
-    assert_eq!(
-        world.update_cluster(&resize).await.refused(),
-        "cannot modify single node clusters"
-    );
+    assert_eq!(world.update_cluster(&resize).await.refused(), "cannot modify single node clusters");
 }
 
 #[tokio::test]
@@ -243,14 +239,16 @@ async fn apps_are_refused_in_order() {
         (
             set(&|inst| {
                 in_cloudlet(inst, "nowhere");
-                inst.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap().developer = "B".into();
+                inst.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap().developer =
+                    "B".into();
             }),
             Code::Unavailable,
             "Cloudlet operator_key:<name:\"tmus\" > name:\"nowhere\"  not ready, state is CLOUDLET_STATE_NOT_PRESENT",
         ),
         (
             set(&|inst| {
-                inst.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap().developer = "B".into();
+                inst.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap().developer =
+                    "B".into();
             }),
             Code::InvalidArgument,
             "Developer name mismatch between app: Acme and cluster inst: B",
@@ -316,7 +314,10 @@ async fn busy_apps_are_refused() {
     for state in [TrackedState::Creating, TrackedState::Updating, TrackedState::Deleting] {
         force(state).await;
         let (code, text) = refused(world.delete_app(&inst).await);
-        assert_eq!((code, text.as_str()), (Code::FailedPrecondition, "AppInst busy, cannot delete"));
+        assert_eq!(
+            (code, text.as_str()),
+            (Code::FailedPrecondition, "AppInst busy, cannot delete")
+        );
         assert_eq!(world.update_app(&inst).await.refused(), "AppInst busy, cannot update");
         assert_eq!(world.create_app(&inst).await.all(), ["! Key already exists"]);
     }

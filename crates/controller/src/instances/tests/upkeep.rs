@@ -132,7 +132,8 @@ async fn operations_survive_the_process() {
 #[tokio::test]
 async fn an_app_and_its_cluster_survive_the_process() {
     use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
-    let hangs: [Option<&'static str>; 3] = [None, Some("Create ClusterInst"), Some("Create AppInst")];
+    let hangs: [Option<&'static str>; 3] =
+        [None, Some("Create ClusterInst"), Some("Create AppInst")];
     for hang in hangs {
         let world = World::with_cloudlet().await;
         world.add_app(app("app", "tcp:80")).await;
@@ -149,7 +150,9 @@ async fn an_app_and_its_cluster_survive_the_process() {
         let world = world.crash().await;
         match hang {
             None => {}
-            Some("Create AppInst") => inst.tell(&world.service, TrackedState::Ready, &[], false).await,
+            Some("Create AppInst") => {
+                inst.tell(&world.service, TrackedState::Ready, &[], false).await
+            }
             Some(_) => auto.tell(&world.service, TrackedState::Ready, &[], false).await,
         }
         world.until_state(&inst, TrackedState::Ready).await;
@@ -187,7 +190,9 @@ async fn what_is_under_way_without_an_operation_gets_one() {
     let (changes, ()) = tokio::join!(caring, advancing);
     assert_eq!(changes, 1);
     assert_eq!(world.cluster(&one).unwrap().state(), TrackedState::UpdateError);
-    world.put(over(&world.cluster(&one).unwrap(), |inst| inst.set_state(TrackedState::Ready))).await;
+    world
+        .put(over(&world.cluster(&one).unwrap(), |inst| inst.set_state(TrackedState::Ready)))
+        .await;
 
     world
         .put(over(&world.app(&app_).unwrap(), |inst| inst.set_state(TrackedState::DeleteRequested)))

@@ -6,9 +6,12 @@ use super::*;
 
 const LIMIT: usize = 64 * 1024;
 
-/// Reads blocks that are written as in the standard, one after the other, and
-/// tells the fields of each and the size of the table after it.
-fn read(decoder: &mut Decoder, blocks: &[(&str, &[(&str, &str)], usize)]) {
+/// A block as the standard prints it, its fields, and the size of the table
+/// after it.
+type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], usize);
+
+/// Reads blocks one after the other and compares.
+fn read(decoder: &mut Decoder, blocks: &[Case<'_>]) {
     for (block, expected, size) in blocks {
         let block = hex::decode(block.replace(char::is_whitespace, "")).unwrap();
         let fields = decoder.decode(&block, LIMIT).unwrap();
@@ -26,8 +29,8 @@ fn read(decoder: &mut Decoder, blocks: &[(&str, &[(&str, &str)], usize)]) {
 
 #[test]
 fn representations() {
-    let field = ("400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572", 55);
-    read(&mut Decoder::new(), &[(field.0, &[("custom-key", "custom-header")], field.1)]);
+    let learnt = "400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572";
+    read(&mut Decoder::new(), &[(learnt, &[("custom-key", "custom-header")], 55)]);
     let path = "040c 2f73 616d 706c 652f 7061 7468";
     read(&mut Decoder::new(), &[(path, &[(":path", "/sample/path")], 0)]);
     let never = "1008 7061 7373 776f 7264 0673 6563 7265 74";

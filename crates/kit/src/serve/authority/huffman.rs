@@ -93,6 +93,7 @@ pub(super) fn decode(input: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     /// The code of a byte, with its length.

@@ -1,0 +1,406 @@
+//! One simulated crm.
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use selvage_api::edgeproto::{
+    App, AppInstKey, CloudletInfo, CloudletKey, CloudletState, ExecRequest, Node, NodeKey,
+    NodeType, TrackedState,
+};
+use selvage_notify::{
+    Cache, ClientOptions, ClientStatus, Error, KeyWorker, Letters, NotifyClient, ObjectKey,
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Counters, Exec, FaultRule, Infrastructure, Mode, Operation, SimOptions, Stage, Step, What,
+    drive, faults::Faults, infra::Ground, reports::Reports, steps::Steps,
+};
+
+type Worker = KeyWorker<(What, ObjectKey), ()>;
+
+/// What stays when the crm dies and starts again, and what dies with it.
+pub(crate) struct World {
+    pub(crate) options: SimOptions,
+    pub(crate) reports: Reports,
+    pub(crate) ground: Ground,
+    pub(crate) faults: Faults,
+    steps: Steps,
+    client: NotifyClient,
+    life: Mutex<Option<Life>>,
+}
+
+struct Life {
+    token: CancellationToken,
+    connection: CancellationToken,
+    link: JoinHandle<()>,
+    worker: Worker,
+}
+
+/// What a simulated crm has done and has, for a status page.
+#[derive(Debug, Clone)]
+pub struct SimStatus {
+    /// Its connection.
+    pub client: ClientStatus,
+    /// What it has done.
+    pub counters: Counters,
+    /// What it has made.
+    pub infrastructure: Infrastructure,
+}
+
+/// A simulated crm. It runs until it is dropped or stopped.
+pub struct SimCrm {
+    world: Arc<World>,
+}
+
+impl fmt::Debug for SimCrm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimCrm").field("cloudlet", &self.world.options.cloudlet).finish()
+    }
+}
+
+impl SimCrm {
+    /// Starts one. Needs a runtime.
+    pub fn start(options: SimOptions) -> Result<Self, Error> {
+        let reports = Reports::new()?;
+        let (exchange, execs) = reports.exchange()?;
+        let client_options = ClientOptions { filter: true, ..options.client.clone() };
+        let world = Arc::new(World {
+            client: NotifyClient::new(exchange, client_options)?,
+            reports,
+            options,
+            ground: Ground::default(),
+            faults: Faults::default(),
+            steps: Steps::default(),
+            life: Mutex::default(),
+        });
+        watch(&world);
+        tokio::spawn(answer(Arc::downgrade(&world), execs));
+        let crm = Self { world };
+        if crm.world.options.announce {
+            crm.announce(CloudletState::Ready)?;
+        }
+        crm.world.begin();
+        Ok(crm)
+    }
+
+    /// Reports its cloudlet in a state, and its node.
+    pub fn announce(&self, state: CloudletState) -> Result<(), Error> {
+        let (options, reports) = (&self.world.options, &self.world.reports);
+        reports.cloudlet_infos.put(CloudletInfo {
+            key: Some(options.cloudlet.clone()),
+            state: state.into(),
+            os_max_ram: options.limits.ram,
+            os_max_vcores: options.limits.vcores,
+            os_max_vol_gb: options.limits.volume,
+            flavors: options.flavors.clone(),
+            ..CloudletInfo::default()
+        })?;
+        reports.nodes.put(Node {
+            key: Some(NodeKey {
+                name: format!("sim-{}", options.node),
+                node_type: NodeType::NodeCrm.into(),
+                cloudlet_key: Some(options.cloudlet.clone()),
+            }),
+            ..Node::default()
+        })?;
+        Ok(())
+    }
+
+    /// Makes operations go wrong.
+    pub fn script(&self, rule: FaultRule) {
+        self.world.faults.add(rule);
+    }
+
+    /// Lets all operations that begin from now on go well.
+    pub fn forgive(&self) {
+        self.world.faults.clear();
+    }
+
+    /// The operations that wait to be let go, oldest first.
+    pub fn pending(&self) -> Vec<Step> {
+        self.world.steps.pending()
+    }
+
+    /// Waits for the next operation that can go on, and lets it.
+    pub async fn step(&self) -> Step {
+        self.world.steps.step(|_| true).await
+    }
+
+    /// As [`SimCrm::step`], for steps that fit only.
+    pub async fn step_where(&self, fits: impl Fn(&Step) -> bool) -> Step {
+        self.world.steps.step(fits).await
+    }
+
+    /// Lets one step go; whether it was waiting.
+    pub fn release(&self, id: u64) -> bool {
+        self.world.steps.release(id)
+    }
+
+    /// Reports whatever one likes about an object, true or not.
+    pub fn report(&self, what: What, key: &ObjectKey, state: TrackedState, errors: Vec<String>) {
+        let containers = self.world.ground.containers(key);
+        self.world.reports.report(what, key, state, errors, containers);
+    }
+
+    /// Takes back what was reported about an object.
+    pub fn withdraw(&self, what: What, key: &ObjectKey) {
+        self.world.reports.withdraw(what, key);
+    }
+
+    /// What it would have made.
+    pub fn infrastructure(&self) -> Infrastructure {
+        self.world.ground.infrastructure.lock().clone()
+    }
+
+    /// Loses everything it made, as if a building had burnt down.
+    pub fn destroy_infrastructure(&self) {
+        *self.world.ground.infrastructure.lock() = Infrastructure::default();
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> Counters {
+        self.world.ground.counters.lock().clone()
+    }
+
+    /// What it has done and has.
+    pub fn status(&self) -> SimStatus {
+        SimStatus {
+            client: self.world.client.status(),
+            counters: self.counters(),
+            infrastructure: self.infrastructure(),
+        }
+    }
+
+    /// The cloudlet it is the crm of.
+    pub fn cloudlet(&self) -> &CloudletKey {
+        &self.world.options.cloudlet
+    }
+
+    /// The instances that the controller wants here.
+    pub fn instances(&self) -> &Arc<Cache<selvage_api::edgeproto::AppInst>> {
+        &self.world.reports.instances
+    }
+
+    /// The clusters that the controller wants here.
+    pub fn clusters(&self) -> &Arc<Cache<selvage_api::edgeproto::ClusterInst>> {
+        &self.world.reports.clusters
+    }
+
+    /// The apps, flavors and cloudlet as the controller has them: how many.
+    pub fn mirrored(&self) -> [usize; 3] {
+        let reports = &self.world.reports;
+        [reports.apps.len(), reports.flavors.len(), reports.cloudlets.len()]
+    }
+
+    /// Breaks the connection; it comes back by itself.
+    pub fn break_connection(&self) {
+        self.world.client.reconnect();
+    }
+
+    /// Cuts the network: work goes on, nobody hears of it.
+    pub async fn go_offline(&self) {
+        self.world.disconnect_for_good().await;
+    }
+
+    /// Ends what [`SimCrm::go_offline`] began.
+    pub fn go_online(&self) {
+        self.world.connect();
+    }
+
+    /// Dies, work under way included, and starts again. One that remembers
+    /// finds what is on its infrastructure and reports it.
+    pub async fn restart(&self, remember: bool) {
+        self.world.die().await;
+        self.world.rise(remember);
+    }
+
+    /// Dies and stays dead. What it made stays too.
+    pub async fn stop(&self) {
+        self.world.die().await;
+    }
+}
+
+impl Drop for SimCrm {
+    fn drop(&mut self) {
+        if let Some(life) = self.world.life.lock().take() {
+            life.token.cancel();
+            life.connection.cancel();
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn app_of(&self, instance: &ObjectKey) -> Option<Arc<App>> {
+        let key: AppInstKey = instance.decode().ok()?;
+        self.reports.apps.find(&key.app_key.unwrap_or_default())
+    }
+
+    pub(crate) async fn pass(
+        &self,
+        what: What,
+        operation: Operation,
+        key: &ObjectKey,
+        stage: Stage,
+    ) {
+        if self.options.mode == Mode::Explicit {
+            self.steps.pass(what, operation, key.text(), stage).await;
+        }
+    }
+
+    fn begin(self: &Arc<Self>) {
+        let token = CancellationToken::new();
+        let (world, alive) = (Arc::downgrade(self), token.clone());
+        let worker = KeyWorker::new(move |(what, key), ()| {
+            let (world, alive) = (world.upgrade(), alive.clone());
+            async move {
+                if let Some(world) = world {
+                    let considered = drive::consider(world, what, key);
+                    let _ = alive.run_until_cancelled(considered).await;
+                }
+            }
+        });
+        let (link, connection) = self.link();
+        *self.life.lock() = Some(Life { token, connection, link, worker });
+    }
+
+    fn link(&self) -> (JoinHandle<()>, CancellationToken) {
+        let connection = CancellationToken::new();
+        let (client, until) = (self.client.clone(), connection.clone());
+        (tokio::spawn(async move { client.run(until).await }), connection)
+    }
+
+    fn poke(&self, what: What, key: &ObjectKey) {
+        if let Some(life) = self.life.lock().as_ref() {
+            life.worker.changed((what, key.clone()), ());
+        }
+    }
+
+    /// Breaks the connection and waits until it is broken.
+    pub(crate) async fn disconnect(&self) {
+        let mut connected = self.client.connected();
+        self.client.reconnect();
+        // Ends only when the client is gone, and it is ours.
+        let _ = connected.wait_for(Option::is_none).await;
+    }
+
+    async fn disconnect_for_good(&self) {
+        let link = self.life.lock().as_mut().map(|life| {
+            life.connection.cancel();
+            std::mem::replace(&mut life.link, tokio::spawn(async {}))
+        });
+        if let Some(link) = link {
+            // A task that cannot fail.
+            let _ = link.await;
+        }
+    }
+
+    fn connect(&self) {
+        if let Some(life) = self.life.lock().as_mut()
+            && life.connection.is_cancelled()
+        {
+            (life.link, life.connection) = self.link();
+        }
+    }
+
+    async fn die(&self) {
+        let life = self.life.lock().take();
+        if let Some(life) = life {
+            life.token.cancel();
+            life.connection.cancel();
+            // Neither can fail.
+            let _ = life.link.await;
+            life.worker.idle().await;
+        }
+    }
+
+    /// Dies and rises on behalf of work that dies with it.
+    pub(crate) fn crash(self: &Arc<Self>, remember: bool) {
+        let world = Arc::clone(self);
+        tokio::spawn(async move {
+            world.die().await;
+            world.rise(remember);
+        });
+    }
+
+    fn rise(self: &Arc<Self>, remember: bool) {
+        let found = self.known();
+        self.reports.forget();
+        self.ground.count(|counters| counters.restarts += 1);
+        if remember {
+            for (what, key) in found {
+                let containers = self.ground.containers(&key);
+                self.reports.report(what, &key, TrackedState::Ready, Vec::new(), containers);
+            }
+        }
+        self.begin();
+    }
+
+    /// The keys of what is there, as far as they have ever been reported.
+    fn known(&self) -> Vec<(What, ObjectKey)> {
+        use selvage_notify::Source;
+        let clusters = Source::keys(self.reports.cluster_infos.as_ref()).into_iter();
+        let instances = Source::keys(self.reports.instance_infos.as_ref()).into_iter();
+        let clusters = clusters.map(|key| (What::Cluster, key));
+        let all = clusters.chain(instances.map(|key| (What::Instance, key)));
+        all.filter(|(what, key)| self.ground.has(*what, key)).collect()
+    }
+}
+
+/// Considers whatever changes.
+fn watch(world: &Arc<World>) {
+    let seen = Arc::downgrade(world);
+    world.reports.clusters.on_change(move |change| {
+        if let Some(world) = seen.upgrade() {
+            world.poke(What::Cluster, change.key);
+        }
+    });
+    let seen = Arc::downgrade(world);
+    world.reports.instances.on_change(move |change| {
+        if let Some(world) = seen.upgrade() {
+            world.poke(What::Instance, change.key);
+        }
+    });
+    let seen = Arc::downgrade(world);
+    world.reports.apps.on_change(move |change| {
+        let (Some(world), Some(app), None) = (seen.upgrade(), change.now, change.before) else {
+            return;
+        };
+        for instance in world.reports.instances.list() {
+            let key = instance.key.as_ref();
+            if key.is_some_and(|key| key.app_key == app.key)
+                && let Ok(key) = ObjectKey::of(instance.as_ref())
+            {
+                world.poke(What::Instance, &key);
+            }
+        }
+    });
+}
+
+/// Answers requests to run a command for as long as the crm is there.
+async fn answer(world: Weak<World>, mut execs: Letters<ExecRequest>) {
+    while let Some((request, _)) = execs.recv().await {
+        let Some(world) = world.upgrade() else { return };
+        world.ground.count(|counters| counters.execs += 1);
+        let key = request.app_inst_key.clone().unwrap_or_default();
+        let there = world.reports.instances.find(&key).is_some();
+        let reply = match &world.options.exec {
+            Exec::Silent => continue,
+            _ if !there => {
+                let name = key.app_key.unwrap_or_default().name;
+                ExecRequest { err: format!("app inst {name} not found"), ..request }
+            }
+            Exec::Error(text) => ExecRequest { err: text.clone(), ..request },
+            Exec::Answer => {
+                ExecRequest { answer: format!("sim-answer: {}", request.command), ..request }
+            }
+        };
+        if let Err(error) = world.client.post(&reply) {
+            tracing::error!(%error, "answer not sent");
+        }
+    }
+}

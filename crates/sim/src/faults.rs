@@ -1,0 +1,98 @@
+//! What is made to go wrong.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use selvage_notify::ObjectKey;
+
+use crate::{Operation, What};
+
+/// How an operation goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with these errors.
+    Fail {
+        /// What is reported, each after the usual words.
+        errors: Vec<String>,
+        /// Whether something is left on the infrastructure by a create, and
+        /// something removed from it by a delete.
+        residue: bool,
+    },
+    /// The request is ignored.
+    Silent,
+    /// Work begins and never ends.
+    Stall,
+    /// It takes so much longer.
+    Late(Duration),
+    /// The connection breaks after the beginning was reported.
+    Disconnect,
+    /// The crm dies after the beginning was reported, and starts again.
+    Crash {
+        /// Whether it finds what is there on its infrastructure.
+        remember: bool,
+    },
+}
+
+/// Which operations go wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultRule {
+    /// On what.
+    pub what: What,
+    /// Doing what.
+    pub operation: Operation,
+    /// Only of the object whose key contains this; empty for all.
+    pub key_contains: String,
+    /// How often; `None` for ever.
+    pub times: Option<u32>,
+    /// How.
+    pub fault: Fault,
+}
+
+impl FaultRule {
+    /// Once, for whatever object comes first.
+    pub fn once(what: What, operation: Operation, fault: Fault) -> Self {
+        Self { what, operation, key_contains: String::new(), times: Some(1), fault }
+    }
+
+    /// For ever, for all objects.
+    pub fn always(what: What, operation: Operation, fault: Fault) -> Self {
+        Self { times: None, ..Self::once(what, operation, fault) }
+    }
+
+    /// Only of objects whose canonical key contains this text.
+    #[must_use]
+    pub fn of(mut self, text: &str) -> Self {
+        self.key_contains = text.to_owned();
+        self
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Faults(Mutex<Vec<FaultRule>>);
+
+impl Faults {
+    pub(crate) fn add(&self, rule: FaultRule) {
+        self.0.lock().push(rule);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    /// The fault of an operation that begins now, by the oldest rule that
+    /// holds.
+    pub(crate) fn take(&self, what: What, operation: Operation, key: &ObjectKey) -> Option<Fault> {
+        let mut rules = self.0.lock();
+        let found = rules.iter_mut().find(|rule| {
+            (rule.what, rule.operation) == (what, operation)
+                && rule.times != Some(0)
+                && key.text().contains(&rule.key_contains)
+        })?;
+        if let Some(times) = &mut found.times {
+            *times -= 1;
+        }
+        let fault = found.fault.clone();
+        rules.retain(|rule| rule.times != Some(0));
+        Some(fault)
+    }
+}

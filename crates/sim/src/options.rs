@@ -1,0 +1,123 @@
+//! How a simulated crm behaves when nothing else is said.
+
+use std::time::Duration;
+
+use selvage_api::edgeproto::{CloudletKey, FlavorInfo};
+use selvage_notify::ClientOptions;
+
+/// When a simulated crm goes on with an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// By itself: the work takes `latency` and up to `jitter` more.
+    Auto {
+        /// What every operation takes.
+        latency: Duration,
+        /// What chance adds at most.
+        jitter: Duration,
+    },
+    /// When a test says so, see [`crate::SimCrm::step`].
+    Explicit,
+}
+
+/// What a cloudlet has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory in MB.
+    pub ram: u64,
+    /// Processors.
+    pub vcores: u64,
+    /// Disk in GB.
+    pub volume: u64,
+}
+
+impl Default for Limits {
+    /// Those of the original's fake platform.
+    fn default() -> Self {
+        Self { ram: 500, vcores: 50, volume: 5000 }
+    }
+}
+
+/// How updates of clusters end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClusterUpdate {
+    /// Well.
+    #[default]
+    Works,
+    /// With UPDATE_ERROR.
+    Fails,
+    /// As with the original: with DELETE_ERROR, which no controller expects.
+    FailsAsTheOriginal,
+}
+
+/// What a crm does about an object that is under way according to the
+/// controller while it knows of no such work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resync {
+    /// As the original: reports an error, or nothing for a delete.
+    #[default]
+    Original,
+    /// Does it again.
+    Redo,
+}
+
+/// How requests to run a command are answered.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Exec {
+    /// With `sim-answer: ` and the command.
+    #[default]
+    Answer,
+    /// With this error.
+    Error(String),
+    /// Not at all.
+    Silent,
+}
+
+/// How a simulated crm behaves.
+#[derive(Debug, Clone)]
+pub struct SimOptions {
+    /// Where the controllers are and how to speak to them.
+    pub client: ClientOptions,
+    /// The cloudlet it is the crm of.
+    pub cloudlet: CloudletKey,
+    /// What follows `sim-` in the name of its node.
+    pub node: String,
+    /// When it goes on.
+    pub mode: Mode,
+    /// What the cloudlet has.
+    pub limits: Limits,
+    /// The flavors that the cloudlet has.
+    pub flavors: Vec<FlavorInfo>,
+    /// How updates of clusters end.
+    pub cluster_update: ClusterUpdate,
+    /// What it does about work it knows nothing of.
+    pub resync: Resync,
+    /// How it answers requests to run a command.
+    pub exec: Exec,
+    /// Whether it reports READY and its node from the start.
+    pub announce: bool,
+}
+
+impl SimOptions {
+    /// The original's fake platform at these controllers: everything succeeds
+    /// at once.
+    pub fn new(addresses: Vec<String>, cloudlet: CloudletKey) -> Self {
+        let node = cloudlet.name.clone();
+        Self {
+            client: ClientOptions { addresses, ..ClientOptions::default() },
+            cloudlet,
+            node,
+            mode: Mode::Auto { latency: Duration::ZERO, jitter: Duration::ZERO },
+            limits: Limits::default(),
+            flavors: vec![FlavorInfo {
+                name: "flavor1".into(),
+                vcpus: 10,
+                ram: 101_024,
+                disk: 500,
+            }],
+            cluster_update: ClusterUpdate::default(),
+            resync: Resync::default(),
+            exec: Exec::default(),
+            announce: true,
+        }
+    }
+}
