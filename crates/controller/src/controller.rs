@@ -220,8 +220,9 @@ impl Controller {
         let give_up = Instant::now() + DELETION_PATIENCE;
         loop {
             let result = match mode {
-                Mode::Real => transact(&self.store, &mut body).await,
-                Mode::DryRun => rehearse(&self.store, &mut body).await,
+                // Boxed, since the futures of most callers hold one of these.
+                Mode::Real => Box::pin(transact(&self.store, &mut body)).await,
+                Mode::DryRun => Box::pin(rehearse(&self.store, &mut body)).await,
             };
             match result {
                 Err(error) if error.is_being_deleted() && Instant::now() < give_up => {

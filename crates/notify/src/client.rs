@@ -177,6 +177,14 @@ impl NotifyClient {
         self.shared.hub.post(&M::full_name(), &message.encode_to_vec().into())
     }
 
+    /// Returns when everything that changed so far is on its way, so that
+    /// what changes from now on is told apart; at once without a connection.
+    pub async fn flushed(&self) {
+        for peer in self.shared.hub.peers() {
+            peer.flushed().await;
+        }
+    }
+
     /// Breaks the connection; the next attempt follows by the usual rules.
     pub fn reconnect(&self) {
         for peer in self.shared.hub.peers() {

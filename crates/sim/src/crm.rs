@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use parking_lot::Mutex;
@@ -32,6 +35,8 @@ pub(crate) struct World {
     steps: Steps,
     client: NotifyClient,
     life: Mutex<Option<Life>>,
+    /// Nobody holds it any more: it does not rise again.
+    gone: AtomicBool,
 }
 
 struct Life {
@@ -77,6 +82,7 @@ impl SimCrm {
             faults: Faults::default(),
             steps: Steps::default(),
             life: Mutex::default(),
+            gone: AtomicBool::new(false),
         });
         watch(&world);
         tokio::spawn(answer(Arc::downgrade(&world), execs));
@@ -154,12 +160,12 @@ impl SimCrm {
 
     /// What it would have made.
     pub fn infrastructure(&self) -> Infrastructure {
-        self.world.ground.infrastructure.lock().clone()
+        self.world.ground.snapshot()
     }
 
     /// Loses everything it made, as if a building had burnt down.
     pub fn destroy_infrastructure(&self) {
-        *self.world.ground.infrastructure.lock() = Infrastructure::default();
+        self.world.ground.destroy();
     }
 
     /// What it has done.
@@ -227,6 +233,7 @@ impl SimCrm {
 
 impl Drop for SimCrm {
     fn drop(&mut self) {
+        self.world.gone.store(true, Relaxed);
         if let Some(life) = self.world.life.lock().take() {
             life.token.cancel();
             life.connection.cancel();
@@ -250,6 +257,10 @@ impl World {
         if self.options.mode == Mode::Explicit {
             self.steps.pass(what, operation, key.text(), stage).await;
         }
+    }
+
+    pub(crate) async fn flushed(&self) {
+        self.client.flushed().await;
     }
 
     fn begin(self: &Arc<Self>) {
@@ -328,26 +339,18 @@ impl World {
     }
 
     fn rise(self: &Arc<Self>, remember: bool) {
-        let found = self.known();
+        if self.gone.load(Relaxed) {
+            return;
+        }
         self.reports.forget();
         self.ground.count(|counters| counters.restarts += 1);
         if remember {
-            for (what, key) in found {
+            for (what, key) in self.ground.keys() {
                 let containers = self.ground.containers(&key);
                 self.reports.report(what, &key, TrackedState::Ready, Vec::new(), containers);
             }
         }
         self.begin();
-    }
-
-    /// The keys of what is there, as far as they have ever been reported.
-    fn known(&self) -> Vec<(What, ObjectKey)> {
-        use selvage_notify::Source;
-        let clusters = Source::keys(self.reports.cluster_infos.as_ref()).into_iter();
-        let instances = Source::keys(self.reports.instance_infos.as_ref()).into_iter();
-        let clusters = clusters.map(|key| (What::Cluster, key));
-        let all = clusters.chain(instances.map(|key| (What::Instance, key)));
-        all.filter(|(what, key)| self.ground.has(*what, key)).collect()
     }
 }
 

@@ -41,7 +41,7 @@ async fn resync(
     let fits = match operation {
         Operation::Delete => reported.is_none_or(|state| state == TrackedState::Deleting),
         _ => reported.is_some_and(|state| {
-            state == busy(operation) || state == TrackedState::Ready || state == failed(operation)
+            [busy(operation), failure(world, what, operation), TrackedState::Ready].contains(&state)
         }),
     };
     let redo = world.options.resync == Resync::Redo
@@ -62,7 +62,8 @@ async fn run(world: &Arc<World>, what: What, operation: Operation, key: &ObjectK
     }
     // Without its app an instance cannot be considered; the app's arrival
     // brings it back here.
-    if what == What::Instance && world.app_of(key).is_none() {
+    let needs_app = what == What::Instance && operation != Operation::Delete;
+    if needs_app && world.app_of(key).is_none() {
         return;
     }
     let fault = world.faults.take(what, operation, key);
@@ -75,6 +76,8 @@ async fn run(world: &Arc<World>, what: What, operation: Operation, key: &ObjectK
         return fail(world, what, operation, key, vec![missing]);
     }
     world.reports.report(what, key, busy(operation), Vec::new(), Vec::new());
+    // The end is told apart from the beginning, as the original's crm does.
+    world.flushed().await;
     match &fault {
         Some(Fault::Stall) => std::future::pending().await,
         Some(Fault::Disconnect) => world.disconnect().await,
@@ -122,7 +125,7 @@ fn end(world: &World, what: What, operation: Operation, key: &ObjectKey, fault: 
     let plan = plan(world, what, key);
     if let Some(Fault::Fail { errors, residue }) = fault {
         if residue {
-            world.ground.apply(what, operation, key, &plan);
+            world.ground.apply(what, operation, key, plan);
         }
         let words = words(what, operation);
         let errors = errors.into_iter().map(|error| format!("{words}: {error}")).collect();
@@ -134,24 +137,28 @@ fn end(world: &World, what: What, operation: Operation, key: &ObjectKey, fault: 
         let text = format!("{}: sim does not update clusters", words(what, operation));
         return fail(world, what, operation, key, vec![text]);
     }
-    world.ground.apply(what, operation, key, &plan);
+    let containers = plan.containers.clone();
+    world.ground.apply(what, operation, key, plan);
     world.ground.count(|counters| *counters.done.entry((what, operation)).or_default() += 1);
     if operation == Operation::Delete {
         world.reports.withdraw(what, key);
     } else {
-        let containers = plan.containers;
         world.reports.report(what, key, TrackedState::Ready, Vec::new(), containers);
     }
 }
 
 fn fail(world: &World, what: What, operation: Operation, key: &ObjectKey, errors: Vec<String>) {
     world.ground.count(|counters| *counters.failed.entry((what, operation)).or_default() += 1);
+    world.reports.report(what, key, failure(world, what, operation), errors, Vec::new());
+}
+
+/// The state in which a failure is reported.
+fn failure(world: &World, what: What, operation: Operation) -> TrackedState {
     let original = world.options.cluster_update == ClusterUpdate::FailsAsTheOriginal;
-    let state = match (what, operation) {
+    match (what, operation) {
         (What::Cluster, Operation::Update) if original => TrackedState::DeleteError,
         _ => failed(operation),
-    };
-    world.reports.report(what, key, state, errors, Vec::new());
+    }
 }
 
 fn plan(world: &World, what: What, key: &ObjectKey) -> Plan {

@@ -42,41 +42,66 @@ pub struct Counters {
 
 #[derive(Default)]
 pub(crate) struct Ground {
-    pub(crate) infrastructure: Mutex<Infrastructure>,
+    there: Mutex<There>,
     pub(crate) counters: Mutex<Counters>,
+}
+
+#[derive(Default)]
+struct There {
+    clusters: BTreeMap<ObjectKey, u32>,
+    instances: BTreeMap<ObjectKey, Vec<String>>,
 }
 
 impl Ground {
     /// Makes, changes or removes something; doing it again is harmless.
-    pub(crate) fn apply(&self, what: What, operation: Operation, key: &ObjectKey, plan: &Plan) {
-        let mut there = self.infrastructure.lock();
-        let text = key.text().to_owned();
+    pub(crate) fn apply(&self, what: What, operation: Operation, key: &ObjectKey, plan: Plan) {
+        let mut there = self.there.lock();
         match (what, operation) {
             (What::Cluster, Operation::Delete) => {
-                there.clusters.remove(&text);
+                there.clusters.remove(key);
             }
             (What::Cluster, _) => {
-                there.clusters.insert(text, plan.nodes);
+                there.clusters.insert(key.clone(), plan.nodes);
             }
             (What::Instance, Operation::Delete) => {
-                there.instances.remove(&text);
+                there.instances.remove(key);
             }
             (What::Instance, _) => {
-                there.instances.insert(text, plan.containers.clone());
+                there.instances.insert(key.clone(), plan.containers);
             }
         }
     }
 
     pub(crate) fn has(&self, what: What, key: &ObjectKey) -> bool {
-        let there = self.infrastructure.lock();
+        let there = self.there.lock();
         match what {
-            What::Cluster => there.clusters.contains_key(key.text()),
-            What::Instance => there.instances.contains_key(key.text()),
+            What::Cluster => there.clusters.contains_key(key),
+            What::Instance => there.instances.contains_key(key),
         }
     }
 
+    pub(crate) fn keys(&self) -> Vec<(What, ObjectKey)> {
+        let there = self.there.lock();
+        let clusters = there.clusters.keys().map(|key| (What::Cluster, key.clone()));
+        let instances = there.instances.keys().map(|key| (What::Instance, key.clone()));
+        clusters.chain(instances).collect()
+    }
+
     pub(crate) fn containers(&self, key: &ObjectKey) -> Vec<String> {
-        self.infrastructure.lock().instances.get(key.text()).cloned().unwrap_or_default()
+        self.there.lock().instances.get(key).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn snapshot(&self) -> Infrastructure {
+        let there = self.there.lock();
+        let text = ToString::to_string;
+        Infrastructure {
+            clusters: there.clusters.iter().map(|(key, nodes)| (text(key), *nodes)).collect(),
+            instances: there.instances.iter().map(|(key, c)| (text(key), c.clone())).collect(),
+        }
+    }
+
+    pub(crate) fn destroy(&self) {
+        *self.there.lock() = There::default();
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {

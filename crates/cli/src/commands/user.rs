@@ -60,9 +60,6 @@ pub struct Update {
     /// What the person may do from now on, in place of what he may do today
     #[arg(long = "role", value_name = "ROLE", value_parser = grant)]
     pub roles: Vec<Grant>,
-    /// Take all roles away
-    #[arg(long, conflicts_with = "roles")]
-    pub no_roles: bool,
     /// Lock the person out and end his sessions
     #[arg(long, conflicts_with = "enable")]
     pub disable: bool,
@@ -172,10 +169,8 @@ async fn list(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 async fn update(args: Update, session: &mut Session<'_>) -> Result<(), Error> {
-    if args.roles.is_empty() && !(args.no_roles || args.disable || args.enable) {
-        return Err(Error::invalid(
-            "nothing to change: give --role, --no-roles, --disable or --enable",
-        ));
+    if args.roles.is_empty() && !(args.disable || args.enable) {
+        return Err(Error::invalid("nothing to change: give --role, --disable or --enable"));
     }
     let client = session.client().await?;
     // The request replaces both roles and lock; what was not mentioned stays.
@@ -188,10 +183,9 @@ async fn update(args: Update, session: &mut Session<'_>) -> Result<(), Error> {
             hint: "`selvage user list` shows them all".into(),
         });
     };
-    let keep_roles = args.roles.is_empty() && !args.no_roles;
     let request = UpdateUserRequest {
         username: args.name,
-        grants: if keep_roles { now.grants.clone() } else { args.roles },
+        grants: if args.roles.is_empty() { now.grants.clone() } else { args.roles },
         disabled: args.disable || (now.disabled && !args.enable),
     };
     let answer = client

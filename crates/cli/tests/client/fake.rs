@@ -281,6 +281,27 @@ impl IdentityService for Fake {
     ) -> Result<Response<CertificateResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
+
+    async fn block_machine(
+        &self,
+        _: Request<BlockMachineRequest>,
+    ) -> Result<Response<BlockMachineResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn unblock_machine(
+        &self,
+        _: Request<UnblockMachineRequest>,
+    ) -> Result<Response<UnblockMachineResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn list_blocked_machines(
+        &self,
+        _: Request<ListBlockedMachinesRequest>,
+    ) -> Result<Response<ListBlockedMachinesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
 }
 
 #[tonic::async_trait]

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use selvage_api::edgeproto::{
     AppInst, CloudletInfo, CloudletState, ClusterInst, ClusterInstKey, TrackedState,
 };
+use selvage_api::selvage::operations::State;
 use selvage_work::{Engine, Failure, Operation, Reconcile, Summary};
 
 use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
@@ -240,10 +241,9 @@ impl Core {
         let tail = format!("\"cluster_inst_key\":{}}}", key.text());
         let awaited = engine.list().iter().any(|operation| {
             operation.kind == CreateAppInst::KIND
+                && matches!(operation.state(), State::Running | State::Undoing)
                 && operation.key.ends_with(&tail)
                 && Some(operation.id.as_str()) != besides
-                // What runs on that key may be another operation than this.
-                && engine.running_on(&operation.key).is_some_and(|it| it.id == operation.id)
         });
         Ok(!awaited)
     }

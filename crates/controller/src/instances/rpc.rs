@@ -15,7 +15,7 @@ use super::error::{Error, Refusal};
 use super::plan::Origin;
 use crate::controller::Mode;
 use crate::row::Kept;
-use crate::services::mode_of;
+use crate::services::{confirmed, mode_of};
 
 type Messages = BoxStream<'static, Result<wire::Result, Status>>;
 type Reply<T> = Result<Response<T>, Status>;
@@ -37,7 +37,12 @@ fn status(error: Error) -> Status {
 }
 
 /// The stream of an operation, or of what is told before a refusal.
-fn reply<M: Kept>(what: &str, object: &M, begun: Result<Begun, Refusal>) -> Reply<Messages> {
+fn reply<M: Kept>(
+    what: &str,
+    object: &M,
+    begun: Result<Begun, Refusal>,
+    mode: Mode,
+) -> Reply<Messages> {
     let (notes, rest): (_, Messages) = match begun {
         Ok(Begun { notes, handle: Some(handle) }) => {
             let lines = handle.lines().map(|line| match line {
@@ -57,7 +62,7 @@ fn reply<M: Kept>(what: &str, object: &M, begun: Result<Begun, Refusal>) -> Repl
         }
     };
     let notes = stream::iter(notes.into_iter().map(|note| Ok(message(note))));
-    Ok(Response::new(notes.chain(rest).boxed()))
+    Ok(confirmed(Response::new(notes.chain(rest).boxed()), mode))
 }
 
 #[tonic::async_trait]
@@ -71,19 +76,19 @@ impl ClusterInstApi for InstanceService {
         let (who, mode, inst) = taken(request)?;
         let begun =
             self.core.begin_create_cluster(&self.engine, &inst, Origin::Api, &who, mode).await;
-        reply("create", &inst, begun)
+        reply("create", &inst, begun, mode)
     }
 
     async fn update_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_update_cluster(&self.engine, &inst, &who, mode).await;
-        reply("update", &inst, begun)
+        reply("update", &inst, begun, mode)
     }
 
     async fn delete_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_delete_cluster(&self.engine, &inst, &who, mode).await;
-        reply("delete", &inst, begun)
+        reply("delete", &inst, begun, mode)
     }
 
     async fn show_cluster_inst(
@@ -105,19 +110,19 @@ impl AppInstApi for InstanceService {
     async fn create_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_create_app(&self.engine, &inst, &who, mode).await;
-        reply("create", &inst, begun)
+        reply("create", &inst, begun, mode)
     }
 
     async fn update_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_update_app(&self.engine, &inst, &who, mode).await;
-        reply("update", &inst, begun)
+        reply("update", &inst, begun, mode)
     }
 
     async fn delete_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_delete_app(&self.engine, &inst, &who, mode).await;
-        reply("delete", &inst, begun)
+        reply("delete", &inst, begun, mode)
     }
 
     async fn show_app_inst(

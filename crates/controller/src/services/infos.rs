@@ -51,7 +51,7 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
         request: Request<wire::CloudletInfo>,
     ) -> Reply<wire::Result> {
         let (info, mode) = taken(request)?;
-        Ok(done(self.controller.inject_cloudlet_info(info, mode).await?))
+        Ok(done(self.controller.inject_cloudlet_info(info, mode).await?, mode))
     }
 
     async fn evict_cloudlet_info(
@@ -59,7 +59,7 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
         request: Request<wire::CloudletInfo>,
     ) -> Reply<wire::Result> {
         let (info, mode) = taken(request)?;
-        Ok(done(self.controller.evict_cloudlet_info(&info, mode).await?))
+        Ok(done(self.controller.evict_cloudlet_info(&info, mode).await?, mode))
     }
 }
 
@@ -106,8 +106,8 @@ impl wire::app_inst_metrics_api_server::AppInstMetricsApi for Api {
         &self,
         request: Request<wire::AppInstMetrics>,
     ) -> Reply<Self::ShowAppInstMetricsStream> {
-        let something = self.controller.memory.samples.counts().app_insts;
-        Ok(matching(vec![Arc::new(wire::AppInstMetrics { something })], request.get_ref())?)
+        let kept = self.controller.memory.samples.counts().app_insts;
+        Ok(matching(vec![Arc::new(wire::AppInstMetrics { something: kept })], request.get_ref())?)
     }
 }
 
@@ -120,8 +120,8 @@ impl wire::cloudlet_metrics_api_server::CloudletMetricsApi for Api {
         &self,
         request: Request<wire::CloudletMetrics>,
     ) -> Reply<Self::ShowCloudletMetricsStream> {
-        let foo = self.controller.memory.samples.counts().cloudlets;
-        Ok(matching(vec![Arc::new(wire::CloudletMetrics { foo })], request.get_ref())?)
+        let kept = self.controller.memory.samples.counts().cloudlets;
+        Ok(matching(vec![Arc::new(wire::CloudletMetrics { foo: kept })], request.get_ref())?)
     }
 }
 

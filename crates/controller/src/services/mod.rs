@@ -13,7 +13,7 @@ use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::metrics_service_server::MetricsServiceServer;
 use selvage_api::selvage::operations::operation_service_server::OperationServiceServer;
 use selvage_kit::serve::Services;
-use tonic::metadata::MetadataMap;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Request, Response, Status};
 
 use crate::controller::{Controller, Mode};
@@ -46,8 +46,17 @@ fn taken<M>(request: Request<M>) -> Result<(M, Mode)> {
     Ok((request.into_inner(), mode))
 }
 
-fn done(told: String) -> Response<wire::Result> {
-    Response::new(wire::Result { message: told, code: 0 })
+fn done(told: String, mode: Mode) -> Response<wire::Result> {
+    confirmed(Response::new(wire::Result { message: told, code: 0 }), mode)
+}
+
+/// Tells a caller who wanted a dry run that it was one: a server that does not
+/// know of dry runs would have done it.
+pub(crate) fn confirmed<T>(mut response: Response<T>, mode: Mode) -> Response<T> {
+    if mode == Mode::DryRun {
+        response.metadata_mut().insert(DRY_RUN, MetadataValue::from_static("true"));
+    }
+    response
 }
 
 impl Controller {

@@ -4,7 +4,7 @@ use selvage_api::edgeproto as wire;
 use tonic::{Request, Response};
 
 use super::streams::{streamed, with_progress};
-use super::{Api, Reply, Streamed, done, taken};
+use super::{Api, Reply, Streamed, confirmed, done, taken};
 
 /// A service whose changes answer with one Result.
 macro_rules! plain_service {
@@ -14,17 +14,17 @@ macro_rules! plain_service {
         impl wire::$module::$service for Api {
             async fn $create(&self, request: Request<wire::$message>) -> Reply<wire::Result> {
                 let (object, mode) = taken(request)?;
-                Ok(done(self.controller.$create(object, mode).await?))
+                Ok(done(self.controller.$create(object, mode).await?, mode))
             }
 
             async fn $update(&self, request: Request<wire::$message>) -> Reply<wire::Result> {
                 let (object, mode) = taken(request)?;
-                Ok(done(self.controller.$update(object, mode).await?))
+                Ok(done(self.controller.$update(object, mode).await?, mode))
             }
 
             async fn $delete(&self, request: Request<wire::$message>) -> Reply<wire::Result> {
                 let (object, mode) = taken(request)?;
-                Ok(done(self.controller.$delete(&object, mode).await?))
+                Ok(done(self.controller.$delete(&object, mode).await?, mode))
             }
 
             type $stream = Streamed<wire::$message>;
@@ -94,7 +94,7 @@ impl wire::cloudlet_api_server::CloudletApi for Api {
         request: Request<wire::Cloudlet>,
     ) -> Reply<Self::CreateCloudletStream> {
         let (cloudlet, mode) = taken(request)?;
-        Ok(told(self.controller.create_cloudlet(cloudlet, mode).await?))
+        Ok(confirmed(told(self.controller.create_cloudlet(cloudlet, mode).await?), mode))
     }
 
     async fn update_cloudlet(
@@ -102,7 +102,7 @@ impl wire::cloudlet_api_server::CloudletApi for Api {
         request: Request<wire::Cloudlet>,
     ) -> Reply<Self::UpdateCloudletStream> {
         let (cloudlet, mode) = taken(request)?;
-        Ok(told(self.controller.update_cloudlet(cloudlet, mode).await?))
+        Ok(confirmed(told(self.controller.update_cloudlet(cloudlet, mode).await?), mode))
     }
 
     async fn delete_cloudlet(
@@ -111,9 +111,10 @@ impl wire::cloudlet_api_server::CloudletApi for Api {
     ) -> Reply<Self::DeleteCloudletStream> {
         let (cloudlet, mode) = taken(request)?;
         let controller = self.controller.clone();
-        Ok(with_progress(move |progress| async move {
+        let reply = with_progress(move |progress| async move {
             controller.delete_cloudlet(&cloudlet, mode, progress).await
-        }))
+        });
+        Ok(confirmed(reply, mode))
     }
 
     async fn show_cloudlet(

@@ -28,6 +28,8 @@ pub(crate) struct House {
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
     pub(crate) ended: tokio::task::JoinHandle<()>,
+    /// Where the socket lies that agents connect to.
+    pub(crate) agents: tempfile::TempDir,
     channel: Channel,
 }
 
@@ -58,12 +60,15 @@ pub(crate) async fn house_on(store: SharedStore, change: impl FnOnce(&mut Settin
     controller.add_to(&mut services);
     let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
     let stop = CancellationToken::new();
+    let agents = tempfile::tempdir().unwrap();
+    let local = Socket::unix(&agents.path().join("agents")).await.unwrap();
+    tokio::spawn(server.clone().run(local, Trust::Socket, stop.clone()));
     tokio::spawn(server.run(socket, Trust::Everybody, stop.clone()));
     let running = Arc::clone(&controller).run(stop.clone());
     let ended = tokio::spawn(async move { running.await.unwrap() });
     let channel = Channel::from_shared(format!("http://{address}")).unwrap();
     let channel = channel.connect().await.unwrap();
-    House { controller, address, stop, ended, channel }
+    House { controller, address, stop, ended, agents, channel }
 }
 
 macro_rules! clients {

@@ -15,3 +15,4 @@ mod races;
 mod references;
 mod several;
 mod show;
+mod whole;

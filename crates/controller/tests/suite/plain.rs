@@ -42,7 +42,8 @@ async fn the_operator_named_developer_is_reserved() {
 #[tokio::test]
 async fn a_flavor_needs_all_its_numbers() {
     let house = house().await;
-    let changes: [(fn(&mut wire::Flavor), &str); 3] = [
+    type Change = fn(&mut wire::Flavor);
+    let changes: [(Change, &str); 3] = [
         (|flavor| flavor.ram = 0, "Ram cannot be 0"),
         (|flavor| flavor.vcpus = 0, "Vcpus cannot be 0"),
         (|flavor| flavor.disk = 0, "Disk cannot be 0"),

@@ -173,6 +173,7 @@ impl Drop for EtcdServer {
 
 impl EtcdServer {
     /// Nothing, after saying so, where there is no etcd; on CI there must be.
+    #[allow(clippy::print_stderr)]
     fn start() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path)

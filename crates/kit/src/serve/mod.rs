@@ -206,16 +206,7 @@ impl Server {
         let intake = intake::Intake::default();
         let now = CancellationToken::new();
         let stopping = rpc::Stopping { soon: stop.clone(), now: now.clone() };
-        let rpc = rpc::Rpc::new(
-            self.routes,
-            self.served.clone(),
-            self.access,
-            trust,
-            self.metrics.clone(),
-            self.limits.clone(),
-            intake.clone(),
-            stopping,
-        );
+        let rpc = rpc::Rpc::new(&self, trust, intake.clone(), stopping);
         let pages = pages::router(rpc.clone(), self.metrics.clone(), self.ready);
         let pages = pages.merge(self.pages);
         let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout, intake);

@@ -23,7 +23,7 @@ use tonic::{Code, Status, body::Body};
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
-use super::{Limits, audit, credentials, frame, intake::Intake, internal_error, watched};
+use super::{Limits, Server, audit, credentials, frame, intake::Intake, internal_error, watched};
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
     identity::{Connection, Identity, Kind, Peer, SharedAuthenticator},
@@ -83,24 +83,16 @@ pub(super) struct Stopping {
 }
 
 impl Rpc {
-    pub(super) fn new(
-        routes: axum::Router,
-        served: HashSet<String>,
-        access: Arc<Access>,
-        trust: Trust,
-        metrics: Metrics,
-        limits: Limits,
-        intake: Intake,
-        stopping: Stopping,
-    ) -> Self {
+    pub(super) fn new(server: &Server, trust: Trust, intake: Intake, stopping: Stopping) -> Self {
+        let limits = server.limits.clone();
         let calls = Arc::new(Semaphore::new(limits.calls_in_flight));
         let streams = Arc::new(Semaphore::new(limits.streams_in_flight));
         let infrastructure = Arc::new(Semaphore::new(INFRASTRUCTURE_STREAMS));
         let shared = Shared {
-            access,
+            access: Arc::clone(&server.access),
             trust,
-            metrics,
-            served,
+            metrics: server.metrics.clone(),
+            served: server.served.clone(),
             limits,
             calls,
             streams,
@@ -108,7 +100,7 @@ impl Rpc {
             intake,
             stopping,
         };
-        Self { routes, shared: Arc::new(shared) }
+        Self { routes: server.routes.clone(), shared: Arc::new(shared) }
     }
 
     /// The caller of a plain HTTP page, by the same rules as for a method
@@ -338,10 +330,16 @@ impl Shared {
                 }
             }
         }
-        Ok(match &connection.machine {
-            Some(machine) => Identity::machine(machine.clone()),
-            None => Identity::anonymous(),
-        })
+        let Some(machine) = &connection.machine else { return Ok(Identity::anonymous()) };
+        let identity = Identity::machine(machine.clone());
+        if authenticator.machine_allowed(machine) {
+            return Ok(identity);
+        }
+        let denied = Denied {
+            code: selvage_api::Code::PermissionDenied,
+            message: format!("not authorized: {machine} is blocked"),
+        };
+        Err(refused("", &identity, &connection.peer, &denied))
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Peer {
     wants: Box<[bool]>,
     outbox: Mutex<Outbox>,
     pub(crate) wake: Notify,
+    /// All that was queued has been handed to the connection.
+    drained: Notify,
     pub(crate) ended: CancellationToken,
     /// What to tell the peer when the stream is ended by us.
     end_status: Mutex<Option<Status>>,
@@ -83,6 +85,8 @@ struct Outbox {
     peer_sent_all: bool,
     deferred: Option<Deferred>,
     resumed: Vec<usize>,
+    /// What was taken last has not all been sent.
+    sending: bool,
 }
 
 /// What is sent in one go, in the order of the types.
@@ -122,8 +126,10 @@ impl Peer {
                 peer_sent_all: false,
                 deferred: None,
                 resumed: Vec::new(),
+                sending: false,
             }),
             wake: Notify::new(),
+            drained: Notify::new(),
             ended: CancellationToken::new(),
             end_status: Mutex::new(None),
             received_all: AtomicBool::new(false),
@@ -254,6 +260,10 @@ impl Peer {
                 lanes.push_back(Lane::Messages(index, messages));
             }
         }
+        outbox.sending = !lanes.is_empty();
+        if !outbox.sending {
+            self.drained.notify_waiters();
+        }
         Round {
             lanes,
             cloudlets: Arc::clone(&outbox.cloudlets),
@@ -261,6 +271,21 @@ impl Peer {
             revisions,
             may_end: outbox.may_end,
             resumed: if outbox.may_end { std::mem::take(&mut outbox.resumed) } else { Vec::new() },
+        }
+    }
+
+    /// Returns when everything queued so far is on its way, or the stream has
+    /// ended.
+    pub(crate) async fn flushed(&self) {
+        loop {
+            let drained = self.drained.notified();
+            if !self.outbox.lock().sending && !self.has_unsent() {
+                return;
+            }
+            tokio::select! {
+                () = drained => {}
+                () = self.ended.cancelled() => return,
+            }
         }
     }
 

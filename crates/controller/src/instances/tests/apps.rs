@@ -1,6 +1,5 @@
 //! AppInsts: the streams, and what is left after each.
 
-use super::clusters::advance;
 use super::support::*;
 use selvage_api::distributed_match_engine::LProto;
 use selvage_api::edgeproto::{AppInst, CloudletState, DeleteType, IpAccess, TrackedState};
@@ -304,15 +303,10 @@ async fn a_busy_app_is_waited_for() {
     };
     let finishing = async {
         world.until_state(&cluster("one"), TrackedState::DeletePrepare).await;
-        advance(&world, 1).await;
         side.tell(&world.service, TrackedState::Ready, &[], false).await;
-        world.until_state(&side, TrackedState::Ready).await;
-        while world.app(&side).is_some() {
-            advance(&world, 1).await;
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
     };
-    let (_, deleted, ()) = tokio::join!(creating, deleting, finishing);
+    let all = async { tokio::join!(creating, deleting, finishing) };
+    let (_, deleted, ()) = world.while_moments_pass(all).await;
     deleted.ok();
     assert_eq!(world.cluster(&cluster("one")), None);
     world.check();

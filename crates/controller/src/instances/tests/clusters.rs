@@ -2,7 +2,6 @@
 
 use super::support::*;
 use selvage_api::edgeproto::{ClusterInst, IpAccess, TrackedState};
-use std::time::Duration;
 
 #[tokio::test]
 async fn a_cluster_lives_and_dies_with_the_canonical_words() {
@@ -114,14 +113,7 @@ async fn time_runs_out() {
     world.crm.set("Create", Manner::Silent);
     world.crm.set("Delete", Manner::Silent);
     let inst = cluster("one");
-    let calling = world.create_cluster(&inst);
-    let advancing = async {
-        world.until_state(&inst, TrackedState::CreateRequested).await;
-        advance(&world, 3).await;
-        world.until_state(&inst, TrackedState::DeleteRequested).await;
-        advance(&world, 2).await;
-    };
-    let (answer, ()) = tokio::join!(calling, advancing);
+    let answer = world.while_time_passes(world.create_cluster(&inst)).await;
     let text = "Timed out; expected state Ready but is CreateRequested";
     assert_eq!(
         answer.all(),
@@ -135,26 +127,13 @@ async fn time_runs_out() {
     );
 }
 
-/// Lets so many seconds pass once the operation waits.
-pub(super) async fn advance(world: &World, seconds: u64) {
-    // The wait has begun when everything that is ready has run.
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-    }
-    world.clock.advance(Duration::from_secs(seconds));
-}
-
 #[tokio::test]
 async fn time_runs_out_while_the_crm_is_at_work() {
     let world = World::with_cloudlet().await;
     world.crm.set("Create", Manner::Hangs);
     let inst = cluster("one");
-    let calling = world.create_cluster(&inst);
-    let advancing = async {
-        world.until_state(&inst, TrackedState::Creating).await;
-        advance(&world, 3).await;
-    };
-    let (answer, ()) = tokio::join!(calling, advancing);
+    let answer =
+        world.once(&inst, TrackedState::Creating, world.create_cluster(&inst)).await;
     assert_eq!(
         answer.ok(),
         [
@@ -243,12 +222,7 @@ async fn a_silent_crm_leaves_no_update_under_way() {
     world.create_cluster(&inst).await.ok();
     world.crm.set("Update", Manner::Silent);
     let request = resized("one", 3);
-    let calling = world.update_cluster(&request);
-    let advancing = async {
-        world.until_state(&inst, TrackedState::UpdateRequested).await;
-        advance(&world, 2).await;
-    };
-    let (answer, ()) = tokio::join!(calling, advancing);
+    let answer = world.while_time_passes(world.update_cluster(&request)).await;
     let text = "Timed out; expected state Ready but is UpdateRequested";
     assert_eq!(answer.refused(), text);
     let row = world.cluster(&inst).unwrap();

@@ -1,1 +1,287 @@
+//! Random calls, answers of crms, callers who leave and processes that die,
+//! against a small model of what must come of it.
 
+use super::support::*;
+use crate::instances::state::is_transient;
+use crate::row::Kept;
+use futures::StreamExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
+use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
+use selvage_api::edgeproto::{AppInst, ClusterInst, IpAccess};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tonic::Request;
+
+const CLUSTERS: [&str; 3] = ["one", "two", "autocluster1"];
+const APPS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Create,
+    Update,
+    Delete,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum What {
+    Cluster(ClusterInst),
+    App(AppInst),
+}
+
+impl What {
+    fn key(&self) -> String {
+        match self {
+            Self::Cluster(inst) => inst.key_text(),
+            Self::App(inst) => inst.key_text(),
+        }
+    }
+}
+
+struct Run {
+    world: World,
+    dice: StdRng,
+    /// What is there, as far as the answers told: the model.
+    present: BTreeSet<String>,
+    /// What nobody can know from the answers, because the caller left, the
+    /// crm was away, or the process died.
+    unknown: BTreeSet<String>,
+    log: Vec<String>,
+}
+
+impl Run {
+    async fn new(seed: u64) -> Self {
+        let world = World::new().await;
+        world.add_cloudlet("tmus", "cloud-1", 4).await;
+        for name in APPS {
+            world.add_app(app(name, "tcp:80,udp:53")).await;
+        }
+        Self {
+            world,
+            dice: StdRng::seed_from_u64(seed),
+            present: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.dice.random_range(0..from.len())].clone()
+    }
+
+    fn target(&mut self) -> What {
+        let name = self.pick(&CLUSTERS);
+        if self.dice.random_bool(0.4) {
+            let name = if name.starts_with("auto") { "one" } else { name };
+            let access = self.pick(&[IpAccess::Shared, IpAccess::Dedicated]);
+            return What::Cluster(over(&cluster(name), |inst| inst.set_ip_access(access)));
+        }
+        let app = self.pick(&APPS);
+        What::App(app_inst(app, name))
+    }
+
+    /// One thing that happens.
+    async fn step(&mut self) {
+        match self.dice.random_range(0..20) {
+            0 | 1 => self.change_manners(),
+            2 => self.crash().await,
+            3 => {
+                self.log.push("caretaker".into());
+                let caring = self.world.service_caretaker();
+                self.world.while_time_passes(caring).await;
+                self.forget();
+            }
+            4..=6 => self.call_and_leave().await,
+            _ => self.call().await,
+        }
+    }
+
+    fn change_manners(&mut self) {
+        let what = self.pick(&["Create", "Update", "Delete", "Create AppInst", "Delete AppInst"]);
+        let manners = [
+            Manner::Works,
+            Manner::Works,
+            Manner::AtOnce,
+            Manner::Fails("broken"),
+            Manner::Silent,
+            Manner::Hangs,
+        ];
+        let manner = self.pick(&manners);
+        self.log.push(format!("crm: {what} {manner:?}"));
+        self.world.crm.set(what, manner);
+    }
+
+    fn crm_is_reliable(&self) -> bool {
+        let script = self.world.crm.script.lock();
+        script.manners.values().all(|manner| matches!(manner, Manner::Works | Manner::AtOnce))
+    }
+
+    async fn crash(&mut self) {
+        self.log.push("crash".into());
+        let fresh = World::on(
+            Arc::clone(&self.world.controller.store),
+            self.world.clock.clone(),
+            Arc::clone(&self.world.crm.script),
+            settings(),
+        );
+        // The old process goes first: two of one name cannot be.
+        self.world.stop();
+        self.world = fresh.await;
+        self.forget();
+    }
+
+    /// What goes on unseen may change anything.
+    fn forget(&mut self) {
+        self.unknown.extend(self.present.iter().cloned());
+        for name in CLUSTERS {
+            self.unknown.insert(cluster(name).key_text());
+            self.unknown.extend(APPS.map(|app| app_inst(app, name).key_text()));
+        }
+    }
+
+    fn request(&mut self) -> (Verb, What) {
+        let verb = self.pick(&[Verb::Create, Verb::Create, Verb::Delete, Verb::Update]);
+        let mut what = self.target();
+        if let (Verb::Update, What::Cluster(inst)) = (verb, &mut what) {
+            inst.fields = vec!["14".into()];
+            inst.num_nodes = self.dice.random_range(1..5);
+        }
+        (verb, what)
+    }
+
+    async fn call_and_leave(&mut self) {
+        let (verb, what) = self.request();
+        let lines = self.dice.random_range(0..3);
+        self.log.push(format!("{verb:?} {} and leave after {lines}", what.key()));
+        let service = &self.world.service;
+        let reply = match (verb, what) {
+            (Verb::Create, What::Cluster(inst)) => service.create_cluster_inst(Request::new(inst)).await,
+            (Verb::Update, What::Cluster(inst)) => service.update_cluster_inst(Request::new(inst)).await,
+            (Verb::Delete, What::Cluster(inst)) => {
+                ClusterInstApi::delete_cluster_inst(&**service, Request::new(inst)).await
+            }
+            (Verb::Create, What::App(inst)) => service.create_app_inst(Request::new(inst)).await,
+            (Verb::Update, What::App(inst)) => service.update_app_inst(Request::new(inst)).await,
+            (Verb::Delete, What::App(inst)) => {
+                AppInstApi::delete_app_inst(&**service, Request::new(inst)).await
+            }
+        };
+        if let Ok(reply) = reply {
+            let mut stream = reply.into_inner();
+            let listening = async {
+                for _ in 0..lines {
+                    stream.next().await;
+                }
+            };
+            self.world.while_time_passes(listening).await;
+        }
+        self.forget();
+    }
+
+    async fn call(&mut self) {
+        let (verb, what) = self.request();
+        let (key, reliable) = (what.key(), self.crm_is_reliable());
+        let world = &self.world;
+        let calling = async {
+            match (verb, &what) {
+                (Verb::Create, What::Cluster(inst)) => world.create_cluster(inst).await,
+                (Verb::Update, What::Cluster(inst)) => world.update_cluster(inst).await,
+                (Verb::Delete, What::Cluster(inst)) => world.delete_cluster(inst).await,
+                (Verb::Create, What::App(inst)) => world.create_app(inst).await,
+                (Verb::Update, What::App(inst)) => world.update_app(inst).await,
+                (Verb::Delete, What::App(inst)) => world.delete_app(inst).await,
+            }
+        };
+        let busy = !self.unknown.is_empty();
+        let answer =
+            if reliable && !busy { calling.await } else { world.while_time_passes(calling).await };
+        self.log.push(format!("{verb:?} {key}: {answer:?}"));
+        if !reliable || self.unknown.contains(&key) {
+            return self.forget();
+        }
+        let went_well = answer.error.is_none();
+        self.compare(verb, &what, &key, went_well);
+    }
+
+    /// What the model says of a call to a crm that works, on something whose
+    /// state is known.
+    fn compare(&mut self, verb: Verb, what: &What, key: &str, went_well: bool) {
+        let there = self.present.contains(key);
+        match verb {
+            Verb::Create if went_well => {
+                assert!(!there, "created twice: {key}\n{}", self.log.join("\n"));
+                self.present.insert(key.to_owned());
+            }
+            Verb::Delete if went_well => {
+                assert!(there, "deleted what was not there: {key}\n{}", self.log.join("\n"));
+                self.present.remove(key);
+            }
+            Verb::Delete => {
+                let has_apps = matches!(what, What::Cluster(_));
+                assert!(!there || has_apps, "not deleted: {key}\n{}", self.log.join("\n"));
+            }
+            Verb::Update => {
+                assert_eq!(there, went_well, "{key}\n{}", self.log.join("\n"));
+            }
+            Verb::Create => {}
+        }
+        let row = match what {
+            What::Cluster(inst) => self.world.cluster(inst).is_some(),
+            What::App(inst) => self.world.app(inst).is_some(),
+        };
+        assert_eq!(row, self.present.contains(key), "{key}\n{}", self.log.join("\n"));
+    }
+
+    /// Everything comes to rest, with crms that work; then what must hold
+    /// always, holds.
+    async fn settle(&mut self) {
+        self.world.crm.script.lock().manners.clear();
+        for _ in 0..4 {
+            self.world.while_time_passes(self.world.idle()).await;
+            self.world.while_time_passes(self.world.service_caretaker()).await;
+        }
+        let log = self.log.join("\n");
+        let tables = &self.world.controller.tables;
+        for held in tables.cluster_insts.list() {
+            let inst = &held.value.0;
+            assert!(!is_transient(inst.state()), "{inst:?}\n{log}");
+        }
+        for held in tables.app_insts.list() {
+            let inst = &held.value.0;
+            assert!(!is_transient(inst.state()), "{inst:?}\n{log}");
+        }
+        let wrong = crate::instances::audit::differences(tables);
+        assert!(wrong.is_empty(), "{wrong:?}\n{log}");
+        for key in &self.world.crm.script.lock().reality {
+            let known = tables.app_insts.get(key).is_some() || tables.cluster_insts.get(key).is_some();
+            assert!(known, "{key} is an orphan\n{log}");
+        }
+        self.present = tables
+            .cluster_insts
+            .list()
+            .iter()
+            .map(|held| held.key.clone())
+            .chain(tables.app_insts.list().iter().map(|held| held.key.clone()))
+            .collect();
+        self.unknown.clear();
+    }
+}
+
+async fn run(seed: u64, rounds: usize, steps: usize) {
+    let mut run = Run::new(seed).await;
+    for _ in 0..rounds {
+        run.log.push(format!("seed {seed}"));
+        for _ in 0..steps {
+            run.step().await;
+        }
+        run.settle().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_happens_the_books_are_true() {
+    for seed in 0..6 {
+        run(seed, 3, 12).await;
+    }
+}

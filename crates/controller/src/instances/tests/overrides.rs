@@ -1,7 +1,6 @@
 //! The five ways to treat a crm, each against one that works, fails or is
 //! silent.
 
-use super::clusters::advance;
 use super::support::*;
 use selvage_api::edgeproto::{AppInst, ClusterInst, CrmOverride, TrackedState};
 
@@ -78,12 +77,7 @@ async fn a_silent_crm_counts_as_one_that_fails() {
     let world = world().await;
     world.crm.set("Create", Manner::Silent);
     let inst = cluster_with(CrmOverride::IgnoreCrmErrors);
-    let calling = world.create_cluster(&inst);
-    let advancing = async {
-        world.until_state(&inst, TrackedState::CreateRequested).await;
-        advance(&world, 3).await;
-    };
-    let (answer, ()) = tokio::join!(calling, advancing);
+    let answer = world.while_time_passes(world.create_cluster(&inst)).await;
     assert_eq!(
         answer.ok(),
         [

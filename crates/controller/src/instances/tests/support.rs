@@ -294,6 +294,19 @@ impl World {
         script: Arc<Mutex<Script>>,
         settings: Settings,
     ) -> Self {
+        let mut world = Self::idle_on(store, clock, script, settings).await;
+        let running = Arc::clone(&world.controller).run(CancellationToken::new());
+        world.running = tokio::spawn(running);
+        world
+    }
+
+    /// A process that drives no operations.
+    pub(super) async fn idle_on(
+        store: SharedStore,
+        clock: ManualClock,
+        script: Arc<Mutex<Script>>,
+        settings: Settings,
+    ) -> Self {
         let engine = selvage_work::Options {
             clock: Arc::new(clock.clone()),
             lease: DAY,
@@ -303,10 +316,14 @@ impl World {
         let controller = Controller::open(store, settings, surroundings).await.unwrap();
         let service = InstanceService::open(&controller).await.unwrap();
         let crm = Crm::start(&controller, &service, script);
-        let running = tokio::spawn(Arc::clone(&controller).run(CancellationToken::new()));
-        // Known to the engine before anything is asked of it.
-        tokio::task::yield_now().await;
+        let running = tokio::spawn(async { Ok(()) });
         Self { controller, service, crm, clock, running }
+    }
+
+    /// The process dies.
+    pub(super) fn stop(&mut self) {
+        self.running.abort();
+        self.crm.task.abort();
     }
 
     /// The process dies and another takes its place.
@@ -523,6 +540,46 @@ pub(super) fn over<M: Clone>(object: &M, set: impl FnOnce(&mut M)) -> M {
 }
 
 impl World {
+    /// Does something while the clock goes on, until it is done.
+    pub(super) async fn while_time_passes<T>(&self, doing: impl Future<Output = T>) -> T {
+        self.ticking(Duration::from_millis(500), doing).await
+    }
+
+    /// The same, so slowly that nothing runs out of time that is not stuck.
+    pub(super) async fn while_moments_pass<T>(&self, doing: impl Future<Output = T>) -> T {
+        self.ticking(Duration::from_millis(10), doing).await
+    }
+
+    async fn ticking<T>(&self, step: Duration, doing: impl Future<Output = T>) -> T {
+        let ticking = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                self.clock.advance(step);
+            }
+        };
+        tokio::select! {
+            done = doing => done,
+            () = ticking => unreachable!("it goes on for ever"),
+        }
+    }
+
+    /// Does something; once an instance is in a state the clock goes on.
+    pub(super) async fn once<I: Instance, T>(
+        &self,
+        inst: &I,
+        state: TrackedState,
+        doing: impl Future<Output = T>,
+    ) -> T {
+        let waiting = async {
+            self.until_state(inst, state).await;
+            self.while_time_passes(std::future::pending::<()>()).await;
+        };
+        tokio::select! {
+            done = doing => done,
+            () = waiting => unreachable!("it goes on for ever"),
+        }
+    }
+
     /// One run of the caretaker, and what it set going.
     pub(super) async fn service_caretaker(&self) -> u64 {
         use selvage_work::Reconcile;

@@ -1,6 +1,5 @@
 //! Restarts, reports out of season, and the caretaker.
 
-use super::clusters::advance;
 use super::support::*;
 use selvage_api::edgeproto::{
     AppInst, AppInstRuntime, CloudletInfo, ClusterInst, ClusterInstInfo, TrackedState,
@@ -258,12 +257,7 @@ async fn a_creation_that_took_too_long_is_looked_after() {
     let world = World::with_cloudlet().await;
     world.crm.set("Create", Manner::Hangs);
     let inst = cluster("one");
-    let calling = world.create_cluster(&inst);
-    let advancing = async {
-        world.until_state(&inst, TrackedState::Creating).await;
-        advance(&world, 3).await;
-    };
-    tokio::join!(calling, advancing).0.ok();
+    world.once(&inst, TrackedState::Creating, world.create_cluster(&inst)).await.ok();
     world.idle().await;
     let reporting = async {
         while world.controller.engine.running_on(&crate::row::Kept::key_text(&inst)).is_none() {
