@@ -118,6 +118,43 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
+fn a_first_start_that_fails_hides_no_password() {
+    let busy = Selvage::up(&[]);
+    let port = busy.address().rsplit_once(':').unwrap().1;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let failed = command().args(["up", "--port", port, "--data"]).arg(&data).output().unwrap();
+    assert!(!failed.status.success());
+    let second = Selvage::up_in(directory.path(), &[]);
+    assert!(second.log().contains(&second.password()), "{}", second.log());
+}
+
+#[test]
+fn a_ready_file_of_the_dead_is_not_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready.json");
+    std::fs::write(&ready, "{}").unwrap();
+    let failed = command()
+        .args(["up", "--port", "0", "--data", "/proc/none", "--ready-file"])
+        .arg(&ready)
+        .output()
+        .unwrap();
+    assert!(!failed.status.success());
+    assert!(!ready.exists());
+}
+
+#[test]
+fn an_export_of_nothing_is_no_backup() {
+    let cli = Cli::new();
+    let (data, file) = (cli.home().join("typo"), cli.home().join("backup"));
+    let args = ["store", "export", "--data", data.to_str().unwrap(), file.to_str().unwrap()];
+    let refused = cli.run(&args);
+    assert_ne!(refused.code, 0);
+    assert!(refused.stderr.contains("there is no store"), "{refused:?}");
+    assert!(!data.exists() && !file.exists());
+}
+
+#[test]
 fn wrong_configuration_names_key_and_line_and_exits_64() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("selvage.toml");

@@ -226,6 +226,19 @@ async fn insecure_needs_no_login_and_stays_on_loopback() {
     assert_eq!(code, Code::Ok);
     assert_eq!(WhoAmIResponse::decode(replies[0].clone()).unwrap().kind, "insecure");
 
+    // A page elsewhere can make a browser call loopback, but not as one of us.
+    let http = http(&selvage);
+    let users = format!("{}/selvage/v1/users", selvage.endpoint());
+    for (name, value) in [
+        ("host", "evil.example"),
+        ("origin", "http://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        let reply = http.get(&users).header(name, value).send().await.unwrap();
+        assert_eq!(reply.status(), 403, "{name}: {value}");
+    }
+    assert_eq!(http.get(&users).send().await.unwrap().status(), 200);
+
     let refused = selvage_tests::process::command()
         .args(["up", "--insecure", "--address", "0.0.0.0", "--port", "0", "--data"])
         .arg(selvage.data().join("other"))

@@ -12,7 +12,7 @@ use selvage_api::services::auth::{
     auth_service_server::{AuthService, AuthServiceServer},
 };
 use selvage_kit::{
-    identity::Identity,
+    identity::{Authenticator, Credentials, Identity, Refused},
     serve::{Limits, Server, Services, Socket, Trust},
     telemetry::Metrics,
 };
@@ -27,6 +27,7 @@ use tonic::{
     Code, Request, Response, Status,
     transport::{Channel, Endpoint},
 };
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 /// Login says who is calling, Logout panics, CheckToken takes its time.
 struct Odd {
@@ -235,4 +236,68 @@ async fn methods_answer_under_api_too() {
         )
         .await;
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("\"insecure\""), "{reply}");
+}
+
+/// Knows nobody.
+struct Nobody;
+
+#[async_trait::async_trait]
+impl Authenticator for Nobody {
+    async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
+        Err(Refused { code: selvage_api::Code::Unauthenticated, message: "invalid token".into() })
+    }
+}
+
+#[tokio::test]
+async fn those_whom_no_message_could_let_in_need_not_send_one() {
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let limits = Limits { calls_in_flight: 1, ..Limits::default() };
+    let running = start(limits, socket, Trust::Credentials(Arc::new(Nobody))).await;
+    // Announced, and never sent.
+    let head = |path: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/grpc\r\n\
+             content-length: 100\r\n\r\n"
+        )
+    };
+    let mut stream = TcpStream::connect(running.address.unwrap()).await.unwrap();
+    stream.write_all(head("/edgeproto.AppApi/CreateApp").as_bytes()).await.unwrap();
+    let mut reply = vec![0; 4096];
+    let length = stream.read(&mut reply).await.unwrap();
+    let reply = String::from_utf8_lossy(&reply[..length]).into_owned();
+    assert!(reply.contains("grpc-status: 16"), "{reply}");
+
+    // Where anybody may call, a message on its way takes nobody's room.
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(running.address.unwrap()).await.unwrap();
+        let login = head("/services.auth.AuthService/Login");
+        stream.write_all(login.as_bytes()).await.unwrap();
+        waiting.push(stream);
+    }
+    running.client().await.login(LoginRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn watching_health_leaves_room_for_others() {
+    let running = on_tcp(Limits { streams_in_flight: 4, ..Limits::default() }).await;
+    let mut watches = Vec::new();
+    let mut refused = 0;
+    for connection in 0..2 {
+        let endpoint = format!("http://{}", running.address.unwrap());
+        let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
+        let mut health = HealthClient::new(channel);
+        for _ in 0..200 {
+            match health.watch(HealthCheckRequest::default()).await {
+                Ok(watch) => watches.push(watch),
+                Err(status) => {
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{connection}");
+                    refused += 1;
+                }
+            }
+        }
+        health.check(HealthCheckRequest::default()).await.unwrap();
+    }
+    assert!(refused > 0 && watches.len() > 100, "{} open, {refused} refused", watches.len());
+    running.client().await.login(LoginRequest::default()).await.unwrap();
 }

@@ -117,17 +117,23 @@ impl Controller {
         Ok(())
     }
 
+    /// Goes on when the caller goes away, for it may hold the app meanwhile.
+    pub async fn update_app(self: &Arc<Self>, request: wire::App, mode: Mode) -> Result<Told> {
+        let controller = Arc::clone(self);
+        super::detached(async move { controller.update_app_planned(&request, mode).await }).await
+    }
+
     /// Remote parts are fetched outside of the transaction for the app as it
     /// is seen before; if it turns out to be another, all is planned anew.
-    pub async fn update_app(&self, request: wire::App, mode: Mode) -> Result<Told> {
-        let mask = Mask::of(&request)?;
+    async fn update_app_planned(&self, request: &wire::App, mode: Mode) -> Result<Told> {
+        let mask = Mask::of(request)?;
         for _ in 1..PLANS {
-            match self.update_app_once(&request, &mask, mode).await {
+            match self.update_app_once(request, &mask, mode).await {
                 Err(error) if error.code() == Code::Aborted => {}
                 result => return result,
             }
         }
-        self.update_app_once(&request, &mask, mode).await
+        self.update_app_once(request, &mask, mode).await
     }
 
     async fn update_app_once(&self, request: &wire::App, mask: &Mask, mode: Mode) -> Result<Told> {

@@ -98,9 +98,12 @@ impl Controller {
             .await?;
         let mut own = self.memory.own_infos.lock();
         match done.value {
-            Some(info) => own.insert(key.to_owned(), info),
-            None => own.remove(key),
-        };
+            Some(info) => {
+                own.insert(key.to_owned(), info);
+            }
+            // The agent may have come back to us by another connection.
+            None => own.retain(|known, info| known != key || info.notify_id != notify_id),
+        }
         Ok(())
     }
 

@@ -35,6 +35,16 @@ fn told<M: Kept>(mode: Mode, what: &str, key: &str) -> Told {
     }
 }
 
+/// Work that is done to its end whether or not the caller waits for it.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    tokio::spawn(work).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "work on an object died");
+        Err(Error::unavailable("the work was interrupted"))
+    })
+}
+
 /// Writes an object that must not be there yet.
 async fn insert<M: Kept>(tx: &Transaction, object: &M) -> Result<()> {
     if tx.get::<Row<M>>(&object.key_text()).await?.is_some() {

@@ -58,12 +58,8 @@ impl Controller {
             Mode::DryRun => self.rehearse_removal::<M>(&text),
             Mode::Real => {
                 let controller = Arc::clone(self);
-                let work =
-                    tokio::spawn(async move { controller.remove_now::<M>(text, progress).await });
-                work.await.unwrap_or_else(|error| {
-                    tracing::error!(%error, "a deletion died");
-                    Err(Error::unavailable("the deletion was interrupted"))
-                })
+                super::detached(async move { controller.remove_now::<M>(text, progress).await })
+                    .await
             }
         }
     }

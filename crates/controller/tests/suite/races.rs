@@ -121,7 +121,15 @@ async fn a_caller_who_leaves_does_no_harm() {
         let call = tokio::spawn(async move { flavors.delete_flavor(flavor("x1.small")).await });
         tokio::task::yield_now().await;
         call.abort();
+        let mut update = app("Acme", "keeper");
+        update.fields = vec!["7".into()];
+        update.access_ports = format!("tcp:{}", 1000 + round);
+        let mut apps = house.apps();
+        let call = tokio::spawn(async move { apps.update_app(update).await });
+        tokio::task::yield_now().await;
+        call.abort();
         let name = format!("a{round}");
         house.apps().create_app(app("Acme", &name)).await.unwrap();
     }
+    house.apps().delete_app(app("Acme", "keeper")).await.unwrap();
 }

@@ -10,4 +10,5 @@ mod quirks;
 mod reconnect;
 mod resume;
 mod support;
+mod tls;
 mod tree;

@@ -132,8 +132,7 @@ async fn time_runs_out_while_the_crm_is_at_work() {
     let world = World::with_cloudlet().await;
     world.crm.set("Create", Manner::Hangs);
     let inst = cluster("one");
-    let answer =
-        world.once(&inst, TrackedState::Creating, world.create_cluster(&inst)).await;
+    let answer = world.once(&inst, TrackedState::Creating, world.create_cluster(&inst)).await;
     assert_eq!(
         answer.ok(),
         [

@@ -156,8 +156,12 @@ impl Run {
         self.log.push(format!("{verb:?} {} and leave after {lines}", what.key()));
         let service = &self.world.service;
         let reply = match (verb, what) {
-            (Verb::Create, What::Cluster(inst)) => service.create_cluster_inst(Request::new(inst)).await,
-            (Verb::Update, What::Cluster(inst)) => service.update_cluster_inst(Request::new(inst)).await,
+            (Verb::Create, What::Cluster(inst)) => {
+                service.create_cluster_inst(Request::new(inst)).await
+            }
+            (Verb::Update, What::Cluster(inst)) => {
+                service.update_cluster_inst(Request::new(inst)).await
+            }
             (Verb::Delete, What::Cluster(inst)) => {
                 ClusterInstApi::delete_cluster_inst(&**service, Request::new(inst)).await
             }
@@ -254,7 +258,8 @@ impl Run {
         let wrong = crate::instances::audit::differences(tables);
         assert!(wrong.is_empty(), "{wrong:?}\n{log}");
         for key in &self.world.crm.script.lock().reality {
-            let known = tables.app_insts.get(key).is_some() || tables.cluster_insts.get(key).is_some();
+            let known =
+                tables.app_insts.get(key).is_some() || tables.cluster_insts.get(key).is_some();
             assert!(known, "{key} is an orphan\n{log}");
         }
         self.present = tables

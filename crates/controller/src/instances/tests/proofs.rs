@@ -25,10 +25,7 @@ trait Case: Send + Sync + 'static {
         false
     }
     fn operation(core: Arc<Core>) -> Self::Operation;
-    fn begin(
-        core: &Core,
-        engine: &Engine,
-    ) -> impl Future<Output = Result<Begun, Refusal>> + Send;
+    fn begin(core: &Core, engine: &Engine) -> impl Future<Output = Result<Begun, Refusal>> + Send;
 }
 
 struct Proof<C> {
@@ -44,14 +41,14 @@ async fn residue(world: &World) -> String {
     let clusters = tables.cluster_insts.list();
     let apps = tables.app_insts.list();
     let refs = tables.cloudlet_refs.list();
-    let mut lines: Vec<_> =
-        clusters.iter().map(|held| format!("{:?}", held.value.0)).collect();
+    let mut lines: Vec<_> = clusters.iter().map(|held| format!("{:?}", held.value.0)).collect();
     lines.extend(apps.iter().map(|held| {
         let inst = AppInst { created_at: None, ..held.value.0.clone() };
         format!("{inst:?}")
     }));
     let unused = |refs: &selvage_api::edgeproto::CloudletRefs| {
-        let bare = selvage_api::edgeproto::CloudletRefs { key: refs.key.clone(), ..Default::default() };
+        let bare =
+            selvage_api::edgeproto::CloudletRefs { key: refs.key.clone(), ..Default::default() };
         *refs == bare
     };
     let used = refs.iter().filter(|held| !unused(&held.value.0));
@@ -70,7 +67,8 @@ impl<C: Case> Proof<C> {
         let clock = ManualClock::new(1_000_000_000_000);
         let store = memory_store(&clock).await;
         let script = Arc::default();
-        let world = World::on(Arc::clone(&store), clock.clone(), Arc::clone(&script), settings()).await;
+        let world =
+            World::on(Arc::clone(&store), clock.clone(), Arc::clone(&script), settings()).await;
         for (name, ram, vcpus, disk) in FLAVORS {
             world.put(flavor(name, *ram, *vcpus, *disk)).await;
         }
