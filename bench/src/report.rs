@@ -39,3 +39,16 @@ pub fn at_least(a: f64, b: f64, goal: f64) -> String {
     let verdict = if ratio >= goal { "met" } else { "missed" };
     format!("{ratio:.1}x (goal >= {goal:.0}x: {verdict})")
 }
+
+/// How many times `a` is `b`, where more is worse.
+pub fn at_most(a: f64, b: f64, goal: f64) -> String {
+    let ratio = a / b;
+    let verdict = if ratio <= goal { "met" } else { "missed" };
+    format!("{ratio:.2}x (goal <= {goal}x: {verdict})")
+}
+
+/// What part of the goal a figure is, where more is worse.
+pub fn of_goal(figure: f64, goal: f64) -> String {
+    let verdict = if figure <= goal { "met" } else { "missed" };
+    format!("{:.2} of the goal ({verdict})", figure / goal)
+}

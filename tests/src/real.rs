@@ -1,10 +1,11 @@
 //! The real parts that tests talk to. `./dev test` installs them.
 
 use std::{
-    io::Write,
-    net::TcpListener,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use crate::process::wait_for;
@@ -71,7 +72,7 @@ impl Etcd {
             }
         };
         let address = client.trim_start_matches("http://").to_owned();
-        wait_for("etcd", || std::net::TcpStream::connect(&address).ok());
+        wait_for("etcd", || TcpStream::connect(&address).ok());
         Some(Self { child, endpoint: client, _data: data })
     }
 
@@ -85,5 +86,128 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Members of an [`EtcdCluster`].
+const MEMBERS: usize = 3;
+
+/// Three etcds that are one. Killed when dropped.
+pub struct EtcdCluster {
+    members: Vec<Member>,
+    data: tempfile::TempDir,
+}
+
+struct Member {
+    /// `None` while it is down.
+    child: Option<Child>,
+    client: u16,
+    peer: u16,
+}
+
+impl EtcdCluster {
+    /// Starts one that has a leader, or says loudly why not.
+    pub fn start() -> Option<Self> {
+        // Three writers that wait for a slow disk would be no test of us.
+        let data = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let member = || Member { child: None, client: free_port(), peer: free_port() };
+        let members = std::iter::repeat_with(member).take(MEMBERS).collect();
+        let mut cluster = Self { members, data };
+        for index in 0..MEMBERS {
+            match cluster.spawn(index) {
+                Ok(child) => cluster.members[index].child = Some(child),
+                Err(error) => {
+                    skip("etcd", &error.to_string());
+                    return None;
+                }
+            }
+        }
+        for index in 0..MEMBERS {
+            cluster.wait_until_it_follows(index);
+        }
+        Some(cluster)
+    }
+
+    fn spawn(&self, index: usize) -> std::io::Result<Child> {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let member = &self.members[index];
+        let (client, peer) = (url(member.client), url(member.peer));
+        let all: Vec<_> = (0..MEMBERS)
+            .map(|member| format!("member{member}={}", url(self.members[member].peer)))
+            .collect();
+        Command::new("etcd")
+            .args(["--name", &format!("member{index}"), "--data-dir"])
+            .arg(self.data.path().join(index.to_string()))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &all.join(",")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+    }
+
+    /// Its client endpoints, of members that are down too.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.members.iter().map(|member| format!("http://127.0.0.1:{}", member.client)).collect()
+    }
+
+    /// The member that leads, as soon as there is one.
+    pub fn leader(&self) -> usize {
+        wait_for("a leader of etcd", || {
+            (0..MEMBERS).find(|index| self.says(*index, "etcd_server_is_leader 1"))
+        })
+    }
+
+    /// A member that is up and does not lead.
+    pub fn follower(&self) -> usize {
+        let leader = self.leader();
+        let up = |index: &usize| *index != leader && self.members[*index].child.is_some();
+        (0..MEMBERS).find(up).unwrap()
+    }
+
+    /// Ends a member as a power cut would.
+    pub fn kill(&mut self, index: usize) {
+        let mut child = self.members[index].child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts a member that was killed with the data it had.
+    pub fn restart(&mut self, index: usize) {
+        assert!(self.members[index].child.is_none(), "member {index} of etcd is up");
+        self.members[index].child = Some(self.spawn(index).unwrap());
+    }
+
+    /// Waits until a member has a leader.
+    pub fn wait_until_it_follows(&self, index: usize) {
+        wait_for("a member of etcd", || {
+            self.says(index, "etcd_server_has_leader 1").then_some(())
+        });
+    }
+
+    /// Whether this line is among the member's metrics.
+    fn says(&self, index: usize, line: &str) -> bool {
+        let member = &self.members[index];
+        member.child.is_some()
+            && metrics(member.client).is_ok_and(|text| text.lines().any(|said| said == line))
+    }
+}
+
+/// What etcd counts. Version 1.0, so that the answer comes in one piece.
+fn metrics(port: u16) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+impl Drop for EtcdCluster {
+    fn drop(&mut self) {
+        for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }

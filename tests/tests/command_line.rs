@@ -190,3 +190,25 @@ fn explain_knows_every_code() {
         assert!(cli.ok(&["explain", code.name()]).contains(code.name()));
     }
 }
+
+#[test]
+fn a_certificate_that_is_shown_counts_more_than_a_login() {
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    let made = cli.json(&["join-token", "create", "node/n1", "-o", "json"]);
+    let (token, sha256) = (made["token"].as_str().unwrap(), made["ca_sha256"].as_str().unwrap());
+    let out = cli.home().join("machine");
+    let out = out.to_str().unwrap();
+    let args =
+        ["join", selvage.endpoint(), "--token-file", "-", "--ca-sha256", sha256, "--out", out];
+    assert_eq!(cli.run_with(&args, &[], Some(token)).code, 0);
+    let (cert, key) = (format!("{out}/machine.crt"), format!("{out}/machine.key"));
+    let shown = ["whoami", "--cert", &cert, "--key", &key, "-o", "json"];
+    assert_eq!(cli.json(&shown)["name"], "node/n1");
+    assert_eq!(cli.json(&["whoami", "-o", "json"])["name"], "admin");
+
+    let method = "selvage.identity.IdentityService/BlockMachine";
+    cli.ok(&["call", method, r#"{"machine":"node/n1"}"#]);
+    let blocked = cli.run(&shown);
+    assert_eq!(blocked.code, i32::from(selvage_api::Code::PermissionDenied.exit()), "{blocked:?}");
+}

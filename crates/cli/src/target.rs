@@ -42,8 +42,10 @@ impl Target {
         let trust = trust(global, context)?;
         let identity = identity(global)?;
         let given = given_token(global, io)?;
+        // Whoever shows a certificate means to be that machine, not the person
+        // who logged in here.
         let kept = match (&given, &name) {
-            (None, Some(name)) => files
+            (None, Some(name)) if identity.is_none() => files
                 .credentials()?
                 .logins
                 .get(name)

@@ -130,7 +130,7 @@ impl CreateAppInst {
 
     async fn create(&self, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
         let key = work.key_text();
-        let mut early = self.0.early::<AppInst>(scope);
+        let mut early = self.0.early::<AppInst>(scope, work.adopted);
         if !work.placed && !work.adopted {
             let changes = self.0.tables.app_insts.subscribe();
             early = self.place(work).await?.then_some(changes);
@@ -284,7 +284,7 @@ impl Operation for UpdateAppInst {
     }
 
     async fn run(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<AppInst>(scope);
+        let early = self.0.early::<AppInst>(scope, work.adopted);
         if work.ignores_crm() {
             self.0.say_done::<AppInst>(scope, Goal::Update);
         } else {
@@ -318,9 +318,9 @@ impl Operation for DeleteAppInst {
         vec![APP, CLUSTER]
     }
 
-    /// Once the instance is gone there is no way back.
-    fn cancellable(&self, step: &str, _: &AppWork) -> bool {
-        step == APP
+    /// What a crm was asked to delete it cannot be asked to keep.
+    fn cancellable(&self, _: &str, _: &AppWork) -> bool {
+        false
     }
 
     async fn run(&self, step: &str, work: &mut AppWork, scope: &Scope) -> Result<Next, Failure> {
@@ -328,7 +328,7 @@ impl Operation for DeleteAppInst {
             self.0.drop_unused_cluster(work, "DELETING auto-cluster inst", scope).await?;
             return Ok(Next::Done);
         }
-        let early = self.0.early::<AppInst>(scope);
+        let early = self.0.early::<AppInst>(scope, work.adopted);
         if work.ignores_crm() {
             self.0.say_done::<AppInst>(scope, Goal::Delete);
             return Ok(Next::Done);

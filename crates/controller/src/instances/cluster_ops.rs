@@ -73,7 +73,7 @@ impl Operation for CreateClusterInst {
     }
 
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<ClusterInst>(scope);
+        let early = self.0.early::<ClusterInst>(scope, work.adopted);
         if !work.over().ignores_crm() {
             let key = work.key_text();
             self.0.ask(scope, &key, Goal::Create, work.over(), early).await?;
@@ -112,7 +112,7 @@ impl Operation for UpdateClusterInst {
     }
 
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<ClusterInst>(scope);
+        let early = self.0.early::<ClusterInst>(scope, work.adopted);
         if !work.over().ignores_crm() {
             let key = work.key_text();
             self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
@@ -146,6 +146,11 @@ impl Operation for DeleteClusterInst {
 
     fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
         vec![APPS, CLUSTER]
+    }
+
+    /// What a crm was asked to delete it cannot be asked to keep.
+    fn cancellable(&self, step: &str, _: &ClusterWork) -> bool {
+        step == APPS
     }
 
     async fn run(

@@ -1,7 +1,8 @@
 //! The steps that operations on ClusterInsts and on AppInsts share.
 
+use selvage_api::Code;
 use selvage_api::edgeproto::TrackedState;
-use selvage_work::{Failure, Scope};
+use selvage_work::{Failure, Interrupt, Scope};
 
 use super::core::{Core, Early};
 use super::error::Error;
@@ -98,6 +99,7 @@ impl Core {
         if !ask_crm {
             return Ok(self.remove::<I>(key).await?);
         }
+        self.let_finish::<I>(scope, key).await?;
         self.alter::<I>(key, |inst| {
             let asked =
                 matches!(inst.state(), TrackedState::DeleteRequested | TrackedState::Deleting);
@@ -109,9 +111,7 @@ impl Core {
         .await?;
         let outcome = tokio::select! {
             outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None) => outcome?,
-            _ = scope.until_record(&self.takeovers, scope.id(), |mark| mark.map(|_| ())) => {
-                return Ok(());
-            }
+            () = self.taken_over(scope) => return Ok(()),
         };
         let second = match outcome {
             Outcome::Reached => return Ok(self.refs_caught_up::<I>(Goal::Delete).await?),
@@ -126,6 +126,30 @@ impl Core {
         self.alter::<I>(key, |inst| settle(inst, TrackedState::CreateError, errors.clone()))
             .await?;
         Ok(())
+    }
+
+    /// A crm that is at work on a creation does not listen: waits for its end.
+    async fn let_finish<I: Instance>(&self, scope: &Scope, key: &str) -> Result<(), Failure> {
+        let limit = self.timeout(Goal::Create);
+        let waited = scope.record_within(limit, self.tables.of::<I>(), key, |row| {
+            row.is_none_or(|row| row.0.state() != TrackedState::Creating).then_some(())
+        });
+        tokio::select! {
+            waited = waited => match waited {
+                Ok(()) | Err(Interrupt::TimedOut) => Ok(()),
+                Err(interrupt) => Err(interrupt.into()),
+            },
+            () = self.taken_over(scope) => Ok(()),
+        }
+    }
+
+    /// Returns when the instance of an operation is given to another one.
+    async fn taken_over(&self, scope: &Scope) {
+        let mark = scope.until_record(&self.takeovers, scope.id(), |mark| mark.map(|_| ()));
+        if mark.await.is_err() {
+            // The process stops; whoever waits beside this is told so.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Leaves an instance that did not get where it should in the error state
@@ -157,7 +181,7 @@ impl Core {
         before: TrackedState,
         errors: &[String],
     ) -> Result<bool, Failure> {
-        if self.is_taken_over(scope.id()) {
+        if self.is_taken_over(scope.id()) || self.goes_all_the_same::<I>(scope, key).await? {
             return Ok(false);
         }
         let before = if is_transient(before) { TrackedState::Ready } else { before };
@@ -169,6 +193,28 @@ impl Core {
             })
             .await?;
         Ok(restored)
+    }
+}
+
+impl Core {
+    /// What the crm was asked to delete it may delete whatever we say now: its
+    /// answer is waited for, unless that was what took too long.
+    async fn goes_all_the_same<I: Instance>(
+        &self,
+        scope: &Scope,
+        key: &str,
+    ) -> Result<bool, Failure> {
+        let state = self.state_now::<I>(key);
+        let asked = matches!(state, TrackedState::DeleteRequested | TrackedState::Deleting);
+        let late = scope.reason().is_some_and(|reason| reason.code() == Code::DeadlineExceeded);
+        if !asked || late {
+            return Ok(false);
+        }
+        let outcome = tokio::select! {
+            outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None) => outcome?,
+            () = self.taken_over(scope) => return Ok(true),
+        };
+        Ok(matches!(outcome, Outcome::Reached))
     }
 }
 

@@ -31,9 +31,10 @@ pub(super) enum Tell {
 }
 
 impl Core {
-    /// The changes since the operation began, if this process began it.
-    pub(super) fn early<I: Instance>(&self, scope: &Scope) -> Option<Early<I>> {
-        I::early(self).lock().remove(scope.id())
+    /// The changes since the operation began, if this process began it. One
+    /// that was begun for what is under way already has missed the beginning.
+    pub(super) fn early<I: Instance>(&self, scope: &Scope, adopted: bool) -> Option<Early<I>> {
+        I::early(self).lock().remove(scope.id()).filter(|_| !adopted)
     }
 
     /// Waits until an instance is where the crm was asked to take it.

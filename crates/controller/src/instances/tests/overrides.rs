@@ -189,10 +189,26 @@ async fn only_transient_states_are_taken_over() {
         TrackedState::DeletePrepare,
     ] {
         let left = over(&world.cluster(&inst).unwrap(), |inst| inst.set_state(state));
-        world.crm.set("Create", Manner::Works);
+        for goal in ["Create", "Update", "Delete"] {
+            world.crm.set(goal, Manner::Silent);
+        }
+        let (taken, asked) = (world.crm.script.lock().taken.len(), is_requested(state));
         world.put(left).await;
+        while asked && world.crm.script.lock().taken.len() == taken {
+            tokio::task::yield_now().await;
+        }
+        world.crm.set("Create", Manner::Works);
         world.create_cluster(&inst).await.ok();
         assert_eq!(world.cluster(&inst).unwrap().state(), TrackedState::Ready, "{state:?}");
         world.check();
     }
+}
+
+fn is_requested(state: TrackedState) -> bool {
+    matches!(
+        state,
+        TrackedState::CreateRequested
+            | TrackedState::UpdateRequested
+            | TrackedState::DeleteRequested
+    )
 }

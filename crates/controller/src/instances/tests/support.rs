@@ -53,6 +53,8 @@ pub(super) struct Script {
     pub(super) reality: BTreeSet<String>,
     /// Requests that were taken, in order.
     pub(super) taken: Vec<String>,
+    /// One thing at a time is done to an instance.
+    turns: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
 }
 
 /// Answers every request that it sees in the tables.
@@ -103,8 +105,16 @@ async fn serve<I: Told>(
             let asked = Goal::of(inst.state()).filter(|goal| goal.requested() == inst.state());
             let known = seen.insert(held.key.clone(), held.mod_revision) == Some(held.mod_revision);
             if let (Some(goal), false) = (asked, known) {
+                let turn = script.lock().turns.entry(held.key.clone()).or_default().clone();
                 let (inst, service, script) = (inst.clone(), service.clone(), script.clone());
-                tokio::spawn(async move { answer(&inst, goal, &service, &script).await });
+                let table = Arc::clone(table);
+                tokio::spawn(async move {
+                    let _turn = turn.lock().await;
+                    let now = table.get(&inst.key_text()).map(|held| held.value.0.state());
+                    if now == Some(goal.requested()) {
+                        answer(&inst, goal, &service, &script).await;
+                    }
+                });
             }
         }
         if changes.next().await.is_none() {
@@ -577,6 +587,13 @@ impl World {
         tokio::select! {
             done = doing => done,
             () = waiting => unreachable!("it goes on for ever"),
+        }
+    }
+
+    /// Returns once an operation works on an instance.
+    pub(super) async fn until_driven<I: Instance>(&self, inst: &I) {
+        while self.controller.engine.running_on(&inst.key_text()).is_none() {
+            tokio::task::yield_now().await;
         }
     }
 

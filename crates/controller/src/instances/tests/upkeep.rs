@@ -182,11 +182,11 @@ async fn what_is_under_way_without_an_operation_gets_one() {
         world.crm.set(goal, Manner::Hangs);
     }
     force_cluster(TrackedState::Updating).await;
-    let caring = world.service_caretaker();
-    let advancing = async {
+    let reporting = async {
+        world.until_driven(&one).await;
         one.tell(&world.service, TrackedState::UpdateError, &["no".into()], false).await;
     };
-    let (changes, ()) = tokio::join!(caring, advancing);
+    let (changes, ()) = tokio::join!(world.service_caretaker(), reporting);
     assert_eq!(changes, 1);
     assert_eq!(world.cluster(&one).unwrap().state(), TrackedState::UpdateError);
     world
@@ -194,16 +194,14 @@ async fn what_is_under_way_without_an_operation_gets_one() {
         .await;
 
     world
-        .put(over(&world.app(&app_).unwrap(), |inst| inst.set_state(TrackedState::DeleteRequested)))
+        .put(over(&world.app(&app_).unwrap(), |inst| inst.set_state(TrackedState::Deleting)))
         .await;
-    world.crm.set("Delete", Manner::Works);
     world.crm.script.lock().reality.remove(&crate::row::Kept::key_text(&app_));
-    let caring = world.service_caretaker();
     let reporting = async {
+        world.until_driven(&app_).await;
         app_.tell(&world.service, TrackedState::NotPresent, &[], true).await;
     };
-    tokio::join!(caring, reporting);
-    world.idle().await;
+    tokio::join!(world.service_caretaker(), reporting);
     assert_eq!(world.app(&app_), None);
     world.check();
 }
@@ -260,9 +258,7 @@ async fn a_creation_that_took_too_long_is_looked_after() {
     world.once(&inst, TrackedState::Creating, world.create_cluster(&inst)).await.ok();
     world.idle().await;
     let reporting = async {
-        while world.controller.engine.running_on(&crate::row::Kept::key_text(&inst)).is_none() {
-            tokio::task::yield_now().await;
-        }
+        world.until_driven(&inst).await;
         inst.tell(&world.service, TrackedState::CreateError, &["late".into()], false).await;
     };
     let (changes, ()) = tokio::join!(world.service_caretaker(), reporting);
