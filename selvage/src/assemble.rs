@@ -12,8 +12,7 @@ use std::{
 use anyhow::Context;
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
 use selvage_controller::{
-    Controller, FetchPolicy, Settings, Surroundings, Timeouts, instances::InstanceService,
-    registry::PeerConnector,
+    EdgeController, FetchPolicy, Settings, Surroundings, Timeouts, registry::PeerConnector,
 };
 use selvage_kit::{
     identity::Machine,
@@ -224,10 +223,9 @@ pub(crate) fn password_file(config: &Config) -> PathBuf {
     config.data.join(PASSWORD_FILE)
 }
 
-/// The controller part: its core and its instances.
+/// The controller part.
 pub(crate) struct ControllerPart {
-    pub(crate) controller: Arc<Controller>,
-    pub(crate) instances: Arc<InstanceService>,
+    pub(crate) controller: EdgeController,
     pub(crate) peers: Option<Arc<Peers>>,
 }
 
@@ -247,9 +245,8 @@ pub(crate) async fn controller(
         surroundings.peers = Arc::clone(peers) as Arc<dyn PeerConnector>;
     }
     let settings = controller_settings(config, address);
-    let controller = Controller::open(store, settings, surroundings).await.context("controller")?;
-    let instances = InstanceService::open(&controller).await.context("controller")?;
-    Ok(ControllerPart { controller, instances, peers })
+    let opened = EdgeController::open(store, settings, surroundings).await;
+    Ok(ControllerPart { controller: opened.context("controller")?, peers })
 }
 
 fn controller_settings(config: &Config, address: SocketAddr) -> Settings {
@@ -289,7 +286,6 @@ pub(crate) async fn server(
     let mut services = Services::default();
     if let Some(part) = controller {
         part.controller.add_to(&mut services);
-        part.instances.add_to(&mut services);
     }
     services.add(auth.auth_service());
     services.add(auth.identity_service());

@@ -13,8 +13,7 @@ use selvage_kit::{
     tasks::{SignalEvent, Signals, Tasks},
     telemetry::{self, Metrics},
 };
-use selvage_store::{SharedStore, clock::SystemClock};
-use selvage_work::{Reconcilers, Schedule};
+use selvage_store::SharedStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -31,9 +30,6 @@ const BAD_CONFIG: u8 = 64;
 
 /// How long tasks may take to end once the listeners have drained.
 const AFTER_DRAIN: Duration = Duration::from_secs(3);
-
-/// How often instances are looked for that nobody looks after.
-const CARETAKING: Duration = Duration::from_secs(30);
 
 /// How often the store is asked how it is.
 const STORE_LOOK: Duration = Duration::from_secs(2);
@@ -226,10 +222,8 @@ fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
 }
 
 fn run_controller(tasks: &Tasks, part: assemble::ControllerPart) {
-    let assemble::ControllerPart { controller, instances, peers } = part;
-    tasks.spawn_critical("controller", controller.run(tasks.token().clone()));
-    let reconcilers = Reconcilers::new(tasks.clone(), Arc::new(SystemClock::new()));
-    reconcilers.add(instances.caretaker(), Schedule::every(CARETAKING));
+    let assemble::ControllerPart { controller, peers } = part;
+    controller.spawn(tasks);
     if let Some(peers) = peers {
         tasks.spawn("controller's certificate", peers.run(tasks.token().clone()));
     }

@@ -72,7 +72,8 @@ impl Selvage {
         Self::start("up", directory, flags)
     }
 
-    fn start(subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
+    /// Any daemon, in a directory that outlives it.
+    pub fn start(subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
         let data = directory.join("data");
         let ready_file = directory.join("ready.json");
         let log = directory.join("log");

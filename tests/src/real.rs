@@ -180,9 +180,7 @@ impl EtcdCluster {
 
     /// Waits until a member has a leader.
     pub fn wait_until_it_follows(&self, index: usize) {
-        wait_for("a member of etcd", || {
-            self.says(index, "etcd_server_has_leader 1").then_some(())
-        });
+        wait_for("a member of etcd", || self.says(index, "etcd_server_has_leader 1").then_some(()));
     }
 
     /// Whether this line is among the member's metrics.

@@ -209,8 +209,7 @@ fn ten_cloudlets_with_twenty_auto_clusters() {
     assert_eq!(clusters.len(), 20);
     for cluster in &clusters {
         let operator = cluster["key"]["cloudlet_key"]["operator_key"]["name"].as_str().unwrap();
-        let access =
-            if operator == "tmus" { "IP_ACCESS_SHARED" } else { "IP_ACCESS_DEDICATED" };
+        let access = if operator == "tmus" { "IP_ACCESS_SHARED" } else { "IP_ACCESS_DEDICATED" };
         assert_eq!(cluster["ip_access"], access, "{cluster}");
         assert_eq!((&cluster["auto"], &cluster["state"]), (&json!(true), &json!("READY")));
         assert_eq!(cluster["liveness"], "LIVENESS_DYNAMIC");

@@ -73,16 +73,24 @@ pub(crate) struct Dialer {
 impl Dialer {
     pub(crate) async fn dial(&self, address: &Address) -> io::Result<Link> {
         match address {
-            Address::Unix(path) => self.speak(UnixStream::connect(path).await?, "http").await,
+            Address::Unix(path) => {
+                self.speak(UnixStream::connect(path).await?, "http", "localhost").await
+            }
             Address::Tcp { host, port, tls } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let named = if host.contains(':') {
+                    format!("[{host}]:{port}")
+                } else {
+                    format!("{host}:{port}")
+                };
                 stream.set_nodelay(true)?;
                 match (&self.tls, tls) {
-                    (_, Some(false)) | (None, None) => self.speak(stream, "http").await,
+                    (_, Some(false)) | (None, None) => self.speak(stream, "http", &named).await,
                     (Some(config), _) => {
                         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                         let connector = TlsConnector::from(Arc::clone(config));
-                        self.speak(connector.connect(name, stream).await?, "https").await
+                        let stream = connector.connect(name, stream).await?;
+                        self.speak(stream, "https", &named).await
                     }
                     (None, Some(true)) => {
                         Err(io::Error::other("an https address, but no CA is configured"))
@@ -92,7 +100,7 @@ impl Dialer {
         }
     }
 
-    async fn speak<S>(&self, stream: S, scheme: &str) -> io::Result<Link>
+    async fn speak<S>(&self, stream: S, scheme: &str, authority: &str) -> io::Result<Link>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -110,7 +118,7 @@ impl Dialer {
             // How it ended is told to whoever waits for an answer.
             let _ = connection.await;
         }));
-        let origin = Uri::builder().scheme(scheme).authority("notify").path_and_query("/");
+        let origin = Uri::builder().scheme(scheme).authority(authority).path_and_query("/");
         let origin = origin.build().map_err(io::Error::other)?;
         Ok(Link { requests, origin, _running: Arc::new(running) })
     }

@@ -56,6 +56,10 @@ impl Core {
                 return Ok(Asked::LeftBusy);
             }
             Outcome::Failed(error) => error,
+            Outcome::TakenOver => {
+                let text = format!("another operation has taken over {} {key}", I::NOUN);
+                return Err(Failure::new(Code::Cancelled, text));
+            }
         };
         if !over.ignores_errors() {
             return Err(error.into());
@@ -109,11 +113,9 @@ impl Core {
             !asked
         })
         .await?;
-        let outcome = tokio::select! {
-            outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None) => outcome?,
-            () = self.taken_over(scope) => return Ok(()),
-        };
+        let outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None).await?;
         let second = match outcome {
+            Outcome::TakenOver => return Ok(()),
             Outcome::Reached => return Ok(self.refs_caught_up::<I>(Goal::Delete).await?),
             Outcome::StillBusy(state) => {
                 format!("still {} when it was given up", state_name(state))
@@ -140,15 +142,6 @@ impl Core {
                 Err(interrupt) => Err(interrupt.into()),
             },
             () = self.taken_over(scope) => Ok(()),
-        }
-    }
-
-    /// Returns when the instance of an operation is given to another one.
-    async fn taken_over(&self, scope: &Scope) {
-        let mark = scope.until_record(&self.takeovers, scope.id(), |mark| mark.map(|_| ()));
-        if mark.await.is_err() {
-            // The process stops; whoever waits beside this is told so.
-            std::future::pending::<()>().await;
         }
     }
 
@@ -210,11 +203,8 @@ impl Core {
         if !asked || late {
             return Ok(false);
         }
-        let outcome = tokio::select! {
-            outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None) => outcome?,
-            () = self.taken_over(scope) => return Ok(true),
-        };
-        Ok(matches!(outcome, Outcome::Reached))
+        let outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None).await?;
+        Ok(matches!(outcome, Outcome::Reached | Outcome::TakenOver))
     }
 }
 

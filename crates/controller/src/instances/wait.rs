@@ -21,6 +21,8 @@ pub(super) enum Outcome {
     /// Time is up and the crm is at work.
     StillBusy(TrackedState),
     Failed(Error),
+    /// Another operation has the instance now.
+    TakenOver,
 }
 
 /// What of a wait the followers are told.
@@ -48,11 +50,24 @@ impl Core {
     ) -> Result<Outcome, Failure> {
         let mut watching =
             Watching { core: self, scope, key, goal, tell, seen: 0, armed: early.is_none() };
-        match scope.within(self.timeout(goal), watching.run(early)).await {
+        let waited = tokio::select! {
+            waited = scope.within(self.timeout(goal), watching.run(early)) => waited,
+            () = self.taken_over(scope) => return Ok(Outcome::TakenOver),
+        };
+        match waited {
             Ok(Some(outcome)) => Ok(outcome),
             Ok(None) => Err(Interrupt::Stopping.into()),
             Err(Interrupt::TimedOut) => Ok(self.out_of_time::<I>(key, goal)),
             Err(interrupt) => Err(interrupt.into()),
+        }
+    }
+
+    /// Returns when the instance of an operation is given to another one.
+    pub(super) async fn taken_over(&self, scope: &Scope) {
+        let mark = scope.until_record(&self.takeovers, scope.id(), |mark| mark.map(|_| ()));
+        if mark.await.is_err() {
+            // Whoever waits beside this is interrupted too, and says how.
+            std::future::pending::<()>().await;
         }
     }
 

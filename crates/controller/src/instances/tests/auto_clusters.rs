@@ -223,7 +223,8 @@ async fn cancelling_takes_the_cluster_along() {
         let own = operations.iter().find(|operation| operation.kind == "CreateAppInst").unwrap();
         world.controller.engine.cancel(&own.id, "tester").await.unwrap();
     };
-    let (answer, ()) = tokio::join!(calling, cancelling);
+    let both = async { tokio::join!(calling, cancelling) };
+    let (answer, ()) = world.while_time_passes(both).await;
     assert_eq!(answer.error.unwrap().code(), tonic::Code::Cancelled);
     world.idle().await;
     assert!(world.controller.tables.cluster_insts.is_empty());
