@@ -54,7 +54,7 @@ async fn apps_names_enums_and_ports() {
 }
 
 #[tokio::test]
-async fn apps_deployments_and_texts() {
+async fn apps_deployments_and_keys() {
     let (_selvage, client) = up().await;
     let good = app();
     let mut rows = Vec::new();
@@ -89,6 +89,17 @@ async fn apps_deployments_and_texts() {
     ] {
         bad("/auth_public_key", key.into(), text);
     }
+    refuse(&client, rows).await;
+}
+
+#[tokio::test]
+async fn apps_configs_and_manifests() {
+    let (_selvage, client) = up().await;
+    let good = app();
+    let mut rows = Vec::new();
+    let mut bad = |at: &str, value: Value, text: &str| {
+        rows.push(row("CreateApp", with(&good, at, value), InvalidArgument, text));
+    };
     for config in ["[1, 2]", "just words", "{", "a: [", "resources: &a [*a]"] {
         bad("/config", config.into(), "cannot unmarshal json/yaml config str");
     }
@@ -101,14 +112,15 @@ async fn apps_deployments_and_texts() {
     bad("/deployment_manifest", "words".into(), "invalid deployment manifest");
     let deep = "[".repeat(100_000);
     bad("/deployment_manifest", deep.into(), "invalid deployment manifest");
-    bad("/deployment_manifest", "kind: Pod\n".into(), "");
+    bad("/deployment_manifest", "kind: Pod\n".into(), "access port tcp:80 is missing");
     bad("/deployment_generator", "frob".into(), "invalid deployment generator frob");
     for kind in ["", "frob"] {
-        bad("/configs", json!([{"kind": kind, "config": "a: b"}]), "");
+        bad("/configs", json!([{"kind": kind, "config": "a: b"}]), "invalid config kind");
     }
     bad("/configs", json!([{"kind": "envVarsYaml", "config": ""}]), "envVarsYaml");
     bad("/configs", json!([{"kind": "envVarsYaml", "config": "{"}]), "envVarsYaml");
-    bad("/configs", json!([{"kind": "helmCustomizationYaml", "config": "a: b"}]), "");
+    let text = "config kind helmCustomizationYaml is not valid for deployment kubernetes";
+    bad("/configs", json!([{"kind": "helmCustomizationYaml", "config": "a: b"}]), text);
     bad("/configs", json!([{"kind": "envVarsYaml", "config": bomb()}]), "envVarsYaml");
     for field in ["image_path", "app_template", "command", "annotations", "android_package_name"] {
         bad(&format!("/{field}"), "x".repeat(17 * 1024).into(), &format!("{field} is too large"));

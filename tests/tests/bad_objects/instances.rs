@@ -9,7 +9,7 @@ use tonic::Code::{
 use super::*;
 
 #[tokio::test]
-async fn cluster_instances() {
+async fn names_and_enums_of_cluster_instances() {
     let (_selvage, client) = up().await;
     let good = cluster_inst();
     let method = "CreateClusterInst";
@@ -26,6 +26,16 @@ async fn cluster_instances() {
     ] {
         rows.extend(enums(method, &good, at, name));
     }
+    refuse(&client, rows).await;
+}
+
+#[tokio::test]
+async fn cluster_instances_that_cannot_be() {
+    let (_selvage, client) = up().await;
+    let good = cluster_inst();
+    let method = "CreateClusterInst";
+    let at = "/key/cluster_key/name";
+    let mut rows = Vec::new();
     let mut bad = |at: &str, value: Value, code: Code, text: &str| {
         rows.push(row(method, with(&good, at, value), code, text));
     };
@@ -80,7 +90,7 @@ async fn cluster_instances() {
 }
 
 #[tokio::test]
-async fn app_instances() {
+async fn names_and_enums_of_app_instances() {
     let (_selvage, client) = up().await;
     let good = app_inst();
     let method = "CreateAppInst";
@@ -122,6 +132,15 @@ async fn app_instances() {
         InvalidArgument,
         "invalid Proto: mapped_ports.proto cannot be 99",
     ));
+    refuse(&client, rows).await;
+}
+
+#[tokio::test]
+async fn app_instances_that_cannot_be() {
+    let (_selvage, client) = up().await;
+    let good = app_inst();
+    let method = "CreateAppInst";
+    let mut rows = Vec::new();
     let mut bad = |at: &str, value: Value, code: Code, text: &str| {
         rows.push(row(method, with(&good, at, value), code, text));
     };

@@ -51,7 +51,7 @@ async fn developers_operators_flavors_and_clusters() {
 }
 
 #[tokio::test]
-async fn cloudlets_and_their_infos() {
+async fn cloudlets() {
     let (_selvage, client) = up().await;
     let good = cloudlet();
     let mut rows =
@@ -88,15 +88,17 @@ async fn cloudlets_and_their_infos() {
     }
     // The host name it would have is another cloudlet's.
     for twin in ["TMUS-cloud-1", "tmus_cloud-1", "tmus-cloud-1!"] {
-        rows.push(row(
-            "CreateCloudlet",
-            with(&good, "/key/name", twin),
-            AlreadyExists,
-            "tmus-cloud-1",
-        ));
+        let text = "gives the host name tmus-cloud-1.tmus, which another Cloudlet has";
+        rows.push(row("CreateCloudlet", with(&good, "/key/name", twin), InvalidArgument, text));
     }
+    refuse(&client, rows).await;
+}
+
+#[tokio::test]
+async fn what_agents_say_of_cloudlets() {
+    let (_selvage, client) = up().await;
     let at = "/key/operator_key/name";
-    rows.extend(names("InjectCloudletInfo", &info(), at, "Invalid operator name"));
+    let mut rows = names("InjectCloudletInfo", &info(), at, "Invalid operator name");
     rows.extend(names("InjectCloudletInfo", &info(), "/key/name", "Invalid cloudlet name"));
     rows.extend(enums("InjectCloudletInfo", &info(), "/state", "State"));
     let unknown = with(&info(), "/fields", json!(["99"]));

@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 use tonic::Code::{
-    self, FailedPrecondition, InvalidArgument, NotFound, Ok as Fine, ResourceExhausted,
-    Unimplemented,
+    FailedPrecondition, InvalidArgument, NotFound, Ok as Fine, ResourceExhausted, Unimplemented,
 };
 
 use super::*;
@@ -15,196 +14,150 @@ fn changed(mut object: Value, name: &str, mask: &[&str], at: &str, value: Value)
     with(&object, at, value)
 }
 
+fn developer_with(mask: &[&str]) -> Value {
+    changed(developer(), "AcmeAppCo", mask, "/email", "x@y".into())
+}
+
+fn cloudlet_with(mask: &[&str], at: &str, value: Value) -> Value {
+    changed(cloudlet(), "tmus-cloud-1", mask, at, value)
+}
+
+fn app_with(mask: &[&str], at: &str, value: Value) -> Value {
+    changed(app(), "someapplication1", mask, at, value)
+}
+
 #[tokio::test]
-async fn updates() {
+async fn masks_that_name_nothing() {
     let (_selvage, client) = up().await;
-    let developer = |mask: &[&str]| changed(developer(), "AcmeAppCo", mask, "/email", "x@y".into());
-    let cloudlet = |mask: &[&str], at: &str, value: Value| {
-        changed(cloudlet(), "tmus-cloud-1", mask, at, value)
-    };
-    let app =
-        |mask: &[&str], at: &str, value: Value| changed(app(), "someapplication1", mask, at, value);
-    let less = "Cannot specify less than one dynamic IP unless Ip Support Static is specified";
-    let mut rows = vec![
-        row("UpdateDeveloper", developer(&["99"]), InvalidArgument, "99"),
-        row("UpdateDeveloper", developer(&["6", "x"]), InvalidArgument, "x"),
-        row("UpdateDeveloper", developer(&["6.1"]), InvalidArgument, "6.1"),
-        row("UpdateDeveloper", developer(&["1"]), InvalidArgument, "1"),
-        row("UpdateDeveloper", developer(&[""]), InvalidArgument, "Developer has no field(s)"),
-        row("UpdateDeveloper", developer(&["-6"]), InvalidArgument, "-6"),
-        row(
-            "UpdateFlavor",
-            with(&flavor(), "/fields", json!(["3"])),
-            Unimplemented,
-            "Update flavor not supported",
-        ),
-        row(
-            "UpdateCluster",
-            with(&cluster(), "/fields", json!(["3.1"])),
-            Unimplemented,
-            "Update cluster not supported",
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["8"], "/num_dynamic_ips", 0.into()),
-            InvalidArgument,
-            less,
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["8"], "/num_dynamic_ips", (-5).into()),
-            InvalidArgument,
-            less,
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["5.1"], "/location/latitude", 0.into()),
-            InvalidArgument,
-            "Invalid latitude value of 0",
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["5.2"], "/location/longitude", 0.into()),
-            InvalidArgument,
-            "Invalid longitude value of 0",
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["5.1"], "/location/latitude", 90.5.into()),
-            InvalidArgument,
-            "Invalid latitude value",
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["5"], "/location/longitude", 180.5.into()),
-            InvalidArgument,
-            "Invalid longitude value",
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["6"], "/ip_support", 99.into()),
-            InvalidArgument,
-            "invalid IpSupport",
-        ),
-        row(
-            "UpdateCloudlet",
-            cloudlet(&["6"], "/ip_support", 1.into()),
-            Unimplemented,
-            "Only dynamic IPs are supported currently",
-        ),
-        row("UpdateCloudlet", cloudlet(&["3"], "/access_uri", "x".into()), InvalidArgument, "3"),
-        row(
-            "UpdateApp",
-            app(&["7"], "/access_ports", "tcp:99999".into()),
-            InvalidArgument,
-            "Port 99999 out of range",
-        ),
-        row(
-            "UpdateApp",
-            app(&["5"], "/image_type", 9.into()),
-            InvalidArgument,
-            "invalid ImageType",
-        ),
-        row("UpdateApp", app(&["20"], "/del_opt", 9.into()), InvalidArgument, "invalid DelOpt"),
-        row(
-            "UpdateApp",
-            app(&["9.1"], "/default_flavor/name", "x1.none".into()),
-            NotFound,
-            "Specified flavor not found",
-        ),
-        row(
-            "UpdateApp",
-            app(&["15"], "/deployment", "vm".into()),
-            InvalidArgument,
-            "deployment is not valid for image type",
-        ),
-        row(
-            "UpdateApp",
-            app(&["16"], "/deployment_manifest", bomb().into()),
-            InvalidArgument,
-            "invalid deployment manifest",
-        ),
-        row(
-            "UpdateApp",
-            app(&["14"], "/annotations", "x".repeat(20_000).into()),
-            InvalidArgument,
-            "annotations is too large",
-        ),
-        row(
-            "UpdateApp",
-            app(&["18"], "/android_package_name", "net.example.one".into()),
-            InvalidArgument,
-            "AndroidPackageName: net.example.one in use by another app",
-        ),
-        row(
-            "UpdateApp",
-            app(&["7"], "/access_ports", "tcp:81".into()),
-            FailedPrecondition,
-            "access_ports",
-        ),
-        row("UpdateApp", app(&["3"], "/command", "x".into()), InvalidArgument, "3"),
-    ];
-    rows.extend(instance_updates());
+    let mut rows = Vec::new();
+    for mask in ["99", "x", "6.1", "1", "", "-6", "06", "6.", "4294967302"] {
+        let text = format!("Developer has no field(s) {mask} to be updated");
+        rows.push(row("UpdateDeveloper", developer_with(&["6", mask]), InvalidArgument, text));
+    }
+    let unknown = |mask: &str, value: Value| (json!([mask]), value);
+    for (method, (mask, object)) in [
+        ("UpdateOperator", unknown("3", with(&operator(), "/key/name", "tmus"))),
+        ("UpdateCloudlet", unknown("3", cloudlet_with(&[], "/access_uri", "x".into()))),
+        ("UpdateApp", unknown("3", app_with(&[], "/command", "x".into()))),
+        ("InjectCloudletInfo", unknown("11", with(&info(), "/key/name", "tmus-cloud-1"))),
+    ] {
+        let text = "has no field(s)";
+        rows.push(row(method, with(&object, "/fields", mask), InvalidArgument, text));
+    }
+    // Nothing is named, so nothing changes.
+    rows.push(row("UpdateDeveloper", developer_with(&[]), Fine, ""));
+    rows.push(row("UpdateCloudlet", cloudlet_with(&[], "/access_uri", "x".into()), Fine, ""));
+    rows.push(row("UpdateApp", app_with(&[], "/command", "x".into()), Fine, ""));
+    let flavor = with(&flavor(), "/fields", json!(["3"]));
+    rows.push(row("UpdateFlavor", flavor, Unimplemented, "Update flavor not supported"));
+    let cluster = with(&cluster(), "/fields", json!(["3.1"]));
+    rows.push(row("UpdateCluster", cluster, Unimplemented, "Update cluster not supported"));
+    let operator = with(&operator(), "/fields", json!(["2.1"]));
     for (method, object) in [
-        ("UpdateDeveloper", with(&developer(&["6"]), "/key/name", "none")),
-        (
-            "UpdateOperator",
-            with(&with(&operator(), "/key/name", "none"), "/fields", json!(["2.1"])),
-        ),
-        ("UpdateCloudlet", with(&cloudlet(&["4"], "/access_uri", "x".into()), "/key/name", "none")),
-        ("UpdateApp", with(&app(&["13"], "/command", "x".into()), "/key/name", "none")),
+        ("UpdateDeveloper", with(&developer_with(&["6"]), "/key/name", "none")),
+        ("UpdateOperator", with(&operator, "/key/name", "none")),
+        ("UpdateCloudlet", changed(cloudlet(), "none", &["4"], "/access_uri", "x".into())),
+        ("UpdateApp", changed(app(), "none", &["13"], "/command", "x".into())),
     ] {
         rows.push(row(method, object, NotFound, "Key not found"));
     }
-    // Nothing is named, so nothing changes.
-    rows.push(row("UpdateDeveloper", developer(&[]), Fine, ""));
-    rows.push(row("UpdateCloudlet", cloudlet(&[], "/access_uri", "x".into()), Fine, ""));
-    rows.push(row("UpdateApp", app(&[], "/command", "x".into()), Fine, ""));
     refuse(&client, rows).await;
 }
 
-fn instance_updates() -> Vec<Row> {
+#[tokio::test]
+async fn cloudlets_cannot_become_so() {
+    let (_selvage, client) = up().await;
+    let less = "Cannot specify less than one dynamic IP unless Ip Support Static is specified";
+    let only = "Only dynamic IPs are supported currently";
+    let rows = [
+        ("8", "/num_dynamic_ips", json!(0), InvalidArgument, less),
+        ("8", "/num_dynamic_ips", json!(-5), InvalidArgument, less),
+        ("5.1", "/location/latitude", json!(0), InvalidArgument, "Invalid latitude value of 0"),
+        ("5.2", "/location/longitude", json!(0), InvalidArgument, "Invalid longitude value of 0"),
+        ("5.1", "/location/latitude", json!(90.5), InvalidArgument, "Invalid latitude value"),
+        ("5.1", "/location/latitude", json!("NaN"), InvalidArgument, "Invalid latitude value"),
+        ("5", "/location/longitude", json!(180.5), InvalidArgument, "Invalid longitude value"),
+        ("6", "/ip_support", json!(99), InvalidArgument, "invalid IpSupport: "),
+        ("6", "/ip_support", json!("IP_SUPPORT_STATIC"), Unimplemented, only),
+    ];
+    let rows = rows.map(|(mask, at, value, code, text)| {
+        row("UpdateCloudlet", cloudlet_with(&[mask], at, value), code, text)
+    });
+    refuse(&client, rows.into()).await;
+}
+
+#[tokio::test]
+async fn apps_cannot_become_so() {
+    let (_selvage, client) = up().await;
+    let pair = "deployment is not valid for image type";
+    let taken = "AndroidPackageName: net.example.one in use by another app";
+    let large = "annotations is too large";
+    let rows = [
+        ("7", "/access_ports", json!("tcp:99999"), InvalidArgument, "Port 99999 out of range"),
+        ("7", "/access_ports", json!("tcp:81"), FailedPrecondition, "access_ports"),
+        ("5", "/image_type", json!(9), InvalidArgument, "invalid ImageType: "),
+        ("20", "/del_opt", json!(9), InvalidArgument, "invalid DelOpt: "),
+        ("9.1", "/default_flavor/name", json!("none"), NotFound, "Specified flavor not found"),
+        ("15", "/deployment", json!("vm"), InvalidArgument, pair),
+        (
+            "16",
+            "/deployment_manifest",
+            json!(bomb()),
+            InvalidArgument,
+            "invalid deployment manifest",
+        ),
+        ("14", "/annotations", json!("x".repeat(20_000)), InvalidArgument, large),
+        ("18", "/android_package_name", json!("net.example.one"), InvalidArgument, taken),
+        (
+            "17",
+            "/deployment_generator",
+            json!("x"),
+            InvalidArgument,
+            "invalid deployment generator x",
+        ),
+        ("12", "/auth_public_key", json!("x"), InvalidArgument, "failed to parse public key"),
+    ];
+    let rows = rows.map(|(mask, at, value, code, text)| {
+        row("UpdateApp", app_with(&[mask], at, value), code, text)
+    });
+    refuse(&client, rows.into()).await;
+}
+
+#[tokio::test]
+async fn instances_cannot_become_so() {
+    let (_selvage, client) = up().await;
     let cluster = with(&cluster_inst(), "/key/cluster_key/name", "SmallCluster");
     let cluster = |mask: &[&str], nodes: u32| {
         with(&with(&cluster, "/fields", json!(mask)), "/num_nodes", nodes)
     };
-    let instance = with(&app_inst(), IN_CLUSTER, "SmallCluster");
-    let instance = |mask: &[&str]| with(&instance, "/fields", json!(mask));
-    let fixed = "some specified fields cannot be modified";
-    let place = "Cannot specify cloudlet location fields as they are inherited";
-    let mut rows = vec![
-        row("UpdateClusterInst", cluster(&[], 2), InvalidArgument, "nothing specified to update"),
-        row(
-            "UpdateClusterInst",
-            cluster(&["2.1.1", "6"], 2),
-            InvalidArgument,
-            "nothing specified to update",
-        ),
-        row(
-            "UpdateClusterInst",
-            cluster(&["14"], 0),
-            Unimplemented,
-            "Zero NumNodes not supported yet",
-        ),
-        row("UpdateClusterInst", cluster(&["14"], u32::MAX), InvalidArgument, "num_nodes"),
-        row(
-            "UpdateClusterInst",
-            cluster(&["14"], 5000),
-            ResourceExhausted,
-            "Not enough RAM available",
-        ),
-        row("UpdateClusterInst", cluster(&["99"], 2), InvalidArgument, "99"),
-        row("UpdateAppInst", instance(&["3.1"]), InvalidArgument, place),
-        row("UpdateAppInst", instance(&["3"]), InvalidArgument, place),
-        row("UpdateAppInst", instance(&["99"]), InvalidArgument, "99"),
-    ];
+    let mut rows = Vec::new();
+    let mut bad = |mask: &[&str], nodes: u32, code, text: &str| {
+        rows.push(row("UpdateClusterInst", cluster(mask, nodes), code, text));
+    };
+    bad(&[], 2, InvalidArgument, "nothing specified to update");
+    bad(&["2.1.1", "6"], 2, InvalidArgument, "nothing specified to update");
+    bad(&["14"], 0, Unimplemented, "Zero NumNodes not supported yet");
+    bad(&["14"], u32::MAX, InvalidArgument, "num_nodes");
+    bad(&["14"], 5000, ResourceExhausted, "Not enough RAM available");
+    bad(&["99"], 2, InvalidArgument, "ClusterInst has no field(s) 99 to be updated");
     for field in ["3.1", "4", "5", "7", "8", "9", "10", "11", "13", "15"] {
-        rows.push(row("UpdateClusterInst", cluster(&[field, "14"], 2), InvalidArgument, fixed));
-    }
-    for field in ["4", "6", "9", "12.1", "14", "15", "17", "21", "22"] {
-        rows.push(row("UpdateAppInst", instance(&[field]), InvalidArgument, "cannot be modified"));
+        bad(&[field, "14"], 2, InvalidArgument, "some specified fields cannot be modified");
     }
     let missing = with(&cluster(&["14"], 2), "/key/cluster_key/name", "none");
     rows.push(row("UpdateClusterInst", missing, NotFound, "Key not found"));
-    rows
+
+    let instance = with(&app_inst(), IN_CLUSTER, "SmallCluster");
+    let mut bad = |mask: &str, text: &str| {
+        let spoiled = with(&instance, "/fields", json!([mask]));
+        rows.push(row("UpdateAppInst", spoiled, InvalidArgument, text));
+    };
+    let inherited = "Cannot specify cloudlet location fields as they are inherited from \
+                     specified cloudlet";
+    bad("3.1", inherited);
+    bad("3", inherited);
+    bad("99", "AppInst has no field(s) 99 to be updated");
+    for field in ["4", "6", "9", "12.1", "14", "15", "17", "21", "22"] {
+        bad(field, "cannot be modified");
+    }
+    refuse(&client, rows).await;
 }

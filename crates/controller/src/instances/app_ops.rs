@@ -113,7 +113,7 @@ impl Operation for CreateAppInst {
         if work.adopted {
             return self.0.leave_failed::<AppInst>(scope, &key, Goal::Create).await;
         }
-        if !self.is_own(work) {
+        if !self.is_own(work).await? {
             return Ok(());
         }
         let says = "DELETING AppInst due to failure";
@@ -123,9 +123,9 @@ impl Operation for CreateAppInst {
 
 impl CreateAppInst {
     /// Whether the row, if there is one, was written by this operation.
-    fn is_own(&self, work: &AppWork) -> bool {
-        let held = self.0.tables.app_insts.get(&work.key_text());
-        held.is_some_and(|held| held.value.0.created_at == work.created_at)
+    async fn is_own(&self, work: &AppWork) -> Result<bool, Error> {
+        let row = self.0.stored::<AppInst>(&work.key_text()).await?;
+        Ok(row.is_some_and(|row| row.created_at == work.created_at))
     }
 
     async fn create(&self, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
@@ -172,7 +172,7 @@ impl CreateAppInst {
     async fn provide_cluster(&self, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
         let key = work.cluster_key().text();
         loop {
-            let state = self.0.state_now::<ClusterInst>(&key);
+            let state = self.0.state_now::<ClusterInst>(&key).await?;
             match state {
                 TrackedState::Ready => return Ok(()),
                 TrackedState::NotPresent => self.create_cluster(work, scope).await?,
@@ -345,13 +345,13 @@ impl Operation for DeleteAppInst {
             return Ok(());
         }
         let (key, before) = (work.key_text(), state_of(work.before));
-        if self.0.state_now::<AppInst>(&key) == TrackedState::NotPresent {
+        if self.0.state_now::<AppInst>(&key).await? == TrackedState::NotPresent {
             return Ok(());
         }
         let restored = self.0.restore::<AppInst>(scope, &key, before, &work.errors_before).await?;
         if restored {
             scope.say("Recreating AppInst due to failure");
-            if self.0.state_now::<AppInst>(&key) == TrackedState::Ready {
+            if self.0.state_now::<AppInst>(&key).await? == TrackedState::Ready {
                 scope.say("Created successfully");
             }
         }

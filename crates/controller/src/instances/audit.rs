@@ -77,14 +77,14 @@ fn check_cloudlet(tables: &Tables, cloudlet: &str, found: &mut Vec<String>) {
 }
 
 fn exposure(tables: &Tables, inst: &AppInst) -> Exposure {
-    let key = inst.object_key();
-    let app = tables.get::<App>(key.app_or_empty());
-    let app = app.map(|held| held.value.0.clone()).unwrap_or_default();
+    let (key, none) = (inst.object_key(), App::default());
+    let held = tables.get::<App>(key.app_or_empty());
+    let app = held.as_ref().map_or(&none, |held| &held.value.0);
     let cluster = tables
         .get::<ClusterInst>(key.cluster_inst_or_empty())
-        .filter(|_| deployment::needs_cluster(&app.deployment))
-        .map(|held| held.value.0.clone());
-    exposure_of(&app, cluster.as_ref(), key.cluster_inst_or_empty().cloudlet_or_empty())
+        .filter(|_| deployment::needs_cluster(&app.deployment));
+    let cluster = cluster.as_ref().map(|held| &held.value.0);
+    exposure_of(app, cluster, key.cluster_inst_or_empty().cloudlet_or_empty())
 }
 
 /// Takes the ports of an instance out of what is counted; each must be there.

@@ -168,7 +168,7 @@ impl Operation for DeleteClusterInst {
 
     async fn undo(&self, step: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
         let key = work.key_text();
-        let state = self.0.state_now::<ClusterInst>(&key);
+        let state = self.0.state_now::<ClusterInst>(&key).await?;
         let untouched = state == TrackedState::DeletePrepare;
         // What was only prepared goes back quietly, with the first step.
         if (step == APPS) != untouched || state == TrackedState::NotPresent {

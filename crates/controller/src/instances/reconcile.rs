@@ -131,6 +131,14 @@ impl Caretaker {
     }
 
     async fn drop_unused_clusters(&self) -> Result<u64, Error> {
+        // One that deletes an instance sees to its cluster itself.
+        let deleting = self.engine.list().iter().any(|operation| {
+            operation.kind == "DeleteAppInst"
+                && self.engine.running_on(&operation.key).is_some_and(|it| it.id == operation.id)
+        });
+        if deleting {
+            return Ok(0);
+        }
         let mut dropped = 0;
         for held in self.core.tables.cluster_insts.list() {
             let inst = &held.value.0;
@@ -226,8 +234,10 @@ impl Core {
         key: &ClusterInstKey,
         besides: Option<&str>,
     ) -> Result<bool, Error> {
-        let Some(held) = self.tables.get::<ClusterInst>(key) else { return Ok(false) };
-        let cluster = &held.value.0;
+        let Some(cluster) = self.stored::<ClusterInst>(&key.text()).await? else {
+            return Ok(false);
+        };
+        let cluster = &cluster;
         let state = cluster.state();
         if !cluster.auto || is_transient(state) || state == TrackedState::DeleteError {
             return Ok(false);

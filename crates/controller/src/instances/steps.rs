@@ -96,7 +96,9 @@ impl Core {
         says: &str,
         ask_crm: bool,
     ) -> Result<(), Failure> {
-        if self.is_taken_over(scope.id()) || self.state_now::<I>(key) == TrackedState::NotPresent {
+        if self.is_taken_over(scope.id())
+            || self.state_now::<I>(key).await? == TrackedState::NotPresent
+        {
             return Ok(());
         }
         scope.say(says);
@@ -197,7 +199,7 @@ impl Core {
         scope: &Scope,
         key: &str,
     ) -> Result<bool, Failure> {
-        let state = self.state_now::<I>(key);
+        let state = self.state_now::<I>(key).await?;
         let asked = matches!(state, TrackedState::DeleteRequested | TrackedState::Deleting);
         let late = scope.reason().is_some_and(|reason| reason.code() == Code::DeadlineExceeded);
         if !asked || late {

@@ -8,10 +8,12 @@ use selvage_store::Revision;
 use selvage_store::table::{Change, Subscription};
 use selvage_work::{Failure, Interrupt, Scope};
 
+use super::books;
 use super::core::{Core, Early};
 use super::error::Error;
 use super::kind::Instance;
 use super::state::{Goal, is_error, state_name};
+use crate::controller::Mode;
 use crate::row::Row;
 
 /// How a wait ended, if it was not interrupted.
@@ -48,6 +50,9 @@ impl Core {
         tell: Tell,
         early: Option<Early<I>>,
     ) -> Result<Outcome, Failure> {
+        if early.is_none() {
+            self.look_anew::<I>().await?;
+        }
         let mut watching =
             Watching { core: self, scope, key, goal, tell, seen: 0, armed: early.is_none() };
         let waited = tokio::select! {
@@ -72,7 +77,7 @@ impl Core {
     }
 
     fn out_of_time<I: Instance>(&self, key: &str, goal: Goal) -> Outcome {
-        let state = self.state_now::<I>(key);
+        let state = self.state_seen::<I>(key);
         if let Some(outcome) = self.judge::<I>(key, goal) {
             return outcome;
         }
@@ -85,7 +90,26 @@ impl Core {
         })
     }
 
-    pub(super) fn state_now<I: Instance>(&self, key: &str) -> TrackedState {
+    /// Returns when the view has all that the store has.
+    async fn look_anew<I: Instance>(&self) -> Result<(), Error> {
+        let table = self.tables.of::<I>();
+        let revision = table.store().revision().await?;
+        Ok(table.wait_for(revision).await?)
+    }
+
+    /// The instance as the store has it. What decides about undoing must not
+    /// come from the view, which may not have seen the beginning yet.
+    pub(super) async fn stored<I: Instance>(&self, key: &str) -> Result<Option<I>, Error> {
+        let read = self.transact(Mode::DryRun, |tx| async move { books::get::<I>(&tx, key).await });
+        Ok(read.await?.value)
+    }
+
+    pub(super) async fn state_now<I: Instance>(&self, key: &str) -> Result<TrackedState, Error> {
+        let stored = self.stored::<I>(key).await?;
+        Ok(stored.map_or(TrackedState::NotPresent, |inst| inst.state()))
+    }
+
+    fn state_seen<I: Instance>(&self, key: &str) -> TrackedState {
         let held = self.tables.of::<I>().get(key);
         held.map_or(TrackedState::NotPresent, |held| held.value.0.state())
     }

@@ -134,6 +134,11 @@ impl Controller {
             return Err(Error::invalid("location is missing; 0,0 is not a valid location"));
         }
         cloudlet.object_key().check()?;
+        if derive::names::is_default_cloudlet(cloudlet.object_key()) {
+            return Err(Error::invalid(
+                "Cannot create cloudlet developer/default: it is always there",
+            ));
+        }
         check_range(&location)?;
         derive::names::check_cloudlet(cloudlet.object_key(), &self.settings.root_domain)?;
         cloudlet.fields.clear();

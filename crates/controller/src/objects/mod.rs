@@ -50,7 +50,23 @@ async fn insert<M: Kept>(tx: &Transaction, object: &M) -> Result<()> {
     if tx.get::<Row<M>>(&object.key_text()).await?.is_some() {
         return Err(Error::KeyExists);
     }
+    check_size(object)?;
     tx.put(&Row(object.clone()))?;
+    Ok(())
+}
+
+/// What one object may occupy. Apps carry manifests, and have a limit of their
+/// own that names the field.
+const LARGEST: usize = 64 * 1024;
+
+fn check_size<M: Kept>(object: &M) -> Result<()> {
+    let size = object.encoded_len();
+    if size > LARGEST && M::NAME != "App" {
+        return Err(Error::invalid(format!(
+            "{} of {size} bytes is too large: at most {LARGEST} bytes are possible",
+            M::NAME
+        )));
+    }
     Ok(())
 }
 
@@ -122,6 +138,7 @@ async fn merge<M: Kept + Object>(
 ) -> Result<(M, usize)> {
     let mut object = tx.get::<Row<M>>(key).await?.ok_or(Error::KeyNotFound)?.0;
     let changes = mask.apply(&mut object, request)?;
+    check_size(&object)?;
     Ok((object, changes))
 }
 

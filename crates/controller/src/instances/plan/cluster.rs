@@ -1,10 +1,10 @@
 //! ClusterInsts.
 
 use selvage_api::edgeproto::{
-    Cloudlet, CloudletInfo, Cluster, ClusterInst, Flavor, FlavorKey, IpAccess, Liveness,
-    TrackedState,
+    Cloudlet, CloudletInfo, Cluster, ClusterInst, DeveloperKey, Flavor, FlavorKey, IpAccess,
+    Liveness, TrackedState,
 };
-use selvage_api::object::{Mask, check_enums};
+use selvage_api::object::{Key, Mask, check_enums};
 
 use super::{Origin, check_absent, check_ready, listed};
 use crate::derive::{deployment, flavors, ips, names};
@@ -115,10 +115,11 @@ fn check_named(inst: &ClusterInst) -> Result<(), Error> {
         (&cloudlet.operator_or_empty().name, "Operator name cannot be empty"),
         (&key.cluster_or_empty().name, "Cluster name cannot be empty"),
     ];
-    match parts.into_iter().find(|(part, _)| part.is_empty()) {
-        Some((_, text)) => Err(Error::Invalid(text)),
-        None => Ok(()),
+    if let Some((_, text)) = parts.into_iter().find(|(part, _)| part.is_empty()) {
+        return Err(Error::Invalid(text));
     }
+    let developer = DeveloperKey { name: key.developer.clone() };
+    Ok(Key::from_message(&developer).and_then(|key| key.check())?)
 }
 
 /// The ClusterInst as it is to be, and what the caller is told first.

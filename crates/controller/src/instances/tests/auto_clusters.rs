@@ -195,7 +195,7 @@ async fn many_at_once_share_one_cluster() {
     }
     world.idle().await;
     world.service_caretaker().await;
-    assert!(world.controller.tables.cluster_insts.is_empty());
+    world.until::<ClusterInst>(&cluster("autocluster1"), |row| row.is_none()).await;
     world.check();
 }
 

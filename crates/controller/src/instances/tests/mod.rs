@@ -3,6 +3,7 @@
 mod apps;
 mod auto_clusters;
 mod clusters;
+mod crm;
 mod golden;
 mod model;
 mod overrides;

@@ -1,6 +1,5 @@
-//! A controller on a store in memory, and a crm that does what it is told.
+//! A controller on a store in memory, and its crm.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,200 +9,27 @@ use selvage_api::distributed_match_engine::Loc;
 use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
 use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
 use selvage_api::edgeproto::{
-    self as wire, App, AppInst, AppInstInfo, AppInstKey, AppInstRuntime, AppKey, Cloudlet,
-    CloudletInfo, CloudletKey, CloudletRefs, CloudletState, ClusterInst, ClusterInstInfo,
-    ClusterInstKey, ClusterKey, DeveloperKey, Flavor, FlavorInfo, FlavorKey, ImageType, IpSupport,
-    OperatorKey, TrackedState,
+    self as wire, App, AppInst, AppInstKey, AppKey, Cloudlet, CloudletInfo, CloudletKey,
+    CloudletRefs, CloudletState, ClusterInst, ClusterInstKey, ClusterKey, DeveloperKey, Flavor,
+    FlavorInfo, FlavorKey, ImageType, IpSupport, OperatorKey, TrackedState,
 };
+use selvage_store::SharedStore;
 use selvage_store::clock::ManualClock;
 use selvage_store::embedded;
-use selvage_store::{SharedStore, Table};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::controller::{Controller, Instances, Mode, Surroundings};
+use crate::controller::{Controller, Mode, Surroundings};
 use crate::instances::kind::Instance;
-use crate::instances::state::Goal;
 use crate::instances::{InstanceService, audit};
 use crate::row::{Kept, Row};
 use crate::settings::{Settings, Timeouts};
 
+use super::crm::recover;
+pub(super) use super::crm::{Crm, Manner, Script, Told};
+
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
-
-/// How a crm takes a request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Manner {
-    #[default]
-    Works,
-    /// Fails with this, after having begun.
-    Fails(&'static str),
-    /// Says nothing at all.
-    Silent,
-    /// Begins and says no more.
-    Hangs,
-    /// Ends without ever having said that it began.
-    AtOnce,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Script {
-    pub(super) manners: BTreeMap<&'static str, Manner>,
-    /// What exists on the cloudlets.
-    pub(super) reality: BTreeSet<String>,
-    /// Requests that were taken, in order.
-    pub(super) taken: Vec<String>,
-    /// One thing at a time is done to an instance.
-    turns: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
-}
-
-/// Answers every request that it sees in the tables.
-pub(super) struct Crm {
-    pub(super) script: Arc<Mutex<Script>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Crm {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Crm {
-    pub(super) fn start(
-        controller: &Arc<Controller>,
-        service: &Arc<InstanceService>,
-        script: Arc<Mutex<Script>>,
-    ) -> Self {
-        let clusters = Arc::clone(&controller.tables.cluster_insts);
-        let apps = Arc::clone(&controller.tables.app_insts);
-        let (service, told) = (Arc::clone(service), Arc::clone(&script));
-        let task = tokio::spawn(async move {
-            tokio::join!(
-                serve::<ClusterInst>(&clusters, &service, &told),
-                serve::<AppInst>(&apps, &service, &told),
-            );
-        });
-        Self { script, task }
-    }
-
-    pub(super) fn set(&self, goal: &'static str, manner: Manner) {
-        self.script.lock().manners.insert(goal, manner);
-    }
-}
-
-async fn serve<I: Told>(
-    table: &Arc<Table<Row<I>>>,
-    service: &Arc<InstanceService>,
-    script: &Arc<Mutex<Script>>,
-) {
-    let mut changes = table.subscribe();
-    let mut seen = BTreeMap::new();
-    loop {
-        for held in table.list() {
-            let inst = &held.value.0;
-            let asked = Goal::of(inst.state()).filter(|goal| goal.requested() == inst.state());
-            let known = seen.insert(held.key.clone(), held.mod_revision) == Some(held.mod_revision);
-            if let (Some(goal), false) = (asked, known) {
-                let turn = script.lock().turns.entry(held.key.clone()).or_default().clone();
-                let (inst, service, script) = (inst.clone(), service.clone(), script.clone());
-                let table = Arc::clone(table);
-                tokio::spawn(async move {
-                    let _turn = turn.lock().await;
-                    let now = table.get(&inst.key_text()).map(|held| held.value.0.state());
-                    if now == Some(goal.requested()) {
-                        answer(&inst, goal, &service, &script).await;
-                    }
-                });
-            }
-        }
-        if changes.next().await.is_none() {
-            return;
-        }
-    }
-}
-
-async fn answer<I: Told>(inst: &I, goal: Goal, service: &InstanceService, script: &Mutex<Script>) {
-    let manner = {
-        let mut script = script.lock();
-        script.taken.push(format!("{} {}", goal.verb(), I::NOUN));
-        let own = script.manners.get(format!("{} {}", goal.verb(), I::NOUN).as_str());
-        own.or_else(|| script.manners.get(goal.verb())).cloned().unwrap_or_default()
-    };
-    if manner == Manner::Silent {
-        return;
-    }
-    if goal == Goal::Create && manner != Manner::AtOnce {
-        // Also what fails leaves something behind until it is deleted.
-        script.lock().reality.insert(inst.key_text());
-    }
-    if manner != Manner::AtOnce {
-        inst.tell(service, goal.busy(), &[], false).await;
-    }
-    match (manner, goal) {
-        (Manner::Silent | Manner::Hangs, _) => {}
-        (Manner::Fails(text), _) => {
-            inst.tell(service, goal.failed(), &[text.to_owned()], false).await;
-        }
-        (Manner::Works | Manner::AtOnce, Goal::Delete) => {
-            script.lock().reality.remove(&inst.key_text());
-            inst.tell(service, TrackedState::NotPresent, &[], true).await;
-        }
-        (Manner::Works | Manner::AtOnce, _) => {
-            script.lock().reality.insert(inst.key_text());
-            inst.tell(service, TrackedState::Ready, &[], false).await;
-        }
-    }
-}
-
-/// An instance that a crm can report on.
-pub(super) trait Told: Instance {
-    fn tell(
-        &self,
-        service: &InstanceService,
-        state: TrackedState,
-        errors: &[String],
-        gone: bool,
-    ) -> impl Future<Output = ()> + Send;
-}
-
-impl Told for ClusterInst {
-    async fn tell(
-        &self,
-        service: &InstanceService,
-        state: TrackedState,
-        errors: &[String],
-        gone: bool,
-    ) {
-        let info = ClusterInstInfo {
-            key: self.key.clone(),
-            state: state.into(),
-            errors: errors.to_vec(),
-            ..Default::default()
-        };
-        service.cluster_inst_info(info, gone).await;
-    }
-}
-
-impl Told for AppInst {
-    async fn tell(
-        &self,
-        service: &InstanceService,
-        state: TrackedState,
-        errors: &[String],
-        gone: bool,
-    ) {
-        let ready = state == TrackedState::Ready;
-        let info = AppInstInfo {
-            key: self.key.clone(),
-            state: state.into(),
-            errors: errors.to_vec(),
-            runtime_info: ready.then(|| AppInstRuntime { container_ids: vec!["c1".into()] }),
-            ..Default::default()
-        };
-        service.app_inst_info(info, gone).await;
-    }
-}
 
 /// What a streamed call said, and how it ended.
 #[derive(Debug)]
@@ -305,9 +131,13 @@ impl World {
         settings: Settings,
     ) -> Self {
         let mut world = Self::idle_on(store, clock, script, settings).await;
-        let running = Arc::clone(&world.controller).run(CancellationToken::new());
-        world.running = tokio::spawn(running);
+        world.drive();
         world
+    }
+
+    pub(super) fn drive(&mut self) {
+        let running = Arc::clone(&self.controller).run(CancellationToken::new());
+        self.running = tokio::spawn(running);
     }
 
     /// A process that drives no operations.
@@ -333,7 +163,7 @@ impl World {
     /// The process dies.
     pub(super) fn stop(&mut self) {
         self.running.abort();
-        self.crm.task.abort();
+        self.crm.cut();
     }
 
     /// The process dies and another takes its place.
@@ -442,7 +272,7 @@ impl World {
         self.until::<I>(inst, |row| row.is_some_and(|row| row.state() == state)).await;
     }
 
-    /// Returns once no operation runs.
+    /// Returns once no operation runs that this process knows of.
     pub(super) async fn idle(&self) {
         let active = |operation: &selvage_api::selvage::operations::Operation| {
             matches!(operation.state, 1 | 2)
@@ -587,6 +417,18 @@ impl World {
         tokio::select! {
             done = doing => done,
             () = waiting => unreachable!("it goes on for ever"),
+        }
+    }
+
+    /// The crm is started anew: what it was at has failed, what it was asked
+    /// to delete is deleted.
+    pub(super) async fn restart_crm(&self) {
+        self.crm.script.lock().manners.clear();
+        for held in self.controller.tables.cluster_insts.list() {
+            recover(&held.value.0, &self.crm.script).await;
+        }
+        for held in self.controller.tables.app_insts.list() {
+            recover(&held.value.0, &self.crm.script).await;
         }
     }
 

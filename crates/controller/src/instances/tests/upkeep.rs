@@ -218,8 +218,8 @@ async fn an_auto_cluster_that_nobody_uses_is_found() {
     assert_eq!(world.cluster(&auto).unwrap().state(), TrackedState::Ready);
     world.check();
     world.crm.set("Delete ClusterInst", Manner::Works);
-    world.service_caretaker().await;
-    assert_eq!(world.cluster(&auto), None);
+    assert_eq!(world.service_caretaker().await, 1);
+    world.until::<ClusterInst>(&auto, |row| row.is_none()).await;
     world.check();
 }
 

@@ -1,0 +1,205 @@
+//! Controllers on one etcd, and calls to them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use futures::{TryStreamExt, future::join_all};
+use selvage_api::edgeproto::{Controller, controller_api_client::ControllerApiClient};
+use selvage_tests::{Client, Selvage, process::PATIENCE, real::EtcdCluster};
+use tokio::time;
+use tonic::{Code, Response, Status, Streaming};
+
+/// For one call of a client.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(8);
+/// How long a client that was refused lets be.
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+
+/// Controllers on one etcd, each with a place of its own and all with the
+/// same keys.
+pub(crate) struct Fleet {
+    // Dropped first: it shows its log, which lies in its place.
+    pub(crate) running: Vec<Option<Selvage>>,
+    places: Vec<tempfile::TempDir>,
+    pub(crate) etcd: EtcdCluster,
+    /// Where each listens: one that comes back has the address it had, and
+    /// 0 if it has never run.
+    ports: Vec<u16>,
+    /// One for each controller; to one that is gone if the controller is.
+    pub(crate) clients: Arc<Mutex<Vec<Client>>>,
+    token: String,
+}
+
+impl Fleet {
+    /// An etcd and one controller, or a loud word why not.
+    pub(crate) async fn start() -> Option<Self> {
+        let etcd = EtcdCluster::start()?;
+        let place = tempfile::tempdir().unwrap();
+        let first = up(place.path(), &etcd, 0);
+        let client = Client::admin(&first).await;
+        let token = client.token.clone().unwrap();
+        let clients = Arc::new(Mutex::new(vec![client]));
+        let (ports, running) = (vec![port_of(&first)], vec![Some(first)]);
+        Some(Self { etcd, places: vec![place], running, ports, clients, token })
+    }
+
+    /// Starts one more.
+    pub(crate) async fn join(&mut self) {
+        let place = tempfile::tempdir().unwrap();
+        let keys = |place: &Path| place.join("data").join("pki");
+        copy_private(&keys(self.places[0].path()), &keys(place.path()));
+        self.places.push(place);
+        self.running.push(None);
+        self.ports.push(0);
+        self.revive(self.running.len() - 1).await;
+    }
+
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.running[index].take().unwrap().kill();
+    }
+
+    /// Starts one that is not running. What was logged in stays so: tokens
+    /// are good at every controller.
+    pub(crate) async fn revive(&mut self, index: usize) {
+        assert!(self.running[index].is_none(), "controller {index} runs");
+        let selvage = up(self.places[index].path(), &self.etcd, self.ports[index]);
+        self.ports[index] = port_of(&selvage);
+        let mut client = Client::anonymous(&selvage).await;
+        client.token = Some(self.token.clone());
+        let mut clients = self.clients.lock().unwrap();
+        if index == clients.len() {
+            clients.push(client);
+        } else {
+            clients[index] = client;
+        }
+        self.running[index] = Some(selvage);
+    }
+
+    pub(crate) fn client(&self, index: usize) -> Client {
+        self.clients.lock().unwrap()[index].clone()
+    }
+
+    /// Clients of those that run.
+    pub(crate) fn alive(&self) -> Vec<Client> {
+        let all = 0..self.running.len();
+        all.filter(|at| self.running[*at].is_some()).map(|at| self.client(at)).collect()
+    }
+
+    /// Addresses of those that run.
+    pub(crate) fn addresses(&self) -> BTreeSet<String> {
+        self.running.iter().flatten().map(|selvage| selvage.address().to_owned()).collect()
+    }
+}
+
+pub(crate) fn up(place: &Path, etcd: &EtcdCluster, port: u16) -> Selvage {
+    let endpoints = format!("store.endpoints={:?}", etcd.endpoints());
+    let port = format!("listen.port={port}");
+    Selvage::up_in(place, &["--set", "store.kind=etcd", "--set", &endpoints, "--set", &port])
+}
+
+pub(crate) fn port_of(selvage: &Selvage) -> u16 {
+    selvage.address().rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+/// Copies a directory so that only the owner can read it.
+pub(crate) fn copy_private(from: &Path, to: &Path) {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_private(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// A call, but not longer than a client has patience.
+pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = |_| Err(Status::deadline_exceeded("the client's patience is at its end"));
+    time::timeout(DEADLINE, call).await.unwrap_or_else(late)
+}
+
+/// All that a stream brings.
+pub(crate) async fn all<T>(
+    call: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
+) -> Result<Vec<T>, Status> {
+    bounded(async { call.await?.into_inner().try_collect().await }).await
+}
+
+/// Waits until a question has the answer that is wanted.
+pub(crate) async fn until<T, F: Future<Output = Result<T, String>>>(
+    what: &str,
+    mut ask: impl FnMut() -> F,
+) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(why) => assert!(Instant::now() < deadline, "gave up waiting for {what}: {why}"),
+        }
+        time::sleep(PAUSE).await;
+    }
+}
+
+macro_rules! show {
+    ($client:expr, $api:ident, $method:ident, $what:ident) => {
+        $crate::fleet::all(
+            $api::new($client.channel.clone()).$method($client.request($what::default())),
+        )
+        .await
+        .unwrap()
+    };
+}
+
+pub(crate) use show;
+
+/// Encoded answers to every `Show` there is, by its path.
+pub(crate) async fn everything(client: &Client) -> BTreeMap<String, Vec<bytes::Bytes>> {
+    let mut answers = BTreeMap::new();
+    let shows = selvage_api::methods()
+        .iter()
+        .filter(|method| method.package == "edgeproto" && method.name.starts_with("Show"));
+    for method in shows {
+        let (messages, code, text) = client.raw(&method.path, &[]).await;
+        assert_eq!(code, Code::Ok, "{}: {text}", method.path);
+        answers.insert(method.path.clone(), messages);
+    }
+    answers
+}
+
+/// Waits until all controllers give the same answers; gives them.
+pub(crate) async fn agreed(fleet: &Fleet) -> BTreeMap<String, Vec<bytes::Bytes>> {
+    until("the same answers from all", async || {
+        let mut answers = join_all(fleet.alive().iter().map(everything)).await;
+        let first = answers.remove(0);
+        for other in answers {
+            if let Some((path, _)) = first.iter().find(|(path, answer)| other[*path] != **answer) {
+                return Err(path.clone());
+            }
+        }
+        Ok(first)
+    })
+    .await
+}
+
+/// Waits until every controller lists exactly those that run.
+pub(crate) async fn registered(fleet: &Fleet) {
+    let expected = fleet.addresses();
+    until("the registry", async || {
+        for client in fleet.alive() {
+            let rows = show!(client, ControllerApiClient, show_controller, Controller);
+            let listed: BTreeSet<_> = rows.into_iter().map(|row| row.key.unwrap().addr).collect();
+            if listed != expected {
+                return Err(format!("{listed:?} is not {expected:?}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
