@@ -20,7 +20,9 @@ fn every_method_and_route_is_in_the_document() {
         assert_eq!(connect["tags"][0], method.service.as_str(), "{}", method.path);
         assert_eq!(connect["x-selvage"]["serverStreaming"], method.server_streaming);
         for route in &method.http {
-            let rest = &document["paths"][&route.path][route.verb.to_lowercase()];
+            // OpenAPI has no patterns in a path: only the field's name stands there.
+            let path = route.path.replace("=**}", "}").replace("=*}", "}");
+            let rest = &document["paths"][&path][route.verb.to_lowercase()];
             assert_eq!(rest["x-selvage"]["method"], method.path.as_str(), "{route}");
             let named = rest["parameters"].as_array().map_or(0, |list| {
                 list.iter().filter(|p| p["in"] == "path" && p["required"] == true).count()

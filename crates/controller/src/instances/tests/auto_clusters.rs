@@ -183,13 +183,17 @@ async fn many_at_once_share_one_cluster() {
         world.add_app(app(name, "tcp:80")).await;
     }
     let insts: Vec<_> = names.iter().map(|name| app_inst(name, "autocluster1")).collect();
-    let answers = futures::future::join_all(insts.iter().map(|inst| world.create_app(inst))).await;
+    let answers = world
+        .soon(futures::future::join_all(insts.iter().map(|inst| world.create_app(inst))))
+        .await;
     for answer in answers {
         answer.ok();
     }
     assert_eq!(world.controller.tables.cluster_insts.len(), 1);
     world.check();
-    let answers = futures::future::join_all(insts.iter().map(|inst| world.delete_app(inst))).await;
+    let answers = world
+        .soon(futures::future::join_all(insts.iter().map(|inst| world.delete_app(inst))))
+        .await;
     for answer in answers {
         answer.ok();
     }

@@ -56,14 +56,6 @@ struct Run {
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Run {
-    fn under_way(&self) -> Vec<String> {
-        let active = |operation: &selvage_api::selvage::operations::Operation| {
-            matches!(operation.state, 1 | 2)
-        };
-        let all = self.world.controller.engine.list();
-        all.iter().filter(|operation| active(operation)).map(|it| format!("{it:?}")).collect()
-    }
-
     async fn new(seed: u64) -> Self {
         let world = World::new().await;
         world.add_cloudlet("tmus", "cloud-1", 4).await;
@@ -294,10 +286,10 @@ async fn run(seed: u64, rounds: usize, steps: usize) {
         run.log.push(format!("seed {seed}"));
         for _ in 0..steps {
             let step = tokio::time::timeout(PATIENCE, run.step()).await;
-            assert!(step.is_ok(), "it hangs: {:?}\n{}", run.under_way(), run.log.join("\n"));
+            assert!(step.is_ok(), "it hangs: {:?}\n{}", run.world.under_way(), run.log.join("\n"));
         }
         let settled = tokio::time::timeout(PATIENCE, run.settle()).await;
-        assert!(settled.is_ok(), "no rest: {:?}\n{}", run.under_way(), run.log.join("\n"));
+        assert!(settled.is_ok(), "no rest: {:?}\n{}", run.world.under_way(), run.log.join("\n"));
     }
 }
 

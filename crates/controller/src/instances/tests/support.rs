@@ -432,6 +432,26 @@ impl World {
         }
     }
 
+    /// What has not come to its end, for people.
+    pub(super) fn under_way(&self) -> Vec<String> {
+        let all = self.controller.engine.list();
+        let active = all.iter().filter(|operation| matches!(operation.state, 1 | 2));
+        let tables = &self.controller.tables;
+        let clusters = tables.cluster_insts.list();
+        let apps = tables.app_insts.list();
+        let states = clusters.iter().map(|held| (held.key.clone(), held.value.0.state()));
+        let states = states.chain(apps.iter().map(|held| (held.key.clone(), held.value.0.state())));
+        active.map(|it| format!("{it:?}\n")).chain(states.map(|it| format!("{it:?}\n"))).collect()
+    }
+
+    /// Fails, saying what is under way, when something takes for ever.
+    pub(super) async fn soon<T>(&self, doing: impl Future<Output = T>) -> T {
+        match tokio::time::timeout(Duration::from_secs(20), doing).await {
+            Ok(done) => done,
+            Err(_) => panic!("it hangs: {}", self.under_way().concat()),
+        }
+    }
+
     /// Returns once an operation works on an instance.
     pub(super) async fn until_driven<I: Instance>(&self, inst: &I) {
         while self.controller.engine.running_on(&inst.key_text()).is_none() {
