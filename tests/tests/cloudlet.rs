@@ -34,7 +34,7 @@ async fn join(selvage: &Selvage, machine: &str) -> Arc<rustls::ClientConfig> {
     Arc::new(pki::client_config(&selvage.ca().unwrap(), Some(&machine)).unwrap())
 }
 
-async fn cloudlet(selvage: &Selvage, name: &str, tls: Arc<rustls::ClientConfig>) -> SimCrm {
+fn cloudlet(selvage: &Selvage, name: &str, tls: Arc<rustls::ClientConfig>) -> SimCrm {
     let operator_key = Some(OperatorKey { name: "tmus".into() });
     let key = CloudletKey { operator_key, name: name.into() };
     let mut options = SimOptions::new(vec![selvage.address().to_owned()], key);
@@ -89,7 +89,7 @@ async fn an_app_comes_up_fails_and_goes() {
     let selvage = Selvage::up(&[]);
     let cli = Cli::admin_of(&selvage);
     set_up(&cli);
-    let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await).await;
+    let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await);
     ready(&cli, "cloud-1").await;
 
     let created = instance(&cli, "create");
@@ -121,8 +121,8 @@ async fn a_cloudlet_cannot_speak_for_another() {
     let cli = Cli::admin_of(&selvage);
     set_up(&cli);
     let tls = join(&selvage, "cloudlet/tmus/cloud-1").await;
-    let _liar = cloudlet(&selvage, "cloud-2", tls.clone()).await;
-    let _honest = cloudlet(&selvage, "cloud-1", tls).await;
+    let _liar = cloudlet(&selvage, "cloud-2", tls.clone());
+    let _honest = cloudlet(&selvage, "cloud-1", tls);
     ready(&cli, "cloud-1").await;
     let show = ["cloudletinfo", "show", "--operator", "tmus", "--name", "cloud-2", "-o", "json"];
     assert!(cli.ok(&show).is_empty());
@@ -135,7 +135,7 @@ async fn an_operation_outlives_the_controller_that_began_it() {
     let cli = Cli::admin_of(&selvage);
     set_up(&cli);
     let port = selvage.address().rsplit_once(':').unwrap().1.to_owned();
-    let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await).await;
+    let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await);
     ready(&cli, "cloud-1").await;
     crm.script(FaultRule::once(
         What::Instance,

@@ -3,7 +3,7 @@
 //!
 //! Whoever makes an object that refers to another reads the other one with
 //! [`refer`] in the same transaction. Whoever deletes an object first writes a
-//! [`Deletion`] for it, waits until the local view has everything up to that
+//! `Deletion` for it, waits until the local view has everything up to that
 //! moment, and then looks in the view for users. No transaction that read the
 //! object before can commit after the mark, and none that comes after it gets
 //! past [`refer`]; so what the view shows is all there is. Readers of the mark
@@ -13,7 +13,7 @@
 //! A mark hangs on the lease of the controller that made it: if that dies in
 //! the middle the mark goes and the object stays.
 //!
-//! A [`Claim`] keeps a name for one owner, where two objects with different
+//! A `Claim` keeps a name for one owner, where two objects with different
 //! keys must not have it both.
 
 use selvage_store::{Record, Transaction};
