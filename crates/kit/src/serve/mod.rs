@@ -6,7 +6,7 @@
 //!                                          ├─ REST, Connect ─┴→ rpc → the parts' services
 //!                                          └─ pages
 //! ```
-//! Whatever way a call comes in, it goes through [`rpc`] as gRPC: there it is
+//! Whatever way a call comes in, it goes through `rpc` as gRPC: there it is
 //! identified, authorised, limited, timed, audited and counted, once.
 
 mod audit;
