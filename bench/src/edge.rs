@@ -36,7 +36,12 @@ impl House {
     /// that nobody looks after is not started: it would look after those that
     /// were written past it.
     pub async fn open(file: &Path) -> Result<Self> {
-        let socket = Socket::tcp(SocketAddr::from(([127, 0, 0, 1], 0)), None)?;
+        Self::open_at(file, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// As [`House::open`], at an address that others know.
+    pub async fn open_at(file: &Path, address: SocketAddr) -> Result<Self> {
+        let socket = Socket::tcp(address, None)?;
         let address = socket.address().context("a TCP socket has an address")?;
         let store: SharedStore = Embedded::open(file, Options::default()).await?;
         let settings = Settings { external_address: address.to_string(), ..Settings::default() };
@@ -57,15 +62,14 @@ impl House {
 
     /// Connections of their own for so many clients.
     pub async fn channels(&self, count: usize) -> Result<Vec<Channel>> {
-        let url = format!("http://{}", self.address);
-        let connecting = (0..count).map(|_| async {
-            anyhow::Ok(Channel::from_shared(url.clone())?.tcp_nodelay(true).connect().await?)
-        });
-        try_join_all(connecting).await
+        channels(self.address, count).await
     }
 
     /// Ends everything and closes the store.
     pub async fn close(self) -> Result<()> {
+        if let Some(notify) = self.part.controller().notify() {
+            notify.close().await;
+        }
         self.stop.cancel();
         for task in self.running {
             task.await?;
@@ -73,6 +77,15 @@ impl House {
         drop(self.part);
         Ok(self.store.close().await?)
     }
+}
+
+/// Connections of their own for so many clients of a server.
+pub async fn channels(address: SocketAddr, count: usize) -> Result<Vec<Channel>> {
+    let url = format!("http://{address}");
+    let connecting = (0..count).map(|_| async {
+        anyhow::Ok(Channel::from_shared(url.clone())?.tcp_nodelay(true).connect().await?)
+    });
+    try_join_all(connecting).await
 }
 
 #[allow(clippy::print_stderr, reason = "the figures are worth nothing after it")]

@@ -35,8 +35,8 @@ pub(crate) enum Command {
     Dme(Serve),
     /// Run the Kubernetes cluster service alone
     Kaas(Serve),
-    /// Run this machine's agent alone
-    Node(Serve),
+    /// Run this machine's agent alone; or, with a command, see and steer machines
+    Node(Node),
     /// Run the volume service alone
     Lvmd(Serve),
     /// Run the dashboard alone
@@ -81,6 +81,10 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) insecure: bool,
 
+    /// Let callers reboot, turn off, reset and upgrade this machine
+    #[arg(long)]
+    pub(crate) allow_power: bool,
+
     /// Any setting of the configuration file, may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
@@ -98,6 +102,17 @@ pub(crate) struct Serve {
     pub(crate) dump_config: bool,
 }
 
+/// The agent, or what can be asked of agents.
+#[derive(Args)]
+pub(crate) struct Node {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    #[command(flatten)]
+    pub(crate) nodes: selvage_cli::Nodes,
+    #[command(subcommand)]
+    pub(crate) command: Option<selvage_cli::NodeCommand>,
+}
+
 /// Maintenance of the store. The daemon must not be running on an embedded
 /// store meanwhile.
 #[derive(Subcommand)]
@@ -106,7 +121,7 @@ pub(crate) enum Store {
     Export {
         #[command(flatten)]
         serve: Serve,
-        /// File to write; it must not exist yet
+        /// File to write; one that is there is replaced when the new one is whole
         file: PathBuf,
     },
     /// Fill an empty store from such a file

@@ -18,7 +18,14 @@ use selvage_kit::{
     identity::Machine,
     pki::{self, Ca, ServerIdentity},
     serve::{Limits, Server, Services, Socket},
+    tasks::Tasks,
     telemetry::Metrics,
+};
+use selvage_node::{
+    NodeAgent,
+    fanout::{self, Fanout, StaticDirectory},
+    machine::SystemPower,
+    security::{IdentityEnroller, SecurityApi},
 };
 use selvage_store::{
     SharedStore,
@@ -237,7 +244,9 @@ pub(crate) async fn controller(
     address: SocketAddr,
 ) -> anyhow::Result<ControllerPart> {
     let peers = match keys {
-        Some(keys) => Some(Arc::new(Peers::open(&config.data, Arc::clone(&keys.ca))?)),
+        Some(keys) => {
+            Some(Arc::new(Peers::open(&config.data, Arc::clone(&keys.ca), Machine::Controller)?))
+        }
         None => None,
     };
     let mut surroundings = Surroundings::default();
@@ -274,22 +283,103 @@ fn controller_settings(config: &Config, address: SocketAddr) -> Settings {
     }
 }
 
+/// What serves this machine, and the way to other machines.
+pub(crate) struct NodePart {
+    /// None where only calls to other machines are passed on.
+    pub(crate) agent: Option<NodeAgent>,
+    pub(crate) fanout: Fanout,
+    pub(crate) peers: Option<Arc<Peers>>,
+}
+
+/// Opens this machine's agent, if it is among the parts, and the way to
+/// others.
+pub(crate) async fn node(
+    config: &Config,
+    parts: &[Part],
+    keys: Option<&Keys>,
+    controller: Option<&ControllerPart>,
+    address: SocketAddr,
+) -> anyhow::Result<NodePart> {
+    let agent = match parts.contains(&Part::Node) {
+        true => Some(NodeAgent::open(node_settings(config)).await.context("node")?),
+        false => None,
+    };
+    // A controller may speak for everybody, so it is what we show if we are.
+    let controllers = controller.and_then(|part| part.peers.clone());
+    let (peers, tls) = match (controllers, keys) {
+        (Some(peers), _) => (None, Some(peers.tls())),
+        (None, Some(keys)) => {
+            let machine = Machine::Node { name: host_name() };
+            let peers = Arc::new(Peers::open(&config.data, Arc::clone(&keys.ca), machine)?);
+            let tls = peers.tls();
+            (Some(peers), Some(tls))
+        }
+        (None, None) => (None, None),
+    };
+    let directory =
+        StaticDirectory::new(&config.node.nodes, config.node.port).context("node.nodes")?;
+    let settings = fanout::Settings {
+        port: config.node.port,
+        own: names(config),
+        own_port: address.port(),
+        ..fanout::Settings::default()
+    };
+    Ok(NodePart { agent, fanout: Fanout::new(settings, Arc::new(directory), tls), peers })
+}
+
+fn host_name() -> String {
+    let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok());
+    host.filter(|host| !host.is_empty()).unwrap_or_else(|| "localhost".into())
+}
+
+fn node_settings(config: &Config) -> selvage_node::Settings {
+    let given = &config.node;
+    let own = || selvage_runtime::oci::Options::new(config.data.join("containers"));
+    selvage_node::Settings {
+        runtimes: selvage_runtime::select::Options {
+            system_socket: given.system_containerd.clone(),
+            containerd_socket: given.containerd.clone(),
+            cri_socket: given.cri.clone(),
+            embedded: given.own_runtime.then(own),
+        },
+        roots: given.roots.clone(),
+        kubeconfig: given.kubeconfig.clone(),
+        time_server: given.time_server.clone(),
+        power: given.allow_power.then(|| SystemPower {
+            reset_paths: given.reset_paths.clone(),
+            installer: given.installer.clone(),
+        }),
+        ..selvage_node::Settings::default()
+    }
+}
+
+/// What there is to serve.
+pub(crate) struct Parts<'a> {
+    pub(crate) running: &'a [Part],
+    pub(crate) controller: Option<&'a ControllerPart>,
+    pub(crate) node: &'a NodePart,
+}
+
 /// All services of the parts that this process runs.
 pub(crate) async fn server(
     config: &Config,
-    parts: &[Part],
+    parts: Parts<'_>,
     store: SharedStore,
     auth: &Auth,
-    controller: Option<&ControllerPart>,
+    tasks: &Tasks,
     metrics: Metrics,
 ) -> anyhow::Result<Server> {
     let mut services = Services::default();
-    if let Some(part) = controller {
+    if let Some(part) = parts.controller {
         part.controller.add_to(&mut services);
+    }
+    if let Some(agent) = &parts.node.agent {
+        agent.add_to(&mut services, tasks);
+        services.add(SecurityApi::new(IdentityEnroller::new(auth.identity_service())).service());
     }
     services.add(auth.auth_service());
     services.add(auth.identity_service());
-    services.add(System::service(parts, store, config.insecure));
+    services.add(System::service(parts.running, store, config.insecure));
     let limits = Limits {
         connections: config.listen.connections,
         calls_in_flight: config.listen.calls_in_flight,
@@ -297,7 +387,11 @@ pub(crate) async fn server(
         drain: config.listen.drain.0,
         ..Limits::default()
     };
-    let server = Server::new(services, metrics, limits).await.context("server")?;
+    let mut server = Server::new(services, metrics, limits).await.context("server")?;
+    if let Some(agent) = &parts.node.agent {
+        server = server.metrics_page("/metrics/node", agent.metrics_page());
+    }
+    let server = server.relay(Arc::new(parts.node.fanout.clone()));
     Ok(server.pages(auth.http_routes()).origins(config.listen.origins.clone()))
 }
 

@@ -1,6 +1,6 @@
 //! The configuration of a daemon: one file, the same for every part.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use anyhow::{Context, bail};
 use selvage_auth::OidcProvider;
@@ -25,6 +25,7 @@ pub(crate) struct Config {
     pub(crate) store: Store,
     pub(crate) auth: Auth,
     pub(crate) controller: Controller,
+    pub(crate) node: Node,
     pub(crate) log: LogOptions,
 }
 
@@ -131,6 +132,60 @@ pub(crate) struct Controller {
     pub(crate) fetch_hosts: Vec<String>,
 }
 
+/// The agent of this machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Node {
+    /// Socket of the containerd that runs containers.
+    pub(crate) containerd: PathBuf,
+    /// Socket of the containerd of the machine's own services (namespace
+    /// `system`); most machines have one for both.
+    pub(crate) system_containerd: PathBuf,
+    /// Socket that speaks the Kubernetes runtime interface.
+    pub(crate) cri: PathBuf,
+    /// Run containers of our own, without containerd, with runc, crun or
+    /// youki.
+    pub(crate) own_runtime: bool,
+    /// Folders below which files may be listed and read; empty: all.
+    pub(crate) roots: Vec<PathBuf>,
+    /// The kubeconfig that admins are given.
+    pub(crate) kubeconfig: PathBuf,
+    /// Where the machine's time is compared with.
+    pub(crate) time_server: String,
+    /// Whether callers may reboot, turn off, reset and upgrade the machine.
+    pub(crate) allow_power: bool,
+    /// Files and folders that a reset removes.
+    pub(crate) reset_paths: Vec<PathBuf>,
+    /// Program that upgrades the machine, with its arguments; the image comes
+    /// last.
+    pub(crate) installer: Vec<String>,
+    /// Other machines by name, each with `host` or `host:port`, for calls to
+    /// many.
+    pub(crate) nodes: BTreeMap<String, String>,
+    /// Port of other machines that are named without one.
+    pub(crate) port: u16,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        let settings = selvage_node::Settings::default();
+        Self {
+            containerd: settings.runtimes.containerd_socket,
+            system_containerd: settings.runtimes.system_socket,
+            cri: settings.runtimes.cri_socket,
+            own_runtime: false,
+            roots: settings.roots,
+            kubeconfig: settings.kubeconfig,
+            time_server: settings.time_server,
+            allow_power: false,
+            reset_paths: Vec::new(),
+            installer: Vec::new(),
+            nodes: BTreeMap::new(),
+            port: selvage_node::fanout::DEFAULT_PORT,
+        }
+    }
+}
+
 impl Default for Controller {
     fn default() -> Self {
         let settings = Settings::default();
@@ -158,6 +213,7 @@ impl Default for Config {
             store: Store::default(),
             auth: Auth::default(),
             controller: Controller::default(),
+            node: Node::default(),
             log: LogOptions::default(),
         }
     }

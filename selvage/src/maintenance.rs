@@ -2,17 +2,20 @@
 
 use std::{
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::{Context, bail};
-use selvage_store::transfer::{self, Existing};
+use selvage_store::{
+    Error,
+    transfer::{self, Existing},
+};
 
 use crate::{
     args::{Serve, Store},
     assemble,
-    config::StoreKind,
+    config::{Config, StoreKind},
     up::{fail, load},
 };
 
@@ -30,26 +33,42 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// The data file of the embedded store, which must be there.
+fn data_file(config: &Config) -> anyhow::Result<PathBuf> {
+    let path = config.data.join(assemble::STORE_FILE);
+    if !path.try_exists().with_context(|| path.display().to_string())? {
+        bail!("there is no store {}", path.display());
+    }
+    Ok(path)
+}
+
 async fn export(serve: &Serve, file: &Path) -> anyhow::Result<ExitCode> {
     let config = load(serve)?;
-    let path = config.data.join(assemble::STORE_FILE);
-    if config.store.kind == StoreKind::Embedded && !path.exists() {
-        bail!("there is no store {}", path.display());
+    if config.store.kind == StoreKind::Embedded {
+        data_file(&config)?;
     }
     let store = assemble::store(&config).await?;
     let exported = transfer::export(store.as_ref(), file).await;
     store.close().await?;
-    let exported = exported.with_context(|| file.display().to_string())?;
+    let exported = exported?;
     say(&format!("exported {} keys at revision {}", exported.keys, exported.revision));
     Ok(ExitCode::SUCCESS)
 }
 
 async fn import(serve: &Serve, file: &Path, merge: bool) -> anyhow::Result<ExitCode> {
-    let store = assemble::store(&load(serve)?).await?;
+    let config = load(serve)?;
+    // A file that is no use must not leave an empty store behind.
+    let content = transfer::read(file).await?;
+    let store = assemble::store(&config).await?;
     let existing = if merge { Existing::Merge } else { Existing::Refuse };
-    let imported = transfer::import(store.as_ref(), file, existing).await;
+    let imported = transfer::import(store.as_ref(), content, existing).await;
     store.close().await?;
-    let imported = imported.with_context(|| file.display().to_string())?;
+    let imported = match imported {
+        Err(refused @ Error::NotEmpty { .. }) => {
+            bail!("{refused}: say --merge to write over those that the file has, and keep the rest")
+        }
+        imported => imported?,
+    };
     say(&format!("imported {} keys", imported.keys));
     Ok(ExitCode::SUCCESS)
 }
@@ -59,8 +78,7 @@ async fn check(serve: &Serve) -> anyhow::Result<ExitCode> {
     if config.store.kind != StoreKind::Embedded {
         bail!("store.kind: only an embedded store can be checked; etcd has tools of its own");
     }
-    let path = config.data.join(assemble::STORE_FILE);
-    let report = transfer::check(&path).await.with_context(|| path.display().to_string())?;
+    let report = transfer::check(&data_file(&config)?).await?;
     for problem in &report.problems {
         say(&format!("problem: {problem}"));
     }

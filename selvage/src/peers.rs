@@ -1,5 +1,5 @@
-//! How this process, as a controller, reaches its peers: over TLS, showing a
-//! certificate that its own CA gave it.
+//! How this process, as a controller or a machine's agent, reaches its peers:
+//! over TLS, showing a certificate that its own CA gave it.
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
@@ -20,8 +20,9 @@ use tonic::transport::{Channel, Endpoint};
 const CONNECT: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// A controller's own identity, and the way to others.
+/// A process's own identity, and the way to others.
 pub(crate) struct Peers {
+    machine: Machine,
     ca: Arc<Ca>,
     identity: RotatingIdentity,
     tls: Arc<rustls::ClientConfig>,
@@ -35,14 +36,22 @@ impl fmt::Debug for Peers {
 
 impl Peers {
     /// Makes an identity: a new one at every start, for the CA may be another.
-    pub(crate) fn open(data: &Path, ca: Arc<Ca>) -> anyhow::Result<Self> {
-        let path = data.join("controller.pem");
+    pub(crate) fn open(data: &Path, ca: Arc<Ca>, machine: Machine) -> anyhow::Result<Self> {
+        let path = data.join(match machine {
+            Machine::Controller => "controller.pem",
+            _ => "node.pem",
+        });
         let request = KeyRequest::new()?;
-        let signed = ca.sign_machine(request.csr_pem(), &Machine::Controller)?;
+        let signed = ca.sign_machine(request.csr_pem(), &machine)?;
         let identity = RotatingIdentity::create(&path, &request, &signed.certificate_pem)
             .with_context(|| path.display().to_string())?;
         let tls = Arc::new(pki::client_config(ca.pem(), Some(&identity))?);
-        Ok(Self { ca, identity, tls })
+        Ok(Self { machine, ca, identity, tls })
+    }
+
+    /// How to speak to others.
+    pub(crate) fn tls(&self) -> Arc<rustls::ClientConfig> {
+        Arc::clone(&self.tls)
     }
 
     /// Keeps the identity fresh.
@@ -51,14 +60,14 @@ impl Peers {
             if self.identity.needs_renewal()
                 && let Err(error) = self.renew()
             {
-                tracing::warn!(%error, "the controller's certificate was not renewed");
+                tracing::warn!(%error, "our certificate for peers was not renewed");
             }
         }
     }
 
     fn renew(&self) -> Result<(), pki::Error> {
         let request = KeyRequest::new()?;
-        let signed = self.ca.sign_machine(request.csr_pem(), &Machine::Controller)?;
+        let signed = self.ca.sign_machine(request.csr_pem(), &self.machine)?;
         self.identity.renew(&request, &signed.certificate_pem)
     }
 }

@@ -98,6 +98,9 @@ pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
     if serve.insecure {
         loader = loader.flag("--insecure", "insecure", "true");
     }
+    if serve.allow_power {
+        loader = loader.flag("--allow-power", "node.allow_power", "true");
+    }
     if let Some(filter) = &serve.log {
         loader = loader.flag("--log", "log.filter", filter.as_str());
     }
@@ -119,6 +122,28 @@ fn dump(config: &Config) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
+/// What a daemon stands on.
+struct Ground {
+    store: SharedStore,
+    /// None with `--insecure`.
+    keys: Option<assemble::Keys>,
+    port: Socket,
+    address: SocketAddr,
+    lvmd: Option<Socket>,
+}
+
+/// Opens everything that may fail for reasons outside. It comes before the
+/// first administrator is made, whose password would be lost with a failure.
+async fn ground(config: &Config, parts: &[Part]) -> anyhow::Result<Ground> {
+    let store = assemble::store(config).await?;
+    let keys = if config.insecure { None } else { Some(assemble::keys(config)?) };
+    let port = assemble::port(config, keys.as_ref())?;
+    let address = port.address().context("the listener has no address")?;
+    let lvmd =
+        if parts.contains(&Part::Lvmd) { Some(assemble::lvmd_socket(config).await?) } else { None };
+    Ok(Ground { store, keys, port, address, lvmd })
+}
+
 async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     if let Some(path) = &serve.ready_file {
@@ -128,13 +153,7 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     assemble::data_dir(config)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
-    let store = assemble::store(config).await?;
-    let keys = if config.insecure { None } else { Some(assemble::keys(config)?) };
-    // What may fail for reasons outside comes before the first administrator.
-    let port = assemble::port(config, keys.as_ref())?;
-    let address = port.address().context("the listener has no address")?;
-    let lvmd =
-        if parts.contains(&Part::Lvmd) { Some(assemble::lvmd_socket(config).await?) } else { None };
+    let Ground { store, keys, port, address, lvmd } = ground(config, parts).await?;
     let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
     let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
@@ -146,15 +165,14 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     } else {
         None
     };
+    let node = assemble::node(config, parts, keys.as_ref(), controller.as_ref(), address).await?;
+    let served = assemble::Parts { running: parts, controller: controller.as_ref(), node: &node };
     let shared = Arc::clone(&store);
-    let server =
-        assemble::server(config, parts, shared, &auth, controller.as_ref(), metrics).await?;
+    let server = assemble::server(config, served, shared, &auth, &tasks, metrics).await?;
     let server = server.ready(watch_store(&tasks, Arc::clone(&store)));
 
-    let trust = match &keys {
-        Some(_) => Trust::Credentials(Arc::new(auth.clone())),
-        None => Trust::Everybody,
-    };
+    let trust =
+        if config.insecure { Trust::Everybody } else { Trust::Credentials(Arc::new(auth.clone())) };
     serve_on(&tasks, "port", &server, port, trust);
     let lvmd = lvmd.map(|socket| {
         serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
@@ -164,6 +182,7 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     if let Some(part) = controller {
         run_controller(&tasks, part);
     }
+    run_node(&tasks, node);
 
     check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
     let ready = describe(config, address, keys.as_ref(), lvmd);
@@ -205,7 +224,7 @@ fn keep_house(tasks: &Tasks, auth: Auth, keys: Option<&assemble::Keys>) {
     }
 }
 
-/// Looks after the store's health, for `/readiness`.
+/// Looks after the store's health, for `/readiness` and gRPC's health.
 fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
     let (sender, receiver) = watch::channel(Ok(()));
     let stop = tasks.token().clone();
@@ -215,10 +234,11 @@ fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
                 Ok(status) => status.failure.map_or(Ok(()), Err),
                 Err(error) => Err(error.to_string()),
             };
+            let health = health.map_err(|why| format!("store: {why}"));
             sender.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
         }
     });
-    Arc::new(move || receiver.borrow().clone().map_err(|why| format!("store: {why}")))
+    receiver
 }
 
 fn run_controller(tasks: &Tasks, part: assemble::ControllerPart) {
@@ -226,6 +246,17 @@ fn run_controller(tasks: &Tasks, part: assemble::ControllerPart) {
     controller.spawn(tasks);
     if let Some(peers) = peers {
         tasks.spawn("controller's certificate", peers.run(tasks.token().clone()));
+    }
+}
+
+fn run_node(tasks: &Tasks, part: assemble::NodePart) {
+    let assemble::NodePart { agent, fanout, peers } = part;
+    if let Some(agent) = agent {
+        agent.spawn(tasks);
+    }
+    tasks.spawn("connections to machines", fanout.run(tasks.token().clone()));
+    if let Some(peers) = peers {
+        tasks.spawn("node's certificate", peers.run(tasks.token().clone()));
     }
 }
 
@@ -314,10 +345,25 @@ fn describe(
     }
 }
 
+/// How a shell calls this program: by its name, where that leads here.
+fn command_name() -> String {
+    let name = env!("CARGO_PKG_NAME");
+    let Ok(own) = std::env::current_exe() else { return name.to_owned() };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|it| it.is_file());
+    let found = found.and_then(|found| found.canonicalize().ok());
+    if found.is_some() && found == own.canonicalize().ok() {
+        return name.to_owned();
+    }
+    own.display().to_string()
+}
+
 /// Tells the person who started it what to do next.
 fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&GeneratedPassword>) {
     let mut text = String::new();
     let endpoint = &ready.endpoint;
+    let selvage = command_name();
     text += &format!("\nSelvage {} answers on {endpoint}\n", env!("CARGO_PKG_VERSION"));
     if config.insecure {
         text += "\n  *** INSECURE: no encryption, and everybody who can reach this port is admin. ***\n";
@@ -326,7 +372,7 @@ fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&Generate
     match first {
         Some(password) => {
             text += &format!(
-                "\n  First start. Log in as admin with the password {}\n  (kept in {kept}; change it with `selvage user passwd`)\n",
+                "\n  First start. Log in as admin with the password {}\n  (kept in {kept}; change it with `{selvage} user passwd`)\n",
                 password.expose(),
             );
         }
@@ -347,10 +393,10 @@ fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&Generate
     let login = if config.insecure {
         format!("export SELVAGE_ENDPOINT={endpoint}")
     } else {
-        format!("selvage login {endpoint}{ca} --username admin")
+        format!("{selvage} login {endpoint}{ca} --username admin")
     };
     text += &format!(
-        "\n  Try:  {login}\n        selvage status\n        selvage api list\n  Page: {endpoint}/docs\n\n"
+        "\n  Try:  {login}\n        {selvage} status\n        {selvage} api list\n  Page: {endpoint}/docs\n\n"
     );
     // A closed stdout is no reason to stop serving.
     let _ = std::io::stdout().write_all(text.as_bytes());

@@ -76,6 +76,20 @@ impl Client {
         }
     }
 
+    /// The status with which a call ends, or OK as soon as it replies: some
+    /// streams never end.
+    pub async fn begins(&self, path: &str, message: &[u8]) -> Code {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.unwrap();
+        let request = self.request(Bytes::copy_from_slice(message));
+        let reply = grpc.server_streaming(request, path.parse().unwrap(), RawCodec).await;
+        let first = match reply {
+            Ok(reply) => reply.into_inner().message().await,
+            Err(status) => Err(status),
+        };
+        first.map_or_else(|status| status.code(), |_| Code::Ok)
+    }
+
     /// The status with which a call ends.
     pub async fn code(&self, path: &str, message: &[u8]) -> Code {
         self.raw(path, message).await.1

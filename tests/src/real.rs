@@ -43,37 +43,16 @@ fn from_environment(variable: &str, part: &str) -> Option<PathBuf> {
 
 /// A single etcd in a directory of its own. Killed when dropped.
 pub struct Etcd {
-    child: Child,
     endpoint: String,
-    _data: tempfile::TempDir,
+    _alone: EtcdCluster,
 }
 
 impl Etcd {
     /// Starts one, or says loudly why not.
     pub fn start() -> Option<Self> {
-        let data = tempfile::tempdir().unwrap();
-        let (client, peer) = (free_port(), free_port());
-        let (client, peer) =
-            (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-        let spawned = Command::new("etcd")
-            .args(["--name", "one", "--data-dir"])
-            .arg(data.path())
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("one={peer}")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let child = match spawned {
-            Ok(child) => child,
-            Err(error) => {
-                skip("etcd", &error.to_string());
-                return None;
-            }
-        };
-        let address = client.trim_start_matches("http://").to_owned();
-        wait_for("etcd", || TcpStream::connect(&address).ok());
-        Some(Self { child, endpoint: client, _data: data })
+        let alone = EtcdCluster::of(1, tempfile::tempdir().unwrap())?;
+        let endpoint = url(alone.members[0].client);
+        Some(Self { endpoint, _alone: alone })
     }
 
     /// Its client endpoint.
@@ -82,17 +61,7 @@ impl Etcd {
     }
 }
 
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Members of an [`EtcdCluster`].
-const MEMBERS: usize = 3;
-
-/// Three etcds that are one. Killed when dropped.
+/// Several etcds that are one. Killed when dropped.
 pub struct EtcdCluster {
     members: Vec<Member>,
     data: tempfile::TempDir,
@@ -105,15 +74,22 @@ struct Member {
     peer: u16,
 }
 
+fn url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
+}
+
 impl EtcdCluster {
-    /// Starts one that has a leader, or says loudly why not.
+    /// Starts three that have a leader, or says loudly why not.
     pub fn start() -> Option<Self> {
         // Three writers that wait for a slow disk would be no test of us.
-        let data = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        Self::of(3, tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
+    }
+
+    fn of(size: usize, data: tempfile::TempDir) -> Option<Self> {
         let member = || Member { child: None, client: free_port(), peer: free_port() };
-        let members = std::iter::repeat_with(member).take(MEMBERS).collect();
+        let members = std::iter::repeat_with(member).take(size).collect();
         let mut cluster = Self { members, data };
-        for index in 0..MEMBERS {
+        for index in 0..size {
             match cluster.spawn(index) {
                 Ok(child) => cluster.members[index].child = Some(child),
                 Err(error) => {
@@ -122,18 +98,20 @@ impl EtcdCluster {
                 }
             }
         }
-        for index in 0..MEMBERS {
+        for index in 0..size {
             cluster.wait_until_it_follows(index);
         }
         Some(cluster)
     }
 
     fn spawn(&self, index: usize) -> std::io::Result<Child> {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
         let member = &self.members[index];
         let (client, peer) = (url(member.client), url(member.peer));
-        let all: Vec<_> = (0..MEMBERS)
-            .map(|member| format!("member{member}={}", url(self.members[member].peer)))
+        let all: Vec<_> = self
+            .members
+            .iter()
+            .enumerate()
+            .map(|(number, member)| format!("member{number}={}", url(member.peer)))
             .collect();
         Command::new("etcd")
             .args(["--name", &format!("member{index}"), "--data-dir"])
@@ -148,13 +126,13 @@ impl EtcdCluster {
 
     /// Its client endpoints, of members that are down too.
     pub fn endpoints(&self) -> Vec<String> {
-        self.members.iter().map(|member| format!("http://127.0.0.1:{}", member.client)).collect()
+        self.members.iter().map(|member| url(member.client)).collect()
     }
 
     /// The member that leads, as soon as there is one.
     pub fn leader(&self) -> usize {
         wait_for("a leader of etcd", || {
-            (0..MEMBERS).find(|index| self.says(*index, "etcd_server_is_leader 1"))
+            (0..self.members.len()).find(|index| self.says(*index, "etcd_server_is_leader 1"))
         })
     }
 
@@ -162,7 +140,7 @@ impl EtcdCluster {
     pub fn follower(&self) -> usize {
         let leader = self.leader();
         let up = |index: &usize| *index != leader && self.members[*index].child.is_some();
-        (0..MEMBERS).find(up).unwrap()
+        (0..self.members.len()).find(up).unwrap()
     }
 
     /// Ends a member as a power cut would.

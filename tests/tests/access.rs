@@ -94,10 +94,10 @@ async fn wrong_roles_and_wrong_organisations_are_refused_everywhere() {
         }
         // A machine's own business, which even an admin cannot do for it.
         if !path.ends_with("/Renew") {
-            assert!(let_in(admin.code(path, &[]).await), "admin: {path}");
+            assert!(let_in(admin.begins(path, &[]).await), "admin: {path}");
         }
         let looks = rule.effect == Effect::Read;
-        assert_eq!(let_in(viewer.code(path, &[]).await), looks, "viewer: {path}");
+        assert_eq!(let_in(viewer.begins(path, &[]).await), looks, "viewer: {path}");
         check_members(rule.who(), path, &developer, &operator).await;
     }
 }
@@ -114,13 +114,13 @@ async fn check_members(who: &[Who], path: &str, developer: &Client, operator: &C
         match field {
             Some(field) => {
                 let own = request_naming(path, field, mine);
-                assert!(let_in(client.code(path, &own).await), "{role} of {mine}: {path}");
+                assert!(let_in(client.begins(path, &own).await), "{role} of {mine}: {path}");
                 let foreign = request_naming(path, field, "Somebody Else");
                 let code = client.code(path, &foreign).await;
                 assert_eq!(code, Code::PermissionDenied, "{role} of {mine}: {path}");
             }
             None => {
-                let code = client.code(path, &[]).await;
+                let code = client.begins(path, &[]).await;
                 assert_eq!(let_in(code), holder, "{role} of {mine}: {path} says {code:?}");
             }
         }

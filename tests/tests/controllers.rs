@@ -22,6 +22,8 @@ use selvage_api::{
 };
 use selvage_tests::Client;
 
+#[path = "controllers/agents.rs"]
+mod agents;
 #[path = "controllers/fleet.rs"]
 mod fleet;
 #[path = "controllers/workload.rs"]

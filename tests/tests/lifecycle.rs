@@ -144,6 +144,24 @@ fn a_ready_file_of_the_dead_is_not_believed() {
 }
 
 #[test]
+fn an_import_of_garbage_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("garbage"));
+    std::fs::write(&file, "garbage\n").unwrap();
+    let import = |file: &std::path::Path| {
+        let args = ["store", "import", "--data", data.to_str().unwrap(), file.to_str().unwrap()];
+        let refused = command().args(args).output().unwrap();
+        assert!(!refused.status.success());
+        assert!(!data.exists());
+        String::from_utf8_lossy(&refused.stderr).into_owned()
+    };
+    let said = import(&file);
+    assert!(said.contains("garbage is damaged: line 1"), "{said}");
+    let said = import(&folder.path().join("none"));
+    assert!(said.contains("none: "), "{said}");
+}
+
+#[test]
 fn an_export_of_nothing_is_no_backup() {
     let cli = Cli::new();
     let (data, file) = (cli.home().join("typo"), cli.home().join("backup"));
@@ -221,6 +239,7 @@ async fn a_store_moves_to_etcd_and_back() {
     cli.ok(&[&["store", "import", &file][..], &to_etcd].concat());
     let refused = cli.run(&[&["store", "import", &file][..], &to_etcd].concat());
     assert_ne!(refused.code, 0, "a store that is not empty is not filled: {refused:?}");
+    assert!(refused.stderr.contains("--merge"), "{refused:?}");
 
     let moved = Selvage::up(&to_etcd);
     let password = selvage.password();

@@ -474,3 +474,29 @@ async fn an_auto_cluster_gets_a_lower_case_name() {
     assert_eq!(code, Code::Ok, "{text}");
     assert!(objects(&cli, "clusterinst").is_empty());
 }
+
+/// Whoever wrote the file need not know how the server spells the clusters
+/// that it makes itself.
+#[test]
+fn an_instance_of_an_auto_cluster_goes_with_its_file_however_it_is_spelled() {
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    let data = std::fs::read_to_string(data("crminfo.yaml")).unwrap();
+    let mixed = data.replace("autoclustersomeapplication1", "autoclusterSomeApplication1");
+    assert_ne!(mixed, data);
+    let file = cli.home().join("mixed.yaml");
+    std::fs::write(&file, mixed).unwrap();
+    let file = file.to_str().unwrap();
+    cli.ok(&["apply", "-f", file]);
+    assert_shows(&cli, &golden("crminfo"));
+    let again = cli.ok(&["apply", "-f", file]);
+    assert!(again.lines().all(|line| line.ends_with(": unchanged")), "{again}");
+    let place = ["--operator", "tmus", "--cloudlet", "tmus-cloud-1"];
+    let app = ["--developer", "AcmeAppCo", "--appname", "someapplication1", "--appvers", "1.0"];
+    let cluster = ["--cluster", "autoclusterSomeApplication1", "--crmoverride", "IgnoreCrm"];
+    let told = cli.ok(&[&["appinst", "update"][..], &app, &place, &cluster].concat());
+    assert_eq!(told, "Updated successfully\n", "its app is applied anew");
+    let told = cli.ok(&["unapply", "--yes", "-f", file]);
+    assert!(told.lines().all(|line| line.ends_with(": deleted")), "{told}");
+    assert_nothing_left(&cli);
+}

@@ -36,6 +36,13 @@ async fn reflection_lists_every_service_of_the_contracts() {
         for service in expected {
             assert!(text.contains(service), "{version} does not list {service}");
         }
+        // ServerReflectionRequest{file_containing_symbol: "no.Thing"}: told
+        // in an answer, for more questions may follow in the stream.
+        let request = [&[0x22, 0x08][..], b"no.Thing"].concat();
+        let (replies, code, _) = client.raw(&path, &request).await;
+        assert_eq!(code, Code::Ok, "{version}");
+        let text = String::from_utf8_lossy(&replies.concat()).into_owned();
+        assert!(text.contains("there is no symbol no.Thing"), "{version}: {text}");
     }
 }
 

@@ -13,6 +13,7 @@ use selvage_api::edgeproto as wire;
 use selvage_api::edgeproto::app_inst_api_client::AppInstApiClient;
 use selvage_api::edgeproto::cluster_inst_api_client::ClusterInstApiClient;
 use selvage_api::edgeproto::flavor_api_client::FlavorApiClient;
+use selvage_bench::echo::Echo;
 use selvage_bench::edge::{self, House};
 use selvage_bench::report::{Report, at_least, at_most, of_goal};
 use selvage_controller::Mode;
@@ -53,6 +54,19 @@ struct Args {
     /// Agents that hear of one change
     #[arg(long, default_value_t = 500)]
     streams: usize,
+    /// Only this part of the measurements
+    #[arg(long)]
+    only: Option<Part>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Creation of plain objects
+    Plain,
+    /// Restart, show and notify with many instances
+    Instances,
+    /// Creation of instances
+    Creates,
 }
 
 #[tokio::main]
@@ -61,9 +75,16 @@ async fn main() -> Result<()> {
     let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::tempdir_in(&base).context("making a folder to work in")?;
     let mut report = Report::new();
-    Box::pin(plain_objects(&args, folder.path(), &mut report)).await?;
-    Box::pin(instances(&args, folder.path(), &mut report)).await?;
-    Box::pin(created_instances(&args, folder.path(), &mut report)).await?;
+    let wanted = |part| args.only.is_none_or(|only| only == part);
+    if wanted(Part::Plain) {
+        Box::pin(plain_objects(&args, folder.path(), &mut report)).await?;
+    }
+    if wanted(Part::Instances) {
+        Box::pin(instances(&args, folder.path(), &mut report)).await?;
+    }
+    if wanted(Part::Creates) {
+        Box::pin(created_instances(&args, folder.path(), &mut report)).await?;
+    }
     report.print();
     Ok(())
 }
@@ -128,14 +149,14 @@ async fn local_rate(house: &House, clients: usize, time: Duration) -> Result<f64
     rate(time, callers).await
 }
 
-async fn wire_rate(house: &House, clients: usize, time: Duration) -> Result<f64> {
-    let channels = house.channels(clients).await?;
+/// CreateFlavor over gRPC, every client with a channel of the given ones.
+async fn wire_rate(how: &'static str, channels: Vec<Channel>, time: Duration) -> Result<f64> {
     let callers = channels.into_iter().enumerate().map(|(client, channel)| {
         let api = FlavorApiClient::new(channel);
         move |count| {
             let mut api = api.clone();
             async move {
-                api.create_flavor(numbered("wired", client, count)).await?;
+                api.create_flavor(numbered(how, client, count)).await?;
                 Ok(())
             }
         }
@@ -143,18 +164,34 @@ async fn wire_rate(house: &House, clients: usize, time: Duration) -> Result<f64>
     rate(time, callers).await
 }
 
+async fn echo_rate(clients: usize, time: Duration) -> Result<f64> {
+    let echo = Echo::open()?;
+    let rate = wire_rate("echo", edge::channels(echo.address, clients).await?, time).await?;
+    echo.close().await?;
+    Ok(rate)
+}
+
 async fn plain_objects(args: &Args, folder: &Path, report: &mut Report) -> Result<()> {
     let (clients, time) = (args.clients, Duration::from_secs(args.seconds));
     let before = store_rate(folder.join("before"), clients, time).await?;
     let house = House::open(&folder.join("plain")).await?;
     let local = local_rate(&house, clients, time).await?;
-    let wired = wire_rate(&house, clients, time).await?;
+    let wired = wire_rate("wired", house.channels(clients).await?, time).await?;
+    let shared = wire_rate("shared", vec![connect(&house).await?; clients], time).await?;
     house.close().await?;
+    let echo = echo_rate(clients, time).await?;
     // Once more at the end: neighbours on the disk come and go.
     let store = f64::midpoint(before, store_rate(folder.join("after"), clients, time).await?);
+    // Clients, server and store have the same processors: a call costs what
+    // an empty call costs and what its transaction costs.
+    let limit = 1.0 / (1.0 / echo + 1.0 / store);
     let what = format!("CreateFlavor, {clients} clients, gRPC");
     let (wired_shown, store_shown) = (format!("{wired:.0}/s"), format!("store {store:.0}/s"));
     report.row(&what, &wired_shown, &store_shown, at_most(store, wired, 1.3));
+    let compared = format!("empty call of plain tonic {echo:.0}/s, then store: {limit:.0}/s");
+    report.row(&what, &wired_shown, compared, format!("{:.2}x", limit / wired));
+    let compared = format!("on one connection {shared:.0}/s");
+    report.row(&what, &wired_shown, compared, format!("{:.2}x", shared / wired));
     let compared = format!("without the wire {local:.0}/s");
     report.row(&what, &wired_shown, compared, format!("{:.2}x", local / wired));
     let what = format!("create_flavor, {clients} callers, no wire");

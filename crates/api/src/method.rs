@@ -89,7 +89,7 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" => "kaas",
         "proto" => "lvmd",
-        "os" | "machine" | "network" | "time" | "securityapi" => "node",
+        "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node" => "node",
         "services.auth" | "selvage.identity" => "auth",
         "stats" => "dashboard",
         "selvage.system" => "system",

@@ -39,7 +39,6 @@ mod users;
 pub use auth::{Auth, FIRST_USER, Swept};
 pub use auth_service::AuthApi;
 pub use authority::{CertificateAuthority, SignError, Signed};
-pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};
 pub use identity_service::IdentityApi;
 pub use options::{GroupGrant, HashCost, OidcProvider, Options, RateLimits, WrittenGrant};

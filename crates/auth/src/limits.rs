@@ -19,11 +19,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use selvage_kit::identity::Peer;
+use selvage_kit::{clock::Clock, identity::Peer};
 use tokio::sync::Notify;
 
 use crate::{
-    clock::Clock,
     error::{Error, Result},
     options::RateLimits,
 };
@@ -303,8 +302,9 @@ impl Drop for Attempt {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use selvage_kit::clock::ManualClock;
+
     use super::*;
-    use crate::clock::ManualClock;
 
     fn limiter(limits: RateLimits) -> (Arc<Limiter>, ManualClock) {
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());

@@ -2,11 +2,12 @@
 
 use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, thread, time::Duration};
 
-use selvage_kit::identity::{Grant, Secret};
+use selvage_kit::{
+    clock::{Clock, SystemClock},
+    identity::{Grant, Secret},
+};
 use serde::{Deserialize, Serialize};
 use url::Url;
-
-use crate::clock::{Clock, SystemClock};
 
 /// How identity works here.
 #[derive(Debug, Clone)]

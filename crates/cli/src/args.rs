@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use crate::{
-    commands::{api, apply, call, context, explain, export, join, login, operation, shell, user},
+    commands::{
+        api, apply, call, context, explain, export, join, login, machine, node, operation, shell,
+        user,
+    },
     duration,
     edge::flags,
     output::Format,
@@ -144,6 +147,9 @@ pub enum Command {
     JoinToken(join::JoinToken),
     /// Get this machine its certificate with a join token
     Join(join::Join),
+    /// Keep machines out, or let them in again
+    #[command(subcommand)]
+    Machine(machine::Machine),
     /// Say what the server is and which parts it runs
     Status,
     /// List and describe services, methods and messages
@@ -160,6 +166,10 @@ pub enum Command {
     /// Look at long work, follow it, cancel it
     #[command(subcommand)]
     Operation(operation::Operation),
+    // The binary has a command of this name, to run an agent; it takes these
+    // up under it.
+    #[command(skip)]
+    Node(node::Node),
     /// Print a completion script for your shell
     Completion(shell::Completion),
     /// Write the man pages

@@ -25,10 +25,13 @@ mod output;
 mod session;
 mod suggest;
 mod target;
+mod top;
 
 use std::process::ExitCode;
 
 pub use args::{Colour, Command, Global};
+pub use commands::node::{Node, NodeCommand, Nodes};
+pub use edge::catalog::meaning_objects;
 pub use error::Error;
 pub use io::{Io, Prompt};
 pub use output::Format;

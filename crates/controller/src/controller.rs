@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use selvage_api::edgeproto as wire;
+use selvage_kit::clock::{Clock, SystemClock};
 use selvage_notify::{NotifyServer, ServerOptions};
 use selvage_store::table::Committed;
 use selvage_store::{LeaseId, SharedStore, Transaction, transact};
@@ -14,7 +15,6 @@ use selvage_work::Engine;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::metrics::Samples;
@@ -144,10 +144,11 @@ impl Controller {
             instances: OnceLock::new(),
             settings,
         });
-        let downstream = Downstream::open(&controller, surroundings.notify)?;
+        let runs = controller.join_run().await?;
+        let downstream = Downstream::open(&controller, surroundings.notify, runs)?;
+        downstream.began(controller.register().await?);
         // Just made: nobody else can have set it.
         let _ = controller.downstream.set(downstream);
-        controller.register().await?;
         Ok(controller)
     }
 

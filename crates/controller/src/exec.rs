@@ -1,14 +1,17 @@
 //! Commands in instances: from the controller that was asked, to the one the
-//! cloudlet's agent is connected to, to the agent, and back.
+//! cloudlet's agent is connected to, to the agent, and back. Where the agent
+//! is its CloudletInfo says; when it has just moved, all are asked.
 //!
-//! The offer and the answer of the two ends are not looked into. The contract
-//! has no field for a number of the request, but an agent sends back what it
-//! got: so the instance, the command and the offer tell to which call an
-//! answer belongs. Calls that are equal in all three get one answer each, in
-//! the order in which they were made.
+//! The offer and the answer of the two ends are not looked into. A request
+//! has a number that our agents send back. The original's do not know it, but
+//! send back what they got: so the instance, the command and the offer tell
+//! to which call an answer belongs, and calls that are equal in all three get
+//! one answer each, in the order in which they were made.
 
 use std::collections::{HashMap, VecDeque};
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
@@ -18,17 +21,43 @@ use crate::controller::Controller;
 use crate::derive::deployment;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::row::Kept;
 
 const NO_AGENT: &str = "no matching CRMs";
 
 /// The calls that wait for an agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Waiting(Mutex<Calls>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Calls {
+    /// The number of the next call.
     next: u64,
+    /// What is recognised without a number.
     waiting: HashMap<String, VecDeque<(u64, oneshot::Sender<wire::ExecRequest>)>>,
+    /// Where there the call of a number is.
+    numbers: HashMap<u64, String>,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        // An answer to another life of this controller must not be taken for
+        // one to this.
+        let next = rand::random::<u64>() >> 1 | 1;
+        Self(Mutex::new(Calls { next, waiting: HashMap::new(), numbers: HashMap::new() }))
+    }
+}
+
+impl Calls {
+    fn take(&mut self, reply: &wire::ExecRequest) -> Option<oneshot::Sender<wire::ExecRequest>> {
+        let correlation = match reply.id {
+            0 => correlation(reply),
+            number => self.numbers.get(&number)?.clone(),
+        };
+        let queue = self.waiting.get_mut(&correlation)?;
+        let at = queue.iter().position(|(number, _)| reply.id == 0 || *number == reply.id)?;
+        queue.remove(at).map(|(_, sender)| sender)
+    }
 }
 
 /// What an answer is recognised by.
@@ -48,6 +77,7 @@ struct Call<'a> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         let mut calls = self.calls.0.lock();
+        calls.numbers.remove(&self.number);
         if let Some(queue) = calls.waiting.get_mut(&self.correlation) {
             queue.retain(|(number, _)| *number != self.number);
             if queue.is_empty() {
@@ -65,26 +95,24 @@ impl Waiting {
         let number = calls.next;
         calls.next += 1;
         calls.waiting.entry(correlation.clone()).or_default().push_back((number, sender));
+        calls.numbers.insert(number, correlation.clone());
         Call { calls: self, correlation, number, answer }
     }
 
     /// An agent answers. Nobody may be waiting any more.
     pub(crate) fn answer(&self, reply: wire::ExecRequest) {
-        let sender = {
-            let mut calls = self.0.lock();
-            let queue = calls.waiting.get_mut(&correlation(&reply));
-            queue.and_then(VecDeque::pop_front)
-        };
+        let sender = self.0.lock().take(&reply);
         match sender {
             // Fails when the caller went away at this moment.
-            Some((_, sender)) => drop(sender.send(reply)),
+            Some(sender) => drop(sender.send(reply)),
             None => tracing::debug!("an answer to a command that nobody waits for"),
         }
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.0.lock().waiting.len()
+        let calls = self.0.lock();
+        calls.waiting.len() + calls.numbers.len()
     }
 }
 
@@ -98,11 +126,15 @@ impl Controller {
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
         let info = self.tables.get::<wire::CloudletInfo>(cloudlet);
         let owner = info.map(|info| info.value.0.controller.clone()).unwrap_or_default();
-        let reply = if owner == self.settings.controller_id() {
-            self.run_command_here(request).await?
-        } else {
-            self.run_command_there(request, &owner).await?
-        };
+        // How the other controller signs: host@address.
+        let owner = owner.rsplit_once('@').map_or("", |(_, address)| address);
+        let reply = match self.run_command_at(&request, owner).await {
+            // It is not where it is said to be, or on its way.
+            Err(error) if nobody_there(&error) => {
+                self.run_command_anywhere(&request, owner).await.ok_or(error)
+            }
+            outcome => outcome,
+        }?;
         if reply.answer.is_empty() && reply.err.is_empty() {
             return Err(Error::unavailable("no one answered the offer"));
         }
@@ -113,11 +145,13 @@ impl Controller {
     pub async fn run_command_here(&self, request: wire::ExecRequest) -> Result<wire::ExecRequest> {
         let timeout = self.exec_timeout(&request);
         let mut call = self.memory.waiting.register(&request);
-        if self.send_to_agents(&request) == 0 {
+        let numbered = wire::ExecRequest { id: call.number, ..request };
+        if self.send_to_agents(&numbered) == 0 {
             return Err(Error::unavailable(NO_AGENT));
         }
         match tokio::time::timeout(timeout, &mut call.answer).await {
-            Ok(Ok(reply)) => Ok(reply),
+            // The number is of no use to the caller.
+            Ok(Ok(reply)) => Ok(wire::ExecRequest { id: 0, ..reply }),
             Ok(Err(_)) => Err(Error::unavailable(NO_AGENT)),
             Err(_) => Err(Error::refused(Code::DeadlineExceeded, "ExecRequest timed out")),
         }
@@ -133,23 +167,28 @@ impl Controller {
         }
     }
 
-    /// `owner` is how the other controller signs: host@address.
-    async fn run_command_there(
+    /// Runs a command through the controller at an address.
+    async fn run_command_at(
         &self,
-        request: wire::ExecRequest,
-        owner: &str,
+        request: &wire::ExecRequest,
+        address: &str,
     ) -> Result<wire::ExecRequest> {
-        let address = owner.rsplit_once('@').map_or("", |(_, address)| address);
+        if address == self.settings.external_address {
+            return self.run_command_here(request.clone()).await;
+        }
         let registered = wire::ControllerKey { addr: address.to_owned() };
         if address.is_empty() || self.tables.get::<wire::Controller>(&registered).is_none() {
             return Err(Error::unavailable(NO_AGENT));
         }
         // The other one waits for the agent; it must be able to say so.
-        let timeout = self.exec_timeout(&request) + self.settings.timeouts.peer;
+        let timeout = self.exec_timeout(request) + self.settings.timeouts.peer;
         let asking = async {
-            let channel = self.connect_peer(address).await?;
+            let connecting = self.connect_peer(address);
+            let channel = tokio::time::timeout(self.peer_timeout(), connecting)
+                .await
+                .unwrap_or_else(|_| Err(Error::unavailable(NO_AGENT)))?;
             let mut client = wire::exec_api_client::ExecApiClient::new(channel);
-            let reply = client.send_local_request(request).await;
+            let reply = client.send_local_request(request.clone()).await;
             reply.map(tonic::Response::into_inner).map_err(|status| Error::Peer {
                 address: address.to_owned(),
                 source: Box::new(status),
@@ -158,6 +197,36 @@ impl Controller {
         tokio::time::timeout(timeout, asking).await.unwrap_or_else(|_| {
             Err(Error::refused(Code::DeadlineExceeded, "ExecRequest timed out"))
         })
+    }
+
+    /// Asks all controllers but one at the same time. One that has no agent
+    /// for it says so at once, one that is dead holds up nobody.
+    async fn run_command_anywhere(
+        &self,
+        request: &wire::ExecRequest,
+        but: &str,
+    ) -> Option<wire::ExecRequest> {
+        let controllers = self.tables.controllers.list();
+        let others = controllers.iter().map(|held| held.value.0.object_key().addr.as_str());
+        let mut asked: FuturesUnordered<_> = others
+            .filter(|address| *address != but)
+            .map(|address| self.run_command_at(request, address))
+            .collect();
+        while let Some(outcome) = asked.next().await {
+            if let Ok(reply) = outcome {
+                return Some(reply);
+            }
+        }
+        None
+    }
+}
+
+/// Whether the command has certainly not reached an agent.
+fn nobody_there(error: &Error) -> bool {
+    match error {
+        Error::Connect { .. } => true,
+        Error::Peer { source, .. } => source.message() == NO_AGENT,
+        error => error.code() == Code::Unavailable && error.to_string() == NO_AGENT,
     }
 }
 
@@ -190,6 +259,32 @@ mod tests {
         assert_eq!(second.answer.try_recv().unwrap().answer, "two");
         assert_eq!(other.answer.try_recv().unwrap().answer, "three");
         drop((first, second, other));
+        assert_eq!(waiting.len(), 0);
+    }
+
+    #[test]
+    fn a_number_tells_calls_apart_that_are_equal_otherwise() {
+        let waiting = Waiting::default();
+        let mut calls = [(); 3].map(|()| waiting.register(&request("a")));
+        let numbers: Vec<u64> = calls.iter().map(|call| call.number).collect();
+        let numbered =
+            |at: usize, answer: &str| wire::ExecRequest { id: numbers[at], ..reply("a", answer) };
+        waiting.answer(numbered(2, "three"));
+        waiting.answer(numbered(1, "two"));
+        waiting.answer(numbered(1, "two again"));
+        assert_eq!(calls[2].answer.try_recv().unwrap().answer, "three");
+        assert_eq!(calls[1].answer.try_recv().unwrap().answer, "two");
+        assert!(calls[0].answer.try_recv().is_err(), "not for this one");
+
+        // One that nobody waits for does not go to an equal call.
+        let late = waiting.register(&request("a"));
+        let number = late.number;
+        drop(late);
+        waiting.answer(wire::ExecRequest { id: number, ..reply("a", "late") });
+        assert!(calls[0].answer.try_recv().is_err());
+        waiting.answer(reply("a", "of the original's"));
+        assert_eq!(calls[0].answer.try_recv().unwrap().answer, "of the original's");
+        drop(calls);
         assert_eq!(waiting.len(), 0);
     }
 

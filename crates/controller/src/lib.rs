@@ -14,7 +14,6 @@
 //! end of notify. It opens no socket and reads no file: whoever runs it mounts
 //! its services and gives it a store.
 
-pub mod clock;
 pub mod controller;
 mod derive;
 mod error;

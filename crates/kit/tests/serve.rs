@@ -19,7 +19,7 @@ use selvage_kit::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,13 @@ use tonic::{
     Code, Request, Response, Status,
     transport::{Channel, Endpoint},
 };
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
 
 /// Login says who is calling, Logout panics, CheckToken takes its time.
 struct Odd {
@@ -60,6 +66,8 @@ impl AuthService for Odd {
 }
 
 struct Running {
+    /// What the process says of itself.
+    ready: watch::Sender<Result<(), String>>,
     address: Option<SocketAddr>,
     metrics: Metrics,
     arrived: Arc<Semaphore>,
@@ -75,11 +83,12 @@ async fn start(limits: Limits, socket: Socket, trust: Trust) -> Running {
     let odd = Odd { arrived: arrived.clone(), go_on: go_on.clone() };
     services.add(AuthServiceServer::new(odd));
     let server = Server::new(services, metrics.clone(), limits).await.unwrap();
-    let server = server.origins(vec!["https://portal.example".into()]);
+    let (ready, told) = watch::channel(Ok(()));
+    let server = server.origins(vec!["https://portal.example".into()]).ready(told);
     let address = socket.address();
     let stop = CancellationToken::new();
     let ended = tokio::spawn(server.run(socket, trust, stop.clone()));
-    Running { address, metrics, arrived, go_on, stop, ended }
+    Running { ready, address, metrics, arrived, go_on, stop, ended }
 }
 
 async fn on_tcp(limits: Limits) -> Running {
@@ -88,9 +97,13 @@ async fn on_tcp(limits: Limits) -> Running {
 }
 
 impl Running {
-    async fn client(&self) -> AuthServiceClient<Channel> {
+    async fn channel(&self) -> Channel {
         let endpoint = format!("http://{}", self.address.unwrap());
-        AuthServiceClient::connect(endpoint).await.unwrap()
+        Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap()
+    }
+
+    async fn client(&self) -> AuthServiceClient<Channel> {
+        AuthServiceClient::new(self.channel().await)
     }
 
     /// A call that is in the handler when this returns.
@@ -284,9 +297,7 @@ async fn watching_health_leaves_room_for_others() {
     let mut watches = Vec::new();
     let mut refused = 0;
     for connection in 0..2 {
-        let endpoint = format!("http://{}", running.address.unwrap());
-        let channel = Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap();
-        let mut health = HealthClient::new(channel);
+        let mut health = HealthClient::new(running.channel().await);
         for _ in 0..200 {
             match health.watch(HealthCheckRequest::default()).await {
                 Ok(watch) => watches.push(watch),
@@ -300,4 +311,83 @@ async fn watching_health_leaves_room_for_others() {
     }
     assert!(refused > 0 && watches.len() > 100, "{} open, {refused} refused", watches.len());
     running.client().await.login(LoginRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn health_tells_what_readiness_tells() {
+    let running = on_tcp(Limits::default()).await;
+    let mut health = HealthClient::new(running.channel().await);
+    let mut told = Vec::new();
+    for service in ["", "services.auth.AuthService"] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let mut watching = health.watch(request).await.unwrap().into_inner();
+        let first = watching.message().await.unwrap().unwrap().status();
+        assert_eq!(first, ServingStatus::Serving, "{service}");
+        told.push(watching);
+    }
+    running.ready.send(Err("the disk is full".to_owned())).unwrap();
+    for watching in &mut told {
+        let next = watching.message().await.unwrap().unwrap().status();
+        assert_eq!(next, ServingStatus::NotServing);
+    }
+    let reply = running
+        .say("GET /readiness HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await;
+    assert!(reply.starts_with("HTTP/1.1 503") && reply.contains("disk is full"), "{reply}");
+    running.ready.send(Ok(())).unwrap();
+    for watching in &mut told {
+        let next = watching.message().await.unwrap().unwrap().status();
+        assert_eq!(next, ServingStatus::Serving);
+    }
+}
+
+#[tokio::test]
+async fn reflection_goes_on_after_a_question_without_an_answer() {
+    let running = on_tcp(Limits::default()).await;
+    let mut reflection = ServerReflectionClient::new(running.channel().await);
+    let ask = |symbol: &str| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::FileContainingSymbol(symbol.to_owned())),
+    };
+    let questions = [ask("no.such.Thing"), ask("services.auth.AuthService")];
+    let asked = reflection.server_reflection_info(futures::stream::iter(questions)).await;
+    let mut answers = asked.unwrap().into_inner();
+    let mut next = async || answers.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ErrorResponse(error) = next().await else { panic!("no error") };
+    assert_eq!(error.error_code, Code::NotFound as i32);
+    assert!(matches!(next().await, MessageResponse::FileDescriptorResponse(_)));
+    assert!(answers.message().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn web_text_may_come_in_pieces_with_padding() {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    let running = on_tcp(Limits::default()).await;
+    let pieces = [&[0u8][..], &[0, 0, 0], &[0]];
+    let body: String = pieces.iter().map(|piece| BASE64_STANDARD.encode(piece)).collect();
+    for content_type in ["application/grpc-web-text", "application/grpc-web-text; charset=utf-8"] {
+        let request = format!(
+            "POST /services.auth.AuthService/Login HTTP/1.1\r\nhost: localhost\r\n\
+             connection: close\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let reply = running.say(&request).await;
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        assert!(reply.contains("content-type: application/grpc-web-text+proto"), "{reply}");
+        let status = BASE64_STANDARD.encode(b"\x80\0\0\0\x0fgrpc-status:0\r\n");
+        assert!(reply.contains(&status), "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_comes_too_slowly_is_told_so() {
+    let limits = Limits { body_timeout: Duration::from_millis(50), ..Limits::default() };
+    let running = on_tcp(limits).await;
+    let reply = running
+        .say(
+            "POST /services.auth.AuthService/Login HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+        )
+        .await;
+    assert!(reply.starts_with("HTTP/1.1 408") && reply.contains("too slowly"), "{reply}");
 }

@@ -16,6 +16,14 @@ pub enum Error {
         /// Why.
         source: selvage_api::object::Error,
     },
+    /// A text that is not the canonical one of any key.
+    #[error("{text:?} is not the text of a key of {message}")]
+    KeyText {
+        /// Type of the object.
+        message: String,
+        /// The text.
+        text: String,
+    },
     /// The bytes are not an object of the type.
     #[error("bytes that are not a {message}")]
     Payload {
@@ -57,7 +65,7 @@ impl Error {
     /// What this is to a caller.
     pub fn code(&self) -> Code {
         match self {
-            Self::NoKey(_) => Code::Internal,
+            Self::NoKey(_) | Self::KeyText { .. } => Code::Internal,
             Self::Key { source, .. } => source.code(),
             Self::Payload { .. } | Self::Address { .. } | Self::NoAddress => Code::InvalidArgument,
             Self::Refused { code, .. } => *code,

@@ -24,15 +24,36 @@ impl History {
         Self { changes: VecDeque::new(), limit, complete_after: revision, newest: revision }
     }
 
-    /// Takes note of a change. Revisions do not go back.
+    /// Takes note of a change. Revisions do not go back: one that is less
+    /// than the newest is taken for that.
     pub fn record(&mut self, revision: i64, key: ObjectKey) {
         self.newest = self.newest.max(revision);
-        self.changes.push_back((revision, key));
+        self.changes.push_back((self.newest, key));
+        self.trim();
+    }
+
+    /// Adds what was before: all changes after a revision up to where this
+    /// history begins, in the order of their revisions.
+    pub fn recall(&mut self, after: i64, changes: impl IntoIterator<Item = (i64, ObjectKey)>) {
+        let begins = self.complete_after;
+        let mut older: VecDeque<_> = changes.into_iter().filter(|(at, _)| *at <= begins).collect();
+        older.append(&mut self.changes);
+        self.changes = older;
+        self.complete_after = begins.min(after);
+        self.trim();
+    }
+
+    fn trim(&mut self) {
         while self.changes.len() > self.limit {
             if let Some((revision, _)) = self.changes.pop_front() {
                 self.complete_after = revision;
             }
         }
+    }
+
+    /// All changes after this revision are known.
+    pub fn begins(&self) -> i64 {
+        self.complete_after
     }
 
     /// Everything up to this revision has been recorded.
@@ -87,5 +108,27 @@ mod tests {
         history.advance(20);
         assert_eq!(history.since(20), Some(vec![]));
         assert_eq!(history.since(21), None);
+    }
+
+    #[test]
+    fn what_was_before_can_be_added() {
+        let mut history = History::new(10, 4);
+        history.record(12, key("new"));
+        history.recall(4, [(5, key("a")), (9, key("b")), (12, key("new"))]);
+        assert_eq!(history.since(4), Some(vec![key("a"), key("b"), key("new")]));
+        assert_eq!(history.since(5), Some(vec![key("b"), key("new")]));
+        assert_eq!(history.since(3), None);
+        history.recall(1, [(2, key("c")), (3, key("d"))]);
+        assert_eq!((history.begins(), history.since(1)), (2, None), "over the limit");
+        assert_eq!(history.since(4), Some(vec![key("a"), key("b"), key("new")]));
+    }
+
+    #[test]
+    fn revisions_do_not_go_back() {
+        let mut history = History::new(10, 4);
+        history.record(20, key("a"));
+        history.record(15, key("b"));
+        assert_eq!(history.since(15), Some(vec![key("a"), key("b")]));
+        assert_eq!(history.since(19), Some(vec![key("a"), key("b")]));
     }
 }

@@ -11,6 +11,7 @@ use prost::{
 use prost_reflect::{Kind as FieldKind, MessageDescriptor};
 use selvage_api::{
     edgeproto::CloudletKey,
+    json,
     object::{Key, Object, descriptor_of},
 };
 
@@ -37,6 +38,7 @@ pub struct Kind {
     full_name: String,
     type_url: Bytes,
     key_field: Option<u32>,
+    key: Option<MessageDescriptor>,
     notify_id_field: Option<u32>,
     /// Numbers of the fields that lead to the cloudlet's key.
     cloudlet_path: Option<Vec<u32>>,
@@ -77,7 +79,8 @@ impl Kind {
         };
         Ok(Arc::new(Self {
             type_url: format!("{TYPE_URL_PREFIX}{full_name}").into(),
-            key_field: key.map(|(number, _)| number),
+            key_field: key.as_ref().map(|(number, _)| *number),
+            key: key.map(|(_, key)| key),
             notify_id_field: descriptor.get_field_by_name("notify_id").map(|f| f.number()),
             cloudlet_path,
             app_path: app_path.filter(|path| !path.is_empty()),
@@ -124,6 +127,21 @@ impl Kind {
     pub fn key_with_text(&self, text: &str, object: &[u8]) -> Result<ObjectKey, Error> {
         let number = self.key_field.ok_or_else(|| Error::NoKey(self.full_name.clone()))?;
         let wire = self.field(object, number)?;
+        Ok(self.assemble(text.to_owned(), wire))
+    }
+
+    /// The key that has this canonical text.
+    pub fn key_of_text(&self, text: &str) -> Result<ObjectKey, Error> {
+        let (Some(number), Some(key)) = (self.key_field, &self.key) else {
+            return Err(Error::NoKey(self.full_name.clone()));
+        };
+        let wrong = || Error::KeyText { message: self.full_name.clone(), text: text.to_owned() };
+        let message =
+            json::from_json(key, text.as_bytes(), json::Options::connect()).map_err(|_| wrong())?;
+        let wire = Bytes::from(message.encode_to_vec());
+        if (self.key_text)(&enclose(number, &wire))? != text {
+            return Err(wrong());
+        }
         Ok(self.assemble(text.to_owned(), wire))
     }
 
@@ -403,6 +421,10 @@ mod tests {
         assert_eq!(key.cloudlet().unwrap(), cloudlet_text(&cloudlet("west")).unwrap());
         assert_eq!(kind.cloudlet_of(&object).unwrap(), Some(cloudlet("west")));
         assert_eq!(kind.key_with_text(key.text(), &object).unwrap().wire(), key.wire());
+        assert_eq!(kind.key_of_text(key.text()).unwrap().wire(), key.wire());
+        for wrong in ["", "{}", "x", "{\"name\":\"x\"}", &format!(" {}", key.text())] {
+            assert!(kind.key_of_text(wrong).is_err(), "{wrong}");
+        }
 
         let app = App { key: instance("go", "west").key.unwrap().app_key, ..App::default() };
         let companion = kind.companion(&key).unwrap();

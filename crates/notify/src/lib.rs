@@ -50,6 +50,8 @@ pub use hub::Changes;
 pub use kind::{Kind, ObjectKey, Reach, cloudlet_text};
 pub use mailbox::{Letters, Mailbox};
 pub use server::{NotifyServer, NotifyService, PeerStatus, ServerOptions};
-pub use source::{Checkpoint, Incoming, MessageSink, PeerInfo, Role, Sink, Source, Stream};
+pub use source::{
+    Checkpoint, Incoming, Lineage, MessageSink, PeerInfo, Role, Sink, Source, Stream,
+};
 pub use stats::StatsSnapshot;
 pub use worker::KeyWorker;

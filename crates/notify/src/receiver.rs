@@ -12,7 +12,7 @@ use crate::{
     exchange::Receiving,
     frame::{Action, Frame},
     hub::{Hub, Peer},
-    stats::count,
+    stats::{count, count_bytes},
 };
 
 /// Peers with a filter say by this which cloudlets they have.
@@ -79,6 +79,7 @@ impl Receiver {
     }
 
     async fn handle(&mut self, mut frame: Frame) -> Result<(), Status> {
+        count_bytes(&self.peer.stats.recv_bytes, &frame);
         let payload = frame.take_payload();
         let action = frame.action();
         if payload.is_empty() {

@@ -17,7 +17,7 @@ use crate::{
     exchange::Outgoing,
     frame::{Action, Frame, MAX_NOTICE},
     hub::{Hub, Lane, Peer, Round},
-    stats::count,
+    stats::{count, count_bytes},
 };
 
 /// How often an idle stream looks whether its peer's revision is far behind.
@@ -60,6 +60,7 @@ impl Sender {
                 return self.peer.end_status().map(Err);
             }
             if let Some(frame) = self.next_of_round() {
+                count_bytes(&self.peer.stats.send_bytes, &frame);
                 return Some(Ok(frame));
             }
             if let Some(round) = self.round.take() {
@@ -67,6 +68,7 @@ impl Sender {
                 look = false;
             }
             if let Some(frame) = self.tail.pop_front() {
+                count_bytes(&self.peer.stats.send_bytes, &frame);
                 return Some(Ok(frame));
             }
             let round = self.peer.gather(self.revisions());

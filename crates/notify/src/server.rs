@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming, body::Body, server::NamedService};
 
 use crate::{
-    Error, Exchange, Gate, IdentityGate, PeerInfo, Role, StatsSnapshot, Stream,
+    Error, Exchange, Gate, IdentityGate, Lineage, PeerInfo, Role, StatsSnapshot, Stream,
     codec::NoticeCodec,
     frame::{Action, Frame, MAX_NOTICE, VERSION},
     hub::{Hub, Offer, Peer, PeerSetup},
@@ -42,6 +42,8 @@ pub struct ServerOptions {
     /// with the same sources have the same; at random, and so good for
     /// nobody else, unless said otherwise. 0 for no revisions.
     pub epoch: u64,
+    /// Instead of one epoch, where histories outlive the server.
+    pub lineage: Option<Arc<dyn Lineage>>,
     /// The `notify_id` of the first stream, others follow. At random, so that
     /// no two servers and no two lives of one give the same.
     pub first_id: i64,
@@ -54,7 +56,23 @@ impl Default for ServerOptions {
             negotiation: Duration::from_secs(5),
             hold_back: Duration::from_secs(10),
             epoch: rand::random::<u64>().max(1),
+            lineage: None,
             first_id: rand::random_range(1..=i64::MAX / 2),
+        }
+    }
+}
+
+impl ServerOptions {
+    fn epoch(&self) -> u64 {
+        self.lineage.as_ref().map_or(self.epoch, |lineage| lineage.epoch())
+    }
+
+    /// See [`Lineage::end`].
+    fn end(&self, epoch: u64) -> Option<i64> {
+        match &self.lineage {
+            _ if epoch == 0 => None,
+            Some(lineage) => lineage.end(epoch),
+            None => (epoch == self.epoch).then_some(i64::MAX),
         }
     }
 }
@@ -193,10 +211,17 @@ impl NotifyServer {
             shared.past.lock().negotiate_errors += 1;
             tracing::info!(peer = ?info, reason = status.message(), "negotiation failed");
         })?;
+        let epoch = options.epoch();
+        let offer = Offer::of(&version, &shared.hub.exchange, options.end(version.epoch));
+        for (index, source) in shared.hub.sources() {
+            if let Some(revision) = offer.revision(index) {
+                source.recall(revision).await;
+            }
+        }
         let setup = PeerSetup {
             version: version.version.min(VERSION),
             filtered: version.filter_cloudlet_key || options.gate.filters(&info.identity),
-            revisions: options.epoch != 0 && !version.last_revision.is_empty(),
+            revisions: epoch != 0 && !version.last_revision.is_empty(),
             want_objs: version.want_objs.clone(),
             stream: Stream {
                 id: shared.next_id.fetch_add(1, Relaxed),
@@ -209,10 +234,10 @@ impl NotifyServer {
         let reply = Frame {
             version: peer.version,
             want_objs: hub.exchange.wants(),
-            epoch: if peer.revisions { options.epoch } else { 0 },
+            epoch: if peer.revisions { epoch } else { 0 },
             ..Frame::bare(Action::Version)
         };
-        hub.add(&peer, &Offer::of(&version, &hub.exchange, options.epoch));
+        hub.add(&peer, &offer);
         tracing::debug!(peer = ?peer.stream.peer, id = peer.stream.id, "peer connected");
         self.receive(Arc::clone(&peer), notices);
         let sender = Sender::new(hub, peer, options.hold_back);

@@ -8,6 +8,7 @@ use selvage_kit::identity::Identity;
 use crate::{Changes, Error, Kind, ObjectKey};
 
 /// A type of object that we send.
+#[async_trait::async_trait]
 pub trait Source: Send + Sync + 'static {
     /// Which type.
     fn kind(&self) -> &Arc<Kind>;
@@ -43,6 +44,23 @@ pub trait Source: Send + Sync + 'static {
         let _ = revision;
         None
     }
+
+    /// A peer is about to ask for what changed after a revision: time to
+    /// remember what can be looked up. A peer waits, so it must not take long.
+    async fn recall(&self, revision: i64) {
+        let _ = revision;
+    }
+}
+
+/// Which histories the revisions of sources belong to, where those outlive
+/// the process and the server.
+pub trait Lineage: Send + Sync + 'static {
+    /// Names the history that revisions count from now on; 0 for none.
+    fn epoch(&self) -> u64;
+
+    /// How far revisions of an epoch are of the history we have: all less
+    /// than this. `None` for an epoch that we know nothing of.
+    fn end(&self, epoch: u64) -> Option<i64>;
 }
 
 /// Which end of a stream we are.

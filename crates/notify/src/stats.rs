@@ -5,7 +5,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::exchange::Exchange;
+use prost::Message;
+
+use crate::{exchange::Exchange, frame::Frame};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -72,6 +74,10 @@ counters! {
     send,
     /// Notices about objects and messages received.
     recv,
+    /// Bytes of all notices sent, as the stream carries them.
+    send_bytes,
+    /// Bytes of all notices received.
+    recv_bytes,
     /// Notices that make no sense, or that could not be taken.
     recv_errors,
     /// Streams that ended while there was something to send.
@@ -90,6 +96,12 @@ counters! {
 
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
+}
+
+/// Adds the size of a notice with what gRPC puts before it.
+pub(crate) fn count_bytes(counter: &AtomicU64, frame: &Frame) {
+    const PREFIX: usize = 5;
+    counter.fetch_add((PREFIX + frame.encoded_len()) as u64, Relaxed);
 }
 
 impl Stats {

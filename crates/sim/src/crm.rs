@@ -203,6 +203,11 @@ impl SimCrm {
         [reports.apps.len(), reports.flavors.len(), reports.cloudlets.len()]
     }
 
+    /// What its connection is doing.
+    pub fn client(&self) -> ClientStatus {
+        self.world.client.status()
+    }
+
     /// Breaks the connection; it comes back by itself.
     pub fn break_connection(&self) {
         self.world.client.reconnect();
@@ -391,6 +396,8 @@ async fn answer(world: Weak<World>, mut execs: Letters<ExecRequest>) {
         world.ground.count(|counters| counters.execs += 1);
         let key = request.app_inst_key.clone().unwrap_or_default();
         let there = world.reports.instances.find(&key).is_some();
+        let id = if world.options.numbers { request.id } else { 0 };
+        let request = ExecRequest { id, ..request };
         let reply = match &world.options.exec {
             Exec::Silent => continue,
             _ if !there => {

@@ -38,12 +38,17 @@ impl SimFleet {
 
     /// How many have everything that their controller has for them.
     pub fn in_sync(&self) -> usize {
-        self.crms.iter().filter(|crm| crm.status().client.in_sync).count()
+        self.crms.iter().filter(|crm| crm.client().in_sync).count()
     }
 
     /// Notices received by all together.
     pub fn received(&self) -> u64 {
-        self.crms.iter().map(|crm| crm.status().client.stats.recv).sum()
+        self.crms.iter().map(|crm| crm.client().stats.recv).sum()
+    }
+
+    /// Bytes of notices received by all together.
+    pub fn received_bytes(&self) -> u64 {
+        self.crms.iter().map(|crm| crm.client().stats.recv_bytes).sum()
     }
 
     /// What exists on all cloudlets together.

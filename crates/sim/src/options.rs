@@ -93,6 +93,9 @@ pub struct SimOptions {
     pub resync: Resync,
     /// How it answers requests to run a command.
     pub exec: Exec,
+    /// Whether it sends the number of such a request back; the original's does
+    /// not know that there is one.
+    pub numbers: bool,
     /// Whether it reports READY and its node from the start.
     pub announce: bool,
 }
@@ -117,6 +120,7 @@ impl SimOptions {
             cluster_update: ClusterUpdate::default(),
             resync: Resync::default(),
             exec: Exec::default(),
+            numbers: true,
             announce: true,
         }
     }

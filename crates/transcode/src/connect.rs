@@ -84,6 +84,7 @@ where
     S: Service<Request<tonic::body::Body>, Response = Response<tonic::body::Body>>,
     S::Error: Into<BoxError>,
     B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
 {
     if parts.method == Verb::OPTIONS {
         return rest::options(CONNECT_VERBS);
@@ -144,6 +145,7 @@ where
     S: Service<Request<tonic::body::Body>, Response = Response<tonic::body::Body>>,
     S::Error: Into<BoxError>,
     B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
 {
     check_version(&parts.headers)?;
     let timeout = headers::connect_timeout(&parts.headers)?;

@@ -46,7 +46,8 @@ impl Dialect {
         Style { original_names: true, zeros: edge, indent: edge }
     }
 
-    pub(crate) fn ignores_unknown_parameters(self) -> bool {
+    /// Whether what is odd in a query is passed over instead of refused.
+    pub(crate) fn lenient_query(self) -> bool {
         self != Self::Selvage
     }
 

@@ -1,7 +1,17 @@
 //! What can be wrong with a request before the inner service sees it.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use selvage_api::{Code, code::http_status};
+
+/// What a body fails with that took too long to arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("body came too slowly: it was not whole within {} s", .patience.as_secs_f32())]
+pub struct SlowBody {
+    /// How long it was waited for.
+    pub patience: Duration,
+}
 
 /// Why a request was not passed on.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +42,8 @@ pub enum Error {
     TooLarge { limit: usize },
     #[error("body broke off before its end")]
     BrokenBody,
+    #[error(transparent)]
+    SlowBody(SlowBody),
     #[error("header {name}: {reason}")]
     Header { name: &'static str, reason: String },
     #[error("{method} takes a stream from the client, which only gRPC over HTTP/2 carries")]
@@ -49,6 +61,7 @@ impl Error {
             | Self::ClientStream { .. } => Code::Unimplemented,
             Self::TooLarge { .. } => Code::ResourceExhausted,
             Self::BrokenBody => Code::Cancelled,
+            Self::SlowBody(_) => Code::DeadlineExceeded,
             Self::ContentType { .. }
             | Self::Path { .. }
             | Self::Parameter { .. }
@@ -65,6 +78,7 @@ impl Error {
         match self {
             Self::NotFound { .. } => Some(StatusCode::NOT_FOUND),
             Self::Verb { .. } => Some(StatusCode::METHOD_NOT_ALLOWED),
+            Self::SlowBody(_) => Some(StatusCode::REQUEST_TIMEOUT),
             Self::ContentType { .. } | Self::ContentEncoding { .. } => {
                 Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
             }

@@ -27,7 +27,7 @@ mod service;
 mod write;
 
 pub use dialect::Dialect;
-pub use error::Error;
+pub use error::{Error, SlowBody};
 pub use headers::{CONTENT_TYPE_HEADER, PROTOCOL_HEADER, strip_internal};
 pub use openapi::openapi;
 pub use page::{CONTENT_SECURITY_POLICY, page};

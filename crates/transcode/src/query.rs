@@ -83,12 +83,14 @@ pub(crate) fn apply_capture(
 }
 
 /// Fills fields from a query string. Fields that `taken` names (from the
-/// path or the body) are left alone.
+/// path or the body) are left alone. `lenient` is as the gateways of the
+/// originals were: unknown names are passed over, and of several values for
+/// one that takes one the first counts.
 pub(crate) fn apply(
     message: &mut DynamicMessage,
     query: &str,
     taken: &[&str],
-    ignore_unknown: bool,
+    lenient: bool,
 ) -> Result<(), Error> {
     use prost_reflect::ReflectMessage;
     let mut seen = HashSet::new();
@@ -97,7 +99,7 @@ pub(crate) fn apply(
         let name = form_decode(raw_name).map_err(|reason| parameter(raw_name, reason))?;
         let value = form_decode(raw_value).map_err(|reason| parameter(&name, reason))?;
         let Some(steps) = resolve(&message.descriptor(), &name) else {
-            if ignore_unknown {
+            if lenient {
                 continue;
             }
             return Err(parameter(&name, "is not known here"));
@@ -108,6 +110,9 @@ pub(crate) fn apply(
         }
         let repeated = steps.last().is_some_and(FieldDescriptor::is_list);
         if !repeated && !seen.insert(canonical) {
+            if lenient {
+                continue;
+            }
             return Err(parameter(&name, "is given more than once"));
         }
         assign(message, &name, &value)

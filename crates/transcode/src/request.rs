@@ -103,7 +103,7 @@ pub(crate) fn rest_message(
         }
     };
     if route.binding.body != "*" {
-        let lenient = route.dialect.ignores_unknown_parameters();
+        let lenient = route.dialect.lenient_query();
         query::apply(&mut message, query.unwrap_or_default(), &taken, lenient)?;
     }
     for (name, text) in &matched.captures {

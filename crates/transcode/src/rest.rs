@@ -28,6 +28,7 @@ where
     S: Service<Request<tonic::body::Body>, Response = Response<tonic::body::Body>>,
     S::Error: Into<BoxError>,
     B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
 {
     let route = matched.route;
     let without_body = parts.method == Verb::HEAD;
@@ -69,6 +70,7 @@ where
     S: Service<Request<tonic::body::Body>, Response = Response<tonic::body::Body>>,
     S::Error: Into<BoxError>,
     B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
 {
     let body = if matched.route.binding.body.is_empty() {
         Bytes::new()

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use tower::{BoxError, Service, ServiceExt};
 
 use crate::{
-    Dialect, Error, Route, connect,
+    Dialect, Error, Route, SlowBody, connect,
     failure::Failure,
     headers, rest,
     route::{self, Lookup, Rpc},
@@ -166,6 +166,7 @@ where
 pub(crate) async fn read_body<B>(headers: &HeaderMap, body: B, limit: usize) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
 {
     let announced = headers
         .get(header::CONTENT_LENGTH)
@@ -177,7 +178,7 @@ where
     let mut body = std::pin::pin!(body);
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(Error::BrokenBody) };
+        let frame = frame.map_err(|error| broken(error.into().as_ref()))?;
         let Ok(data) = frame.into_data() else { continue };
         if read.len() + data.len() > limit {
             return Err(Error::TooLarge { limit });
@@ -185,4 +186,14 @@ where
         read.extend_from_slice(&data);
     }
     Ok(read.freeze())
+}
+
+/// Why a body did not come to its end. The reason may be wrapped by those who
+/// passed the body on.
+fn broken(error: &(dyn std::error::Error + 'static)) -> Error {
+    let mut reasons = std::iter::successors(Some(error), |error| error.source());
+    match reasons.find_map(|reason| reason.downcast_ref::<SlowBody>()) {
+        Some(slow) => Error::SlowBody(*slow),
+        None => Error::BrokenBody,
+    }
 }

@@ -180,20 +180,12 @@ async fn watch_record<R: Record, T>(
     key: &str,
     mut test: impl FnMut(Option<&R>) -> Option<T>,
 ) -> Option<T> {
-    let mut changes = table.subscribe();
+    let mut changes = table.subscribe_key(key);
     loop {
         let stored = table.get(key);
         if let Some(found) = test(stored.as_ref().map(|stored| &stored.value)) {
             return Some(found);
         }
-        while !concerns(key, &changes.next().await?) {}
-    }
-}
-
-fn concerns<R: Record>(key: &str, change: &selvage_store::table::Change<R>) -> bool {
-    use selvage_store::table::Change;
-    match change {
-        Change::Put(stored) | Change::Deleted(stored) => stored.key == key,
-        Change::Reset => true,
+        changes.next().await?;
     }
 }

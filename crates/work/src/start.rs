@@ -18,6 +18,11 @@ impl Prepared {
         &self.record.id
     }
 
+    /// The object that it works on.
+    pub fn key(&self) -> &str {
+        &self.record.key
+    }
+
     /// Writes the operation with the transaction. Refused with
     /// [`Error::Busy`] if another one works on the same object.
     pub async fn put(&self, tx: &Transaction) -> Result<(), Error> {

@@ -125,6 +125,14 @@ async fn apps_configs_and_manifests() {
     for field in ["image_path", "app_template", "command", "annotations", "android_package_name"] {
         bad(&format!("/{field}"), "x".repeat(17 * 1024).into(), &format!("{field} is too large"));
     }
+    for path in ["--privileged", "a b", "a\nb", "a;b", "$(a)", "a\"b", "na\u{ef}ve"] {
+        bad("/image_path", path.into(), "Invalid image_path: ");
+    }
+    for field in ["app_template", "command", "annotations", "android_package_name"] {
+        let text = format!("{field} has a control character in it");
+        bad(&format!("/{field}"), "a\u{0}b".into(), &text);
+        bad(&format!("/{field}"), "\u{1b}[2J".into(), &text);
+    }
     let taken = "AndroidPackageName: net.example.one in use by another app";
     bad("/android_package_name", "net.example.one".into(), taken);
     let vm = with(&with(&good, "/image_type", 2), "/image_path", "https://example.net/vm.qcow2");

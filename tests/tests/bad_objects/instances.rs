@@ -18,6 +18,10 @@ async fn names_and_enums_of_cluster_instances() {
     for name in ["a_b", "a b", "a&b"] {
         rows.push(row(method, with(&good, at, name), InvalidArgument, "Invalid cluster name"));
     }
+    let at = "/key/developer";
+    rows.extend(names(method, &good, at, "Invalid developer name").split_off(1));
+    let long = with(&good, at, "d".repeat(64));
+    rows.push(row(method, long, InvalidArgument, "Invalid developer name: "));
     for (at, name) in [
         ("/ip_access", "IpAccess"),
         ("/liveness", "Liveness"),
@@ -82,6 +86,12 @@ async fn cluster_instances_that_cannot_be() {
     rows.push(row(method, twin.clone(), AlreadyExists, taken));
     let twin = with(&with(&twin, at, "Dedicated"), "/key/developer", "Other");
     rows.push(row(method, twin, AlreadyExists, taken));
+    // The same developer's clusters, shared ones too, are told apart by more
+    // than case.
+    for twin in ["smallcluster", "SMALLCLUSTER", "Small.Cluster", "dedicated"] {
+        let taken = "belongs to another instance on the cloudlet";
+        rows.push(row(method, with(&good, at, twin), AlreadyExists, taken));
+    }
     let asked = with(&with(&good, "/crm_override", 0), "/key/cloudlet_key/name", "silent");
     let not_ready = "Cloudlet operator_key:<name:\"tmus\" > name:\"silent\"  not ready, \
                      state is CLOUDLET_STATE_NOT_PRESENT";
@@ -166,7 +176,23 @@ async fn app_instances_that_cannot_be() {
     let own = with(&good, "/key/cluster_inst_key/cloudlet_key", key);
     let own = with(&own, IN_CLUSTER, "default");
     let required = "URI (Public Fqdn) is required for default cloudlet";
-    rows.push(row(method, own, InvalidArgument, required));
+    rows.push(row(method, own.clone(), InvalidArgument, required));
+    for uri in [
+        "https://a.example",
+        "a.example:443",
+        "a b",
+        "a.example,",
+        ",",
+        " ",
+        "-a.example",
+        "a..b",
+        "a\u{0}b",
+    ] {
+        let text = "Invalid URI (Public Fqdn): ";
+        rows.push(row(method, with(&own, "/uri", uri), InvalidArgument, text));
+    }
+    let text = "Invalid URI (Public Fqdn): ";
+    rows.push(row(method, with(&own, "/uri", "x".repeat(70_000)), InvalidArgument, text));
     let asked = with(&with(&good, "/crm_override", 0), cloudlet, "silent");
     rows.push(row(method, asked, Unavailable, "not ready, state is CLOUDLET_STATE_NOT_PRESENT"));
     refuse(&client, rows).await;

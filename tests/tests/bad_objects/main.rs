@@ -367,3 +367,32 @@ async fn what_is_spoiled_was_good() {
     assert_eq!(shown[0]["fields"], json!([]));
     assert_eq!(shown[0]["os_max_vcores"], "64", "what was not there is taken whole");
 }
+
+/// The original's gateway spoke to the controller in its own name, whoever
+/// asked.
+#[tokio::test]
+async fn nobody_gets_in_by_rest_without_saying_who_he_is() {
+    let (selvage, client) = up().await;
+    let before = everything(&client).await;
+    let http = selvage_tests::client::http(&selvage);
+    for (path, object) in [
+        ("/create/flavor", flavor()),
+        ("/create/appinst", app_inst()),
+        ("/delete/cloudlet", cloudlet()),
+        ("/delete/cloudet", cloudlet()),
+        ("/update/developer", developer()),
+        ("/show/app", json!({})),
+        ("/show/cloudletinfo", json!({})),
+    ] {
+        let url = format!("{}{path}", selvage.endpoint());
+        for token in [None, Some("slv_nobody")] {
+            let mut request = http.post(&url).body(object.to_string());
+            if let Some(token) = token {
+                request = request.bearer_auth(token);
+            }
+            let reply = request.send().await.unwrap();
+            assert_eq!(reply.status().as_u16(), 401, "{path} {token:?}");
+        }
+    }
+    assert_eq!(everything(&client).await, before);
+}

@@ -1,7 +1,7 @@
 //! Developers, operators, flavors, clusters, cloudlets.
 
 use serde_json::{Value, json};
-use tonic::Code::{self, InvalidArgument, NotFound, Unimplemented};
+use tonic::Code::{self, AlreadyExists, InvalidArgument, NotFound, Unimplemented};
 
 use super::*;
 
@@ -80,17 +80,32 @@ async fn cloudlets() {
     let only_dynamic = "Only dynamic IPs are supported currently";
     bad("/ip_support", "IP_SUPPORT_STATIC".into(), Unimplemented, only_dynamic);
     let fixed = with(&good, "/ip_support", "IP_SUPPORT_STATIC");
-    for ips in
-        ["10.0.0", "10.0.0.1/33", "host.example.net", "10.0.0.9-10.0.0.5", "10.0.0.1;10.0.0.2"]
-    {
+    for ips in [
+        "10.0.0",
+        "10.0.0.1/33",
+        "host.example.net",
+        "10.0.0.9-10.0.0.5",
+        "10.0.0.1;10.0.0.2",
+        " ",
+        ",",
+        "10.0.0.1,",
+        "10.0.0.1,,10.0.0.2",
+        "::/0",
+        "0.0.0.0/0",
+        "0.0.0.0",
+        "224.0.0.1",
+    ] {
         let spoiled = with(&fixed, "/static_ips", ips);
         rows.push(row("CreateCloudlet", spoiled, InvalidArgument, "Invalid static IPs: "));
     }
     // The host name it would have is another cloudlet's.
     for twin in ["TMUS-cloud-1", "tmus_cloud-1", "tmus-cloud-1!"] {
         let text = "gives the host name tmus-cloud-1.tmus, which another Cloudlet has";
-        rows.push(row("CreateCloudlet", with(&good, "/key/name", twin), InvalidArgument, text));
+        rows.push(row("CreateCloudlet", with(&good, "/key/name", twin), AlreadyExists, text));
     }
+    let key = json!({"operator_key": {"name": "developer"}, "name": "default"});
+    let text = "Cannot create cloudlet developer/default: it is always there";
+    rows.push(row("CreateCloudlet", with(&good, "/key", key), InvalidArgument, text));
     refuse(&client, rows).await;
 }
 
@@ -103,5 +118,29 @@ async fn what_agents_say_of_cloudlets() {
     rows.extend(enums("InjectCloudletInfo", &info(), "/state", "State"));
     let unknown = with(&info(), "/fields", json!(["99"]));
     rows.push(row("InjectCloudletInfo", unknown, InvalidArgument, "99"));
+    refuse(&client, rows).await;
+}
+
+/// Too large for what it is, though the message would go through.
+#[tokio::test]
+async fn large_objects() {
+    let (_selvage, client) = up().await;
+    let huge = "x".repeat(65 * 1024);
+    let mut rows = Vec::new();
+    for (method, object, at) in [
+        ("CreateFlavor", flavor(), "/key/name"),
+        ("CreateOperator", operator(), "/key/name"),
+        ("CreateDeveloper", developer(), "/key/name"),
+        ("CreateDeveloper", developer(), "/address"),
+        ("CreateCluster", cluster(), "/key/name"),
+        ("CreateCloudlet", cloudlet(), "/access_uri"),
+        ("InjectCloudletInfo", info(), "/errors"),
+    ] {
+        let value = if at == "/errors" { json!([huge]) } else { json!(huge) };
+        rows.push(row(method, with(&object, at, value), InvalidArgument, "is too large"));
+    }
+    let kept = with(&developer(), "/key/name", "AcmeAppCo");
+    let grown = with(&with(&kept, "/address", huge), "/fields", json!(["5"]));
+    rows.push(row("UpdateDeveloper", grown, InvalidArgument, "Developer of "));
     refuse(&client, rows).await;
 }

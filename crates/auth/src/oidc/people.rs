@@ -76,13 +76,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
+    use selvage_kit::clock::SystemClock;
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        clock::SystemClock,
-        options::{GroupGrant, OidcProvider, WrittenGrant},
-    };
+    use crate::options::{GroupGrant, OidcProvider, WrittenGrant};
 
     fn settings() -> OidcProvider {
         let mut settings = OidcProvider::new("corp", "https://id.example", "us");

@@ -6,7 +6,10 @@ use std::{fs, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use jsonwebtoken::{DecodingKey, jwk::Jwk};
 use reqwest::Client;
-use selvage_kit::identity::{Grant, Secret};
+use selvage_kit::{
+    clock::Clock,
+    identity::{Grant, Secret},
+};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -18,7 +21,7 @@ use super::{
     pending::PendingLogin,
 };
 use crate::{
-    clock::{self, Clock},
+    clock,
     error::{Error, Result},
     names,
     options::OidcProvider,

@@ -15,11 +15,11 @@ use selvage_api::{
     },
 };
 use selvage_auth::{
-    Auth, AuthApi, CertificateAuthority, HashCost, IdentityApi, ManualClock, Options, SignError,
-    Signed,
+    Auth, AuthApi, CertificateAuthority, HashCost, IdentityApi, Options, SignError, Signed,
 };
-use selvage_kit::identity::{
-    Authenticator, Connection, Credentials, Identity, Kind, Machine, Peer, Secret,
+use selvage_kit::{
+    clock::ManualClock,
+    identity::{Authenticator, Connection, Credentials, Identity, Kind, Machine, Peer, Secret},
 };
 use selvage_store::{SharedStore, embedded};
 use tonic::{Request, Response, Status};

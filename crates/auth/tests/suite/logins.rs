@@ -6,8 +6,11 @@ use selvage_api::{
     selvage::identity::{SetPasswordRequest, UpdateUserRequest},
     services::auth::{CheckTokenRequest, LoginRequest, LogoutRequest},
 };
-use selvage_auth::{Auth, GeneratedPassword, HashCost, ManualClock, OidcProvider, Options};
-use selvage_kit::identity::{Credentials, Kind, Role, Secret};
+use selvage_auth::{Auth, GeneratedPassword, HashCost, OidcProvider, Options};
+use selvage_kit::{
+    clock::ManualClock,
+    identity::{Credentials, Kind, Role, Secret},
+};
 use selvage_store::{SharedStore, embedded};
 use tonic::Code;
 

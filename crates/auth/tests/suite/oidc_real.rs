@@ -5,8 +5,11 @@
 
 use std::{env, process::Stdio, time::Duration};
 
-use selvage_auth::{GroupGrant, OidcProvider, SystemClock};
-use selvage_kit::identity::{Role, Secret};
+use selvage_auth::{GroupGrant, OidcProvider};
+use selvage_kit::{
+    clock::SystemClock,
+    identity::{Role, Secret},
+};
 use serde_json::json;
 use tokio::process::{Child, Command};
 

@@ -70,8 +70,8 @@ enum Outcome {
     Unchanged,
     Deleted,
     Absent,
-    /// In a dry run: what it needs is itself only planned.
-    Unchecked(Error),
+    /// In a dry run: what it waits for is itself only planned.
+    Unchecked(Verb, Error),
     Failed(Error),
 }
 
@@ -84,8 +84,9 @@ impl Outcome {
             Self::Deleted => format!("{will}deleted"),
             Self::Unchanged => "unchanged".into(),
             Self::Absent => "absent".into(),
-            Self::Unchecked(error) => {
-                format!("would be created, unchecked: {}", printable(&error.to_string()))
+            Self::Unchecked(verb, error) => {
+                let error = printable(&error.to_string());
+                format!("would be {}d, unchecked: {error}", verb.word())
             }
             Self::Failed(error) => format!("failed: {}", printable(&error.to_string())),
         }
@@ -97,8 +98,10 @@ struct Run<'s, 'a> {
     session: &'s mut Session<'a>,
     client: Client,
     dry_run: bool,
-    /// Something was, or would be, made before.
-    made: bool,
+    /// Something was, or would be, changed before.
+    changed: bool,
+    /// What the server says of the next object's plan.
+    plan: Vec<String>,
     rows: Vec<Value>,
     failed: Vec<Code>,
 }
@@ -137,7 +140,8 @@ pub(crate) async fn unapply(args: &Unapply, session: &mut Session<'_>) -> Result
 impl<'s, 'a> Run<'s, 'a> {
     async fn new(session: &'s mut Session<'a>, dry_run: bool) -> Result<Self, Error> {
         let client = session.client().await?;
-        Ok(Self { session, client, dry_run, made: false, rows: Vec::new(), failed: Vec::new() })
+        let (plan, rows, failed) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { session, client, dry_run, changed: false, plan, rows, failed })
     }
 
     async fn put(&mut self, entry: &Entry) -> Outcome {
@@ -151,10 +155,9 @@ impl<'s, 'a> Run<'s, 'a> {
     /// The object as the server has it.
     async fn there(&self, entry: &Entry) -> Result<Option<DynamicMessage>, Error> {
         let Some(method) = entry.kind.method(Verb::Show) else { return Ok(None) };
-        let mut found = rpc::show(&self.client, method, entry.draft.key_only()).await?;
-        let mine = &entry.draft.message;
-        let at = found.iter().position(|it| draft::same_key(mine, it));
-        let at = at.or_else(|| found.iter().position(|it| draft::becomes_key(mine, it)));
+        let mine = draft::kept_key(&entry.draft.message);
+        let mut found = rpc::show(&self.client, method, mine.clone()).await?;
+        let at = found.iter().position(|it| draft::same_key(&mine, it));
         Ok(at.map(|at| found.swap_remove(at)))
     }
 
@@ -164,15 +167,18 @@ impl<'s, 'a> Run<'s, 'a> {
             Err(error) => Err(error),
         };
         match result {
-            Ok(()) => {
-                self.made = true;
-                Outcome::Created
-            }
+            Ok(()) => Outcome::Created,
             Err(error) if says(&error, "Key already exists") => Outcome::Unchanged,
-            Err(error) if self.dry_run && self.made && waits_for_others(&error) => {
-                Outcome::Unchecked(error)
-            }
-            Err(error) => Outcome::Failed(error),
+            Err(error) => self.judged(Verb::Create, error),
+        }
+    }
+
+    /// A failure, unless the plan so far may be all that it wants.
+    fn judged(&self, verb: Verb, error: Error) -> Outcome {
+        if self.dry_run && self.changed && waits_for_others(verb, &error) {
+            Outcome::Unchecked(verb, error)
+        } else {
+            Outcome::Failed(error)
         }
     }
 
@@ -187,23 +193,16 @@ impl<'s, 'a> Run<'s, 'a> {
         }
         match self.send(entry, Verb::Update, message).await {
             Ok(()) => Outcome::Updated,
-            Err(error) => Outcome::Failed(error),
+            Err(error) => self.judged(Verb::Update, error),
         }
     }
 
     async fn take_away(&mut self, entry: &Entry) -> Outcome {
-        let mut message = object::deletion(&entry.draft);
-        // The server may have completed the key; what it does not show it may
-        // still know.
-        if let Ok(Some(there)) = self.there(entry).await
-            && let Some(key) = there.get_field_by_name("key")
-        {
-            message.set_field_by_name("key", key.into_owned());
-        }
+        let message = object::deletion(&entry.draft);
         match self.send(entry, Verb::Delete, message).await {
             Ok(()) => Outcome::Deleted,
             Err(error) if says(&error, "Key not found") => Outcome::Absent,
-            Err(error) => Outcome::Failed(error),
+            Err(error) => self.judged(Verb::Delete, error),
         }
     }
 
@@ -219,7 +218,10 @@ impl<'s, 'a> Run<'s, 'a> {
         };
         let job = Job { kind, method, message, watch: true, dry_run: self.dry_run };
         let mut narrator = Narrator::in_a_list(self.session, self.dry_run);
-        progress::perform(self.session, &self.client, &job, &mut narrator).await
+        let result = progress::perform(self.session, &self.client, &job, &mut narrator).await;
+        self.plan = narrator.kept;
+        self.changed |= result.is_ok();
+        result
     }
 
     fn tell(&mut self, entry: &Entry, outcome: &Outcome) -> Result<(), Error> {
@@ -234,10 +236,18 @@ impl<'s, 'a> Run<'s, 'a> {
             }
             self.failed.push(error.code());
         }
-        self.rows.push(json!({ "kind": entry.kind.name, "key": key, "outcome": words }));
+        let plan: Vec<String> = std::mem::take(&mut self.plan);
+        let mut row = json!({ "kind": entry.kind.name, "key": key, "outcome": words });
+        if !plan.is_empty() {
+            row["plan"] = json!(plan);
+        }
+        self.rows.push(row);
         if self.session.printer().is_table() {
-            let line = format!("{} {}: {words}\n", entry.kind.word, printable(&key));
-            self.session.io.out.write_all(line.as_bytes()).map_err(Error::Output)?;
+            let mut text = format!("{} {}: {words}\n", entry.kind.word, printable(&key));
+            for line in plan.iter().filter(|line| !repeats(line)) {
+                text += &format!("  {line}\n");
+            }
+            self.session.io.out.write_all(text.as_bytes()).map_err(Error::Output)?;
             self.session.io.out.flush().map_err(Error::Output)?;
         }
         Ok(())
@@ -262,7 +272,15 @@ fn says(error: &Error, text: &str) -> bool {
 }
 
 /// Whether the failure may be that another object of the file is not there
-/// yet.
-fn waits_for_others(error: &Error) -> bool {
-    matches!(error.code(), Code::NotFound | Code::Unavailable)
+/// yet, or still is.
+fn waits_for_others(verb: Verb, error: &Error) -> bool {
+    match verb {
+        Verb::Delete => error.code() == Code::FailedPrecondition,
+        _ => matches!(error.code(), Code::NotFound | Code::Unavailable),
+    }
+}
+
+/// Whether a line of a plan names the object alone, as the line above it does.
+fn repeats(line: &str) -> bool {
+    line.starts_with("dry run: would ") && !line.contains("} and ")
 }

@@ -31,12 +31,14 @@ Examples:
   echo '{\"version\": 1} {\"version\": 2}' | selvage call edgeproto.NotifyApi/StreamNotice -
 
 `selvage api list` shows all methods, `selvage api describe NAME` their fields.
-Field names are those of the contract or their camelCase form.")]
+Field names are those of the contract or their camelCase form.
+Without a body an empty message is sent: stdin is read only where - asks for it,
+or where the method takes a stream.")]
 pub struct Call {
     /// package.Service/Method
     pub method: String,
 
-    /// JSON, @FILE, or - for stdin; several objects where the method takes a stream
+    /// JSON, @FILE, or - for stdin; several objects where the method takes a stream [default: {}]
     pub body: Option<String>,
 
     /// Metadata to send, as key:value

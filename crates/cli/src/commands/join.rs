@@ -75,7 +75,8 @@ pub struct Join {
     pub force: bool,
 }
 
-fn machine(text: &str) -> Result<String, String> {
+/// Reads the name of a machine as certificates write it.
+pub(super) fn machine(text: &str) -> Result<String, String> {
     Machine::parse(text).map(|machine| machine.to_string()).map_err(|error| error.to_string())
 }
 

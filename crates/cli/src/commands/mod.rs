@@ -8,6 +8,8 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod join;
 pub(crate) mod login;
+pub(crate) mod machine;
+pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod operation;
 pub(crate) mod progress;
@@ -33,6 +35,7 @@ pub(crate) async fn dispatch(
         Command::User(args) => user::run(args, session).await,
         Command::JoinToken(args) => join::create_token(args, session).await,
         Command::Join(args) => join::join(&args, session).await,
+        Command::Machine(args) => machine::run(args, session).await,
         Command::Status => status::status(session).await,
         Command::Api(args) => api::run(&args, session),
         Command::Object(object) => object::run(object, session).await,
@@ -40,6 +43,7 @@ pub(crate) async fn dispatch(
         Command::Unapply(args) => apply::unapply(&args, session).await,
         Command::Export(args) => export::run(&args, session).await,
         Command::Operation(args) => operation::run(args, session).await,
+        Command::Node(args) => node::run(args, session).await,
         Command::Completion(args) => shell::completion(&args, root, session),
         Command::Man(args) => shell::man(&args, root, session),
     }

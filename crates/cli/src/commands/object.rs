@@ -81,7 +81,8 @@ pub(crate) fn request(kind: &Kind, verb: Verb, draft: &Draft) -> Result<DynamicM
     let named = draft.named(kind);
     let injects = kind.method(verb).is_some_and(|method| method.name.starts_with("Inject"));
     match verb {
-        Verb::Update if named.is_empty() => Err(Error::Invalid {
+        // An instance is updated to what its app is by now.
+        Verb::Update if named.is_empty() && kind.name != "AppInst" => Err(Error::Invalid {
             message: format!(
                 "{} {}: nothing to update; name at least one field besides the key",
                 kind.word,
@@ -89,7 +90,11 @@ pub(crate) fn request(kind: &Kind, verb: Verb, draft: &Draft) -> Result<DynamicM
             ),
             hints: vec![format!("`selvage {} update --help` shows them", kind.command())],
         }),
-        Verb::Update => Ok(draft.with_mask(named)),
+        Verb::Update => {
+            let mut message = draft.with_mask(named);
+            draft::keep_key(&mut message);
+            Ok(message)
+        }
         // Onto an object that is there only what the mask names is injected.
         Verb::Create if injects => Ok(draft.with_mask(named)),
         Verb::Delete => Ok(deletion(draft)),
@@ -99,7 +104,7 @@ pub(crate) fn request(kind: &Kind, verb: Verb, draft: &Draft) -> Result<DynamicM
 
 /// The key, and how to go about it.
 pub(crate) fn deletion(draft: &Draft) -> DynamicMessage {
-    let mut message = draft.key_only();
+    let mut message = draft::kept_key(&draft.message);
     let mode = draft.message.get_field_by_name("crm_override").map(std::borrow::Cow::into_owned);
     if let Some(mode @ Value::EnumNumber(1..)) = mode {
         message.set_field_by_name("crm_override", mode);
@@ -225,7 +230,7 @@ fn render(objects: &[DynamicMessage], session: &Session<'_>) -> Result<String, E
 
 /// Lines that went and lines that came. How far columns stand apart is no
 /// difference.
-fn difference(before: &str, now: &str) -> String {
+pub(crate) fn difference(before: &str, now: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let of = |text: &str| text.lines().map(words).collect::<Vec<_>>();
     let (old, new) = (of(before), of(now));

@@ -112,11 +112,12 @@ pub(crate) async fn find(
     object: &DynamicMessage,
 ) -> Result<Option<Work>, Error> {
     let request = ListOperationsRequest { kind: method.to_owned(), ..Default::default() };
+    let kept = draft::kept_key(object);
     let found = list(client, request).await?.operations.into_iter().find(|work| {
         let named = serde_json::from_str::<serde_json::Value>(&work.key)
             .ok()
             .and_then(|key| body::message(&serde_json::json!({ "key": key }), &kind.message).ok());
-        named.is_some_and(|named| draft::becomes_key(object, &named))
+        named.is_some_and(|named| draft::same_key(&kept, &named))
     });
     Ok(found)
 }

@@ -45,8 +45,8 @@ pub(crate) struct Job {
 enum Style {
     /// They are what the command prints.
     Lines(Format),
-    /// They stand under the object they are about.
-    Under,
+    /// They are kept for whoever prints the object they are about.
+    Kept,
     /// They are only worth a look while they last.
     Aside,
 }
@@ -60,6 +60,8 @@ pub(crate) struct Narrator {
     drawn: usize,
     /// How many lines were told.
     pub(crate) lines: usize,
+    /// Those that were not printed.
+    pub(crate) kept: Vec<String>,
 }
 
 impl Narrator {
@@ -71,6 +73,7 @@ impl Narrator {
             last: String::new(),
             drawn: 0,
             lines: 0,
+            kept: Vec::new(),
         }
     }
 
@@ -80,10 +83,10 @@ impl Narrator {
         Self::new(session, Style::Lines(format))
     }
 
-    /// For lists of objects: the lines of a plan stand under the object, those
-    /// of work are shown on a terminal only.
+    /// For lists of objects: the lines of a plan are kept to stand under the
+    /// object, those of work are shown on a terminal only.
     pub(crate) fn in_a_list(session: &Session<'_>, dry_run: bool) -> Self {
-        Self::new(session, if dry_run { Style::Under } else { Style::Aside })
+        Self::new(session, if dry_run { Style::Kept } else { Style::Aside })
     }
 
     pub(crate) fn line(&mut self, io: &mut Io, text: &str) -> Result<(), Error> {
@@ -99,7 +102,10 @@ impl Narrator {
                 let message = serde_json::json!({ "message": text });
                 return Printer::new(&mut io.out, format, false).record(&message);
             }
-            Style::Under => writeln!(io.out, "  {}", self.last),
+            Style::Kept => {
+                self.kept.push(self.last.clone());
+                return Ok(());
+            }
             Style::Aside => return self.draw(io),
         }
         .and_then(|()| io.out.flush())

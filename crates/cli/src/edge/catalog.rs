@@ -1,5 +1,6 @@
 //! Which kinds of objects there are, and what can be done with each.
 
+use std::ffi::OsString;
 use std::sync::LazyLock;
 
 use prost_reflect::MessageDescriptor;
@@ -111,6 +112,21 @@ pub(crate) fn kind(word: &str) -> Option<&'static Kind> {
     kinds().iter().find(|kind| kind.word == word || kind.plural == word)
 }
 
+/// The arguments of a command line on which `controller show` and `node show`
+/// mean the objects: without a verb the two words run daemons.
+pub fn meaning_objects(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let shows = Verb::Show.word();
+    let at = args.windows(2).position(|pair| {
+        let word = pair[0].to_str().and_then(kind).filter(|kind| pair[0] == kind.word.as_str());
+        word.is_some_and(|kind| kind.command() != kind.word) && pair[1] == shows
+    });
+    if let Some(word) = at.and_then(|at| args.get_mut(at)) {
+        word.push("s");
+    }
+    args
+}
+
 impl Kind {
     /// The kind that a method shows: `ShowX` of an X that has a key.
     fn shown_by(method: &'static Method) -> Option<Self> {
@@ -188,6 +204,30 @@ mod tests {
         }
         assert!(kind("appz").is_none());
         assert_eq!(kind("node").unwrap().command(), "nodes");
+    }
+
+    #[test]
+    fn daemons_have_objects_of_their_name() {
+        let meaning = |line: &str| {
+            let args = line.split(' ').map(OsString::from);
+            let args = meaning_objects(args).into_iter().map(|arg| arg.into_string().unwrap());
+            args.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(meaning("selvage controller show"), "selvage controllers show");
+        assert_eq!(
+            meaning("selvage -o json node show --name x"),
+            "selvage -o json nodes show --name x"
+        );
+        for same in [
+            "selvage",
+            "selvage node",
+            "selvage controller --port 0",
+            "selvage app show --name node",
+            "selvage nodes show",
+            "selvage app show",
+        ] {
+            assert_eq!(meaning(same), same);
+        }
     }
 
     #[test]

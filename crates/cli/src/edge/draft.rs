@@ -15,6 +15,9 @@ use super::{
 };
 use crate::{Error, suggest};
 
+/// How the names of clusters begin that the server makes by itself.
+const AUTO_CLUSTER: &str = "autocluster";
+
 /// Longer lists are nobody's intention.
 const LONGEST_LIST: usize = 10_000;
 
@@ -124,15 +127,6 @@ impl Draft {
         message.set_field_by_name("fields", Value::List(fields));
         message
     }
-
-    /// A message of the kind with the key of this one and nothing else.
-    pub(crate) fn key_only(&self) -> DynamicMessage {
-        let mut only = DynamicMessage::new(self.message.descriptor());
-        if let Some(key) = self.message.get_field_by_name("key") {
-            only.set_field_by_name("key", key.into_owned());
-        }
-        only
-    }
 }
 
 /// The values at a path, one for each element of the lists on the way; zero
@@ -167,34 +161,50 @@ pub(crate) fn key_text(message: &DynamicMessage) -> String {
 
 /// Whether two objects have the same key, leaf by leaf.
 pub(crate) fn same_key(message: &DynamicMessage, other: &DynamicMessage) -> bool {
-    keys(message, other).all(|(_, mine, its)| mine == its)
-}
-
-/// Whether the key of `other` is what the server makes of the key of
-/// `message`: it fills in whose cluster an instance is in, and writes names of
-/// clusters that it makes itself in lower case.
-pub(crate) fn becomes_key(message: &DynamicMessage, other: &DynamicMessage) -> bool {
-    keys(message, other).all(|(name, mine, its)| match name.as_str() {
-        "key.cluster_inst_key.developer" if text(&mine).is_empty() => true,
-        "key.cluster_inst_key.cluster_key.name" => text(&mine).eq_ignore_ascii_case(text(&its)),
-        _ => mine == its,
-    })
-}
-
-fn text(values: &[Value]) -> &str {
-    values.first().and_then(Value::as_str).unwrap_or_default()
-}
-
-/// The leaves of two keys side by side.
-fn keys(
-    message: &DynamicMessage,
-    other: &DynamicMessage,
-) -> impl Iterator<Item = (String, Vec<Value>, Vec<Value>)> {
     let plan = plan(&message.descriptor());
-    let leaves = plan.leaves().iter().filter(|leaf| leaf.name.starts_with("key."));
-    let pairs = leaves
-        .map(|leaf| (leaf.name.clone(), at(message, &leaf.numbers), at(other, &leaf.numbers)));
-    pairs.collect::<Vec<_>>().into_iter()
+    let mut leaves = plan.leaves().iter().filter(|leaf| leaf.name.starts_with("key."));
+    leaves.all(|leaf| at(message, &leaf.numbers) == at(other, &leaf.numbers))
+}
+
+/// A message with nothing but the key under which the server keeps what this
+/// one asks for.
+pub(crate) fn kept_key(message: &DynamicMessage) -> DynamicMessage {
+    let mut only = DynamicMessage::new(message.descriptor());
+    if let Some(key) = message.get_field_by_name("key") {
+        only.set_field_by_name("key", key.into_owned());
+    }
+    keep_key(&mut only);
+    only
+}
+
+/// Makes the key what the server makes of it: it fills in whose cluster an
+/// instance is in, and writes the names of clusters that it makes itself in
+/// lower case.
+pub(crate) fn keep_key(message: &mut DynamicMessage) {
+    let _ = complete_cluster(message);
+}
+
+/// `None` where the key names no cluster of an instance.
+fn complete_cluster(message: &mut DynamicMessage) -> Option<()> {
+    message.descriptor().get_field_by_name("key").filter(|field| {
+        let inside = field.kind();
+        inside.as_message().is_some_and(|key| key.get_field_by_name("cluster_inst_key").is_some())
+    })?;
+    let key = message.get_field_by_name_mut("key")?.as_message_mut()?;
+    let owner = key.get_field_by_name("app_key")?.as_message()?.clone();
+    let owner = owner.get_field_by_name("developer_key")?.as_message()?.clone();
+    let owner = owner.get_field_by_name("name")?.into_owned();
+    let cluster_inst = key.get_field_by_name_mut("cluster_inst_key")?.as_message_mut()?;
+    let developer = cluster_inst.get_field_by_name_mut("developer")?;
+    if developer.as_str() == Some("") {
+        *developer = owner;
+    }
+    let cluster = cluster_inst.get_field_by_name_mut("cluster_key")?.as_message_mut()?;
+    let name = cluster.get_field_by_name_mut("name")?;
+    if let Some(auto) = name.as_str().filter(|name| name.starts_with(AUTO_CLUSTER)) {
+        *name = Value::String(auto.to_lowercase());
+    }
+    Some(())
 }
 
 /// One step of a path: a name, and which element of the list it is.

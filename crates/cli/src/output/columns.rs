@@ -49,6 +49,7 @@ const CHOSEN: &[(&str, &[&str])] = &[
         "selvage.identity.Session",
         &["id", "username", "kind", "peer", "last_used_at", "expires", "current", "+created_at"],
     ),
+    ("selvage.identity.BlockedMachine", &["machine", "blocked_at", "blocked_by"]),
     ("selvage.system.Part", &["name", "state", "+services"]),
     (
         "selvage.operations.Operation",

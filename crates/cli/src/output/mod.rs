@@ -147,6 +147,16 @@ impl<'a> Printer<'a> {
         }
     }
 
+    /// Prints rows as the clients of the original node services do: for tables
+    /// alone.
+    pub(crate) fn original(&mut self, columns: &[Column], rows: &[Value]) -> Result<(), Error> {
+        let wide = self.layout == Layout::Table { wide: true };
+        let shown = columns.iter().filter(|column| wide || !column.wide).cloned().collect();
+        let mut table = Table::original(shown);
+        rows.iter().for_each(|row| table.push(row));
+        table.write(self.out, self.colour).map_err(Error::Output)
+    }
+
     /// Prints one value that is no message; as a table its members.
     pub(crate) fn record(&mut self, value: &Value) -> Result<(), Error> {
         match (self.layout, value) {

@@ -11,9 +11,24 @@ const NOTHING: &str = "-";
 /// A cell longer than this makes a table unreadable; `-o yaml` has it all.
 const LONGEST: usize = 120;
 
+/// How far columns stand apart, and what is done with very short and very
+/// long cells.
+#[derive(Debug, Clone, Copy)]
+struct Style {
+    gap: u16,
+    nothing: &'static str,
+    longest: usize,
+}
+
+const OURS: Style = Style { gap: 2, nothing: NOTHING, longest: LONGEST };
+/// As the clients of the original node services print, byte for byte; widths
+/// are counted in 16 bits.
+const ORIGINAL: Style = Style { gap: 3, nothing: "", longest: 30_000 };
+
 /// Rows that wait to be written under one header.
 #[derive(Debug)]
 pub(crate) struct Table {
+    style: Style,
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
     /// Widths so far: later rows line up with earlier ones.
@@ -24,11 +39,20 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn new(columns: Vec<Column>) -> Self {
         let widths = vec![0; columns.len()];
-        Self { columns, rows: Vec::new(), widths, headed: false }
+        Self { style: OURS, columns, rows: Vec::new(), widths, headed: false }
+    }
+
+    /// One that looks as the original node services' clients print it.
+    pub(crate) fn original(columns: Vec<Column>) -> Self {
+        Self { style: ORIGINAL, ..Self::new(columns) }
     }
 
     pub(crate) fn push(&mut self, value: &Value) {
-        self.rows.push(self.columns.iter().map(|column| shorten(cell(column, value))).collect());
+        let Style { nothing, longest, .. } = self.style;
+        let cells = self.columns.iter().map(|column| {
+            cell(column, value).map_or_else(|| nothing.to_owned(), |text| shorten(text, longest))
+        });
+        self.rows.push(cells.collect());
     }
 
     /// Writes the rows that wait, after the header if it was not yet written.
@@ -53,7 +77,7 @@ impl Table {
         for (at, (width, natural)) in self.widths.iter_mut().zip(natural).enumerate() {
             *width = natural.max(*width);
             if let Some(column) = grid.column_mut(at) {
-                column.set_padding((0, 2 + *width - natural));
+                column.set_padding((0, self.style.gap + *width - natural));
             }
         }
         for line in grid.lines() {
@@ -71,24 +95,18 @@ pub(crate) fn write_fields(
 ) -> io::Result<()> {
     let widest = columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0);
     for column in columns {
-        let text = cell(column, value);
+        let text = cell(column, value).unwrap_or_else(|| NOTHING.into());
         writeln!(out, "{:<width$}  {text}", column.title, width = widest)?;
     }
     Ok(())
 }
 
-fn cell(column: &Column, value: &Value) -> String {
-    let mut found = value;
-    for name in &column.path {
-        match found.get(name) {
-            Some(inner) => found = inner,
-            None => return NOTHING.into(),
-        }
-    }
+fn cell(column: &Column, value: &Value) -> Option<String> {
+    let found = column.path.iter().try_fold(value, |value, name| value.get(name))?;
     let text = words(found, column.message.as_deref());
     // One row, one line, and no steering of the terminal.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.is_empty() { NOTHING.into() } else { text }
+    (!text.is_empty()).then_some(text)
 }
 
 fn words(value: &Value, message: Option<&str>) -> String {
@@ -131,9 +149,9 @@ fn port(value: &Value) -> String {
     }
 }
 
-fn shorten(text: String) -> String {
-    if text.chars().count() <= LONGEST {
+fn shorten(text: String, longest: usize) -> String {
+    if text.chars().count() <= longest {
         return text;
     }
-    text.chars().take(LONGEST - 1).chain(['…']).collect()
+    text.chars().take(longest - 1).chain(['…']).collect()
 }

@@ -78,6 +78,7 @@ pub(crate) struct World {
     pub(crate) name: Option<String>,
     pub(crate) authority: Option<Arc<Authority>>,
     pub(crate) users: Mutex<BTreeMap<String, User>>,
+    pub(crate) blocked: Mutex<BTreeMap<String, BlockedMachine>>,
     /// Passwords set, by name; empty name for one's own.
     pub(crate) passwords: Mutex<Vec<SetPasswordRequest>>,
     /// Metadata of the last call to ShowFlavor.
@@ -284,23 +285,32 @@ impl IdentityService for Fake {
 
     async fn block_machine(
         &self,
-        _: Request<BlockMachineRequest>,
+        request: Request<BlockMachineRequest>,
     ) -> Result<Response<BlockMachineResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let blocked_by = self.caller(&request)?.name;
+        let machine = request.into_inner().machine;
+        let blocked = BlockedMachine { machine: machine.clone(), blocked_at: None, blocked_by };
+        self.0.blocked.lock().unwrap().insert(machine, blocked.clone());
+        Ok(Response::new(BlockMachineResponse { blocked: Some(blocked) }))
     }
 
     async fn unblock_machine(
         &self,
-        _: Request<UnblockMachineRequest>,
+        request: Request<UnblockMachineRequest>,
     ) -> Result<Response<UnblockMachineResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let machine = request.into_inner().machine;
+        match self.0.blocked.lock().unwrap().remove(&machine) {
+            Some(_) => Ok(Response::new(UnblockMachineResponse {})),
+            None => Err(Status::not_found(format!("{machine} is not blocked"))),
+        }
     }
 
     async fn list_blocked_machines(
         &self,
         _: Request<ListBlockedMachinesRequest>,
     ) -> Result<Response<ListBlockedMachinesResponse>, Status> {
-        Err(Status::unimplemented("not here"))
+        let machines = self.0.blocked.lock().unwrap().values().cloned().collect();
+        Ok(Response::new(ListBlockedMachinesResponse { machines }))
     }
 }
 

@@ -93,3 +93,21 @@ async fn passwords_are_asked_for_twice_and_never_shown() {
     assert_eq!(of(0), ["bob", "", "new-pass-1"]);
     assert_eq!(of(1), ["", "old-pass-1", "new-pass-2"]);
 }
+
+#[tokio::test]
+async fn machines_are_blocked_listed_and_let_in_again() {
+    let server = fake::http().await;
+    let mut person = person(&server).await;
+    let shown = person.run(&["machine", "block", "node/rack3-7"]).await.good();
+    assert!(shown.contains("MACHINE") && shown.contains("node/rack3-7"), "{shown}");
+    let listed = person.run(&["machine", "list", "-o", "json"]).await.good();
+    assert!(listed.contains(r#""machine":"node/rack3-7""#), "{listed}");
+
+    let (_, told) = person.run(&["machine", "unblock", "node/rack3-7", "--no-input"]).await.bad();
+    assert!(told.contains("--yes"), "{told}");
+    person.answering(&["y"]).run(&["machine", "unblock", "node/rack3-7"]).await.good();
+    let (_, told) = person.run(&["machine", "unblock", "node/rack3-7", "--yes"]).await.bad();
+    assert!(told.contains("not blocked"), "{told}");
+    let told = person.misspelt(&["machine", "block", "noode/x"]);
+    assert!(told.contains("noode"), "{told}");
+}

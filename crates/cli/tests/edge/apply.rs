@@ -121,6 +121,43 @@ appinst AcmeAppCo/someapplication1/1.0/autoclustersomeapplication1/tmus/tmus-clo
     assert!(gone.lines().all(|line| line.ends_with(": absent")), "{gone}");
 }
 
+/// The server writes the names of clusters that it makes itself in lower case;
+/// whoever wrote the file need not know.
+#[tokio::test]
+async fn instances_of_auto_clusters_are_found_however_the_file_spells_them() {
+    let server = controller::start().await;
+    let mut person = person(&server).await;
+    let data = DATA.replace("autoclustersomeapplication1", "autoclusterSomeApplication1");
+    person.piping(&data).run(&["apply", "-f", "-"]).await.good();
+    let again = person.piping(&data).run(&["apply", "-f", "-"]).await.good();
+    assert!(again.lines().all(|line| line.ends_with(": unchanged")), "{again}");
+    let taken = person.piping(&data).run(&["unapply", "-f", "-"]).await.good();
+    assert!(taken.starts_with("appinst ") && taken.contains(": deleted\n"), "{taken}");
+    assert!(server.world.last("DeleteAppInst").contains("\"autoclustersomeapplication1\""));
+    assert!(server.world.get(&AppInst::default()).is_empty());
+}
+
+/// Other clusters are those of exactly that name, and without a developer the
+/// app's is meant.
+#[tokio::test]
+async fn instances_of_other_clusters_are_left_alone() {
+    let server = controller::start().await;
+    let mut person = person(&server).await;
+    let in_cluster = |name: &str| {
+        let data = DATA.replace("autoclustersomeapplication1", name);
+        data.split_once("clusterinsts:").unwrap().0.to_owned()
+    };
+    person.piping(&in_cluster("Small")).run(&["apply", "-f", "-"]).await.good();
+    let mut foreign = server.world.get(&AppInst::default()).remove(0);
+    foreign.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap().developer = "Other".into();
+    server.world.put(&foreign);
+    let other = person.piping(&in_cluster("small")).run(&["unapply", "-f", "-"]).await.good();
+    assert!(other.ends_with(": absent\n"), "{other}");
+    let own = person.piping(&in_cluster("Small")).run(&["unapply", "-f", "-"]).await.good();
+    assert!(own.ends_with(": deleted\n"), "{own}");
+    assert_eq!(server.world.get(&AppInst::default()), [foreign]);
+}
+
 #[tokio::test]
 async fn what_differs_is_updated_and_nothing_else() {
     let server = controller::start().await;
@@ -181,7 +218,7 @@ async fn a_dry_run_changes_nothing() {
     server.world.refuse("CreateClusterInst", Status::not_found("Specified Cloudlet not found"));
     let out = person.piping(DATA).run(&["apply", "-f", "-", "--dry-run"]).await.good();
     assert!(out.starts_with("flavor x1.small: would be created\n"), "{out}");
-    assert!(out.contains("  plan: 1 step\nappinst AcmeAppCo/"), "{out}");
+    assert!(out.ends_with("tmus-cloud-1: would be created\n  plan: 1 step\n"), "{out}");
     assert!(
         out.contains("would be created, unchecked: CreateClusterInst failed: Specified Cloudlet"),
         "{out}"
@@ -189,6 +226,28 @@ async fn a_dry_run_changes_nothing() {
     let calls = server.world.calls.lock().unwrap().clone();
     assert!(calls.iter().all(|call| call.dry_run || call.method.starts_with("Show")));
     assert!(server.world.get(&Flavor::default()).is_empty());
+    let out = person.piping(DATA).run(&["apply", "-f", "-", "--dry-run", "-o", "json"]).await;
+    let rows: serde_json::Value = serde_json::from_str(&out.good()).unwrap();
+    assert_eq!(rows[10]["plan"][0], "plan: 1 step");
+}
+
+/// What would go keeps nothing in a dry run: whether the rest could go then is
+/// not known, and is no failure.
+#[tokio::test]
+async fn a_dry_run_of_unapply_does_not_trip_over_what_would_be_gone() {
+    let server = controller::start().await;
+    let mut person = person(&server).await;
+    person.piping(DATA).run(&["apply", "-f", "-"]).await.good();
+    let text = "Developer in use by Application";
+    server.world.refuse("DeleteDeveloper", Status::failed_precondition(text));
+    let out = person.piping(DATA).run(&["unapply", "-f", "-", "--dry-run"]).await.good();
+    let told = "developer AcmeAppCo: would be deleted, unchecked: DeleteDeveloper failed: ";
+    assert!(out.contains(&format!("{told}{text}\n")), "{out}");
+    let alone = "kind: Developer\nkey: {name: AcmeAppCo}\n";
+    let outcome = person.piping(alone).run(&["unapply", "-f", "-", "--dry-run"]).await;
+    assert!(outcome.out.contains("failed: DeleteDeveloper failed"), "{}", outcome.out);
+    assert_eq!(outcome.bad().0, Code::FailedPrecondition.exit());
+    assert_eq!(server.world.get(&Developer::default()).len(), 1);
 }
 
 #[tokio::test]

@@ -137,3 +137,17 @@ async fn a_dry_run_says_so_to_the_server_and_prints_its_plan() {
     person.piping(two).run(&["apply", "-f", "-", "--dry-run"]).await.bad();
     assert!(server.world.last("CreateFlavor").contains("\"b\""), "the second was not sent");
 }
+
+/// There is nothing about an instance to be changed but what its app is by
+/// now.
+#[tokio::test]
+async fn an_instance_is_updated_by_its_key_alone() {
+    let server = controller::start().await;
+    let mut person = person(&server).await;
+    let key = ["--developer", "Acme", "--appname", "app", "--appvers", "1.0"];
+    let place = ["--operator", "tmus", "--cloudlet", "one", "--cluster", "autoclusterApp"];
+    person.run(&[&["appinst", "create"][..], &key, &place].concat()).await.good();
+    person.run(&[&["appinst", "update"][..], &key, &place].concat()).await.good();
+    let sent = server.world.last("UpdateAppInst");
+    assert!(sent.contains("\"autoclusterapp\"") && !sent.contains("fields"), "{sent}");
+}

@@ -226,7 +226,9 @@ impl Derived for AppInst {
     fn derive(&mut self, world: &World) {
         self.complete();
         let cluster = self.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap();
-        if cluster.cluster_key.as_ref().unwrap().name.starts_with("autocluster") {
+        let name = &mut cluster.cluster_key.as_mut().unwrap().name;
+        if name.starts_with("autocluster") {
+            *name = name.to_lowercase();
             let mut auto =
                 ClusterInst { key: Some(cluster.clone()), auto: true, ..Default::default() };
             auto.derive(world);

@@ -72,6 +72,7 @@ fn check(mut app: App, before: Option<&App>, settings: &Settings) -> Result<App>
     }
     selvage_api::object::check_enums(&app)?;
     check_sizes(&app)?;
+    check_printable(&app)?;
     let ports = access_ports::parse(&app.access_ports)?;
     public_key::check(&app.auth_public_key)?;
     deployment::settle(&mut app)?;
@@ -80,6 +81,7 @@ fn check(mut app: App, before: Option<&App>, settings: &Settings) -> Result<App>
     if app.image_path.is_empty() {
         app.image_path = deployment::default_image_path(&app, &settings.registry)?;
     }
+    deployment::check_image_path(&app)?;
     if let Some(before) = before {
         drop_stale_generator(&mut app, before);
     }
@@ -105,8 +107,9 @@ fn drop_stale_generator(app: &mut App, before: &App) {
     }
 }
 
-fn check_sizes(app: &App) -> Result<()> {
-    let fields = [
+/// The texts of an App by the names of their fields, and how long they may be.
+fn texts(app: &App) -> [(&'static str, &String, usize); 11] {
+    [
         ("image_path", &app.image_path, MAX_TEXT),
         ("access_ports", &app.access_ports, MAX_TEXT),
         ("config", &app.config, MAX_CONFIG),
@@ -118,7 +121,21 @@ fn check_sizes(app: &App) -> Result<()> {
         ("deployment_manifest", &app.deployment_manifest, MAX_MANIFEST),
         ("deployment_generator", &app.deployment_generator, MAX_TEXT),
         ("android_package_name", &app.android_package_name, MAX_TEXT),
-    ];
+    ]
+}
+
+/// Texts become parts of manifests, of commands and of what generators are
+/// told, where nobody expects what cannot be printed.
+fn check_printable(app: &App) -> Result<()> {
+    let control = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t');
+    match texts(app).into_iter().find(|(_, text, _)| text.contains(control)) {
+        None => Ok(()),
+        Some((field, ..)) => Err(Error::invalid(format!("{field} has a control character in it"))),
+    }
+}
+
+fn check_sizes(app: &App) -> Result<()> {
+    let fields = texts(app);
     let files = app.configs.iter().map(|file| ("configs.config", &file.config, MAX_CONFIG));
     for (field, text, limit) in fields.into_iter().chain(files) {
         if text.len() > limit {

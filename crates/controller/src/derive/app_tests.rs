@@ -290,6 +290,50 @@ fn large_texts_are_refused_by_name() {
 }
 
 #[test]
+fn an_image_path_cannot_be_mistaken_for_something_else() {
+    let docker = |path: &str| {
+        let mut app = app();
+        app.image_path = path.into();
+        made(app).map(|app| app.image_path)
+    };
+    for good in [
+        "nginx",
+        "registry.example:5000/Acme_Co/images/app-1:1.0",
+        "registry.example/app@sha256:0123456789abcdef",
+        "https://registry.example/app:1.0",
+    ] {
+        assert_eq!(docker(good).unwrap(), good);
+    }
+    for bad in ["--privileged", "a b", "a\nb: c", "a;b", "$(a)", "a\"b", "a'b", "\u{fc}", " "] {
+        assert!(docker(bad).unwrap_err().starts_with("Invalid image_path: "), "{bad}");
+    }
+    let machine = |path: &str| {
+        let mut app = app();
+        app.image_type = ImageType::Qcow.into();
+        app.image_path = path.into();
+        made(app).map(drop)
+    };
+    machine("https://images.example/vm.qcow2?a=1&b=%20#md5:d41d8cd98f00b204e9800998ecf8427e")
+        .unwrap();
+    for bad in ["-o", "https://images.example/my vm", "https://images.example/\t"] {
+        assert!(machine(bad).unwrap_err().starts_with("Invalid image_path: "), "{bad}");
+    }
+}
+
+#[test]
+fn texts_can_be_printed() {
+    for bad in ["a\0b", "\u{1b}[2J", "\u{9b}"] {
+        let told = refusal(|app| app.annotations = bad.into());
+        assert_eq!(told, "annotations has a control character in it");
+        let told = refusal(|app| app.command = bad.into());
+        assert_eq!(told, "command has a control character in it");
+    }
+    let mut lines = app();
+    lines.annotations = "one: 1\r\n\ttwo: 2\n".into();
+    made(lines).unwrap();
+}
+
+#[test]
 fn helm_and_docker_need_no_manifest() {
     let mut helm = app();
     helm.image_type = ImageType::Unknown.into();

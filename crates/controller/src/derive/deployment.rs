@@ -142,6 +142,23 @@ pub(crate) fn default_image_path(app: &App, registry: &str) -> Result<String> {
     }
 }
 
+/// Whether the path can stand in a command line and in a manifest and be taken
+/// for nothing but a path. Whether something is there only the crm finds out.
+pub(crate) fn check_image_path(app: &App) -> Result<()> {
+    let path = &app.image_path;
+    let of_reference = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@+".contains(letter);
+    let problem = if path.starts_with('-') {
+        "it begins with -"
+    } else if app.image_type() == ImageType::Docker && !path.chars().all(of_reference) {
+        "it has other characters than letters, digits and . _ - / : @ +"
+    } else if !path.chars().all(|letter| letter.is_ascii_graphic()) {
+        "it has blanks or other characters that an address cannot have"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("Invalid image_path: {problem}")))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -1,12 +1,16 @@
 //! Domain names under which instances are reached, and what of them must be
 //! unique on a cloudlet.
 
+use std::net::IpAddr;
+
 use selvage_api::edgeproto::{AppInstKey, AppKey, CloudletKey, ClusterInstKey};
 
 use super::{Error, Result, names, names::dns, ports::Exposure};
 use crate::keys::{AppInstKeyParts, AppKeyParts, CloudletKeyParts, ClusterInstKeyParts};
 
 const MAX_FQDN: usize = 253;
+/// Under how many names a developer may run one instance himself.
+const MAX_PUBLIC: usize = 32;
 
 /// A service of an App is reached under `<service>.<fqdn>`.
 const LONGEST_PREFIX: usize = names::MAX_LABEL + 1;
@@ -54,11 +58,37 @@ pub(crate) fn check_given(exposure: Exposure, given: &str) -> Result<()> {
         (Exposure::DefaultCloudlet, "") => {
             Err(Error::invalid("URI (Public Fqdn) is required for default cloudlet"))
         }
-        (Exposure::DefaultCloudlet, _) | (_, "") => Ok(()),
+        (Exposure::DefaultCloudlet, given) => check_public(given),
+        (_, "") => Ok(()),
         (_, given) => {
             Err(Error::invalid(format!("Cannot specify URI {given} for non-default cloudlet")))
         }
     }
+}
+
+/// What the developer gives is handed to devices as it is: hosts, separated by
+/// commas, each a domain name or an address.
+fn check_public(given: &str) -> Result<()> {
+    let count = given.split(',').count();
+    if count > MAX_PUBLIC {
+        return Err(Error::invalid(format!(
+            "Invalid URI (Public Fqdn): {count} names, at most {MAX_PUBLIC} are possible"
+        )));
+    }
+    match given.split(',').find(|host| !is_host(host)) {
+        None => Ok(()),
+        Some(host) => Err(Error::invalid(format!(
+            "Invalid URI (Public Fqdn): \"{}\" is not a domain name",
+            host.escape_debug().take(MAX_FQDN).collect::<String>()
+        ))),
+    }
+}
+
+/// Names may have underscores: DNS takes them, and people use them.
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| names::is_label(&label.to_ascii_lowercase().replace('_', "0"));
+    let name = text.strip_suffix('.').unwrap_or(text);
+    text.parse::<IpAddr>().is_ok() || name.len() <= MAX_FQDN && name.split('.').all(label)
 }
 
 /// Refuses names to which the name of a service could not be added.
@@ -83,6 +113,12 @@ pub(super) fn app_label(key: &AppKey) -> String {
 /// name in DNS, and on the cloudlet itself.
 pub(crate) fn cluster_claim(key: &ClusterInstKey) -> String {
     dns(&key.cluster_or_empty().name)
+}
+
+/// What no other ClusterInst on the same cloudlet may have, whether or not it
+/// has a domain name: what it is called where developers share a machine.
+pub(crate) fn cluster_name_claim(key: &ClusterInstKey) -> String {
+    format!("{}.{}", cluster_claim(key), dns(&key.developer))
 }
 
 /// As [`cluster_claim`], of an AppInst, if it has a name of its own.
@@ -164,6 +200,47 @@ mod tests {
             app_inst(&own, Exposure::SharedBalancer, "a.example", "x.net").unwrap_err().to_string(),
             "Cannot specify URI a.example for non-default cloudlet"
         );
+    }
+
+    #[test]
+    fn what_a_developer_gives_can_be_reached() {
+        let given = |uri: &str| check_given(Exposure::DefaultCloudlet, uri);
+        for good in [
+            "someapplication1.acmeappco.com",
+            "helmAppication.acmeappco.com",
+            "a.example,b.example.",
+            "_srv.my_app.example",
+            "localhost",
+            "10.100.10.1",
+            "2001:db8::1",
+        ] {
+            given(good).unwrap();
+        }
+        for bad in [
+            ",",
+            "a.example,",
+            "a.example,,b.example",
+            "a.example, b.example",
+            " ",
+            "a..example",
+            ".example",
+            "-a.example",
+            "https://a.example",
+            "a.example:443",
+            "a.example/path",
+            "a.example\n",
+            "\u{fc}.example",
+            "a\0b",
+        ] {
+            let error = given(bad).unwrap_err();
+            assert_eq!(error.code(), selvage_api::Code::InvalidArgument, "{bad}");
+            assert!(error.to_string().starts_with("Invalid URI (Public Fqdn): "), "{error}");
+        }
+        assert!(given(&"a".repeat(64)).is_err());
+        assert!(given(&vec!["a.b"; 127].join(".")).is_err());
+        assert!(given(&vec!["a.example"; 33].join(",")).is_err());
+        let long = given(&"x".repeat(100_000)).unwrap_err().to_string();
+        assert!(long.len() < 400, "{long}");
     }
 
     #[test]

@@ -19,6 +19,11 @@ const ROOT_BALANCER_IPS: i32 = 1;
 /// How long the list of a cloudlet may be.
 const MAX_ENTRIES: usize = 256;
 
+/// How many bits of one entry's addresses may differ: more than the largest
+/// network that an operator is given is a typing mistake.
+const MAX_BITS_V4: u32 = 24;
+const MAX_BITS_V6: u32 = 96;
+
 /// The ip_access that a cluster gets. Dedicated-if-possible is shared, and
 /// where every service has an address nothing is shared.
 pub(crate) fn settle_access(cloudlet: &CloudletKey, requested: IpAccess) -> IpAccess {
@@ -96,11 +101,15 @@ impl Pool {
     fn parse(text: &str) -> Result<Self> {
         let mut ranges = Vec::new();
         for entry in text.split(',').map(str::trim) {
-            let range = parse_entry(entry).ok_or_else(|| {
-                Error::invalid(format!(
-                    "Invalid static IPs: {entry} is not an address, a network or a range"
-                ))
-            })?;
+            let wrong = |what: &str| Error::invalid(format!("Invalid static IPs: {entry} {what}"));
+            let range = parse_entry(entry)
+                .ok_or_else(|| wrong("is not an address, a network or a range"))?;
+            if is_too_large(range) {
+                return Err(wrong("has more addresses than a cloudlet can"));
+            }
+            if [range.0, range.1].iter().any(is_never_a_host) {
+                return Err(wrong("is not an address that a cluster can have"));
+            }
             ranges.push(range);
         }
         if ranges.len() > MAX_ENTRIES {
@@ -138,6 +147,16 @@ fn parse_entry(entry: &str) -> Option<(IpAddr, IpAddr)> {
     }
     let address = entry.parse().ok()?;
     Some((address, address))
+}
+
+fn is_too_large((first, last): (IpAddr, IpAddr)) -> bool {
+    let bits = if first.is_ipv4() { MAX_BITS_V4 } else { MAX_BITS_V6 };
+    (number(last) - number(first)) >> bits != 0
+}
+
+fn is_never_a_host(address: &IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    address.is_unspecified() || address.is_multicast() || broadcast
 }
 
 /// The addresses of a network that hosts can have: in IPv4 neither the first
@@ -285,7 +304,7 @@ mod tests {
 
     #[test]
     fn lists_that_cannot_be_read_are_refused() {
-        for good in ["10.0.0.1", "0.0.0.0/0", "::/0", "10.0.0.1/32", "::1-::5,10.0.0.1"] {
+        for good in ["10.0.0.1", "10.0.0.1/32", "2001:db8::/64", "::1-::5,10.0.0.1"] {
             check_static_ips(good).unwrap();
         }
         for bad in [
@@ -310,6 +329,47 @@ mod tests {
                 .to_string(),
             "Invalid IpSupport type"
         );
+    }
+
+    #[test]
+    fn entries_that_nobody_means_are_refused() {
+        for good in [
+            "10.0.0.0/8",
+            "2001:db8::/32",
+            "10.0.0.0-10.255.255.255",
+            " 192.0.2.1 , 192.0.2.2",
+            "2001:db8::1-2001:db8::ffff",
+        ] {
+            check_static_ips(good).unwrap();
+        }
+        for (bad, why) in [
+            ("::/0", "more addresses"),
+            ("0.0.0.0/0", "more addresses"),
+            ("10.0.0.0/7", "more addresses"),
+            ("2001:db8::/31", "more addresses"),
+            ("1.0.0.0-223.0.0.0", "more addresses"),
+            ("2001::-2002::", "more addresses"),
+            ("", "is not an address"),
+            (" ", "is not an address"),
+            (",", "is not an address"),
+            ("192.0.2.1,", "is not an address"),
+            (",192.0.2.1", "is not an address"),
+            ("192.0.2.1,,192.0.2.2", "is not an address"),
+            ("192.0.2.1, ,192.0.2.2", "is not an address"),
+            ("0.0.0.0", "that a cluster can have"),
+            ("::", "that a cluster can have"),
+            ("255.255.255.255", "that a cluster can have"),
+            ("224.0.0.1", "that a cluster can have"),
+            ("ff02::1", "that a cluster can have"),
+        ] {
+            let error = check_static_ips(bad).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument);
+            let text = error.to_string();
+            assert!(
+                text.starts_with("Invalid static IPs: ") && text.contains(why),
+                "{bad}: {text}"
+            );
+        }
     }
 
     proptest! {

@@ -106,6 +106,10 @@ pub(crate) fn check_cloudlet(key: &CloudletKey, root: &str) -> Result<()> {
 /// At CreateClusterInst.
 pub(crate) fn check_cluster_inst(key: &ClusterInstKey, root: &str) -> Result<()> {
     check_label("cluster name", &dns(&key.cluster_or_empty().name))?;
+    let developer = dns(&key.developer);
+    if developer.len() > MAX_LABEL {
+        check_label("developer name", &developer)?;
+    }
     fqdn::check(&fqdn::cluster(key, root))
 }
 

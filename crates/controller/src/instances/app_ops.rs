@@ -132,7 +132,7 @@ impl CreateAppInst {
         let key = work.key_text();
         let mut early = self.0.early::<AppInst>(scope, work.adopted);
         if !work.placed && !work.adopted {
-            let changes = self.0.tables.app_insts.subscribe();
+            let changes = self.0.tables.app_insts.subscribe_key(&key);
             early = self.place(work).await?.then_some(changes);
         }
         if work.ignores_crm() {
@@ -151,7 +151,7 @@ impl CreateAppInst {
         let (key, created_at) = (work.key_text(), work.created_at.unwrap_or_default());
         let (request, key) = (&request, &key);
         let committed = core
-            .transact(Mode::Real, |tx| async move {
+            .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
                 let found = super::books::get::<AppInst>(&tx, key).await?;
                 if found.is_some_and(|inst| inst.created_at == Some(created_at)) {
                     return Ok(false);
@@ -230,6 +230,8 @@ impl CreateAppInst {
 
     /// Waits until whoever creates the cluster has come to an end.
     async fn await_cluster(&self, key: &str, scope: &Scope) -> Result<(), Failure> {
+        // Else the view may show that there is no cluster yet.
+        self.0.look_anew::<ClusterInst>().await?;
         let limit = self.0.timeout(Goal::Create);
         let table = &self.0.tables.cluster_insts;
         let waited = scope.record_within(limit, table, key, |row| {
@@ -356,44 +358,5 @@ impl Operation for DeleteAppInst {
             }
         }
         Ok(())
-    }
-}
-
-impl Core {
-    /// Deletes an auto-cluster that nobody uses or is about to use. That it
-    /// cannot be is no failure of the AppInst's operation: whoever looks after
-    /// clusters without Apps tries again.
-    async fn drop_unused_cluster(
-        &self,
-        work: &AppWork,
-        says: &str,
-        scope: &Scope,
-    ) -> Result<(), Failure> {
-        let key = work.cluster_key();
-        if !self.is_unused_auto_cluster(&scope.engine(), key, Some(scope.id())).await? {
-            return Ok(());
-        }
-        scope.say(says);
-        let request = ClusterInst {
-            key: Some(key.clone()),
-            crm_override: work.crm_override,
-            ..Default::default()
-        };
-        let begun = self
-            .begin_delete_cluster(&scope.engine(), &request, &scope.started_by(), Mode::Real)
-            .await;
-        let deleted = match begun {
-            // Followers of an undo are told of its reason, not of its course.
-            Ok(begun) if scope.undoing() => super::outlast(scope, begun).await,
-            Ok(begun) => super::relay(scope, begun).await,
-            Err(refusal) => Err(refusal.error.into()),
-        };
-        match deleted {
-            Err(failure) if failure.interrupt().is_none() => {
-                tracing::warn!(cluster = key.text(), %failure, "auto-cluster stays for now");
-                Ok(())
-            }
-            deleted => deleted,
-        }
     }
 }

@@ -40,6 +40,7 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
         let created_at = self.now();
+        let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
         self.insist(
             engine,
             Goal::Create,
@@ -50,6 +51,7 @@ impl Core {
                     engine,
                     who,
                     mode,
+                    cloudlet,
                     move |tx| async move {
                         let placed = self.place_app(&tx, request, created_at, false).await?;
                         let work = AppWork {
@@ -139,6 +141,7 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
         let key = &plan::meant_key(request);
+        let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
         self.insist(
             engine,
             Goal::Update,
@@ -149,6 +152,7 @@ impl Core {
                     engine,
                     who,
                     mode,
+                    cloudlet,
                     move |tx| async move {
                         let (existing, _, info) = read_row(&tx, key).await?;
                         let work = work(request, key, existing.as_ref());
@@ -171,6 +175,7 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
         let key = &plan::meant_key(request);
+        let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
         self.insist(
             engine,
             Goal::Delete,
@@ -181,6 +186,7 @@ impl Core {
                     engine,
                     who,
                     mode,
+                    cloudlet,
                     move |tx| async move {
                         let (existing, cloudlet, info) = read_row(&tx, key).await?;
                         plan::delete(

@@ -28,6 +28,7 @@ impl Core {
         mode: Mode,
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
+        let cloudlet = request.object_key().cloudlet_or_empty();
         self.insist(
             engine,
             Goal::Create,
@@ -38,6 +39,7 @@ impl Core {
                     engine,
                     who,
                     mode,
+                    cloudlet,
                     |tx| async move {
                         self.create_cluster(&tx, request, origin).await?;
                         Ok((work(request, None), Vec::new()))
@@ -75,6 +77,7 @@ impl Core {
         mode: Mode,
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
+        let cloudlet = request.object_key().cloudlet_or_empty();
         self.insist(
             engine,
             Goal::Update,
@@ -85,6 +88,7 @@ impl Core {
                     engine,
                     who,
                     mode,
+                    cloudlet,
                     |tx| async move {
                         let (before, info) = read_row(&tx, request).await?;
                         let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
@@ -109,6 +113,7 @@ impl Core {
         mode: Mode,
     ) -> Result<Begun, Refusal> {
         let over = Override::of(request.crm_override);
+        let cloudlet = request.object_key().cloudlet_or_empty();
         self.insist(
             engine,
             Goal::Delete,
@@ -119,6 +124,7 @@ impl Core {
                     engine,
                     who,
                     mode,
+                    cloudlet,
                     |tx| async move {
                         let (existing, info) = read_row(&tx, request).await?;
                         let in_use = is_in_use(&tx, request, None).await?;

@@ -73,13 +73,10 @@ pub(super) async fn enter_cluster(
     limits: Option<&CloudletInfo>,
 ) -> Result<ClusterInst, Error> {
     let key = inst.object_key().clone();
-    if inst.ip_access == i32::from(IpAccess::Dedicated) {
-        let label = fqdn::cluster_claim(&key);
+    for (space, name) in cluster_names(&key, inst.ip_access()) {
         let holder = key.text();
-        if !guard::claim(tx, &label_space(key.cloudlet_or_empty()), &label, &holder, &holder)
-            .await?
-        {
-            let name = key.cluster_or_empty().name.clone();
+        if !guard::claim(tx, &space, &name, &holder, &holder).await? {
+            let (name, label) = (key.cluster_or_empty().name.clone(), fqdn::cluster_claim(&key));
             return Err(Error::NameTaken { noun: "ClusterInst", name, label });
         }
     }
@@ -135,10 +132,24 @@ pub(super) async fn leave_cluster_but_apps(
     if get::<Cloudlet>(tx, &key.cloudlet_or_empty().text()).await?.is_some() {
         put(tx, refs)?;
     }
-    let label = fqdn::cluster_claim(key);
-    guard::release(tx, &label_space(key.cloudlet_or_empty()), &label, &key.text()).await?;
+    for (space, name) in cluster_names(key, IpAccess::Dedicated) {
+        guard::release(tx, &space, &name, &key.text()).await?;
+    }
     tx.delete::<Row<ClusterInst>>(&key.text()).await?;
     Ok(())
+}
+
+/// What a ClusterInst claims: the name that its developer knows it by, and one
+/// in DNS if it has an address of its own. Giving back what it does not have is
+/// harmless.
+fn cluster_names(key: &ClusterInstKey, access: IpAccess) -> Vec<(String, String)> {
+    let cloudlet = key.cloudlet_or_empty();
+    let mut names =
+        vec![(format!("cluster-name/{}", cloudlet.text()), fqdn::cluster_name_claim(key))];
+    if access == IpAccess::Dedicated {
+        names.push((label_space(cloudlet), fqdn::cluster_claim(key)));
+    }
+    names
 }
 
 fn label_space(cloudlet: &CloudletKey) -> String {

@@ -193,7 +193,7 @@ impl DeleteClusterInst {
             let inst = &held.value.0;
             let app = &inst.object_key().app_or_empty().name;
             scope.say(format!("Autodeleting appinst {app}"));
-            self.delete_app(inst, deadline, scope).await.map_err(|failure| {
+            self.delete_app(inst, work.crm_override, deadline, scope).await.map_err(|failure| {
                 match failure.interrupt() {
                     Some(_) => failure,
                     None => Error::AutoDelete {
@@ -210,10 +210,11 @@ impl DeleteClusterInst {
     async fn delete_app(
         &self,
         inst: &AppInst,
+        crm_override: i32,
         deadline: u64,
         scope: &Scope,
     ) -> Result<(), Failure> {
-        let request = AppInst { key: inst.key.clone(), ..Default::default() };
+        let request = AppInst { key: inst.key.clone(), crm_override, ..Default::default() };
         loop {
             let begun = self
                 .0
@@ -235,7 +236,7 @@ impl DeleteClusterInst {
 
     async fn delete_cluster(&self, work: &ClusterWork, scope: &Scope) -> Result<(), Failure> {
         let key = work.key_text();
-        let changes = self.0.tables.cluster_insts.subscribe();
+        let changes = self.0.tables.cluster_insts.subscribe_key(&key);
         let Some(asked_now) = self.request_deletion(work).await? else {
             return Ok(());
         };
@@ -253,7 +254,7 @@ impl DeleteClusterInst {
         let (key, over) = (&*work.key_text(), work.over());
         let committed = self
             .0
-            .transact(Mode::Real, |tx| async move {
+            .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
                 let found = tx.get::<Row<ClusterInst>>(key).await?;
                 let Some(Row(mut inst)) = found else { return Ok(None) };
                 match inst.state() {

@@ -8,16 +8,21 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use selvage_api::edgeproto::{AppInst, CloudletRefs, ClusterInst, ClusterRefs, TrackedState};
+use selvage_api::edgeproto::{
+    AppInst, CloudletKey, CloudletRefs, ClusterInst, ClusterRefs, TrackedState,
+};
+use selvage_kit::clock::Clock;
 use selvage_store::table::{Committed, Subscription};
 use selvage_store::{Record, Revision, Table, Transaction};
-use selvage_work::{Engine, Handle, Operation, Running};
+use selvage_work::{Engine, Handle, Operation, Prepared, Running};
 
 use super::error::{Error, Refusal};
 use super::kind::Instance;
+use super::leftover::Leftover;
+use super::queue::Queues;
 use super::state::{Goal, Override};
-use crate::clock::Clock;
 use crate::controller::{Controller, MeetsDeletions, Mode};
+use crate::keys::KeyText;
 use crate::row::Row;
 use crate::settings::Settings;
 use crate::tables::Tables;
@@ -43,8 +48,8 @@ impl Record for Takeover {
     }
 }
 
-/// Changes of instances from before an operation began, so that its followers
-/// are told every state however fast the crm is.
+/// Changes of an instance from before an operation on it began, so that its
+/// followers are told every state however fast the crm is.
 pub(crate) type Early<I> = Subscription<Row<I>>;
 
 /// The same by operation, until its first step takes it.
@@ -58,10 +63,10 @@ struct Offered<'a, I: Instance> {
 }
 
 impl<I: Instance> Offered<'_, I> {
-    fn offer(&self, operation: &str) {
-        let changes = self.core.tables.of::<I>().subscribe();
-        I::early(self.core).lock().insert(operation.to_owned(), changes);
-        self.operations.lock().push(operation.to_owned());
+    fn offer(&self, prepared: &Prepared) {
+        let changes = self.core.tables.of::<I>().subscribe_key(prepared.key());
+        I::early(self.core).lock().insert(prepared.id().to_owned(), changes);
+        self.operations.lock().push(prepared.id().to_owned());
     }
 }
 
@@ -82,8 +87,10 @@ pub(crate) struct Core {
     pub(super) settings: Settings,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) takeovers: Arc<Table<Takeover>>,
+    pub(super) leftovers: Arc<Table<Leftover>>,
     pub(super) early_clusters: EarlyChanges<ClusterInst>,
     pub(super) early_apps: EarlyChanges<AppInst>,
+    queues: Queues,
 }
 
 /// What came of starting an operation.
@@ -98,14 +105,17 @@ pub(crate) struct Begun {
 impl Core {
     pub(super) async fn open(controller: &Arc<Controller>) -> Result<Self, Error> {
         let takeovers = Table::open(Arc::clone(&controller.store)).await?;
+        let leftovers = Table::open(Arc::clone(&controller.store)).await?;
         Ok(Self {
             controller: Arc::downgrade(controller),
             tables: controller.tables.clone(),
             settings: controller.settings.clone(),
             clock: Arc::clone(&controller.clock),
             takeovers,
+            leftovers,
             early_clusters: Mutex::default(),
             early_apps: Mutex::default(),
+            queues: Queues::default(),
         })
     }
 
@@ -125,6 +135,33 @@ impl Core {
         E: From<selvage_store::Error> + From<Error> + MeetsDeletions,
     {
         self.controller()?.transact(mode, body).await
+    }
+
+    /// The same for what is counted on a cloudlet: those that count on the
+    /// same one come one after the other.
+    pub(super) async fn count<T, E, F, Fut>(
+        &self,
+        mode: Mode,
+        cloudlet: &CloudletKey,
+        mut body: F,
+    ) -> Result<Committed<T>, E>
+    where
+        F: FnMut(Transaction) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: From<selvage_store::Error> + From<Error> + MeetsDeletions,
+    {
+        let place = &cloudlet.text();
+        let committed = self.transact(mode, |tx| {
+            // Nothing is read before its turn, nor is the turn over before
+            // the commit is.
+            let run = body(tx);
+            async move {
+                let turn = self.queues.turn(place).await;
+                Ok::<_, E>((run.await?, turn))
+            }
+        });
+        let Committed { value: (value, _turn), revision } = committed.await?;
+        Ok(Committed { value, revision })
     }
 
     pub(super) fn timeout(&self, goal: Goal) -> Duration {
@@ -152,6 +189,7 @@ impl Core {
         engine: &Engine,
         who: &str,
         mode: Mode,
+        cloudlet: &CloudletKey,
         mut body: F,
     ) -> Result<Begun, Refusal>
     where
@@ -163,14 +201,14 @@ impl Core {
         let offered = Offered::<I> { core: self, operations: Mutex::default(), kind: PhantomData };
         let offers = &offered;
         let committed = self
-            .transact(mode, |tx| {
+            .count(mode, cloudlet, |tx| {
                 let decided = body(tx.clone());
                 async move {
                     let (state, notes) = decided.await?;
                     let prepared = engine.prepare::<O>(state, who)?;
                     prepared.put(&tx).await?;
                     // Now, for the engine may find the operation before us.
-                    offers.offer(prepared.id());
+                    offers.offer(&prepared);
                     Ok::<_, Refusal>((prepared, notes))
                 }
             })
@@ -209,7 +247,11 @@ impl Core {
             } else if goal == Goal::Create && running.kind.starts_with(Goal::Create.verb()) {
                 return Err(Error::KeyExists.into());
             }
-            let Ok(handle) = engine.attach(&running.id) else { continue };
+            let Ok(handle) = engine.attach(&running.id) else {
+                // Its end is known to the store before it is to the engine.
+                tokio::task::yield_now().await;
+                continue;
+            };
             let ended = tokio::time::timeout(PATIENCE, handle.ended()).await;
             if takes_over {
                 self.takeovers.delete(&running.id).await.map_err(Error::from)?;
@@ -261,8 +303,9 @@ impl Core {
 
     /// Removes an instance and what is counted for it, if it is there.
     pub(super) async fn remove<I: Instance>(&self, key: &str) -> Result<(), Error> {
+        let Some(inst) = self.stored::<I>(key).await? else { return Ok(()) };
         let committed = self
-            .transact(Mode::Real, |tx| async move {
+            .count(Mode::Real, inst.cloudlet_key(), |tx| async move {
                 match tx.get::<Row<I>>(key).await? {
                     Some(Row(inst)) => inst.remove(&tx).await,
                     None => Ok(()),

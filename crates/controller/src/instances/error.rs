@@ -124,6 +124,22 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether it was the store that did not do its part, so that the same may
+    /// go well a moment later.
+    pub(super) fn is_of_the_store(&self) -> bool {
+        let passes =
+            |code| matches!(code, Code::Unavailable | Code::DeadlineExceeded | Code::Aborted);
+        match self {
+            Self::Core(crate::Error::Store(selvage_store::Error::Closed)) => false,
+            Self::Core(crate::Error::Store(error)) => passes(error.code()),
+            // Of the engine, which has no other reason for these.
+            Self::Other(failure) => failure.interrupt().is_none() && passes(failure.code()),
+            _ => false,
+        }
+    }
+}
+
 impl From<derive::Error> for Error {
     fn from(error: derive::Error) -> Self {
         Self::Core(error.into())

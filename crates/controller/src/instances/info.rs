@@ -1,6 +1,7 @@
 //! What crms report, applied to the instances.
 
 use selvage_api::edgeproto::TrackedState;
+use selvage_store::Transaction;
 
 use super::core::Core;
 use super::error::Error;
@@ -17,17 +18,21 @@ impl Core {
         if !gone && self.says_nothing_new::<I>(key, info) {
             return Ok(());
         }
-        let committed = self
-            .transact(Mode::Real, |tx| async move {
-                let Some(Row(mut inst)) = tx.get::<Row<I>>(key).await? else { return Ok(()) };
-                match taken_in(&mut inst, info, gone) {
-                    Effect::None => Ok(()),
-                    Effect::Changed => Ok(tx.put(&Row(inst))?),
-                    Effect::Gone => inst.remove(&tx).await,
-                }
-            })
-            .await?;
-        self.tables.caught_up::<I>(committed.revision).await?;
+        let take_in = |tx: Transaction| async move {
+            let Some(Row(mut inst)) = tx.get::<Row<I>>(key).await? else { return Ok(()) };
+            match taken_in(&mut inst, info, gone) {
+                Effect::None => Ok::<_, Error>(()),
+                Effect::Changed => Ok(tx.put(&Row(inst))?),
+                Effect::Gone => inst.remove(&tx).await,
+            }
+        };
+        // Only what goes is counted anew.
+        let held = self.tables.of::<I>().get(key).filter(|_| gone);
+        let committed = match held {
+            Some(held) => self.count(Mode::Real, held.value.0.cloudlet_key(), take_in).await,
+            None => self.transact(Mode::Real, take_in).await,
+        };
+        self.tables.caught_up::<I>(committed?.revision).await?;
         Ok(())
     }
 

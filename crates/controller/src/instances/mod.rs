@@ -3,8 +3,9 @@
 //! `plan` decides, purely; `begin_*` reads, asks it, and commits the change of
 //! the instance together with the operation that carries it on; `*_ops` are
 //! those operations; `wait` and `steps` is what they share; `info` takes in
-//! what crms report; `books` counts what is used; `reconcile` looks after what
-//! nobody looks after; `rpc` is the face of it.
+//! what crms report; `books` counts what is used, `queue` keeps those apart who
+//! count in the same; `reconcile` looks after what nobody looks after; `rpc` is
+//! the face of it.
 //!
 //! Nothing is sent to a crm from here: it sees the rows through notify, and
 //! its reports come back as calls of [`crate::controller::Instances`].
@@ -19,7 +20,9 @@ mod core;
 mod error;
 mod info;
 mod kind;
+mod leftover;
 mod plan;
+mod queue;
 mod reconcile;
 mod rpc;
 pub mod state;

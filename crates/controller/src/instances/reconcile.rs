@@ -11,6 +11,7 @@ use selvage_api::edgeproto::{
     AppInst, CloudletInfo, CloudletState, ClusterInst, ClusterInstKey, TrackedState,
 };
 use selvage_api::selvage::operations::State;
+use selvage_store::Transaction;
 use selvage_work::{Engine, Failure, Operation, Reconcile, Summary};
 
 use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
@@ -112,14 +113,16 @@ impl Caretaker {
         work: O::State,
     ) -> Result<bool, Error> {
         let (key, work) = (&inst.key_text(), &work);
-        let begun = self.core.start::<O, I, _, _>(&self.engine, WHO, Mode::Real, |tx| async move {
+        let decide = |tx: Transaction| async move {
             let row = tx.get::<Row<I>>(key).await?;
             let waits = row.as_ref().is_some_and(|row| row.0.state() == inst.state());
             match waits {
                 true => Ok((work.clone(), Vec::new())),
                 false => Err(Refusal::from(Error::KeyNotFound)),
             }
-        });
+        };
+        let cloudlet = inst.cloudlet_key();
+        let begun = self.core.start::<O, I, _, _>(&self.engine, WHO, Mode::Real, cloudlet, decide);
         match begun.await {
             Ok(_) => {
                 tracing::warn!(kind = I::NOUN, key, "instance without an operation, given one");
@@ -139,6 +142,7 @@ impl Caretaker {
         if deleting {
             return Ok(0);
         }
+        self.core.forget_overrides().await?;
         let mut dropped = 0;
         for held in self.core.tables.cluster_insts.list() {
             let inst = &held.value.0;
@@ -149,7 +153,11 @@ impl Caretaker {
             if !self.core.is_unused_auto_cluster(&self.engine, key, None).await? {
                 continue;
             }
-            let request = ClusterInst { key: inst.key.clone(), ..Default::default() };
+            let request = ClusterInst {
+                key: inst.key.clone(),
+                crm_override: self.core.remembered_override(&held.key),
+                ..Default::default()
+            };
             let begun =
                 self.core.begin_delete_cluster(&self.engine, &request, WHO, Mode::Real).await;
             match begun {

@@ -91,7 +91,7 @@ impl Core {
     }
 
     /// Returns when the view has all that the store has.
-    async fn look_anew<I: Instance>(&self) -> Result<(), Error> {
+    pub(super) async fn look_anew<I: Instance>(&self) -> Result<(), Error> {
         let table = self.tables.of::<I>();
         let revision = table.store().revision().await?;
         Ok(table.wait_for(revision).await?)
@@ -153,7 +153,7 @@ impl Watching<'_> {
         let mut changes = match early {
             Some(changes) => changes,
             None => {
-                let changes = self.core.tables.of::<I>().subscribe();
+                let changes = self.core.tables.of::<I>().subscribe_key(self.key);
                 if let Some(outcome) = self.look::<I>() {
                     return Some(outcome);
                 }
@@ -172,12 +172,12 @@ impl Watching<'_> {
         changes: &mut Subscription<Row<I>>,
     ) -> Option<Option<Outcome>> {
         Some(match changes.next().await? {
-            Change::Put(stored) if stored.key == self.key && stored.mod_revision > self.seen => {
+            Change::Put(stored) if stored.mod_revision > self.seen => {
                 self.seen = stored.mod_revision;
                 self.armed |= stored.value.0.state() == self.goal.requested();
                 if self.armed { self.meet(Some(&stored.value.0)) } else { None }
             }
-            Change::Deleted(stored) if stored.key == self.key && self.armed => self.meet::<I>(None),
+            Change::Deleted(_) if self.armed => self.meet::<I>(None),
             Change::Reset => self.look::<I>(),
             Change::Put(_) | Change::Deleted(_) => None,
         })

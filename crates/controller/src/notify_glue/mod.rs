@@ -1,6 +1,7 @@
 //! The way to agents and back: which objects go down to them, and what is
 //! done with what they say.
 
+mod past;
 mod sinks;
 mod source;
 
@@ -9,13 +10,16 @@ use std::sync::{Arc, Weak};
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Object;
 use selvage_notify::{Exchange, NotifyServer, ServerOptions};
+use selvage_store::Revision;
 use tokio_util::sync::CancellationToken;
 
+use self::past::Past;
 use self::sinks::{ExecAnswers, Handler, Metrics, ObjectSink};
 use self::source::TableSource;
 use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::registry::Runs;
 use crate::row::Kept;
 use crate::tables::{Held, Tables};
 
@@ -30,15 +34,25 @@ pub(crate) struct Sources {
     app_insts: Arc<TableSource<wire::AppInst>>,
 }
 
+/// Where records of what goes down lie.
+const KINDS: &[&str] = &[
+    wire::Flavor::KIND,
+    wire::Cloudlet::KIND,
+    wire::Cluster::KIND,
+    wire::ClusterInst::KIND,
+    wire::App::KIND,
+    wire::AppInst::KIND,
+];
+
 impl Sources {
-    fn open(tables: &Tables) -> Result<Self> {
+    fn open(tables: &Tables, past: &Arc<Past>) -> Result<Self> {
         Ok(Self {
-            flavors: TableSource::open(&tables.flavors)?,
-            cloudlets: TableSource::open(&tables.cloudlets)?,
-            clusters: TableSource::open(&tables.clusters)?,
-            cluster_insts: TableSource::open(&tables.cluster_insts)?,
-            apps: TableSource::open(&tables.apps)?,
-            app_insts: TableSource::open(&tables.app_insts)?,
+            flavors: TableSource::open(&tables.flavors, past)?,
+            cloudlets: TableSource::open(&tables.cloudlets, past)?,
+            clusters: TableSource::open(&tables.clusters, past)?,
+            cluster_insts: TableSource::open(&tables.cluster_insts, past)?,
+            apps: TableSource::open(&tables.apps, past)?,
+            app_insts: TableSource::open(&tables.app_insts, past)?,
         })
     }
 
@@ -85,11 +99,20 @@ impl Sources {
 pub(crate) struct Downstream {
     pub(crate) server: NotifyServer,
     sources: Sources,
+    past: Arc<Past>,
 }
 
 impl Downstream {
-    pub(crate) fn open(controller: &Arc<Controller>, options: ServerOptions) -> Result<Self> {
-        let sources = Sources::open(&controller.tables)?;
+    /// What agents are told by this server can go on at any other one of
+    /// these runs.
+    pub(crate) fn open(
+        controller: &Arc<Controller>,
+        options: ServerOptions,
+        runs: Runs,
+    ) -> Result<Self> {
+        let options = ServerOptions { lineage: Some(Arc::new(runs)), ..options };
+        let past = Arc::new(Past::new(Arc::clone(&controller.store), KINDS));
+        let sources = Sources::open(&controller.tables, &past)?;
         let weak = Arc::downgrade(controller);
         let exchange = Exchange::new()
             .send(sources.flavors.clone())
@@ -106,7 +129,12 @@ impl Downstream {
             .receive_messages(Arc::new(Metrics::new(weak.clone())?))
             .receive(sink(&weak, sinks::Nodes)?)
             .receive_messages(Arc::new(ExecAnswers::new(weak)?));
-        Ok(Self { server: NotifyServer::new(exchange, options), sources })
+        Ok(Self { server: NotifyServer::new(exchange, options), sources, past })
+    }
+
+    /// A record was written at this revision, after this was opened.
+    pub(crate) fn began(&self, revision: Revision) {
+        self.past.began(revision);
     }
 
     /// Keeps agents up to date until told to stop.

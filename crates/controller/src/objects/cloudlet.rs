@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use selvage_api::Code;
 use selvage_api::distributed_match_engine::Loc;
 use selvage_api::edgeproto as wire;
 use selvage_api::object::{Mask, check_enums};
@@ -223,5 +224,5 @@ async fn claim_host_name(tx: &Transaction, cloudlet: &wire::Cloudlet) -> Result<
         return Ok(());
     }
     let text = format!("Cloudlet name gives the host name {host}, which another Cloudlet has");
-    Err(Error::invalid(text))
+    Err(Error::refused(Code::AlreadyExists, text))
 }

@@ -14,8 +14,9 @@ use crate::error::{Error, Result};
 use crate::row::{Kept, Row};
 
 impl Controller {
-    /// Writes a CloudletInfo as if an agent had sent it; onto one that is
-    /// there only what `fields` names.
+    /// Writes a CloudletInfo as if an agent had sent it to this controller,
+    /// which owns it from then on; onto one that is there only what `fields`
+    /// names.
     pub async fn inject_cloudlet_info(
         &self,
         mut info: wire::CloudletInfo,
@@ -24,6 +25,7 @@ impl Controller {
         check_object(&info)?;
         let mask = Mask::of(&info)?;
         info.fields.clear();
+        info.controller = self.settings.controller_id();
         let (key, lease) = (info.key_text(), self.lease());
         let (info, mask, place) = (&info, &mask, &key);
         let done = self
@@ -32,6 +34,11 @@ impl Controller {
                     None => info.clone(),
                     Some(Row(mut stored)) => {
                         mask.apply(&mut stored, info)?;
+                        if stored.controller != info.controller {
+                            // No connection of ours brought it.
+                            stored.notify_id = 0;
+                            stored.controller.clone_from(&info.controller);
+                        }
                         stored
                     }
                 };
@@ -122,7 +129,10 @@ impl Controller {
             let done = self
                 .transact(Mode::Real, |tx| async move {
                     let stored = tx.get::<Row<wire::CloudletInfo>>(key).await?;
-                    if stored.is_none_or(|Row(stored)| stored.controller == info.controller) {
+                    let ours = |stored: &wire::CloudletInfo| {
+                        stored.controller == info.controller && stored.notify_id == info.notify_id
+                    };
+                    if stored.is_none_or(|Row(stored)| ours(&stored)) {
                         tx.put_with_lease(&Row(info.clone()), lease)?;
                     }
                     Ok::<_, Error>(())

@@ -74,7 +74,7 @@ fn check_size<M: Kept>(object: &M) -> Result<()> {
 fn check_object<M: Kept>(object: &M) -> Result<()> {
     object.object_key().check()?;
     check_enums(object)?;
-    Ok(())
+    check_size(object)
 }
 
 impl Controller {

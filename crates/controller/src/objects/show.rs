@@ -61,3 +61,61 @@ impl Controller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use selvage_api::edgeproto as wire;
+    use selvage_store::embedded::{Embedded, Options};
+
+    use crate::controller::{Controller, Surroundings};
+    use crate::row::Row;
+    use crate::settings::Settings;
+
+    fn inst(app: &str, cloudlet: &str) -> wire::AppInst {
+        let name = |name: &str| name.to_owned();
+        wire::AppInst {
+            key: Some(wire::AppInstKey {
+                app_key: Some(wire::AppKey {
+                    developer_key: Some(wire::DeveloperKey { name: name("Acme") }),
+                    name: name(app),
+                    version: name("1.0"),
+                }),
+                cluster_inst_key: Some(wire::ClusterInstKey {
+                    cluster_key: Some(wire::ClusterKey { name: name("one") }),
+                    cloudlet_key: Some(wire::CloudletKey {
+                        operator_key: Some(wire::OperatorKey { name: name("tmus") }),
+                        name: name(cloudlet),
+                    }),
+                    developer: name("Acme"),
+                }),
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// The original went through all instances for every question, under a
+    /// lock.
+    #[tokio::test]
+    async fn an_index_spares_looking_at_everything() {
+        let store = Embedded::in_memory(Options::default()).await.unwrap();
+        let surroundings = Surroundings::default();
+        let controller = Controller::open(store, Settings::default(), surroundings).await.unwrap();
+        for number in 0..200 {
+            let row = inst(&format!("app{}", number % 50), &format!("place{}", number % 40));
+            controller.tables.app_insts.put(Row(row)).await.unwrap();
+        }
+        let looked_at = |filter: &wire::AppInst| controller.candidates(filter).len();
+        assert_eq!(looked_at(&wire::AppInst::default()), 200);
+        assert_eq!(looked_at(&inst("app7", "place7")), 1, "a whole key is looked up");
+        let mut on_cloudlet = inst("", "place7");
+        on_cloudlet.key.as_mut().unwrap().app_key = None;
+        let cluster = on_cloudlet.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap();
+        cluster.cluster_key = None;
+        assert_eq!(looked_at(&on_cloudlet), 5);
+        let mut of_app = inst("app7", "");
+        of_app.key.as_mut().unwrap().cluster_inst_key = None;
+        assert_eq!(looked_at(&of_app), 4);
+    }
+}

@@ -5,19 +5,22 @@
 
 mod nodes;
 mod peers;
+mod runs;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use selvage_api::edgeproto as wire;
+use selvage_store::Revision;
 use tokio_util::sync::CancellationToken;
 
 pub use nodes::UNREACHABLE;
 pub use peers::{PeerConnector, Plaintext};
+pub(crate) use runs::Runs;
 
 use crate::controller::Controller;
 use crate::error::{Error, Result};
-use crate::row::Row;
+use crate::row::{Kept, Row};
 
 /// How often a lease is renewed in the time it lasts.
 const RENEWALS: u32 = 4;
@@ -29,9 +32,16 @@ impl Controller {
         Row(wire::Controller { fields: Vec::new(), key: Some(wire::ControllerKey { addr }) })
     }
 
-    pub(crate) async fn register(&self) -> Result<()> {
-        self.tables.controllers.put_with_lease(self.own_row(), self.lease()).await?;
-        Ok(())
+    pub(crate) async fn register(&self) -> Result<Revision> {
+        Ok(self.tables.controllers.put_with_lease(self.own_row(), self.lease()).await?)
+    }
+
+    /// The run of controllers that this one belongs to, with all before it.
+    pub(crate) async fn join_run(&self) -> Result<Runs> {
+        let own = &self.settings.external_address;
+        let controllers = self.tables.controllers.list();
+        let others = controllers.iter().filter(|held| held.value.0.object_key().addr != *own);
+        Runs::join(&self.store, others.count() == 0).await
     }
 
     /// Keeps the lease until told to stop, then gives it back.

@@ -88,12 +88,46 @@ async fn names_that_become_one_host_name_collide() {
     create(&house, |c| c.key = Some(cloudlet_key("tmus", "my cloud"))).await.unwrap();
     let status =
         create(&house, |c| c.key = Some(cloudlet_key("tmus", "MyCloud"))).await.unwrap_err();
-    assert_eq!(status.code(), tonic::Code::InvalidArgument);
+    assert_eq!(status.code(), tonic::Code::AlreadyExists);
     assert!(status.message().contains("mycloud.tmus"), "{status:?}");
     create(&house, |c| c.key = Some(cloudlet_key("att", "MyCloud"))).await.unwrap();
     // The name is free again with the cloudlet that had it.
     drain(house.cloudlets().delete_cloudlet(cloudlet("tmus", "my cloud")).await).await.unwrap();
     create(&house, |c| c.key = Some(cloudlet_key("tmus", "MyCloud"))).await.unwrap();
+}
+
+/// The cloudlet of those who run their apps themselves is there without having
+/// been made, and nobody can put another in its place.
+#[tokio::test]
+async fn the_default_cloudlet_cannot_be_made() {
+    let house = house().await;
+    assert_refused(
+        create(&house, |c| c.key = Some(cloudlet_key("developer", "default"))).await,
+        Code::InvalidArgument,
+        "Cannot create cloudlet developer/default: it is always there",
+    );
+    assert!(house.controller.tables.cloudlets.is_empty());
+    create(&house, |c| c.key = Some(cloudlet_key("tmus", "default"))).await.unwrap();
+}
+
+/// The list of static addresses of a new cloudlet and of one that is changed.
+#[tokio::test]
+async fn static_addresses_are_read_before_they_are_kept() {
+    let house = house().await;
+    house.furnish().await;
+    for ips in ["192.0.2.1,,192.0.2.2", " ", "192.0.2.1,", "::/0", "0.0.0.0/0", "here"] {
+        let fixed = |cloudlet: &mut wire::Cloudlet| {
+            cloudlet.set_ip_support(wire::IpSupport::Static);
+            cloudlet.static_ips = ips.into();
+        };
+        for refused in [create(&house, fixed).await, update(&house, &["6", "7"], fixed).await] {
+            let status = refused.unwrap_err();
+            assert_eq!(status.code(), tonic::Code::InvalidArgument, "{ips}");
+            assert!(status.message().starts_with("Invalid static IPs: "), "{status:?}");
+        }
+    }
+    let kept = house.stored::<wire::Cloudlet>(&cloudlet_key("tmus", "west"));
+    assert_eq!(kept, Some(cloudlet("tmus", "west")));
 }
 
 #[tokio::test]

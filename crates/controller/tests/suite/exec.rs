@@ -64,11 +64,12 @@ async fn a_command_goes_to_the_agent_of_its_cloudlet_only() {
     let mut client = house.exec();
     let call = tokio::spawn(async move { client.run_command(command("west", "offer")).await });
     let mut got = for_west.recv().await.unwrap();
-    assert_eq!(got, command("west", "offer"));
+    assert_ne!(got.id, 0);
+    assert_eq!(got, wire::ExecRequest { id: got.id, ..command("west", "offer") });
     got.answer = "answer".into();
     west.client.post(&got).unwrap();
     let reply = call.await.unwrap().unwrap().into_inner();
-    assert_eq!(reply.answer, "answer");
+    assert_eq!((reply.answer.as_str(), reply.id), ("answer", 0));
     assert!(for_east.try_recv().is_err());
 }
 
@@ -137,4 +138,59 @@ async fn a_command_finds_its_agent_through_another_controller() {
     .await;
     let refused = here.exec().run_command(command("west", "o")).await;
     assert_refused(refused, Code::Unavailable, "no matching CRMs");
+}
+
+/// Calls that are the same in all that the original has: an agent that sends
+/// the number back may answer in any order, one that does not in theirs.
+#[tokio::test]
+async fn equal_calls_get_the_answers_that_are_meant_for_them() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    for numbered in [true, false] {
+        let mut calls = Vec::new();
+        let mut got = Vec::new();
+        for _ in 0..3 {
+            let mut client = house.exec();
+            let call = async move { client.run_command(command("west", "offer")).await };
+            calls.push(tokio::spawn(call));
+            got.push(for_west.recv().await.unwrap());
+        }
+        let mut answers: Vec<usize> = vec![0, 1, 2];
+        if numbered {
+            answers.reverse();
+        }
+        for at in answers {
+            let id = if numbered { got[at].id } else { 0 };
+            let answer = format!("answer {at}");
+            west.client.post(&wire::ExecRequest { id, answer, ..got[at].clone() }).unwrap();
+        }
+        for (at, call) in calls.into_iter().enumerate() {
+            let reply = call.await.unwrap().unwrap().into_inner();
+            assert_eq!(reply.answer, format!("answer {at}"), "numbered: {numbered}");
+        }
+    }
+}
+
+/// What is said of where an agent is may be out of date, and of those who
+/// could know some may be dead.
+#[tokio::test]
+async fn a_command_finds_an_agent_that_is_not_where_it_is_said_to_be() {
+    let store = memory().await;
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    here.plant(app_inst("one", "west", Static)).await;
+    let (west, mut commands) = agent(&there, "west").await;
+    let dead = wire::ControllerKey { addr: "127.0.0.1:1".into() };
+    here.plant(wire::Controller { key: Some(dead), ..Default::default() }).await;
+    let info = there.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
+    let own = format!("localhost@{}", here.address);
+    for said in [own.as_str(), "localhost@127.0.0.1:1", "localhost@127.0.0.1:2", ""] {
+        here.plant(wire::CloudletInfo { controller: said.into(), ..info.clone() }).await;
+        let mut client = here.exec();
+        let call = tokio::spawn(async move { client.run_command(command("west", "offer")).await });
+        let mut got = commands.recv().await.unwrap();
+        got.answer = "found".into();
+        west.client.post(&got).unwrap();
+        assert_eq!(call.await.unwrap().unwrap().into_inner().answer, "found", "{said:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! What agents report, and what becomes of it when they leave.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use selvage_api::Code;
@@ -17,9 +18,9 @@ pub(crate) struct Agent {
     pub(crate) infos: Arc<Cache<wire::CloudletInfo>>,
     pub(crate) nodes: Arc<Cache<wire::Node>>,
     app_inst_infos: Arc<Cache<wire::AppInstInfo>>,
-    flavors: Arc<Cache<wire::Flavor>>,
-    apps: Arc<Cache<wire::App>>,
-    app_insts: Arc<Cache<wire::AppInst>>,
+    pub(crate) flavors: Arc<Cache<wire::Flavor>>,
+    pub(crate) apps: Arc<Cache<wire::App>>,
+    pub(crate) app_insts: Arc<Cache<wire::AppInst>>,
     pub(crate) client: NotifyClient,
     stop: CancellationToken,
 }
@@ -36,6 +37,10 @@ impl Agent {
     }
 
     pub(crate) fn connect_with(house: &House, more: impl FnOnce(Exchange) -> Exchange) -> Self {
+        Self::connect_to(&house.agents.path().join("agents"), more)
+    }
+
+    pub(crate) fn connect_to(socket: &Path, more: impl FnOnce(Exchange) -> Exchange) -> Self {
         let (infos, nodes) = (Cache::new().unwrap(), Cache::new().unwrap());
         let app_inst_infos = Cache::new().unwrap();
         let (flavors, apps) = (Cache::new().unwrap(), Cache::new().unwrap());
@@ -50,7 +55,7 @@ impl Agent {
             .send_messages::<wire::Metric>()
             .unwrap();
         let options = ClientOptions {
-            addresses: vec![format!("unix:{}", house.agents.path().join("agents").display())],
+            addresses: vec![format!("unix:{}", socket.display())],
             filter: true,
             ..ClientOptions::default()
         };
@@ -77,6 +82,8 @@ async fn inject_and_evict() {
     let mut client = house.cloudlet_infos();
     let info = cloudlet_info("tmus", "west");
     client.inject_cloudlet_info(info.clone()).await.unwrap();
+    // Whoever was asked owns it, as if an agent were connected to him.
+    let info = wire::CloudletInfo { controller: format!("localhost@{}", house.address), ..info };
     let shown = drain(client.show_cloudlet_info(wire::CloudletInfo::default()).await).await;
     assert_eq!(shown.unwrap(), std::slice::from_ref(&info));
 
@@ -98,6 +105,31 @@ async fn inject_and_evict() {
     assert_refused(refused, Code::InvalidArgument, "Invalid operator name");
     let wrong = wire::CloudletInfo { state: 77, ..cloudlet_info("tmus", "x") };
     assert!(client.inject_cloudlet_info(wrong).await.is_err());
+}
+
+/// Injected by one, then by another: each restores only what is its own.
+#[tokio::test]
+async fn the_last_to_inject_owns_it() {
+    let store = memory().await;
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let key = cloudlet_key("tmus", "west");
+    here.cloudlet_infos().inject_cloudlet_info(cloudlet_info("tmus", "west")).await.unwrap();
+    let mut other = wire::CloudletInfo { os_max_ram: 7, ..cloudlet_info("tmus", "west") };
+    other.fields = vec!["6".into()];
+    there.cloudlet_infos().inject_cloudlet_info(other).await.unwrap();
+    let owned = there.stored::<wire::CloudletInfo>(&key).unwrap();
+    assert_eq!(owned.controller, format!("localhost@{}", there.address));
+    assert_eq!(owned.os_max_ram, 7);
+
+    let lost = here.controller.lease();
+    here.controller.store.lease_revoke(lost).await.unwrap();
+    eventually("the lease is replaced", || async { here.controller.lease() != lost }).await;
+    let own = wire::ControllerKey { addr: here.address.to_string() };
+    eventually("and all is restored", || async {
+        there.stored::<wire::Controller>(&own).is_some()
+    })
+    .await;
+    assert_eq!(there.stored::<wire::CloudletInfo>(&key), Some(owned));
 }
 
 #[tokio::test]
@@ -143,8 +175,8 @@ async fn a_cloudlet_that_moved_on_is_left_alone() {
     new.infos.put(cloudlet_info("tmus", "west")).unwrap();
     let here = format!("localhost@{}", second.address);
     eventually("the second controller has it", || async {
-        let info = first.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
-        info.controller == here
+        let info = first.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west"));
+        info.is_some_and(|info| info.controller == here)
     })
     .await;
     drop(old);

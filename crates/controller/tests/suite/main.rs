@@ -5,6 +5,7 @@
 
 mod apps;
 mod cloudlets;
+mod defects;
 mod dry_run;
 mod exec;
 mod harness;
@@ -13,6 +14,7 @@ mod lifecycle;
 mod plain;
 mod races;
 mod references;
+mod resume;
 mod several;
 mod show;
 mod whole;

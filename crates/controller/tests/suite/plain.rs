@@ -96,3 +96,44 @@ async fn strict_mode_asks_for_developers_and_operators() {
     house.apps().create_app(app("Acme", "one")).await.unwrap();
     drain(house.cloudlets().create_cloudlet(cloudlet("tmus", "west")).await).await.unwrap();
 }
+
+/// Every controller keeps every object in memory and sends it in one message.
+#[tokio::test]
+async fn nothing_but_an_app_is_larger_than_it_need_be() {
+    let house = house().await;
+    house.furnish().await;
+    let huge = "x".repeat(65 * 1024);
+    let assert_too_large = |refused: Result<(), tonic::Status>, kind: &str| {
+        let status = refused.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status:?}");
+        let text = status.message();
+        assert!(text.starts_with(kind) && text.contains("is too large: at most 65536"), "{text}");
+    };
+    let large = wire::Developer { address: huge.clone(), ..developer("Large") };
+    let refused = house.developers().create_developer(large.clone()).await.map(drop);
+    assert_too_large(refused, "Developer of ");
+    let grown = wire::Developer {
+        key: Some(developer_key("Acme")),
+        fields: vec!["5".into()],
+        ..large.clone()
+    };
+    let refused = house.developers().update_developer(grown).await.map(drop);
+    assert_too_large(refused, "Developer of ");
+    let large = wire::Cloudlet { access_uri: huge.clone(), ..cloudlet("tmus", "large") };
+    let refused = drain(house.cloudlets().create_cloudlet(large).await).await.map(drop);
+    assert_too_large(refused, "Cloudlet of ");
+    let refused = house.flavors().create_flavor(flavor(&huge)).await.map(drop);
+    assert_too_large(refused, "Flavor of ");
+    let refused = house.operators().create_operator(operator(&huge)).await.map(drop);
+    assert_too_large(refused, "Operator of ");
+    let refused = house.clusters().create_cluster(cluster(&huge, "")).await.map(drop);
+    assert_too_large(refused, "Cluster of ");
+    let large = wire::CloudletInfo { errors: vec![huge.clone()], ..cloudlet_info("tmus", "large") };
+    let refused = house.cloudlet_infos().inject_cloudlet_info(large).await.map(drop);
+    assert_too_large(refused, "CloudletInfo of ");
+    let kept = house.stored::<wire::Developer>(&developer_key("Acme"));
+    assert_eq!(kept, Some(developer("Acme")));
+    let mut app = app("Acme", "large");
+    app.config = format!("# {huge}\nresources: some\n");
+    house.apps().create_app(app).await.unwrap();
+}

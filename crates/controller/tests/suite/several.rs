@@ -158,7 +158,7 @@ async fn a_controller_that_stops_is_not_registered_any_more() {
 }
 
 /// A real etcd, gone with the test.
-struct EtcdServer {
+pub(crate) struct EtcdServer {
     child: Child,
     url: String,
     _folder: tempfile::TempDir,
@@ -174,7 +174,7 @@ impl Drop for EtcdServer {
 impl EtcdServer {
     /// Nothing, after saying so, where there is no etcd; on CI there must be.
     #[allow(clippy::print_stderr)]
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path)
             .map(|folder: PathBuf| folder.join("etcd"))
@@ -202,7 +202,7 @@ impl EtcdServer {
         Some(Self { child, url, _folder: folder })
     }
 
-    async fn store(&self) -> SharedStore {
+    pub(crate) async fn store(&self) -> SharedStore {
         let connecting = async {
             loop {
                 let options =

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,10 +19,13 @@ use x509_parser::prelude::{FromDer, X509CertificationRequest};
 use zeroize::Zeroizing;
 
 use super::{
-    BACKDATE, CA_LIFETIME, Clock, Error, MACHINE_LIFETIME, SERVER_LIFETIME, Validity, chain, files,
-    files::failed, fingerprint, machine, parse, system_clock, unix,
+    BACKDATE, CA_LIFETIME, Error, MACHINE_LIFETIME, SERVER_LIFETIME, Validity, chain, files,
+    files::failed, fingerprint, machine, parse,
 };
-use crate::identity::Machine;
+use crate::{
+    clock::{Clock, SystemClock},
+    identity::Machine,
+};
 
 const KEY: &str = "ca.key";
 const CERTIFICATE: &str = "ca.crt";
@@ -35,7 +39,7 @@ pub struct Ca {
     der: CertificateDer<'static>,
     path: PathBuf,
     validity: Validity,
-    clock: Clock,
+    clock: Arc<dyn Clock>,
 }
 
 impl fmt::Debug for Ca {
@@ -73,18 +77,18 @@ impl Ca {
     /// or not there. Of several processes that do so at once one makes it and
     /// all open it.
     pub fn open_or_create(directory: &Path) -> Result<Self, Error> {
-        Self::open_or_create_with(directory, system_clock())
+        Self::open_or_create_with(directory, Arc::new(SystemClock))
     }
 
     /// The same, with a clock.
-    pub fn open_or_create_with(directory: &Path, clock: Clock) -> Result<Self, Error> {
+    pub fn open_or_create_with(directory: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         if !holds_a_ca(directory)? {
-            create(directory, &clock)?;
+            create(directory, clock.as_ref())?;
         }
         Self::open(directory, clock)
     }
 
-    fn open(directory: &Path, clock: Clock) -> Result<Self, Error> {
+    fn open(directory: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let (key_path, path) = (directory.join(KEY), directory.join(CERTIFICATE));
         check_directory(directory)?;
         for (file, other) in [(&key_path, &path), (&path, &key_path)] {
@@ -109,7 +113,7 @@ impl Ca {
             return Err(Error::NotACa { path: place });
         }
         let validity = Validity::of(&certificate);
-        validity.check(&place, clock())?;
+        validity.check(&place, clock.now())?;
         let issuer = Issuer::from_ca_cert_der(&der, key).map_err(Error::Sign)?;
         Ok(Self { issuer, pem: pem(&der), der, path, validity, clock })
     }
@@ -135,7 +139,7 @@ impl Ca {
     }
 
     /// The clock the CA goes by.
-    pub(super) fn clock(&self) -> &Clock {
+    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
@@ -186,8 +190,8 @@ impl Ca {
 
     /// What all certificates of ours have in common. None outlives the CA.
     fn leaf(&self, lifetime: Duration) -> Result<CertificateParams, Error> {
-        self.validity.check(&self.path.display().to_string(), (self.clock)())?;
-        let now = unix((self.clock)());
+        self.validity.check(&self.path.display().to_string(), self.clock.now())?;
+        let now = self.clock.now().as_second();
         let lifetime = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
         let mut params = params(Validity {
             from: (now - BACKDATE.as_secs() as i64).max(self.validity.from),
@@ -292,7 +296,7 @@ fn check_directory(directory: &Path) -> Result<(), Error> {
 
 /// Makes the whole directory elsewhere and renames it. That somebody else was
 /// faster is no error.
-fn create(directory: &Path, clock: &Clock) -> Result<(), Error> {
+fn create(directory: &Path, clock: &dyn Clock) -> Result<(), Error> {
     let parent = directory.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(failed(parent, "create"))?;
     let fresh = files::beside(directory);
@@ -309,9 +313,9 @@ fn create(directory: &Path, clock: &Clock) -> Result<(), Error> {
     created
 }
 
-fn fill(directory: &Path, clock: &Clock) -> Result<(), Error> {
+fn fill(directory: &Path, clock: &dyn Clock) -> Result<(), Error> {
     fs::DirBuilder::new().mode(0o700).create(directory).map_err(failed(directory, "create"))?;
-    let now = unix(clock());
+    let now = clock.now().as_second();
     let mut params = params(Validity {
         from: now - BACKDATE.as_secs() as i64,
         until: now.saturating_add(CA_LIFETIME.as_secs() as i64),

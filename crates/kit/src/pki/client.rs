@@ -13,11 +13,11 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::{
-    Clock, Error, Loaded, chain, files, fingerprint, load, machine_of, parse, provider,
-    system_clock, unix,
+use super::{Error, Loaded, chain, files, fingerprint, load, machine_of, parse, provider};
+use crate::{
+    clock::{Clock, SystemClock},
+    identity::Machine,
 };
-use crate::identity::Machine;
 
 /// A new key and the request to have it signed. The key stays here.
 pub struct KeyRequest {
@@ -51,7 +51,7 @@ impl KeyRequest {
 /// whole: there is never a new key beside an old certificate.
 pub struct RotatingIdentity {
     path: PathBuf,
-    clock: Clock,
+    clock: Arc<dyn Clock>,
     current: Arc<Current>,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for RotatingIdentity {
 impl RotatingIdentity {
     /// Keeps a first certificate, the answer to the request.
     pub fn create(path: &Path, request: &KeyRequest, certificate_pem: &str) -> Result<Self, Error> {
-        Self::create_with(path, request, certificate_pem, system_clock())
+        Self::create_with(path, request, certificate_pem, Arc::new(SystemClock))
     }
 
     /// The same, with a clock.
@@ -75,23 +75,23 @@ impl RotatingIdentity {
         path: &Path,
         request: &KeyRequest,
         certificate_pem: &str,
-        clock: Clock,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let content = combine(request, certificate_pem)?;
-        read(path, content.as_bytes(), &clock)?;
+        read(path, content.as_bytes(), clock.as_ref())?;
         files::replace(path, 0o600, content.as_bytes())?;
         Self::open_with(path, clock)
     }
 
     /// Reads what [`RotatingIdentity::create`] or a renewal wrote.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::open_with(path, system_clock())
+        Self::open_with(path, Arc::new(SystemClock))
     }
 
     /// The same, with a clock.
-    pub fn open_with(path: &Path, clock: Clock) -> Result<Self, Error> {
+    pub fn open_with(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let content = files::read_private(path, files::OWNER_ONLY)?;
-        let (loaded, machine) = read(path, &content, &clock)?;
+        let (loaded, machine) = read(path, &content, clock.as_ref())?;
         let current = Arc::new(Current(ArcSwap::from_pointee(Shown { loaded, machine })));
         Ok(Self { path: path.to_owned(), clock, current })
     }
@@ -113,13 +113,13 @@ impl RotatingIdentity {
 
     /// Whether that moment has come.
     pub fn needs_renewal(&self) -> bool {
-        unix((self.clock)()) >= self.renew_at()
+        self.clock.now().as_second() >= self.renew_at()
     }
 
     /// Takes the answer to a request: to disk first, then to new connections.
     pub fn renew(&self, request: &KeyRequest, certificate_pem: &str) -> Result<(), Error> {
         let content = combine(request, certificate_pem)?;
-        let (loaded, machine) = read(&self.path, content.as_bytes(), &self.clock)?;
+        let (loaded, machine) = read(&self.path, content.as_bytes(), self.clock.as_ref())?;
         let before = self.machine();
         if machine != before {
             let reason = format!("it names {machine} where {before} was asked for");
@@ -144,9 +144,9 @@ fn combine(request: &KeyRequest, certificate_pem: &str) -> Result<Zeroizing<Stri
     Ok(Zeroizing::new(format!("{}{certificate_pem}", *key)))
 }
 
-fn read(path: &Path, content: &[u8], clock: &Clock) -> Result<(Loaded, Machine), Error> {
+fn read(path: &Path, content: &[u8], clock: &dyn Clock) -> Result<(Loaded, Machine), Error> {
     let place = path.display().to_string();
-    let loaded = load((&place, content), (&place, content), clock())?;
+    let loaded = load((&place, content), (&place, content), clock.now())?;
     let machine = machine_of(&loaded.certified.cert[0])?
         .ok_or_else(|| Error::MachineCertificate("it names no machine".to_owned()))?;
     Ok((loaded, machine))

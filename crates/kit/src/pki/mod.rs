@@ -29,11 +29,7 @@ mod files;
 mod machine;
 mod server;
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{io, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use rustls::{crypto::CryptoProvider, sign::CertifiedKey};
@@ -48,14 +44,6 @@ pub use self::{
     machine::machine_of,
     server::{ServerIdentity, server_config},
 };
-
-/// Tells the time. Tests bring their own.
-pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
-
-/// The clock of the machine.
-pub fn system_clock() -> Clock {
-    Arc::new(SystemTime::now)
-}
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a machine's certificate is good for, unless told otherwise.
@@ -201,13 +189,6 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn unix(time: SystemTime) -> i64 {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        Err(_) => 0,
-    }
-}
-
 fn timestamp(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
 }
@@ -225,8 +206,8 @@ impl Validity {
         Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() }
     }
 
-    fn check(self, place: &str, now: SystemTime) -> Result<(), Error> {
-        let now = unix(now);
+    fn check(self, place: &str, now: Timestamp) -> Result<(), Error> {
+        let now = now.as_second();
         if now < self.from {
             let when = timestamp(self.from);
             return Err(Error::NotYetValid { place: place.to_owned(), when });
@@ -268,7 +249,7 @@ struct Loaded {
 }
 
 /// Puts a chain and its key together, provided that they fit and are valid.
-fn load(certificate: (&str, &[u8]), key: (&str, &[u8]), now: SystemTime) -> Result<Loaded, Error> {
+fn load(certificate: (&str, &[u8]), key: (&str, &[u8]), now: Timestamp) -> Result<Loaded, Error> {
     let chain = chain(certificate.0, certificate.1)?;
     let validity = Validity::of(&parse(certificate.0, &chain[0])?);
     validity.check(certificate.0, now)?;

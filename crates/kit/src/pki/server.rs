@@ -19,10 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    Ca, Clock, Error, Loaded,
+    Ca, Error, Loaded,
     files::{self, Stamp},
-    fingerprint, load, provider, system_clock, timestamp, unix,
+    fingerprint, load, provider, timestamp,
 };
+use crate::clock::{Clock, SystemClock};
 
 /// How often files and dates are looked at.
 const POLL: Duration = Duration::from_secs(10);
@@ -35,7 +36,7 @@ enum Source {
 /// A listener's certificate, which renews itself or follows its files.
 pub struct ServerIdentity {
     source: Source,
-    clock: Clock,
+    clock: Arc<dyn Clock>,
     current: Arc<Current>,
 }
 
@@ -51,21 +52,21 @@ impl ServerIdentity {
     pub fn issued(ca: Arc<Ca>, names: Vec<String>) -> Result<Self, Error> {
         let clock = Arc::clone(ca.clock());
         let source = Source::Issued { ca, names };
-        let current = Current::new(source.load(&clock)?);
+        let current = Current::new(source.load(clock.as_ref())?);
         Ok(Self { source, clock, current })
     }
 
     /// A certificate the operator keeps in files. A change of the files is
     /// seen within seconds.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
-        let clock = system_clock();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let source = Source::Files {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
             seen: Mutex::new(None),
         };
         let stamps = source.stamps()?;
-        let current = Current::new(source.load(&clock)?);
+        let current = Current::new(source.load(clock.as_ref())?);
         if let Source::Files { seen, .. } = &source {
             *seen.lock() = stamps;
         }
@@ -88,7 +89,7 @@ impl ServerIdentity {
     pub fn refresh(&self) -> Result<bool, Error> {
         let due = match &self.source {
             Source::Issued { .. } => {
-                unix((self.clock)()) >= self.current.0.load().validity.renew_at()
+                self.clock.now().as_second() >= self.current.0.load().validity.renew_at()
             }
             Source::Files { seen, .. } => {
                 // Before reading: what changes while we read is seen next time.
@@ -97,7 +98,7 @@ impl ServerIdentity {
             }
         };
         if due {
-            self.current.0.store(Arc::new(self.source.load(&self.clock)?));
+            self.current.0.store(Arc::new(self.source.load(self.clock.as_ref())?));
         }
         Ok(due)
     }
@@ -138,7 +139,7 @@ impl Source {
         }
     }
 
-    fn load(&self, clock: &Clock) -> Result<Loaded, Error> {
+    fn load(&self, clock: &dyn Clock) -> Result<Loaded, Error> {
         match self {
             Self::Issued { ca, names } => {
                 let issued = ca.issue_server(names)?;
@@ -146,7 +147,7 @@ impl Source {
                 load(
                     (label, issued.chain_pem.as_bytes()),
                     (label, issued.key_pem.as_bytes()),
-                    clock(),
+                    clock.now(),
                 )
             }
             Self::Files { certificate, key, .. } => {
@@ -154,7 +155,7 @@ impl Source {
                 let private = files::read_private(key, files::OWNER_AND_GROUP)?;
                 let (certificate, key) =
                     (certificate.display().to_string(), key.display().to_string());
-                load((&certificate, &chain), (&key, &private), clock())
+                load((&certificate, &chain), (&key, &private), clock.now())
             }
         }
     }

@@ -27,6 +27,7 @@ use super::{
     intake::Intake,
     internal_error,
     rpc::Rpc,
+    web_text::Decoded,
 };
 use crate::identity::Connection;
 
@@ -79,12 +80,24 @@ impl Front {
     }
 
     async fn grpc_web(self, mut request: Request<PageBody>) -> Response<PageBody> {
-        request.headers_mut().insert(PROTOCOL_HEADER, HeaderValue::from_static("grpc-web"));
-        if let Some(sent) = request.headers().get(header::CONTENT_TYPE).cloned() {
-            request.headers_mut().insert(CONTENT_TYPE_HEADER, sent);
+        let text = request.headers().get(header::CONTENT_TYPE).is_some_and(is_web_text);
+        let headers = request.headers_mut();
+        headers.insert(PROTOCOL_HEADER, HeaderValue::from_static("grpc-web"));
+        if let Some(sent) = headers.insert(header::CONTENT_TYPE, GRPC_WEB) {
+            headers.insert(CONTENT_TYPE_HEADER, sent);
         }
-        let Ok(response) =
-            GrpcWebLayer::new().layer(self.rpc).oneshot(request.map(Body::new)).await;
+        // Who sends text wants text, unless he asks for the other.
+        let asked = headers.get(header::ACCEPT);
+        if text && asked.is_none_or(|asked| asked.as_bytes().starts_with(b"*/*")) {
+            headers.insert(header::ACCEPT, GRPC_WEB_TEXT);
+        }
+        let rpc = self.rpc;
+        let inner = tower::service_fn(move |request: Request<Body>| {
+            let request =
+                if text { request.map(|body| Body::new(Decoded::new(body))) } else { request };
+            rpc.clone().oneshot(request)
+        });
+        let Ok(response) = GrpcWebLayer::new().layer(inner).oneshot(request.map(Body::new)).await;
         response.map(PageBody::new)
     }
 
@@ -130,6 +143,15 @@ impl Front {
         let text = origin.to_str().ok()?;
         self.origins.iter().any(|known| known == text).then(|| origin.clone())
     }
+}
+
+const GRPC_WEB: HeaderValue = HeaderValue::from_static("application/grpc-web+proto");
+const GRPC_WEB_TEXT: HeaderValue = HeaderValue::from_static("application/grpc-web-text+proto");
+
+fn is_web_text(content_type: &HeaderValue) -> bool {
+    let begin = b"application/grpc-web-text";
+    let sent = content_type.as_bytes().get(..begin.len());
+    sent.is_some_and(|sent| sent.eq_ignore_ascii_case(begin))
 }
 
 enum Kind {

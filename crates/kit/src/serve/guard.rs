@@ -11,6 +11,7 @@ use axum::body::Body as PageBody;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
+use selvage_transcode::SlowBody;
 use tokio::time::Sleep;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -47,11 +48,6 @@ impl<B: http_body::Body + Unpin, G: Unpin> http_body::Body for Guarded<B, G> {
     }
 }
 
-/// The body did not arrive in time.
-#[derive(Debug, thiserror::Error)]
-#[error("request body did not arrive within {} s", .0.as_secs())]
-pub(super) struct TooSlow(Duration);
-
 /// What is still taken, and for how long, of a body that nobody reads to the
 /// end. Over HTTP/1 a client that is cut off while it sends never sees our
 /// answer.
@@ -83,7 +79,10 @@ impl http_body::Body for Timely {
             Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
             Poll::Pending => {
                 let patience = self.patience;
-                self.deadline.as_mut().poll(context).map(|()| Some(Err(TooSlow(patience).into())))
+                self.deadline
+                    .as_mut()
+                    .poll(context)
+                    .map(|()| Some(Err(SlowBody { patience }.into())))
             }
         }
     }
@@ -132,7 +131,7 @@ mod tests {
         let trickle = PageBody::new(StreamBody::new(Box::pin(trickle)));
         let body = Timely::new(trickle, Duration::from_secs(5));
         let error = body.collect().await.unwrap_err();
-        assert!(error.is::<TooSlow>(), "{error}");
+        assert!(error.is::<SlowBody>(), "{error}");
     }
 
     #[tokio::test]

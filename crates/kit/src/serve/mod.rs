@@ -19,12 +19,18 @@ mod guard;
 mod intake;
 mod listener;
 mod pages;
+mod reflection;
+pub mod relay;
 mod rpc;
 mod watched;
+mod web_text;
 
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::Request;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, server::NamedService};
 use tower::Service;
@@ -116,7 +122,7 @@ pub enum Error {
     Access(#[from] crate::access::TableError),
     /// The descriptors cannot be offered for reflection.
     #[error("reflection")]
-    Reflection(#[from] tonic_reflection::server::Error),
+    Reflection(#[from] prost_reflect::DescriptorError),
 }
 
 /// Everything that a listener serves. Cheap to clone: several listeners may
@@ -132,10 +138,15 @@ pub struct Server {
     origins: Arc<[String]>,
     health: Health,
     ready: Option<Readiness>,
+    relay: Option<Arc<dyn relay::Relay>>,
+    metrics_pages: Vec<(&'static str, MetricsPage)>,
 }
 
-/// Tells why this process cannot do its work, if it cannot.
-pub type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Makes a page in the text format of Prometheus.
+pub type MetricsPage = Arc<dyn Fn() -> BoxFuture<'static, Bytes> + Send + Sync>;
+
+/// Tells why this process cannot do its work, as long as it cannot.
+pub type Readiness = watch::Receiver<Result<(), String>>;
 
 /// What the gRPC health service says.
 #[derive(Clone)]
@@ -149,8 +160,18 @@ impl Health {
         }
     }
 
-    async fn stopping(&self, services: &HashSet<String>) {
-        self.set(services, tonic_health::ServingStatus::NotServing).await;
+    /// Says what `ready` says, for as long as it says something.
+    async fn follow(&self, services: &HashSet<String>, mut ready: Readiness) {
+        loop {
+            let status = match *ready.borrow_and_update() {
+                Ok(()) => tonic_health::ServingStatus::Serving,
+                Err(_) => tonic_health::ServingStatus::NotServing,
+            };
+            self.set(services, status).await;
+            if ready.changed().await.is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -163,13 +184,9 @@ impl Server {
         let health = Health(reporter);
         health.set(&names, tonic_health::ServingStatus::Serving).await;
         routes.add_service(health_service);
-        let descriptors = || {
-            tonic_reflection::server::Builder::configure()
-                .register_encoded_file_descriptor_set(selvage_api::FILE_DESCRIPTOR_SET)
-                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        };
-        routes.add_service(descriptors().build_v1()?);
-        routes.add_service(descriptors().build_v1alpha()?);
+        let (reflection, before_it_was_final) = reflection::services()?;
+        routes.add_service(reflection);
+        routes.add_service(before_it_was_final);
         Ok(Self {
             routes: routes.routes().prepare().into_axum_router(),
             served: names,
@@ -180,6 +197,8 @@ impl Server {
             origins: Arc::from([]),
             health,
             ready: None,
+            relay: None,
+            metrics_pages: Vec::new(),
         })
     }
 
@@ -189,15 +208,28 @@ impl Server {
         self
     }
 
+    /// Adds a page of metrics beside `/metrics`, for those who may see that.
+    pub fn metrics_page(mut self, path: &'static str, page: MetricsPage) -> Self {
+        self.metrics_pages.push((path, page));
+        self
+    }
+
     /// Origins whose pages may call us from a browser, with a token.
     pub fn origins(mut self, origins: Vec<String>) -> Self {
         self.origins = origins.into();
         self
     }
 
-    /// Says whether this process can do its work. Until told otherwise it can.
+    /// Says whether this process can do its work, to `/readiness` and to
+    /// gRPC's health. Until told otherwise it can.
     pub fn ready(mut self, ready: Readiness) -> Self {
         self.ready = Some(ready);
+        self
+    }
+
+    /// Takes calls that are meant for other processes there.
+    pub fn relay(mut self, relay: Arc<dyn relay::Relay>) -> Self {
+        self.relay = Some(relay);
         self
     }
 
@@ -207,15 +239,23 @@ impl Server {
         let now = CancellationToken::new();
         let stopping = rpc::Stopping { soon: stop.clone(), now: now.clone() };
         let rpc = rpc::Rpc::new(&self, trust, intake.clone(), stopping);
-        let pages = pages::router(rpc.clone(), self.metrics.clone(), self.ready);
+        let pages = pages::router(
+            rpc.clone(),
+            self.metrics.clone(),
+            self.ready.clone(),
+            self.metrics_pages,
+        );
         let pages = pages.merge(self.pages);
         let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout, intake);
         // Streams without end get the last part of the drain time to be told.
         let patience = self.limits.drain.mul_f32(0.8);
         let listener = listener::Listener { front, limits: self.limits, metrics: self.metrics };
         let telling = async {
+            if let Some(ready) = self.ready {
+                let _ = stop.run_until_cancelled(self.health.follow(&self.served, ready)).await;
+            }
             stop.cancelled().await;
-            self.health.stopping(&self.served).await;
+            self.health.set(&self.served, tonic_health::ServingStatus::NotServing).await;
             tokio::time::sleep(patience).await;
             now.cancel();
             std::future::pending().await

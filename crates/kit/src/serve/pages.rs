@@ -12,7 +12,7 @@ use axum::{
 use bytes::Bytes;
 use tonic::Status;
 
-use super::{Readiness, front::refuse, rpc::Rpc};
+use super::{MetricsPage, Readiness, front::refuse, rpc::Rpc};
 use crate::{
     identity::{Connection, Kind, Role},
     telemetry::{self, Metrics},
@@ -26,14 +26,23 @@ struct Pages {
     ready: Option<Readiness>,
 }
 
-pub(super) fn router(rpc: Rpc, metrics: Metrics, ready: Option<Readiness>) -> Router {
+pub(super) fn router(
+    rpc: Rpc,
+    metrics: Metrics,
+    ready: Option<Readiness>,
+    metrics_pages: Vec<(&'static str, MetricsPage)>,
+) -> Router {
     let openapi = serde_json::to_vec(&selvage_transcode::openapi(
         env!("CARGO_PKG_VERSION"),
         super::SESSION_COOKIE,
     ))
     .unwrap_or_default()
     .into();
-    Router::new()
+    let mut router = Router::new();
+    for (path, page) in metrics_pages {
+        router = router.route(path, get(more_metrics).layer(Extension(page)));
+    }
+    router
         .route("/", get(|| async { Redirect::temporary("/docs") }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readiness", get(readiness_page))
@@ -51,31 +60,52 @@ pub(super) fn router(rpc: Rpc, metrics: Metrics, ready: Option<Readiness>) -> Ro
 }
 
 async fn readiness_page(State(pages): State<Pages>) -> Response<Body> {
-    match pages.ready.map_or(Ok(()), |ready| ready()) {
+    match pages.ready.map_or(Ok(()), |ready| ready.borrow().clone()) {
         Ok(()) => "OK".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
-/// Counts can tell a stranger a lot: machines and those who may look.
 async fn metrics_page(
     State(pages): State<Pages>,
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Response<Body> {
-    let caller = match pages.rpc.identify(&headers, &connection).await {
-        Ok(caller) => caller,
-        Err(status) => return refuse(&status),
-    };
-    let known = matches!(caller.kind, Kind::Machine(_));
-    if !known && !caller.has_role(Role::Admin) && !caller.has_role(Role::Viewer) {
-        return refuse(&if caller.kind == Kind::Anonymous {
-            Status::unauthenticated("no token: /metrics is for admins, viewers and machines")
-        } else {
-            Status::permission_denied("not authorized: /metrics is for admins and viewers")
-        });
+    if let Err(status) = may_see_metrics(&pages, &connection, &headers).await {
+        return refuse(&status);
     }
     ([(header::CONTENT_TYPE, telemetry::CONTENT_TYPE)], pages.metrics.render()).into_response()
+}
+
+async fn more_metrics(
+    State(pages): State<Pages>,
+    Extension(connection): Extension<Connection>,
+    Extension(page): Extension<MetricsPage>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    if let Err(status) = may_see_metrics(&pages, &connection, &headers).await {
+        return refuse(&status);
+    }
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], page().await).into_response()
+}
+
+/// Counts can tell a stranger a lot: machines and those who may look.
+async fn may_see_metrics(
+    pages: &Pages,
+    connection: &Connection,
+    headers: &HeaderMap,
+) -> Result<(), Status> {
+    let caller = pages.rpc.identify(headers, connection).await?;
+    let known = matches!(caller.kind, Kind::Machine(_));
+    if known || caller.has_role(Role::Admin) || caller.has_role(Role::Viewer) {
+        return Ok(());
+    }
+    Err(if caller.kind == Kind::Anonymous {
+        Status::unauthenticated("no token: /metrics is for admins, viewers and machines")
+    } else {
+        Status::permission_denied("not authorized: /metrics is for admins and viewers")
+    })
 }
 
 async fn openapi_page(State(pages): State<Pages>) -> Response<Body> {

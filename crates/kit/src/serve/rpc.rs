@@ -13,6 +13,7 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, Request, Response, request};
+use selvage_api::Method;
 use selvage_transcode::PROTOCOL_HEADER;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -23,7 +24,9 @@ use tonic::{Code, Status, body::Body};
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
-use super::{Limits, Server, audit, credentials, frame, intake::Intake, internal_error, watched};
+use super::{
+    Limits, Server, audit, credentials, frame, intake::Intake, internal_error, relay, watched,
+};
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
     identity::{Connection, Identity, Kind, Peer, SharedAuthenticator},
@@ -71,6 +74,7 @@ struct Shared {
     infrastructure: Arc<Semaphore>,
     intake: Intake,
     stopping: Stopping,
+    relay: Option<Arc<dyn relay::Relay>>,
 }
 
 /// The end of the listener, as calls see it.
@@ -99,6 +103,7 @@ impl Rpc {
             infrastructure,
             intake,
             stopping,
+            relay: server.relay.clone(),
         };
         Self { routes: server.routes.clone(), shared: Arc::new(shared) }
     }
@@ -158,11 +163,7 @@ impl Rpc {
         };
         let admitted = within(deadline, shared.admit(parts, body, rule, protocol)).await?;
         let Admitted { request, permit, audit } = admitted;
-        let outcome = if shared.served.contains(&rule.method.service) {
-            self.call_routes(request, deadline).await
-        } else {
-            Err(not_built(rule))
-        };
+        let outcome = self.answer(rule, request, deadline).await;
         let on_end: watched::OnEnd = Box::new(move |code| {
             drop(permit);
             if let Some(audit) = audit {
@@ -199,6 +200,36 @@ impl Rpc {
         let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
         let response = self.call_routes(request, deadline).await?;
         Ok((response, Box::new(move |_| drop(permit))))
+    }
+
+    /// Answers here, or takes the call to those it is meant for.
+    async fn answer(
+        self,
+        rule: &Rule,
+        request: Request<Body>,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Body>, Status> {
+        let (method, effect) = (rule.method, rule.effect);
+        let relay = self.shared.relay.clone();
+        let relay = relay.filter(|relay| relay.claims(method, request.headers()));
+        let Some(relay) = relay else { return self.answer_here(method, request, deadline).await };
+        let here: relay::Here =
+            Arc::new(move |request| Box::pin(self.clone().answer_here(method, request, deadline)));
+        let call = relay::Call { method, effect, request, deadline, here };
+        within(deadline, relay.call(call)).await
+    }
+
+    async fn answer_here(
+        self,
+        method: &'static Method,
+        request: Request<Body>,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Body>, Status> {
+        if self.shared.served.contains(&method.service) {
+            self.call_routes(request, deadline).await
+        } else {
+            Err(not_built(method))
+        }
     }
 
     async fn call_routes(
@@ -256,6 +287,9 @@ impl Shared {
         let caller =
             self.identify(&parts.headers, &connection, rule.effect, rule.open_to_anyone()).await?;
         let peer = &connection.peer;
+        let behalf = relay::on_behalf(&caller, &parts.headers, rule)
+            .map_err(|denied| refused(&rule.path, &caller, peer, &denied))?;
+        let caller = behalf.unwrap_or(caller);
         let refuse = |denied: Denied| refused(&rule.path, &caller, peer, &denied);
         rule.decide_early(&caller).map_err(refuse)?;
         let (body, message) = if rule.method.client_streaming {
@@ -372,11 +406,11 @@ async fn within<T>(
     }
 }
 
-fn not_built(rule: &Rule) -> Status {
+fn not_built(method: &Method) -> Status {
     Status::unimplemented(format!(
         "{} is part of the contract, but the {} part that answers it is not running here",
-        rule.path.trim_start_matches('/'),
-        rule.method.part
+        method.path.trim_start_matches('/'),
+        method.part
     ))
 }
 

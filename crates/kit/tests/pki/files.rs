@@ -35,17 +35,13 @@ fn bad_new_files_leave_the_old_certificate_in_place() {
 #[test]
 fn an_issued_certificate_renews_itself_when_a_third_is_left() {
     let dir = tempfile::tempdir().unwrap();
-    let now = Arc::new(parking_lot::Mutex::new(SystemTime::now()));
-    let clock: Clock = {
-        let now = Arc::clone(&now);
-        Arc::new(move || *now.lock())
-    };
-    let ca = Arc::new(Ca::open_or_create_with(&dir.path().join("ca"), clock).unwrap());
+    let clock = days_ago(0);
+    let ca = Arc::new(Ca::open_or_create_with(&dir.path().join("ca"), clock.clone()).unwrap());
     let identity = ServerIdentity::issued(ca, names(&["localhost"])).unwrap();
     let first = identity.certificate();
-    *now.lock() += DAY * 59;
+    clock.advance(DAY * 59);
     assert!(!identity.refresh().unwrap());
-    *now.lock() += DAY * 2;
+    clock.advance(DAY * 2);
     assert!(identity.refresh().unwrap());
     assert_ne!(identity.certificate(), first);
     assert!(!identity.refresh().unwrap());
@@ -139,9 +135,11 @@ fn a_ca_that_cannot_be_trusted_is_refused_in_exact_words() {
 fn a_ca_out_of_its_time_or_no_ca_at_all_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let world = World { ca: Arc::new(Ca::open_or_create(&dir.path().join("ca")).unwrap()), dir };
-    let opened =
-        |clock| words(&world, Ca::open_or_create_with(&world.path("ca"), clock).unwrap_err());
-    let later: Clock = Arc::new(|| SystemTime::now() + DAY * 3651);
+    let opened = |clock: Arc<ManualClock>| {
+        words(&world, Ca::open_or_create_with(&world.path("ca"), clock).unwrap_err())
+    };
+    let later = days_ago(0);
+    later.advance(DAY * 3651);
     assert!(opened(later).starts_with("ca/ca.crt: the certificate expired at "));
     let earlier = opened(days_ago(1));
     assert!(earlier.starts_with("ca/ca.crt: the certificate is not valid before "), "{earlier}");

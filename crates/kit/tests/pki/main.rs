@@ -10,15 +10,17 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
+use jiff::Timestamp;
 use rustls::{ClientConfig, ServerConfig};
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use selvage_kit::{
+    clock::ManualClock,
     identity::Machine,
     pki::{
-        Ca, Clock, Error, Issued, KeyRequest, RotatingIdentity, ServerIdentity, client_config,
+        Ca, Error, Issued, KeyRequest, RotatingIdentity, ServerIdentity, client_config,
         server_config,
     },
 };
@@ -91,8 +93,8 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-fn days_ago(days: u32) -> Clock {
-    Arc::new(move || SystemTime::now() - DAY * days)
+fn days_ago(days: u32) -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Timestamp::now() - DAY * days))
 }
 
 fn der(pem: &str) -> CertificateDer<'static> {

@@ -68,6 +68,12 @@ impl Directory {
         Some(app)
     }
 
+    /// Whether one of these cloudlets has an instance of an app.
+    pub(super) fn uses(&self, app: &ObjectKey, cloudlets: &BTreeSet<Arc<str>>) -> bool {
+        let there = self.apps.get(app);
+        there.is_some_and(|there| cloudlets.iter().any(|cloudlet| there.contains_key(cloudlet)))
+    }
+
     /// The cloudlets that have an instance of an app.
     pub(super) fn cloudlets_of(&self, app: &ObjectKey) -> Vec<Arc<str>> {
         self.apps.get(app).map(|there| there.keys().cloned().collect()).unwrap_or_default()

@@ -105,7 +105,11 @@ impl Hub {
 
     /// Where apps are in the order of sending.
     fn app_index(&self) -> Option<usize> {
-        self.sources().find(|(_, source)| source.kind().reach() == Reach::Companion).map(|(i, _)| i)
+        self.apps().map(|(index, _)| index)
+    }
+
+    fn apps(&self) -> Option<(usize, &Arc<dyn Source>)> {
+        self.sources().find(|(_, source)| source.kind().reach() == Reach::Companion)
     }
 
     /// Brings the directory up to date; the app concerned when the object is
@@ -260,9 +264,7 @@ impl Hub {
         match reach {
             _ if !peer.filtered => true,
             Some(Reach::Cloudlet) => key.cloudlet().is_some_and(|c| round.cloudlets.contains(c)),
-            Some(Reach::Companion) => {
-                self.directory.lock().cloudlets_of(key).iter().any(|c| round.cloudlets.contains(c))
-            }
+            Some(Reach::Companion) => self.directory.lock().uses(key, &round.cloudlets),
             _ => true,
         }
     }

@@ -33,15 +33,14 @@ impl Offer {
     }
 
     /// What of a peer's VERSION can be used: nothing if it counts revisions
-    /// of another history.
-    pub(crate) fn of(version: &Frame, exchange: &Exchange, epoch: u64) -> Self {
-        if version.epoch != epoch {
-            return Self::default();
-        }
+    /// of another history, and only those below `end`, where that history
+    /// and ours part.
+    pub(crate) fn of(version: &Frame, exchange: &Exchange, end: Option<i64>) -> Self {
+        let Some(end) = end else { return Self::default() };
         let revision = |outgoing: &Outgoing| {
             let name = outgoing.kind().full_name();
             let at = version.want_objs.iter().position(|want| want == name)?;
-            version.last_revision.get(at).copied()
+            version.last_revision.get(at).copied().filter(|revision| *revision < end)
         };
         let revisions = exchange.sends.iter().map(|out| revision(out).unwrap_or(0)).collect();
         Self { revisions, scope: version.scope }

@@ -46,7 +46,13 @@ impl Hub {
             let there = peers.by_cloudlet.entry(Arc::clone(&cloudlet)).or_default();
             there.insert(peer.stream.id, Arc::clone(peer));
         }
-        if peer.take_on(&cloudlet, self.on(&cloudlet)) {
+        let mut keys = self.on(&cloudlet);
+        if let Some(at) = self.app_index() {
+            // Apps that have come with another cloudlet need not come again.
+            let (known, directory) = (peer.cloudlets(), self.directory.lock());
+            keys.retain(|(index, key)| *index != at || !directory.uses(key, &known));
+        }
+        if peer.take_on(&cloudlet, keys) {
             self.release(peer);
         }
     }
@@ -84,11 +90,12 @@ impl Hub {
         }
     }
 
-    /// Everything on a cloudlet and its apps.
+    /// Everything on a cloudlet and its apps. An app that is not there is not
+    /// queued, or its absence would be told; should it come, that is a change.
     fn on(&self, cloudlet: &str) -> Marks {
         let (mut keys, apps) = self.directory.lock().of_cloudlet(cloudlet);
-        if let Some(at) = self.app_index() {
-            keys.extend(apps.into_iter().map(|app| (at, app)));
+        if let Some((at, source)) = self.apps() {
+            keys.extend(apps.into_iter().filter(|app| source.contains(app)).map(|app| (at, app)));
         }
         keys
     }
@@ -107,9 +114,7 @@ impl Hub {
             match source.kind().reach() {
                 Reach::Companion => {
                     let directory = self.directory.lock();
-                    let used = |app: &ObjectKey| {
-                        directory.cloudlets_of(app).iter().any(|c| cloudlets.contains(c))
-                    };
+                    let used = |app: &ObjectKey| directory.uses(app, &cloudlets);
                     keys.extend(changed.into_iter().filter(used).map(|key| (index, key)));
                 }
                 _ => {

@@ -210,3 +210,52 @@ async fn a_message_goes_to_the_crm_it_concerns() {
     assert_eq!(engine.link.client.status().stats.unknown_types, 0, "never heard of it");
     running.stop(&server).await;
 }
+
+/// Every object goes once, whatever is on its way when a crm says which
+/// cloudlets it has, and what is not there is not told of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_sync_sends_every_object_once() {
+    let controller = Controller::new();
+    let names: Vec<String> = (0..50).map(|n| format!("app{n:02}")).collect();
+    controller.flavors.put(flavor("small")).unwrap();
+    for cloud in ["cloud0", "cloud1"] {
+        controller.cloudlets.put(cloudlet(cloud)).unwrap();
+        controller.clusters.put(cluster_inst("c1", cloud)).unwrap();
+        for name in &names {
+            controller.instances.put(app_inst(name, "c1", cloud)).unwrap();
+        }
+    }
+    // Of every second instance the app is missing.
+    for name in names.iter().step_by(2) {
+        controller.apps.put(app(name)).unwrap();
+    }
+    let server = controller.server(lab());
+    let running = serve(&server, None).await;
+    for resume in [false, true] {
+        let options = client_options(&[running.address], true);
+        let mut crm = crm(selvage_notify::ClientOptions { resume, ..options });
+        crm.cloudlet_infos.put(cloudlet_info("cloud0")).unwrap();
+        crm.link.start();
+        crm.link.in_sync().await;
+        let types = ["Flavor", "Cloudlet", "ClusterInst", "App", "AppInst"];
+        assert_eq!(types.map(|name| crm.link.obj_recv(name)), [1, 1, 1, 25, 50]);
+        assert_eq!(crm.link.recv(), 78);
+        let sent = server.peers()[0].stats.clone();
+        assert_eq!((sent.send, sent.obj_send["App"]), (78, 25));
+
+        // A second cloudlet does not bring the apps again.
+        crm.cloudlet_infos.put(cloudlet_info("cloud1")).unwrap();
+        until("its instances", || crm.instances.len() == 100).await;
+        assert_eq!(types.map(|name| crm.link.obj_recv(name)), [1, 2, 2, 25, 100]);
+
+        // An app that comes late reaches whoever has an instance of it.
+        controller.apps.put(app("app01")).unwrap();
+        until("the late app", || crm.apps.len() == 26).await;
+        assert_eq!(crm.link.obj_recv("App"), 26);
+        controller.apps.remove(&app("app01")).unwrap();
+        until("its end", || crm.apps.len() == 25).await;
+        crm.link.stop().await;
+        until("gone", || server.peers().is_empty()).await;
+    }
+    running.stop(&server).await;
+}

@@ -262,7 +262,7 @@ async fn keep_house(
 }
 
 /// Runs something that may wait for the disk away from the async threads.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {

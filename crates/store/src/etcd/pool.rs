@@ -61,7 +61,7 @@ impl Pool {
             self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
         if swapped.is_ok() && next != index {
             let (from, to) = (&self.endpoints[index].url, &self.endpoints[next].url);
-            tracing::info!(from, to, "changing etcd endpoint");
+            tracing::debug!(from, to, "changing etcd endpoint");
         }
     }
 

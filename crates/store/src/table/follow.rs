@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, watch};
 
+use super::keyed::Keyed;
 use super::record::{Record, prefix};
 use super::view::{View, key_of};
 use super::{Change, scan};
@@ -16,6 +18,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Changes kept for subscribers that are slow; beyond it they start over.
 const SUBSCRIBER_BACKLOG: usize = 1024;
+/// About how many changes are taken in before those who wait are told.
+const AT_ONCE: usize = 128;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Progress {
@@ -28,6 +32,7 @@ pub(super) struct Fed<R> {
     pub(super) view: RwLock<View<R>>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) changes: broadcast::Sender<Change<R>>,
+    pub(super) keyed: Keyed<R>,
 }
 
 impl<R: Record> Fed<R> {
@@ -44,6 +49,7 @@ impl<R: Record> Fed<R> {
             view: RwLock::new(view),
             progress: watch::Sender::new(Progress { revision, ended: false }),
             changes: broadcast::Sender::new(SUBSCRIBER_BACKLOG),
+            keyed: Keyed::default(),
         }))
     }
 
@@ -79,25 +85,47 @@ impl<R: Record> Fed<R> {
         let from = self.revision() + 1;
         let mut watch = store.watch(KeyRange::prefix(prefix::<R>()), Some(from)).await?;
         while let Some(batch) = watch.next().await {
-            self.apply(batch?);
+            let batch = batch?;
+            let (first, mut changes, mut end) = (batch.revision, Vec::new(), None);
+            let mut seen = first;
+            self.apply(batch, &mut changes);
+            // What is there already is taken in before anybody is told: each
+            // of those who wait is woken once, not often.
+            while changes.len() < AT_ONCE && seen - first < AT_ONCE as Revision {
+                match watch.next().now_or_never() {
+                    Some(Some(Ok(batch))) => {
+                        seen = batch.revision;
+                        self.apply(batch, &mut changes);
+                    }
+                    Some(Some(Err(error))) => end = Some(Err(error)),
+                    Some(None) => end = Some(Ok(())),
+                    None => break,
+                }
+                if end.is_some() {
+                    break;
+                }
+            }
+            self.announce(changes, seen);
+            if let Some(end) = end {
+                return end;
+            }
         }
         Ok(())
     }
 
-    fn apply(&self, batch: WatchBatch) {
-        let mut changes = Vec::with_capacity(batch.events.len());
-        if !batch.events.is_empty() {
-            let mut view = self.view.write();
-            for event in batch.events {
-                changes.extend(match event {
-                    Event::Put(kv) => view.put(kv),
-                    Event::Delete { key, .. } => {
-                        key_of::<R>(&key).ok().and_then(|key| view.remove(&key))
-                    }
-                });
-            }
+    fn apply(&self, batch: WatchBatch, changes: &mut Vec<Change<R>>) {
+        if batch.events.is_empty() {
+            return;
         }
-        self.announce(changes, batch.revision);
+        let mut view = self.view.write();
+        for event in batch.events {
+            changes.extend(match event {
+                Event::Put(kv) => view.put(kv),
+                Event::Delete { key, .. } => {
+                    key_of::<R>(&key).ok().and_then(|key| view.remove(&key))
+                }
+            });
+        }
     }
 
     async fn relist(&self, store: &SharedStore) -> Result<()> {
@@ -107,12 +135,15 @@ impl<R: Record> Fed<R> {
         Ok(())
     }
 
+    /// In one go: whoever has a change and then asks for the revision is told
+    /// one that includes it, and the other way round.
     fn announce(&self, changes: Vec<Change<R>>, revision: Revision) {
-        for change in changes {
-            // Fails when nobody has subscribed.
-            let _ = self.changes.send(change);
-        }
         self.progress.send_modify(|progress| {
+            self.keyed.announce(&changes);
+            for change in changes {
+                // Fails when nobody has subscribed.
+                let _ = self.changes.send(change);
+            }
             progress.revision = progress.revision.max(revision);
         });
     }

@@ -6,6 +6,7 @@
 //! follow a moment later.
 
 mod follow;
+mod keyed;
 mod migrate;
 mod record;
 mod transaction;
@@ -20,6 +21,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use self::follow::Fed;
+use self::keyed::Place;
 use self::record::{encode, prefix, storage_key};
 use self::transaction::pause;
 use self::view::{key_of, to_stored};
@@ -52,10 +54,12 @@ pub enum Change<R> {
     Reset,
 }
 
-/// Changes of a table from some moment on.
+/// Changes of a table, or of one record, from some moment on.
 #[derive(Debug)]
 pub struct Subscription<R> {
+    // Goes before the place does, which is given up with the last of them.
     changes: broadcast::Receiver<Change<R>>,
+    _place: Option<Place<R>>,
 }
 
 impl<R: Record> Subscription<R> {
@@ -128,7 +132,8 @@ impl<R: Record> Table<R> {
         self.len() == 0
     }
 
-    /// The revision up to which the view is complete.
+    /// The revision up to which the view is complete and subscribers have been
+    /// told. One that was told of a change finds it included.
     pub fn revision(&self) -> Revision {
         self.fed.progress.borrow().revision
     }
@@ -139,8 +144,16 @@ impl<R: Record> Table<R> {
         self.fed.view.read().faults()
     }
 
+    /// All changes from now on.
     pub fn subscribe(&self) -> Subscription<R> {
-        Subscription { changes: self.fed.changes.subscribe() }
+        Subscription { changes: self.fed.changes.subscribe(), _place: None }
+    }
+
+    /// The changes of one record from now on, whether it is there or not.
+    /// Those of others wake nobody.
+    pub fn subscribe_key(&self, key: &str) -> Subscription<R> {
+        let (changes, place) = self.fed.keyed.subscribe(key);
+        Subscription { changes, _place: Some(place) }
     }
 
     /// Writes a record that must not exist yet.
@@ -249,6 +262,9 @@ impl<R: Record> Table<R> {
 
     /// Returns once the view has everything up to `revision`.
     pub async fn wait_for(&self, revision: Revision) -> Result<()> {
+        if self.revision() >= revision {
+            return Ok(());
+        }
         let waiting = async {
             while tokio::time::timeout(WATCH_GRACE, self.reached(revision)).await.is_err() {
                 // Not every store tells about revisions that changed nothing
@@ -283,6 +299,16 @@ impl<R: Record> Table<R> {
         };
         Ok(listing.items.len() == view.known() && listing.items.iter().all(same))
     }
+}
+
+/// Where the records of all tables lie, for a watch over several of them.
+pub fn records() -> KeyRange {
+    KeyRange::prefix(ROOT)
+}
+
+/// Kind and key of the record that lies at a key of the store.
+pub fn record_at(key: &[u8]) -> Option<(&str, &str)> {
+    std::str::from_utf8(key.strip_prefix(ROOT.as_bytes())?).ok()?.split_once('/')
 }
 
 /// The key of a record, if it can be stored under it.

@@ -2,6 +2,12 @@
 //!
 //! Reads are remembered together with the revision they saw; the commit goes
 //! through only if none of them has changed, else the body runs again.
+//!
+//! All reads are of one moment, that of the first. Later ones still ask for
+//! what is newest, which costs a store less than the past: what has not
+//! changed since is the same. Of a key that is not there nobody can tell since
+//! when. Such a read is taken as it is, since the commit will tell; a body that
+//! comes to an end without one runs again, and then asks for the past.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +20,8 @@ use parking_lot::Mutex;
 use super::checked_key;
 use super::record::{Record, decode, encode, storage_key};
 use crate::{
-    Compare, Error, KeyValue, LeaseId, Op, RangeRequest, Result, Revision, SharedStore, Txn,
+    Compare, Error, KeyValue, LeaseId, Op, RangeReply, RangeRequest, Result, Revision, SharedStore,
+    Txn,
 };
 
 /// How often a body is run before giving up.
@@ -45,6 +52,10 @@ struct State {
     writes: BTreeMap<String, Write>,
     /// The snapshot was compacted away while the body ran.
     lost: bool,
+    /// Something that was not there may have been there at the snapshot,
+    unsure: bool,
+    /// which is not to happen again.
+    strict: bool,
 }
 
 #[derive(Clone)]
@@ -60,8 +71,9 @@ impl fmt::Debug for Transaction {
 }
 
 impl Transaction {
-    fn new(store: &SharedStore) -> Self {
-        Self { store: Arc::clone(store), state: Arc::default() }
+    fn new(store: &SharedStore, strict: bool) -> Self {
+        let state = State { strict, ..State::default() };
+        Self { store: Arc::clone(store), state: Arc::new(Mutex::new(state)) }
     }
 
     /// The record as this transaction sees it, its own writes included.
@@ -77,23 +89,37 @@ impl Transaction {
     }
 
     async fn read(&self, key: &str) -> Result<Option<KeyValue>> {
-        let snapshot = {
+        let (snapshot, strict) = {
             let state = self.state.lock();
             if let Some(read) = state.reads.get(key) {
                 return Ok(read.clone());
             }
-            state.snapshot
+            (state.snapshot, state.strict)
         };
-        let mut request = RangeRequest::key(key.to_owned());
-        request.at_revision = snapshot;
-        let reply = self.store.range(request).await;
+        let mut reply = self.store.range(RangeRequest::key(key.to_owned())).await?;
+        let mut unsure = false;
+        if let Some(snapshot) = snapshot.filter(|snapshot| *snapshot != reply.revision) {
+            let later = reply.revision > snapshot;
+            match reply.items.first() {
+                Some(kv) if later && kv.mod_revision <= snapshot => {}
+                None if later && !strict => unsure = true,
+                _ => reply = self.read_past(key, snapshot).await?,
+            }
+        }
         let mut state = self.state.lock();
-        state.lost |= matches!(reply, Err(Error::Compacted { .. }));
-        let mut reply = reply?;
+        state.unsure |= unsure;
         state.snapshot.get_or_insert(reply.revision);
         let read = reply.items.pop();
         state.reads.insert(key.to_owned(), read.clone());
         Ok(read)
+    }
+
+    async fn read_past(&self, key: &str, snapshot: Revision) -> Result<RangeReply> {
+        let mut request = RangeRequest::key(key.to_owned());
+        request.at_revision = Some(snapshot);
+        let reply = self.store.range(request).await;
+        self.state.lock().lost |= matches!(reply, Err(Error::Compacted { .. }));
+        reply
     }
 
     /// Writes a record, whether it exists or not.
@@ -132,6 +158,12 @@ impl Transaction {
 
     fn lost(&self) -> bool {
         self.state.lock().lost
+    }
+
+    /// Whether the body may have seen two moments, and no commit would tell.
+    fn is_doubtful<T, E>(&self, result: &Result<T, E>) -> bool {
+        let state = self.state.lock();
+        state.unsure && (result.is_err() || state.writes.is_empty())
     }
 
     /// The revision, or nothing if something that was read has changed.
@@ -186,9 +218,14 @@ where
     Fut: Future<Output = Result<T, E>>,
     E: From<Error>,
 {
+    let mut strict = false;
     for attempt in 1..=MAX_ATTEMPTS {
-        let transaction = Transaction::new(store);
+        let transaction = Transaction::new(store, strict);
         let result = body(transaction.clone()).await;
+        if transaction.is_doubtful(&result) {
+            strict = true;
+            continue;
+        }
         if !transaction.lost() {
             let value = result?;
             if let Some(revision) = transaction.commit().await? {

@@ -19,8 +19,11 @@ mod file;
 
 use std::path::Path;
 
+use bytes::Bytes;
+
+use crate::embedded::{self, blocking};
 use crate::table::{ROOT, open_envelope, scan};
-use crate::{Error, KeyRange, KeyValue, Op, RangeRequest, Result, Revision, Store, Txn, embedded};
+use crate::{Error, KeyRange, KeyValue, Op, RangeRequest, Result, Revision, Store, Txn};
 
 use self::file::{Reader, Writer};
 
@@ -79,19 +82,31 @@ pub async fn export(store: &dyn Store, path: &Path) -> Result<Exported> {
     .await
 }
 
-/// Reads a file written by [`export`] into `store`. The file is checked from
-/// end to end before the first key is written.
-pub async fn import(store: &dyn Store, path: &Path, existing: Existing) -> Result<Imported> {
-    let source = path.to_owned();
-    let (source_revision, entries) = blocking(move || {
-        let mut reader = Reader::open(&source)?;
+/// What a file written by [`export`] holds.
+#[derive(Debug)]
+pub struct Content {
+    revision: Revision,
+    entries: Vec<(Bytes, Bytes)>,
+}
+
+/// Reads a file written by [`export`] from end to end, and fails if it was cut
+/// off or altered.
+pub async fn read(path: &Path) -> Result<Content> {
+    let path = path.to_owned();
+    blocking(move || {
+        let mut reader = Reader::open(&path)?;
         let mut entries = Vec::new();
         while let Some(entry) = reader.next_entry()? {
             entries.push(entry);
         }
-        Ok((reader.revision(), entries))
+        Ok(Content { revision: reader.revision(), entries })
     })
-    .await?;
+    .await
+}
+
+/// Writes what [`read`] found into `store`.
+pub async fn import(store: &dyn Store, content: Content, existing: Existing) -> Result<Imported> {
+    let Content { revision: source_revision, entries } = content;
     if existing == Existing::Refuse {
         let request = RangeRequest::new(KeyRange::All).limit(1).keys_only();
         let count = store.range(request).await?.count;
@@ -164,14 +179,5 @@ fn check_record(own: &[u8], kv: &KeyValue) -> Result<(), String> {
     match name.split_once('/') {
         Some((kind, key)) if kind == envelope.kind && !key.is_empty() => Ok(()),
         _ => Err(format!("record {name:?}: it says it is of kind {:?}", envelope.kind)),
-    }
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => Err(Error::internal(error.to_string())),
     }
 }

@@ -248,6 +248,104 @@ async fn a_transaction_sees_one_moment_and_gives_up_in_the_end() {
     assert!(store.get("records/total/c").await.unwrap().is_none());
 }
 
+/// What is not there now may have been there at the moment that the others
+/// were read at: who says something without a commit says it of one moment.
+#[tokio::test]
+async fn a_body_without_a_commit_saw_one_moment_too() {
+    let store = store().await;
+    let put = |name: &str, sum| store.put(format!("records/total/{name}"), envelope(name, sum));
+    put("a", 1).await.unwrap();
+    put("b", 1).await.unwrap();
+    for fails in [false, true] {
+        let (mut runs, inside) = (0, store.clone());
+        let result = transact(&store, |tx| {
+            runs += 1;
+            let (store, first) = (inside.clone(), runs == 1);
+            async move {
+                let a = tx.get::<Total>("a").await?.is_some();
+                if first {
+                    let both = KeyRange::prefix("records/total/");
+                    store.delete(both).await?;
+                } else {
+                    store.put("records/total/other", envelope("other", 1)).await?;
+                }
+                let b = tx.get::<Total>("b").await?.is_some();
+                match fails {
+                    true => Err(Error::Unavailable { reason: format!("{a} {b}") }),
+                    false => Ok(format!("{a} {b}")),
+                }
+            }
+        });
+        let seen = match result.await {
+            Ok(committed) => committed.value,
+            Err(Error::Unavailable { reason }) => reason,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(seen, "false false");
+        assert_eq!(runs, 2);
+        put("a", 1).await.unwrap();
+        put("b", 1).await.unwrap();
+    }
+    // With a commit nothing is said before the store has agreed.
+    let inside = store.clone();
+    let mut runs = 0;
+    let committed = transact(&store, |tx| {
+        runs += 1;
+        let (store, first) = (inside.clone(), runs == 1);
+        async move {
+            let a = tx.get::<Total>("a").await?.unwrap();
+            if first {
+                store.delete(KeyRange::key("records/total/b")).await?;
+            }
+            let b = tx.get::<Total>("b").await?;
+            tx.put(&Total { name: "c".to_owned(), sum: a.sum })?;
+            Ok::<_, Error>(b.is_some())
+        }
+    });
+    assert!(!committed.await.unwrap().value, "that it is gone is what was committed");
+    assert_eq!(runs, 1, "nothing that was read has changed since");
+}
+
+#[tokio::test]
+async fn a_change_of_one_record_is_told_to_those_who_wait_for_it() {
+    let store = store().await;
+    let table = Table::<Total>::open(store.clone()).await.unwrap();
+    let mut waiting = table.subscribe_key("a");
+    let mut other = table.subscribe_key("a");
+    for (name, sum) in [("b", 1), ("a", 1), ("b", 2), ("a", 2)] {
+        table.put(Total { name: name.to_owned(), sum }).await.unwrap();
+    }
+    table.delete("b").await.unwrap();
+    table.delete("a").await.unwrap();
+    let mut sums = Vec::new();
+    loop {
+        match waiting.next().await.unwrap() {
+            Change::Put(stored) => sums.push(stored.value.sum),
+            Change::Deleted(stored) => {
+                assert_eq!(stored.key, "a");
+                break;
+            }
+            Change::Reset => panic!("nothing was missed"),
+        }
+    }
+    assert_eq!(sums, [1, 2]);
+    drop(waiting);
+    assert!(matches!(other.next().await, Some(Change::Put(stored)) if stored.value.sum == 1));
+
+    // Who sleeps for too long is told so.
+    let mut late = table.subscribe_key("a");
+    for sum in 0..100 {
+        table.put(Total { name: "a".to_owned(), sum }).await.unwrap();
+    }
+    assert!(matches!(late.next().await, Some(Change::Reset)));
+    drop((late, other));
+    let mut again = table.subscribe_key("a");
+    table.put(Total { name: "a".to_owned(), sum: 1000 }).await.unwrap();
+    assert!(matches!(again.next().await, Some(Change::Put(stored)) if stored.value.sum == 1000));
+    drop(table);
+    assert!(within(20, "the end of the table", again.next()).await.is_none());
+}
+
 /// The stored form, written out by hand: kind, version, record.
 fn envelope(name: &str, sum: u64) -> Vec<u8> {
     wrap("total", 1, &Total { name: name.to_owned(), sum })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use selvage_store::embedded::{Embedded, Options};
-use selvage_store::transfer::{Existing, check, export, import};
+use selvage_store::transfer::{self, Existing, Imported, check, export};
 use selvage_store::{Error, Op, SharedStore, Store, StoreExt, Table, Txn};
 
 use crate::support::etcd::Cluster;
@@ -12,6 +12,10 @@ use crate::support::records::App;
 
 async fn memory() -> SharedStore {
     Embedded::in_memory(Options::default()).await.unwrap()
+}
+
+async fn import(store: &dyn Store, file: &Path, existing: Existing) -> Result<Imported, Error> {
+    transfer::import(store, transfer::read(file).await?, existing).await
 }
 
 async fn fill(store: &SharedStore) {

@@ -122,6 +122,22 @@ async fn wrong_requests_are_told_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_slow_is_told_from_one_that_broke_off() {
+    let slow = selvage_transcode::SlowBody { patience: std::time::Duration::from_secs(3) };
+    let cut = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    let body = |error| Body::from_stream(stream::iter([Ok(Bytes::from_static(b"{")), Err(error)]));
+    for path in ["/create/flavor", "/edgeproto.FlavorApi/CreateFlavor"] {
+        let world = world(Script::ok(&[EdgeResult::default()]));
+        let answer = world.post(path, body(axum::BoxError::from(slow))).await;
+        assert_eq!(answer.status, 408, "{}", answer.text());
+        assert!(answer.text().contains("too slowly"), "{}", answer.text());
+        let answer = world.post(path, body(axum::BoxError::from(cut()))).await;
+        assert!(answer.text().contains("broke off"), "{}", answer.text());
+        assert_eq!(world.calls(), 0);
+    }
+}
+
+#[tokio::test]
 async fn deep_nesting_ends_in_an_error_and_not_in_the_stack() {
     for start in ["{\"x\":", "{\"key\":", "", "{\"fields\":"] {
         let deep = format!("{start}{}", "[".repeat(4000));

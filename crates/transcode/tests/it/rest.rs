@@ -196,6 +196,15 @@ async fn kaas_queries_repeat_keys_and_know_both_spellings() {
 }
 
 #[tokio::test]
+async fn of_several_values_for_one_the_first_counts_as_it_did_in_the_gateways() {
+    let world = world(Script::ok(&[kaas::GetClusterReply::default()]));
+    let answer = world.answer(verb("GET", "/api/v1/cluster?name=a&name=b")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let asked = kaas::GetClusterMsg::decode(world.last().message).unwrap();
+    assert_eq!(asked.name, "a");
+}
+
+#[tokio::test]
 async fn kaas_errors_say_it_twice() {
     let answer =
         world(Script::error(5, "gone")).answer(verb("GET", "/api/v1/cluster?name=x")).await;

@@ -5,6 +5,8 @@ mod auto_clusters;
 mod clusters;
 mod crm;
 mod golden;
+mod leftovers;
+mod mended;
 mod model;
 mod overrides;
 mod proofs;

@@ -1,0 +1,389 @@
+//! Asking many machines at once by way of one, and sorting their answers.
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use selvage_api::{Code, common::Metadata, machine, network, os, selvage::node, time};
+use tonic::{Request, Response, Status, Streaming, metadata::MetadataValue, transport::Channel};
+
+use super::args::Nodes;
+use crate::{
+    Error, Format, client::Client, endpoint::Endpoint, error::printable, io::Io, output,
+    session::Session, target::Target,
+};
+
+/// A hundred machines with a thousand processes each are a fair question.
+pub(crate) const LARGEST_ANSWER: usize = 256 << 20;
+/// How long a call waits beyond what each machine may take.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// The machines a command is about, and the connection that leads to them.
+pub(crate) struct Fleet {
+    pub(crate) client: Arc<Client>,
+    nodes: Vec<String>,
+    node_timeout: Option<Duration>,
+    timeout: Option<Duration>,
+    /// What the machine is called that answers when none is named.
+    here: String,
+}
+
+impl Fleet {
+    pub(crate) async fn connect(nodes: Nodes, session: &mut Session<'_>) -> Result<Self, Error> {
+        let target = session.target()?;
+        let client = session.connect(&target).await?;
+        Self::new(Arc::new(client), &target, nodes, session.global.timeout)
+    }
+
+    pub(crate) fn new(
+        client: Arc<Client>,
+        target: &Target,
+        nodes: Nodes,
+        timeout: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let Nodes { nodes, node_timeout } = nodes;
+        Ok(Self {
+            client,
+            nodes: names(nodes)?,
+            node_timeout,
+            timeout,
+            here: here(&target.endpoint),
+        })
+    }
+
+    /// The machines by the names that answers carry.
+    pub(crate) fn names(&self) -> Vec<String> {
+        if self.nodes.is_empty() { vec![self.here.clone()] } else { self.nodes.clone() }
+    }
+
+    /// Whether more than one was asked for.
+    pub(crate) fn is_many(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    /// The name of whoever sent a message.
+    pub(crate) fn name<'a>(&'a self, metadata: Option<&'a Metadata>) -> &'a str {
+        match metadata {
+            Some(metadata) if !metadata.hostname.is_empty() => &metadata.hostname,
+            _ => &self.here,
+        }
+    }
+
+    /// One question, an answer of each.
+    pub(crate) async fn ask<Q, R, F>(
+        &self,
+        message: Q,
+        send: impl FnOnce(Channel, Request<Q>) -> F,
+    ) -> Result<Answers<'_, R>, Error>
+    where
+        F: Future<Output = Result<Response<R>, Status>>,
+    {
+        self.ask_patiently(Duration::ZERO, message, send).await
+    }
+
+    /// The same where the answer may take its time.
+    pub(crate) async fn ask_patiently<Q, R, F>(
+        &self,
+        expected: Duration,
+        message: Q,
+        send: impl FnOnce(Channel, Request<Q>) -> F,
+    ) -> Result<Answers<'_, R>, Error>
+    where
+        F: Future<Output = Result<Response<R>, Status>>,
+    {
+        let each = self.node_timeout.unwrap_or_default().max(expected);
+        let limit = match (self.timeout, self.client.limit(false)) {
+            (None, Some(usual)) => Some(usual.max(each + GRACE)),
+            (_, limit) => limit,
+        };
+        let request = self.request(message, limit)?;
+        let answer = send(self.client.channel(), request);
+        let answer = match limit {
+            Some(limit) => {
+                tokio::time::timeout(limit, answer).await.map_err(|_| Error::Deadline(limit))?
+            }
+            None => answer.await,
+        };
+        let reply = answer.map_err(|status| self.client.refused(&status))?.into_inner();
+        Ok(Answers { fleet: self, reply })
+    }
+
+    /// One question, a stream of what all of them say.
+    pub(crate) async fn stream<Q, R, F>(
+        &self,
+        message: Q,
+        send: impl FnOnce(Channel, Request<Q>) -> F,
+    ) -> Result<Streaming<R>, Error>
+    where
+        F: Future<Output = Result<Response<Streaming<R>>, Status>>,
+    {
+        let request = self.request(message, self.client.limit(true))?;
+        let answer = send(self.client.channel(), request).await;
+        Ok(answer.map_err(|status| self.client.refused(&status))?.into_inner())
+    }
+
+    /// The next piece of a stream.
+    pub(crate) async fn next<R>(&self, stream: &mut Streaming<R>) -> Result<Option<R>, Error> {
+        stream.message().await.map_err(|status| self.client.refused(&status))
+    }
+
+    fn request<Q>(&self, message: Q, limit: Option<Duration>) -> Result<Request<Q>, Error> {
+        let mut request = self.client.request(message, limit)?;
+        for node in &self.nodes {
+            request.metadata_mut().append("nodes", ascii(node)?);
+        }
+        if let (Some(each), false) = (self.node_timeout, self.nodes.is_empty()) {
+            // As gRPC writes time.
+            request.metadata_mut().insert("node-timeout", ascii(&format!("{}S", each.as_secs()))?);
+        }
+        Ok(request)
+    }
+}
+
+fn ascii(text: &str) -> Result<MetadataValue<tonic::metadata::Ascii>, Error> {
+    text.parse().map_err(|_| Error::invalid(format!("--nodes {text:?}: not a host's name")))
+}
+
+/// The machines once each, in the order they were named.
+fn names(given: Vec<String>) -> Result<Vec<String>, Error> {
+    let mut names: Vec<String> = Vec::with_capacity(given.len());
+    for name in given {
+        let name = name.trim();
+        if name.is_empty() {
+            return Err(Error::invalid("--nodes: a name is empty"));
+        }
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn here(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Https { host, .. } | Endpoint::Http { host, .. } => {
+            host.trim_matches(['[', ']']).to_owned()
+        }
+        Endpoint::Unix(_) => "localhost".to_owned(),
+    }
+}
+
+/// A message of one machine, inside a reply of many.
+pub(crate) trait Part {
+    fn metadata(&self) -> Option<&Metadata>;
+}
+
+/// What all of them answer.
+pub(crate) trait Reply: prost::Name {
+    type Part: Part;
+    fn parts(&self) -> &[Self::Part];
+}
+
+macro_rules! replies {
+    ($($reply:ty: $part:ty),* $(,)?) => {$(
+        impl Part for $part {
+            fn metadata(&self) -> Option<&Metadata> {
+                self.metadata.as_ref()
+            }
+        }
+        impl Reply for $reply {
+            type Part = $part;
+            fn parts(&self) -> &[$part] {
+                &self.messages
+            }
+        }
+    )*};
+}
+
+replies! {
+    os::ContainersResponse: os::Container,
+    os::StatsResponse: os::Stats,
+    os::ProcessesResponse: os::Process,
+    os::MemoryResponse: os::Memory,
+    os::RestartResponse: os::Restart,
+    machine::RebootResponse: machine::Reboot,
+    machine::ShutdownResponse: machine::Shutdown,
+    machine::ResetResponse: machine::Reset,
+    machine::UpgradeResponse: machine::Upgrade,
+    machine::MountsResponse: machine::Mounts,
+    machine::VersionResponse: machine::Version,
+    machine::ServiceListResponse: machine::ServiceList,
+    machine::ServiceStartResponse: machine::ServiceStart,
+    machine::ServiceStopResponse: machine::ServiceStop,
+    machine::ServiceRestartResponse: machine::ServiceRestart,
+    network::InterfacesResponse: network::Interfaces,
+    network::RoutesResponse: network::Routes,
+    time::TimeResponse: time::Time,
+    node::GetHostResponse: node::Host,
+}
+
+/// The answers to one question.
+pub(crate) struct Answers<'a, R> {
+    fleet: &'a Fleet,
+    pub(crate) reply: R,
+}
+
+impl<R: Reply> Answers<'_, R> {
+    /// What was answered, by whom.
+    pub(crate) fn good(&self) -> Vec<(&str, &R::Part)> {
+        let parts = self.reply.parts().iter().filter(|part| fault(part.metadata()).is_none());
+        parts.map(|part| (self.fleet.name(part.metadata()), part)).collect()
+    }
+
+    /// Who did not, and why.
+    pub(crate) fn failures(&self) -> Failures {
+        let mut failures = Failures::default();
+        for part in self.reply.parts() {
+            if let Some(text) = fault(part.metadata()) {
+                failures.push(self.fleet.name(part.metadata()), text);
+            }
+        }
+        failures
+    }
+
+    /// Prints the answers, those that failed among them, in a format for
+    /// machines; not at all in one for people.
+    pub(crate) fn print(&self, session: &mut Session<'_>) -> Result<bool, Error> {
+        match session.global.output {
+            None | Some(Format::Table | Format::Wide) => Ok(false),
+            Some(_) => {
+                let message = output::dynamic(&R::full_name(), &self.reply)?;
+                session.printer().message(&message)?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Why the sender of a message could not answer.
+pub(crate) fn fault(metadata: Option<&Metadata>) -> Option<&str> {
+    metadata.map(|metadata| metadata.error.as_str()).filter(|text| !text.is_empty())
+}
+
+/// Machines that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    all: Vec<(String, String)>,
+    told: bool,
+}
+
+impl Failures {
+    pub(crate) fn push(&mut self, node: &str, text: &str) {
+        self.all.push((node.to_owned(), text.to_owned()));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many machines failed.
+    pub(crate) fn machines(&self) -> usize {
+        let mut names: Vec<&str> = self.all.iter().map(|(node, _)| node.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.len()
+    }
+
+    /// Warned of already.
+    pub(crate) fn told(self) -> Self {
+        Self { told: true, ..self }
+    }
+
+    /// Looking at machines succeeds when one of them answered; the rest are
+    /// warned of.
+    pub(crate) fn looked(self, answered: usize, io: &mut Io) -> Result<(), Error> {
+        if answered > 0 { self.warn(io) } else { self.acted(0, io) }
+    }
+
+    /// Something was to be done: it is, on all machines, or it is a failure.
+    pub(crate) fn acted(self, answered: usize, io: &mut Io) -> Result<(), Error> {
+        let Some((node, text)) = self.all.first() else { return Ok(()) };
+        let (code, _) = parse(text);
+        let (failed, all) = (self.machines(), self.machines() + answered);
+        let message = if all == 1 && self.all.len() == 1 {
+            format!("{node}: {text}")
+        } else {
+            self.warn(io)?;
+            format!("{failed} of {all} machines failed")
+        };
+        Err(Error::Status { code, message, hints: Vec::new() })
+    }
+
+    fn warn(&self, io: &mut Io) -> Result<(), Error> {
+        if self.told {
+            return Ok(());
+        }
+        self.all.iter().try_for_each(|(node, text)| warn(io, node, text))
+    }
+}
+
+/// A line about one machine for the person, not for the pipe.
+pub(crate) fn warn(io: &mut Io, node: &str, text: &str) -> Result<(), Error> {
+    writeln!(io.err, "warning: {}", printable(&format!("{node}: {text}"))).map_err(Error::Output)
+}
+
+/// The code and the words of a failure as a proxy writes them:
+/// `rpc error: code = NAME desc = WORDS`.
+pub(crate) fn parse(text: &str) -> (Code, &str) {
+    let parts =
+        text.strip_prefix("rpc error: code = ").and_then(|rest| rest.split_once(" desc = "));
+    let Some((name, words)) = parts else { return (Code::Internal, text) };
+    let spelt = |code: &Code| code.name().replace('_', "").eq_ignore_ascii_case(name);
+    let code = selvage_api::code::ALL.into_iter().find(spelt).or(match name {
+        "Canceled" => Some(Code::Cancelled),
+        "OutOfRange" => Some(Code::InvalidArgument),
+        _ => None,
+    });
+    (code.unwrap_or(Code::Internal), words)
+}
+
+pub(crate) fn os_client(channel: Channel) -> os::os_service_client::OsServiceClient<Channel> {
+    os::os_service_client::OsServiceClient::new(channel).max_decoding_message_size(LARGEST_ANSWER)
+}
+
+pub(crate) fn machine_client(
+    channel: Channel,
+) -> machine::machine_service_client::MachineServiceClient<Channel> {
+    machine::machine_service_client::MachineServiceClient::new(channel)
+        .max_decoding_message_size(LARGEST_ANSWER)
+}
+
+pub(crate) fn network_client(
+    channel: Channel,
+) -> network::network_service_client::NetworkServiceClient<Channel> {
+    network::network_service_client::NetworkServiceClient::new(channel)
+        .max_decoding_message_size(LARGEST_ANSWER)
+}
+
+pub(crate) fn time_client(
+    channel: Channel,
+) -> time::time_service_client::TimeServiceClient<Channel> {
+    time::time_service_client::TimeServiceClient::new(channel)
+}
+
+pub(crate) fn node_client(
+    channel: Channel,
+) -> node::node_service_client::NodeServiceClient<Channel> {
+    node::node_service_client::NodeServiceClient::new(channel)
+        .max_decoding_message_size(LARGEST_ANSWER)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn machines_are_asked_once_each_in_the_order_they_were_named() {
+        let given = ["b", " a", "b"].map(str::to_owned).to_vec();
+        assert_eq!(names(given).unwrap(), ["b", "a"]);
+        assert!(names(vec!["a".into(), " ".into()]).is_err());
+    }
+
+    #[test]
+    fn the_code_of_a_machines_failure_is_in_its_text() {
+        let text = "rpc error: code = Unavailable desc = nobody there";
+        assert_eq!(parse(text), (Code::Unavailable, "nobody there"));
+        assert_eq!(parse("rpc error: code = NotFound desc = ").0, Code::NotFound);
+        assert_eq!(parse("rpc error: code = Canceled desc = x").0, Code::Cancelled);
+        assert_eq!(parse("it broke"), (Code::Internal, "it broke"));
+    }
+}

@@ -1,0 +1,120 @@
+//! What changes machines: restarts, reboots, upgrades. None of it may fail on
+//! one machine and look as if it had not.
+
+use selvage_api::{machine, os};
+
+use super::{
+    args::{Nodes, Restart, Sure, Upgrade},
+    fleet::{Answers, Fleet, Reply, machine_client, os_client},
+    sheet::Sheet,
+};
+use crate::{Error, session::Session};
+
+/// Silent when it worked, unless asked to print what came back.
+fn done<R: Reply>(answers: &Answers<'_, R>, session: &mut Session<'_>) -> Result<(), Error> {
+    answers.print(session)?;
+    answers.failures().acted(answers.good().len(), session.io)
+}
+
+pub(crate) async fn restart(
+    fleet: &Fleet,
+    args: Restart,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let (namespace, driver) = args.place.place();
+    let request = os::RestartRequest {
+        namespace,
+        driver,
+        id: args.id,
+        signal_only: args.signal_only,
+        grace_seconds: args
+            .grace
+            .map_or(0, |grace| u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
+    };
+    let answers = fleet
+        .ask_patiently(args.grace.unwrap_or_default(), request, |channel, request| async move {
+            os_client(channel).restart(request).await
+        })
+        .await?;
+    done(&answers, session)
+}
+
+pub(crate) async fn reboot(
+    nodes: Nodes,
+    sure: &Sure,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let fleet = confirmed("Reboot", nodes, sure, session).await?;
+    let answers = fleet
+        .ask((), |channel, request| async move { machine_client(channel).reboot(request).await })
+        .await?;
+    done(&answers, session)
+}
+
+pub(crate) async fn shutdown(
+    nodes: Nodes,
+    sure: &Sure,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let fleet = confirmed("Turn off", nodes, sure, session).await?;
+    let answers = fleet
+        .ask((), |channel, request| async move { machine_client(channel).shutdown(request).await })
+        .await?;
+    done(&answers, session)
+}
+
+pub(crate) async fn reset(
+    nodes: Nodes,
+    sure: &Sure,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let fleet = confirmed("Wipe the configuration of", nodes, sure, session).await?;
+    let answers = fleet
+        .ask((), |channel, request| async move { machine_client(channel).reset(request).await })
+        .await?;
+    done(&answers, session)
+}
+
+/// Connects, and has the person confirm which machines it will be.
+async fn confirmed(
+    action: &str,
+    nodes: Nodes,
+    sure: &Sure,
+    session: &mut Session<'_>,
+) -> Result<Fleet, Error> {
+    let fleet = Fleet::connect(nodes, session).await?;
+    let names = fleet.names().join(", ");
+    if sure.yes || session.confirm(&format!("{action} {names}?"), "say --yes to mean it")? {
+        Ok(fleet)
+    } else {
+        Err(Error::Declined(format!("{names}: left alone")))
+    }
+}
+
+pub(crate) async fn upgrade(
+    fleet: &Fleet,
+    args: Upgrade,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let request = machine::UpgradeRequest { image: args.image };
+    let answers = fleet
+        .ask(
+            request,
+            |channel, request| async move { machine_client(channel).upgrade(request).await },
+        )
+        .await?;
+    let good = answers.good();
+    if !answers.print(session)? && !good.is_empty() {
+        upgrades(&good, jiff::Timestamp::now()).print(session)?;
+    }
+    answers.failures().acted(good.len(), session.io)
+}
+
+pub(crate) fn upgrades(answers: &[(&str, &machine::Upgrade)], now: jiff::Timestamp) -> Sheet {
+    let mut sheet = Sheet::new(&["NODE", "ACK", "STARTED"]);
+    for (node, answer) in answers {
+        let started = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        sheet.push([(*node).to_owned(), answer.ack.clone(), started]);
+    }
+    sheet
+}

@@ -1,0 +1,326 @@
+//! The commands about machines against agents in this process, which answer
+//! for many machines as an entry does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod agent;
+
+use std::{
+    io::{self, Write},
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use agent::Agents;
+use clap::{CommandFactory, Parser};
+use selvage_cli::{Command, Error, Global, Io, Node, NodeCommand, Nodes, execute};
+
+#[derive(Parser, Debug)]
+#[command(name = "selvage")]
+struct Whole {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    nodes: Nodes,
+    #[command(subcommand)]
+    command: NodeCommand,
+}
+
+struct Outcome {
+    out: Vec<u8>,
+    err: String,
+    result: Result<(), Error>,
+}
+
+impl Outcome {
+    #[track_caller]
+    fn good(self) -> String {
+        if let Err(error) = &self.result {
+            panic!("{error:?}\n{}", self.err);
+        }
+        String::from_utf8(self.out).unwrap()
+    }
+
+    /// Exit code, what was printed all the same, and all words about it.
+    #[track_caller]
+    fn bad(self) -> (u8, String, String) {
+        let error = self.result.expect_err("the command succeeded");
+        let mut text = self.err.into_bytes();
+        error.report(&mut text, false).unwrap();
+        (error.exit_code(), String::from_utf8(self.out).unwrap(), String::from_utf8(text).unwrap())
+    }
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn run(agents: &Agents, line: &str) -> Outcome {
+    let config = tempfile::tempdir().unwrap();
+    let words = ["selvage"].into_iter().chain(line.split(' '));
+    let whole = Whole::try_parse_from(words).unwrap();
+    let global = Global { endpoint: Some(agents.endpoint.clone()), ..whole.global };
+    let (out, err) = (Shared::default(), Shared::default());
+    let mut io = Io {
+        input: None,
+        out: Box::new(out.clone()),
+        err: Box::new(err.clone()),
+        prompt: None,
+        env: [("SELVAGE_CONFIG".to_owned(), config.path().join("c").display().to_string())].into(),
+        out_is_terminal: false,
+        err_is_terminal: false,
+    };
+    let command = Command::Node(Node { nodes: whole.nodes, command: whole.command });
+    let result = Box::pin(execute(command, &global, Whole::command(), &mut io)).await;
+    let (out, err) = (out.0.lock().unwrap().clone(), err.0.lock().unwrap().clone());
+    Outcome { out, err: String::from_utf8(err).unwrap(), result }
+}
+
+#[tokio::test]
+async fn one_machine_goes_by_the_address_it_is_called_at() {
+    let agents = Agents::start().await;
+    assert_eq!(
+        run(&agents, "memory").await.good(),
+        "NODE        TOTAL   USED   FREE   SHARED   BUFFERS   CACHE   AVAILABLE\n\
+         127.0.0.1   2       1      1      0        0         0       0\n"
+    );
+}
+
+#[tokio::test]
+async fn many_machines_are_named_with_commas_or_several_times() {
+    let agents = Agents::start().await;
+    let out = run(&agents, "-n a,b memory").await.good();
+    assert_eq!(out, run(&agents, "memory -n a -n b").await.good());
+    let nodes: Vec<&str> =
+        out.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(nodes, ["a", "b"]);
+    run(&agents, "memory -n a --node-timeout 7s").await.good();
+    assert_eq!(agents.last_timeout(), "7S");
+}
+
+#[tokio::test]
+async fn a_machine_that_fails_is_warned_of_and_the_table_is_printed() {
+    let agents = Agents::start().await;
+    let outcome = run(&agents, "memory -n a,dead").await;
+    assert_eq!(outcome.err, "warning: dead: rpc error: code = Unavailable desc = nobody there\n");
+    assert_eq!(outcome.good().lines().count(), 2);
+}
+
+#[tokio::test]
+async fn when_all_machines_fail_so_does_the_command() {
+    let agents = Agents::start().await;
+    let (code, out, err) = run(&agents, "memory -n dead").await.bad();
+    assert_eq!((code, out.as_str()), (13, ""));
+    assert!(err.starts_with("error: dead: rpc error: code = Unavailable desc = nobody"), "{err}");
+    let (code, _, err) = run(&agents, "memory -n dead,dead2").await.bad();
+    assert_eq!(code, 13);
+    assert!(err.contains("warning: dead2: ") && err.contains("2 of 2 machines failed"), "{err}");
+}
+
+#[tokio::test]
+async fn what_was_to_be_done_is_done_everywhere_or_is_a_failure() {
+    let agents = Agents::start().await;
+    for line in ["restart web", "reboot --yes", "shutdown -y", "reset --yes"] {
+        let done = run(&agents, &format!("{line} -n a,b")).await;
+        assert_eq!(done.err, "");
+        assert_eq!(done.good(), "", "{line}");
+        let (code, _, err) = run(&agents, &format!("{line} -n a,dead,b")).await.bad();
+        assert_eq!(code, 13, "{line}");
+        assert!(err.starts_with("warning: dead: rpc error"), "{line}: {err}");
+        assert!(err.contains("error: 1 of 3 machines failed"), "{line}: {err}");
+    }
+    let (code, out, _) = run(&agents, "services ntpd restart -n a,dead").await.bad();
+    assert_eq!(out, "NODE   RESPONSE\na      Service \"ntpd\" restarted\n");
+    assert_eq!(code, 13);
+    let (code, out, _) = run(&agents, "upgrade -i image:2 -n dead,a").await.bad();
+    assert_eq!(code, 13);
+    assert!(out.contains("a      Upgrade request received"), "{out}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_undone_is_asked_about() {
+    let agents = Agents::start().await;
+    for line in ["reboot", "shutdown", "reset"] {
+        let (code, _, err) = run(&agents, line).await.bad();
+        assert_eq!(code, 8, "{line}: {err}");
+        assert!(err.contains("--yes"), "{err}");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_says_what_was_asked_for() {
+    let agents = Agents::start().await;
+    run(&agents, "restart -k ns/pod:app --grace 30s").await.good();
+    let request = agents.last_restart();
+    assert_eq!((request.namespace.as_str(), request.id.as_str()), ("k8s.io", "ns/pod:app"));
+    assert_eq!((request.driver, request.grace_seconds, request.signal_only), (0, 30, false));
+    run(&agents, "restart -c ns/pod --signal-only").await.good();
+    let request = agents.last_restart();
+    assert_eq!((request.namespace.as_str(), request.driver), ("k8s.io", 1));
+    assert!(request.signal_only);
+    let json = run(&agents, "restart web -o json").await.good();
+    assert_eq!(json, "{\"messages\":[{\"old_pid\":7,\"new_pid\":8}]}\n");
+}
+
+#[tokio::test]
+async fn formats_for_machines_have_all_that_was_answered() {
+    let agents = Agents::start().await;
+    let outcome = run(&agents, "memory -n a,dead -o json").await;
+    assert!(outcome.err.starts_with("warning: dead"));
+    let value: serde_json::Value = serde_json::from_str(&outcome.good()).unwrap();
+    assert_eq!(value["messages"][0]["meminfo"]["memtotal"], "2048");
+    assert!(value["messages"][1]["metadata"]["error"].as_str().unwrap().contains("nobody"));
+    let yaml = run(&agents, "memory -o yaml").await.good();
+    assert!(yaml.starts_with("messages:\n- meminfo:\n    memtotal: "), "{yaml}");
+}
+
+#[tokio::test]
+async fn logs_are_lines_again_each_with_its_machine() {
+    let agents = Agents::start().await;
+    let out = run(&agents, "logs web -n a,b").await.good();
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "a: first line",
+            "a: second line",
+            "a: unfinished",
+            "b: first line",
+            "b: second line",
+            "b: unfinished"
+        ]
+    );
+    let out = run(&agents, "logs web -n a --tail 2").await.good();
+    assert_eq!(out, "a: second line\na: unfinished\n");
+    let out = run(&agents, "logs web -n a -o json").await.good();
+    assert_eq!(out.lines().next(), Some("{\"node\":\"a\",\"line\":\"first line\"}"));
+    let outcome = run(&agents, "logs web -n a,dead").await;
+    assert!(outcome.err.starts_with("warning: dead: "), "{}", outcome.err);
+    assert_eq!(outcome.good().lines().count(), 3);
+    let (code, _, err) = run(&agents, "logs missing").await.bad();
+    assert_eq!(code, 4);
+    assert!(err.contains("container \"missing\" not found"), "{err}");
+}
+
+#[tokio::test]
+async fn records_of_the_kernel_stay_whole() {
+    let agents = Agents::start().await;
+    let out = run(&agents, "dmesg -n a").await.good();
+    assert_eq!(out, "a: kern:    info: [t]: one\n SUBSYSTEM=x\na: kern:     err: [t]: two\n");
+    let out = run(&agents, "dmesg -n a -o json --level err").await.good();
+    assert_eq!(out, "{\"node\":\"a\",\"level\":\"err\"}\n");
+}
+
+#[tokio::test]
+async fn a_file_comes_as_it_is() {
+    let agents = Agents::start().await;
+    let outcome = run(&agents, "cat /bin/x").await;
+    assert!(outcome.result.is_ok());
+    assert_eq!(outcome.out, [0, 159, 146, 150, b'\n', b'x']);
+    let (code, _, err) = run(&agents, "cat /bin/x -n dead").await.bad();
+    assert_eq!(code, 13, "{err}");
+}
+
+#[tokio::test]
+async fn files_are_listed_in_short_and_in_full() {
+    let agents = Agents::start().await;
+    let outcome = run(&agents, "ls /etc").await;
+    assert!(outcome.err.contains("error reading file /etc/secret: denied"), "{}", outcome.err);
+    assert_eq!(outcome.good(), ".\nhosts\n");
+    assert_eq!(
+        run(&agents, "ls -l /etc").await.good(),
+        "MODE         SIZE(B)   LASTMOD       NAME\n\
+         drwxr-xr-x   4096      Nov 14 2023   .\n\
+         -rw-r--r--   12        Nov 14 2023   hosts\n"
+    );
+    assert_eq!(run(&agents, "ls -t f /etc").await.good(), "hosts\n");
+    let many = run(&agents, "ls -t d -n a,b /etc").await.good();
+    assert_eq!(many, "NODE   NAME\na      .\nb      .\n");
+    let json = run(&agents, "ls -t f /etc -o json").await.good();
+    assert!(json.starts_with("{\"name\":\"/etc/hosts\""), "{json}");
+}
+
+#[tokio::test]
+async fn copies_land_in_a_folder_and_bad_entries_do_not() {
+    let agents = Agents::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let into = |name: &str| dir.path().join(name);
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    run(&agents, &format!("cp /data {}", into("one").display())).await.good();
+    assert_eq!(read(&into("one/a/file")), "content");
+
+    let line = format!("cp /data {} -n a,b", into("many").display());
+    run(&agents, &line).await.good();
+    assert_eq!(read(&into("many/a/a/file")) + &read(&into("many/b/a/file")), "contentcontent");
+
+    let (code, _, err) = run(&agents, &format!("cp /evil {}", into("evil").display())).await.bad();
+    assert_eq!(code, 8);
+    assert!(err.contains("warning: 127.0.0.1: ../evil is left out: its name leads out"), "{err}");
+    assert_eq!(read(&into("evil/a/file")), "content");
+    assert!(!into("evil").join("../evil-file").exists());
+
+    let (code, _, err) = run(&agents, &format!("cp /half {}", into("half").display())).await.bad();
+    assert_eq!(code, 7, "{err}");
+    assert_eq!(read(&into("half/a/file")), "content", "what could be read is there");
+
+    let whole = run(&agents, "cp /data -").await;
+    assert!(whole.result.is_ok() && whole.out == agent::archive(false));
+    let (code, _, _) = run(&agents, "cp /data - -n a,b").await.bad();
+    assert_eq!(code, 3);
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_entry_itself_is_told_as_any() {
+    let agents = Agents::start().await;
+    let (code, _, err) = run(&agents, "containers --namespace refused").await.bad();
+    assert_eq!(code, 3);
+    assert!(err.starts_with("error: namespace can't be empty\n"), "{err}");
+    let (code, _, err) = run(&agents, "services nothing").await.bad();
+    assert_eq!(code, 4);
+    assert!(err.contains("there is no service \"nothing\""), "{err}");
+}
+
+#[tokio::test]
+async fn watching_ends_when_whoever_reads_is_gone() {
+    struct Closed(usize);
+    impl Write for Closed {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.0.checked_sub(1) {
+                Some(left) => self.0 = left,
+                None => return Err(io::ErrorKind::BrokenPipe.into()),
+            }
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let agents = Agents::start().await;
+    let global = Global { endpoint: Some(agents.endpoint.clone()), ..Global::default() };
+    let whole = Whole::try_parse_from(["selvage", "processes", "--watch"]).unwrap();
+    let config = tempfile::tempdir().unwrap();
+    let mut io = Io {
+        input: None,
+        out: Box::new(Closed(1)),
+        err: Box::new(io::sink()),
+        prompt: None,
+        env: [("SELVAGE_CONFIG".to_owned(), config.path().join("c").display().to_string())].into(),
+        out_is_terminal: false,
+        err_is_terminal: false,
+    };
+    let command = Command::Node(Node { nodes: whole.nodes, command: whole.command });
+    let result = Box::pin(execute(command, &global, Whole::command(), &mut io)).await;
+    let error = result.unwrap_err();
+    let mut told = Vec::new();
+    error.report(&mut told, false).unwrap();
+    assert_eq!((error.exit_code(), told.len()), (0, 0), "{error:?}");
+}

@@ -1,0 +1,199 @@
+//! Agents that come back go on where they stopped: at the same controller
+//! started anew, and at another one.
+
+use std::path::{Path, PathBuf};
+
+use selvage_api::edgeproto as wire;
+use selvage_controller::row::{Kept, Row};
+use selvage_store::{SharedStore, Table};
+use wire::Liveness::Static;
+
+use super::harness::*;
+use super::infos::Agent;
+use super::several::EtcdServer;
+
+const INSTANCES: usize = 20;
+
+/// A socket that leads to one house after the other.
+struct Door {
+    folder: tempfile::TempDir,
+}
+
+impl Door {
+    fn to(house: &House) -> Self {
+        let door = Self { folder: tempfile::tempdir().unwrap() };
+        std::os::unix::fs::symlink(house.agents.path().join("agents"), door.path()).unwrap();
+        door
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("agents")
+    }
+
+    fn lead_to(&self, house: &House) {
+        let new = self.folder.path().join("new");
+        std::os::unix::fs::symlink(house.agents.path().join("agents"), &new).unwrap();
+        std::fs::rename(new, self.path()).unwrap();
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("app{number:02}")
+}
+
+async fn furnished(house: &House) {
+    house.furnish().await;
+    for number in 0..INSTANCES {
+        house.plant(app("Acme", &name(number))).await;
+        house.plant(app_inst(&name(number), "west", Static)).await;
+    }
+    // Until all of it has been told, more than need be would come again.
+    let first = Agent::connect(house);
+    first.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    eventually("all has been told", || async {
+        (first.app_insts.len(), first.apps.len()) == (INSTANCES, INSTANCES)
+    })
+    .await;
+}
+
+async fn connected(socket: &Path) -> Agent {
+    let agent = Agent::connect_to(socket, |exchange| exchange);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    eventually("in sync", || async { agent.client.status().in_sync }).await;
+    assert_eq!((agent.app_insts.len(), agent.apps.len()), (INSTANCES, INSTANCES));
+    agent
+}
+
+async fn close(house: House) {
+    house.controller.notify().unwrap().close().await;
+    house.stop.cancel();
+    eventually("it has ended", || async { house.ended.is_finished() }).await;
+}
+
+/// One instance goes, one comes, while nobody is connected.
+async fn meddle(store: &SharedStore) {
+    let table = Table::<Row<wire::AppInst>>::open(store.clone()).await.unwrap();
+    table.delete(&app_inst(&name(0), "west", Static).key_text()).await.unwrap();
+    table.put(Row(app_inst("later", "west", Static))).await.unwrap();
+    table.put(Row(app_inst("elsewhere", "east", Static))).await.unwrap();
+}
+
+/// What the agent has now, and how many AppInsts came for that.
+async fn synced_again(agent: &Agent, before: u64) -> u64 {
+    eventually("in sync again", || async { agent.client.status().stats.recv_all == 2 }).await;
+    assert_eq!(agent.app_insts.len(), INSTANCES);
+    let there = |name: &str| {
+        let key = app_inst(name, "west", Static).key.unwrap();
+        agent.app_insts.find(&key).is_some()
+    };
+    assert!(there("later") && there(&name(1)) && !there(&name(0)));
+    agent.client.status().stats.obj_recv["AppInst"] - before
+}
+
+#[tokio::test]
+async fn a_controller_started_anew_sends_what_changed() {
+    let store = memory().await;
+    let first = house_on(store.clone(), |_| {}).await;
+    furnished(&first).await;
+    let door = Door::to(&first);
+    let agent = connected(&door.path()).await;
+    // A change that comes by the stream counts, too.
+    first.plant(app("Acme", "changed")).await;
+    first.flavors().create_flavor(flavor("new")).await.unwrap();
+    eventually("told", || async { agent.flavors.len() == 2 }).await;
+    let before = agent.client.status().stats.obj_recv["AppInst"];
+    close(first).await;
+    meddle(&store).await;
+    let second = house_on(store, |_| {}).await;
+    door.lead_to(&second);
+    let came = synced_again(&agent, before).await;
+    assert!(came < INSTANCES as u64, "{came}: what was told last may come again, no more");
+    assert_eq!(agent.client.status().stats.resumed, 1);
+    assert_eq!(agent.flavors.len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_store_has_forgotten_is_sent_in_full() {
+    let store = memory().await;
+    let first = house_on(store.clone(), |_| {}).await;
+    furnished(&first).await;
+    let door = Door::to(&first);
+    let agent = connected(&door.path()).await;
+    let before = agent.client.status().stats.obj_recv["AppInst"];
+    close(first).await;
+    meddle(&store).await;
+    store.compact(store.revision().await.unwrap()).await.unwrap();
+    let second = house_on(store, |_| {}).await;
+    door.lead_to(&second);
+    assert_eq!(synced_again(&agent, before).await, INSTANCES as u64);
+    assert_eq!(agent.client.status().stats.resumed, 0);
+}
+
+/// Its revisions mean nothing in a store with another past.
+#[tokio::test]
+async fn a_store_put_back_from_a_copy_is_another_past() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    let open = |path: PathBuf| async move {
+        let options = selvage_store::embedded::Options::default();
+        let store: SharedStore =
+            selvage_store::embedded::Embedded::open(path, options).await.unwrap();
+        store
+    };
+    let store = open(file.clone()).await;
+    let first = house_on(store.clone(), |_| {}).await;
+    furnished(&first).await;
+    close(first).await;
+    store.close().await.unwrap();
+    std::fs::copy(&file, &copy).unwrap();
+
+    let store = open(file).await;
+    let second = house_on(store.clone(), |_| {}).await;
+    second.plant(app_inst("lost", "west", Static)).await;
+    second.plant(app("Acme", "lost")).await;
+    let door = Door::to(&second);
+    let agent = Agent::connect_to(&door.path(), |exchange| exchange);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    eventually("in sync", || async { agent.client.status().in_sync }).await;
+    assert_eq!(agent.app_insts.len(), INSTANCES + 1);
+    close(second).await;
+    store.close().await.unwrap();
+
+    // Longer than the past that is lost.
+    let store = open(copy).await;
+    let third = house_on(store.clone(), |_| {}).await;
+    for number in 0..50 {
+        third.plant(flavor(&format!("new{number}"))).await;
+    }
+    door.lead_to(&third);
+    eventually("in sync again", || async { agent.client.status().stats.recv_all == 2 }).await;
+    assert_eq!((agent.app_insts.len(), agent.client.status().stats.resumed), (INSTANCES, 0));
+    close(third).await;
+    store.close().await.unwrap();
+}
+
+async fn moves(store: SharedStore) {
+    let (first, second) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    furnished(&first).await;
+    let door = Door::to(&first);
+    let agent = connected(&door.path()).await;
+    let before = agent.client.status().stats.obj_recv["AppInst"];
+    door.lead_to(&second);
+    meddle(&second.controller.store).await;
+    eventually("told", || async { agent.client.status().stats.obj_recv["AppInst"] == before + 2 })
+        .await;
+    close(first).await;
+    assert!(synced_again(&agent, before).await <= 4, "what was told last may come again");
+    assert_eq!(agent.client.status().stats.resumed, 1);
+}
+
+#[tokio::test]
+async fn another_controller_sends_what_changed() {
+    moves(memory().await).await;
+}
+
+#[tokio::test]
+async fn another_controller_on_etcd_sends_what_changed() {
+    let Some(etcd) = EtcdServer::start() else { return };
+    moves(etcd.store().await).await;
+}

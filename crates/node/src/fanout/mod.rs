@@ -1,0 +1,489 @@
+//! One call to many nodes.
+//!
+//! Whoever serves with a [`Fanout`] as its relay is an entry: a caller names
+//! nodes in the metadata of his call, and the entry makes it there for him.
+//!
+//! 1. `proxyfrom`: the call has been relayed once. It is answered here, so
+//!    that no call goes in circles.
+//! 2. `nodes`, any number of them: the call is made at each, all at once. The
+//!    answers are joined in the order of the request, each with its node in
+//!    `metadata.hostname`, spelled as the caller spelled it. A node that fails
+//!    has its reason in `metadata.error` and costs nobody else anything; it
+//!    has as long as `node-timeout` (`500m`, `10S`, as gRPC writes time) says.
+//!    Streams are passed on message by message as they come. Our own services
+//!    end messages of text where a line ends, so lines stay whole.
+//! 3. `node`, exactly one: the call is made there, and the answer comes back
+//!    as it is.
+//! 4. Else the call is for this process.
+//!
+//! A node is written as a name of the [`Directory`], a host or an IPv4 or IPv6
+//! address, either with or without a port. This process itself is not called
+//! over the network, and a node that is named twice is called once.
+//!
+//! # Who is believed
+//!
+//! The entry has authenticated the caller and has looked up in the access
+//! table that he may call the method, before it asks anybody. It connects to
+//! nodes as itself, by its own machine certificate, and never passes on the
+//! caller's token or cookie. It tells the caller's name and roles in
+//! [`relay::CALLER`]. The node believes that from controllers, and from other
+//! nodes for methods that only look (the reasons are at [`relay`]); it then
+//! consults the same table again for the caller, so an entry that is wrong
+//! about somebody's rights does not widen them. From anybody else the header
+//! is refused.
+
+mod gather;
+mod pool;
+mod splice;
+mod target;
+mod wire;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::BoxFuture};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
+use prost_reflect::Kind;
+use selvage_api::Method;
+use selvage_kit::{
+    access::Effect,
+    identity::Identity,
+    serve::relay::{self, Answer, Call, Relay},
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body};
+
+pub(crate) use self::target::parse as parse_place;
+pub use self::target::{BadEntry, Directory, Place, StaticDirectory};
+use self::{gather::Round, pool::Pool, wire::Way};
+
+/// The port that the agents of the original listen on.
+pub const DEFAULT_PORT: u16 = 50_000;
+
+const PROXY_FROM: &str = "proxyfrom";
+const NODES: &str = "nodes";
+const NODE: &str = "node";
+const NODE_TIMEOUT: &str = "node-timeout";
+/// By this the listener tells which host the caller asked for.
+const AUTHORITY: &str = "x-selvage-authority";
+/// Headers by which a listener speaks to itself.
+const INTERNAL: &str = "x-selvage-";
+
+/// The longest list of nodes.
+const MOST_NODES: usize = 4096;
+
+/// How an entry works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Port of nodes that are written without one.
+    pub port: u16,
+    /// Names and addresses of this process, each `host` or `host:port`.
+    pub own: Vec<String>,
+    /// The port of this process, for those of `own` without one.
+    pub own_port: u16,
+    /// Whether nodes may be named by host or address, besides the directory.
+    pub by_address: bool,
+    /// How long a node may take for a call that only looks.
+    pub look_timeout: Duration,
+    /// How long a node may take for a call that changes something.
+    pub change_timeout: Duration,
+    /// How many nodes are called at the same time.
+    pub at_once: usize,
+    /// For how long an unused connection is kept.
+    pub idle: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            port: DEFAULT_PORT,
+            own: Vec::new(),
+            own_port: DEFAULT_PORT,
+            by_address: true,
+            look_timeout: Duration::from_secs(10),
+            // Stopping something may take its whole grace time.
+            change_timeout: Duration::from_secs(60),
+            at_once: 256,
+            idle: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+/// Takes calls to the nodes they name. Clones share their connections.
+#[derive(Clone)]
+pub struct Fanout(Arc<Inner>);
+
+struct Inner {
+    settings: Settings,
+    own: HashSet<(String, u16)>,
+    directory: Arc<dyn Directory>,
+    pool: Pool,
+}
+
+impl std::fmt::Debug for Fanout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fanout").field("settings", &self.0.settings).finish_non_exhaustive()
+    }
+}
+
+impl Fanout {
+    /// An entry that shows itself to nodes by this TLS configuration; without
+    /// one it speaks in the clear, for laboratories.
+    pub fn new(
+        settings: Settings,
+        directory: Arc<dyn Directory>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+    ) -> Self {
+        let own = settings.own.iter().filter_map(|name| target::parse(name, settings.own_port));
+        let own = own.map(|place| (place.host, place.port)).collect();
+        let pool = Pool::new(tls, settings.idle);
+        Self(Arc::new(Inner { settings, own, directory, pool }))
+    }
+
+    /// Lets go of unused connections until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let period = (self.0.settings.idle / 4).max(Duration::from_secs(1));
+        while stop.run_until_cancelled(tokio::time::sleep(period)).await.is_some() {
+            self.0.pool.sweep();
+        }
+    }
+}
+
+impl Relay for Fanout {
+    fn claims(&self, method: &Method, headers: &HeaderMap) -> bool {
+        method.part == "node"
+            && !headers.contains_key(PROXY_FROM)
+            && (headers.contains_key(NODES) || headers.contains_key(NODE))
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
+        let inner = Arc::clone(&self.0);
+        async move {
+            let nodes = names(call.request.headers(), NODES)?;
+            if nodes.is_empty() {
+                inner.to_one(call).await
+            } else {
+                inner.to_many(call, nodes).await
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Inner {
+    async fn to_one(&self, call: Call) -> Answer {
+        let nodes = names(call.request.headers(), NODE)?;
+        let [node] = nodes.as_slice() else {
+            return Err(Status::invalid_argument("node metadata must be single-valued"));
+        };
+        if !is_relayed(call.method) {
+            return Err(not_supported(call.method));
+        }
+        let patience = self.patience(&call)?;
+        let (parts, body) = call.request.into_parts();
+        let headers = outgoing(&parts.headers, &parts.extensions, left(call.deadline))?;
+        let target = self.locate(node).await?;
+        let way = self.way(&target, &call.here)?;
+        let mut request = wire::request(&call.method.path, headers, body)?;
+        if let Way::Here(_) = way {
+            *request.extensions_mut() = parts.extensions;
+        }
+        in_time(patience, way.send(request)).await
+    }
+
+    async fn to_many(self: Arc<Self>, call: Call, nodes: Vec<String>) -> Answer {
+        if !is_relayed(call.method) || !is_joinable(call.method) {
+            return Err(not_supported(call.method));
+        }
+        let patience = self.patience(&call)?;
+        let mut targets = Vec::with_capacity(nodes.len());
+        let mut seen = HashSet::new();
+        for node in nodes {
+            // What is no name at all fails the call; one that is not known
+            // fails for itself.
+            let place = match self.locate(&node).await {
+                Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
+                place => place,
+            };
+            let same = place.as_ref().map_or(node.clone(), ToString::to_string);
+            if seen.insert(same) {
+                targets.push(gather::Target { name: node, place });
+            }
+        }
+        let method = call.method;
+        let (parts, body) = call.request.into_parts();
+        let timeout = if method.server_streaming { left(call.deadline) } else { Some(patience) };
+        let headers = outgoing(&parts.headers, &parts.extensions, timeout)?;
+        let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
+        let round = Round {
+            inner: self,
+            method,
+            headers,
+            extensions: parts.extensions,
+            body,
+            here: call.here,
+            patience,
+        };
+        if method.server_streaming { round.stream(targets) } else { round.join(targets).await }
+    }
+
+    /// How long each node may take.
+    fn patience(&self, call: &Call) -> Result<Duration, Status> {
+        let asked = match call.request.headers().get(NODE_TIMEOUT) {
+            Some(value) => Some(value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
+                Status::invalid_argument(format!(
+                    "{NODE_TIMEOUT} is not 1 to 8 digits and one of H, M, S, m, u, n"
+                ))
+            })?),
+            None => None,
+        };
+        let default = match call.effect {
+            Effect::Read | Effect::ReadSecret => self.settings.look_timeout,
+            Effect::Write => self.settings.change_timeout,
+        };
+        Ok(within(asked.unwrap_or(default), left(call.deadline)))
+    }
+
+    async fn locate(&self, node: &str) -> Result<Place, Status> {
+        if let Some(place) = self.directory.find(node).await? {
+            return Ok(place);
+        }
+        let place = target::parse(node, self.settings.port)
+            .ok_or_else(|| Status::invalid_argument(format!("invalid target {node:?}")))?;
+        let ours = self.own.contains(&(place.host.clone(), place.port));
+        if ours || self.settings.by_address {
+            Ok(place)
+        } else {
+            Err(Status::not_found(format!("no node is called {node:?}")))
+        }
+    }
+
+    fn way(&self, place: &Place, here: &relay::Here) -> Result<Way, Status> {
+        if self.own.contains(&(place.host.clone(), place.port)) {
+            Ok(Way::Here(Arc::clone(here)))
+        } else {
+            self.pool.channel(place).map(Way::There)
+        }
+    }
+}
+
+/// The values of a header that may be given several times, or once with
+/// commas; an empty one is as wrong as the original has it.
+fn names(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status> {
+    let mut names = Vec::new();
+    for value in headers.get_all(name) {
+        let value = value
+            .to_str()
+            .map_err(|_| Status::invalid_argument(format!("{name} metadata is not text")))?;
+        names.extend(value.split(',').map(|part| part.trim().to_owned()));
+    }
+    if names.iter().any(String::is_empty) {
+        return Err(Status::invalid_argument("invalid target \"\""));
+    }
+    if names.len() > MOST_NODES {
+        return Err(Status::invalid_argument(format!(
+            "{} nodes are named, at most {MOST_NODES} are called at once",
+            names.len()
+        )));
+    }
+    Ok(names)
+}
+
+/// A machine's first certificate is for itself to ask for.
+fn is_relayed(method: &Method) -> bool {
+    method.package != "securityapi"
+}
+
+/// Whether answers of several nodes can be told apart.
+fn is_joinable(method: &Method) -> bool {
+    let metadata = |message: &prost_reflect::MessageDescriptor| {
+        message.get_field(1).is_some_and(|field| match field.kind() {
+            Kind::Message(kind) => kind.full_name() == "common.Metadata" && !field.is_list(),
+            _ => false,
+        })
+    };
+    let listed = || {
+        method.output.get_field(1).is_some_and(|field| match field.kind() {
+            Kind::Message(kind) => field.is_list() && metadata(&kind),
+            _ => false,
+        })
+    };
+    let joined = if method.server_streaming { metadata(&method.output) } else { listed() };
+    joined && !method.client_streaming
+}
+
+fn not_supported(method: &Method) -> Status {
+    let path = &method.path;
+    Status::invalid_argument(format!("one-2-many proxying is not supported for method {path}"))
+}
+
+fn left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|at| at.saturating_duration_since(Instant::now()))
+}
+
+/// What a node gets of the time that is left: a caller in a hurry wants the
+/// answers of those who made it, not none at all.
+fn within(patience: Duration, left: Option<Duration>) -> Duration {
+    left.map_or(patience, |left| patience.min(left.mul_f32(0.9)))
+}
+
+async fn in_time<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
+        let text = format!("the node did not answer within {} ms", patience.as_millis());
+        Err(Status::deadline_exceeded(text))
+    })
+}
+
+/// What a node is sent of the caller's headers.
+fn outgoing(
+    incoming: &HeaderMap,
+    extensions: &Extensions,
+    timeout: Option<Duration>,
+) -> Result<HeaderMap, Status> {
+    let mut headers = HeaderMap::with_capacity(incoming.len() + 6);
+    for (name, value) in incoming {
+        if !stays_here(name) {
+            headers.append(name, value.clone());
+        }
+    }
+    let from = incoming.get(AUTHORITY).or_else(|| incoming.get(header::HOST));
+    let unknown = HeaderValue::from_static("unknown");
+    headers.insert(PROXY_FROM, from.cloned().unwrap_or(unknown));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
+    if let Some(timeout) = timeout {
+        let millis = timeout.as_millis().clamp(1, 99_999_999);
+        headers.insert(
+            "grpc-timeout",
+            HeaderValue::try_from(format!("{millis}m"))
+                .map_err(|_| Status::internal("a timeout cannot be written"))?,
+        );
+    }
+    let anonymous = Identity::anonymous();
+    let caller = extensions.get::<Identity>().unwrap_or(&anonymous);
+    headers.insert(relay::CALLER, relay::tell(caller)?);
+    Ok(headers)
+}
+
+/// Headers about the caller's connection, his browser or his credentials.
+fn stays_here(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with(INTERNAL)
+        || name.starts_with("grpc-")
+        || name.starts_with("connect-")
+        || name.starts_with("proxy-")
+        || name.starts_with("sec-")
+        || name.starts_with("access-control-")
+        || matches!(
+            name,
+            NODES
+                | NODE
+                | NODE_TIMEOUT
+                | relay::CALLER
+                | "accept"
+                | "accept-encoding"
+                | "accept-language"
+                | "authorization"
+                | "cache-control"
+                | "connection"
+                | "content-encoding"
+                | "content-length"
+                | "content-type"
+                | "cookie"
+                | "expect"
+                | "host"
+                | "keep-alive"
+                | "origin"
+                | "pragma"
+                | "referer"
+                | "te"
+                | "token"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+        )
+}
+
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let unit = text.chars().next_back()?;
+    let digits = text.strip_suffix(unit)?;
+    let valid = (1..=8).contains(&digits.len()) && digits.bytes().all(|d| d.is_ascii_digit());
+    let amount: u64 = digits.parse().ok().filter(|_| valid)?;
+    match unit {
+        'H' => Some(Duration::from_secs(amount * 3600)),
+        'M' => Some(Duration::from_secs(amount * 60)),
+        'S' => Some(Duration::from_secs(amount)),
+        'm' => Some(Duration::from_millis(amount)),
+        'u' => Some(Duration::from_micros(amount)),
+        'n' => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
+
+/// The body of a call with one message, framed as it came.
+fn body_of(framed: bytes::Bytes) -> Body {
+    Body::new(http_body_util::Full::new(framed))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn answers_of_nodes_can_be_told_apart() {
+        for method in selvage_api::methods().iter().filter(|method| method.part == "node") {
+            let alone = ["Start", "Stop", "Certificate", "ReadFile", "WriteFile"];
+            let expected = !alone.contains(&method.name.as_str());
+            assert_eq!(is_joinable(method), expected, "{}", method.path);
+        }
+    }
+
+    #[test]
+    fn credentials_stay_with_the_entry() {
+        let mut incoming = HeaderMap::new();
+        for name in [
+            "authorization",
+            "cookie",
+            "token",
+            "nodes",
+            "node",
+            "selvage-caller-bin",
+            "x-selvage-protocol",
+            "host",
+            "grpc-timeout",
+            "sec-fetch-site",
+        ] {
+            incoming.insert(HeaderName::from_static(name), HeaderValue::from_static("canary"));
+        }
+        incoming.insert("signal-only", HeaderValue::from_static("yes"));
+        incoming.insert(AUTHORITY, HeaderValue::from_static("entry:1"));
+        let sent = outgoing(&incoming, &Extensions::new(), Some(Duration::from_secs(2))).unwrap();
+        assert!(!format!("{sent:?}").contains("canary"), "{sent:?}");
+        assert_eq!(sent["signal-only"], "yes");
+        assert_eq!(sent["proxyfrom"], "entry:1");
+        assert_eq!(sent["grpc-timeout"], "2000m");
+    }
+
+    #[test]
+    fn a_caller_in_a_hurry_gets_those_who_made_it() {
+        let (short, long) = (Duration::from_secs(3), Duration::from_secs(10));
+        assert_eq!(within(short, None), short);
+        assert_eq!(within(short, Some(long)), short);
+        assert!(within(long, Some(short)) < short);
+    }
+
+    #[test]
+    fn lists_of_nodes() {
+        let mut headers = HeaderMap::new();
+        headers.append(NODES, HeaderValue::from_static("a, b"));
+        headers.append(NODES, HeaderValue::from_static("::1"));
+        assert_eq!(names(&headers, NODES).unwrap(), ["a", "b", "::1"]);
+        headers.append(NODES, HeaderValue::from_static("c,,d"));
+        assert_eq!(names(&headers, NODES).unwrap_err().message(), "invalid target \"\"");
+    }
+}

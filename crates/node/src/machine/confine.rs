@@ -1,0 +1,173 @@
+//! Paths that callers name, opened so that they lead nowhere else.
+//!
+//! The kernel itself refuses to leave the root while it follows a path
+//! (`openat2`), so no symbolic link and no rename at the wrong moment leads
+//! out. What is opened is at first only a place (`O_PATH`): looking at it has
+//! no side effects, whatever it is.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat, openat2},
+    io::Errno,
+};
+
+use super::Error;
+
+/// How often a path is tried that is being renamed while it is followed.
+const ATTEMPTS: usize = 16;
+
+/// The folders below which everything may be looked at.
+#[derive(Debug, Clone)]
+pub(super) struct Roots(Vec<PathBuf>);
+
+impl Roots {
+    /// Without any, it is the whole machine.
+    pub(super) fn new(mut roots: Vec<PathBuf>) -> Self {
+        if roots.is_empty() {
+            roots.push(PathBuf::from("/"));
+        }
+        Self(roots)
+    }
+
+    /// Follows an absolute path to what it names.
+    pub(super) fn locate(&self, path: &str) -> Result<Located, Error> {
+        if !path.starts_with('/') {
+            return Err(Error::NotAbsolute { path: path.to_owned() });
+        }
+        if path.contains('\0') {
+            return Err(Error::BadPath { path: path.to_owned(), reason: "has a NUL in it" });
+        }
+        let asked = Path::new(path);
+        let within = self.0.iter().filter(|root| asked.starts_with(root));
+        let root = within.max_by_key(|root| root.components().count());
+        let root = root.ok_or_else(|| Error::Outside { path: path.to_owned() })?;
+        let inside = asked.strip_prefix(root).unwrap_or(Path::new(""));
+        let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
+        let place = follow(root, inside).map_err(|error| Error::of(path, error))?;
+        let stat = fstat(&place).map_err(|error| Error::of(path, error))?;
+        Ok(Located { place, stat, path: path.to_owned() })
+    }
+}
+
+fn follow(root: &Path, inside: &Path) -> Result<OwnedFd, Errno> {
+    let base = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // Below "/" an absolute link means what it says; below another root it
+    // leads out.
+    let stay = if root == Path::new("/") { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
+    let resolve = stay | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let mut attempts = 0;
+    loop {
+        match openat2(&base, inside, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN) if attempts < ATTEMPTS => attempts += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// What a path has led to.
+pub(super) struct Located {
+    place: OwnedFd,
+    pub(super) stat: Stat,
+    path: String,
+}
+
+impl Located {
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Its contents, if it is a regular file. Reading never waits: what would
+    /// (`/proc/kmsg`) is at its end.
+    pub(super) fn open_file(&self) -> Result<File, Error> {
+        if self.kind() != FileType::RegularFile {
+            return Err(Error::NotAFile);
+        }
+        // Through our own descriptor: the very thing that was looked at.
+        let own = format!("/proc/self/fd/{}", self.place.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(CWD, own, flags, Mode::empty());
+        file.map(File::from).map_err(|error| Error::of(&self.path, error))
+    }
+
+    /// Its entries, if it is a folder.
+    pub(super) fn open_folder(&self) -> Result<OwnedFd, Errno> {
+        openat(
+            &self.place,
+            ".",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+    }
+}
+
+/// What the system says, in the words that everybody knows.
+pub(super) fn plain(error: Errno) -> String {
+    let text = io::Error::from(error).to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_lowercase(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{fs, io::Read, os::unix::fs::symlink};
+
+    use selvage_api::Code;
+
+    use super::*;
+
+    fn read(roots: &Roots, path: &Path) -> Result<String, Code> {
+        let located = roots.locate(path.to_str().unwrap()).map_err(|error| error.code())?;
+        let mut text = String::new();
+        let mut file = located.open_file().map_err(|error| error.code())?;
+        file.read_to_string(&mut text).unwrap();
+        Ok(text)
+    }
+
+    #[test]
+    fn no_path_leads_out_of_its_root() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, secret) = (place.path().join("root"), place.path().join("secret"));
+        fs::create_dir_all(root.join("sub")).unwrap();
+        fs::write(&secret, "canary").unwrap();
+        fs::write(root.join("sub/plain"), "fine").unwrap();
+        symlink(&secret, root.join("absolute")).unwrap();
+        symlink("../secret", root.join("relative")).unwrap();
+        symlink("../..", root.join("sub/up")).unwrap();
+        symlink("plain", root.join("sub/within")).unwrap();
+        let roots = Roots::new(vec![root.clone()]);
+        assert_eq!(read(&roots, &root.join("sub/plain")).unwrap(), "fine");
+        assert_eq!(read(&roots, &root.join("sub/within")).unwrap(), "fine");
+        for out in ["absolute", "relative", "sub/up/secret", "../secret", "sub/../../secret"] {
+            assert_eq!(read(&roots, &root.join(out)), Err(Code::PermissionDenied), "{out}");
+        }
+        assert_eq!(read(&roots, &secret), Err(Code::PermissionDenied));
+        assert_eq!(read(&roots, Path::new("/etc/passwd")), Err(Code::PermissionDenied));
+        let twin = PathBuf::from(format!("{}-twin", root.display()));
+        assert_eq!(read(&roots, &twin), Err(Code::PermissionDenied));
+    }
+
+    #[test]
+    fn links_within_the_whole_machine_are_followed() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("file"), "fine").unwrap();
+        symlink(place.path().join("file"), place.path().join("link")).unwrap();
+        let roots = Roots::new(Vec::new());
+        assert_eq!(read(&roots, &place.path().join("link")).unwrap(), "fine");
+        assert_eq!(read(&roots, &place.path().join("none")), Err(Code::NotFound));
+        assert_eq!(read(&roots, place.path()), Err(Code::InvalidArgument));
+        assert_eq!(
+            read(&roots, Path::new("/proc/self/root/etc/passwd")),
+            Err(Code::PermissionDenied)
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! What goes wrong with a machine's files, services and power.
+
+use std::io;
+
+use rustix::io::Errno;
+use selvage_api::Code;
+use tonic::Status;
+
+/// Why a call to the machine fails.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The path does not begin at the root.
+    #[error("path is not absolute {path}")]
+    NotAbsolute {
+        /// The path of the request.
+        path: String,
+    },
+    /// No path at all.
+    #[error("path {path:?} {reason}")]
+    BadPath {
+        /// The path of the request.
+        path: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Not among what may be looked at.
+    #[error("path {path:?} leads out of what may be looked at here")]
+    Outside {
+        /// The path of the request.
+        path: String,
+    },
+    /// A folder, a device or a socket.
+    #[error("path must be a regular file")]
+    NotAFile,
+    /// The system says no.
+    #[error("{path}: {}", words(.error))]
+    System {
+        /// The path of the request.
+        path: String,
+        /// What the system says.
+        error: Errno,
+    },
+    /// A field of the request is wrong.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// As many files are being sent as there may be.
+    #[error("too many files are being sent: try again in a moment")]
+    Busy,
+    /// No service has that name.
+    #[error("service {id:?} not defined")]
+    NoService {
+        /// The service of the request.
+        id: String,
+    },
+    /// The service is not for callers to steer.
+    #[error("service {id:?} doesn't support {operation} operation via API")]
+    NotSteered {
+        /// The service of the request.
+        id: String,
+        /// `start`, `stop` or `restart`.
+        operation: &'static str,
+    },
+    /// The service did not do as told.
+    #[error("service {id:?}: {reason}")]
+    Service {
+        /// The service of the request.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+    /// The log of the request is not there.
+    #[error("no log available")]
+    NoLog,
+    /// Not on this machine.
+    #[error("{what} is refused: {reason}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Something of the machine could not be read.
+    #[error("{what}: {error}")]
+    Read {
+        /// What.
+        what: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+fn words(error: &Errno) -> String {
+    super::confine::plain(*error)
+}
+
+impl Error {
+    /// What the system says of a path.
+    pub(super) fn of(path: &str, error: Errno) -> Self {
+        match error {
+            Errno::XDEV => Self::Outside { path: path.to_owned() },
+            error => Self::System { path: path.to_owned(), error },
+        }
+    }
+
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotAbsolute { .. }
+            | Self::BadPath { .. }
+            | Self::NotAFile
+            | Self::Invalid { .. } => Code::InvalidArgument,
+            Self::Outside { .. } => Code::PermissionDenied,
+            Self::System { error, .. } => match *error {
+                Errno::NOENT | Errno::NOTDIR => Code::NotFound,
+                // What a link of the kernel's own answers that is not followed.
+                Errno::ACCESS | Errno::PERM | Errno::LOOP => Code::PermissionDenied,
+                Errno::NAMETOOLONG => Code::InvalidArgument,
+                _ => Code::Internal,
+            },
+            Self::Busy => Code::ResourceExhausted,
+            Self::NoService { .. } | Self::NoLog => Code::NotFound,
+            Self::NotSteered { .. } | Self::Refused { .. } => Code::FailedPrecondition,
+            Self::Service { .. } | Self::Read { .. } => Code::Internal,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.code().grpc(), error.to_string())
+    }
+}

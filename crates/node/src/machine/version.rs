@@ -1,0 +1,76 @@
+//! What this software and this machine are.
+
+use std::{fs, path::Path};
+
+use selvage_api::machine::{PlatformInfo, VersionInfo};
+
+/// How this software was built.
+pub(super) fn build() -> VersionInfo {
+    VersionInfo {
+        tag: concat!("v", env!("CARGO_PKG_VERSION")).into(),
+        sha: option_env!("SELVAGE_COMMIT").unwrap_or_default().into(),
+        built: option_env!("SELVAGE_BUILT").unwrap_or_default().into(),
+        go_version: env!("SELVAGE_RUSTC").into(),
+        os: std::env::consts::OS.into(),
+        arch: match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        }
+        .into(),
+    }
+}
+
+/// What the machine is whose files are below `root`.
+pub(super) fn platform(root: &Path) -> PlatformInfo {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let release = read("etc/os-release");
+    let id = release.lines().find_map(|line| line.strip_prefix("ID="));
+    let name = id.map(|id| id.trim_matches('"')).filter(|id| !id.is_empty());
+    let contained = ["run/.containerenv", ".dockerenv", "run/systemd/container"]
+        .iter()
+        .any(|mark| root.join(mark).exists());
+    let mode = match read("sys/class/dmi/id/sys_vendor").trim() {
+        _ if contained => "container",
+        "Amazon EC2"
+        | "Google"
+        | "Microsoft Corporation"
+        | "DigitalOcean"
+        | "Hetzner"
+        | "OpenStack Foundation"
+        | "Alibaba Cloud"
+        | "Scaleway"
+        | "Vultr"
+        | "Linode" => "cloud",
+        _ => "metal",
+    };
+    PlatformInfo { name: name.unwrap_or("linux").into(), mode: mode.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_machine_is_told_by_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let told = |root: &Path| {
+            let platform = platform(root);
+            (platform.name, platform.mode)
+        };
+        assert_eq!(told(root.path()), ("linux".into(), "metal".into()));
+        fs::create_dir_all(root.path().join("etc")).unwrap();
+        fs::create_dir_all(root.path().join("sys/class/dmi/id")).unwrap();
+        fs::write(root.path().join("etc/os-release"), "NAME=x\nID=\"debian\"\n").unwrap();
+        fs::write(root.path().join("sys/class/dmi/id/sys_vendor"), "Amazon EC2\n").unwrap();
+        assert_eq!(told(root.path()), ("debian".into(), "cloud".into()));
+        fs::write(root.path().join(".dockerenv"), "").unwrap();
+        assert_eq!(told(root.path()), ("debian".into(), "container".into()));
+    }
+
+    #[test]
+    fn the_tool_chain_is_named() {
+        assert!(build().go_version.starts_with("rustc 1."), "{:?}", build());
+    }
+}

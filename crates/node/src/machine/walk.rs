@@ -1,0 +1,129 @@
+//! A walk through a folder: each entry after its folder, in the order of
+//! names, links not followed, one that cannot be looked at no reason to stop.
+
+use std::{
+    ffi::CString,
+    ops::ControlFlow,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat},
+    io::Errno,
+};
+
+use super::confine::Located;
+
+/// Deeper than this nobody goes: each level costs a descriptor.
+const DEEPEST: usize = 256;
+
+/// One entry on the way.
+pub(super) struct Entry<'a> {
+    /// From where the walk began; `.` for that itself.
+    pub(super) relative: &'a Path,
+    pub(super) stat: Result<Stat, Errno>,
+    /// Where a symbolic link points.
+    pub(super) link: Option<PathBuf>,
+    pub(super) place: Place<'a>,
+}
+
+/// Where an entry is, to open it.
+pub(super) enum Place<'a> {
+    /// Where the walk began.
+    Start(&'a Located),
+    /// In a folder, by name.
+    In(BorrowedFd<'a>, &'a CString),
+}
+
+impl Place<'_> {
+    /// The entry as a file to read, wherever its name may lead by now.
+    pub(super) fn open(&self) -> Result<std::fs::File, String> {
+        match self {
+            Self::Start(located) => located.open_file().map_err(|error| error.to_string()),
+            Self::In(folder, name) => {
+                let flags = OFlags::RDONLY
+                    | OFlags::NOFOLLOW
+                    | OFlags::NONBLOCK
+                    | OFlags::NOCTTY
+                    | OFlags::CLOEXEC;
+                openat(folder, name.as_c_str(), flags, Mode::empty())
+                    .map(std::fs::File::from)
+                    .map_err(super::confine::plain)
+            }
+        }
+    }
+}
+
+/// Told of every entry; stops the walk when it has enough.
+pub(super) type Visit<'a> = dyn FnMut(Entry<'_>) -> ControlFlow<()> + 'a;
+
+/// Walks `depth` levels below a place, without end for `None`.
+pub(super) fn walk(
+    start: &Located,
+    depth: Option<usize>,
+    visit: &mut Visit<'_>,
+) -> ControlFlow<()> {
+    let here = Path::new(".");
+    let place = || Place::Start(start);
+    visit(Entry { relative: here, stat: Ok(start.stat), link: None, place: place() })?;
+    if start.kind() != FileType::Directory || depth == Some(0) {
+        return ControlFlow::Continue(());
+    }
+    match start.open_folder() {
+        Ok(folder) => descend(&folder, Path::new(""), depth.unwrap_or(usize::MAX), 1, visit),
+        Err(error) => visit(Entry { relative: here, stat: Err(error), link: None, place: place() }),
+    }
+}
+
+fn descend(
+    folder: &OwnedFd,
+    prefix: &Path,
+    depth: usize,
+    level: usize,
+    visit: &mut Visit<'_>,
+) -> ControlFlow<()> {
+    for name in names(folder) {
+        let relative = prefix.join(as_path(&name));
+        let place = || Place::In(folder.as_fd(), &name);
+        let stat = statat(folder, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW);
+        let kind = stat.as_ref().ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let link = (kind == Some(FileType::Symlink)).then(|| {
+            let target = readlinkat(folder, name.as_c_str(), Vec::new()).ok();
+            target.map(|target| as_path(&target).to_owned()).unwrap_or_default()
+        });
+        visit(Entry { relative: &relative, stat, link, place: place() })?;
+        if kind != Some(FileType::Directory) || level >= depth {
+            continue;
+        }
+        let opened = if level >= DEEPEST { Err(Errno::MFILE) } else { subfolder(folder, &name) };
+        match opened {
+            Ok(inner) => descend(&inner, &relative, depth, level + 1, visit)?,
+            Err(error) => {
+                visit(Entry { relative: &relative, stat: Err(error), link: None, place: place() })?;
+            }
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+fn subfolder(folder: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(folder, name.as_c_str(), flags, Mode::empty())
+}
+
+/// The names in a folder, in byte order. A folder that changes meanwhile, or
+/// goes away, has those that were read.
+fn names(folder: &OwnedFd) -> Vec<CString> {
+    let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
+    let names = entries.map_while(Result::ok).map(|entry| entry.file_name().to_owned());
+    let mut names: Vec<CString> =
+        names.filter(|name| !matches!(name.as_bytes(), b"." | b"..")).collect();
+    names.sort_unstable();
+    names
+}
+
+fn as_path(name: &CString) -> &Path {
+    use std::os::unix::ffi::OsStrExt;
+    Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()))
+}

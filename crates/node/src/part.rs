@@ -1,0 +1,177 @@
+//! The agent as one part: what a process opens, mounts and runs.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use selvage_api::Code;
+use selvage_kit::{
+    serve::{MetricsPage, Services},
+    tasks::Tasks,
+};
+use selvage_runtime::{
+    Runtime,
+    select::{CONTAINERD, Options, Runtimes},
+};
+
+use crate::{
+    host::Filesystems,
+    kmsg::Kmsg,
+    logs::Logs,
+    machine::{self, MachineApi, Power, SystemPower, TaskServices},
+    network::NetworkApi,
+    node_service::Node,
+    os_service::Os,
+    proc::{Limits, Scanner},
+    prometheus,
+    sampler::Sampler,
+    time::TimeApi,
+};
+
+/// Where an agent finds things, and what it may do.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where the container runtimes are.
+    pub runtimes: Options,
+    /// The kernel's view of processes.
+    pub proc: PathBuf,
+    /// The kernel's log.
+    pub kmsg: PathBuf,
+    /// Where the machine's own services write their logs.
+    pub service_logs: PathBuf,
+    /// Folders below which files may be listed and read; empty for all.
+    pub roots: Vec<PathBuf>,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// Where the time is compared with.
+    pub time_server: String,
+    /// The machine's power, if it is the agent's to use.
+    pub power: Option<SystemPower>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            runtimes: Options::default(),
+            proc: "/proc".into(),
+            kmsg: "/dev/kmsg".into(),
+            service_logs: "/run/system/log".into(),
+            roots: Vec::new(),
+            kubeconfig: machine::KUBECONFIG.into(),
+            time_server: "pool.ntp.org".into(),
+            power: None,
+        }
+    }
+}
+
+/// The agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} cannot be read", .path.display())]
+    Proc { path: PathBuf, source: io::Error },
+    #[error("container runtime")]
+    Runtime(#[from] selvage_runtime::Error),
+}
+
+impl Error {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Proc { .. } => Code::FailedPrecondition,
+            Self::Runtime(error) => error.code(),
+        }
+    }
+}
+
+/// An agent with everything that belongs to it. Clones are the same.
+#[derive(Clone)]
+pub struct NodeAgent {
+    settings: Arc<Settings>,
+    runtimes: Runtimes,
+    sampler: Sampler,
+    node: Node,
+}
+
+impl NodeAgent {
+    /// Opens an agent. Runtimes that are not there yet are waited for in the
+    /// background.
+    pub async fn open(settings: Settings) -> Result<Self, Error> {
+        let runtimes = Runtimes::open(settings.runtimes.clone()).await?;
+        Self::with_runtimes(settings, runtimes)
+    }
+
+    /// Opens an agent that looks at these runtimes.
+    pub fn with_runtimes(settings: Settings, runtimes: Runtimes) -> Result<Self, Error> {
+        let proc = &settings.proc;
+        let unreadable = |source| Error::Proc { path: proc.clone(), source };
+        let sampler = Sampler::open(proc).map_err(unreadable)?;
+        let scanner = Scanner::open(proc, Limits::default()).map_err(unreadable)?;
+        let os = Os {
+            runtimes: runtimes.clone(),
+            sampler: sampler.clone(),
+            scanner: Arc::new(Mutex::new(scanner)),
+            kmsg: Kmsg::new(&settings.kmsg),
+        };
+        let filesystems = Filesystems::new(proc.join("self/mounts"));
+        let node = Node { os, filesystems };
+        Ok(Self { settings: Arc::new(settings), runtimes, sampler, node })
+    }
+
+    /// The runtimes that it looks at.
+    pub fn runtimes(&self) -> &Runtimes {
+        &self.runtimes
+    }
+
+    /// What it has measured.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// Mounts the services. The tasks of the process are what it shows as the
+    /// machine's services.
+    pub fn add_to(&self, services: &mut Services, tasks: &Tasks) {
+        services.add(self.node.os.service());
+        services.add(self.node.service());
+        services.add(self.machine(tasks).service());
+        services.add(NetworkApi.service());
+        services.add(TimeApi::new(&*self.settings.time_server).service());
+    }
+
+    fn machine(&self, tasks: &Tasks) -> MachineApi {
+        let own = Arc::new(TaskServices::new(tasks.clone()));
+        tasks.spawn("services", Arc::clone(&own).run(tasks.token().clone()));
+        let power = self.settings.power.clone();
+        let logs =
+            Logs { runtimes: self.runtimes.clone(), services: self.settings.service_logs.clone() };
+        MachineApi::new(machine::Settings {
+            roots: self.settings.roots.clone(),
+            kubeconfig: self.settings.kubeconfig.clone(),
+            services: own,
+            logs: Arc::new(logs),
+            power: power.map(|power| -> Arc<dyn Power> { Arc::new(power) }),
+        })
+    }
+
+    /// Starts to measure. Ends with the tasks.
+    pub fn spawn(&self, tasks: &Tasks) {
+        // What CRI runs, its containerd runs: measured once is enough.
+        let measured = self.runtimes.all().into_iter().filter(|one| one.name() != "cri").collect();
+        let runtimes = self.runtimes.clone();
+        let owns = move |runtime: &Arc<dyn Runtime>, namespace: &str| {
+            runtimes.select(CONTAINERD, namespace).is_ok_and(|meant| Arc::ptr_eq(&meant, runtime))
+        };
+        self.sampler.spawn(tasks, measured, Arc::new(owns));
+    }
+
+    /// The page for Prometheus.
+    pub fn metrics_page(&self) -> MetricsPage {
+        let agent = self.clone();
+        Arc::new(move || {
+            let agent = agent.clone();
+            async move {
+                let filesystems = agent.node.filesystems.look().await;
+                prometheus::page(&agent.sampler, &filesystems)
+            }
+            .boxed()
+        })
+    }
+}

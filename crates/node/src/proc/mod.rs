@@ -1,0 +1,11 @@
+//! What the kernel tells under `/proc` of processes and memory.
+
+mod meminfo;
+mod redact;
+mod scanner;
+mod stat;
+
+pub use meminfo::meminfo;
+pub use redact::redact;
+pub use scanner::{Limits, Scanner};
+pub use stat::{Stat, stat};

@@ -1,0 +1,203 @@
+//! Secrets that people put on command lines, blotted out for those who have
+//! no business with them.
+
+use std::borrow::Cow;
+
+/// What stands for a secret.
+const BLOT: &str = "***";
+
+/// Parts of the names that secrets are given under.
+const TELLING: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "token",
+    "credential",
+    "apikey",
+    "api-key",
+    "api_key",
+    "access-key",
+    "access_key",
+    "accesskey",
+    "private-key",
+    "private_key",
+    "privatekey",
+    "auth",
+    "bearer",
+    "cookie",
+    "session",
+    "signature",
+    "pwd",
+];
+
+/// How tokens of well-known issuers begin.
+const TOKENS: &[&str] = &[
+    "eyJ",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "sk-",
+    "sk_live_",
+    "AKIA",
+    "ASIA",
+    "xoxb-",
+    "xoxp-",
+    "hvs.",
+    "npm_",
+];
+
+/// Programs whose short option holds a password.
+const SHORT_PASSWORD: &[(&str, &str)] = &[
+    ("mysql", "-p"),
+    ("mysqldump", "-p"),
+    ("mysqladmin", "-p"),
+    ("mariadb", "-p"),
+    ("sshpass", "-p"),
+    ("curl", "-u"),
+    ("curl", "-U"),
+    ("wget", "--user"),
+    ("redis-cli", "-a"),
+    ("ldapsearch", "-w"),
+    ("smbclient", "-U"),
+    ("ipmitool", "-P"),
+    ("openssl", "-k"),
+];
+
+/// The words of a command line with everything in them that looks like a
+/// secret blotted out: values of options with a telling name, whether after
+/// `=` or as the next word, users in URLs, headers, well-known tokens.
+pub fn redact<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<Cow<'a, str>> {
+    let mut program = "";
+    let mut next_is_secret = false;
+    let mut redacted = Vec::new();
+    for (index, word) in words.into_iter().enumerate() {
+        if index == 0 {
+            program = word.rsplit('/').next().unwrap_or_default();
+        }
+        // A path that is called secret is none: `--token-file /etc/token`.
+        if std::mem::take(&mut next_is_secret) && !word.starts_with('-') && !is_path(word) {
+            redacted.push(Cow::Borrowed(BLOT));
+            continue;
+        }
+        next_is_secret = announces_secret(program, word);
+        redacted.push(if index == 0 && !word.contains([' ', '=']) {
+            url(word)
+        } else {
+            one(program, word)
+        });
+    }
+    redacted
+}
+
+/// Whether the next word is the value of this one.
+fn announces_secret(program: &str, word: &str) -> bool {
+    let short = SHORT_PASSWORD.iter().any(|(name, option)| *name == program && *option == word);
+    short || (word.starts_with('-') && !word.contains('=') && telling(word))
+}
+
+fn one<'a>(program: &str, word: &'a str) -> Cow<'a, str> {
+    for (name, option) in SHORT_PASSWORD {
+        if *name == program && word.starts_with(option) && word.len() > option.len() {
+            return Cow::Owned(format!("{option}{BLOT}"));
+        }
+    }
+    if TOKENS.iter().any(|token| word.starts_with(token) && word.len() >= token.len() + 12) {
+        return Cow::Borrowed(BLOT);
+    }
+    if let Some((name, value)) = word.split_once(": ")
+        && telling(name)
+        && !value.is_empty()
+    {
+        return Cow::Owned(format!("{name}: {BLOT}"));
+    }
+    // A whole command line in one word, as after `sh -c`.
+    if word.contains(' ') {
+        return Cow::Owned(redact(word.split(' ')).join(" "));
+    }
+    if let Some((name, value)) = word.split_once('=')
+        && !value.is_empty()
+    {
+        if telling(name) && !is_path(value) {
+            return Cow::Owned(format!("{name}={BLOT}"));
+        }
+        return match one("", value) {
+            Cow::Borrowed(same) if same.len() == value.len() => Cow::Borrowed(word),
+            changed => Cow::Owned(format!("{name}={changed}")),
+        };
+    }
+    url(word)
+}
+
+/// Takes `user:password` out of a URL.
+fn url(word: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = word.split_once("://") else { return Cow::Borrowed(word) };
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => Cow::Owned(format!("{scheme}://{BLOT}{}", &rest[at..])),
+        None => Cow::Borrowed(word),
+    }
+}
+
+fn is_path(value: &str) -> bool {
+    value.starts_with('/') || value.starts_with("./") || value.starts_with("file:")
+}
+
+fn telling(name: &str) -> bool {
+    // The last part counts: `--set auth.idle=5m` says nothing secret.
+    let last = name.rsplit(['.', ',', ' ', '/', '=']).next().unwrap_or(name);
+    let last = last.to_ascii_lowercase();
+    let not_itself = ["file", "path", "dir", "ttl", "type", "mode", "method", "timeout"];
+    TELLING.iter().any(|part| last.contains(part))
+        && !not_itself.iter().any(|suffix| last.ends_with(suffix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redacted(line: &str) -> String {
+        redact(line.split('|')).join(" ")
+    }
+
+    #[test]
+    fn secrets_are_blotted_out_wherever_people_put_them() {
+        for (line, shown) in [
+            ("srv|--password=hunter2|--port=80", "srv --password=*** --port=80"),
+            ("srv|--api-token|hunter2|-v", "srv --api-token *** -v"),
+            ("env|DB_PASSWORD=hunter2|app", "env DB_PASSWORD=*** app"),
+            ("curl|-u|bob:hunter2|https://h/x", "curl -u *** https://h/x"),
+            ("curl|-H|Authorization: Bearer hunter2", "curl -H Authorization: ***"),
+            ("psql|postgres://bob:hunter2@db/x", "psql postgres://***@db/x"),
+            ("app|--db=postgres://bob:hunter2@db/x", "app --db=postgres://***@db/x"),
+            ("mysql|-phunter2|x", "mysql -p*** x"),
+            ("sh|-c|run --token hunter2 --x=1", "sh -c run --token *** --x=1"),
+            ("sh|-c|curl -H 'Authorization: Basic hunter2' h", "sh -c curl -H 'Authorization: ***"),
+            ("curl|--header=Authorization: Basic hunter2", "curl --header=Authorization: ***"),
+            ("title: --password=hunter2 in one word", "title: --password=*** in one word"),
+            ("x|eyJhbGciOiJIUzI1NiJ9.hunter2", "x ***"),
+            ("x|--jwt=eyJhbGciOiJIUzI1NiJ9.hunter2", "x --jwt=***"),
+        ] {
+            assert_eq!(redacted(line), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_secret_stays() {
+        for line in [
+            "srv|--token-file=/etc/token|--port=80",
+            "srv|--token-file|/etc/token",
+            "srv|--auth.idle=5m",
+            "/usr/bin/passwd|bob",
+            "srv|--password",
+            "srv|--password|--port=80",
+            "mkdir|-p|/srv/x",
+            "",
+        ] {
+            assert_eq!(redacted(line), line.replace('|', " "));
+        }
+    }
+}

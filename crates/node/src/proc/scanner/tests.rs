@@ -1,0 +1,188 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use super::*;
+
+fn scanner(limits: Limits) -> Scanner {
+    Scanner::open(Path::new("/proc"), limits).unwrap()
+}
+
+fn find(processes: &[ProcessInfo], pid: u32) -> Option<&ProcessInfo> {
+    processes.iter().find(|process| process.pid.unsigned_abs() == pid)
+}
+
+/// A child that is ended when the test ends.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "never came: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn we_see_ourselves_in_order_and_in_the_right_units() {
+    let processes = scanner(Limits::default()).scan(true).unwrap();
+    assert!(processes.is_sorted_by_key(|process| process.pid));
+    let me = find(&processes, std::process::id()).expect("this process");
+    let executable = std::env::current_exe().unwrap();
+    assert_eq!(me.executable, executable.to_string_lossy());
+    assert!(me.args.starts_with(&std::env::args().next().unwrap()), "{}", me.args);
+    assert!(me.resident_memory > 1 << 20 && me.virtual_memory >= me.resident_memory);
+    assert!(me.threads >= 1 && !me.command.is_empty() && !me.command.ends_with('\n'));
+    assert_eq!(me.ppid.unsigned_abs(), std::os::unix::process::parent_id());
+}
+
+#[test]
+fn kernel_threads_are_there() {
+    let processes = scanner(Limits::default()).scan(true).unwrap();
+    let Some(kthreadd) = processes.iter().find(|process| process.command == "kthreadd") else {
+        // In a container of its own there are none to be seen.
+        assert!(find(&processes, 2).is_none_or(|second| second.command != "kthreadd"));
+        return;
+    };
+    assert_eq!((kthreadd.executable.as_str(), kthreadd.args.as_str()), ("", ""));
+}
+
+#[test]
+fn zombies_are_there_and_lose_their_arguments() {
+    let mut scanner = scanner(Limits::default());
+    let mut child = Guard(Command::new("sleep").arg("1000").spawn().unwrap());
+    let pid = child.0.id();
+    until("its arguments", || {
+        let processes = scanner.scan(true).unwrap();
+        find(&processes, pid).filter(|process| process.args == "sleep 1000").cloned()
+    });
+    child.0.kill().unwrap();
+    let zombie = until("the zombie", || {
+        let processes = scanner.scan(true).unwrap();
+        find(&processes, pid).filter(|process| process.state == "Z").cloned()
+    });
+    assert_eq!((zombie.args.as_str(), zombie.executable.as_str()), ("", ""));
+    assert_eq!(zombie.command, "sleep");
+    child.0.wait().unwrap();
+    assert!(find(&scanner.scan(true).unwrap(), pid).is_none());
+}
+
+#[test]
+fn another_program_in_the_same_process_is_noticed_at_once() {
+    let mut scanner = scanner(Limits::default());
+    // The same executable and command, so that only the arguments differ.
+    let script = "echo ready; read line; exec sh -c 'echo again; read line; : after'";
+    let child = Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut child = Guard(child);
+    let mut said = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let mut input = child.0.stdin.take().unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    let pid = child.0.id();
+    let before = find(&scanner.scan(true).unwrap(), pid).unwrap().clone();
+    assert!(before.args.ends_with(script), "{}", before.args);
+    input.write_all(b"\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "again");
+    let after = find(&scanner.scan(true).unwrap(), pid).unwrap().clone();
+    assert_eq!(after.args, "sh -c echo again; read line; : after");
+    assert_eq!(after.command, before.command);
+}
+
+#[test]
+fn a_reader_is_not_told_secrets() {
+    let child = Command::new("sh")
+        .args(["-c", "read line", "x", "--password=hunter2"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let child = Guard(child);
+    let mut scanner = scanner(Limits::default());
+    let shown = |scanner: &mut Scanner, secrets| {
+        let processes = scanner.scan(secrets).unwrap();
+        find(&processes, child.0.id()).map(|process| process.args.clone())
+    };
+    until("the arguments", || {
+        shown(&mut scanner, true).filter(|args| args.ends_with("--password=hunter2"))
+    });
+    let redacted = shown(&mut scanner, false).unwrap();
+    assert!(redacted.ends_with("--password=***"), "{redacted}");
+}
+
+#[test]
+fn open_files_and_arguments_are_bounded() {
+    let limits = Limits { open_files: 3, arguments: 64, arguments_total: 0, arguments_late: 4 };
+    let mut scanner = scanner(limits);
+    for _ in 0..3 {
+        let processes = scanner.scan(true).unwrap();
+        assert!(processes.len() > 3 && processes.iter().all(|process| process.args.len() <= 4));
+        assert!(scanner.known.values().filter(|known| known.file.is_some()).count() <= 3);
+    }
+    assert!(scanner.open <= 3);
+}
+
+#[test]
+fn long_arguments_are_cut() {
+    let long = "x".repeat(100_000);
+    let child = Guard(
+        Command::new("sh").args(["-c", "read line", &long]).stdin(Stdio::piped()).spawn().unwrap(),
+    );
+    let limits = Limits::default();
+    let mut scanner = scanner(limits);
+    let told = until("the arguments", || {
+        let processes = scanner.scan(true).unwrap();
+        find(&processes, child.0.id()).filter(|process| process.args.contains("xxx")).cloned()
+    });
+    assert_eq!(told.args.len(), limits.arguments);
+}
+
+/// Processes that come and go by the thousand: no scan fails, and those that
+/// stay are in every one.
+#[test]
+fn a_fork_storm_fails_no_scan() {
+    let stop = AtomicBool::new(false);
+    let made = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // Fifty short processes a shell, as fast as they go.
+                    let storm = "i=0; while [ $i -lt 50 ]; do (:) & i=$((i+1)); done; wait";
+                    let _ = Command::new("sh").args(["-c", storm]).status();
+                    made.fetch_add(50, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut scanner = scanner(Limits::default());
+        let begun = Instant::now();
+        let mut scans = 0;
+        while scans < 200 && (made.load(Ordering::Relaxed) < 4000 || scans < 50) {
+            let processes = scanner.scan(true).expect("no scan fails");
+            assert!(find(&processes, std::process::id()).is_some());
+            assert!(find(&processes, 1).is_some());
+            scans += 1;
+            if begun.elapsed() > Duration::from_secs(5) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(scans > 0 && made.load(Ordering::Relaxed) > 0);
+    });
+}

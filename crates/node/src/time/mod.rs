@@ -1,0 +1,126 @@
+//! `time.TimeService`: this machine's clock beside that of a time server.
+
+mod sntp;
+
+use std::{sync::Arc, time::Duration};
+
+use selvage_api::{
+    Code,
+    time::{
+        Time, TimeRequest, TimeResponse,
+        time_service_server::{TimeService, TimeServiceServer},
+    },
+};
+use tonic::{Request, Response, Status};
+
+/// Tells the time.
+pub type Clock = Arc<dyn Fn() -> std::time::SystemTime + Send + Sync>;
+
+/// How long a time server may take, its name's resolution included.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where SNTP is spoken.
+const PORT: u16 = 123;
+
+/// The server that is asked where none is configured.
+pub const DEFAULT_SERVER: &str = "pool.ntp.org";
+
+/// Why there is no time of a server.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not the name of a server.
+    #[error("server: {0:?} is not a host or an address, with or without a port")]
+    Server(String),
+    /// The server does not answer.
+    #[error("error querying NTP server {server:?}: {reason}")]
+    Silent {
+        /// The server.
+        server: String,
+        /// What is known of why.
+        reason: String,
+    },
+    /// The server answers, but does not tell the time.
+    #[error("error querying NTP server {server:?}: {reason}")]
+    Answer {
+        /// The server.
+        server: String,
+        /// What is wrong with its answer.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Server(_) => Code::InvalidArgument,
+            Self::Silent { .. } => Code::Unavailable,
+            Self::Answer { .. } => Code::FailedPrecondition,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.code().grpc(), error.to_string())
+    }
+}
+
+/// Serves the contract.
+#[derive(Clone)]
+pub struct TimeApi {
+    server: String,
+    clock: Clock,
+    patience: Duration,
+}
+
+impl TimeApi {
+    /// Asks this server unless another is named.
+    pub fn new(server: impl Into<String>) -> Self {
+        let clock: Clock = Arc::new(std::time::SystemTime::now);
+        Self { server: server.into(), clock, patience: PATIENCE }
+    }
+
+    /// The server to mount.
+    pub fn service(self) -> TimeServiceServer<Self> {
+        TimeServiceServer::new(self)
+    }
+
+    async fn compare(&self, server: String) -> Result<Response<TimeResponse>, Status> {
+        let place = crate::fanout::parse_place(&server, PORT)
+            .ok_or_else(|| Error::Server(server.clone()))?;
+        let asked = sntp::ask((place.host.as_str(), place.port), &self.clock);
+        let told = match tokio::time::timeout(self.patience, asked).await {
+            Ok(told) => told,
+            Err(_) => Err(sntp::Failure::Silent("no answer in time".into())),
+        };
+        let told = told.map_err(|failure| match failure {
+            sntp::Failure::Silent(reason) => Error::Silent { server: server.clone(), reason },
+            sntp::Failure::Answer(reason) => Error::Answer { server: server.clone(), reason },
+        })?;
+        let message = Time {
+            metadata: None,
+            server,
+            localtime: Some(told.local.into()),
+            remotetime: Some(told.remote.into()),
+        };
+        Ok(Response::new(TimeResponse { messages: vec![message] }))
+    }
+}
+
+#[tonic::async_trait]
+impl TimeService for TimeApi {
+    async fn time(&self, _: Request<()>) -> Result<Response<TimeResponse>, Status> {
+        self.compare(self.server.clone()).await
+    }
+
+    async fn time_check(
+        &self,
+        request: Request<TimeRequest>,
+    ) -> Result<Response<TimeResponse>, Status> {
+        self.compare(request.into_inner().server).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,352 @@
+//! Images from a registry, by the OCI distribution protocol.
+
+use std::time::Duration;
+
+use reqwest::{
+    Client, RequestBuilder, Response, StatusCode,
+    header::{ACCEPT, WWW_AUTHENTICATE},
+};
+use selvage_api::Code;
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use super::{Blobs, Descriptor, INDEX, Index, LARGEST_DOCUMENT, MANIFEST, Manifest, Named};
+use crate::{Credentials, Error, Pull, Result};
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long nothing may come before a transfer counts as stuck.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Where an image is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub host: String,
+    pub repository: String,
+    /// A tag, or a digest.
+    pub version: String,
+    /// The whole of it, with what was left out filled in.
+    pub name: String,
+}
+
+impl Reference {
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let bad = |reason: &str| Error::invalid("reference", format!("{text:?} {reason}"));
+        let fine = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
+        if text.is_empty() || text.len() > 512 || !text.chars().all(fine) {
+            return Err(bad("is no name of an image"));
+        }
+        let (host, rest) = match text.split_once('/') {
+            Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => (host, rest),
+            _ => ("docker.io", text),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+        if !host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
+            || !host.chars().all(plain)
+        {
+            return Err(bad("names no registry"));
+        }
+        let (repository, version) = match rest.split_once('@') {
+            Some((repository, digest)) => {
+                super::hex_of(digest)?;
+                (repository.split(':').next().unwrap_or_default(), digest)
+            }
+            None => rest.rsplit_once(':').unwrap_or((rest, "latest")),
+        };
+        let word = |part: &str| {
+            !part.is_empty()
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
+                && !part.starts_with('.')
+        };
+        if !repository.split('/').all(word) || version.contains('/') || version.is_empty() {
+            return Err(bad("is no name of an image"));
+        }
+        let library = host == "docker.io" && !repository.contains('/');
+        let repository =
+            if library { format!("library/{repository}") } else { repository.to_owned() };
+        let mark = if version.starts_with("sha256:") { '@' } else { ':' };
+        let name = format!("{host}/{repository}{mark}{version}");
+        Ok(Self { host: host.to_owned(), repository, version: version.to_owned(), name })
+    }
+
+    fn base(&self, plain_http: bool) -> String {
+        let scheme = if plain_http { "http" } else { "https" };
+        let host = if self.host == "docker.io" { "registry-1.docker.io" } else { &self.host };
+        format!("{scheme}://{host}/v2/{}", self.repository)
+    }
+}
+
+/// Fetches an image with all that this machine needs of it.
+pub(crate) async fn pull(blobs: &Blobs, pull: &Pull) -> Result<Named> {
+    let reference = Reference::parse(&pull.reference)?;
+    let client = Client::builder()
+        .connect_timeout(CONNECT)
+        .read_timeout(STALL)
+        .build()
+        .map_err(|error| failed(&error))?;
+    let mut session = Session {
+        client,
+        base: reference.base(pull.plain_http),
+        credentials: pull.credentials.clone(),
+        authorization: Authorization::None,
+    };
+    let bytes = session.manifest(&reference.version).await?;
+    let mut target = keep(blobs, &bytes, None)?;
+    if reference.version.starts_with("sha256:") && target.digest != reference.version {
+        return Err(Error::Damaged {
+            what: reference.version,
+            reason: format!("the registry sent {}", target.digest),
+        });
+    }
+    if let Ok(index) = serde_json::from_slice::<Index>(&bytes) {
+        let chosen = super::ours(index.manifests, &reference.name)?;
+        let bytes = session.manifest(&chosen.digest).await?;
+        target = keep(blobs, &bytes, Some(&chosen.digest))?;
+    }
+    let bytes = std::fs::read(blobs.path(&target.digest)?)
+        .map_err(|error| Error::Io { doing: "reading a manifest", error })?;
+    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|error| Error::Damaged {
+        what: target.digest.clone(),
+        reason: error.to_string(),
+    })?;
+    session.blob(blobs, &manifest.config).await?;
+    for layer in &manifest.layers {
+        session.blob(blobs, layer).await?;
+    }
+    Ok(Named { name: reference.name, target })
+}
+
+fn keep(blobs: &Blobs, bytes: &[u8], expected: Option<&str>) -> Result<Descriptor> {
+    let digest = super::digest_of(bytes);
+    blobs.add(expected.unwrap_or(&digest), bytes)?;
+    let media_type = serde_json::from_slice::<Typed>(bytes).map(|t| t.media_type).ok().flatten();
+    Ok(Descriptor {
+        media_type: media_type.unwrap_or_else(|| MANIFEST[0].to_owned()),
+        digest,
+        size: bytes.len() as u64,
+        ..Descriptor::default()
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Typed {
+    media_type: Option<String>,
+}
+
+enum Authorization {
+    None,
+    Basic,
+    Bearer(Zeroizing<String>),
+}
+
+struct Session {
+    client: Client,
+    base: String,
+    credentials: Option<Credentials>,
+    authorization: Authorization,
+}
+
+impl Session {
+    async fn manifest(&mut self, version: &str) -> Result<Vec<u8>> {
+        let accept = [MANIFEST, INDEX].concat().join(", ");
+        let url = format!("{}/manifests/{version}", self.base);
+        let mut response = self.get(&url, &accept).await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
+            bytes.extend_from_slice(&piece);
+            if bytes.len() as u64 > LARGEST_DOCUMENT {
+                return Err(Error::Registry {
+                    code: Code::ResourceExhausted,
+                    reason: "the manifest is larger than 4 MiB".into(),
+                });
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn blob(&mut self, blobs: &Blobs, descriptor: &Descriptor) -> Result<()> {
+        if blobs.has(&descriptor.digest)? {
+            return Ok(());
+        }
+        let url = format!("{}/blobs/{}", self.base, descriptor.digest);
+        let mut response = self.get(&url, "*/*").await?;
+        let mut writer = blobs.writer(&descriptor.digest)?;
+        let mut left = descriptor.size;
+        while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
+            left = left.checked_sub(piece.len() as u64).ok_or_else(|| Error::Damaged {
+                what: descriptor.digest.clone(),
+                reason: format!("it is larger than the {} bytes promised", descriptor.size),
+            })?;
+            writer = tokio::task::spawn_blocking(move || {
+                writer.write(&piece)?;
+                Ok::<_, Error>(writer)
+            })
+            .await
+            .map_err(|error| Error::state(error.to_string()))??;
+        }
+        writer.finish()
+    }
+
+    /// Asks, and once more with what the registry wants to see first.
+    async fn get(&mut self, url: &str, accept: &str) -> Result<Response> {
+        let response = self.send(url, accept).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return checked(response);
+        }
+        let challenge = response
+            .headers()
+            .get(WWW_AUTHENTICATE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
+        self.authorization = self.authorize(&challenge).await?;
+        checked(self.send(url, accept).await?)
+    }
+
+    async fn send(&self, url: &str, accept: &str) -> Result<Response> {
+        let request = self.client.get(url).header(ACCEPT, accept);
+        let request = match &self.authorization {
+            Authorization::None => request,
+            Authorization::Basic => self.basic(request),
+            Authorization::Bearer(token) => request.bearer_auth(token.as_str()),
+        };
+        request.send().await.map_err(|error| failed(&error))
+    }
+
+    fn basic(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.credentials {
+            Some(own) => request.basic_auth(&own.user, Some(own.password.as_str())),
+            None => request,
+        }
+    }
+
+    async fn authorize(&self, challenge: &str) -> Result<Authorization> {
+        let denied = || Error::Registry {
+            code: Code::Unauthenticated,
+            reason: "it wants credentials that were not given".into(),
+        };
+        let (scheme, parameters) = challenge.split_once(' ').unwrap_or((challenge, ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return if self.credentials.is_some() {
+                Ok(Authorization::Basic)
+            } else {
+                Err(denied())
+            };
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(denied());
+        }
+        let realm = parameter(parameters, "realm").ok_or_else(denied)?;
+        let mut request = self.client.get(realm);
+        for name in ["service", "scope"] {
+            if let Some(value) = parameter(parameters, name) {
+                request = request.query(&[(name, value)]);
+            }
+        }
+        let response = self.basic(request).send().await.map_err(|error| failed(&error))?;
+        let token: Token = checked(response)?.json().await.map_err(|error| failed(&error))?;
+        let token = token.token.or(token.access_token).ok_or_else(denied)?;
+        Ok(Authorization::Bearer(Zeroizing::new(token)))
+    }
+}
+
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+/// The value of `name="value"` in a challenge.
+fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    let mut rest = parameters;
+    while let Some((key, after)) = rest.split_once("=\"") {
+        let (value, after) = after.split_once('"')?;
+        if key.trim_matches([' ', ',']).eq_ignore_ascii_case(name) {
+            return Some(value);
+        }
+        rest = after;
+    }
+    None
+}
+
+fn checked(response: Response) -> Result<Response> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let code = match status {
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+        status if status.is_server_error() => Code::Unavailable,
+        _ => Code::FailedPrecondition,
+    };
+    let what = response.url().path().to_owned();
+    Err(Error::Registry { code, reason: format!("{what}: {status}") })
+}
+
+fn failed(error: &reqwest::Error) -> Error {
+    use std::error::Error as _;
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = cause.to_string();
+        source = cause.source();
+    }
+    Error::Registry { code: Code::Unavailable, reason: text }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn references_are_filled_in() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (text, name) in [
+            ("busybox", "docker.io/library/busybox:latest".to_owned()),
+            ("a/b:1", "docker.io/a/b:1".to_owned()),
+            ("localhost/busybox:1", "localhost/busybox:1".to_owned()),
+            ("localhost:5000/x/y", "localhost:5000/x/y:latest".to_owned()),
+            (&format!("quay.io/x@{digest}"), format!("quay.io/x@{digest}")),
+            (&format!("quay.io/x:tag@{digest}"), format!("quay.io/x@{digest}")),
+        ] {
+            assert_eq!(Reference::parse(text).unwrap().name, name, "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_references_are_refused() {
+        for text in [
+            "",
+            "a b",
+            "../x",
+            "host.io/../x",
+            "x:",
+            "UPPER",
+            "x@sha256:12",
+            "a\nb",
+            "x//y",
+            "h.io/",
+        ] {
+            assert_eq!(
+                Reference::parse(text).unwrap_err().code(),
+                Code::InvalidArgument,
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn challenges() {
+        let text = r#"realm="https://auth/x",service="reg",scope="repository:a/b:pull""#;
+        assert_eq!(parameter(text, "realm"), Some("https://auth/x"));
+        assert_eq!(parameter(text, "scope"), Some("repository:a/b:pull"));
+        assert_eq!(parameter(text, "error"), None);
+        assert_eq!(parameter("realm=\"unclosed", "realm"), None);
+    }
+}

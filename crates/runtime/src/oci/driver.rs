@@ -1,0 +1,184 @@
+//! The program that makes containers. It is always given an array of
+//! arguments, and never a secret among them.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::{Error, Result, error::During};
+
+/// In order of how fast they start a container.
+const UNIFIED: [&str; 3] = ["crun", "runc", "youki"];
+/// With a tree a controller `crun` refuses where a unified one is beside them.
+const SPLIT: [&str; 3] = ["runc", "youki", "crun"];
+const DIRECTORIES: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// No step takes longer, or something is badly wrong.
+const LONGEST: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    program: PathBuf,
+    root: PathBuf,
+}
+
+/// Standard streams of a step.
+pub(super) struct Streams {
+    pub(super) stdin: Stdio,
+    pub(super) stdout: Stdio,
+    pub(super) stderr: Stdio,
+}
+
+impl Streams {
+    pub(super) fn null() -> Self {
+        Self { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null() }
+    }
+}
+
+impl Driver {
+    pub(super) fn find(program: Option<PathBuf>, root: PathBuf, unified: bool) -> Result<Self> {
+        let program = match program {
+            Some(program) if program.is_file() => program,
+            Some(program) => {
+                return Err(Error::invalid("program", format!("{} is no file", program.display())));
+            }
+            None => search(if unified { UNIFIED } else { SPLIT }).ok_or(Error::Unreachable {
+                runtime: "oci",
+                reason: "none of crun, runc and youki is installed".into(),
+            })?,
+        };
+        Ok(Self { program, root })
+    }
+
+    pub(super) async fn version(&self) -> Result<String> {
+        let output = Command::new(&self.program)
+            .arg("--version")
+            .kill_on_drop(true)
+            .output()
+            .await
+            .during("asking the runtime for its version")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// Makes and starts a container; its first process's id.
+    pub(super) async fn run(&self, name: &str, bundle: &Path, streams: Streams) -> Result<u32> {
+        let pid_file = bundle.join("pid");
+        let arguments: [&OsStr; 7] = [
+            "run".as_ref(),
+            "--detach".as_ref(),
+            "--bundle".as_ref(),
+            bundle.as_ref(),
+            "--pid-file".as_ref(),
+            pid_file.as_ref(),
+            name.as_ref(),
+        ];
+        self.step(&arguments, &bundle.join("runtime.log"), streams).await?;
+        read_pid(&pid_file)
+    }
+
+    /// Begins to start a program in a container that runs: the step, and the
+    /// files of the program's pid and of what went wrong.
+    pub(super) fn exec(
+        &self,
+        name: &str,
+        directory: &Path,
+        console: Option<&Path>,
+        command: impl FnOnce(&mut Command),
+    ) -> Result<(tokio::process::Child, PathBuf, PathBuf)> {
+        let (process, pid_file) = (directory.join("process.json"), directory.join("pid"));
+        let log = directory.join("runtime.log");
+        let mut arguments: Vec<OsString> = vec!["exec".into(), "--detach".into()];
+        if let Some(console) = console {
+            arguments.extend(["--console-socket".into(), console.into()]);
+        }
+        arguments.extend([
+            "--process".into(),
+            process.into(),
+            "--pid-file".into(),
+            pid_file.clone().into(),
+            name.into(),
+        ]);
+        let mut step = self.command(&arguments, &log);
+        command(&mut step);
+        let child = step.spawn().during("starting the runtime")?;
+        Ok((child, pid_file, log))
+    }
+
+    /// Removes what the program keeps of a container, with its control group.
+    pub(super) async fn delete(&self, name: &str, log: &Path) -> Result<()> {
+        if !self.root.join(name).exists() {
+            return Ok(());
+        }
+        self.step(&["delete", "--force", name], log, Streams::null()).await
+    }
+
+    fn command<A: AsRef<OsStr>>(&self, arguments: &[A], log: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(&self.root).arg("--log").arg(log).args(["--log-format", "json"]);
+        command.args(arguments);
+        command
+    }
+
+    async fn step<A: AsRef<OsStr>>(&self, arguments: &[A], log: &Path, to: Streams) -> Result<()> {
+        let _ = fs::remove_file(log);
+        let mut command = self.command(arguments, log);
+        command.stdin(to.stdin).stdout(to.stdout).stderr(to.stderr);
+        let mut child = command.spawn().during("starting the runtime")?;
+        // Our copies of a container's streams must not outlive the step.
+        drop(command);
+        let status = match tokio::time::timeout(LONGEST, child.wait()).await {
+            Ok(status) => status.during("waiting for the runtime")?,
+            Err(_) => {
+                let _ = child.kill().await;
+                return Err(Error::Timeout { what: "the runtime", after: LONGEST });
+            }
+        };
+        if status.success() { Ok(()) } else { Err(self.failed(log)) }
+    }
+
+    /// What the program wrote down about its failure.
+    pub(super) fn failed(&self, log: &Path) -> Error {
+        #[derive(Deserialize)]
+        struct Line {
+            msg: String,
+        }
+        let text = fs::read_to_string(log).unwrap_or_default();
+        let mut messages = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let text = messages.next_back().map_or_else(|| "no reason given".into(), |line| line.msg);
+        let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if ["not found", "no such file", "permission denied", "is a directory"]
+            .iter()
+            .any(|common| text.to_lowercase().contains(common))
+        {
+            // What was asked for cannot run: not a defect of ours.
+            return Error::State { reason: format!("{name}: {text}") };
+        }
+        Error::Program { program: name, text }
+    }
+}
+
+fn search(programs: [&str; 3]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<PathBuf> =
+        std::env::split_paths(&path).chain(DIRECTORIES.iter().map(PathBuf::from)).collect();
+    programs
+        .iter()
+        .find_map(|name| directories.iter().map(|d| d.join(name)).find(|path| path.is_file()))
+}
+
+pub(super) fn read_pid(path: &Path) -> Result<u32> {
+    let text = fs::read_to_string(path).during("reading the pid")?;
+    text.trim().parse().map_err(|_| Error::Damaged {
+        what: path.display().to_string(),
+        reason: format!("{text:?} is no pid"),
+    })
+}

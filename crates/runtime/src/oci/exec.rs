@@ -1,0 +1,256 @@
+//! Programs inside a container. The runtime's program only starts them; we
+//! are their reaper and hold their pipes or their terminal ourselves.
+
+use std::{
+    fs,
+    io::IoSliceMut,
+    mem::MaybeUninit,
+    os::{fd::OwnedFd, unix::net::UnixStream as BlockingStream},
+    path::PathBuf,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::{
+    fs::Mode,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
+    process::Signal,
+    termios::Winsize,
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::{UnixListener, unix::pipe},
+    sync::mpsc,
+    time::timeout,
+};
+
+use super::{
+    driver::read_pid,
+    lifecycle::{Inner, blocking, exit_code, open_pid},
+    record,
+};
+use crate::{
+    Error, Exec, ExecInput, ExecOutput, ExecSpec, Result, TerminalSize, containerd::exec::copy,
+    error::During, spec,
+};
+
+const STARTING: Duration = Duration::from_secs(30);
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+struct Running {
+    stdin: Option<Writer>,
+    stdout: Reader,
+    stderr: Option<Reader>,
+    terminal: Option<OwnedFd>,
+    /// One to wait with, one to send signals with.
+    process: OwnedFd,
+    handle: OwnedFd,
+}
+
+pub(super) async fn run(
+    inner: &Arc<Inner>,
+    namespace: &str,
+    id: &str,
+    exec: ExecSpec,
+) -> Result<Exec> {
+    let entry = inner.entry(namespace, id)?;
+    let document: Value = record::read(&entry.directory.join("config.json"))?;
+    let process = spec::exec_process(&document["process"], &exec)?;
+    let scratch = Scratch::new()?;
+    record::write(&scratch.0.join("process.json"), &process)?;
+    let name = entry.runtime_name();
+    let running = match exec.tty {
+        Some(size) => with_terminal(inner, &name, &scratch, size).await?,
+        None => with_pipes(inner, &name, &scratch, exec.stdin).await?,
+    };
+    let (input, inputs) = mpsc::channel(16);
+    let (outputs, output) = mpsc::channel(16);
+    tokio::spawn(running.attend(inputs, outputs));
+    Ok(Exec { input, output })
+}
+
+async fn with_pipes(inner: &Inner, name: &str, scratch: &Scratch, stdin: bool) -> Result<Running> {
+    let (mut child, pid_file, log) = inner.driver.exec(name, &scratch.0, None, |command| {
+        let input = if stdin { Stdio::piped() } else { Stdio::null() };
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+    })?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let status = timeout(STARTING, child.wait())
+        .await
+        .map_err(|_| Error::Timeout { what: "starting the program", after: STARTING })?
+        .during("waiting for the runtime")?;
+    if !status.success() {
+        return Err(inner.driver.failed(&log));
+    }
+    let pid = read_pid(&pid_file)?;
+    let missing = || Error::state("the program has no output");
+    Ok(Running {
+        stdin: stdin.map(|stdin| Box::new(stdin) as Writer),
+        stdout: Box::new(stdout.ok_or_else(missing)?),
+        stderr: Some(Box::new(stderr.ok_or_else(missing)?)),
+        terminal: None,
+        process: open_pid(pid)?,
+        handle: open_pid(pid)?,
+    })
+}
+
+async fn with_terminal(
+    inner: &Inner,
+    name: &str,
+    scratch: &Scratch,
+    size: TerminalSize,
+) -> Result<Running> {
+    let socket = scratch.0.join("console");
+    let listener = UnixListener::bind(&socket).during("waiting for a terminal")?;
+    let (mut child, pid_file, log) =
+        inner.driver.exec(name, &scratch.0, Some(&socket), |command| {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        })?;
+    let accepting = async {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.during("waiting for a terminal")?.0,
+            _ = child.wait() => return Err(inner.driver.failed(&log)),
+        };
+        let stream = stream.into_std().during("waiting for a terminal")?;
+        blocking(move || receive(&stream)).await
+    };
+    let terminal = timeout(STARTING, accepting)
+        .await
+        .map_err(|_| Error::Timeout { what: "starting the program", after: STARTING })??;
+    let status = child.wait().await.during("waiting for the runtime")?;
+    if !status.success() {
+        return Err(inner.driver.failed(&log));
+    }
+    resize(&terminal, size)?;
+    rustix::io::ioctl_fionbio(&terminal, true).during("preparing a terminal")?;
+    let copy =
+        || -> Result<fs::File> { Ok(terminal.try_clone().during("preparing a terminal")?.into()) };
+    let pid = read_pid(&pid_file)?;
+    Ok(Running {
+        stdin: Some(Box::new(
+            pipe::Sender::from_file_unchecked(copy()?).during("preparing a terminal")?,
+        )),
+        stdout: Box::new(
+            pipe::Receiver::from_file_unchecked(copy()?).during("preparing a terminal")?,
+        ),
+        stderr: None,
+        terminal: Some(terminal),
+        process: open_pid(pid)?,
+        handle: open_pid(pid)?,
+    })
+}
+
+/// The terminal that the runtime sends over its socket.
+fn receive(stream: &BlockingStream) -> Result<OwnedFd> {
+    stream.set_nonblocking(false).during("receiving a terminal")?;
+    stream.set_read_timeout(Some(STARTING)).during("receiving a terminal")?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut name = [0u8; 4096];
+    let mut parts = [IoSliceMut::new(&mut name)];
+    rustix::net::recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        .during("receiving a terminal")?;
+    let received = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    received.ok_or_else(|| Error::state("the runtime sent no terminal"))
+}
+
+fn resize(terminal: &OwnedFd, size: TerminalSize) -> Result<()> {
+    let size = Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(terminal, size).during("resizing a terminal")
+}
+
+impl Running {
+    async fn attend(self, inputs: mpsc::Receiver<ExecInput>, outputs: mpsc::Sender<ExecOutput>) {
+        let Self { stdin, stdout, stderr, terminal, process, handle } = self;
+        let copying = async {
+            let errors = async {
+                if let Some(stderr) = stderr {
+                    copy(stderr, outputs.clone(), ExecOutput::Stderr).await;
+                }
+            };
+            let output = copy(stdout, outputs.clone(), ExecOutput::Stdout);
+            tokio::join!(output, errors, exit_code(process)).2
+        };
+        let ended = tokio::select! {
+            code = copying => Some(code),
+            () = feed(stdin, inputs, terminal, &handle) => None,
+            () = outputs.closed() => None,
+        };
+        if let Some(code) = ended {
+            let last = match code {
+                Some(code) => ExecOutput::Exited(code),
+                None => ExecOutput::Failed(Error::state("how the program ended is unknown")),
+            };
+            let _ = outputs.send(last).await;
+        } else {
+            let _ = rustix::process::pidfd_send_signal(&handle, Signal::KILL);
+            // Its end is taken note of, or it would stay a zombie.
+            drop(outputs);
+            exit_code(handle).await;
+        }
+    }
+}
+
+/// Never returns: when there is no more input the program goes on.
+async fn feed(
+    mut stdin: Option<Writer>,
+    mut inputs: mpsc::Receiver<ExecInput>,
+    terminal: Option<OwnedFd>,
+    process: &OwnedFd,
+) {
+    const END_OF_INPUT: &[u8] = &[4];
+    while let Some(input) = inputs.recv().await {
+        match input {
+            ExecInput::Stdin(bytes) => {
+                if let Some(pipe) = &mut stdin
+                    && pipe.write_all(&bytes).await.is_err()
+                {
+                    stdin = None;
+                }
+            }
+            ExecInput::CloseStdin => {
+                // A terminal is not closed, it is told.
+                if let (Some(pipe), Some(_)) = (&mut stdin, &terminal) {
+                    let _ = pipe.write_all(END_OF_INPUT).await;
+                }
+                stdin = None;
+            }
+            ExecInput::Resize(size) => {
+                if let Some(terminal) = &terminal {
+                    let _ = resize(terminal, size);
+                }
+            }
+            ExecInput::Signal(signal) => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    let _ = rustix::process::pidfd_send_signal(process, signal);
+                }
+            }
+        }
+    }
+    drop(stdin);
+    std::future::pending().await
+}
+
+/// A directory for the files of one start, for our eyes only.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("selvage-exec-{}", crate::unique()));
+        rustix::fs::mkdir(&path, Mode::from_raw_mode(0o700)).during("making a directory")?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

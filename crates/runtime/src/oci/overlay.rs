@@ -1,0 +1,114 @@
+//! Layers put on top of each other, with a writable one above.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags},
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags},
+};
+
+use crate::{Error, Result, error::During};
+
+const OVERLAY_MAGIC: i64 = 0x794c_7630;
+/// What fits into the one page that `mount` takes.
+const ONE_PAGE: usize = 4000;
+
+/// The writable side of a container, in its directory.
+pub(super) struct Stack<'a> {
+    /// The topmost first.
+    pub(super) layers: Vec<PathBuf>,
+    pub(super) directory: &'a Path,
+}
+
+impl Stack<'_> {
+    /// Mounts at `rootfs`, unless that is done.
+    pub(super) fn mount(&self) -> Result<()> {
+        let target = self.directory.join("rootfs");
+        if is_mounted(&target) {
+            return Ok(());
+        }
+        for name in ["rootfs", "upper", "work"] {
+            fs::create_dir_all(self.directory.join(name)).during("making a snapshot")?;
+        }
+        let (upper, work) = (self.directory.join("upper"), self.directory.join("work"));
+        if self.layers.is_empty() {
+            return rustix::mount::mount_bind(&upper, &target).during("mounting a snapshot");
+        }
+        let shown = |path: &Path| path.display().to_string();
+        let lower: Vec<String> = self.layers.iter().map(|layer| shown(layer)).collect();
+        let data = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            lower.join(":"),
+            shown(&upper),
+            shown(&work)
+        );
+        if data.len() > ONE_PAGE || data.matches([':', ',', '\\']).count() != lower.len() + 1 {
+            return self.mount_piecewise(&target, &upper, &work);
+        }
+        let data = std::ffi::CString::new(data)
+            .map_err(|_| Error::invalid("root", "may not contain a zero byte"))?;
+        rustix::mount::mount("overlay", &target, "overlay", MountFlags::NODEV, data.as_c_str())
+            .during("mounting a snapshot")
+    }
+
+    /// Newer kernels take layers one by one, as many and by any name.
+    fn mount_piecewise(&self, target: &Path, upper: &Path, work: &Path) -> Result<()> {
+        let doing = "mounting a snapshot of many layers";
+        let context =
+            rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).during(doing)?;
+        let set = |key: &str, value: &Path| {
+            rustix::mount::fsconfig_set_string(&context, key, value).during(doing)
+        };
+        for layer in &self.layers {
+            set("lowerdir+", layer)?;
+        }
+        set("upperdir", upper)?;
+        set("workdir", work)?;
+        rustix::mount::fsconfig_create(&context).during(doing)?;
+        let mount = rustix::mount::fsmount(
+            &context,
+            FsMountFlags::FSMOUNT_CLOEXEC,
+            MountAttrFlags::MOUNT_ATTR_NODEV,
+        )
+        .during(doing)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&mount, "", CWD, target, flags).during(doing)
+    }
+}
+
+fn is_mounted(target: &Path) -> bool {
+    let same_device = || -> std::io::Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let parent = fs::metadata(target.parent().unwrap_or(target))?;
+        Ok(fs::metadata(target)?.dev() == parent.dev())
+    };
+    rustix::fs::statfs(target).is_ok_and(|found| found.f_type == OVERLAY_MAGIC)
+        && !same_device().unwrap_or(true)
+}
+
+/// Takes a snapshot's mount away, however often it was mounted.
+pub(super) fn unmount(directory: &Path) {
+    let target = directory.join("rootfs");
+    while rustix::mount::unmount(&target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+}
+
+/// A small file of a container, never one outside of it.
+pub(super) fn read_inside(rootfs: &Path, name: &str) -> String {
+    const LARGEST: u64 = 1 << 20;
+    let read = || -> std::io::Result<String> {
+        let root = rustix::fs::open(rootfs, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::openat2(root, name, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
+        let file = fs::File::from(file);
+        let mut text = String::new();
+        if file.metadata()?.is_file() {
+            file.take(LARGEST).read_to_string(&mut text)?;
+        }
+        Ok(text)
+    };
+    read().unwrap_or_default()
+}

@@ -1,0 +1,124 @@
+//! What is written down about a container, and how its process is known again.
+
+use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{ContainerSpec, Error, Exit, Result, error::During};
+
+/// What a container was made of; never changes.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) spec: ContainerSpec,
+    /// The lowest layer first.
+    pub(super) diff_ids: Vec<String>,
+    pub(super) created: i64,
+}
+
+/// How a container is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    /// Of the last process, also when it has ended.
+    pub(super) process: Option<Process>,
+    pub(super) exit_code: Option<i32>,
+    pub(super) exited: Option<i64>,
+    pub(super) restarts: u32,
+    /// Whether somebody wants it to run: started, and not stopped since.
+    pub(super) wanted: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Phase {
+    #[default]
+    Created,
+    Running,
+    Stopped,
+}
+
+impl State {
+    pub(super) fn exit(&self) -> Option<Exit> {
+        let at = self.exited.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        (self.phase == Phase::Stopped).then_some(Exit { code: self.exit_code, at })
+    }
+}
+
+/// A process that cannot be taken for another that has its number now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    start_time: u64,
+    boot: String,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub(super) fn of_pid(pid: u32) -> Result<Self> {
+        let text =
+            fs::read_to_string(format!("/proc/{pid}/stat")).during("looking at a process")?;
+        let start_time = start_time(&text).ok_or(Error::ProcessFinished)?;
+        Ok(Self { pid, start_time, boot: boot() })
+    }
+
+    /// Whether it is still there, as a zombie or alive.
+    pub(super) fn is_there(&self) -> bool {
+        Self::of_pid(self.pid).is_ok_and(|found| found == *self)
+    }
+}
+
+fn boot() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// The 22nd field; the second is a name that may hold anything.
+fn start_time(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whole or not at all; for our eyes only, as variables may be secrets.
+pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|error| Error::state(format!("cannot be written down: {error}")))?;
+    let temporary = path.with_extension(format!("new-{}", crate::unique()));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .during("writing a record")?;
+    file.write_all(&bytes).during("writing a record")?;
+    fs::rename(&temporary, path).during("writing a record")
+}
+
+pub(super) fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T> {
+    let bytes = fs::read(path).during("reading a record")?;
+    serde_json::from_slice(&bytes).map_err(|error| Error::Damaged {
+        what: path.display().to_string(),
+        reason: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_again_and_another_is_not() {
+        let ours = Process::of_pid(std::process::id()).unwrap();
+        assert!(ours.is_there());
+        let other = Process { start_time: ours.start_time + 1, ..ours.clone() };
+        assert!(!other.is_there());
+        let before_reboot = Process { boot: "other".into(), ..ours };
+        assert!(!before_reboot.is_there());
+    }
+
+    #[test]
+    fn names_of_processes_may_hold_anything() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2";
+        assert_eq!(start_time(stat), Some(4242));
+        assert_eq!(start_time("7 (a"), None);
+    }
+}

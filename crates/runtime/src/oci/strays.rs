@@ -1,0 +1,50 @@
+//! Processes that are nobody's. Being the reaper of containers makes us the
+//! parent of everything that programs we start leave behind; what has ended
+//! and was waited for by nobody for a long time is waited for here.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, WaitOptions};
+
+/// Whoever waits for a child of his own does so sooner.
+const LONG: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub(super) struct Strays {
+    ended: BTreeMap<i32, Instant>,
+}
+
+impl Strays {
+    pub(super) fn reap(&mut self) {
+        let now = Instant::now();
+        let ended: Vec<i32> = children().into_iter().filter(|pid| has_ended(*pid)).collect();
+        self.ended.retain(|pid, _| ended.contains(pid));
+        for pid in ended {
+            let since = *self.ended.entry(pid).or_insert(now);
+            if now.duration_since(since) >= LONG
+                && let Some(process) = Pid::from_raw(pid)
+            {
+                let _ = rustix::process::waitpid(Some(process), WaitOptions::NOHANG);
+                self.ended.remove(&pid);
+            }
+        }
+    }
+}
+
+fn children() -> Vec<i32> {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>())
+        .collect()
+}
+
+fn has_ended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+}
