@@ -2,7 +2,7 @@
 //!
 //! A [`Relay`] sees a call after it was identified and authorised here, and
 //! may take it to others. The others must know on whose behalf: the relay
-//! sends [`CALLER`] along, and [`on_behalf`] decides who is believed.
+//! sends [`CALLER`] along, and `on_behalf` decides who is believed.
 //!
 //! * A controller may speak for everybody: it holds the keys to all anyway.
 //! * A node may speak for others only to look. Every machine has such a
