@@ -316,10 +316,10 @@ pub(crate) async fn node(
         }
         (None, None) => (None, None),
     };
-    let directory =
-        StaticDirectory::new(&config.node.nodes, config.node.port).context("node.nodes")?;
+    let port = if config.node.port == 0 { address.port() } else { config.node.port };
+    let directory = StaticDirectory::new(&config.node.nodes, port).context("node.nodes")?;
     let settings = fanout::Settings {
-        port: config.node.port,
+        port,
         own: names(config),
         own_port: address.port(),
         ..fanout::Settings::default()

@@ -162,7 +162,8 @@ pub(crate) struct Node {
     /// Other machines by name, each with `host` or `host:port`, for calls to
     /// many.
     pub(crate) nodes: BTreeMap<String, String>,
-    /// Port of other machines that are named without one.
+    /// Port of other machines that are named without one; 0: the port that
+    /// this process answers on.
     pub(crate) port: u16,
 }
 
@@ -181,7 +182,7 @@ impl Default for Node {
             reset_paths: Vec::new(),
             installer: Vec::new(),
             nodes: BTreeMap::new(),
-            port: selvage_node::fanout::DEFAULT_PORT,
+            port: 0,
         }
     }
 }

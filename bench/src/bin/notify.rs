@@ -303,27 +303,35 @@ async fn agents() -> Result<()> {
             }
         }
     });
-    let mut fleet = None;
+    // Nobody connects before he is told.
+    let (mut place, mut fleet) = (None, None);
     while let Some(order) = orders.recv().await {
         let words: Vec<&str> = order.split(' ').collect();
         if let ["start", address, count] = words.as_slice() {
-            let options = SimOptions::new(vec![(*address).to_owned()], SimFleet::cloudlet(0));
-            let started = SimFleet::start(count.parse()?, &options)?;
-            // Nobody connects before he is told.
-            for crm in started.crms() {
-                crm.go_offline().await;
-                crm.destroy_infrastructure();
-            }
-            fleet = Some(started);
+            place = Some(((*address).to_owned(), count.parse()?));
             answer(0, 0)?;
             continue;
         }
+        if let (None, ["online"]) = (&fleet, words.as_slice()) {
+            let (address, count) = place.clone().context("where?")?;
+            let options = SimOptions::new(vec![address], SimFleet::cloudlet(0));
+            let started = fleet.insert(SimFleet::start(count, &options)?);
+            each(started.crms().iter(), |crm| crm.client().in_sync).await?;
+            let (notices, bytes) = received(started);
+            answer(notices, bytes)?;
+            continue;
+        }
         let fleet = fleet.as_ref().context("nobody is there")?;
-        let (notices, bytes) = (fleet.received(), fleet.received_bytes());
+        let (notices, bytes) = received(fleet);
         obey(fleet, &words).await?;
-        answer(fleet.received() - notices, fleet.received_bytes() - bytes)?;
+        let (all_notices, all_bytes) = received(fleet);
+        answer(all_notices - notices, all_bytes - bytes)?;
     }
     Ok(())
+}
+
+fn received(fleet: &SimFleet) -> (u64, u64) {
+    (fleet.received(), fleet.received_bytes())
 }
 
 fn answer(notices: u64, bytes: u64) -> Result<()> {
