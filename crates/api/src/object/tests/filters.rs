@@ -1,12 +1,10 @@
-use prost::Message;
-
 use super::{app, app_inst, matches};
 use crate::distributed_match_engine::{AppPort, Loc};
 use crate::edgeproto::{
     App, AppInst, AppInstKey, AppKey, Cloudlet, CloudletRefs, ClusterInstKey, ClusterKey,
     DeveloperKey, Flavor, FlavorKey,
 };
-use crate::object::{Filter, to_dynamic};
+use crate::object::Filter;
 
 #[test]
 fn set_scalars_must_be_equal_and_zeros_match_anything() {
@@ -114,25 +112,4 @@ fn encoded_objects_are_read_as_every_decoder_reads_them() {
     {
         assert!(filter.matches_encoded(broken).is_err(), "{broken:?}");
     }
-}
-
-/// Run by hand to see what a Show over many objects costs:
-/// `cargo test --release -p selvage-api show_cost -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures, asserts nothing about time"]
-#[allow(clippy::print_stdout)]
-fn show_cost() {
-    let objects = vec![app_inst(); 100_000];
-    let encoded: Vec<Vec<u8>> = objects.iter().map(Message::encode_to_vec).collect();
-    let filter = Filter::of(&AppInst { key: app_inst().key, ..AppInst::default() }).unwrap();
-    let per_object = |started: std::time::Instant| started.elapsed().as_nanos() / 100_000;
-    let started = std::time::Instant::now();
-    let count = objects.iter().filter(|object| filter.matches(*object)).count();
-    println!("typed: {} ns per object, {count} matched", per_object(started));
-    let started = std::time::Instant::now();
-    let count = encoded.iter().filter(|bytes| filter.matches_encoded(bytes).unwrap()).count();
-    println!("encoded: {} ns per object, {count} matched", per_object(started));
-    let started = std::time::Instant::now();
-    let count = objects.iter().filter(|object| to_dynamic(*object).is_ok()).count();
-    println!("dynamic, for comparison: {} ns per object, {count}", per_object(started));
 }
