@@ -12,7 +12,8 @@ use selvage_api::{
     },
 };
 use selvage_kit::pki::{self, KeyRequest, RotatingIdentity};
-use selvage_sim::{Fault, FaultRule, Limits, Operation, SimCrm, SimOptions, What};
+use selvage_notify::ClientOptions;
+use selvage_sim::{Fault, FaultRule, Limits, Operation, SimCrm, SimDme, SimOptions, What};
 use selvage_tests::{Client, Selvage, process::Cli};
 
 const APP: [&str; 6] = ["--developer", "AcmeAppCo", "--appname", "app", "--appvers", "1.0"];
@@ -23,7 +24,8 @@ const PLACE: [&str; 6] =
 async fn join(selvage: &Selvage, machine: &str) -> Arc<rustls::ClientConfig> {
     let admin = Client::admin(selvage).await;
     let mut identity = IdentityServiceClient::new(admin.channel.clone());
-    let request = CreateJoinTokenRequest { machine: machine.into(), ttl_seconds: 60 };
+    let request =
+        CreateJoinTokenRequest { machine: machine.into(), ttl_seconds: 60, names: Vec::new() };
     let made = identity.create_join_token(admin.request(request)).await.unwrap().into_inner();
     let key = KeyRequest::new().unwrap();
     let request = JoinRequest { token: made.token, csr: key.csr_pem().into() };
@@ -34,13 +36,24 @@ async fn join(selvage: &Selvage, machine: &str) -> Arc<rustls::ClientConfig> {
     Arc::new(pki::client_config(&selvage.ca().unwrap(), Some(&machine)).unwrap())
 }
 
-fn cloudlet(selvage: &Selvage, name: &str, tls: Arc<rustls::ClientConfig>) -> SimCrm {
-    let operator_key = Some(OperatorKey { name: "tmus".into() });
+/// A crm, and how it was told to connect.
+fn agent(
+    selvage: &Selvage,
+    operator: &str,
+    name: &str,
+    tls: Arc<rustls::ClientConfig>,
+) -> (SimCrm, ClientOptions) {
+    let operator_key = Some(OperatorKey { name: operator.into() });
     let key = CloudletKey { operator_key, name: name.into() };
     let mut options = SimOptions::new(vec![selvage.address().to_owned()], key);
     options.client.tls = Some(tls);
     options.limits = Limits { ram: 65_536, vcores: 64, volume: 5_000 };
-    SimCrm::start(options).unwrap()
+    let client = options.client.clone();
+    (SimCrm::start(options).unwrap(), client)
+}
+
+fn cloudlet(selvage: &Selvage, name: &str, tls: Arc<rustls::ClientConfig>) -> SimCrm {
+    agent(selvage, "tmus", name, tls).0
 }
 
 fn set_up(cli: &Cli) {
@@ -71,7 +84,11 @@ fn set_up(cli: &Cli) {
 
 /// Waits until the controller has heard of the cloudlet.
 async fn ready(cli: &Cli, name: &str) {
-    let show = ["cloudletinfo", "show", "--operator", "tmus", "--name", name, "-o", "json"];
+    known(cli, "tmus", name).await;
+}
+
+async fn known(cli: &Cli, operator: &str, name: &str) {
+    let show = ["cloudletinfo", "show", "--operator", operator, "--name", name, "-o", "json"];
     let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
     while !cli.ok(&show).contains("CLOUDLET_STATE_READY") {
         assert!(std::time::Instant::now() < deadline, "{name} never became ready");
@@ -137,36 +154,173 @@ async fn an_operation_outlives_the_controller_that_began_it() {
     let port = selvage.address().rsplit_once(':').unwrap().1.to_owned();
     let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await);
     ready(&cli, "cloud-1").await;
-    crm.script(FaultRule::once(
-        What::Instance,
-        Operation::Create,
-        Fault::Late(std::time::Duration::from_secs(3)),
-    ));
-    let creating = std::thread::spawn({
-        let home = cli.home().to_owned();
-        move || {
-            let mut command = selvage_tests::process::command();
-            command.env("HOME", home).env_remove("XDG_CONFIG_HOME");
-            command.args([&["appinst", "create"][..], &APP, &PLACE].concat()).output().unwrap()
-        }
-    });
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
-    while !cli.ok(&["appinst", "show", "-o", "json"]).contains("CREAT") {
-        assert!(std::time::Instant::now() < deadline, "the instance never appeared");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    crm.script(late());
+    let creating = create_beside(&cli);
+    shows(&cli, "CREAT").await;
     selvage.kill();
     creating.join().unwrap();
 
     let selvage =
         Selvage::start("up", directory.path(), &["--set", &format!("listen.port={port}")]);
-    let cli = Cli::admin_of(&selvage);
-    while !cli.ok(&["appinst", "show", "-o", "json"]).contains("\"state\":\"READY\"") {
+    shows(&Cli::admin_of(&selvage), READY).await;
+}
+
+const READY: &str = "\"state\":\"READY\"";
+
+/// Its next instance takes the crm a while.
+fn late() -> FaultRule {
+    let fault = Fault::Late(std::time::Duration::from_secs(3));
+    FaultRule::once(What::Instance, Operation::Create, fault)
+}
+
+/// Creates the instance while the test does something else.
+fn create_beside(cli: &Cli) -> std::thread::JoinHandle<std::process::Output> {
+    let home = cli.home().to_owned();
+    std::thread::spawn(move || {
+        let mut command = selvage_tests::process::command();
+        command.env("HOME", home).env_remove("XDG_CONFIG_HOME");
+        command.args([&["appinst", "create"][..], &APP, &PLACE].concat()).output().unwrap()
+    })
+}
+
+/// Waits until what is shown of instances has a text in it.
+async fn shows(cli: &Cli, text: &str) {
+    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    while !cli.ok(&["appinst", "show", "-o", "json"]).contains(text) {
         assert!(
             std::time::Instant::now() < deadline,
-            "{}",
+            "{text}: {}",
             cli.ok(&["operation", "list", "-o", "json"])
         );
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+/// One that has forgotten everything, and one that finds what it made, while
+/// an instance is ready: nothing happens to that, and it can be deleted and
+/// made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cloudlet_that_restarts_goes_on() {
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    set_up(&cli);
+    let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await);
+    ready(&cli, "cloud-1").await;
+    for remember in [true, false] {
+        assert_eq!(instance(&cli, "create").code, 0);
+        crm.restart(remember).await;
+        ready(&cli, "cloud-1").await;
+        shows(&cli, READY).await;
+        let deleted = instance(&cli, "delete");
+        assert_eq!(deleted.code, 0, "remembers: {remember}: {deleted:?}");
+        assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
+    }
+
+    // Asked while it was away: it is done when it is back.
+    crm.script(FaultRule::once(What::Instance, Operation::Create, Fault::Crash { remember: true }));
+    let failed = instance(&cli, "create");
+    assert_ne!(failed.code, 0, "the original's reports what it knows nothing of as failed");
+    assert!(failed.stderr.contains("inconsistent Controller vs CRM state"), "{failed:?}");
+    assert!(cli.ok(&["appinst", "show", "-o", "json"]).is_empty(), "and nothing is left");
+    assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
+    assert_eq!(instance(&cli, "create").code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cloudlet_that_is_cut_off_says_later_how_far_it_got() {
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    set_up(&cli);
+    let crm = cloudlet(&selvage, "cloud-1", join(&selvage, "cloudlet/tmus/cloud-1").await);
+    ready(&cli, "cloud-1").await;
+    crm.script(late());
+    let creating = create_beside(&cli);
+    shows(&cli, "CREATING").await;
+    crm.go_offline().await;
+    let refused = instance(&cli, "delete");
+    assert_ne!(refused.code, 0, "nobody is there to do it: {refused:?}");
+    crm.go_online();
+    let created = creating.join().unwrap();
+    assert!(created.status.success(), "{created:?}");
+    shows(&cli, READY).await;
+    assert_eq!(instance(&cli, "delete").code, 0);
+    assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
+}
+
+/// A data set of the replays as it is where agents run: nobody speaks for
+/// them, and nothing is done without them.
+fn with_agents(directory: &std::path::Path, name: &str) -> String {
+    let text = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("edge").join(name),
+    );
+    let (mut kept, mut spoken_for) = (String::new(), false);
+    for line in text.unwrap().lines().filter(|line| !line.contains("crmoverride")) {
+        if !line.starts_with([' ', '-']) {
+            spoken_for = line == "cloudletinfos:";
+        }
+        if !spoken_for {
+            kept += line;
+            kept.push('\n');
+        }
+    }
+    let path = directory.join(name);
+    std::fs::write(&path, kept).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// As the original's test of the whole controller: four cloudlets and a match
+/// engine, everything built up, nothing deleted that is in use, everything
+/// taken down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_is_built_up_and_taken_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    let file = |name: &str| with_agents(directory.path(), name);
+    cli.ok(&["apply", "-f", &file("golden_refs.yaml")]);
+    let mut crms = Vec::new();
+    for name in ["c0", "c1", "c2", "c3"] {
+        let tls = join(&selvage, &format!("cloudlet/golden/{name}")).await;
+        crms.push(agent(&selvage, "golden", name, tls));
+        known(&cli, "golden", name).await;
+    }
+    let mut options = crms[0].1.clone();
+    options.tls = Some(join(&selvage, "dme/golden").await);
+    let dme = SimDme::start(options, "engine", crms[0].0.cloudlet().clone()).unwrap();
+    for name in ["golden_clusters.yaml", "golden_instances.yaml"] {
+        let told = cli.ok(&["apply", "-f", &file(name)]);
+        assert!(told.lines().all(|line| line.ends_with(": created")), "{told}");
+    }
+    let count = |kind: &str| cli.ok(&[kind, "show", "-o", "json"]).lines().count();
+    let counts = ["clusterinst", "appinst", "clusterinstinfo", "appinstinfo"].map(count);
+    assert_eq!(counts, [9, 6, 9, 6], "two clusters were made along with an instance");
+    assert_eq!((dme.instances.len(), dme.apps.len()), (6, 3), "it hears of every one");
+    for (crm, _) in &crms {
+        assert_eq!(crm.mirrored()[1..], [4, 1], "all flavors, and one cloudlet");
+    }
+    let made = |at: usize| crms[at].0.infrastructure().clusters.len();
+    assert_eq!([made(0), made(1), made(2), made(3)], [2, 3, 3, 1]);
+
+    for in_use in [
+        &["developer", "delete", "--name", "AcmeAppCo"][..],
+        &["operator", "delete", "--name", "golden"],
+        &["cloudlet", "delete", "--operator", "golden", "--name", "c1"],
+        &["app", "delete", "--developer", "AcmeAppCo", "--appname", "both", "--appvers", "1.0"],
+    ] {
+        let refused = cli.run(&[in_use, &["--yes"]].concat());
+        assert_eq!(refused.code, 8, "{in_use:?}: {refused:?}");
+    }
+    for name in ["golden_instances.yaml", "golden_clusters.yaml"] {
+        cli.ok(&["unapply", "--yes", "-f", &file(name)]);
+    }
+    let kinds = ["clusterinst", "appinst", "clusterinstinfo", "appinstinfo", "cloudletinfo"];
+    assert_eq!(kinds.map(count), [0, 0, 0, 0, 4], "the agents are there");
+    for (crm, _) in &crms {
+        assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
+    }
+    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    while !dme.instances.is_empty() {
+        assert!(std::time::Instant::now() < deadline, "the engine still offers what is gone");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }

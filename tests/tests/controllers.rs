@@ -195,6 +195,32 @@ async fn nothing_acknowledged_is_lost_while_plugs_are_pulled() {
     registered(&fleet).await;
 }
 
+/// A balancer must not be told that all is well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_without_a_majority_is_not_ready() {
+    let Some(mut fleet) = Fleet::start().await else { return };
+    let selvage = fleet.running[0].as_ref().unwrap();
+    let (http, url) =
+        (selvage_tests::client::http(selvage), format!("{}/readiness", selvage.endpoint()));
+    let says = async |ready: bool| {
+        until(&format!("ready: {ready}"), async || {
+            let reply = http.get(&url).send().await.map_err(|error| error.to_string())?;
+            let status = reply.status();
+            if status.is_success() == ready {
+                return Ok(());
+            }
+            Err(format!("{status}: {}", reply.text().await.unwrap_or_default()))
+        })
+        .await;
+    };
+    says(true).await;
+    let gone = [fleet.etcd.follower(), fleet.etcd.leader()];
+    gone.iter().for_each(|member| fleet.etcd.kill(*member));
+    says(false).await;
+    gone.iter().for_each(|member| fleet.etcd.restart(*member));
+    says(true).await;
+}
+
 /// Two of three members of etcd gone: nothing can be acknowledged. One back,
 /// and everything can.
 async fn lose_the_majority(fleet: &mut Fleet, workload: &Workload) {

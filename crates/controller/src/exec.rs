@@ -21,6 +21,7 @@ use crate::controller::Controller;
 use crate::derive::deployment;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::registry::owner_of;
 use crate::row::Kept;
 
 const NO_AGENT: &str = "no matching CRMs";
@@ -125,9 +126,7 @@ impl Controller {
         }
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
         let info = self.tables.get::<wire::CloudletInfo>(cloudlet);
-        let owner = info.map(|info| info.value.0.controller.clone()).unwrap_or_default();
-        // How the other controller signs: host@address.
-        let owner = owner.rsplit_once('@').map_or("", |(_, address)| address);
+        let owner = info.as_ref().map_or("", |info| owner_of(&info.value.0));
         let reply = match self.run_command_at(&request, owner).await {
             // It is not where it is said to be, or on its way.
             Err(error) if nobody_there(&error) => {

@@ -31,6 +31,7 @@ pub mod row;
 pub mod services;
 pub mod settings;
 pub mod tables;
+mod telemetry;
 mod version;
 
 pub use controller::{Controller, Mode, Progress, Surroundings};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
+use prost::Message;
 use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::ListSamplesRequest;
 
@@ -103,10 +104,7 @@ impl Samples {
 
     /// The newest that match, the oldest of them first.
     pub(crate) fn list(&self, request: &ListSamplesRequest) -> Vec<Arc<wire::Metric>> {
-        let limit = match request.limit {
-            0 => DEFAULT_LIMIT,
-            limit => usize::try_from(limit).unwrap_or(usize::MAX),
-        };
+        let limit = limit_of(request);
         let since = request.since.map(|time| (time.seconds, time.nanos));
         let ring = self.ring.read();
         let matching = ring.samples.iter().rev().filter(|sample| {
@@ -118,6 +116,25 @@ impl Samples {
         found.reverse();
         found
     }
+}
+
+fn limit_of(request: &ListSamplesRequest) -> usize {
+    match request.limit {
+        0 => DEFAULT_LIMIT,
+        limit => usize::try_from(limit).unwrap_or(usize::MAX),
+    }
+}
+
+/// The newest of several lists, the oldest of them first.
+pub(crate) fn newest(
+    lists: impl Iterator<Item = Vec<Arc<wire::Metric>>>,
+    request: &ListSamplesRequest,
+) -> Vec<Arc<wire::Metric>> {
+    let mut all: Vec<_> = lists.flatten().collect();
+    // Of the same moment, in an order that does not depend on who is asked.
+    all.sort_by_cached_key(|sample| (time_of(sample), sample.encode_to_vec()));
+    let surplus = all.len().saturating_sub(limit_of(request));
+    all.split_off(surplus)
 }
 
 fn has_tags(sample: &wire::Metric, wanted: &BTreeMap<String, String>) -> bool {

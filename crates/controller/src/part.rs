@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use selvage_kit::serve::Services;
 use selvage_kit::tasks::Tasks;
+use selvage_kit::telemetry::Metrics;
 use selvage_store::SharedStore;
 use selvage_work::{Reconcilers, Schedule, clock};
 
@@ -46,6 +47,11 @@ impl EdgeController {
     pub fn add_to(&self, services: &mut Services) {
         self.controller.add_to(services);
         self.instances.add_to(services);
+    }
+
+    /// Shows the controller's own counts among a process's metrics.
+    pub fn watch(&self, metrics: &Metrics) {
+        crate::telemetry::watch(&self.controller, metrics);
     }
 
     /// Starts what the controller does by itself. Ends with the tasks; without

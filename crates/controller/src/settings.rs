@@ -66,6 +66,9 @@ pub struct Timeouts {
     pub exec_vm: Duration,
     /// Another controller's answer to a question of ours.
     pub peer: Duration,
+    /// A cloudlet whose agent is gone, before callers are told that nobody
+    /// works on what they wait for: twice what it takes to notice.
+    pub away: Duration,
 }
 
 impl Default for Timeouts {
@@ -77,6 +80,7 @@ impl Default for Timeouts {
             exec_container: Duration::from_secs(6),
             exec_vm: Duration::from_secs(60),
             peer: Duration::from_secs(3),
+            away: Duration::from_secs(60),
         }
     }
 }

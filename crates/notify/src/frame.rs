@@ -81,11 +81,11 @@ pub struct Frame {
     #[prost(uint64, tag = "102")]
     pub epoch: u64,
     /// Ours, see the contract.
-    #[prost(string, repeated, tag = "103")]
-    pub resumed: Vec<String>,
-    /// Ours, see the contract.
     #[prost(uint64, tag = "104")]
     pub scope: u64,
+    /// Ours, see the contract.
+    #[prost(uint32, repeated, tag = "105")]
+    pub resumed: Vec<u32>,
 }
 
 impl Frame {
@@ -151,8 +151,8 @@ mod tests {
             last_revision: vec![0, 7],
             revision: 9,
             epoch: 11,
-            resumed: vec!["edgeproto.App".into()],
             scope: 13,
+            resumed: vec![0, 2],
             filter_cloudlet_key: true,
             ..Frame::about(
                 Action::Update,
@@ -163,7 +163,7 @@ mod tests {
         let notice = Notice::decode(frame.encode_to_vec().as_slice()).unwrap();
         assert_eq!(notice.last_revision, [0, 7]);
         assert_eq!((notice.revision, notice.epoch, notice.scope), (9, 11, 13));
-        assert_eq!(notice.resumed, ["edgeproto.App"]);
+        assert_eq!(notice.resumed, [0, 2]);
         assert!(notice.filter_cloudlet_key);
         assert_eq!(notice.any.as_ref().unwrap().type_url, "type.googleapis.com/edgeproto.App");
         assert_eq!(notice.encode_to_vec(), frame.encode_to_vec());

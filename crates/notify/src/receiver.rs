@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tonic::{Status, Streaming};
 
 use crate::{
-    Checkpoint, Claim, Error, Gate, Incoming, Kind, MessageSink, Role, Sink,
+    Checkpoint, Claim, Error, Gate, Incoming, Kind, MessageSink, Reach, Role, Sink,
     exchange::Receiving,
     frame::{Action, Frame},
     hub::{Hub, Peer},
@@ -24,8 +24,6 @@ pub(crate) struct Receiver {
     gate: Option<Arc<dyn Gate>>,
     /// The history that the peer's revisions count; 0 when it has none.
     epoch: u64,
-    /// Revisions that hold once everything has come.
-    pending: Vec<Option<Checkpoint>>,
     /// Types of which something could not be taken: they are not complete.
     incomplete: Vec<bool>,
 }
@@ -37,9 +35,8 @@ impl Receiver {
         gate: Option<Arc<dyn Gate>>,
         epoch: u64,
     ) -> Self {
-        let types = hub.exchange.receives.len();
-        let (pending, incomplete) = (vec![None; types], vec![false; types]);
-        Self { hub, peer, gate, epoch, pending, incomplete }
+        let incomplete = vec![false; hub.exchange.receives.len()];
+        Self { hub, peer, gate, epoch, incomplete }
     }
 
     /// Receives until the stream ends, and says how it did.
@@ -222,18 +219,25 @@ impl Receiver {
         tracing::warn!(kind, ?peer, error = chain(error), "object not taken");
     }
 
-    fn checkpoint(&mut self, index: usize, frame: &Frame) {
-        if frame.revision <= 0 || self.epoch == 0 || self.incomplete[index] {
+    /// How far we have come with a type. What is gone is not known before
+    /// everything has come.
+    fn checkpoint(&self, index: usize, frame: &Frame) {
+        if !self.has_all() || self.incomplete[index] {
             return;
         }
-        let (epoch, revision, scope) = (self.epoch, frame.revision, frame.scope);
-        let checkpoint = Some(Checkpoint { epoch, revision, scope });
-        if !self.has_all() {
-            // What is gone is not known before everything has come.
-            self.pending[index] = checkpoint;
-        } else if let Receiving::Objects(sink) = &self.hub.exchange.receives[index] {
-            sink.set_checkpoint(checkpoint);
+        if let Receiving::Objects(sink) = &self.hub.exchange.receives[index]
+            && let Some(checkpoint) = self.reached(frame.revision, frame.scope)
+        {
+            sink.set_checkpoint(Some(checkpoint));
         }
+    }
+
+    fn reached(&self, revision: i64, scope: u64) -> Option<Checkpoint> {
+        (revision > 0 && self.epoch != 0).then_some(Checkpoint {
+            epoch: self.epoch,
+            revision,
+            scope,
+        })
     }
 
     async fn sent_all(&mut self, frame: &Frame) {
@@ -261,12 +265,14 @@ impl Receiver {
         }
         for (index, receiving) in self.hub.exchange.receives.iter().enumerate() {
             let Receiving::Objects(sink) = receiving else { continue };
-            let resumed = frame.resumed.iter().any(|name| name == sink.kind().full_name());
+            let resumed = frame.resumed.iter().any(|at| usize::try_from(*at) == Ok(index));
             if !resumed && let Err(error) = sink.prune(&self.peer.stream).await {
                 self.note(sink.kind(), &error);
                 self.incomplete[index] = true;
             }
-            let checkpoint = self.pending[index].take();
+            let revision = frame.last_revision.get(index).copied().unwrap_or(0);
+            let everybody = sink.kind().reach() == Reach::Everybody;
+            let checkpoint = self.reached(revision, if everybody { 0 } else { frame.scope });
             sink.set_checkpoint(checkpoint.filter(|_| !self.incomplete[index]));
         }
     }

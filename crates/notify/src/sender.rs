@@ -175,31 +175,45 @@ impl Sender {
         if self.peer.filtered && filtered { round.scope } else { 0 }
     }
 
-    /// What follows a round: revisions of types that had no notice to carry
-    /// them, and once the end of sending everything.
+    /// What follows a round: once the end of sending everything, and later
+    /// revisions of types that had no notice to carry them.
     fn finish(&mut self, round: &Round, look: bool) {
-        let ends = round.may_end && !self.sent_all;
-        let moved = self.told_scope != round.scope;
-        if self.sent_all || ends {
-            for (index, revision) in round.revisions.iter().copied().enumerate() {
-                let behind = revision - self.told.get(&index).copied().unwrap_or(0);
-                let due = ends || moved || (look && behind >= FAR_BEHIND);
-                if due && revision > 0 && self.peer.wants(index) {
-                    self.push_revision(round, index, revision);
-                }
+        if !self.sent_all {
+            if round.may_end {
+                self.end_of_all(round);
             }
+            return;
+        }
+        let moved = self.told_scope != round.scope;
+        for (index, revision) in round.revisions.iter().copied().enumerate() {
+            let behind = revision - self.told.get(&index).copied().unwrap_or(0);
+            let due = moved || (look && behind >= FAR_BEHIND);
+            if due && revision > 0 && self.peer.wants(index) {
+                self.push_revision(round, index, revision);
+            }
+        }
+        self.told_scope = round.scope;
+    }
+
+    /// One notice with all revisions: it is most of what a peer gets that
+    /// comes back and has missed nothing.
+    fn end_of_all(&mut self, round: &Round) {
+        let mut end = Frame::bare(Action::SendAllEnd);
+        if self.peer.revisions {
+            end.last_revision =
+                self.peer.by_want(|index| round.revisions.get(index).copied().unwrap_or(0));
+            end.scope = if self.peer.filtered { round.scope } else { 0 };
+            let resumed = self.peer.by_want(|index| round.resumed.contains(&index));
+            end.resumed = (0..).zip(resumed).filter_map(|(at, yes)| yes.then_some(at)).collect();
+            self.told.extend(round.revisions.iter().copied().enumerate());
             self.told_scope = round.scope;
         }
-        if ends {
-            let names = round.resumed.iter().filter_map(|index| self.hub.kind(*index));
-            let resumed = names.map(|kind| kind.full_name().to_owned()).collect::<Vec<_>>();
-            if !resumed.is_empty() {
-                count(&self.peer.stats.resumed);
-            }
-            self.tail.push_back(Frame { resumed, ..Frame::bare(Action::SendAllEnd) });
-            self.sent_all = true;
-            count(&self.peer.stats.send_all);
+        if !end.resumed.is_empty() {
+            count(&self.peer.stats.resumed);
         }
+        self.tail.push_back(end);
+        self.sent_all = true;
+        count(&self.peer.stats.send_all);
     }
 
     fn push_revision(&mut self, round: &Round, index: usize, revision: i64) {

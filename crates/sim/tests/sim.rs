@@ -449,24 +449,36 @@ async fn a_crm_that_dies_forgets_remembers_or_does_it_again() {
 
 #[tokio::test]
 async fn commands_are_answered() {
-    let mut controller = Controller::start().await;
-    controller.prepare();
-    let crm = SimCrm::start(controller.options()).unwrap();
-    controller.ask_cluster("c", S::CreateRequested);
-    controller.ask_instance("c", S::CreateRequested);
-    controller.instance_is("c", Some(S::Ready)).await;
-    let request = |name: &str| ExecRequest {
-        app_inst_key: instance(name, S::Ready).key,
-        command: "echo hi".into(),
-        offer: "o".into(),
-        ..ExecRequest::default()
-    };
-    assert_eq!(controller.server.post(&request("c")).unwrap(), 1);
-    let (answer, _) = controller.execs.recv().await.unwrap();
-    assert_eq!((answer.answer.as_str(), answer.err.as_str()), ("sim-answer: echo hi", ""));
-    controller.server.post(&request("nowhere")).unwrap();
-    assert_eq!(controller.execs.recv().await.unwrap().0.err, "app inst go not found");
-    assert_eq!(crm.counters().execs, 2);
+    // With the number of the request, and without, as the original does.
+    for numbers in [true, false] {
+        let mut controller = Controller::start().await;
+        controller.prepare();
+        let options = SimOptions { numbers, ..controller.options() };
+        let crm = SimCrm::start(options).unwrap();
+        controller.ask_cluster("c", S::CreateRequested);
+        controller.ask_instance("c", S::CreateRequested);
+        controller.instance_is("c", Some(S::Ready)).await;
+        let request = |name: &str, id: u64| ExecRequest {
+            app_inst_key: instance(name, S::Ready).key,
+            command: "echo hi".into(),
+            offer: "o".into(),
+            id,
+            ..ExecRequest::default()
+        };
+        let sent_back = |id: u64| if numbers { id } else { 0 };
+        assert_eq!(controller.server.post(&request("c", 7)).unwrap(), 1);
+        let (answer, _) = controller.execs.recv().await.unwrap();
+        let answered = ExecRequest {
+            id: sent_back(7),
+            answer: "sim-answer: echo hi".into(),
+            ..request("c", 7)
+        };
+        assert_eq!(answer, answered);
+        controller.server.post(&request("nowhere", 8)).unwrap();
+        let (refused, _) = controller.execs.recv().await.unwrap();
+        assert_eq!((refused.err.as_str(), refused.id), ("app inst go not found", sent_back(8)));
+        assert_eq!(crm.counters().execs, 2);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

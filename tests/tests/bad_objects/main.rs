@@ -8,6 +8,7 @@
 
 mod apps;
 mod instances;
+mod notices;
 mod plain;
 mod updates;
 

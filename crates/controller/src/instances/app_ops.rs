@@ -347,15 +347,18 @@ impl Operation for DeleteAppInst {
             return Ok(());
         }
         let (key, before) = (work.key_text(), state_of(work.before));
-        if self.0.state_now::<AppInst>(&key).await? == TrackedState::NotPresent {
-            return Ok(());
-        }
         let restored = self.0.restore::<AppInst>(scope, &key, before, &work.errors_before).await?;
-        if restored {
-            scope.say("Recreating AppInst due to failure");
-            if self.0.state_now::<AppInst>(&key).await? == TrackedState::Ready {
+        match self.0.state_now::<AppInst>(&key).await? {
+            // The crm was faster: then its cluster goes as well.
+            TrackedState::NotPresent if !self.0.is_taken_over(scope.id()) => {
+                self.0.drop_unused_cluster(work, "DELETING auto-cluster inst", scope).await?;
+            }
+            TrackedState::Ready if restored => {
+                scope.say("Recreating AppInst due to failure");
                 scope.say("Created successfully");
             }
+            _ if restored => scope.say("Recreating AppInst due to failure"),
+            _ => {}
         }
         Ok(())
     }

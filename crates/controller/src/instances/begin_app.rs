@@ -9,12 +9,12 @@ use selvage_work::Engine;
 
 use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
 use super::books;
-use super::core::{Begun, Core};
+use super::core::{Asked, Begun, Core};
 use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::app::{self as plan, Need};
 use super::plan::{Origin, check_ready};
-use super::state::{Goal, Override};
+use super::state::Goal;
 use crate::controller::Mode;
 use crate::derive::names;
 use crate::guard::refer;
@@ -38,35 +38,21 @@ impl Core {
         who: &str,
         mode: Mode,
     ) -> Result<Begun, Refusal> {
-        let over = Override::of(request.crm_override);
         let created_at = self.now();
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
-        self.insist(
-            engine,
-            Goal::Create,
-            over,
-            || Error::KeyExists,
-            || {
-                self.start::<CreateAppInst, AppInst, _, _>(
-                    engine,
-                    who,
-                    mode,
-                    cloudlet,
-                    move |tx| async move {
-                        let placed = self.place_app(&tx, request, created_at, false).await?;
-                        let work = AppWork {
-                            key: Some(placed.key),
-                            crm_override: request.crm_override,
-                            request: Some(AppInst { fields: Vec::new(), ..request.clone() }),
-                            created_at: Some(created_at),
-                            placed: placed.need == Need::Nothing,
-                            ..Default::default()
-                        };
-                        Ok((work, placed.notes))
-                    },
-                )
-            },
-        )
+        let asked = Asked { engine, who, mode, goal: Goal::Create, request, cloudlet };
+        self.begin::<CreateAppInst, AppInst, _, _>(asked, |tx| async move {
+            let placed = self.place_app(&tx, request, created_at, false).await?;
+            let work = AppWork {
+                key: Some(placed.key),
+                crm_override: request.crm_override,
+                request: Some(AppInst { fields: Vec::new(), ..request.clone() }),
+                created_at: Some(created_at),
+                placed: placed.need == Need::Nothing,
+                ..Default::default()
+            };
+            Ok((work, placed.notes))
+        })
         .await
     }
 
@@ -86,10 +72,9 @@ impl Core {
         deferred: bool,
     ) -> Result<Placed, Refusal> {
         let settings = &self.settings;
-        let over = Override::of(request.crm_override);
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
         let info = books::get::<CloudletInfo>(tx, &cloudlet.text()).await?;
-        check_ready(cloudlet, info.as_ref(), over)?;
+        check_ready(cloudlet, info.as_ref(), request.over())?;
         let (key, notes) = plan::settle_key(request)?;
         let (key, world) = read_world(tx, request, key, info).await?;
         let existing = world.existing.clone();
@@ -139,30 +124,16 @@ impl Core {
         who: &str,
         mode: Mode,
     ) -> Result<Begun, Refusal> {
-        let over = Override::of(request.crm_override);
         let key = &plan::meant_key(request);
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        self.insist(
-            engine,
-            Goal::Update,
-            over,
-            || Error::AppInstBusyUpdate,
-            || {
-                self.start::<UpdateAppInst, AppInst, _, _>(
-                    engine,
-                    who,
-                    mode,
-                    cloudlet,
-                    move |tx| async move {
-                        let (existing, _, info) = read_row(&tx, key).await?;
-                        let work = work(request, key, existing.as_ref());
-                        let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
-                        books::put(&tx, after)?;
-                        Ok((work, notes))
-                    },
-                )
-            },
-        )
+        let asked = Asked { engine, who, mode, goal: Goal::Update, request, cloudlet };
+        self.begin::<UpdateAppInst, AppInst, _, _>(asked, |tx| async move {
+            let (existing, _, info) = read_row(&tx, key).await?;
+            let work = work(request, key, existing.as_ref());
+            let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
+            books::put(&tx, after)?;
+            Ok((work, notes))
+        })
         .await
     }
 
@@ -173,43 +144,23 @@ impl Core {
         who: &str,
         mode: Mode,
     ) -> Result<Begun, Refusal> {
-        let over = Override::of(request.crm_override);
         let key = &plan::meant_key(request);
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        self.insist(
-            engine,
-            Goal::Delete,
-            over,
-            || Error::AppInstBusyDelete,
-            || {
-                self.start::<DeleteAppInst, AppInst, _, _>(
-                    engine,
-                    who,
-                    mode,
-                    cloudlet,
-                    move |tx| async move {
-                        let (existing, cloudlet, info) = read_row(&tx, key).await?;
-                        plan::delete(
-                            request,
-                            key,
-                            existing.as_ref(),
-                            cloudlet.as_ref(),
-                            info.as_ref(),
-                        )?;
-                        let work = work(request, key, existing.as_ref());
-                        if let Some(mut inst) = existing {
-                            if work.ignores_crm() {
-                                inst.remove(&tx).await?;
-                            } else {
-                                inst.set_state(TrackedState::DeleteRequested);
-                                books::put(&tx, inst)?;
-                            }
-                        }
-                        Ok((work, Vec::new()))
-                    },
-                )
-            },
-        )
+        let asked = Asked { engine, who, mode, goal: Goal::Delete, request, cloudlet };
+        self.begin::<DeleteAppInst, AppInst, _, _>(asked, |tx| async move {
+            let (existing, cloudlet, info) = read_row(&tx, key).await?;
+            plan::delete(request, key, existing.as_ref(), cloudlet.as_ref(), info.as_ref())?;
+            let work = work(request, key, existing.as_ref());
+            if let Some(mut inst) = existing {
+                if work.ignores_crm() {
+                    inst.remove(&tx).await?;
+                } else {
+                    inst.set_state(TrackedState::DeleteRequested);
+                    books::put(&tx, inst)?;
+                }
+            }
+            Ok((work, Vec::new()))
+        })
         .await
     }
 }

@@ -9,10 +9,10 @@ use selvage_work::Engine;
 
 use super::books;
 use super::cluster_ops::{ClusterWork, CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
-use super::core::{Begun, Core};
+use super::core::{Asked, Begun, Core};
 use super::error::{Error, Refusal};
 use super::plan::{Origin, cluster as plan};
-use super::state::{Goal, Override};
+use super::state::Goal;
 use crate::controller::Mode;
 use crate::guard::refer;
 use crate::keys::{ClusterInstKeyParts, KeyText};
@@ -27,26 +27,12 @@ impl Core {
         who: &str,
         mode: Mode,
     ) -> Result<Begun, Refusal> {
-        let over = Override::of(request.crm_override);
         let cloudlet = request.object_key().cloudlet_or_empty();
-        self.insist(
-            engine,
-            Goal::Create,
-            over,
-            || Error::KeyExists,
-            || {
-                self.start::<CreateClusterInst, ClusterInst, _, _>(
-                    engine,
-                    who,
-                    mode,
-                    cloudlet,
-                    |tx| async move {
-                        self.create_cluster(&tx, request, origin).await?;
-                        Ok((work(request, None), Vec::new()))
-                    },
-                )
-            },
-        )
+        let asked = Asked { engine, who, mode, goal: Goal::Create, request, cloudlet };
+        self.begin::<CreateClusterInst, ClusterInst, _, _>(asked, |tx| async move {
+            self.create_cluster(&tx, request, origin).await?;
+            Ok((work(request, None), Vec::new()))
+        })
         .await
     }
 
@@ -76,32 +62,18 @@ impl Core {
         who: &str,
         mode: Mode,
     ) -> Result<Begun, Refusal> {
-        let over = Override::of(request.crm_override);
         let cloudlet = request.object_key().cloudlet_or_empty();
-        self.insist(
-            engine,
-            Goal::Update,
-            over,
-            || Error::ClusterInstBusyUpdate,
-            || {
-                self.start::<UpdateClusterInst, ClusterInst, _, _>(
-                    engine,
-                    who,
-                    mode,
-                    cloudlet,
-                    |tx| async move {
-                        let (before, info) = read_row(&tx, request).await?;
-                        let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
-                        let enforced = self.settings.enforce_resources;
-                        let limits = info.as_ref().filter(|_| enforced);
-                        if let Some(before) = &before {
-                            books::resize_cluster(&tx, before, after, limits).await?;
-                        }
-                        Ok((work(request, before.as_ref()), notes))
-                    },
-                )
-            },
-        )
+        let asked = Asked { engine, who, mode, goal: Goal::Update, request, cloudlet };
+        self.begin::<UpdateClusterInst, ClusterInst, _, _>(asked, |tx| async move {
+            let (before, info) = read_row(&tx, request).await?;
+            let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
+            let enforced = self.settings.enforce_resources;
+            let limits = info.as_ref().filter(|_| enforced);
+            if let Some(before) = &before {
+                books::resize_cluster(&tx, before, after, limits).await?;
+            }
+            Ok((work(request, before.as_ref()), notes))
+        })
         .await
     }
 
@@ -112,33 +84,19 @@ impl Core {
         who: &str,
         mode: Mode,
     ) -> Result<Begun, Refusal> {
-        let over = Override::of(request.crm_override);
         let cloudlet = request.object_key().cloudlet_or_empty();
-        self.insist(
-            engine,
-            Goal::Delete,
-            over,
-            || Error::ClusterInstBusyDelete,
-            || {
-                self.start::<DeleteClusterInst, ClusterInst, _, _>(
-                    engine,
-                    who,
-                    mode,
-                    cloudlet,
-                    |tx| async move {
-                        let (existing, info) = read_row(&tx, request).await?;
-                        let in_use = is_in_use(&tx, request, None).await?;
-                        plan::delete(request, existing.as_ref(), info.as_ref(), in_use)?;
-                        let state = work(request, existing.as_ref());
-                        if let Some(mut inst) = existing {
-                            inst.set_state(TrackedState::DeletePrepare);
-                            books::put(&tx, inst)?;
-                        }
-                        Ok((state, Vec::new()))
-                    },
-                )
-            },
-        )
+        let asked = Asked { engine, who, mode, goal: Goal::Delete, request, cloudlet };
+        self.begin::<DeleteClusterInst, ClusterInst, _, _>(asked, |tx| async move {
+            let (existing, info) = read_row(&tx, request).await?;
+            let in_use = is_in_use(&tx, request, None).await?;
+            plan::delete(request, existing.as_ref(), info.as_ref(), in_use)?;
+            let state = work(request, existing.as_ref());
+            if let Some(mut inst) = existing {
+                inst.set_state(TrackedState::DeletePrepare);
+                books::put(&tx, inst)?;
+            }
+            Ok((state, Vec::new()))
+        })
         .await
     }
 }

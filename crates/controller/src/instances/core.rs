@@ -20,7 +20,7 @@ use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::leftover::Leftover;
 use super::queue::Queues;
-use super::state::{Goal, Override};
+use super::state::Goal;
 use crate::controller::{Controller, MeetsDeletions, Mode};
 use crate::keys::KeyText;
 use crate::row::Row;
@@ -91,6 +91,17 @@ pub(crate) struct Core {
     pub(super) early_clusters: EarlyChanges<ClusterInst>,
     pub(super) early_apps: EarlyChanges<AppInst>,
     queues: Queues,
+}
+
+/// Who asks for what to be done to an instance.
+pub(super) struct Asked<'a, I> {
+    pub(super) engine: &'a Engine,
+    pub(super) who: &'a str,
+    pub(super) mode: Mode,
+    pub(super) goal: Goal,
+    pub(super) request: &'a I,
+    /// Where the instance is meant to be.
+    pub(super) cloudlet: &'a CloudletKey,
 }
 
 /// What came of starting an operation.
@@ -223,25 +234,28 @@ impl Core {
     }
 
     /// Starts an operation, waiting for one that is in its way and about to
-    /// end, or taking the instance over from it.
-    pub(super) async fn insist<Fut>(
+    /// end, or taking the instance over from it. `decide` reads, checks and
+    /// writes, and may be asked again.
+    pub(super) async fn begin<O, I, F, Fut>(
         &self,
-        engine: &Engine,
-        goal: Goal,
-        over: Override,
-        busy: impl Fn() -> Error,
-        mut attempt: impl FnMut() -> Fut,
+        asked: Asked<'_, I>,
+        decide: F,
     ) -> Result<Begun, Refusal>
     where
-        Fut: Future<Output = Result<Begun, Refusal>>,
+        O: Operation,
+        I: Instance,
+        F: Fn(Transaction) -> Fut,
+        Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
+        let Asked { engine, who, mode, goal, request, cloudlet } = asked;
         loop {
-            let running = match attempt().await {
+            let begun = self.start::<O, I, _, _>(engine, who, mode, cloudlet, &decide).await;
+            let running = match begun {
                 Err(Refusal { error: Error::Busy(running), .. }) => running,
-                result => return result,
+                begun => return begun,
             };
             // Any transient state does: the question is whether he may at all.
-            let takes_over = over.takes_over(TrackedState::Creating);
+            let takes_over = request.over().takes_over(TrackedState::Creating);
             if takes_over {
                 self.take_over(engine, &running).await?;
             } else if goal == Goal::Create && running.kind.starts_with(Goal::Create.verb()) {
@@ -257,7 +271,7 @@ impl Core {
                 self.takeovers.delete(&running.id).await.map_err(Error::from)?;
             }
             if ended.is_err() {
-                return Err(busy().into());
+                return Err(I::busy(goal).into());
             }
         }
     }

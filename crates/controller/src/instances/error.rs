@@ -70,6 +70,12 @@ pub enum Error {
     )]
     CloudletNotReady { operator: String, name: String, state: &'static str },
 
+    /// The same once something is under way there.
+    #[error(
+        "Cloudlet operator_key:<name:{operator:?} > name:{name:?}  not ready, state is {state}; operation {operation} goes on when it is back"
+    )]
+    CloudletAway { operator: String, name: String, state: &'static str, operation: String },
+
     #[error("Encountered failures: {0}")]
     Crm(String),
     #[error("Unknown failure")]
@@ -115,7 +121,7 @@ impl Error {
                 Code::InvalidArgument
             }
             Self::NameTaken { .. } => Code::AlreadyExists,
-            Self::CloudletNotReady { .. } => Code::Unavailable,
+            Self::CloudletNotReady { .. } | Self::CloudletAway { .. } => Code::Unavailable,
             Self::Crm(_) | Self::Vanished => Code::Aborted,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Other(failure) => failure.code(),

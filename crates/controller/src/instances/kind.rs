@@ -12,7 +12,7 @@ use selvage_store::Transaction;
 use super::books;
 use super::core::{Core, EarlyChanges};
 use super::error::Error;
-use super::state::state_of;
+use super::state::{Goal, Override, state_of};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::Kept;
 use crate::tables::Tabled;
@@ -37,6 +37,10 @@ pub(crate) trait Instance: Tabled {
     fn errors(&self) -> &[String];
     fn set_errors(&mut self, errors: Vec<String>);
     fn cloudlet_key(&self) -> &CloudletKey;
+    fn over(&self) -> Override;
+
+    /// What a caller is told whose request cannot wait any longer for another.
+    fn busy(goal: Goal) -> Error;
 
     /// Takes over what the crm says about the running instance; says whether
     /// anything changed.
@@ -72,6 +76,18 @@ impl Instance for ClusterInst {
 
     fn cloudlet_key(&self) -> &CloudletKey {
         self.object_key().cloudlet_or_empty()
+    }
+
+    fn over(&self) -> Override {
+        Override::of(self.crm_override)
+    }
+
+    fn busy(goal: Goal) -> Error {
+        match goal {
+            Goal::Create => Error::KeyExists,
+            Goal::Update => Error::ClusterInstBusyUpdate,
+            Goal::Delete => Error::ClusterInstBusyDelete,
+        }
     }
 
     fn set_runtime(&mut self, _: Option<&AppInstRuntime>) -> bool {
@@ -110,6 +126,18 @@ impl Instance for AppInst {
 
     fn cloudlet_key(&self) -> &CloudletKey {
         self.object_key().cluster_inst_or_empty().cloudlet_or_empty()
+    }
+
+    fn over(&self) -> Override {
+        Override::of(self.crm_override)
+    }
+
+    fn busy(goal: Goal) -> Error {
+        match goal {
+            Goal::Create => Error::KeyExists,
+            Goal::Update => Error::AppInstBusyUpdate,
+            Goal::Delete => Error::AppInstBusyDelete,
+        }
     }
 
     fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool {

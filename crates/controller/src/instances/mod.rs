@@ -5,7 +5,7 @@
 //! those operations; `wait` and `steps` is what they share; `info` takes in
 //! what crms report; `books` counts what is used, `queue` keeps those apart who
 //! count in the same; `reconcile` looks after what nobody looks after; `rpc` is
-//! the face of it.
+//! the face of it, `patience` how long its callers wait for nobody.
 //!
 //! Nothing is sent to a crm from here: it sees the rows through notify, and
 //! its reports come back as calls of [`crate::controller::Instances`].
@@ -21,6 +21,7 @@ mod error;
 mod info;
 mod kind;
 mod leftover;
+mod patience;
 mod plan;
 mod queue;
 mod reconcile;

@@ -12,9 +12,9 @@ use tonic::{Request, Response, Status};
 use super::InstanceService;
 use super::core::Begun;
 use super::error::{Error, Refusal};
+use super::kind::Instance;
 use super::plan::Origin;
 use crate::controller::Mode;
-use crate::row::Kept;
 use crate::services::{confirmed, mode_of};
 
 type Messages = BoxStream<'static, Result<wire::Result, Status>>;
@@ -36,33 +36,41 @@ fn status(error: Error) -> Status {
     crate::Error::from(error).into()
 }
 
-/// The stream of an operation, or of what is told before a refusal.
-fn reply<M: Kept>(
-    what: &str,
-    object: &M,
-    begun: Result<Begun, Refusal>,
-    mode: Mode,
-) -> Reply<Messages> {
-    let (notes, rest): (_, Messages) = match begun {
-        Ok(Begun { notes, handle: Some(handle) }) => {
-            let lines = handle.lines().map(|line| match line {
-                Ok(line) => Ok(message(line)),
-                Err(failure) => Err(failure.into()),
-            });
-            (notes, lines.boxed())
-        }
-        Ok(Begun { mut notes, handle: None }) => {
-            notes.push(format!("dry run: would {what} {} {}", M::TITLE, object.key_text()));
-            (notes, stream::empty().boxed())
-        }
-        Err(refusal) if refusal.notes.is_empty() => return Err(status(refusal.error)),
-        Err(refusal) => {
-            let end = stream::iter([Err(status(refusal.error))]);
-            (refusal.notes, end.boxed())
-        }
-    };
-    let notes = stream::iter(notes.into_iter().map(|note| Ok(message(note))));
-    Ok(confirmed(Response::new(notes.chain(rest).boxed()), mode))
+impl InstanceService {
+    /// The stream of an operation, or of what is told before a refusal.
+    fn reply<I: Instance>(
+        &self,
+        what: &str,
+        object: &I,
+        begun: Result<Begun, Refusal>,
+        mode: Mode,
+    ) -> Reply<Messages> {
+        let (notes, rest): (_, Messages) = match begun {
+            Ok(Begun { notes, handle: Some(handle) }) => {
+                let lines = match object.over().ignores_errors() {
+                    // An agent that is not there is one of the errors.
+                    true => handle.lines(),
+                    false => self.core.lines(&handle, object.cloudlet_key().clone()),
+                };
+                let lines = lines.map(|line| match line {
+                    Ok(line) => Ok(message(line)),
+                    Err(failure) => Err(failure.into()),
+                });
+                (notes, lines.boxed())
+            }
+            Ok(Begun { mut notes, handle: None }) => {
+                notes.push(format!("dry run: would {what} {} {}", I::TITLE, object.key_text()));
+                (notes, stream::empty().boxed())
+            }
+            Err(refusal) if refusal.notes.is_empty() => return Err(status(refusal.error)),
+            Err(refusal) => {
+                let end = stream::iter([Err(status(refusal.error))]);
+                (refusal.notes, end.boxed())
+            }
+        };
+        let notes = stream::iter(notes.into_iter().map(|note| Ok(message(note))));
+        Ok(confirmed(Response::new(notes.chain(rest).boxed()), mode))
+    }
 }
 
 #[tonic::async_trait]
@@ -76,19 +84,19 @@ impl ClusterInstApi for InstanceService {
         let (who, mode, inst) = taken(request)?;
         let begun =
             self.core.begin_create_cluster(&self.engine, &inst, Origin::Api, &who, mode).await;
-        reply("create", &inst, begun, mode)
+        self.reply("create", &inst, begun, mode)
     }
 
     async fn update_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_update_cluster(&self.engine, &inst, &who, mode).await;
-        reply("update", &inst, begun, mode)
+        self.reply("update", &inst, begun, mode)
     }
 
     async fn delete_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_delete_cluster(&self.engine, &inst, &who, mode).await;
-        reply("delete", &inst, begun, mode)
+        self.reply("delete", &inst, begun, mode)
     }
 
     async fn show_cluster_inst(
@@ -110,19 +118,19 @@ impl AppInstApi for InstanceService {
     async fn create_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_create_app(&self.engine, &inst, &who, mode).await;
-        reply("create", &inst, begun, mode)
+        self.reply("create", &inst, begun, mode)
     }
 
     async fn update_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_update_app(&self.engine, &inst, &who, mode).await;
-        reply("update", &inst, begun, mode)
+        self.reply("update", &inst, begun, mode)
     }
 
     async fn delete_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
         let begun = self.core.begin_delete_app(&self.engine, &inst, &who, mode).await;
-        reply("delete", &inst, begun, mode)
+        self.reply("delete", &inst, begun, mode)
     }
 
     async fn show_app_inst(

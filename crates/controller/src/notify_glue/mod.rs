@@ -124,8 +124,8 @@ impl Downstream {
             .send_messages::<wire::ExecRequest>()
             .map_err(Error::Notify)?
             .receive(sink(&weak, sinks::CloudletInfos)?)
-            .receive(sink(&weak, sinks::AppInstInfos)?)
-            .receive(sink(&weak, sinks::ClusterInstInfos)?)
+            .receive(sink::<wire::AppInstInfo, _>(&weak, sinks::InstanceInfos)?)
+            .receive(sink::<wire::ClusterInstInfo, _>(&weak, sinks::InstanceInfos)?)
             .receive_messages(Arc::new(Metrics::new(weak.clone())?))
             .receive(sink(&weak, sinks::Nodes)?)
             .receive_messages(Arc::new(ExecAnswers::new(weak)?));

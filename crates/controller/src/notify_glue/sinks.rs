@@ -10,9 +10,10 @@ use selvage_api::edgeproto as wire;
 use selvage_api::object::Object;
 use selvage_notify::{Incoming, Kind, MessageSink, Sink, Stream};
 
-use crate::controller::Controller;
+use crate::controller::{Controller, Instances};
 use crate::error::{Error, Result};
 use crate::keys::KeyText;
+use crate::registry::Told;
 use crate::row::Kept;
 
 /// What to do with one type of object.
@@ -124,72 +125,44 @@ impl Handler<wire::CloudletInfo> for CloudletInfos {
     }
 }
 
-/// The last words on an app's instance, and the instance's operation.
-pub(super) struct AppInstInfos;
+/// The last words on an instance, and what its operation waits for.
+#[async_trait]
+pub(super) trait InstanceInfo: Told {
+    async fn reported(self, instances: &dyn Instances, gone: bool);
+}
 
 #[async_trait]
-impl Handler<wire::AppInstInfo> for AppInstInfos {
-    async fn update(
-        &self,
-        controller: &Controller,
-        info: wire::AppInstInfo,
-        _: &Stream,
-    ) -> Result<()> {
-        let key = info.key.clone().unwrap_or_default();
-        controller.memory.app_inst_infos.put(&key, info.clone());
-        controller.instances()?.app_inst_info(info, false).await;
-        Ok(())
-    }
-
-    async fn delete(
-        &self,
-        controller: &Controller,
-        info: wire::AppInstInfo,
-        _: &Stream,
-    ) -> Result<()> {
-        let key = info.key.clone().unwrap_or_default();
-        controller.memory.app_inst_infos.remove(&key);
-        controller.instances()?.app_inst_info(info, true).await;
-        Ok(())
-    }
-
-    async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
-        controller.memory.app_inst_infos.remove_all(|info| info.notify_id == stream.id);
-        Ok(())
+impl InstanceInfo for wire::AppInstInfo {
+    async fn reported(self, instances: &dyn Instances, gone: bool) {
+        instances.app_inst_info(self, gone).await;
     }
 }
 
-/// The last words on a cluster, and the cluster's operation.
-pub(super) struct ClusterInstInfos;
+#[async_trait]
+impl InstanceInfo for wire::ClusterInstInfo {
+    async fn reported(self, instances: &dyn Instances, gone: bool) {
+        instances.cluster_inst_info(self, gone).await;
+    }
+}
+
+pub(super) struct InstanceInfos;
 
 #[async_trait]
-impl Handler<wire::ClusterInstInfo> for ClusterInstInfos {
-    async fn update(
-        &self,
-        controller: &Controller,
-        info: wire::ClusterInstInfo,
-        _: &Stream,
-    ) -> Result<()> {
-        let key = info.key.clone().unwrap_or_default();
-        controller.memory.cluster_inst_infos.put(&key, info.clone());
-        controller.instances()?.cluster_inst_info(info, false).await;
+impl<M: InstanceInfo> Handler<M> for InstanceInfos {
+    async fn update(&self, controller: &Controller, info: M, _: &Stream) -> Result<()> {
+        M::held(&controller.memory).put(info.told_key(), info.clone());
+        info.reported(&**controller.instances()?, false).await;
         Ok(())
     }
 
-    async fn delete(
-        &self,
-        controller: &Controller,
-        info: wire::ClusterInstInfo,
-        _: &Stream,
-    ) -> Result<()> {
-        let key = info.key.clone().unwrap_or_default();
-        controller.memory.cluster_inst_infos.remove(&key);
-        controller.instances()?.cluster_inst_info(info, true).await;
+    async fn delete(&self, controller: &Controller, info: M, _: &Stream) -> Result<()> {
+        M::held(&controller.memory).remove(info.told_key());
+        info.reported(&**controller.instances()?, true).await;
         Ok(())
     }
 
     async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
-        controller.memory.cluster_inst_infos.remove_all(|info| info.notify_id == stream.id);
+        M::held(&controller.memory).remove_all(|info| info.connection() == stream.id);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! that when it dies all of it goes, and when it only lost touch with the
 //! store for too long it writes all of it again.
 
-mod nodes;
+mod gather;
 mod peers;
 mod runs;
 
@@ -14,7 +14,8 @@ use selvage_api::edgeproto as wire;
 use selvage_store::Revision;
 use tokio_util::sync::CancellationToken;
 
-pub use nodes::UNREACHABLE;
+pub(crate) use gather::{Gathered, Told, owner_of};
+pub use gather::{LOCAL, UNREACHABLE};
 pub use peers::{PeerConnector, Plaintext};
 pub(crate) use runs::Runs;
 

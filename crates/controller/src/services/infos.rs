@@ -7,12 +7,13 @@ use selvage_api::edgeproto as wire;
 use selvage_api::object::Filter;
 use selvage_api::selvage::metrics::{ListSamplesRequest, metrics_service_server::MetricsService};
 use tonic::metadata::{MetadataMap, MetadataValue};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::streams::streamed;
-use super::{Api, Reply, Streamed, done, taken};
-use crate::error::Result;
-use crate::registry::UNREACHABLE;
+use super::{Api, Reply, Streamed, done, flag, taken};
+use crate::error::Error;
+use crate::metrics::newest;
+use crate::registry::{Gathered, LOCAL, Told, UNREACHABLE};
 
 /// A service that shows a table.
 macro_rules! shown {
@@ -63,38 +64,80 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
     }
 }
 
-/// Those of a snapshot that match, copied one by one as the caller reads.
-fn matching<M>(all: Vec<Arc<M>>, filter: &M) -> Result<tonic::Response<Streamed<M>>>
-where
-    M: Message + Name + Clone + 'static,
-{
-    let filter = Filter::of(filter)?;
-    let found = all.into_iter().filter(move |object| filter.matches(&**object));
-    Ok(streamed(tokio_stream::iter(found.map(|object| Ok((*object).clone())))))
+/// Those of a snapshot, copied one by one as the caller reads. The end names
+/// the controllers that are missing in it.
+fn gathered<M: Message + Clone + 'static>(all: Gathered<Vec<Arc<M>>>) -> Response<Streamed<M>> {
+    let end = missing(&all.unreachable).map(Err);
+    let found = all.found.into_iter().map(|object| Ok((*object).clone()));
+    streamed(tokio_stream::iter(found.chain(end)))
 }
 
-#[tonic::async_trait]
-impl wire::app_inst_info_api_server::AppInstInfoApi for Api {
-    type ShowAppInstInfoStream = Streamed<wire::AppInstInfo>;
+/// What this controller knows itself.
+fn only_here<T>(found: T) -> Gathered<T> {
+    Gathered { found, unreachable: Vec::new() }
+}
 
-    async fn show_app_inst_info(
+impl Api {
+    /// What agents said, to this controller if only that is asked for, to any
+    /// otherwise.
+    async fn told<M: Told>(&self, request: Request<M>) -> Reply<Streamed<M>> {
+        let (controller, filter) = (&self.controller, request.get_ref());
+        Ok(gathered(if flag(request.metadata(), LOCAL)? {
+            only_here(controller.told_here(filter)?)
+        } else {
+            controller.told_anywhere(filter).await?
+        }))
+    }
+
+    /// A number that is the sum of those of all controllers.
+    async fn counted<M>(
         &self,
-        request: Request<wire::AppInstInfo>,
-    ) -> Reply<Self::ShowAppInstInfoStream> {
-        Ok(matching(self.controller.memory.app_inst_infos.list(), request.get_ref())?)
+        request: Request<M>,
+        method: &'static str,
+        here: u64,
+        number: fn(&mut M) -> &mut u64,
+    ) -> Reply<Streamed<M>>
+    where
+        M: Message + Name + Default + Clone + Send + Sync + 'static,
+    {
+        let others = if flag(request.metadata(), LOCAL)? {
+            only_here(Vec::new())
+        } else {
+            self.controller.gather::<M, M>(method, &M::default()).await
+        };
+        let filter = Filter::of(request.get_ref()).map_err(Error::from)?;
+        Ok(gathered(others.map(|parts| {
+            let mut sum = M::default();
+            *number(&mut sum) = here;
+            for part in parts.into_iter().flat_map(|(_, part)| part) {
+                let there = *number(&mut (*part).clone());
+                let so_far = number(&mut sum);
+                *so_far = so_far.saturating_add(there);
+            }
+            Vec::from_iter(filter.matches(&sum).then(|| Arc::new(sum)))
+        })))
     }
 }
 
-#[tonic::async_trait]
-impl wire::cluster_inst_info_api_server::ClusterInstInfoApi for Api {
-    type ShowClusterInstInfoStream = Streamed<wire::ClusterInstInfo>;
+/// A service that shows what agents said.
+macro_rules! told {
+    ($($module:ident::$service:ident, $message:ident, $stream:ident, $show:ident;)+) => {$(
+        #[tonic::async_trait]
+        impl wire::$module::$service for Api {
+            type $stream = Streamed<wire::$message>;
 
-    async fn show_cluster_inst_info(
-        &self,
-        request: Request<wire::ClusterInstInfo>,
-    ) -> Reply<Self::ShowClusterInstInfoStream> {
-        Ok(matching(self.controller.memory.cluster_inst_infos.list(), request.get_ref())?)
-    }
+            async fn $show(&self, request: Request<wire::$message>) -> Reply<Self::$stream> {
+                self.told(request).await
+            }
+        }
+    )+};
+}
+
+told! {
+    app_inst_info_api_server::AppInstInfoApi, AppInstInfo, ShowAppInstInfoStream,
+        show_app_inst_info;
+    cluster_inst_info_api_server::ClusterInstInfoApi, ClusterInstInfo, ShowClusterInstInfoStream,
+        show_cluster_inst_info;
 }
 
 #[tonic::async_trait]
@@ -107,7 +150,8 @@ impl wire::app_inst_metrics_api_server::AppInstMetricsApi for Api {
         request: Request<wire::AppInstMetrics>,
     ) -> Reply<Self::ShowAppInstMetricsStream> {
         let kept = self.controller.memory.samples.counts().app_insts;
-        Ok(matching(vec![Arc::new(wire::AppInstMetrics { something: kept })], request.get_ref())?)
+        let method = "/edgeproto.AppInstMetricsApi/ShowAppInstMetrics";
+        self.counted(request, method, kept, |metrics| &mut metrics.something).await
     }
 }
 
@@ -121,7 +165,8 @@ impl wire::cloudlet_metrics_api_server::CloudletMetricsApi for Api {
         request: Request<wire::CloudletMetrics>,
     ) -> Reply<Self::ShowCloudletMetricsStream> {
         let kept = self.controller.memory.samples.counts().cloudlets;
-        Ok(matching(vec![Arc::new(wire::CloudletMetrics { foo: kept })], request.get_ref())?)
+        let method = "/edgeproto.CloudletMetricsApi/ShowCloudletMetrics";
+        self.counted(request, method, kept, |metrics| &mut metrics.foo).await
     }
 }
 
@@ -133,8 +178,17 @@ impl MetricsService for Api {
         &self,
         request: Request<ListSamplesRequest>,
     ) -> Reply<Self::ListSamplesStream> {
-        let found = self.controller.memory.samples.list(request.get_ref()).into_iter();
-        Ok(streamed(tokio_stream::iter(found.map(|sample| Ok((*sample).clone())))))
+        let wanted = request.get_ref();
+        let here = self.controller.memory.samples.list(wanted);
+        if flag(request.metadata(), LOCAL)? {
+            return Ok(gathered(only_here(here)));
+        }
+        let method = "/selvage.metrics.MetricsService/ListSamples";
+        let there = self.controller.gather(method, wanted).await;
+        Ok(gathered(there.map(|parts| {
+            let parts = parts.into_iter().map(|(_, part)| part);
+            newest(std::iter::once(here).chain(parts), wanted)
+        })))
     }
 }
 
@@ -147,14 +201,11 @@ impl wire::node_api_server::NodeApi for Api {
         &self,
         request: Request<wire::Node>,
     ) -> Reply<Self::ShowNodeLocalStream> {
-        let found = self.controller.local_nodes(request.get_ref())?;
-        Ok(streamed(tokio_stream::iter(found.into_iter().map(Ok))))
+        Ok(gathered(only_here(self.controller.told_here(request.get_ref())?)))
     }
 
     async fn show_node(&self, request: Request<wire::Node>) -> Reply<Self::ShowNodeStream> {
-        let nodes = self.controller.all_nodes(request.get_ref()).await?;
-        let end = missing(&nodes.unreachable).map(Err);
-        Ok(streamed(tokio_stream::iter(nodes.found.into_iter().map(Ok).chain(end))))
+        self.told(request).await
     }
 }
 

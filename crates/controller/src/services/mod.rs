@@ -33,10 +33,14 @@ pub(crate) struct Api {
 
 /// Whether the caller wants it done or only told.
 pub fn mode_of(metadata: &MetadataMap) -> Result<Mode> {
-    match metadata.get(DRY_RUN).map(|value| value.as_bytes()) {
-        None | Some(b"false") => Ok(Mode::Real),
-        Some(b"true") => Ok(Mode::DryRun),
-        Some(_) => Err(Error::invalid(format!("{DRY_RUN} must be true or false"))),
+    Ok(if flag(metadata, DRY_RUN)? { Mode::DryRun } else { Mode::Real })
+}
+
+fn flag(metadata: &MetadataMap, name: &str) -> Result<bool> {
+    match metadata.get(name).map(|value| value.as_bytes()) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(Error::invalid(format!("{name} must be true or false"))),
     }
 }
 

@@ -15,11 +15,11 @@ use selvage_store::{
 
 use super::harness::*;
 
-const SUITE: &str = "crates/controller/tests/suite";
-const INSTANCES: &str = "crates/controller/src/instances/tests";
+pub(crate) const SUITE: &str = "crates/controller/tests/suite";
+pub(crate) const INSTANCES: &str = "crates/controller/src/instances/tests";
 const DERIVE: &str = "crates/controller/src/derive";
-const NOTIFY: &str = "crates/notify/tests/notify";
-const SYSTEM: &str = "tests/tests";
+pub(crate) const NOTIFY: &str = "crates/notify/tests/notify";
+pub(crate) const SYSTEM: &str = "tests/tests";
 
 /// Number, what was wrong, where the proof is, and its name. What number 30
 /// says, that instances were offered in any state, is the match engine's.
@@ -271,14 +271,19 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
     ),
 ];
 
+/// What was wrong or has to be shown, where the proof is, and its name.
+pub(crate) fn assert_there_is(what: &str, folder: &str, file: &str, test: &str) {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root.join(folder).join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(&format!("fn {test}(")), "{what}: {path:?} has no {test}");
+}
+
 /// The list above names tests that there are, and leaves nothing out.
 #[test]
 fn every_defect_of_the_original_has_a_test() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (number, what, folder, file, test) in DEFECTS {
-        let path = root.join(folder).join(file);
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains(&format!("fn {test}(")), "{number}, {what}: {path:?} has no {test}");
+        assert_there_is(&format!("{number}, {what}"), folder, file, test);
     }
     let numbers: Vec<u32> = DEFECTS.iter().map(|(number, ..)| *number).collect();
     assert!(numbers.is_sorted());

@@ -55,22 +55,31 @@ fn command(place: &str, offer: &str) -> wire::ExecRequest {
     }
 }
 
+/// With several agents the original asked all of them, and took the first
+/// refusal for the answer.
 #[tokio::test]
 async fn a_command_goes_to_the_agent_of_its_cloudlet_only() {
     let house = house().await;
-    house.plant(app_inst("one", "west", Static)).await;
-    let (west, mut for_west) = agent(&house, "west").await;
-    let (_east, mut for_east) = agent(&house, "east").await;
-    let mut client = house.exec();
-    let call = tokio::spawn(async move { client.run_command(command("west", "offer")).await });
-    let mut got = for_west.recv().await.unwrap();
-    assert_ne!(got.id, 0);
-    assert_eq!(got, wire::ExecRequest { id: got.id, ..command("west", "offer") });
-    got.answer = "answer".into();
-    west.client.post(&got).unwrap();
-    let reply = call.await.unwrap().unwrap().into_inner();
-    assert_eq!((reply.answer.as_str(), reply.id), ("answer", 0));
-    assert!(for_east.try_recv().is_err());
+    let places = ["west", "east", "north", "south", "middle"];
+    let mut agents = Vec::new();
+    for place in places {
+        house.plant(app_inst("one", place, Static)).await;
+        agents.push(agent(&house, place).await);
+    }
+    for (place, (agent, commands)) in places.iter().zip(&mut agents) {
+        let (mut client, request) = (house.exec(), command(place, "offer"));
+        let call = tokio::spawn(async move { client.run_command(request).await });
+        let mut got = commands.recv().await.unwrap();
+        assert_ne!(got.id, 0);
+        assert_eq!(got, wire::ExecRequest { id: got.id, ..command(place, "offer") });
+        got.answer = format!("of {place}");
+        agent.client.post(&got).unwrap();
+        let reply = call.await.unwrap().unwrap().into_inner();
+        assert_eq!((reply.answer, reply.id), (format!("of {place}"), 0));
+    }
+    for (_, commands) in &mut agents {
+        assert!(commands.try_recv().is_err(), "each got its own and no other");
+    }
 }
 
 #[tokio::test]

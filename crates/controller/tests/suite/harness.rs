@@ -90,6 +90,7 @@ clients! {
     cloudlet_infos: cloudlet_info_api_client::CloudletInfoApiClient,
     apps: app_api_client::AppApiClient,
     app_inst_infos: app_inst_info_api_client::AppInstInfoApiClient,
+    cluster_inst_infos: cluster_inst_info_api_client::ClusterInstInfoApiClient,
     app_inst_metrics: app_inst_metrics_api_client::AppInstMetricsApiClient,
     cloudlet_metrics: cloudlet_metrics_api_client::CloudletMetricsApiClient,
     controllers: controller_api_client::ControllerApiClient,

@@ -17,7 +17,8 @@ use super::harness::*;
 pub(crate) struct Agent {
     pub(crate) infos: Arc<Cache<wire::CloudletInfo>>,
     pub(crate) nodes: Arc<Cache<wire::Node>>,
-    app_inst_infos: Arc<Cache<wire::AppInstInfo>>,
+    pub(crate) app_inst_infos: Arc<Cache<wire::AppInstInfo>>,
+    pub(crate) cluster_inst_infos: Arc<Cache<wire::ClusterInstInfo>>,
     pub(crate) flavors: Arc<Cache<wire::Flavor>>,
     pub(crate) apps: Arc<Cache<wire::App>>,
     pub(crate) app_insts: Arc<Cache<wire::AppInst>>,
@@ -42,12 +43,13 @@ impl Agent {
 
     pub(crate) fn connect_to(socket: &Path, more: impl FnOnce(Exchange) -> Exchange) -> Self {
         let (infos, nodes) = (Cache::new().unwrap(), Cache::new().unwrap());
-        let app_inst_infos = Cache::new().unwrap();
+        let (app_inst_infos, cluster_inst_infos) = (Cache::new().unwrap(), Cache::new().unwrap());
         let (flavors, apps) = (Cache::new().unwrap(), Cache::new().unwrap());
         let app_insts = Cache::new().unwrap();
         let exchange = Exchange::new()
             .send(infos.clone())
             .send(app_inst_infos.clone())
+            .send(cluster_inst_infos.clone())
             .send(nodes.clone())
             .receive(flavors.clone())
             .receive(apps.clone())
@@ -63,7 +65,17 @@ impl Agent {
         let stop = CancellationToken::new();
         let (running, token) = (client.clone(), stop.clone());
         tokio::spawn(async move { running.run(token).await });
-        Self { infos, nodes, app_inst_infos, flavors, apps, app_insts, client, stop }
+        Self {
+            infos,
+            nodes,
+            app_inst_infos,
+            cluster_inst_infos,
+            flavors,
+            apps,
+            app_insts,
+            client,
+            stop,
+        }
     }
 }
 
@@ -235,23 +247,27 @@ async fn infos_of_instances_are_shown_while_their_agent_is_there() {
     eventually("it is gone", || async { shown().await.is_empty() }).await;
 }
 
-#[tokio::test]
-async fn samples_are_kept_and_counted() {
-    let house = house().await;
-    let agent = Agent::connect(&house);
-    let tag = |name: &str, val: &str| wire::MetricTag { name: name.into(), val: val.into() };
-    let sample = |name: &str, tags: Vec<wire::MetricTag>| wire::Metric {
-        name: name.into(),
-        tags,
-        ..Default::default()
-    };
+pub(crate) fn sample(name: &str, tag: &str, value: &str) -> wire::Metric {
+    let tag = wire::MetricTag { name: tag.into(), val: value.into() };
+    wire::Metric { name: name.into(), tags: vec![tag], ..Default::default() }
+}
+
+/// Waits until a controller has its agent.
+pub(crate) async fn connected(house: &House) {
     eventually("the agent is connected", || async {
         house.controller.notify().unwrap().peers().len() == 1
     })
     .await;
-    agent.client.post(&sample("appinst-cpu", vec![tag("app", "one")])).unwrap();
-    agent.client.post(&sample("appinst-cpu", vec![tag("app", "two")])).unwrap();
-    agent.client.post(&sample("cloudlet-cpu", vec![tag("cloudlet", "west")])).unwrap();
+}
+
+#[tokio::test]
+async fn samples_are_kept_and_counted() {
+    let house = house().await;
+    let agent = Agent::connect(&house);
+    connected(&house).await;
+    agent.client.post(&sample("appinst-cpu", "app", "one")).unwrap();
+    agent.client.post(&sample("appinst-cpu", "app", "two")).unwrap();
+    agent.client.post(&sample("cloudlet-cpu", "cloudlet", "west")).unwrap();
     let cloudlets = || async {
         let all = wire::CloudletMetrics::default();
         drain(house.cloudlet_metrics().show_cloudlet_metrics(all).await).await.unwrap()

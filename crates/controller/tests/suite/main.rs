@@ -14,6 +14,7 @@ mod lifecycle;
 mod plain;
 mod races;
 mod references;
+mod regressions;
 mod resume;
 mod several;
 mod show;

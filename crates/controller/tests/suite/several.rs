@@ -6,11 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use selvage_api::edgeproto as wire;
+use selvage_api::selvage::metrics::ListSamplesRequest;
+use selvage_api::selvage::metrics::metrics_service_client::MetricsServiceClient;
 use selvage_store::SharedStore;
 use selvage_store::etcd::{Etcd, EtcdOptions};
+use tonic::{Response, Status, Streaming};
 
 use super::harness::*;
-use super::infos::{Agent, wait_for_state};
+use super::infos::{Agent, connected, sample, wait_for_state};
 
 fn node(name: &str, kind: wire::NodeType) -> wire::Node {
     wire::Node {
@@ -73,6 +76,151 @@ async fn two_controllers_on_etcd_show_the_same() {
     work_together(etcd.store().await).await;
 }
 
+/// A controller that is registered and does not answer.
+async fn plant_silent(house: &House) -> String {
+    let addr = "127.0.0.1:1".to_owned();
+    let key = Some(wire::ControllerKey { addr: addr.clone() });
+    house.plant(wire::Controller { key, ..Default::default() }).await;
+    addr
+}
+
+/// What a stream brings, and whom its end names as missing.
+async fn with_missing<M>(
+    shown: Result<Response<Streaming<M>>, Status>,
+) -> (Vec<M>, Option<String>) {
+    let mut stream = shown.unwrap().into_inner();
+    let mut found = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        found.push(message);
+    }
+    let trailers = stream.trailers().await.unwrap();
+    let missing = trailers.and_then(|trailers| {
+        trailers.get("x-selvage-unreachable").map(|names| names.to_str().unwrap().to_owned())
+    });
+    (found, missing)
+}
+
+fn app_inst_info(app: &str, cloudlet: &str, errors: &[&str]) -> wire::AppInstInfo {
+    wire::AppInstInfo {
+        key: app_inst(app, cloudlet, wire::Liveness::Static).key,
+        errors: errors.iter().map(|error| (*error).to_owned()).collect(),
+        ..Default::default()
+    }
+}
+
+fn cluster_inst_info(cloudlet: &str, cluster: &str) -> wire::ClusterInstInfo {
+    let key = cluster_inst(cloudlet, cluster, wire::Liveness::Static).key;
+    wire::ClusterInstInfo { key, ..Default::default() }
+}
+
+/// Names of clusters and the apps in them that a controller shows.
+async fn infos(house: &House) -> (Vec<String>, Vec<wire::AppInstInfo>) {
+    let (apps, clusters) = (wire::AppInstInfo::default(), wire::ClusterInstInfo::default());
+    let apps = drain(house.app_inst_infos().show_app_inst_info(apps).await).await.unwrap();
+    let clusters = house.cluster_inst_infos().show_cluster_inst_info(clusters).await;
+    let cluster = |info: wire::ClusterInstInfo| info.key.unwrap().cluster_key.unwrap().name;
+    (drain(clusters).await.unwrap().into_iter().map(cluster).collect(), apps)
+}
+
+/// What an agent told one controller is known to all.
+#[tokio::test]
+async fn infos_of_instances_are_the_same_everywhere() {
+    let store = memory().await;
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (west, east) = (Agent::connect(&here), Agent::connect(&there));
+    for (agent, cloudlet, cluster) in [(&west, "west", "a"), (&east, "east", "b")] {
+        agent.infos.put(cloudlet_info("tmus", cloudlet)).unwrap();
+        agent.app_inst_infos.put(app_inst_info("one", cloudlet, &[])).unwrap();
+        agent.cluster_inst_infos.put(cluster_inst_info(cloudlet, cluster)).unwrap();
+    }
+    eventually("both show both", || async {
+        let (mine, yours) = (infos(&here).await, infos(&there).await);
+        mine == yours && mine.0.len() == 2 && mine.1.len() == 2
+    })
+    .await;
+    // A filter counts at all of them, and one can be asked alone.
+    let shown = here.app_inst_infos().show_app_inst_info(app_inst_info("one", "east", &[])).await;
+    assert_eq!(drain(shown).await.unwrap().len(), 1);
+    let mut alone = tonic::Request::new(wire::AppInstInfo::default());
+    alone.metadata_mut().insert("x-selvage-local", "true".parse().unwrap());
+    let shown = drain(here.app_inst_infos().show_app_inst_info(alone).await).await.unwrap();
+    assert_eq!(keys_of(&shown), keys_of(&[app_inst_info("one", "west", &[])]));
+
+    let silent = plant_silent(&here).await;
+    let all = wire::ClusterInstInfo::default();
+    let shown = there.cluster_inst_infos().show_cluster_inst_info(all).await;
+    let (found, missing) = with_missing(shown).await;
+    assert_eq!((found.len(), missing), (2, Some(silent)));
+    drop(east);
+    eventually("they go with their agent", || async {
+        infos(&here).await.1.len() == 1 && infos(&there).await.1.len() == 1
+    })
+    .await;
+}
+
+fn keys_of(infos: &[wire::AppInstInfo]) -> Vec<Option<wire::AppInstKey>> {
+    infos.iter().map(|info| info.key.clone()).collect()
+}
+
+/// The old connection is not closed yet, and the agent is elsewhere.
+#[tokio::test]
+async fn the_controller_that_has_the_cloudlet_speaks_for_it() {
+    let store = memory().await;
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    for (from, to) in [(&here, &there), (&there, &here)] {
+        let (old, new) = (Agent::connect(from), Agent::connect(to));
+        for (agent, house, word) in [(&old, from, "old"), (&new, to, "new")] {
+            agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+            agent.app_inst_infos.put(app_inst_info("one", "west", &[word])).unwrap();
+            let owner = format!("localhost@{}", house.address);
+            eventually("it has the cloudlet", || async {
+                let info = here.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west"));
+                info.is_some_and(|info| info.controller == owner)
+            })
+            .await;
+        }
+        eventually("both show the new word", || async {
+            let words = [infos(&here).await.1, infos(&there).await.1];
+            words.iter().all(|shown| shown.len() == 1 && shown[0].errors == ["new"])
+        })
+        .await;
+        drop((old, new));
+        eventually("both agents are gone", || async { infos(&here).await.1.is_empty() }).await;
+    }
+}
+
+#[tokio::test]
+async fn samples_of_all_controllers_are_counted_together() {
+    let store = memory().await;
+    let (here, there) = (house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await);
+    let (west, east) = (Agent::connect(&here), Agent::connect(&there));
+    connected(&here).await;
+    connected(&there).await;
+    west.client.post(&sample("appinst-cpu", "app", "one")).unwrap();
+    east.client.post(&sample("appinst-cpu", "app", "two")).unwrap();
+    east.client.post(&sample("cloudlet-cpu", "cloudlet", "east")).unwrap();
+    for house in [&here, &there] {
+        eventually("all samples are counted", || async {
+            let (apps, clouds) =
+                (wire::AppInstMetrics::default(), wire::CloudletMetrics::default());
+            let apps = drain(house.app_inst_metrics().show_app_inst_metrics(apps).await).await;
+            let clouds = drain(house.cloudlet_metrics().show_cloudlet_metrics(clouds).await).await;
+            apps.unwrap() == [wire::AppInstMetrics { something: 2 }]
+                && clouds.unwrap() == [wire::CloudletMetrics { foo: 1 }]
+        })
+        .await;
+    }
+    let listed = |house: &House, limit: u32| {
+        let mut client = MetricsServiceClient::new(house.channel());
+        let request = ListSamplesRequest { limit, ..Default::default() };
+        async move { drain(client.list_samples(request).await).await.unwrap() }
+    };
+    let all = listed(&here, 0).await;
+    assert_eq!(all.len(), 3);
+    assert_eq!(listed(&there, 0).await, all);
+    assert_eq!(listed(&there, 2).await, all[1..], "the newest of both together");
+}
+
 #[tokio::test]
 async fn nodes_of_all_controllers_are_shown_and_dead_ones_named() {
     let store = memory().await;
@@ -97,27 +245,44 @@ async fn nodes_of_all_controllers_are_shown_and_dead_ones_named() {
     let local = drain(there.nodes().show_node_local(wire::Node::default()).await).await.unwrap();
     assert_eq!(local.len(), 1);
 
-    // A controller that is registered and does not answer.
-    let silent = "127.0.0.1:1".to_owned();
-    let row = wire::Controller {
-        key: Some(wire::ControllerKey { addr: silent.clone() }),
-        ..Default::default()
-    };
-    here.plant(row).await;
-    let mut stream = here.nodes().show_node(wire::Node::default()).await.unwrap().into_inner();
-    let mut found = Vec::new();
-    while let Some(node) = stream.message().await.unwrap() {
-        found.push(node.key.unwrap().name);
-    }
-    assert_eq!(found, ["crm", "dme"]);
-    let trailers = stream.trailers().await.unwrap().unwrap();
-    assert_eq!(trailers.get("x-selvage-unreachable").unwrap(), silent.as_str());
+    let silent = plant_silent(&here).await;
+    let shown = here.nodes().show_node(wire::Node::default()).await;
+    let (found, missing) = with_missing(shown).await;
+    let found: Vec<_> = found.into_iter().map(|node| node.key.unwrap().name).collect();
+    assert_eq!((found, missing), (vec!["crm".to_owned(), "dme".to_owned()], Some(silent)));
 
     drop(dme);
     eventually("a node goes with its connection", || async {
         names(wire::Node::default()).await == ["crm"]
     })
     .await;
+}
+
+/// The original's check: two match engines and ten crms, five and one at each
+/// controller, seen through any of them.
+#[tokio::test]
+async fn twelve_nodes_are_shown_through_any_controller() {
+    let store = memory().await;
+    let houses = [house_on(store.clone(), |_| {}).await, house_on(store, |_| {}).await];
+    let mut expected = Vec::new();
+    let mut agents = Vec::new();
+    for number in 0..12 {
+        let kind = if number < 10 { wire::NodeType::NodeCrm } else { wire::NodeType::NodeDme };
+        let node = node(&format!("node{number:02}"), kind);
+        expected.push(node.key.clone().unwrap());
+        let agent = Agent::connect(&houses[number % 2]);
+        agent.nodes.put(node).unwrap();
+        agents.push(agent);
+    }
+    for house in &houses {
+        eventually("all twelve are shown", || async {
+            let shown = house.nodes().show_node(wire::Node::default()).await;
+            let shown = drain(shown).await.unwrap();
+            let keys: Vec<_> = shown.into_iter().map(|node| node.key.unwrap()).collect();
+            keys == expected
+        })
+        .await;
+    }
 }
 
 /// A controller that lost touch with the store for too long comes back with

@@ -19,6 +19,9 @@ use crate::{
     stats::{Stats, count},
 };
 
+/// Far more types than there are.
+const MAX_WANTS: usize = 1000;
+
 /// What a peer said of how far its mirror goes. Empty for the original's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offer {
@@ -61,7 +64,9 @@ pub(crate) struct Peer {
     pub(crate) version: u32,
     pub(crate) filtered: bool,
     pub(crate) revisions: bool,
-    wants: Box<[bool]>,
+    /// What the peer wants, in its own order, as indices of ours; what we do
+    /// not send is none of them.
+    wants: Box<[Option<usize>]>,
     outbox: Mutex<Outbox>,
     pub(crate) wake: Notify,
     /// All that was queued has been handed to the connection.
@@ -107,11 +112,12 @@ pub(crate) enum Lane {
 
 impl Peer {
     pub(crate) fn new(setup: PeerSetup, exchange: &Exchange, stats: Arc<Stats>) -> Arc<Self> {
-        let wanted =
-            |out: &Outgoing| setup.want_objs.iter().any(|name| name == out.kind().full_name());
+        let sent = |name: &String| {
+            exchange.sends.iter().position(|outgoing| outgoing.kind().full_name() == name)
+        };
         let types = exchange.sends.len();
         Arc::new(Self {
-            wants: exchange.sends.iter().map(wanted).collect(),
+            wants: setup.want_objs.iter().take(MAX_WANTS).map(sent).collect(),
             stream: setup.stream,
             version: setup.version,
             filtered: setup.filtered,
@@ -137,7 +143,12 @@ impl Peer {
     }
 
     pub(crate) fn wants(&self, index: usize) -> bool {
-        self.wants.get(index).copied().unwrap_or(false)
+        self.wants.contains(&Some(index))
+    }
+
+    /// Something of each type that the peer wants, in the peer's order.
+    pub(crate) fn by_want<T: Default>(&self, of: impl Fn(usize) -> T) -> Vec<T> {
+        self.wants.iter().map(|index| index.map(&of).unwrap_or_default()).collect()
     }
 
     pub(super) fn mark(&self, index: usize, key: &ObjectKey) {

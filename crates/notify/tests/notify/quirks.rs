@@ -16,6 +16,7 @@ use tokio_stream::wrappers::{TcpListenerStream, UnboundedReceiverStream};
 use tonic::{
     Request, Response, Status, Streaming,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    transport::Channel,
 };
 
 use crate::support::*;
@@ -34,6 +35,10 @@ pub(crate) fn bare(action: i32) -> Notice {
     Notice { action, any: Some(Any::default()), ..Notice::default() }
 }
 
+pub(crate) async fn channel(address: SocketAddr) -> Channel {
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
 /// A client of the original.
 pub(crate) struct Original {
     pub(crate) send: mpsc::UnboundedSender<Notice>,
@@ -42,7 +47,11 @@ pub(crate) struct Original {
 
 impl Original {
     pub(crate) async fn open(address: SocketAddr, version: Notice) -> Result<Self, Status> {
-        let mut client = NotifyApiClient::connect(format!("http://{address}")).await.unwrap();
+        Self::open_on(channel(address).await, version).await
+    }
+
+    pub(crate) async fn open_on(channel: Channel, version: Notice) -> Result<Self, Status> {
+        let mut client = NotifyApiClient::new(channel);
         let (send, receive) = mpsc::unbounded_channel();
         send.send(version).unwrap();
         let stream = UnboundedReceiverStream::new(receive);
@@ -51,9 +60,13 @@ impl Original {
     }
 
     pub(crate) async fn connect(address: SocketAddr, want: &[&str]) -> Self {
+        Self::connect_on(channel(address).await, want).await
+    }
+
+    pub(crate) async fn connect_on(channel: Channel, want: &[&str]) -> Self {
         let want_objs = want.iter().map(ToString::to_string).collect();
         let version = Notice { version: 1, want_objs, ..bare(VERSION) };
-        Self::open(address, version).await.unwrap()
+        Self::open_on(channel, version).await.unwrap()
     }
 
     pub(crate) async fn next(&mut self) -> Notice {
@@ -102,6 +115,36 @@ async fn an_original_client_gets_clean_notices_and_none_of_ours() {
     let only_key = AppInst { key, ..AppInst::default() };
     assert_eq!(peer.next().await, notice(DELETE, &only_key), "a key and nothing else");
     assert_eq!(server.post(&exec("cloud0", "x")).unwrap(), 0, "it does not want those");
+    running.stop(&server).await;
+}
+
+/// As behind a proxy: both have the same address. The original let the second
+/// one take the place of the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clients_of_one_connection_both_get_changes() {
+    let controller = Controller::new();
+    let server = controller.server(lab());
+    let running = serve(&server, None).await;
+    let shared = channel(running.address).await;
+    let want = ["edgeproto.App"];
+    let mut peers = Vec::new();
+    for _ in 0..2 {
+        let mut peer = Original::connect_on(shared.clone(), &want).await;
+        peer.opening().await;
+        peers.push(peer);
+    }
+    let known = server.peers();
+    assert_eq!(known.len(), 2);
+    assert_ne!(known[0].id, known[1].id);
+    controller.apps.put(app("one")).unwrap();
+    for peer in &mut peers {
+        assert_eq!(peer.object::<App>().await, app("one"));
+    }
+    // When one of them goes the other stays.
+    drop(peers.pop());
+    until("one is left", || server.peers().len() == 1).await;
+    controller.apps.put(app("two")).unwrap();
+    assert_eq!(peers[0].object::<App>().await, app("two"));
     running.stop(&server).await;
 }
 
@@ -182,7 +225,7 @@ async fn versions() {
     assert_eq!(code, tonic::Code::InvalidArgument);
     assert_eq!(text, "Notify server expected action version");
 
-    let mut client = NotifyApiClient::connect(format!("http://{}", running.address)).await.unwrap();
+    let mut client = NotifyApiClient::new(channel(running.address).await);
     let status = client.stream_notice(tokio_stream::pending()).await.expect_err("refused");
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     assert_eq!(server.totals().negotiate_errors, 3);

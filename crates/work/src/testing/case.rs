@@ -116,6 +116,7 @@ impl Process {
     async fn start<W: World>(world: &W, script: &Arc<Script>) -> Result<Self, Error> {
         let engine = Engine::open(world.store(), "testing", world.options()).await?;
         engine.register(Faulty { operation: world.operation(), script: Arc::clone(script) })?;
+        world.register_others(&engine)?;
         let token = CancellationToken::new();
         let running = tokio::spawn({
             let (engine, token) = (engine.clone(), token.clone());

@@ -38,6 +38,11 @@ pub trait World: Send + Sync + 'static {
     /// is started.
     fn operation(&self) -> Self::Operation;
 
+    /// Makes other operations known that this one starts.
+    fn register_others(&self, _: &Engine) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// What to start it with.
     fn state(&self) -> <Self::Operation as Operation>::State;
 

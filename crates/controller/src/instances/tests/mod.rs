@@ -4,6 +4,7 @@ mod apps;
 mod auto_clusters;
 mod clusters;
 mod crm;
+mod failures;
 mod golden;
 mod leftovers;
 mod mended;

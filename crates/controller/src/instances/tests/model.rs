@@ -2,6 +2,7 @@
 //! against a small model of what must come of it.
 
 use super::support::*;
+use crate::controller::Mode;
 use crate::instances::state::is_transient;
 use crate::row::Kept;
 use futures::StreamExt;
@@ -9,7 +10,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
 use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
-use selvage_api::edgeproto::{AppInst, ClusterInst, IpAccess, TrackedState};
+use selvage_api::edgeproto::{
+    AppInst, CloudletInfo, ClusterInst, CrmOverride, IpAccess, TrackedState,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tonic::Request;
@@ -35,6 +38,13 @@ impl What {
         match self {
             Self::Cluster(inst) => inst.key_text(),
             Self::App(inst) => inst.key_text(),
+        }
+    }
+
+    fn set_override(&mut self, over_: CrmOverride) {
+        match self {
+            Self::Cluster(inst) => inst.set_crm_override(over_),
+            Self::App(inst) => inst.set_crm_override(over_),
         }
     }
 }
@@ -89,9 +99,11 @@ impl Run {
 
     /// One thing that happens.
     async fn step(&mut self) {
-        match self.dice.random_range(0..20) {
+        match self.dice.random_range(0..24) {
             0 | 1 => self.change_manners(),
             2 => self.crash().await,
+            20 => self.evict_and_call().await,
+            21 => self.cancel().await,
             3 => {
                 self.log.push("caretaker".into());
                 let caring = self.world.service_caretaker();
@@ -134,6 +146,47 @@ impl Run {
         self.forget();
     }
 
+    /// Somebody changes his mind about something that is under way.
+    async fn cancel(&mut self) {
+        let engine = self.world.controller.engine.clone();
+        let active: Vec<_> =
+            engine.list().into_iter().filter(|it| matches!(it.state, 1 | 2)).collect();
+        if active.is_empty() {
+            return;
+        }
+        let chosen = self.pick(&active);
+        self.log.push(format!("cancel {} {}", chosen.kind, chosen.key));
+        // Refused when it has ended or cannot be cancelled any more.
+        let _ = engine.cancel(&chosen.id, "model").await;
+        self.forget();
+    }
+
+    /// While nobody speaks for the cloudlet nothing is begun on it.
+    async fn evict_and_call(&mut self) {
+        let key = cloudlet_key("tmus", "cloud-1");
+        let held = self.world.controller.tables.get::<CloudletInfo>(&key).unwrap();
+        let info = CloudletInfo { controller: String::new(), ..held.value.0.clone() };
+        self.world.controller.evict_cloudlet_info(&info, Mode::Real).await.unwrap();
+        let (verb, mut what) = self.request();
+        what.set_override(CrmOverride::NoOverride);
+        let answer = self.world.while_time_passes(self.ask(verb, &what)).await;
+        self.log.push(format!("{verb:?} {} without cloudlet: {answer:?}", what.key()));
+        assert!(answer.error.is_some(), "begun without an agent\n{}", self.log.join("\n"));
+        self.world.controller.inject_cloudlet_info(info, Mode::Real).await.unwrap();
+    }
+
+    async fn ask(&self, verb: Verb, what: &What) -> Answer {
+        let world = &self.world;
+        match (verb, what) {
+            (Verb::Create, What::Cluster(inst)) => world.create_cluster(inst).await,
+            (Verb::Update, What::Cluster(inst)) => world.update_cluster(inst).await,
+            (Verb::Delete, What::Cluster(inst)) => world.delete_cluster(inst).await,
+            (Verb::Create, What::App(inst)) => world.create_app(inst).await,
+            (Verb::Update, What::App(inst)) => world.update_app(inst).await,
+            (Verb::Delete, What::App(inst)) => world.delete_app(inst).await,
+        }
+    }
+
     /// What goes on unseen may change anything.
     fn forget(&mut self) {
         self.unknown.extend(self.present.iter().cloned());
@@ -149,6 +202,11 @@ impl Run {
         if let (Verb::Update, What::Cluster(inst)) = (verb, &mut what) {
             inst.fields = vec!["14".into()];
             inst.num_nodes = self.dice.random_range(1..5);
+        }
+        // To delete something while its crm is ignored is to make an orphan.
+        if verb == Verb::Create && self.dice.random_bool(0.2) {
+            let over_ = self.pick(&[CrmOverride::IgnoreCrm, CrmOverride::IgnoreCrmErrors]);
+            what.set_override(over_);
         }
         (verb, what)
     }
@@ -189,20 +247,13 @@ impl Run {
     async fn call(&mut self) {
         let (verb, what) = self.request();
         let (key, reliable) = (what.key(), self.crm_is_reliable());
-        let world = &self.world;
-        let calling = async {
-            match (verb, &what) {
-                (Verb::Create, What::Cluster(inst)) => world.create_cluster(inst).await,
-                (Verb::Update, What::Cluster(inst)) => world.update_cluster(inst).await,
-                (Verb::Delete, What::Cluster(inst)) => world.delete_cluster(inst).await,
-                (Verb::Create, What::App(inst)) => world.create_app(inst).await,
-                (Verb::Update, What::App(inst)) => world.update_app(inst).await,
-                (Verb::Delete, What::App(inst)) => world.delete_app(inst).await,
-            }
-        };
+        let calling = self.ask(verb, &what);
         let busy = !self.unknown.is_empty();
-        let answer =
-            if reliable && !busy { calling.await } else { world.while_time_passes(calling).await };
+        let answer = if reliable && !busy {
+            calling.await
+        } else {
+            self.world.while_time_passes(calling).await
+        };
         self.log.push(format!("{verb:?} {key}: {answer:?}"));
         if !reliable || self.unknown.contains(&key) {
             return self.forget();

@@ -3,12 +3,12 @@
 use super::support::*;
 use crate::controller::Mode;
 use crate::instances::app_ops::{CreateAppInst, DeleteAppInst, UpdateAppInst};
-use crate::instances::cluster_ops::{CreateClusterInst, DeleteClusterInst};
+use crate::instances::cluster_ops::{CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
 use crate::instances::core::{Begun, Core};
 use crate::instances::error::Refusal;
 use crate::instances::plan::Origin;
 use async_trait::async_trait;
-use selvage_api::edgeproto::{AppInst, CrmOverride, DeleteType};
+use selvage_api::edgeproto::{AppInst, ClusterInst, CrmOverride, DeleteType};
 use selvage_store::SharedStore;
 use selvage_store::clock::ManualClock;
 use selvage_work::testing::{World as Proven, check};
@@ -21,6 +21,10 @@ use std::time::Duration;
 trait Case: Send + Sync + 'static {
     type Operation: Operation;
     fn operation(core: Arc<Core>) -> Self::Operation;
+    /// Of others that the operation starts.
+    fn register_others(_: &Arc<Core>, _: &Engine) -> Result<(), Error> {
+        Ok(())
+    }
     fn begin(core: &Core, engine: &Engine) -> impl Future<Output = Result<Begun, Refusal>> + Send;
 }
 
@@ -93,6 +97,10 @@ impl<C: Case> Proven for Proof<C> {
         C::operation(Arc::clone(&self.world.service.core))
     }
 
+    fn register_others(&self, engine: &Engine) -> Result<(), Error> {
+        C::register_others(&self.world.service.core, engine)
+    }
+
     fn state(&self) -> <C::Operation as Operation>::State {
         unreachable!("it is started together with a write of its own")
     }
@@ -109,9 +117,11 @@ impl<C: Case> Proven for Proof<C> {
 
     /// What is gone cannot be brought back.
     fn is_undone(&self, before: &str, now: &str) -> bool {
-        // Nor is an update taken back: it is left as failed.
-        let failed = now.contains("state: UpdateError") && C::Operation::KIND.starts_with("Update");
-        before == now || failed || self.gone.iter().any(|gone| gone == now)
+        // Nor is an update taken back: it is left as failed, or done, if the
+        // crm has done it all the same.
+        let settled = C::Operation::KIND.starts_with("Update")
+            && !["UpdateRequested", "Updating"].iter().any(|state| now.contains(state));
+        before == now || settled || self.gone.iter().any(|gone| gone == now)
     }
 
     fn options(&self) -> Options {
@@ -125,7 +135,10 @@ impl<C: Case> Proven for Proof<C> {
 }
 
 macro_rules! case {
-    ($name:ident, $operation:ident, $begin:ident ( $request:expr $(, $more:expr)* )) => {
+    (
+        $name:ident, $operation:ident, $begin:ident ( $request:expr $(, $more:expr)* )
+        $(, starting $($other:ident),+)?
+    ) => {
         struct $name;
 
         impl Case for $name {
@@ -135,11 +148,25 @@ macro_rules! case {
                 $operation(core)
             }
 
+            $(fn register_others(core: &Arc<Core>, engine: &Engine) -> Result<(), Error> {
+                $(engine.register($other(Arc::clone(core)))?;)+
+                Ok(())
+            })?
+
             async fn begin(core: &Core, engine: &Engine) -> Result<Begun, Refusal> {
                 core.$begin(engine, &$request $(, $more)*, "testing", Mode::Real).await
             }
         }
     };
+}
+
+const AUTO: &str = "autocluster1";
+
+fn grown() -> ClusterInst {
+    over(&cluster("base"), |inst| {
+        inst.fields = vec!["14".into()];
+        inst.num_nodes = 3;
+    })
 }
 
 fn ignoring() -> AppInst {
@@ -148,6 +175,19 @@ fn ignoring() -> AppInst {
 
 case!(CreatesCluster, CreateClusterInst, begin_create_cluster(cluster("one"), Origin::Api));
 case!(DeletesCluster, DeleteClusterInst, begin_delete_cluster(cluster("base")));
+case!(UpdatesCluster, UpdateClusterInst, begin_update_cluster(grown()));
+case!(
+    DeletesClusterAndApps, DeleteClusterInst, begin_delete_cluster(cluster("base")),
+    starting DeleteAppInst
+);
+case!(
+    CreatesAppAndCluster, CreateAppInst, begin_create_app(app_inst("app", AUTO)),
+    starting CreateClusterInst, DeleteClusterInst
+);
+case!(
+    DeletesAppAndCluster, DeleteAppInst, begin_delete_app(app_inst("app", AUTO)),
+    starting DeleteClusterInst
+);
 case!(CreatesApp, CreateAppInst, begin_create_app(app_inst("app", "base")));
 case!(CreatesAppAlone, CreateAppInst, begin_create_app(ignoring()));
 case!(UpdatesApp, UpdateAppInst, begin_update_app(app_inst("app", "base")));
@@ -165,6 +205,14 @@ async fn with_app(world: &World) {
     world.create_app(&app_inst("app", "base")).await.ok();
 }
 
+async fn with_side_app(world: &World) {
+    world.create_app(&app_inst("side", "base")).await.ok();
+}
+
+async fn with_auto_cluster(world: &World) {
+    world.create_app(&app_inst("app", AUTO)).await.ok();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creating_a_cluster_keeps_the_rules() {
     proven::<CreatesCluster>(nothing, 1).await;
@@ -173,6 +221,26 @@ async fn creating_a_cluster_keeps_the_rules() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleting_a_cluster_keeps_the_rules() {
     proven::<DeletesCluster>(nothing, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn updating_a_cluster_keeps_the_rules() {
+    proven::<UpdatesCluster>(nothing, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleting_a_cluster_with_its_apps_keeps_the_rules() {
+    proven::<DeletesClusterAndApps>(with_side_app, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creating_an_app_with_its_cluster_keeps_the_rules() {
+    proven::<CreatesAppAndCluster>(nothing, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleting_an_app_with_its_cluster_keeps_the_rules() {
+    proven::<DeletesAppAndCluster>(with_auto_cluster, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,42 @@
+//! What is counted of the connections to agents, for whoever watches the
+//! process.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use selvage_kit::telemetry::Metrics;
+
+use crate::controller::Controller;
+
+#[derive(Debug)]
+struct Agents(Weak<Controller>);
+
+impl Collector for Agents {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(controller) = self.0.upgrade() else { return Ok(()) };
+        let Some(notify) = controller.notify() else { return Ok(()) };
+        let streams = ConstGauge::new(i64::try_from(notify.peers().len()).unwrap_or(i64::MAX));
+        let help = "Connections of agents";
+        let name = "selvage_notify_streams";
+        streams.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        let help = "What happened on connections of agents";
+        let name = "selvage_notify_events";
+        let mut events = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (event, count) in notify.totals().counters() {
+            let labels = [("event", event)];
+            ConstCounter::new(count).encode(events.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the connections to what is shown.
+pub(crate) fn watch(controller: &Arc<Controller>, metrics: &Metrics) {
+    let agents = Box::new(Agents(Arc::downgrade(controller)));
+    metrics.with_registry(|registry| registry.register_collector(agents));
+}
