@@ -13,7 +13,8 @@ use k8s_cri::v1::{self, runtime_service_client::RuntimeServiceClient};
 use real::{IMAGE, wait_for};
 use selvage_api::Code;
 use selvage_runtime::{
-    ExecOutput, ExecSpec, Kind, LogOptions, Restart, Runtime, Status, containerd, cri::Cri,
+    Container, ExecOutput, ExecSpec, Kind, LogOptions, Restart, Runtime, Status, containerd,
+    cri::Cri,
 };
 use tonic::transport::{Channel, Endpoint};
 
@@ -130,12 +131,37 @@ async fn text(stream: selvage_runtime::LogStream) -> String {
     pieces.into_iter().map(|p| String::from_utf8(p.unwrap().to_vec()).unwrap()).collect()
 }
 
+/// There is one bridge for all.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn has_network() -> bool {
+    let there = Path::new("/usr/lib/cni/bridge").exists();
+    if !there {
+        real::skip("CNI plugins", "they are not installed: run ./dev test");
+    }
+    there
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_by_cri_and_by_containerd() {
-    if !Path::new("/usr/lib/cni/bridge").exists() {
-        return real::skip("CNI plugins", "they are not installed: run ./dev test");
+    if !has_network() {
+        return;
     }
     let Some(daemon) = real::Containerd::start() else { return };
+    Box::pin(pods(&daemon)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_containerd_2() {
+    if !has_network() {
+        return;
+    }
+    let Some(daemon) = real::Containerd::start_2() else { return };
+    Box::pin(pods(&daemon)).await;
+}
+
+async fn pods(daemon: &real::Containerd) {
+    let _alone = ALONE.lock().await;
     let directory = daemon.directory.path();
     network(directory);
     let by_containerd = containerd::Containerd::new(containerd::Options::new(daemon.socket()));
@@ -160,6 +186,10 @@ async fn pods_by_cri_and_by_containerd() {
     assert_eq!((app.name.as_str(), app.pod_id.as_str(), app.uid.as_str()), ("app", POD, "uid-1"));
     assert_eq!(app.image, IMAGE);
     let pid = app.pid.unwrap();
+    let version = by_containerd.version().await.unwrap();
+    if version.trim_start_matches('v').starts_with("1.") {
+        by_the_older_version(daemon, &listed).await;
+    }
 
     let same = by_containerd.list(NAMESPACE).await.unwrap();
     let rows: Vec<_> = same.iter().map(|c| (c.id.as_str(), c.status.as_str(), c.pid)).collect();
@@ -222,55 +252,46 @@ async fn pods_by_cri_and_by_containerd() {
     .await;
 }
 
-/// A server of the older version alone, which knows but one call.
-async fn old_server(socket: &Path) {
-    use http_body_util::{BodyExt, Full};
-    use prost::Message;
+/// Asks a containerd that knows both versions by the older alone.
+async fn by_the_older_version(daemon: &real::Containerd, expected: &[Container]) {
+    let between = daemon.directory.path().join("older");
+    let (listening, behind) = (between.clone(), daemon.socket());
+    let serving = tokio::spawn(async move { older_only(&listening, &behind).await });
+    let cri = Cri::new(&between);
+    wait_for("the older version", async || cri.version().await.ok()).await;
+    assert_eq!(cri.list(NAMESPACE).await.unwrap(), expected);
+    assert_eq!(cri.inspect(NAMESPACE, APP).await.unwrap().pid, expected[1].pid);
+    serving.abort();
+}
+
+/// Stands before a server and knows the older version alone.
+async fn older_only(socket: &Path, behind: &Path) {
+    use http_body_util::{BodyExt, Either, Empty};
     let listener = tokio::net::UnixListener::bind(socket).unwrap();
-    let version = v1::VersionResponse {
-        runtime_name: "old".into(),
-        runtime_version: "1".into(),
-        ..Default::default()
-    };
-    let mut frame = vec![0];
-    frame.extend_from_slice(&u32::try_from(version.encoded_len()).unwrap().to_be_bytes());
-    frame.extend_from_slice(&version.encode_to_vec());
-    let frame = bytes::Bytes::from(frame);
-    let answer = move |request: http::Request<hyper::body::Incoming>| {
-        let known = request.uri().path() == "/runtime.v1alpha2.RuntimeService/Version";
-        let frame = frame.clone();
-        async move {
-            let response = http::Response::builder().header("content-type", "application/grpc");
-            let (response, body) = if known {
-                (response, frame)
-            } else {
-                (response.header("grpc-status", "12"), bytes::Bytes::new())
-            };
-            let mut trailers = http::HeaderMap::new();
-            trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
-            let trailers = known.then_some(Ok(trailers));
-            let body = Full::new(body).with_trailers(std::future::ready(trailers));
-            Ok::<_, std::convert::Infallible>(response.body(body).unwrap())
-        }
-    };
     while let Ok((stream, _)) = listener.accept().await {
-        let service = hyper::service::service_fn(answer.clone());
+        let server = tokio::net::UnixStream::connect(behind).await.unwrap();
         let executor = hyper_util::rt::TokioExecutor::new();
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(executor.clone(), TokioIo::new(server))
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let answer = move |request: http::Request<hyper::body::Incoming>| {
+            let mut sender = sender.clone();
+            async move {
+                if request.uri().path().starts_with("/runtime.v1.") {
+                    let refused = http::Response::builder()
+                        .header("content-type", "application/grpc")
+                        .header("grpc-status", "12");
+                    return refused.body(Either::Left(Empty::<bytes::Bytes>::new()));
+                }
+                let answer = sender.send_request(request).await.unwrap();
+                Ok(answer.map(|body| Either::Right(body.map_err(|error| panic!("{error}")))))
+            }
+        };
+        let service = hyper::service::service_fn(answer);
         let connection = hyper::server::conn::http2::Builder::new(executor)
             .serve_connection(TokioIo::new(stream), service);
         tokio::spawn(connection);
     }
-}
-
-#[tokio::test]
-async fn the_older_version_is_spoken_where_there_is_no_other() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("old");
-    let serving = socket.clone();
-    tokio::spawn(async move { old_server(&serving).await });
-    let cri = Cri::new(&socket);
-    let version = wait_for("the server", async || cri.version().await.ok()).await;
-    assert_eq!(version, "old 1");
-    assert_eq!(cri.list(NAMESPACE).await.unwrap_err().code(), Code::Unimplemented);
-    assert_eq!(cri.version().await.unwrap(), "old 1");
 }

@@ -30,7 +30,7 @@ use super::{
     overlay::{self, Stack},
     record::{self, Phase, Process, Record, State},
     store::Store,
-    tidy, unpack,
+    strays, tidy, unpack,
 };
 use crate::{
     Container, ContainerSpec, Error, Event, EventKind, Exit, Image, Restarted, Result, cgroup,
@@ -391,7 +391,13 @@ impl Inner {
                     Err(error) => return Err(error),
                 }
             }
-            if let Ok(exit) = timeout(patience, entry.ended()).await {
+            let ended = async {
+                tokio::select! {
+                    exit = entry.ended() => exit,
+                    never = keep_reaping() => match never {},
+                }
+            };
+            if let Ok(exit) = timeout(patience, ended).await {
                 return Ok(exit.unwrap_or(Exit { code: None, at: None }));
             }
         }
@@ -477,6 +483,15 @@ async fn watch_over(inner: Weak<Inner>, entry: Arc<Entry>, mut pidfd: Option<Own
                 warn!(namespace = entry.namespace, id = entry.id(), %error, "cannot start it again");
             }
         }
+    }
+}
+
+/// Takes away, again and again, what keeps a first process from ending.
+async fn keep_reaping() -> std::convert::Infallible {
+    const PAUSE: Duration = Duration::from_millis(50);
+    loop {
+        strays::reap_unborn();
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

@@ -20,6 +20,7 @@ pub(super) struct Strays {
 
 impl Strays {
     pub(super) fn reap(&mut self) {
+        reap_unborn();
         let now = Instant::now();
         let ended: Vec<i32> = children().into_iter().filter(|pid| has_ended(*pid)).collect();
         self.ended.retain(|pid, _| ended.contains(pid));
@@ -33,6 +34,34 @@ impl Strays {
             }
         }
     }
+}
+
+/// Waits for what was to be a program in a container and never became one.
+///
+/// A runtime's program that cannot start another leaves it to us, and nobody
+/// knows of it; but the container's first process cannot end before it is
+/// gone.
+pub(super) fn reap_unborn() {
+    for pid in children().into_iter().filter(|pid| is_unborn(*pid)) {
+        if let Some(process) = Pid::from_raw(pid) {
+            let _ = rustix::process::waitpid(Some(process), WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// Whether it has ended, has a number of its own in some container, and never
+/// ran a program. What others wait for has run one, or is in no container.
+fn is_unborn(pid: i32) -> bool {
+    const NEVER_RAN: u32 = 0x40;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    if !fields.starts_with('Z') || flags.is_none_or(|flags| flags & NEVER_RAN == 0) {
+        return false;
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
 }
 
 fn children() -> Vec<i32> {

@@ -235,12 +235,19 @@ fn node<R: Read>(at: &OwnedFd, name: &std::ffi::OsStr, entry: &Entry<'_, R>) -> 
     Ok(rustix::fs::mknodat(at, name, kind, Mode::from_raw_mode(0o600), device)?)
 }
 
+/// Some leave the fields blank, and mean root.
 fn owner(header: &tar::Header) -> io::Result<(Uid, Gid)> {
-    let number = |id: u64| {
-        u32::try_from(id)
+    let number = |field: &[u8], read: &dyn Fn() -> io::Result<u64>| {
+        if field.iter().all(|byte| matches!(byte, 0 | b' ')) {
+            return Ok(0);
+        }
+        u32::try_from(read()?)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "an owner out of range"))
     };
-    Ok((Uid::from_raw(number(header.uid()?)?), Gid::from_raw(number(header.gid()?)?)))
+    let fields = header.as_old();
+    let user = number(&fields.uid, &|| header.uid())?;
+    let group = number(&fields.gid, &|| header.gid())?;
+    Ok((Uid::from_raw(user), Gid::from_raw(group)))
 }
 
 fn attributes<R: Read>(
@@ -348,6 +355,17 @@ mod tests {
             let (_directory, result) = unpacked(&[("link", EntryType::Link, target)]);
             assert!(result.is_err(), "{target}");
         }
+    }
+
+    #[test]
+    fn an_owner_that_is_left_blank_is_root() {
+        let mut header = tar::Header::new_gnu();
+        assert_eq!(owner(&header).unwrap(), (Uid::from_raw(0), Gid::from_raw(0)));
+        header.set_uid(7);
+        header.as_old_mut().gid = *b"        ";
+        assert_eq!(owner(&header).unwrap(), (Uid::from_raw(7), Gid::from_raw(0)));
+        header.as_old_mut().gid = *b"nonsense";
+        assert!(owner(&header).is_err());
     }
 
     #[test]

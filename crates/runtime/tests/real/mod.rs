@@ -23,6 +23,28 @@ pub fn skip(part: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {part}: {reason}");
 }
 
+/// Set where a test runs in a machine that was made for it.
+pub const IN_MACHINE: &str = "SELVAGE_TEST_IN_MACHINE";
+
+/// Runs a command on another kernel, with control groups of the unified kind
+/// alone; says so loudly when that cannot be.
+pub fn machine() -> Option<Command> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vm/run");
+    for program in ["qemu-system-x86_64", "cpio"] {
+        if find(program).is_none() {
+            skip(program, "it is not installed: run ./dev test");
+            return None;
+        }
+    }
+    if std::env::var_os("SELVAGE_TEST_VM").is_none() {
+        skip("a kernel", "SELVAGE_TEST_VM does not say where it is: run ./dev test");
+        return None;
+    }
+    let mut command = Command::new(script);
+    command.args(["-t", "900", "--"]).env(IN_MACHINE, "1");
+    Some(command)
+}
+
 /// Waits until the condition gives something.
 pub async fn wait_for<T, F: Future<Output = Option<T>>>(
     what: &str,
@@ -186,32 +208,84 @@ fn descriptor(blob: &[u8], kind: &str) -> serde_json::Value {
 /// A containerd of our own. Everything of it goes when it is dropped.
 pub struct Containerd {
     child: Option<Child>,
+    /// Where its programs are, when it is not the system's own.
+    programs: Option<PathBuf>,
     pub directory: tempfile::TempDir,
 }
 
-impl Containerd {
-    pub fn start() -> Option<Self> {
-        if !can_run(&["containerd", "runc", "ctr"]) {
-            return None;
-        }
-        let directory = tempfile::Builder::new().prefix("sc").tempdir_in("/tmp").unwrap();
-        let at = directory.path().display();
-        // Lowering one's own score for being killed needs a right that
-        // machines for tests often lack.
-        let config = format!(
-            "version = 2\nroot = \"{at}/root\"\nstate = \"{at}/state\"\n\
-             [grpc]\naddress = \"{at}/sock\"\n[ttrpc]\naddress = \"{at}/ttrpc\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
+/// What both generations are told, and what each calls by its own names.
+/// Lowering one's own score for being killed needs a right that machines for
+/// tests often lack.
+fn config(at: &Path, second: bool) -> String {
+    let at = at.display();
+    let version = if second { 3 } else { 2 };
+    let cri = if second {
+        format!(
+            "[plugins.\"io.containerd.cri.v1.images\".pinned_images]\nsandbox = \"{IMAGE}\"\n\
+             [plugins.\"io.containerd.cri.v1.runtime\"]\nrestrict_oom_score_adj = true\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".cni]\nbin_dirs = [\"/usr/lib/cni\"]\n\
+             conf_dir = \"{at}/cni\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\"]\nstream_server_port = \"0\"\n"
+        )
+    } else {
+        format!(
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
              restrict_oom_score_adj = true\nstream_server_port = \"0\"\n\
              [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/usr/lib/cni\"\n\
-             conf_dir = \"{at}/cni\"\n\
-             [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{at}/opt\"\n"
-        );
+             conf_dir = \"{at}/cni\"\n"
+        )
+    };
+    format!(
+        "version = {version}\nroot = \"{at}/root\"\nstate = \"{at}/state\"\n\
+         [grpc]\naddress = \"{at}/sock\"\n[ttrpc]\naddress = \"{at}/ttrpc\"\n{cri}\
+         [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{at}/opt\"\n"
+    )
+}
+
+impl Containerd {
+    /// The system's own.
+    pub fn start() -> Option<Self> {
+        can_run(&["containerd", "runc", "ctr"]).then(|| Self::start_in(None))
+    }
+
+    /// One of the second generation, unpacked where `SELVAGE_TEST_CONTAINERD_2`
+    /// says.
+    pub fn start_2() -> Option<Self> {
+        if !can_run(&["runc"]) {
+            return None;
+        }
+        let Some(unpacked) = std::env::var_os("SELVAGE_TEST_CONTAINERD_2") else {
+            skip("containerd 2", "SELVAGE_TEST_CONTAINERD_2 does not say where it is");
+            return None;
+        };
+        let programs = Path::new(&unpacked).join("usr/bin");
+        let version = Command::new(programs.join("containerd")).arg("--version").output();
+        if !version.is_ok_and(|output| output.status.success()) {
+            // Of a release that goes on: one day it wants a newer C library,
+            // which nobody can install here.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: containerd 2: it does not run here");
+            return None;
+        }
+        Some(Self::start_in(Some(programs)))
+    }
+
+    fn start_in(programs: Option<PathBuf>) -> Self {
+        let directory = tempfile::Builder::new().prefix("sc").tempdir_in("/tmp").unwrap();
+        let config = config(directory.path(), programs.is_some());
         fs::write(directory.path().join("config.toml"), config).unwrap();
         fs::create_dir(directory.path().join("cni")).unwrap();
-        let mut containerd = Self { child: None, directory };
+        let mut containerd = Self { child: None, programs, directory };
         containerd.spawn();
-        Some(containerd)
+        containerd
+    }
+
+    /// One of its programs, which finds the others.
+    fn program(&self, name: &str) -> Command {
+        let Some(programs) = &self.programs else { return Command::new(name) };
+        let mut command = Command::new(programs.join(name));
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", programs.display()));
+        command
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -224,7 +298,8 @@ impl Containerd {
             .append(true)
             .open(self.directory.path().join("log"))
             .unwrap();
-        let child = Command::new("containerd")
+        let child = self
+            .program("containerd")
             .arg("-c")
             .arg(self.directory.path().join("config.toml"))
             .stdin(Stdio::null())
@@ -243,10 +318,9 @@ impl Containerd {
     }
 
     fn ctr(&self, namespace: &str, arguments: &[&str]) -> String {
-        let output = Command::new("timeout")
-            .arg("10")
-            .arg("ctr")
-            .arg("-a")
+        let output = self
+            .program("ctr")
+            .args(["--timeout", "10s", "-a"])
             .arg(self.socket())
             .args(["-n", namespace])
             .args(arguments)
