@@ -6,7 +6,8 @@
 use prost::Message;
 use selvage_api::{
     os::{
-        ContainersRequest, MemoryResponse, ProcessesResponse, os_service_client::OsServiceClient,
+        ContainersRequest, MemoryResponse, ProcessesResponse, RestartRequest,
+        os_service_client::OsServiceClient,
     },
     selvage::node::{GetHostResponse, ProcessesUpdate},
 };
@@ -80,5 +81,43 @@ async fn prometheus_finds_the_machine_and_strangers_do_not() {
     let page = reply.text().await.unwrap();
     for name in ["node_cpu_seconds_total{", "node_memory_MemTotal_bytes ", "node_load1 "] {
         assert!(page.contains(&format!("\n{name}")), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn bad_names_are_refused_in_words_and_soon() {
+    let place = tempfile::tempdir().unwrap();
+    let mute = place.path().join("mute.sock");
+    let _others = std::os::unix::net::UnixListener::bind(&mute).unwrap();
+    let socket = format!("node.containerd={}", mute.display());
+    let selvage = Selvage::part("node", &["--set", &socket]);
+    let admin = Client::admin(&selvage).await;
+    let mut os = OsServiceClient::new(admin.channel.clone());
+    for (namespace, driver, code) in [
+        ("", 0, Code::InvalidArgument),
+        ("a b", 0, Code::InvalidArgument),
+        ("a\nb", 0, Code::InvalidArgument),
+        ("../etc", 0, Code::InvalidArgument),
+        ("system", 1, Code::InvalidArgument),
+        ("k8s.io", 7, Code::InvalidArgument),
+        // Somebody listens there who is no containerd.
+        ("k8s.io", 0, Code::Unavailable),
+        ("*", 0, Code::Unavailable),
+    ] {
+        let request = ContainersRequest { namespace: namespace.into(), driver };
+        let refused = os.containers(admin.request(request)).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{namespace:?}: {refused}");
+        for id in ["", "a/b/c", "a:b", "x\ny", "/", ":", "../../etc/passwd"] {
+            let (namespace, id) = (namespace.to_owned(), id.to_owned());
+            let request = RestartRequest { namespace, id, driver, ..RestartRequest::default() };
+            let refused = os.restart(admin.request(request)).await.unwrap_err();
+            let expected = [
+                Code::InvalidArgument,
+                Code::NotFound,
+                Code::Unavailable,
+                Code::FailedPrecondition,
+            ];
+            assert!(expected.contains(&refused.code()), "{refused}");
+        }
     }
 }

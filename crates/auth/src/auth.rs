@@ -21,7 +21,7 @@ use crate::{
     limits::Limiter,
     oidc::Oidc,
     password::Hasher,
-    records::{BlockedMachine, Issue, JoinToken, PASSWORD_SOURCE, Session, User},
+    records::{BlockedMachine, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User},
 };
 
 /// How often what has expired is removed.
@@ -42,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) join_tokens: Arc<Table<JoinToken>>,
     pub(crate) issues: Arc<Table<Issue>>,
     pub(crate) blocked: Arc<Table<BlockedMachine>>,
+    pub(crate) members: Arc<Table<Member>>,
     /// Sessions whose use is being written.
     pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
@@ -77,6 +78,7 @@ impl Auth {
             join_tokens: Table::open(Arc::clone(&store)).await?,
             issues: Table::open(Arc::clone(&store)).await?,
             blocked: Table::open(Arc::clone(&store)).await?,
+            members: Table::open(Arc::clone(&store)).await?,
             touching: Mutex::default(),
             hasher: Hasher::new(options.argon2, options.hashing_concurrency).await?,
             limiter: Arc::new(Limiter::new(options.limits, Arc::clone(&options.clock))),

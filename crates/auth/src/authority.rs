@@ -7,9 +7,11 @@ use selvage_kit::identity::Machine;
 
 /// A certificate authority.
 pub trait CertificateAuthority: Send + Sync + 'static {
-    /// Signs the key of the request in the name of the machine. Whatever
-    /// names the request carries are not looked at.
-    fn sign(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, SignError>;
+    /// Signs the key of the request in the name of the machine, which also
+    /// serves under these DNS names and addresses. Whatever names the request
+    /// carries are not looked at.
+    fn sign(&self, csr_pem: &str, machine: &Machine, names: &[String])
+    -> Result<Signed, SignError>;
 
     /// The authority's own certificate.
     fn ca_pem(&self) -> String;

@@ -78,6 +78,12 @@ pub enum Error {
     /// The machine is not stopped.
     #[error("machine {0:?} is not blocked")]
     MachineNotBlocked(String),
+    /// The machine is not listed.
+    #[error("machine {0:?} not found")]
+    MachineNotFound(String),
+    /// Somebody who is not an agent tells where he is.
+    #[error("only a machine's agent, by its certificate, reports itself")]
+    NotAnAgent,
     /// There is nothing to sign certificates with.
     #[error("this server has no certificate authority")]
     NoAuthority,
@@ -116,13 +122,15 @@ impl Error {
             | Self::JoinTokenUsed => Code::Unauthenticated,
             Self::TooManyAttempts { .. } | Self::Busy => Code::ResourceExhausted,
             Self::Denied(_) | Self::MachineBlocked(_) => Code::PermissionDenied,
-            Self::UserNotFound(_) | Self::SessionNotFound(_) | Self::MachineNotBlocked(_) => {
-                Code::NotFound
-            }
+            Self::UserNotFound(_)
+            | Self::SessionNotFound(_)
+            | Self::MachineNotBlocked(_)
+            | Self::MachineNotFound(_) => Code::NotFound,
             Self::UserExists(_) => Code::AlreadyExists,
             Self::LastAdministrator(_)
             | Self::PasswordLoginOff(_)
             | Self::NoPasswordHere { .. }
+            | Self::NotAnAgent
             | Self::NoAuthority => Code::FailedPrecondition,
             Self::Signing(_) | Self::Hashing(_) => Code::Internal,
             Self::Store(error) => error.code(),

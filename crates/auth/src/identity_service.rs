@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use selvage_api::selvage::identity::{
     AddUserRequest, AddUserResponse, BlockMachineRequest, BlockMachineResponse,
     CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest,
-    ListBlockedMachinesRequest, ListBlockedMachinesResponse, ListSessionsRequest,
-    ListSessionsResponse, ListUsersRequest, ListUsersResponse, RemoveUserRequest,
-    RemoveUserResponse, RenewRequest, RevokeSessionRequest, RevokeSessionResponse,
-    SetPasswordRequest, SetPasswordResponse, UnblockMachineRequest, UnblockMachineResponse,
-    UpdateUserRequest, UpdateUserResponse, WhoAmIRequest, WhoAmIResponse,
+    ListBlockedMachinesRequest, ListBlockedMachinesResponse, ListMachinesRequest,
+    ListMachinesResponse, ListSessionsRequest, ListSessionsResponse, ListUsersRequest,
+    ListUsersResponse, RemoveMachineRequest, RemoveMachineResponse, RemoveUserRequest,
+    RemoveUserResponse, RenewRequest, ReportRequest, ReportResponse, RevokeSessionRequest,
+    RevokeSessionResponse, SetPasswordRequest, SetPasswordResponse, UnblockMachineRequest,
+    UnblockMachineResponse, UpdateUserRequest, UpdateUserResponse, WhoAmIRequest, WhoAmIResponse,
     identity_service_server::IdentityService,
 };
 use selvage_kit::identity::Kind;
@@ -168,8 +169,7 @@ impl IdentityService for IdentityApi {
     ) -> Answer<CreateJoinTokenResponse> {
         let caller = Caller::of(&request);
         let asked = request.into_inner();
-        let (token, expires) =
-            self.0.create_join_token(&caller, &asked.machine, asked.ttl_seconds).await?;
+        let (token, expires) = self.0.create_join_token(&caller, &asked).await?;
         audit::done("join_token.create", &caller, &asked.machine);
         Ok(Response::new(CreateJoinTokenResponse {
             token: token.as_str().into(),
@@ -226,6 +226,32 @@ impl IdentityService for IdentityApi {
         let machines = self.0.inner.blocked.list();
         let machines = machines.iter().map(|blocked| blocked.value.to_wire()).collect();
         Ok(Response::new(ListBlockedMachinesResponse { machines }))
+    }
+
+    async fn report(&self, request: Request<ReportRequest>) -> Answer<ReportResponse> {
+        let caller = Caller::of(&request);
+        Ok(Response::new(self.0.take_report(&caller, request.into_inner()).await?))
+    }
+
+    async fn list_machines(
+        &self,
+        request: Request<ListMachinesRequest>,
+    ) -> Answer<ListMachinesResponse> {
+        Caller::of(&request).require_known()?;
+        let machines = self.0.list_machines(&request.get_ref().selector)?;
+        Ok(Response::new(ListMachinesResponse { machines }))
+    }
+
+    async fn remove_machine(
+        &self,
+        request: Request<RemoveMachineRequest>,
+    ) -> Answer<RemoveMachineResponse> {
+        let caller = Caller::of(&request);
+        caller.require_administrator("remove machines")?;
+        let machine = request.into_inner().machine;
+        self.0.remove_machine(&machine).await?;
+        audit::done("machine.remove", &caller, &machine);
+        Ok(Response::new(RemoveMachineResponse {}))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Identity and access for people and machines: users with passwords or from
 //! an OpenID Connect provider, their sessions, and the one-time tokens with
-//! which machines get their first certificate, and which machines are blocked.
+//! which machines get their first certificate, where machines are, and which of
+//! them are blocked.
 //!
 //! [`Auth`] serves `services.auth.AuthService` and
 //! `selvage.identity.IdentityService` and tells the listener whose
@@ -24,6 +25,7 @@ mod error;
 mod hash_memory;
 mod http_routes;
 mod identity_service;
+mod inventory;
 mod limits;
 mod login;
 mod machines;
@@ -41,5 +43,6 @@ pub use auth_service::AuthApi;
 pub use authority::{CertificateAuthority, SignError, Signed};
 pub use error::{Error, Result};
 pub use identity_service::IdentityApi;
+pub use inventory::Report;
 pub use options::{GroupGrant, HashCost, OidcProvider, Options, RateLimits, WrittenGrant};
 pub use secrets::GeneratedPassword;

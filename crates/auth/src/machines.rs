@@ -12,7 +12,7 @@ use crate::{
     caller::Caller,
     clock,
     error::{Error, Result},
-    names,
+    inventory, names,
     records::{Issue, JoinToken, from_millis},
     secrets,
 };
@@ -30,18 +30,17 @@ impl Auth {
     pub(crate) async fn create_join_token(
         &self,
         caller: &Caller,
-        machine: &str,
-        ttl_seconds: u32,
+        asked: &wire::CreateJoinTokenRequest,
     ) -> Result<(Zeroizing<String>, Timestamp)> {
         caller.require_administrator("let machines in")?;
-        let machine = names::check_machine("machine", machine)?;
-        let ttl = match ttl_seconds {
+        let machine = names::check_machine("machine", &asked.machine)?;
+        let ttl = match asked.ttl_seconds {
             0 => DEFAULT_TTL,
-            1..=MAX_TTL => ttl_seconds,
+            ttl @ 1..=MAX_TTL => ttl,
             _ => return Err(Error::invalid("ttl_seconds", format!("at most {MAX_TTL}"))),
         };
-        self.authority()?;
-        let token = secrets::new_join_token();
+        inventory::check_names(&asked.names)?;
+        let token = secrets::new_join_token(&self.authority()?.ca_sha256());
         let now = self.now();
         let expires = clock::after(now, Duration::from_secs(ttl.into()));
         let record = JoinToken {
@@ -51,6 +50,7 @@ impl Auth {
             expires_at: expires.as_millisecond(),
             created_by: caller.identity.name.clone(),
             used_at: 0,
+            names: asked.names.clone(),
         };
         self.inner.join_tokens.create(record).await?;
         Ok((token, expires))
@@ -58,7 +58,7 @@ impl Auth {
 
     /// Trades a join token for a certificate.
     pub(crate) async fn join(&self, caller: &Caller, token: &str, csr: &str) -> Result<Certified> {
-        let outcome = self.try_join(token, csr).await;
+        let outcome = self.try_join(caller, token, csr).await;
         match &outcome {
             Ok(certified) => audit::done("machine.join", caller, &certified.machine),
             Err(error) => audit::refused("machine.join", caller, "", error.class()),
@@ -66,7 +66,7 @@ impl Auth {
         outcome
     }
 
-    async fn try_join(&self, token: &str, csr: &str) -> Result<Certified> {
+    async fn try_join(&self, caller: &Caller, token: &str, csr: &str) -> Result<Certified> {
         let digest = secrets::join_digest(token).ok_or(Error::JoinTokenUnknown)?;
         let now = self.now();
         let found = self.read_join_token(&digest).await?;
@@ -74,7 +74,7 @@ impl Auth {
         // Signed before the token is burned, so that a request that cannot
         // be signed leaves the token good; a certificate that loses the race
         // for the token below is thrown away.
-        let certified = self.certify(csr, &found.machine)?;
+        let certified = self.certify(csr, &found.machine, &found.names, caller)?;
         let (digest, certified_ref) = (digest.as_str(), &certified);
         let issued = transact(&self.inner.store, |tx| async move {
             let mut token = tx.get::<JoinToken>(digest).await?.ok_or(Error::JoinTokenUnknown)?;
@@ -83,9 +83,10 @@ impl Auth {
             token.used_at = now.as_millisecond();
             tx.put(&token)?;
             tx.put(&certified_ref.issue("join", now))?;
+            inventory::remember(&tx, &token, now).await?;
             Ok::<(), Error>(())
         });
-        self.inner.join_tokens.wait_for(issued.await?.revision).await?;
+        self.inner.members.wait_for(issued.await?.revision).await?;
         Ok(certified)
     }
 
@@ -102,7 +103,7 @@ impl Auth {
             let reason = "only a machine that shows its certificate may renew it";
             return Err(Error::Denied(reason.into()));
         };
-        let outcome = self.try_renew(csr, &machine.to_string()).await;
+        let outcome = self.try_renew(caller, csr, &machine.to_string()).await;
         match &outcome {
             Ok(certified) => audit::done("machine.renew", caller, &certified.machine),
             Err(error) => {
@@ -112,8 +113,10 @@ impl Auth {
         outcome
     }
 
-    async fn try_renew(&self, csr: &str, machine: &str) -> Result<Certified> {
-        let certified = self.certify(csr, machine)?;
+    async fn try_renew(&self, caller: &Caller, csr: &str, machine: &str) -> Result<Certified> {
+        let known = self.inner.members.get(machine);
+        let names = known.map(|member| member.value.names.clone()).unwrap_or_default();
+        let certified = self.certify(csr, machine, &names, caller)?;
         let issue = &certified.issue("renew", self.now());
         let issued = transact(&self.inner.store, |tx| async move {
             blocking::require_unblocked(&tx, machine).await?;
@@ -128,7 +131,13 @@ impl Auth {
         self.inner.authority.as_deref().ok_or(Error::NoAuthority)
     }
 
-    fn certify(&self, csr: &str, machine: &str) -> Result<Certified> {
+    fn certify(
+        &self,
+        csr: &str,
+        machine: &str,
+        given: &[String],
+        caller: &Caller,
+    ) -> Result<Certified> {
         if csr.is_empty() {
             return Err(Error::invalid("csr", "must not be empty"));
         }
@@ -137,7 +146,8 @@ impl Auth {
         }
         let named = names::check_machine("machine", machine)?;
         let authority = self.authority()?;
-        let signed = authority.sign(csr, &named).map_err(|error| match error {
+        let names = inventory::certificate_names(&named, given, caller.peer.as_ref());
+        let signed = authority.sign(csr, &named, &names).map_err(|error| match error {
             SignError::BadRequest(reason) => Error::invalid("csr", reason),
             failed @ SignError::Failed(_) => Error::Signing(Box::new(failed)),
         })?;

@@ -1,6 +1,6 @@
 //! What is kept in the store. Times are milliseconds since 1970.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 use selvage_api::selvage::identity as wire;
@@ -170,6 +170,9 @@ pub(crate) struct JoinToken {
     /// 0: not yet.
     #[prost(int64, tag = "6")]
     pub(crate) used_at: i64,
+    /// For which its certificate is good besides its own.
+    #[prost(string, repeated, tag = "7")]
+    pub(crate) names: Vec<String>,
 }
 
 impl Record for JoinToken {
@@ -206,6 +209,36 @@ pub(crate) struct Issue {
 
 impl Record for Issue {
     const KIND: &'static str = "auth-certificate";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.machine.clone()
+    }
+}
+
+/// A machine that has joined, or that a controller runs on.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Member {
+    #[prost(string, tag = "1")]
+    pub(crate) machine: String,
+    /// host:port, empty until it reports.
+    #[prost(string, tag = "2")]
+    pub(crate) address: String,
+    #[prost(btree_map = "string, string", tag = "3")]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[prost(int64, tag = "4")]
+    pub(crate) joined_at: i64,
+    #[prost(int64, tag = "5")]
+    pub(crate) last_seen: i64,
+    #[prost(string, tag = "6")]
+    pub(crate) version: String,
+    /// Those of its join token.
+    #[prost(string, repeated, tag = "7")]
+    pub(crate) names: Vec<String>,
+}
+
+impl Record for Member {
+    const KIND: &'static str = "auth-machine";
     const VERSION: u32 = 1;
 
     fn key(&self) -> String {

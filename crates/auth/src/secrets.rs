@@ -58,8 +58,9 @@ pub(crate) fn new_session_token() -> Zeroizing<String> {
     Zeroizing::new(format!("{SESSION_PREFIX}{}", *random_text()))
 }
 
-pub(crate) fn new_join_token() -> Zeroizing<String> {
-    Zeroizing::new(format!("{JOIN_PREFIX}{}", *random_text()))
+/// A join token, with the digest of the CA at its end.
+pub(crate) fn new_join_token(ca_sha256: &str) -> Zeroizing<String> {
+    Zeroizing::new(format!("{JOIN_PREFIX}{}.{ca_sha256}", *random_text()))
 }
 
 /// What a session token is kept as; `None` for text that cannot be one.
@@ -67,9 +68,10 @@ pub(crate) fn session_digest(token: &str) -> Option<String> {
     digest_of(token, SESSION_PREFIX)
 }
 
-/// What a join token is kept as; `None` for text that cannot be one.
+/// What a join token is kept as; `None` for text that cannot be one. The
+/// digest of the CA at its end is for the machine alone.
 pub(crate) fn join_digest(token: &str) -> Option<String> {
-    digest_of(token, JOIN_PREFIX)
+    digest_of(selvage_kit::pki::without_pin(token), JOIN_PREFIX)
 }
 
 /// Records are looked up by digest. That takes no secret-dependent time that
@@ -100,7 +102,10 @@ mod tests {
         assert_ne!(session_digest(&first), session_digest(&second));
         assert_eq!(session_digest(&first).unwrap().len(), 64);
         assert_eq!(join_digest(&first), None);
-        assert_eq!(session_digest(&new_join_token()), None);
+        let join = new_join_token(&"ab".repeat(32));
+        assert_eq!(session_digest(&join), None);
+        assert_eq!(join_digest(&join), join_digest(&join[..48]));
+        assert_eq!(join_digest(&join).unwrap().len(), 64);
         for wrong in ["", "slv_", &first[1..], &format!("{}x", *first)] {
             assert_eq!(session_digest(wrong), None);
         }

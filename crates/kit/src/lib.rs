@@ -9,6 +9,7 @@ pub mod access;
 pub mod clock;
 pub mod config;
 pub mod identity;
+pub mod labels;
 pub mod pki;
 pub mod serve;
 pub mod tasks;

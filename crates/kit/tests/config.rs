@@ -320,6 +320,26 @@ fn flags_reach_every_key_and_are_named_in_errors() {
     );
 }
 
+/// Whoever drops the flag should not be the first to hear of it.
+#[test]
+fn what_is_overridden_must_be_right_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.toml");
+    fs::write(&path, "[listen]\nport = 70000\n").unwrap();
+    let loader = || Loader::new().file(&path).flag("--port", "listen.port", "5");
+    let error = loader().load::<Config>().unwrap_err().to_string();
+    assert!(error.contains("edge.toml:2:8: invalid value 70000 for listen.port"), "{error}");
+    fs::write(&path, "[listen]\nport = 7000\n").unwrap();
+    assert_eq!(loader().load::<Config>().unwrap().listen.port, 5);
+    let error = loader().variables([("SELVAGE_LISTEN_PORT", "x")]).load::<Config>().unwrap_err();
+    assert!(error.to_string().starts_with("SELVAGE_LISTEN_PORT: invalid value"), "{error}");
+
+    // What is missing in one may be given by the next.
+    fs::write(&path, "[[endpoints]]\nweight = 1\n").unwrap();
+    let given = Loader::new().file(&path).flag("--set", "endpoints", "[]");
+    assert_eq!(given.load::<Config>().unwrap().endpoints, []);
+}
+
 #[test]
 fn a_missing_file_is_an_error_unless_it_may_be_absent() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ pub mod host;
 pub mod kmsg;
 mod logs;
 pub mod machine;
+pub mod member;
 pub mod network;
 mod node_service;
 mod os_service;

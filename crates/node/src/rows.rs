@@ -5,10 +5,37 @@ use std::sync::Arc;
 use selvage_api::os::{ContainerInfo, Stat};
 use selvage_runtime::{
     Container, Kind, Result,
-    select::{CRI, Runtimes},
+    select::{CONTAINERD, CRI, Runtimes},
 };
 
 use crate::sampler::{Measured, Sampler, measure_once};
+
+/// Stands for every namespace that has containers.
+const EVERY: &str = "*";
+
+/// The namespaces that were asked for.
+async fn namespaces(runtimes: &Runtimes, driver: i32, asked: &str) -> Result<Vec<String>> {
+    if driver != CONTAINERD || asked != EVERY {
+        return Ok(vec![asked.to_owned()]);
+    }
+    let (mut names, mut answered, mut failed) = (Vec::new(), false, None);
+    // What CRI runs, its containerd runs.
+    for runtime in runtimes.all().into_iter().filter(|one| one.name() != "cri") {
+        match runtime.namespaces().await {
+            Ok(found) => {
+                answered = true;
+                names.extend(found);
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    names.sort();
+    names.dedup();
+    match failed {
+        Some(error) if !answered => Err(error),
+        _ => Ok(names),
+    }
+}
 
 /// The containers of a namespace.
 pub(crate) async fn containers(
@@ -16,8 +43,12 @@ pub(crate) async fn containers(
     driver: i32,
     namespace: &str,
 ) -> Result<Vec<ContainerInfo>> {
-    let listed = runtimes.select(driver, namespace)?.list(namespace).await?;
-    Ok(listed.into_iter().map(info).collect())
+    let mut all = Vec::new();
+    for namespace in namespaces(runtimes, driver, namespace).await? {
+        let listed = runtimes.select(driver, &namespace)?.list(&namespace).await?;
+        all.extend(listed.into_iter().map(info));
+    }
+    Ok(all)
 }
 
 fn info(container: Container) -> ContainerInfo {
@@ -38,6 +69,19 @@ fn info(container: Container) -> ContainerInfo {
 /// What the containers of a namespace use. Those that the loop has not seen
 /// yet are measured here and now.
 pub(crate) async fn stats(
+    runtimes: &Runtimes,
+    sampler: &Sampler,
+    driver: i32,
+    namespace: &str,
+) -> Result<Vec<Stat>> {
+    let mut all = Vec::new();
+    for namespace in namespaces(runtimes, driver, namespace).await? {
+        all.extend(stats_of(runtimes, sampler, driver, &namespace).await?);
+    }
+    Ok(all)
+}
+
+async fn stats_of(
     runtimes: &Runtimes,
     sampler: &Sampler,
     driver: i32,

@@ -1,7 +1,10 @@
 //! A server without a listener: requests get the identity and connection
 //! that the listener would give them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use rcgen::{CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair};
 use selvage_api::{
@@ -34,6 +37,7 @@ pub(crate) struct Harness {
     pub(crate) auth: Auth,
     pub(crate) store: SharedStore,
     pub(crate) clock: ManualClock,
+    pub(crate) ca: Arc<TestCa>,
 }
 
 pub(crate) fn options(clock: &ManualClock) -> Options {
@@ -66,9 +70,10 @@ impl Harness {
     ) -> Self {
         let mut options = options(&clock);
         change(&mut options);
-        let auth =
-            Auth::open(Arc::clone(&store), options, Some(Arc::new(TestCa::new()))).await.unwrap();
-        Self { auth, store, clock }
+        let ca = Arc::new(TestCa::new());
+        let authority = Arc::clone(&ca) as Arc<dyn CertificateAuthority>;
+        let auth = Auth::open(Arc::clone(&store), options, Some(authority)).await.unwrap();
+        Self { auth, store, clock, ca }
     }
 
     pub(crate) fn logins(&self) -> AuthServiceClient<AuthServiceServer<AuthApi>> {
@@ -169,6 +174,8 @@ pub(crate) fn code(outcome: Result<impl Sized, Status>) -> tonic::Code {
 pub(crate) struct TestCa {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
+    /// Those of the last certificate.
+    pub(crate) names: Mutex<Vec<String>>,
 }
 
 impl TestCa {
@@ -177,16 +184,22 @@ impl TestCa {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
+        Self { issuer: Issuer::new(params, key), pem, names: Mutex::default() }
     }
 }
 
 impl CertificateAuthority for TestCa {
-    fn sign(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, SignError> {
+    fn sign(
+        &self,
+        csr_pem: &str,
+        machine: &Machine,
+        names: &[String],
+    ) -> Result<Signed, SignError> {
         let request = CertificateSigningRequestParams::from_pem(csr_pem)
             .map_err(|error| SignError::BadRequest(error.to_string()))?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, machine.to_string());
+        *self.names.lock().unwrap() = names.to_vec();
         let signed = params
             .signed_by(&request.public_key, &self.issuer)
             .map_err(|error| SignError::Failed(Box::new(error)))?;

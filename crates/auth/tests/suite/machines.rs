@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use selvage_api::selvage::identity::{
     BlockMachineRequest, CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse,
-    JoinRequest, ListBlockedMachinesRequest, RenewRequest, UnblockMachineRequest,
+    JoinRequest, ListBlockedMachinesRequest, ListMachinesRequest, RemoveMachineRequest,
+    RenewRequest, ReportRequest, ReportResponse, UnblockMachineRequest,
 };
 use selvage_auth::Auth;
 use selvage_kit::identity::{Authenticator, Machine};
@@ -13,7 +14,7 @@ use tonic::{Code, Status};
 use crate::harness::{HERE, Harness, anonymous, as_machine, as_root, code, csr, memory, options};
 
 fn ask(machine: &str, ttl_seconds: u32) -> CreateJoinTokenRequest {
-    CreateJoinTokenRequest { machine: machine.into(), ttl_seconds }
+    CreateJoinTokenRequest { machine: machine.into(), ttl_seconds, names: Vec::new() }
 }
 
 async fn join_token(h: &Harness, machine: &str, ttl: u32) -> CreateJoinTokenResponse {
@@ -215,4 +216,125 @@ async fn only_administrators_block_machines_and_only_by_their_names() {
             assert!(status.message().starts_with("machine: "), "{}", status.message());
         }
     }
+}
+
+fn report(labels: &[(&str, &str)]) -> ReportRequest {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    ReportRequest { port: 8443, labels: labels.collect(), ..ReportRequest::default() }
+}
+
+async fn tell(h: &Harness, machine: &str, report: ReportRequest) -> ReportResponse {
+    h.identities().report(as_machine(machine, report)).await.unwrap().into_inner()
+}
+
+async fn listed(h: &Harness, selector: &str) -> Vec<String> {
+    let request = ListMachinesRequest { selector: selector.into() };
+    let answer = h.identities().list_machines(as_root(request)).await.unwrap().into_inner();
+    answer.machines.into_iter().map(|machine| machine.machine).collect()
+}
+
+#[tokio::test]
+async fn machines_are_listed_from_when_they_join_and_found_by_what_they_report() {
+    let h = Harness::new().await;
+    for machine in ["node/b", "node/a", "dme/d"] {
+        let made = join_token(&h, machine, 60).await;
+        join(&h, &made.token, &csr()).await.unwrap();
+    }
+    assert_eq!(listed(&h, "").await, ["dme/d", "node/a", "node/b"]);
+    let alone = tell(&h, "node/a", report(&[("rack", "3")])).await;
+    assert_eq!(alone.machines.len(), 1, "others have not told where they are");
+    let both = tell(&h, "node/b", report(&[("rack", "4")])).await;
+    let places: Vec<_> = both.machines.iter().map(|one| (&*one.machine, &*one.address)).collect();
+    assert_eq!(places, [("node/a", "192.0.2.1:8443"), ("node/b", "192.0.2.1:8443")]);
+    assert_eq!(listed(&h, "rack=3").await, ["node/a"]);
+    assert_eq!(listed(&h, "rack!=3").await, ["dme/d", "node/b"]);
+    let wrong = as_root(ListMachinesRequest { selector: "rack".into() });
+    let refused = h.identities().list_machines(wrong).await.unwrap_err();
+    assert!(refused.message().starts_with("selector: "), "{refused}");
+
+    let seen = |machines: Vec<selvage_api::selvage::identity::Machine>| {
+        machines.into_iter().find(|one| one.machine == "node/a").unwrap().last_seen.unwrap().seconds
+    };
+    let before = seen(h.auth.machines());
+    h.advance(30);
+    tell(&h, "node/a", report(&[("rack", "3")])).await;
+    assert_eq!(seen(h.auth.machines()), before, "written once a minute");
+    h.advance(30);
+    tell(&h, "node/a", report(&[("rack", "3")])).await;
+    assert_eq!(seen(h.auth.machines()), before + 60);
+
+    let remove = || as_root(RemoveMachineRequest { machine: "node/a".into() });
+    h.identities().remove_machine(remove()).await.unwrap();
+    assert_eq!(code(h.identities().remove_machine(remove()).await), Code::NotFound);
+    assert_eq!(listed(&h, "").await, ["dme/d", "node/b"]);
+}
+
+#[tokio::test]
+async fn a_blocked_machine_is_kept_from_the_others() {
+    let h = Harness::new().await;
+    tell(&h, "node/a", report(&[])).await;
+    let block = BlockMachineRequest { machine: "node/a".into() };
+    h.identities().block_machine(as_root(block)).await.unwrap();
+    let told = tell(&h, "node/b", report(&[])).await;
+    let names: Vec<_> = told.machines.iter().map(|one| one.machine.as_str()).collect();
+    assert_eq!((names, told.blocked), (vec!["node/b"], vec!["node/a".to_owned()]));
+    assert!(h.auth.machine(&Machine::parse("node/a").unwrap()).unwrap().blocked);
+}
+
+#[tokio::test]
+async fn bad_reports_are_refused_by_field() {
+    let h = Harness::new().await;
+    let base = || report(&[]);
+    for (wrong, field) in [
+        (ReportRequest { port: 0, ..base() }, "port: "),
+        (ReportRequest { port: 70_000, ..base() }, "port: "),
+        (ReportRequest { address: "here".into(), ..base() }, "address: "),
+        (ReportRequest { address: "a b:1".into(), ..base() }, "address: "),
+        (ReportRequest { version: "x\n".into(), ..base() }, "version: "),
+        (report(&[("a b", "c")]), "labels: "),
+    ] {
+        let refused = h.identities().report(as_machine("node/a", wrong)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().starts_with(field), "{refused}");
+    }
+    for machine in ["cloudlet/t/c", "controller"] {
+        let refused = h.identities().report(as_machine(machine, base())).await;
+        assert_eq!(code(refused), Code::FailedPrecondition);
+    }
+    assert_eq!(code(h.identities().report(as_root(base())).await), Code::FailedPrecondition);
+    let named = ReportRequest { address: "[2001:db8::1]:7".into(), ..base() };
+    assert_eq!(tell(&h, "node/a", named).await.machines[0].address, "[2001:db8::1]:7");
+}
+
+#[tokio::test]
+async fn certificates_name_what_an_administrator_said_and_where_the_machine_is() {
+    let h = Harness::new().await;
+    let names = || h.ca.names.lock().unwrap().clone();
+    let given = |names: &[&str]| CreateJoinTokenRequest {
+        machine: "node/rack3-7".into(),
+        ttl_seconds: 60,
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let made = h.identities().create_join_token(as_root(given(&["edge.example"]))).await.unwrap();
+    join(&h, &made.into_inner().token, &csr()).await.unwrap();
+    let expected = ["127.0.0.1", HERE, "::1", "edge.example", "localhost", "rack3-7"];
+    assert_eq!(names(), expected);
+    let renewal = as_machine("node/rack3-7", RenewRequest { csr: csr() });
+    h.identities().renew(renewal).await.unwrap();
+    assert_eq!(names(), expected, "a renewal keeps them");
+    let made = join_token(&h, "cloudlet/t/c", 60).await;
+    join(&h, &made.token, &csr()).await.unwrap();
+    assert!(names().is_empty(), "a cloudlet serves nobody");
+    let refused = h.identities().create_join_token(as_root(given(&["a b"]))).await.unwrap_err();
+    assert!(refused.message().starts_with("names: "), "{refused}");
+}
+
+#[tokio::test]
+async fn a_join_token_names_its_ca() {
+    let h = Harness::new().await;
+    let made = join_token(&h, "node/n1", 60).await;
+    assert_eq!(selvage_kit::pki::pin_in_token(&made.token), Some(made.ca_sha256.as_str()));
+    let bare = selvage_kit::pki::without_pin(&made.token).to_owned();
+    join(&h, &bare, &csr()).await.unwrap();
+    assert_eq!(code(join(&h, &made.token, &csr()).await), Code::Unauthenticated, "one token");
 }

@@ -76,7 +76,8 @@ async fn neither_log_nor_error_nor_store_holds_a_secret() {
     }
     secrets.push(token);
 
-    let ask = CreateJoinTokenRequest { machine: "node/n1".into(), ttl_seconds: 60 };
+    let ask =
+        CreateJoinTokenRequest { machine: "node/n1".into(), ttl_seconds: 60, names: Vec::new() };
     let join_token = h.identities().create_join_token(as_root(ask)).await.unwrap();
     let join_token = join_token.into_inner().token;
     for _ in 0..2 {

@@ -38,8 +38,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 const RECORDS: u32 = 200;
 /// How often to ask again for what the agent does not have.
 const SELDOM: Duration = Duration::from_secs(30);
-const PLACES: [(&str, ContainerDriver); 2] =
-    [("system", ContainerDriver::Containerd), ("k8s.io", ContainerDriver::Containerd)];
+/// Stands for all namespaces of containers.
+const EVERYWHERE: &str = "*";
 
 type News = mpsc::Sender<(usize, Report)>;
 
@@ -77,12 +77,17 @@ impl Live {
         let client = Arc::new(session.connect(&target).await?);
         let timeout = session.global.timeout;
         let fleet = Fleet::new(client.clone(), &target, nodes.clone(), timeout)?;
-        let names = fleet.names();
+        let names = fleet.resolved().await?.names();
         let way = Arc::new(Way { target, timeout, open: Mutex::new(Some(client)) });
-        let asked: Vec<Nodes> = if nodes.nodes.is_empty() {
-            vec![nodes]
+        let Nodes { nodes: named, selector, labelled, node_timeout } = nodes;
+        let asked: Vec<Nodes> = if named.is_empty() && selector.is_none() && labelled.is_none() {
+            vec![Nodes { node_timeout, ..Nodes::default() }]
         } else {
-            let one = |name: &String| Nodes { nodes: vec![name.clone()], ..nodes.clone() };
+            let one = |name: &String| Nodes {
+                nodes: vec![name.clone()],
+                node_timeout,
+                ..Nodes::default()
+            };
             names.iter().map(one).collect()
         };
         Ok((Self::watch(asked, &way, interval), names))
@@ -296,27 +301,20 @@ async fn processes(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<()
 
 async fn containers(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<(), Failure> {
     loop {
-        let mut all = Vec::new();
-        for (namespace, driver) in PLACES {
-            match place(&fleet, namespace, driver).await {
-                Ok(found) => all.extend(found),
-                // A machine without Kubernetes, or without containers at all.
-                Err(failure) if !failure.dead => {}
-                Err(failure) => return Err(failure),
-            }
-        }
+        let all = match look(&fleet).await {
+            Ok(found) => found,
+            // A machine without containers.
+            Err(failure) if !failure.dead => Vec::new(),
+            Err(failure) => return Err(failure),
+        };
         news.send((machine.at, Report::Containers(all))).await.map_err(gone)?;
         tokio::time::sleep(machine.interval).await;
     }
 }
 
-async fn place(
-    fleet: &Fleet,
-    namespace: &str,
-    driver: ContainerDriver,
-) -> Result<Vec<Container>, Failure> {
-    let driver = driver.into();
-    let request = ContainersRequest { namespace: namespace.to_owned(), driver };
+async fn look(fleet: &Fleet) -> Result<Vec<Container>, Failure> {
+    let driver = ContainerDriver::Containerd.into();
+    let request = ContainersRequest { namespace: EVERYWHERE.to_owned(), driver };
     let listed = fleet
         .ask(
             request,
@@ -324,7 +322,7 @@ async fn place(
         )
         .await
         .map_err(|error| Failure::of(&error))?;
-    let request = StatsRequest { namespace: namespace.to_owned(), driver };
+    let request = StatsRequest { namespace: EVERYWHERE.to_owned(), driver };
     let measured = fleet
         .ask(request, |channel, request| async move { os_client(channel).stats(request).await })
         .await
@@ -341,11 +339,13 @@ async fn place(
         }));
     }
     for stat in measured.reply.messages.into_iter().flat_map(|answer| answer.stats) {
-        if let Some(container) = all.iter_mut().find(|one| one.info.id == stat.id) {
+        let same =
+            |one: &&mut Container| one.info.id == stat.id && one.info.namespace == stat.namespace;
+        if let Some(container) = all.iter_mut().find(same) {
             container.stat = Some(stat);
         }
     }
-    all.sort_by(|a, b| a.info.id.cmp(&b.info.id));
+    all.sort_by(|a, b| (&a.info.namespace, &a.info.id).cmp(&(&b.info.namespace, &b.info.id)));
     Ok(all)
 }
 

@@ -133,7 +133,7 @@ async fn live(names: &[&str]) -> (Live, tokio::task::JoinHandle<()>) {
     });
     let target = Target::bare(Endpoint::parse(&endpoint).unwrap(), Trust::System);
     let way = Arc::new(Way { target, timeout: None, open: Mutex::new(None) });
-    let one = |name: &&str| Nodes { nodes: vec![(*name).to_owned()], node_timeout: None };
+    let one = |name: &&str| Nodes { nodes: vec![(*name).to_owned()], ..Nodes::default() };
     (Live::watch(names.iter().map(one).collect(), &way, Duration::from_secs(1)), serving)
 }
 

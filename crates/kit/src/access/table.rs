@@ -17,6 +17,13 @@ const SIGNED_IN: &[Who] = &[Who::SignedIn];
 const APP: &[Who] = &[Who::Member(Role::Developer, "key.developer_key.name")];
 const APP_INST: &[Who] = &[Who::Member(Role::Developer, "key.app_key.developer_key.name")];
 const CLUSTER_INST: &[Who] = &[Who::Member(Role::Developer, "key.developer")];
+/// Controllers ask each other for what agents told only one of them.
+const APP_INST_AND_PEERS: &[Who] = &[
+    Who::Member(Role::Developer, "key.app_key.developer_key.name"),
+    Who::Machine(MachineKind::Controller),
+];
+const CLUSTER_INST_AND_PEERS: &[Who] =
+    &[Who::Member(Role::Developer, "key.developer"), Who::Machine(MachineKind::Controller)];
 const CLOUDLET: &[Who] = &[Who::Member(Role::Operator, "key.operator_key.name")];
 const EXEC: &[Who] = &[Who::Member(Role::Developer, "app_inst_key.app_key.developer_key.name")];
 const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
@@ -56,8 +63,8 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ShowAppInst", Read, APP_INST),
         ],
     ),
-    ("edgeproto.AppInstInfoApi", &[("ShowAppInstInfo", Read, APP_INST)]),
-    ("edgeproto.AppInstMetricsApi", &[("ShowAppInstMetrics", Read, NOBODY_ELSE)]),
+    ("edgeproto.AppInstInfoApi", &[("ShowAppInstInfo", Read, APP_INST_AND_PEERS)]),
+    ("edgeproto.AppInstMetricsApi", &[("ShowAppInstMetrics", Read, CONTROLLER)]),
     (
         "edgeproto.CloudletApi",
         &[
@@ -75,7 +82,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("EvictCloudletInfo", Write, NOBODY_ELSE),
         ],
     ),
-    ("edgeproto.CloudletMetricsApi", &[("ShowCloudletMetrics", Read, NOBODY_ELSE)]),
+    ("edgeproto.CloudletMetricsApi", &[("ShowCloudletMetrics", Read, CONTROLLER)]),
     ("edgeproto.CloudletRefsApi", &[("ShowCloudletRefs", Read, CLOUDLET)]),
     (
         "edgeproto.ClusterApi",
@@ -95,7 +102,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ShowClusterInst", Read, CLUSTER_INST),
         ],
     ),
-    ("edgeproto.ClusterInstInfoApi", &[("ShowClusterInstInfo", Read, CLUSTER_INST)]),
+    ("edgeproto.ClusterInstInfoApi", &[("ShowClusterInstInfo", Read, CLUSTER_INST_AND_PEERS)]),
     ("edgeproto.ClusterRefsApi", &[("ShowClusterRefs", Read, CLUSTER_INST)]),
     ("edgeproto.ControllerApi", &[("ShowController", Read, CONTROLLER)]),
     (
@@ -179,8 +186,37 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("Watch", Read, STEERING_AND_OPERATORS),
         ],
     ),
-    // The machine. Operators look and do not touch: they are somebody's, and a
-    // machine does not know whose it is.
+    (
+        "selvage.volumes.VolumesService",
+        &[
+            ("ListVolumes", Read, STEERING_AND_OPERATORS),
+            ("ListDeviceClasses", Read, STEERING_AND_OPERATORS),
+            ("CreateSnapshot", Write, STEERING),
+            ("CreateClone", Write, STEERING),
+        ],
+    ),
+    (
+        "selvage.volumes.BackupsService",
+        &[
+            ("StartBackup", Write, STEERING),
+            ("StartRestore", Write, STEERING),
+            ("WatchBackup", Read, STEERING_AND_OPERATORS),
+            // Opens a repository for the caller.
+            ("ListBackups", Read, STEERING),
+            ("CancelBackup", Write, STEERING),
+            ("VerifyBackup", Write, STEERING),
+            ("DeleteBackup", Write, STEERING),
+            ("PruneBackups", Write, STEERING),
+            ("SetSchedule", Write, STEERING),
+            ("ListSchedules", Read, STEERING_AND_OPERATORS),
+            ("DeleteSchedule", Write, STEERING),
+            ("SetBackupLimits", Write, STEERING),
+            ("GetBackupLimits", Read, STEERING_AND_OPERATORS),
+            ("ListOrphans", Read, STEERING_AND_OPERATORS),
+        ],
+    ),
+    // The machine. Viewers look, operators also restart and turn off, admins
+    // also read files, reset and upgrade.
     (
         "os.OSService",
         &[
@@ -188,7 +224,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("Dmesg", Read, STEERING_AND_OPERATORS),
             ("Memory", Read, STEERING_AND_OPERATORS),
             ("Processes", Read, STEERING_AND_OPERATORS),
-            ("Restart", Write, STEERING),
+            ("Restart", Write, STEERING_AND_OPERATORS),
             ("Stats", Read, STEERING_AND_OPERATORS),
         ],
     ),
@@ -212,16 +248,16 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("List", Read, STEERING_AND_OPERATORS),
             ("Logs", Read, STEERING_AND_OPERATORS),
             ("Mounts", Read, STEERING_AND_OPERATORS),
-            ("Reboot", Write, STEERING),
+            ("Reboot", Write, STEERING_AND_OPERATORS),
             ("Reset", Write, NOBODY_ELSE),
             ("ServiceList", Read, STEERING_AND_OPERATORS),
-            ("ServiceRestart", Write, STEERING),
-            ("ServiceStart", Write, STEERING),
-            ("ServiceStop", Write, STEERING),
-            ("Shutdown", Write, STEERING),
+            ("ServiceRestart", Write, STEERING_AND_OPERATORS),
+            ("ServiceStart", Write, STEERING_AND_OPERATORS),
+            ("ServiceStop", Write, STEERING_AND_OPERATORS),
+            ("Shutdown", Write, STEERING_AND_OPERATORS),
             ("Upgrade", Write, NOBODY_ELSE),
-            ("Start", Write, STEERING),
-            ("Stop", Write, STEERING),
+            ("Start", Write, STEERING_AND_OPERATORS),
+            ("Stop", Write, STEERING_AND_OPERATORS),
             ("Version", Read, SIGNED_IN),
         ],
     ),
@@ -281,6 +317,11 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("BlockMachine", Write, NOBODY_ELSE),
             ("UnblockMachine", Write, NOBODY_ELSE),
             ("ListBlockedMachines", ReadSecret, NOBODY_ELSE),
+            // Said several times a minute: no audit line. Which machines are
+            // blocked is in the reply.
+            ("Report", ReadSecret, &[Who::Machine(MachineKind::Node)]),
+            ("ListMachines", Read, STEERING_AND_OPERATORS),
+            ("RemoveMachine", Write, NOBODY_ELSE),
         ],
     ),
     // Long work. The service shows each caller what is his.
@@ -292,6 +333,13 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("CancelOperation", Write, SIGNED_IN),
         ],
     ),
-    ("selvage.metrics.MetricsService", &[("ListSamples", Read, &[Who::Holder(Role::Operator)])]),
+    (
+        "selvage.metrics.MetricsService",
+        &[(
+            "ListSamples",
+            Read,
+            &[Who::Holder(Role::Operator), Who::Machine(MachineKind::Controller)],
+        )],
+    ),
     ("selvage.system.SystemService", &[("GetStatus", Read, SIGNED_IN)]),
 ];

@@ -129,3 +129,64 @@ fn an_unreadable_request_is_not_let_through() {
     let broken = [0x12, 0xff, 0xff, 0xff, 0x7f, 1];
     assert_eq!(decide("/edgeproto.AppApi/CreateApp", &acme, &broken), Err(Code::InvalidArgument));
 }
+
+/// Who may do what to a machine, as the contract's own list has it.
+#[test]
+fn on_machines_viewers_look_operators_steer_and_admins_own() {
+    const LOOK: &[&str] = &[
+        "/os.OSService/Containers",
+        "/os.OSService/Stats",
+        "/os.OSService/Dmesg",
+        "/os.OSService/Memory",
+        "/os.OSService/Processes",
+        "/machine.MachineService/Mounts",
+        "/machine.MachineService/List",
+        "/machine.MachineService/Logs",
+        "/machine.MachineService/ServiceList",
+        "/machine.MachineService/Version",
+        "/network.NetworkService/Routes",
+        "/network.NetworkService/Interfaces",
+        "/time.TimeService/Time",
+        "/selvage.node.NodeService/GetHost",
+        "/selvage.node.NodeService/WatchStats",
+    ];
+    const STEER: &[&str] = &[
+        "/os.OSService/Restart",
+        "/machine.MachineService/Reboot",
+        "/machine.MachineService/Shutdown",
+        "/machine.MachineService/ServiceStart",
+        "/machine.MachineService/ServiceStop",
+        "/machine.MachineService/ServiceRestart",
+    ];
+    const OWN: &[&str] = &[
+        "/machine.MachineService/Read",
+        "/machine.MachineService/Copy",
+        "/machine.MachineService/Kubeconfig",
+        "/machine.MachineService/Reset",
+        "/machine.MachineService/Upgrade",
+    ];
+    let callers = [
+        user(&[(Role::Viewer, "")]),
+        user(&[(Role::Operator, "Tele")]),
+        user(&[(Role::Admin, "")]),
+    ];
+    for (methods, allowed) in
+        [(LOOK, [true, true, true]), (STEER, [false, true, true]), (OWN, [false, false, true])]
+    {
+        for path in methods {
+            let may: Vec<bool> =
+                callers.iter().map(|caller| decide(path, caller, &[]).is_ok()).collect();
+            assert_eq!(may, allowed, "{path}");
+        }
+    }
+    let developer = user(&[(Role::Developer, "Acme")]);
+    for path in STEER.iter().chain(OWN).chain(&["/os.OSService/Processes"]) {
+        assert_eq!(decide(path, &developer, &[]), Err(Code::PermissionDenied), "{path}");
+    }
+    // Every machine has such a certificate, so it opens no other machine.
+    let node = Identity::machine(Machine::parse("node/n1").unwrap());
+    for path in LOOK.iter().chain(STEER).chain(OWN) {
+        let open = path.ends_with("/Version") || path.ends_with("/Time");
+        assert_eq!(decide(path, &node, &[]).is_ok(), open, "{path}");
+    }
+}

@@ -251,7 +251,9 @@ impl Loader {
         }
     }
 
-    /// Reads all sources into a configuration.
+    /// Reads all sources into a configuration. What a source says must be
+    /// right also where a later one says something else: whoever drops the
+    /// flag should not be the first to hear of it.
     pub fn load<T: DeserializeOwned + Serialize + Default>(&self) -> Result<T, Error> {
         let schema = Schema::of::<T>();
         let defaults = toml::Value::try_from(T::default()).map_err(Error::Unwritable)?;
@@ -260,16 +262,18 @@ impl Loader {
             && let Some(text) = self.read_file(path)?
         {
             tree.overlay(Node::from_file(path, &text)?, &schema, &mut Vec::new());
+            check::<T>(&tree, &schema)?;
         }
         for (variable, key, value) in self.known_variables(&schema)? {
             let origin = Origin::Variable(variable);
             tree.overlay(Node::at_key(&key, value, &origin), &schema, &mut Vec::new());
         }
+        check::<T>(&tree, &schema)?;
         for Override { flag, key, value } in &self.overrides {
             let origin = Origin::Flag(flag.clone());
             tree.overlay(Node::at_key(key, value.clone(), &origin), &schema, &mut Vec::new());
         }
-        T::deserialize(read::Reader::new(&tree)).map_err(|failure| explain(failure, &schema))
+        parsed::<T>(&tree, &schema)
     }
 
     fn read_file(&self, path: &Path) -> Result<Option<String>, Error> {
@@ -309,6 +313,18 @@ impl Loader {
 /// the secrets, which are shown as `…`.
 pub fn dump<T: Serialize>(config: &T) -> Result<String, Error> {
     toml::to_string_pretty(config).map_err(Error::Unwritable)
+}
+
+fn parsed<T: DeserializeOwned>(tree: &Node, schema: &Schema) -> Result<T, Error> {
+    T::deserialize(read::Reader::new(tree)).map_err(|failure| explain(failure, schema))
+}
+
+/// What the sources so far say; what is missing the next ones may give.
+fn check<T: DeserializeOwned>(tree: &Node, schema: &Schema) -> Result<(), Error> {
+    match parsed::<T>(tree, schema) {
+        Ok(_) | Err(Error::Missing { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn explain(failure: Failure, schema: &Schema) -> Error {

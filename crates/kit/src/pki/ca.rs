@@ -164,23 +164,26 @@ impl Ca {
     /// Signs a machine's key. Nothing but the key is taken from the request;
     /// that the sender has the private half is checked by its signature.
     pub fn sign_machine(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, Error> {
-        self.sign_machine_for(csr_pem, machine, MACHINE_LIFETIME)
+        self.sign_machine_for(csr_pem, machine, &[], MACHINE_LIFETIME)
     }
 
-    /// The same, for another time than [`MACHINE_LIFETIME`].
+    /// The same, for a machine that also serves under these DNS names and IP
+    /// addresses, and for another time than [`MACHINE_LIFETIME`].
     pub fn sign_machine_for(
         &self,
         csr_pem: &str,
         machine: &Machine,
+        names: &[String],
         lifetime: Duration,
     ) -> Result<Signed, Error> {
         let key = requested_key(csr_pem)?;
         let uri = machine::uri(machine)?;
         let mut params = self.leaf(lifetime)?;
         let not_after = params.not_after.unix_timestamp();
-        params.subject_alt_names = vec![SanType::URI(
-            uri.as_str().try_into().map_err(|_| Error::MachineName(uri.clone()))?,
-        )];
+        let uri = SanType::URI(uri.as_str().try_into().map_err(|_| Error::MachineName(uri))?);
+        let names = names.iter().map(|name| server_name(name));
+        params.subject_alt_names =
+            std::iter::once(Ok(uri)).chain(names).collect::<Result<_, _>>()?;
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         name_subject(&mut params, &machine.to_string());
@@ -223,6 +226,11 @@ fn name_subject(params: &mut CertificateParams, name: &str) {
     if name.chars().count() <= 64 {
         params.distinguished_name.push(DnType::CommonName, name);
     }
+}
+
+/// Whether a server can be called that: a DNS name or an IP address.
+pub fn is_server_name(name: &str) -> bool {
+    server_name(name).is_ok()
 }
 
 fn server_name(name: &str) -> Result<SanType, Error> {

@@ -9,7 +9,10 @@ use std::{
 use arc_swap::ArcSwap;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData};
 use rustls::{
-    ClientConfig, RootCertStore, SignatureScheme, client::ResolvesClientCert, sign::CertifiedKey,
+    ClientConfig, RootCertStore, SignatureScheme,
+    client::ResolvesClientCert,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
 };
 use zeroize::Zeroizing;
 
@@ -48,7 +51,8 @@ impl KeyRequest {
 }
 
 /// A machine's certificate with its key in one file, which is replaced as a
-/// whole: there is never a new key beside an old certificate.
+/// whole: there is never a new key beside an old certificate. What follows the
+/// certificate in the file is shown with it.
 pub struct RotatingIdentity {
     path: PathBuf,
     clock: Arc<dyn Clock>,
@@ -94,6 +98,11 @@ impl RotatingIdentity {
         let (loaded, machine) = read(path, &content, clock.as_ref())?;
         let current = Arc::new(Current(ArcSwap::from_pointee(Shown { loaded, machine })));
         Ok(Self { path: path.to_owned(), clock, current })
+    }
+
+    /// The same certificate, for a listener to show.
+    pub(super) fn shown_to_clients(&self) -> Arc<dyn ResolvesServerCert> {
+        Arc::clone(&self.current) as Arc<dyn ResolvesServerCert>
     }
 
     /// Who this machine is.
@@ -174,6 +183,12 @@ impl ResolvesClientCert for Current {
 
     fn has_certs(&self) -> bool {
         true
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.load().loaded.certified))
     }
 }
 

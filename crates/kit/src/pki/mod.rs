@@ -27,6 +27,7 @@ mod ca;
 mod client;
 mod files;
 mod machine;
+mod pin;
 mod server;
 
 use std::{io, sync::Arc, time::Duration};
@@ -39,10 +40,11 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use self::{
-    ca::{Ca, Issued, Signed},
+    ca::{Ca, Issued, Signed, is_server_name},
     client::{KeyRequest, RotatingIdentity, client_config},
     machine::machine_of,
-    server::{ServerIdentity, server_config},
+    pin::{Anchor, pin_in_token, without_pin},
+    server::{ServerIdentity, machine_server_config, server_config},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -158,6 +160,9 @@ pub enum Error {
     /// Making a key or signature failed.
     #[error("a key or certificate could not be made")]
     Sign(#[source] rcgen::Error),
+    /// Not the digest of a certificate.
+    #[error("{0:?} is not a SHA-256 fingerprint: 64 hexadecimal digits are needed")]
+    Fingerprint(String),
     /// TLS does not take what it was given.
     #[error("TLS could not be set up: {0}")]
     Tls(String),
@@ -178,7 +183,10 @@ impl Error {
             | Self::Expired { .. }
             | Self::NotYetValid { .. }
             | Self::NotACa { .. } => Code::FailedPrecondition,
-            Self::Request(_) | Self::ServerName(_) | Self::MachineName(_) => Code::InvalidArgument,
+            Self::Request(_)
+            | Self::ServerName(_)
+            | Self::MachineName(_)
+            | Self::Fingerprint(_) => Code::InvalidArgument,
             Self::MachineCertificate(_) => Code::Unauthenticated,
             Self::Sign(_) | Self::Tls(_) => Code::Internal,
         }
@@ -263,6 +271,11 @@ fn load(certificate: (&str, &[u8]), key: (&str, &[u8]), now: Timestamp) -> Resul
         }
         Err(_) => Err(unusable()),
     }
+}
+
+/// Replaces a file that is for its owner alone; it is never seen half written.
+pub fn replace_private(path: &std::path::Path, content: &[u8]) -> Result<(), Error> {
+    files::replace(path, 0o600, content)
 }
 
 fn fingerprint(der: &[u8]) -> String {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    Ca, Error, Loaded,
+    Ca, Error, Loaded, RotatingIdentity, chain,
     files::{self, Stamp},
     fingerprint, load, provider, timestamp,
 };
@@ -185,8 +185,26 @@ impl ResolvesServerCert for Current {
 /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1. Clients may show a certificate; if
 /// they do it must be of `clients`, or there is no connection.
 pub fn server_config(identity: &ServerIdentity, clients: &Ca) -> Result<Arc<ServerConfig>, Error> {
+    config(Arc::clone(&identity.current) as Arc<dyn ResolvesServerCert>, &[clients.der().clone()])
+}
+
+/// The same for a machine that got its certificate from a CA elsewhere, whose
+/// certificate this is.
+pub fn machine_server_config(
+    identity: &RotatingIdentity,
+    ca_pem: &str,
+) -> Result<Arc<ServerConfig>, Error> {
+    config(identity.shown_to_clients(), &chain("CA certificate", ca_pem.as_bytes())?)
+}
+
+fn config(
+    shown: Arc<dyn ResolvesServerCert>,
+    clients: &[CertificateDer<'static>],
+) -> Result<Arc<ServerConfig>, Error> {
     let mut roots = RootCertStore::empty();
-    roots.add(clients.der().clone()).map_err(|error| Error::Tls(error.to_string()))?;
+    for ca in clients {
+        roots.add(ca.clone()).map_err(|error| Error::Tls(error.to_string()))?;
+    }
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .allow_unauthenticated()
         .build()
@@ -195,7 +213,7 @@ pub fn server_config(identity: &ServerIdentity, clients: &Ca) -> Result<Arc<Serv
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(|error| Error::Tls(error.to_string()))?
         .with_client_cert_verifier(verifier)
-        .with_cert_resolver(Arc::clone(&identity.current) as Arc<dyn ResolvesServerCert>);
+        .with_cert_resolver(shown);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // A resumed session carries the client certificate of the first one and
     // does not look at its date again.

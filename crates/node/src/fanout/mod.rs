@@ -17,8 +17,10 @@
 //! 4. Else the call is for this process.
 //!
 //! A node is written as a name of the [`Directory`], a host or an IPv4 or IPv6
-//! address, either with or without a port. This process itself is not called
-//! over the network, and a node that is named twice is called once.
+//! address, either with or without a port. `all` stands for all nodes of the
+//! directory, and `rack=3&role!=spare` for those with such labels. This process
+//! itself is not called over the network, and a node that is named twice is
+//! called once.
 //!
 //! # Who is believed
 //!
@@ -33,7 +35,9 @@
 //! is refused.
 
 mod gather;
-mod pool;
+mod headers;
+mod inventory;
+pub(crate) mod pool;
 mod splice;
 mod target;
 mod wire;
@@ -41,12 +45,12 @@ mod wire;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
+use http::HeaderMap;
 use prost_reflect::Kind;
 use selvage_api::Method;
 use selvage_kit::{
     access::Effect,
-    identity::Identity,
+    labels::Selector,
     serve::relay::{self, Answer, Call, Relay},
 };
 use tokio::time::Instant;
@@ -54,24 +58,24 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body};
 
 pub(crate) use self::target::parse as parse_place;
-pub use self::target::{BadEntry, Directory, Place, StaticDirectory};
-use self::{gather::Round, pool::Pool, wire::Way};
+use self::{
+    gather::Round,
+    headers::{
+        NODE, NODE_TIMEOUT, NODES, PROXY_FROM, names, outgoing, parse_timeout, within_limit,
+    },
+    pool::Pool,
+    wire::Way,
+};
+pub use self::{
+    inventory::{Inventory, Machines},
+    target::{BadEntry, Directory, Place, StaticDirectory},
+};
 
 /// The port that the agents of the original listen on.
 pub const DEFAULT_PORT: u16 = 50_000;
 
-const PROXY_FROM: &str = "proxyfrom";
-const NODES: &str = "nodes";
-const NODE: &str = "node";
-const NODE_TIMEOUT: &str = "node-timeout";
-/// By this the listener tells which host the caller asked for.
-const AUTHORITY: &str = "x-selvage-authority";
-/// Headers by which a listener speaks to itself.
-const INTERNAL: &str = "x-selvage-";
-
-/// The longest list of nodes.
-const MOST_NODES: usize = 4096;
-
+/// Stands for all nodes of the directory.
+const ALL: &str = "all";
 /// How an entry works.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -182,6 +186,11 @@ impl Inner {
         let patience = self.patience(&call)?;
         let (parts, body) = call.request.into_parts();
         let headers = outgoing(&parts.headers, &parts.extensions, left(call.deadline))?;
+        if node == ALL || Selector::is_one(node) {
+            return Err(Status::invalid_argument(format!(
+                "node {node:?} stands for many: use nodes"
+            )));
+        }
         let target = self.locate(node).await?;
         let way = self.way(&target, &call.here)?;
         let mut request = wire::request(&call.method.path, headers, body)?;
@@ -196,6 +205,7 @@ impl Inner {
             return Err(not_supported(call.method));
         }
         let patience = self.patience(&call)?;
+        let nodes = self.expand(nodes).await?;
         let mut targets = Vec::with_capacity(nodes.len());
         let mut seen = HashSet::new();
         for node in nodes {
@@ -225,6 +235,29 @@ impl Inner {
             patience,
         };
         if method.server_streaming { round.stream(targets) } else { round.join(targets).await }
+    }
+
+    /// The nodes with what stands for many written out.
+    async fn expand(&self, nodes: Vec<String>) -> Result<Vec<String>, Status> {
+        let mut all = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let selector = match Selector::is_one(&node) {
+                true => Some(Selector::parse(&node).map_err(|error| {
+                    Status::new(error.code().grpc(), format!("invalid target: {error}"))
+                })?),
+                false if node == ALL => None,
+                false => {
+                    all.push(node);
+                    continue;
+                }
+            };
+            let chosen = self.directory.choose(selector.as_ref()).await?;
+            if chosen.is_empty() {
+                return Err(Status::not_found(format!("no machine is known that fits {node:?}")));
+            }
+            all.extend(chosen);
+        }
+        within_limit(&all).map(|()| all)
     }
 
     /// How long each node may take.
@@ -259,34 +292,12 @@ impl Inner {
     }
 
     fn way(&self, place: &Place, here: &relay::Here) -> Result<Way, Status> {
-        if self.own.contains(&(place.host.clone(), place.port)) {
+        if place.here || self.own.contains(&(place.host.clone(), place.port)) {
             Ok(Way::Here(Arc::clone(here)))
         } else {
             self.pool.channel(place).map(Way::There)
         }
     }
-}
-
-/// The values of a header that may be given several times, or once with
-/// commas; an empty one is as wrong as the original has it.
-fn names(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status> {
-    let mut names = Vec::new();
-    for value in headers.get_all(name) {
-        let value = value
-            .to_str()
-            .map_err(|_| Status::invalid_argument(format!("{name} metadata is not text")))?;
-        names.extend(value.split(',').map(|part| part.trim().to_owned()));
-    }
-    if names.iter().any(String::is_empty) {
-        return Err(Status::invalid_argument("invalid target \"\""));
-    }
-    if names.len() > MOST_NODES {
-        return Err(Status::invalid_argument(format!(
-            "{} nodes are named, at most {MOST_NODES} are called at once",
-            names.len()
-        )));
-    }
-    Ok(names)
 }
 
 /// A machine's first certificate is for itself to ask for.
@@ -337,93 +348,6 @@ async fn in_time<T>(
     })
 }
 
-/// What a node is sent of the caller's headers.
-fn outgoing(
-    incoming: &HeaderMap,
-    extensions: &Extensions,
-    timeout: Option<Duration>,
-) -> Result<HeaderMap, Status> {
-    let mut headers = HeaderMap::with_capacity(incoming.len() + 6);
-    for (name, value) in incoming {
-        if !stays_here(name) {
-            headers.append(name, value.clone());
-        }
-    }
-    let from = incoming.get(AUTHORITY).or_else(|| incoming.get(header::HOST));
-    let unknown = HeaderValue::from_static("unknown");
-    headers.insert(PROXY_FROM, from.cloned().unwrap_or(unknown));
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
-    if let Some(timeout) = timeout {
-        let millis = timeout.as_millis().clamp(1, 99_999_999);
-        headers.insert(
-            "grpc-timeout",
-            HeaderValue::try_from(format!("{millis}m"))
-                .map_err(|_| Status::internal("a timeout cannot be written"))?,
-        );
-    }
-    let anonymous = Identity::anonymous();
-    let caller = extensions.get::<Identity>().unwrap_or(&anonymous);
-    headers.insert(relay::CALLER, relay::tell(caller)?);
-    Ok(headers)
-}
-
-/// Headers about the caller's connection, his browser or his credentials.
-fn stays_here(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name.starts_with(INTERNAL)
-        || name.starts_with("grpc-")
-        || name.starts_with("connect-")
-        || name.starts_with("proxy-")
-        || name.starts_with("sec-")
-        || name.starts_with("access-control-")
-        || matches!(
-            name,
-            NODES
-                | NODE
-                | NODE_TIMEOUT
-                | relay::CALLER
-                | "accept"
-                | "accept-encoding"
-                | "accept-language"
-                | "authorization"
-                | "cache-control"
-                | "connection"
-                | "content-encoding"
-                | "content-length"
-                | "content-type"
-                | "cookie"
-                | "expect"
-                | "host"
-                | "keep-alive"
-                | "origin"
-                | "pragma"
-                | "referer"
-                | "te"
-                | "token"
-                | "trailer"
-                | "transfer-encoding"
-                | "upgrade"
-        )
-}
-
-fn parse_timeout(text: &str) -> Option<Duration> {
-    let unit = text.chars().next_back()?;
-    let digits = text.strip_suffix(unit)?;
-    let valid = (1..=8).contains(&digits.len()) && digits.bytes().all(|d| d.is_ascii_digit());
-    let amount: u64 = digits.parse().ok().filter(|_| valid)?;
-    match unit {
-        'H' => Some(Duration::from_secs(amount * 3600)),
-        'M' => Some(Duration::from_secs(amount * 60)),
-        'S' => Some(Duration::from_secs(amount)),
-        'm' => Some(Duration::from_millis(amount)),
-        'u' => Some(Duration::from_micros(amount)),
-        'n' => Some(Duration::from_nanos(amount)),
-        _ => None,
-    }
-}
-
 /// The body of a call with one message, framed as it came.
 fn body_of(framed: bytes::Bytes) -> Body {
     Body::new(http_body_util::Full::new(framed))
@@ -444,46 +368,10 @@ mod tests {
     }
 
     #[test]
-    fn credentials_stay_with_the_entry() {
-        let mut incoming = HeaderMap::new();
-        for name in [
-            "authorization",
-            "cookie",
-            "token",
-            "nodes",
-            "node",
-            "selvage-caller-bin",
-            "x-selvage-protocol",
-            "host",
-            "grpc-timeout",
-            "sec-fetch-site",
-        ] {
-            incoming.insert(HeaderName::from_static(name), HeaderValue::from_static("canary"));
-        }
-        incoming.insert("signal-only", HeaderValue::from_static("yes"));
-        incoming.insert(AUTHORITY, HeaderValue::from_static("entry:1"));
-        let sent = outgoing(&incoming, &Extensions::new(), Some(Duration::from_secs(2))).unwrap();
-        assert!(!format!("{sent:?}").contains("canary"), "{sent:?}");
-        assert_eq!(sent["signal-only"], "yes");
-        assert_eq!(sent["proxyfrom"], "entry:1");
-        assert_eq!(sent["grpc-timeout"], "2000m");
-    }
-
-    #[test]
     fn a_caller_in_a_hurry_gets_those_who_made_it() {
         let (short, long) = (Duration::from_secs(3), Duration::from_secs(10));
         assert_eq!(within(short, None), short);
         assert_eq!(within(short, Some(long)), short);
         assert!(within(long, Some(short)) < short);
-    }
-
-    #[test]
-    fn lists_of_nodes() {
-        let mut headers = HeaderMap::new();
-        headers.append(NODES, HeaderValue::from_static("a, b"));
-        headers.append(NODES, HeaderValue::from_static("::1"));
-        assert_eq!(names(&headers, NODES).unwrap(), ["a", "b", "::1"]);
-        headers.append(NODES, HeaderValue::from_static("c,,d"));
-        assert_eq!(names(&headers, NODES).unwrap_err().message(), "invalid target \"\"");
     }
 }

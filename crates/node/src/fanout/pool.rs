@@ -70,21 +70,26 @@ impl Pool {
     }
 
     fn connect(&self, place: &Place) -> Result<Channel, Status> {
-        let endpoint = Endpoint::from_shared(format!("http://{place}"))
-            .map_err(|error| Status::invalid_argument(format!("{place}: {error}")))?
-            .http2_keep_alive_interval(ASK_AFTER)
-            .keep_alive_timeout(GIVE_UP_AFTER);
-        let (tls, place) = (self.tls.clone(), place.clone());
-        let connector = tower::service_fn(move |_: http::Uri| {
-            let (tls, place) = (tls.clone(), place.clone());
-            async move {
-                let opened = tokio::time::timeout(CONNECT, open(tls, &place)).await;
-                let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
-                opened.unwrap_or_else(|_| Err(late())).map(TokioIo::new)
-            }
-        });
-        Ok(endpoint.connect_with_connector_lazy(connector))
+        channel(self.tls.clone(), place)
     }
+}
+
+/// A connection that is made when it is first used, and anew when it broke.
+pub(crate) fn channel(tls: Option<TlsConnector>, place: &Place) -> Result<Channel, Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{place}"))
+        .map_err(|error| Status::invalid_argument(format!("{place}: {error}")))?
+        .http2_keep_alive_interval(ASK_AFTER)
+        .keep_alive_timeout(GIVE_UP_AFTER);
+    let place = place.clone();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let (tls, place) = (tls.clone(), place.clone());
+        async move {
+            let opened = tokio::time::timeout(CONNECT, open(tls, &place)).await;
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
+            opened.unwrap_or_else(|_| Err(late())).map(TokioIo::new)
+        }
+    });
+    Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

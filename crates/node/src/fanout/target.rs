@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use async_trait::async_trait;
+use selvage_kit::labels::Selector;
 use tonic::Status;
 
 /// Where a node's agent listens.
@@ -14,12 +15,14 @@ pub struct Place {
     pub port: u16,
     /// The name that its certificate must have, if that is not the host.
     pub certificate_name: Option<String>,
+    /// It is this very process.
+    pub here: bool,
 }
 
 impl Place {
     /// A place whose certificate has the name by which it is reached.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
-        Self { host: host.into(), port, certificate_name: None }
+        Self { host: host.into(), port, certificate_name: None, here: false }
     }
 
     pub(super) fn server_name(&self) -> &str {
@@ -42,6 +45,9 @@ impl fmt::Display for Place {
 pub trait Directory: Send + Sync + 'static {
     /// Where the node of this name is; `None` when no node has it.
     async fn find(&self, name: &str) -> Result<Option<Place>, Status>;
+
+    /// Names of the nodes whose labels fit, sorted; of all without a selector.
+    async fn choose(&self, selector: Option<&Selector>) -> Result<Vec<String>, Status>;
 }
 
 /// A directory that was written down.
@@ -83,6 +89,11 @@ impl StaticDirectory {
 impl Directory for StaticDirectory {
     async fn find(&self, name: &str) -> Result<Option<Place>, Status> {
         Ok(self.0.get(name).cloned())
+    }
+
+    /// Nothing is written down of their labels.
+    async fn choose(&self, selector: Option<&Selector>) -> Result<Vec<String>, Status> {
+        Ok(if selector.is_none() { self.0.keys().cloned().collect() } else { Vec::new() })
     }
 }
 
@@ -173,6 +184,9 @@ mod tests {
         let found = directory.find("edge one").await.unwrap().unwrap();
         assert_eq!(found.to_string(), "[::1]:7");
         assert_eq!(directory.find("edge").await.unwrap(), None);
+        assert_eq!(directory.choose(None).await.unwrap(), ["edge one"]);
+        let selector = Selector::parse("a=b").unwrap();
+        assert!(directory.choose(Some(&selector)).await.unwrap().is_empty());
         let wrong = BTreeMap::from([("n".to_owned(), "a b".to_owned())]);
         let refused = StaticDirectory::new(&wrong, 1).unwrap_err();
         assert!(refused.to_string().contains("\"n\""), "{refused}");

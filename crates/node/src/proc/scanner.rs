@@ -1,7 +1,19 @@
 //! All processes, again and again, with as few system calls as correct
 //! answers allow: one `pread` for a process that was there before.
+//!
+//! Most processes do nothing most of the time. One with a single thread that
+//! did not run since it was last looked at is as it was; whether it ran is in
+//! a file that costs the kernel half as much as the rest.
 
-use std::{collections::HashMap, io, mem::MaybeUninit, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    collections::HashMap,
+    io,
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::{
     fs::{self, Mode, OFlags, RawDir, SeekFrom},
@@ -19,8 +31,12 @@ const TICKS: f64 = 100.0;
 const STAT_SIZE: usize = 1024;
 
 /// A program may write over its own arguments without a sign: they are read
-/// again once in so many scans.
-const REREAD: u64 = 16;
+/// again after so long, and not those of all at once.
+const REREAD: Duration = Duration::from_secs(12);
+const REREAD_SPREAD: u64 = 8;
+
+/// Three numbers.
+const CLOCK_SIZE: usize = 64;
 
 /// How much is kept and told.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +74,43 @@ struct Known {
     started: u64,
     layout: [u64; 4],
     program: Program,
+    program_due: Instant,
     seen: u64,
+    /// Its `schedstat`, open, once it was seen to rest.
+    clock: Option<OwnedFd>,
+    rest: Option<Rest>,
+}
+
+impl Known {
+    fn open_files(&self) -> usize {
+        usize::from(self.file.is_some()) + usize::from(self.clock.is_some())
+    }
+
+    /// When it ran, if that can be told.
+    fn ran(&self) -> Option<[u8; CLOCK_SIZE]> {
+        let mut ran = [0; CLOCK_SIZE];
+        let length = pread(self.clock.as_ref()?, &mut ran, 0).ok()?;
+        (1..CLOCK_SIZE).contains(&length).then_some(ran)
+    }
+
+    /// What is told of it, with the program that it runs.
+    fn tell(&self, told: ProcessInfo, dead: bool, secrets: bool) -> ProcessInfo {
+        if dead {
+            return told;
+        }
+        let Program { executable, arguments, redacted } = &self.program;
+        let arguments = redacted.as_ref().filter(|_| !secrets).unwrap_or(arguments);
+        ProcessInfo { executable: executable.clone(), args: arguments.as_ref().to_owned(), ..told }
+    }
+}
+
+/// A process as it was when it had last run.
+#[derive(Debug)]
+struct Rest {
+    ran: [u8; CLOCK_SIZE],
+    /// Without the program.
+    told: ProcessInfo,
+    dead: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -78,6 +130,8 @@ pub struct Scanner {
     known: HashMap<i32, Known>,
     open: usize,
     scans: u64,
+    /// When the scan began.
+    now: Instant,
     pids: Vec<i32>,
     listing: Vec<u8>,
 }
@@ -93,6 +147,7 @@ impl Scanner {
             known: HashMap::new(),
             open: 0,
             scans: 0,
+            now: Instant::now(),
             pids: Vec::new(),
             listing: Vec::with_capacity(32 << 10),
         })
@@ -102,12 +157,13 @@ impl Scanner {
     /// `secrets` says whether arguments are told as they are.
     pub fn scan(&mut self, secrets: bool) -> io::Result<Vec<ProcessInfo>> {
         self.scans += 1;
+        self.now = Instant::now();
         self.list()?;
         let pids = std::mem::take(&mut self.pids);
         let mut found = Vec::with_capacity(pids.len());
         let mut budget = self.limits.arguments_total;
         for &pid in &pids {
-            if let Some(mut process) = self.process(pid, secrets) {
+            if let Some(mut process) = self.process(pid, &pids, secrets) {
                 if budget < process.args.len() {
                     shorten(&mut process.args, self.limits.arguments_late);
                 }
@@ -118,7 +174,7 @@ impl Scanner {
         self.pids = pids;
         let scan = self.scans;
         self.known.retain(|_, known| known.seen == scan);
-        self.open = self.known.values().filter(|known| known.file.is_some()).count();
+        self.open = self.known.values().map(Known::open_files).sum();
         Ok(found)
     }
 
@@ -138,20 +194,18 @@ impl Scanner {
         Ok(())
     }
 
-    fn process(&mut self, pid: i32, secrets: bool) -> Option<ProcessInfo> {
+    fn process(&mut self, pid: i32, pids: &[i32], secrets: bool) -> Option<ProcessInfo> {
+        // Before the rest is read: what runs in between has run again.
+        let ran = self.known.get(&pid).and_then(Known::ran);
+        if let Some(ran) = &ran
+            && let Some(told) = self.resting(pid, ran, pids, secrets)
+        {
+            return Some(told);
+        }
         let mut buffer = [0; STAT_SIZE];
         let (length, fresh) = self.read_stat(pid, &mut buffer)?;
         let read = stat(&buffer[..length])?;
-        let program = self.program(pid, &read, fresh);
-        let arguments = match &program.redacted {
-            Some(redacted) if !secrets => redacted,
-            _ => &program.arguments,
-        };
-        let (executable, arguments) = match read.is_dead() {
-            true => (String::new(), String::new()),
-            false => (program.executable.clone(), arguments.as_ref().to_owned()),
-        };
-        Some(ProcessInfo {
+        let told = ProcessInfo {
             pid,
             ppid: read.ppid,
             state: char::from(read.state).into(),
@@ -160,9 +214,61 @@ impl Scanner {
             virtual_memory: read.virtual_memory,
             resident_memory: read.resident_pages.saturating_mul(self.page),
             command: String::from_utf8_lossy(read.comm).trim().to_owned(),
-            executable,
-            args: arguments,
-        })
+            executable: String::new(),
+            args: String::new(),
+        };
+        self.program(pid, &read, fresh);
+        let rests = read.threads == 1 && read.state != b'R';
+        self.remember(pid, ran, rests.then(|| told.clone()), read.is_dead());
+        Some(self.known.get(&pid)?.tell(told, read.is_dead(), secrets))
+    }
+
+    /// What was told of a process that has not run since. Its parent may have
+    /// ended all the same; and memory that others took from it is seen when
+    /// its program is read again.
+    fn resting(
+        &mut self,
+        pid: i32,
+        ran: &[u8; CLOCK_SIZE],
+        pids: &[i32],
+        secrets: bool,
+    ) -> Option<ProcessInfo> {
+        let (scan, now) = (self.scans, self.now);
+        let known = self.known.get_mut(&pid)?;
+        let rest =
+            known.rest.as_ref().filter(|rest| rest.ran == *ran && now < known.program_due)?;
+        let parent = rest.told.ppid;
+        if parent != 0 && pids.binary_search(&parent).is_err() {
+            return None;
+        }
+        known.seen = scan;
+        let known = &*known;
+        let rest = known.rest.as_ref()?;
+        Some(known.tell(rest.told.clone(), rest.dead, secrets))
+    }
+
+    /// Takes note of one that may rest. The first time it only gets its clock.
+    fn remember(
+        &mut self,
+        pid: i32,
+        ran: Option<[u8; CLOCK_SIZE]>,
+        told: Option<ProcessInfo>,
+        dead: bool,
+    ) {
+        let room = self.open < self.limits.open_files;
+        let wanted = told.is_some() && room;
+        let clock = match self.known.get(&pid) {
+            Some(known) if known.clock.is_none() && known.file.is_some() && wanted => {
+                self.open_file(pid, "schedstat").ok()
+            }
+            _ => None,
+        };
+        let Some(known) = self.known.get_mut(&pid) else { return };
+        known.rest = ran.zip(told).map(|(ran, told)| Rest { ran, told, dead });
+        if clock.is_some() {
+            known.clock = clock;
+            self.open += 1;
+        }
     }
 
     /// Reads the line by the open file, or opens it. Tells the file where it
@@ -184,14 +290,17 @@ impl Scanner {
         fs::openat(&self.root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// The program that the process runs, as remembered if it still runs it.
-    fn program(&mut self, pid: i32, read: &Stat<'_>, fresh: Option<OwnedFd>) -> &Program {
-        let due = (self.scans + u64::from(pid.unsigned_abs())).is_multiple_of(REREAD);
+    /// Remembers the process, with the program that it runs.
+    fn program(&mut self, pid: i32, read: &Stat<'_>, fresh: Option<OwnedFd>) {
         let same = self.known.get(&pid).is_some_and(|known| {
-            known.started == read.started && known.layout == read.layout && !due
+            known.started == read.started
+                && known.layout == read.layout
+                && self.now < known.program_due
         });
-        let program = if same || read.is_dead() || read.is_kernel_thread() {
+        let program = if same {
             None
+        } else if read.is_dead() || read.is_kernel_thread() {
+            Some(Program::default())
         } else {
             Some(self.read_program(pid))
         };
@@ -206,19 +315,25 @@ impl Scanner {
             started: read.started,
             layout: read.layout,
             program: Program::default(),
+            program_due: self.now,
             seen: 0,
+            clock: None,
+            rest: None,
         });
         if known.started != read.started {
             known.program = Program::default();
+            // It was another's that had the number.
+            known.clock = None;
         }
         if let Some(program) = program {
             known.program = program;
+            let spread = u64::from(pid.unsigned_abs()) % REREAD_SPREAD;
+            known.program_due = self.now + REREAD + Duration::from_secs(spread);
         }
         if file.is_some() {
             known.file = file;
         }
         (known.started, known.layout, known.seen) = (read.started, read.layout, self.scans);
-        &known.program
     }
 
     fn read_program(&self, pid: i32) -> Program {

@@ -124,6 +124,29 @@ async fn each_node_answers_for_itself_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_callers_own_deadline_leaves_the_answers_of_others() {
+    let lab = Lab::new();
+    let mut agents = lab.agents(99).await;
+    agents.insert(50, lab.agent(Manner::Hangs).await);
+    let entry = entry(&lab, "controller", &[]).await;
+    let names: Vec<String> = agents.iter().map(Agent::name).collect();
+    let list = names.join(",");
+    // Once connected, all but one answer long before the caller gives up.
+    let patient = [("nodes", list.as_str()), ("node-timeout", "20S")];
+    assert_eq!(entry.time(&patient).await.unwrap().len(), 100);
+    let mut call = request((), "viewer", &[("nodes", list.as_str())]);
+    call.set_timeout(std::time::Duration::from_secs(15));
+    let mut client = TimeServiceClient::new(entry.channel.clone());
+    // The usual patience with a node is longer than what the caller leaves.
+    let answers = client.time(call).await.unwrap().into_inner().messages;
+    assert_eq!(hosts(&answers), names);
+    for (place, answer) in answers.iter().enumerate() {
+        let late = error(answer).starts_with("rpc error: code = DeadlineExceeded");
+        assert_eq!(late, place == 50, "{place}: {}", error(answer));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ipv6_and_wrong_names() {
     let lab = Lab::new();
     let six = lab.serve(Manner::Answers("six".into()), "[::1]:0", None, Vec::new()).await;
@@ -262,10 +285,10 @@ async fn rights_are_the_callers_own_and_nodes_only_look_for_others() {
         let text = &answer.messages[0].metadata.as_ref().unwrap().error;
         assert!(text.starts_with(expected), "{machine}: {text}");
         // Who may not, may not at the entry already.
-        for role in ["viewer", "operator"] {
-            let refused = client.reboot(request((), role, &[("nodes", "t")])).await.unwrap_err();
-            assert_eq!(refused.code(), Code::PermissionDenied);
-        }
+        let refused = client.reboot(request((), "viewer", &[("nodes", "t")])).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        let refused = client.reset(request((), "operator", &[("nodes", "t")])).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
         let refused = client.reboot(request((), "", &[("nodes", "t")])).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unauthenticated);
     }

@@ -18,7 +18,8 @@ pub struct Node {
 // No doc comment: it would speak for whatever this is flattened into.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Nodes {
-    /// Machines to ask, by name or address [default: the one that is talked to]
+    /// Machines to ask, by name or address; `all`, or by label as in rack=3
+    /// [default: the one that is talked to]
     #[arg(
         short,
         long,
@@ -30,6 +31,26 @@ pub struct Nodes {
         help_heading = "Which machines"
     )]
     pub nodes: Vec<String>,
+
+    /// Machines with these labels, such as rack=3,role!=spare
+    #[arg(
+        long,
+        global = true,
+        value_name = "LABELS",
+        conflicts_with = "nodes",
+        help_heading = "Which machines"
+    )]
+    pub selector: Option<String>,
+
+    // Not for every command: `ls -l` is another thing.
+    /// The same, before the command
+    #[arg(
+        short = 'l',
+        value_name = "LABELS",
+        conflicts_with_all = ["nodes", "selector"],
+        help_heading = "Which machines"
+    )]
+    pub labelled: Option<String>,
 
     /// How long each machine may take [default: 10s]
     #[arg(
@@ -131,7 +152,7 @@ pub struct Where {
     /// Ask by the Kubernetes runtime interface
     #[arg(short, long)]
     pub cri: bool,
-    /// Another namespace of the runtime [default: system]
+    /// Another namespace of the runtime; '*' for all [default: system]
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
 }
@@ -152,6 +173,7 @@ impl Where {
 #[command(after_help = "\
 Examples:
   selvage node containers
+  selvage node containers --namespace '*' -n all
   selvage node containers -k -n rack1,rack2
   selvage node stats --watch")]
 pub struct Containers {

@@ -3,6 +3,7 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use selvage_api::{Code, common::Metadata, machine, network, os, selvage::node, time};
+use selvage_kit::labels::Selector;
 use tonic::{Request, Response, Status, Streaming, metadata::MetadataValue, transport::Channel};
 
 use super::args::Nodes;
@@ -15,6 +16,8 @@ use crate::{
 pub(crate) const LARGEST_ANSWER: usize = 256 << 20;
 /// How long a call waits beyond what each machine may take.
 const GRACE: Duration = Duration::from_secs(20);
+/// How long each machine may take to tell that it is there.
+const ROLL_CALL: Duration = Duration::from_secs(2);
 
 /// The machines a command is about, and the connection that leads to them.
 pub(crate) struct Fleet {
@@ -30,7 +33,32 @@ impl Fleet {
     pub(crate) async fn connect(nodes: Nodes, session: &mut Session<'_>) -> Result<Self, Error> {
         let target = session.target()?;
         let client = session.connect(&target).await?;
-        Self::new(Arc::new(client), &target, nodes, session.global.timeout)
+        let fleet = Self::new(Arc::new(client), &target, nodes, session.global.timeout)?;
+        fleet.resolved().await
+    }
+
+    /// The same with the names of those whom `all` or labels stand for. Only
+    /// the entry knows them: it tells when it is asked for something small.
+    pub(crate) async fn resolved(mut self) -> Result<Self, Error> {
+        if !self.nodes.iter().any(|name| stands_for_many(name)) {
+            return Ok(self);
+        }
+        let asked = Self {
+            client: Arc::clone(&self.client),
+            nodes: self.nodes.clone(),
+            node_timeout: Some(self.node_timeout.unwrap_or(ROLL_CALL).min(ROLL_CALL)),
+            timeout: self.timeout,
+            here: self.here.clone(),
+        };
+        let answers = asked
+            .ask(
+                (),
+                |channel, request| async move { machine_client(channel).version(request).await },
+            )
+            .await?;
+        let parts = answers.reply.messages.iter();
+        self.nodes = names(parts.map(|part| asked.name(part.metadata()).to_owned()).collect())?;
+        Ok(self)
     }
 
     pub(crate) fn new(
@@ -39,7 +67,13 @@ impl Fleet {
         nodes: Nodes,
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
-        let Nodes { nodes, node_timeout } = nodes;
+        let Nodes { mut nodes, selector, labelled, node_timeout } = nodes;
+        if let Some(labels) = selector.or(labelled) {
+            let checked = Selector::parse(&labels);
+            checked.map_err(|error| Error::invalid(format!("--selector: {error}")))?;
+            // Commas stand between machines there.
+            nodes = vec![labels.replace(',', "&")];
+        }
         Ok(Self {
             client,
             nodes: names(nodes)?,
@@ -140,6 +174,10 @@ impl Fleet {
 
 fn ascii(text: &str) -> Result<MetadataValue<tonic::metadata::Ascii>, Error> {
     text.parse().map_err(|_| Error::invalid(format!("--nodes {text:?}: not a host's name")))
+}
+
+fn stands_for_many(name: &str) -> bool {
+    name == "all" || Selector::is_one(name)
 }
 
 /// The machines once each, in the order they were named.

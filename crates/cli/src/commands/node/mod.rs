@@ -3,7 +3,7 @@
 pub(crate) mod args;
 mod copy;
 pub(crate) mod fleet;
-mod interrupt;
+pub(crate) mod interrupt;
 mod lines;
 mod list;
 mod logs;
@@ -62,9 +62,9 @@ async fn ask(fleet: &Fleet, command: NodeCommand, session: &mut Session<'_>) -> 
         NodeCommand::Stats(args) => show::stats(fleet, &args, session).await,
         NodeCommand::Processes(args) => show::processes(fleet, &args, session).await,
         NodeCommand::Memory(args) => show::memory(fleet, &args, session).await,
-        NodeCommand::Mounts(args) => show::mounts(fleet, &args, session).await,
-        NodeCommand::Interfaces(args) => show::interfaces(fleet, &args, session).await,
-        NodeCommand::Routes(args) => show::routes(fleet, &args, session).await,
+        NodeCommand::Mounts(args) => show::mounts(fleet, args, session).await,
+        NodeCommand::Interfaces(args) => show::interfaces(fleet, args, session).await,
+        NodeCommand::Routes(args) => show::routes(fleet, args, session).await,
         NodeCommand::Time(args) => show::time(fleet, &args, session).await,
         NodeCommand::Services(args) => services::run(fleet, &args, session).await,
         NodeCommand::Version(args) => version::run(fleet, &args, session).await,

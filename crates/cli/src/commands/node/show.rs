@@ -1,6 +1,7 @@
 //! The commands that ask once and print a table, or again and again.
 
 use selvage_api::{os, time};
+use tonic::{Request, Response, Status, transport::Channel};
 
 use super::{
     args::{self, SortBy},
@@ -30,6 +31,42 @@ pub(crate) fn print<R: Reply>(
     failures.looked(good.len(), session.io)
 }
 
+/// Asks, prints, and does so again if it shall be watched. What prints is told
+/// which key was pressed meanwhile.
+async fn asked<Q: Clone, R: Reply, F>(
+    fleet: &Fleet,
+    watch: args::Watch,
+    session: &mut Session<'_>,
+    question: Q,
+    send: impl Fn(Channel, Request<Q>) -> F,
+    mut show: impl FnMut(&Answers<'_, R>, &mut Session<'_>, Option<char>) -> Result<(), Error>,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<Response<R>, Status>>,
+{
+    watch::repeat(watch, session, async |session, key| {
+        show(&fleet.ask(question.clone(), &send).await?, session, key)
+    })
+    .await
+}
+
+/// The same where a table says it all.
+async fn table<Q: Clone, R: Reply, F>(
+    fleet: &Fleet,
+    watch: args::Watch,
+    session: &mut Session<'_>,
+    question: Q,
+    send: impl Fn(Channel, Request<Q>) -> F,
+    sheet: fn(&From<'_, R::Part>) -> Sheet,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<Response<R>, Status>>,
+{
+    let show =
+        |answers: &Answers<'_, R>, session: &mut Session<'_>, _| print(answers, session, sheet);
+    asked(fleet, watch, session, question, send, show).await
+}
+
 pub(crate) async fn containers(
     fleet: &Fleet,
     args: &args::Containers,
@@ -37,15 +74,8 @@ pub(crate) async fn containers(
 ) -> Result<(), Error> {
     let (namespace, driver) = args.place.place();
     let request = os::ContainersRequest { namespace, driver };
-    watch::repeat(args.watch, session, async |session, _| {
-        let answers = fleet
-            .ask(request.clone(), |channel, request| async move {
-                os_client(channel).containers(request).await
-            })
-            .await?;
-        print(&answers, session, tables::containers)
-    })
-    .await
+    let send = |to, request| async move { os_client(to).containers(request).await };
+    table(fleet, args.watch, session, request, send, tables::containers).await
 }
 
 pub(crate) async fn stats(
@@ -55,15 +85,26 @@ pub(crate) async fn stats(
 ) -> Result<(), Error> {
     let (namespace, driver) = args.place.place();
     let request = os::StatsRequest { namespace, driver };
-    watch::repeat(args.watch, session, async |session, _| {
-        let answers = fleet
-            .ask(request.clone(), |channel, request| async move {
-                os_client(channel).stats(request).await
-            })
-            .await?;
-        print(&answers, session, tables::stats)
-    })
-    .await
+    let send = |to, request| async move { os_client(to).stats(request).await };
+    table(fleet, args.watch, session, request, send, tables::stats).await
+}
+
+pub(crate) async fn interfaces(
+    fleet: &Fleet,
+    watch: args::Watch,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let send = |to, request| async move { network_client(to).interfaces(request).await };
+    table(fleet, watch, session, (), send, tables::interfaces).await
+}
+
+pub(crate) async fn routes(
+    fleet: &Fleet,
+    watch: args::Watch,
+    session: &mut Session<'_>,
+) -> Result<(), Error> {
+    let send = |to, request| async move { network_client(to).routes(request).await };
+    table(fleet, watch, session, (), send, tables::routes).await
 }
 
 pub(crate) async fn processes(
@@ -72,16 +113,14 @@ pub(crate) async fn processes(
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let mut sort = args.sort;
-    watch::repeat(args.watch, session, async |session, key| {
+    let send = |to, request| async move { os_client(to).processes(request).await };
+    asked(fleet, args.watch, session, (), send, |answers, session, key| {
         match key {
             Some('c') => sort = SortBy::Cpu,
             Some('r' | 'm') => sort = SortBy::Rss,
             _ => {}
         }
-        let answers = fleet
-            .ask((), |channel, request| async move { os_client(channel).processes(request).await })
-            .await?;
-        print(&answers, session, |good| tables::processes(good, sort))
+        print(answers, session, |good| tables::processes(good, sort))
     })
     .await
 }
@@ -91,12 +130,10 @@ pub(crate) async fn memory(
     args: &args::Memory,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    watch::repeat(args.watch, session, async |session, _| {
-        let answers = fleet
-            .ask((), |channel, request| async move { os_client(channel).memory(request).await })
-            .await?;
+    let send = |to, request| async move { os_client(to).memory(request).await };
+    asked(fleet, args.watch, session, (), send, |answers, session, _| {
         if !args.verbose {
-            return print(&answers, session, memories::brief);
+            return print(answers, session, memories::brief);
         }
         let good = answers.good();
         if !answers.print(session)? {
@@ -110,56 +147,17 @@ pub(crate) async fn memory(
 
 pub(crate) async fn mounts(
     fleet: &Fleet,
-    watch: &args::Watch,
+    watch: args::Watch,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    watch::repeat(*watch, session, async |session, _| {
-        let answers = fleet
-            .ask(
-                (),
-                |channel, request| async move { machine_client(channel).mounts(request).await },
-            )
-            .await?;
+    let send = |to, request| async move { machine_client(to).mounts(request).await };
+    asked(fleet, watch, session, (), send, |answers, session, _| {
         for (node, answer) in answers.good() {
             for mount in answer.stats.iter().filter(|mount| !mount.error.is_empty()) {
                 warn(session.io, node, &format!("{}: {}", mount.mounted_on, mount.error))?;
             }
         }
-        print(&answers, session, tables::mounts)
-    })
-    .await
-}
-
-pub(crate) async fn interfaces(
-    fleet: &Fleet,
-    watch: &args::Watch,
-    session: &mut Session<'_>,
-) -> Result<(), Error> {
-    watch::repeat(*watch, session, async |session, _| {
-        let answers = fleet
-            .ask(
-                (),
-                |channel, request| async move { network_client(channel).interfaces(request).await },
-            )
-            .await?;
-        print(&answers, session, tables::interfaces)
-    })
-    .await
-}
-
-pub(crate) async fn routes(
-    fleet: &Fleet,
-    watch: &args::Watch,
-    session: &mut Session<'_>,
-) -> Result<(), Error> {
-    watch::repeat(*watch, session, async |session, _| {
-        let answers = fleet
-            .ask(
-                (),
-                |channel, request| async move { network_client(channel).routes(request).await },
-            )
-            .await?;
-        print(&answers, session, tables::routes)
+        print(answers, session, tables::mounts)
     })
     .await
 }
@@ -169,20 +167,16 @@ pub(crate) async fn time(
     args: &args::Time,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let answers = match &args.check {
+    let once = args::Watch::default();
+    match &args.check {
         None => {
-            fleet
-                .ask((), |channel, request| async move { time_client(channel).time(request).await })
-                .await?
+            let send = |to, request| async move { time_client(to).time(request).await };
+            table(fleet, once, session, (), send, tables::times).await
         }
         Some(server) => {
             let request = time::TimeRequest { server: server.clone() };
-            fleet
-                .ask(request, |channel, request| async move {
-                    time_client(channel).time_check(request).await
-                })
-                .await?
+            let send = |to, request| async move { time_client(to).time_check(request).await };
+            table(fleet, once, session, request, send, tables::times).await
         }
-    };
-    print(&answers, session, tables::times)
+    }
 }

@@ -133,7 +133,7 @@ fn open_files_and_arguments_are_bounded() {
     for _ in 0..3 {
         let processes = scanner.scan(true).unwrap();
         assert!(processes.len() > 3 && processes.iter().all(|process| process.args.len() <= 4));
-        assert!(scanner.known.values().filter(|known| known.file.is_some()).count() <= 3);
+        assert!(scanner.known.values().map(Known::open_files).sum::<usize>() <= 3);
     }
     assert!(scanner.open <= 3);
 }
@@ -151,6 +151,47 @@ fn long_arguments_are_cut() {
         find(&processes, child.0.id()).filter(|process| process.args.contains("xxx")).cloned()
     });
     assert_eq!(told.args.len(), limits.arguments);
+}
+
+/// A process that rests is not read again, and seen at once when it stirs or
+/// loses its parent.
+#[test]
+fn one_that_rests_is_told_as_it_is() {
+    let script = "exec 3<&0; sh -c 'echo $$; read line; : ; read line' <&3 & wait";
+    let child = Command::new("sh")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut parent = Guard(child);
+    let mut said = BufReader::new(parent.0.stdout.take().unwrap()).lines();
+    let mut input = parent.0.stdin.take().unwrap();
+    let pid: u32 = said.next().unwrap().unwrap().parse().unwrap();
+    let mut scanner = scanner(Limits::default());
+    let rests = |scanner: &Scanner| {
+        scanner.known.get(&pid.cast_signed()).is_some_and(|known| known.rest.is_some())
+    };
+    let before = until("it to rest", || {
+        let processes = scanner.scan(true).unwrap();
+        find(&processes, pid).filter(|_| rests(&scanner)).cloned()
+    });
+    assert_eq!((before.state.as_str(), before.ppid.unsigned_abs()), ("S", parent.0.id()));
+    assert_eq!(find(&scanner.scan(true).unwrap(), pid), Some(&before), "and told the same again");
+    let ran = |scanner: &Scanner| scanner.known[&pid.cast_signed()].rest.as_ref().unwrap().ran;
+    let clock = ran(&scanner);
+    input.write_all(b"\n").unwrap();
+    until("it to stir", || {
+        scanner.scan(true).unwrap();
+        (rests(&scanner) && ran(&scanner) != clock).then_some(())
+    });
+    parent.0.kill().unwrap();
+    parent.0.wait().unwrap();
+    let processes = scanner.scan(true).unwrap();
+    let orphan = find(&processes, pid).expect("it is still there");
+    assert_ne!(orphan.ppid.unsigned_abs(), parent.0.id());
+    drop(input);
+    until("its end", || find(&scanner.scan(true).unwrap(), pid).is_none().then_some(()));
 }
 
 /// Processes that come and go by the thousand: no scan fails, and those that

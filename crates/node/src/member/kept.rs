@@ -1,0 +1,61 @@
+//! What a member was last told, kept for the time the controller is away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+};
+
+use selvage_api::selvage::identity as wire;
+use selvage_kit::pki;
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "known.json";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) controller: String,
+    /// Sorted by name.
+    pub(super) machines: Vec<Neighbour>,
+    pub(super) blocked: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Neighbour {
+    pub(super) machine: String,
+    pub(super) address: String,
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+impl Kept {
+    pub(super) fn of(told: wire::ReportResponse) -> Self {
+        let neighbour = |machine: wire::Machine| Neighbour {
+            machine: machine.machine,
+            address: machine.address,
+            labels: machine.labels.into_iter().collect(),
+        };
+        let mut machines: Vec<_> = told.machines.into_iter().map(neighbour).collect();
+        machines.sort_by(|a, b| a.machine.cmp(&b.machine));
+        Self { controller: String::new(), machines, blocked: told.blocked.into_iter().collect() }
+    }
+
+    pub(super) fn read(directory: &Path) -> io::Result<Self> {
+        let text = fs::read(directory.join(FILE))?;
+        serde_json::from_slice(&text).map_err(io::Error::from)
+    }
+
+    pub(super) fn write(&self, directory: &Path) -> Result<(), pki::Error> {
+        // Strings and lists of strings can always be written.
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        pki::replace_private(&directory.join(FILE), &text)
+    }
+}
+
+pub(super) fn to_wire(neighbour: &Neighbour) -> wire::Machine {
+    wire::Machine {
+        machine: neighbour.machine.clone(),
+        address: neighbour.address.clone(),
+        labels: neighbour.labels.clone().into_iter().collect(),
+        ..wire::Machine::default()
+    }
+}

@@ -1,0 +1,357 @@
+//! An agent that belongs to a controller: how it joins with a one-time token,
+//! keeps and renews its certificate, tells where it is, and learns who else
+//! there is.
+//!
+//! Everything it needs to start again is in one directory, so that it serves
+//! with its certificate, knows its neighbours and refuses who is blocked while
+//! the controller is away. Only people cannot be recognised then: their
+//! sessions are the controller's.
+
+mod controller;
+mod kept;
+mod people;
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use selvage_api::{Code, selvage::identity as wire};
+use selvage_kit::{
+    clock::Clock,
+    identity::{Machine, Secret},
+    pki::{self, Anchor, KeyRequest, RotatingIdentity},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use self::kept::Kept;
+pub use self::{
+    controller::{Controller, RemoteController},
+    people::People,
+};
+use crate::fanout::{Machines, Place, parse_place};
+
+const CERTIFICATE: &str = "machine.pem";
+const CA: &str = "ca.crt";
+/// Port of controllers that are written without one.
+const CONTROLLER_PORT: u16 = 8443;
+/// How long after a failure the controller is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Why a machine does not belong to a controller.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("controller {0:?} is not host:port")]
+    Address(String),
+    #[error("{} cannot be made", .path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("{} cannot be read", .path.display())]
+    Kept { path: PathBuf, source: io::Error },
+    #[error("the controller at {controller} does not let this machine in: {}", .status.message())]
+    Refused { controller: String, status: Status },
+    #[error("the controller's answer cannot be used: its CA is not the one that was trusted")]
+    OtherCa,
+    #[error("the join token is for {0}, and this is a machine's agent: use one for node/NAME")]
+    NotANode(Machine),
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+}
+
+impl Error {
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Address(_) | Self::NotANode(_) => Code::InvalidArgument,
+            Self::Directory { .. } | Self::Kept { .. } => Code::FailedPrecondition,
+            Self::Refused { status, .. } => {
+                Code::from_grpc(status.code()).unwrap_or(Code::Internal)
+            }
+            Self::OtherCa => Code::Unauthenticated,
+            Self::Pki(error) => error.code(),
+        }
+    }
+}
+
+/// What it takes to join.
+#[derive(Debug)]
+pub struct Invitation<'a> {
+    /// Where the controller is.
+    pub controller: &'a str,
+    /// Good for one certificate.
+    pub token: &'a Secret,
+    /// How the controller is known.
+    pub anchor: Anchor,
+}
+
+/// A machine that has joined.
+pub struct Member {
+    directory: PathBuf,
+    name: String,
+    identity: RotatingIdentity,
+    ca_pem: String,
+    controller: ArcSwap<Place>,
+    known: ArcSwap<Kept>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl Member {
+    /// Whether an earlier join left something in the directory.
+    pub fn is_kept(directory: &Path) -> bool {
+        directory.join(CERTIFICATE).exists()
+    }
+
+    /// What an earlier join left in the directory; `None` where there was none.
+    pub fn open(directory: &Path, clock: Arc<dyn Clock>) -> Result<Option<Self>, Error> {
+        let path = directory.join(CERTIFICATE);
+        let unreadable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Kept { path, source }
+        };
+        if !path.try_exists().map_err(unreadable(&path))? {
+            return Ok(None);
+        }
+        let identity = RotatingIdentity::open_with(&path, clock)?;
+        let Machine::Node { name } = identity.machine() else {
+            return Err(Error::NotANode(identity.machine()));
+        };
+        let ca = directory.join(CA);
+        let ca_pem = fs::read_to_string(&ca).map_err(unreadable(&ca))?;
+        let known = Kept::read(directory).map_err(unreadable(directory))?;
+        let controller = place_of(&known.controller)?;
+        Ok(Some(Self {
+            directory: directory.to_owned(),
+            name,
+            identity,
+            ca_pem,
+            controller: ArcSwap::from_pointee(controller),
+            known: ArcSwap::from_pointee(known),
+        }))
+    }
+
+    /// Gets a first certificate and keeps it. Whatever can fail on this side
+    /// fails before the token is spent.
+    pub async fn join(
+        directory: &Path,
+        invitation: &Invitation<'_>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let controller = place_of(invitation.controller)?;
+        let tls = Arc::new(invitation.anchor.config()?);
+        let asked = RemoteController::new(&controller, tls).map_err(refused(&controller))?;
+        Self::join_at(directory, invitation, &asked, clock).await
+    }
+
+    /// The same at a controller that was found already.
+    pub async fn join_at(
+        directory: &Path,
+        invitation: &Invitation<'_>,
+        asked: &dyn Controller,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let controller = place_of(invitation.controller)?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|source| Error::Directory { path: directory.to_owned(), source })?;
+        let kept = Kept { controller: controller.to_string(), ..Kept::default() };
+        kept.write(directory)?;
+        let request = KeyRequest::new()?;
+        let answer = asked.join(invitation.token, request.csr_pem()).await;
+        let answer = answer.map_err(refused(&controller))?;
+        if !invitation.anchor.is(&answer.ca)? {
+            return Err(Error::OtherCa);
+        }
+        if let Ok(other) = Machine::parse(&answer.machine)
+            && !matches!(other, Machine::Node { .. })
+        {
+            return Err(Error::NotANode(other));
+        }
+        pki::replace_private(&directory.join(CA), answer.ca.as_bytes())?;
+        // The certificate comes last: it is what tells that a machine joined.
+        let chain = format!("{}{}", answer.certificate, answer.ca);
+        let path = directory.join(CERTIFICATE);
+        RotatingIdentity::create_with(&path, &request, &chain, Arc::clone(&clock))?;
+        Self::open(directory, clock)?.ok_or(Error::OtherCa)
+    }
+
+    /// Its name, without what all nodes have in front.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its controller is.
+    pub fn controller(&self) -> String {
+        self.controller.load().to_string()
+    }
+
+    /// The controller has moved.
+    pub fn move_to(&self, controller: &str) -> Result<(), Error> {
+        let place = place_of(controller)?;
+        if place != **self.controller.load() {
+            let kept = Kept { controller: place.to_string(), ..Kept::clone(&self.known.load()) };
+            self.keep(kept)?;
+            self.controller.store(Arc::new(place));
+        }
+        Ok(())
+    }
+
+    /// The CA's certificate, PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// The file with the CA's certificate.
+    pub fn ca_path(&self) -> PathBuf {
+        self.directory.join(CA)
+    }
+
+    /// The certificate's last second, since 1970.
+    pub fn not_after(&self) -> i64 {
+        self.identity.not_after()
+    }
+
+    /// What a listener of it shows, and whom it believes.
+    pub fn server_tls(&self) -> Result<Arc<rustls::ServerConfig>, Error> {
+        Ok(pki::machine_server_config(&self.identity, &self.ca_pem)?)
+    }
+
+    /// What it shows to others.
+    pub fn client_tls(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
+        Ok(Arc::new(pki::client_config(&self.ca_pem, Some(&self.identity))?))
+    }
+
+    /// The way to its controller.
+    pub fn to_controller(&self) -> Result<RemoteController, Error> {
+        let place = self.controller.load();
+        RemoteController::new(&place, self.client_tls()?).map_err(refused(&place))
+    }
+
+    /// Whether the machine of this name must not be let in.
+    pub fn is_blocked(&self, machine: &Machine) -> bool {
+        self.known.load().blocked.contains(&machine.to_string())
+    }
+
+    /// Renews the certificate if that is due; tells whether it was.
+    pub async fn renew_if_due(&self, controller: &dyn Controller) -> Result<bool, Error> {
+        if !self.identity.needs_renewal() {
+            return Ok(false);
+        }
+        let request = KeyRequest::new()?;
+        let answer = controller.renew(request.csr_pem()).await;
+        let answer = answer.map_err(refused(&self.controller.load()))?;
+        let chain = format!("{}{}", answer.certificate, self.ca_pem);
+        self.identity.renew(&request, &chain)?;
+        Ok(true)
+    }
+
+    /// Tells the controller where this machine is, and keeps what it says.
+    pub async fn report(
+        &self,
+        controller: &dyn Controller,
+        report: &wire::ReportRequest,
+    ) -> Result<(), Error> {
+        let told = controller.report(report.clone()).await;
+        let told = told.map_err(refused(&self.controller.load()))?;
+        let mut kept = Kept::of(told);
+        kept.controller.clone_from(&self.known.load().controller);
+        if kept != **self.known.load() {
+            self.keep(kept)?;
+        }
+        Ok(())
+    }
+
+    fn keep(&self, kept: Kept) -> Result<(), Error> {
+        kept.write(&self.directory)?;
+        self.known.store(Arc::new(kept));
+        Ok(())
+    }
+
+    /// Stays in touch with the controller until told to stop.
+    pub async fn run(
+        self: Arc<Self>,
+        controller: Arc<dyn Controller>,
+        report: wire::ReportRequest,
+        every: Duration,
+        stop: CancellationToken,
+    ) {
+        let mut heard = true;
+        loop {
+            let round = async {
+                if self.renew_if_due(controller.as_ref()).await? {
+                    tracing::info!(not_after = self.not_after(), "certificate renewed");
+                }
+                self.report(controller.as_ref(), &report).await
+            };
+            let Some(outcome) = stop.run_until_cancelled(round).await else { return };
+            // That the controller is away is one event, not one every round.
+            match (&outcome, heard) {
+                (Ok(()), false) => tracing::info!("the controller answers again"),
+                (Err(error), true) => tracing::warn!(%error, "not in touch with the controller"),
+                _ => {}
+            }
+            heard = outcome.is_ok();
+            let pause = if heard { every } else { every.min(AGAIN) };
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl Machines for Arc<Member> {
+    fn all(&self) -> Vec<wire::Machine> {
+        self.known.load().machines.iter().map(kept::to_wire).collect()
+    }
+
+    fn get(&self, machine: &str) -> Option<wire::Machine> {
+        let known = self.known.load();
+        let found = known.machines.binary_search_by(|one| one.machine.as_str().cmp(machine)).ok();
+        let found = found.and_then(|index| known.machines.get(index)).map(kept::to_wire);
+        let blocked = known.blocked.contains(machine);
+        found.or_else(|| {
+            blocked.then(|| wire::Machine {
+                machine: machine.to_owned(),
+                blocked,
+                ..wire::Machine::default()
+            })
+        })
+    }
+}
+
+/// Reads `host`, `host:port` or `https://host:port`.
+fn place_of(controller: &str) -> Result<Place, Error> {
+    let bare = controller.strip_prefix("https://").unwrap_or(controller);
+    parse_place(bare.trim_end_matches('/'), CONTROLLER_PORT)
+        .ok_or_else(|| Error::Address(controller.to_owned()))
+}
+
+fn refused(controller: &Place) -> impl FnOnce(Status) -> Error {
+    let controller = controller.to_string();
+    move |status| Error::Refused { controller, status }
+}
+
+/// What an agent tells of itself.
+pub fn report_of(
+    port: u16,
+    address: &str,
+    labels: &BTreeMap<String, String>,
+) -> wire::ReportRequest {
+    wire::ReportRequest {
+        port: port.into(),
+        address: address.to_owned(),
+        labels: labels.clone().into_iter().collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Who is calling a member. Machines show certificates; people show tokens of
+//! sessions that are the controller's, so it is the controller that is asked.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use selvage_api::{Code, selvage::identity::WhoAmIResponse};
+use selvage_kit::{
+    clock::Clock,
+    identity::{Authenticator, Credentials, Grant, Identity, Kind, Machine, Refused, Role, Secret},
+};
+use sha2::{Digest, Sha256};
+use tonic::Status;
+
+use super::{Controller, Member};
+
+/// For so long an answer of the controller holds: a session that ends there
+/// ends here no later.
+const HOLDS: Duration = Duration::from_secs(10);
+/// Answers that are remembered.
+const MOST: usize = 1024;
+
+/// Recognises callers by asking the controller.
+pub struct People {
+    member: Arc<Member>,
+    controller: Arc<dyn Controller>,
+    clock: Arc<dyn Clock>,
+    known: Mutex<HashMap<[u8; 32], Known>>,
+}
+
+struct Known {
+    identity: Identity,
+    at: Duration,
+}
+
+impl People {
+    pub fn new(
+        member: Arc<Member>,
+        controller: Arc<dyn Controller>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { member, controller, clock, known: Mutex::default() }
+    }
+
+    fn remembered(&self, digest: &[u8; 32]) -> Option<Identity> {
+        let now = self.clock.elapsed();
+        let known = self.known.lock();
+        let found = known.get(digest).filter(|known| now.saturating_sub(known.at) < HOLDS)?;
+        Some(found.identity.clone())
+    }
+
+    fn remember(&self, digest: [u8; 32], identity: Identity) {
+        let at = self.clock.elapsed();
+        let mut known = self.known.lock();
+        if known.len() >= MOST {
+            known.retain(|_, known| at.saturating_sub(known.at) < HOLDS);
+        }
+        if known.len() < MOST {
+            known.insert(digest, Known { identity, at });
+        }
+    }
+
+    async fn ask(&self, token: &Secret) -> Result<Identity, Refused> {
+        let answer = self.controller.who_is(token).await.map_err(|status| refused(&status))?;
+        read(answer).ok_or_else(|| Refused {
+            code: Code::Unauthenticated,
+            message: "the token is not that of a person".into(),
+        })
+    }
+}
+
+fn refused(status: &Status) -> Refused {
+    match Code::from_grpc(status.code()) {
+        Some(code @ (Code::Unauthenticated | Code::PermissionDenied)) => {
+            Refused { code, message: status.message().to_owned() }
+        }
+        _ => Refused {
+            code: Code::Unavailable,
+            message: format!(
+                "the controller cannot be asked whose token this is: {}",
+                status.message()
+            ),
+        },
+    }
+}
+
+fn read(answer: WhoAmIResponse) -> Option<Identity> {
+    if answer.kind != "user" {
+        return None;
+    }
+    let expires = answer.expires.map_or(i64::MAX, |end| end.seconds);
+    let grants = answer.grants.into_iter().filter_map(|grant| {
+        Some(Grant { role: Role::parse(&grant.role)?, organisation: grant.organisation })
+    });
+    Some(Identity {
+        name: answer.name,
+        // Which session it is, only the controller knows.
+        kind: Kind::User { session: String::new(), expires },
+        grants: grants.collect(),
+    })
+}
+
+#[async_trait]
+impl Authenticator for People {
+    async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
+        let Credentials::Bearer(token) = credentials else {
+            let message = "sessions of browsers are the controller's: show a token".into();
+            return Err(Refused { code: Code::Unauthenticated, message });
+        };
+        let digest: [u8; 32] = Sha256::digest(token.expose()).into();
+        if let Some(identity) = self.remembered(&digest) {
+            return Ok(identity);
+        }
+        let identity = self.ask(token).await?;
+        self.remember(digest, identity.clone());
+        Ok(identity)
+    }
+
+    fn machine_allowed(&self, machine: &Machine) -> bool {
+        !self.member.is_blocked(machine)
+    }
+}
