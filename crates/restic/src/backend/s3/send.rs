@@ -1,0 +1,360 @@
+//! One question to the object store, asked until it is answered.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicI64, Ordering},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use jiff::{SignedDuration, Timestamp};
+use reqwest::{Body, Client, Method, Response, Url, header};
+
+use super::{
+    S3Options,
+    sign::{Signer, Unsigned},
+    xml::{self, Failure},
+};
+use crate::{Error, Id, Limits, Result};
+
+/// The shortest pause between two attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Slower than this a body does not flow, but hang.
+const SLOWEST: u64 = 32 << 10;
+
+/// How much of a body goes out before the limit is asked again.
+const SLICE: usize = 64 << 10;
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    method: Method,
+    path: String,
+    pub(super) query: String,
+    /// What to call it in messages.
+    what: String,
+    pub(super) body: Bytes,
+    pub(super) payload: Id,
+    /// Offset and length.
+    pub(super) range: Option<(u64, u64)>,
+    pub(super) only_if_new: bool,
+    pub(super) missing_is_fine: bool,
+}
+
+impl Ask {
+    pub(super) fn new(method: Method, path: String, what: String) -> Self {
+        Self {
+            method,
+            path,
+            query: String::new(),
+            what,
+            body: Bytes::new(),
+            payload: Id::of(b""),
+            range: None,
+            only_if_new: false,
+            missing_is_fine: false,
+        }
+    }
+}
+
+/// What is answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// What the header says about its length, also where there is no body.
+    pub(super) length: Option<u64>,
+    /// Whether it is a range; by its header, because some say 200 to both.
+    pub(super) partial: bool,
+    pub(super) body: Bytes,
+}
+
+/// Why an attempt failed.
+enum Trouble {
+    /// It may go better the next time.
+    Again(Error),
+    /// Our time differs from theirs by this.
+    Skewed(SignedDuration, Error),
+    /// They cannot write only what is new.
+    NoConditions,
+    /// It will not.
+    Final(Error),
+}
+
+/// Asks questions.
+pub(super) struct Sender {
+    client: Client,
+    endpoint: Url,
+    host: String,
+    signer: Option<Signer>,
+    options: S3Options,
+    /// What to add to our time to get theirs, in seconds.
+    skew: AtomicI64,
+    /// Whether they cannot write only what is new.
+    no_conditions: AtomicBool,
+}
+
+impl Sender {
+    pub(super) fn new(
+        client: Client,
+        endpoint: Url,
+        signer: Option<Signer>,
+        options: S3Options,
+    ) -> Self {
+        let host = endpoint.host_str().unwrap_or_default();
+        let host = match endpoint.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        };
+        Self {
+            client,
+            endpoint,
+            host,
+            signer,
+            options,
+            skew: AtomicI64::new(0),
+            no_conditions: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> &str {
+        self.endpoint.as_str().trim_end_matches('/')
+    }
+
+    /// Asks until there is an answer or it makes no sense to go on.
+    pub(super) async fn send(&self, ask: Ask) -> Result<Answer> {
+        self.send_for(ask, Ok).await
+    }
+
+    /// The same for an answer that has to be readable: half a page of a list
+    /// is asked for again.
+    pub(super) async fn send_for<T>(
+        &self,
+        ask: Ask,
+        read: impl Fn(Answer) -> Result<T, String>,
+    ) -> Result<T> {
+        let mut attempt = 1;
+        let mut corrected = false;
+        loop {
+            let unreadable = |reason: String| Trouble::Again(self.unreachable(reason));
+            let tried = self.attempt(&ask).await.and_then(|a| read(a).map_err(unreadable));
+            let error = match tried {
+                Ok(answer) => return Ok(answer),
+                Err(Trouble::Final(error)) => return Err(error),
+                Err(Trouble::NoConditions) => {
+                    self.no_conditions.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                Err(Trouble::Skewed(by, error)) => {
+                    if corrected {
+                        return Err(error);
+                    }
+                    corrected = true;
+                    tracing::warn!(seconds = by.as_secs(), "the object store has another time");
+                    self.skew.store(by.as_secs(), Ordering::Relaxed);
+                    continue;
+                }
+                Err(Trouble::Again(error)) => error,
+            };
+            if attempt >= self.options.attempts {
+                return Err(error);
+            }
+            tracing::debug!(%error, attempt, what = ask.what, "asking again");
+            tokio::time::sleep(self.pause(attempt)).await;
+            attempt += 1;
+        }
+    }
+
+    /// Anything up to twice the last one, so that many who failed together do
+    /// not come back together.
+    fn pause(&self, attempt: u32) -> Duration {
+        let longest = FIRST_PAUSE
+            .saturating_mul(1 << attempt.min(16))
+            .min(self.options.longest_pause)
+            .max(Duration::from_millis(1));
+        longest.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+    }
+
+    fn unreachable(&self, reason: impl Into<String>) -> Error {
+        Error::Unreachable { endpoint: self.endpoint().to_owned(), reason: reason.into() }
+    }
+
+    async fn attempt(&self, ask: &Ask) -> Result<Answer, Trouble> {
+        let limit = self.patience(ask);
+        match tokio::time::timeout(limit, self.ask_once(ask)).await {
+            Ok(result) => result,
+            Err(_) => Err(Trouble::Again(self.unreachable("it took too long"))),
+        }
+    }
+
+    /// How long an attempt may take.
+    fn patience(&self, ask: &Ask) -> Duration {
+        let Limits { upload, download, .. } = &*self.options.limits;
+        let out = ask.body.len() as u64;
+        let back = ask.range.map_or(0, |(_, length)| length);
+        let time = |bytes: u64, limit: Option<u64>| {
+            // Several share a limit, so one alone may wait for all of them.
+            let slowest = limit.map_or(SLOWEST, |limit| (limit / 16).clamp(1, SLOWEST));
+            Duration::from_secs(bytes / slowest)
+        };
+        self.options.timeout + time(out, upload.get()) + time(back, download.get())
+    }
+
+    async fn ask_once(&self, ask: &Ask) -> Result<Answer, Trouble> {
+        let now = self.options.clock.now();
+        let skew = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
+        let time = now.checked_add(skew).unwrap_or(now);
+        let sent = self.request(ask, time).send().await;
+        let response = sent.map_err(|error| Trouble::Again(self.unreachable(describe(&error))))?;
+        let status = response.status().as_u16();
+        let date = date(&response);
+        let length = length(&response);
+        let partial = status == 206 || response.headers().contains_key(header::CONTENT_RANGE);
+        let body = self.body(response).await?;
+        if matches!(status, 200 | 201 | 204 | 206) {
+            let whole = ask.method == Method::HEAD || length.is_none_or(|n| n == body.len() as u64);
+            if !whole {
+                return Err(Trouble::Again(self.unreachable("its answer was cut off")));
+            }
+            return Ok(Answer { status, length, partial, body });
+        }
+        self.refused(ask, status, date, &body)
+    }
+
+    fn request(&self, ask: &Ask, time: Timestamp) -> reqwest::RequestBuilder {
+        let mut url = self.endpoint.clone();
+        url.set_path(&ask.path);
+        url.set_query(Some(ask.query.as_str()).filter(|query| !query.is_empty()));
+        let mut request = self.client.request(ask.method.clone(), url);
+        if let Some(signer) = &self.signer {
+            let unsigned = Unsigned {
+                method: ask.method.as_str(),
+                host: &self.host,
+                path: &ask.path,
+                query: &ask.query,
+                payload: &ask.payload,
+                time,
+            };
+            for (name, value) in signer.headers(&unsigned) {
+                request = request.header(name, value);
+            }
+        }
+        if let Some((offset, length)) = ask.range {
+            let last = offset + length - 1;
+            request = request.header(header::RANGE, format!("bytes={offset}-{last}"));
+        }
+        if ask.only_if_new && !self.no_conditions.load(Ordering::Relaxed) {
+            request = request.header(header::IF_NONE_MATCH, "*");
+        }
+        if ask.method == Method::PUT {
+            request = request
+                .header(header::CONTENT_LENGTH, ask.body.len())
+                .header(header::CONTENT_TYPE, "application/octet-stream")
+                .body(self.outgoing(ask.body.clone()));
+        }
+        request
+    }
+
+    /// A body that flows no faster than it may.
+    fn outgoing(&self, content: Bytes) -> Body {
+        if self.options.limits.upload.get().is_none() {
+            return content.into();
+        }
+        let limits = std::sync::Arc::clone(&self.options.limits);
+        let slices = stream::unfold((content, limits), async |(mut rest, limits)| {
+            if rest.is_empty() {
+                return None;
+            }
+            let slice = rest.split_to(rest.len().min(SLICE));
+            limits.upload.take(slice.len()).await;
+            Some((Ok::<_, std::io::Error>(slice), (rest, limits)))
+        });
+        Body::wrap_stream(slices)
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Bytes, Trouble> {
+        let mut body =
+            BytesMut::with_capacity(length(&response).unwrap_or(0).min(16 << 20) as usize);
+        loop {
+            match response.chunk().await {
+                Ok(Some(part)) => {
+                    self.options.limits.download.take(part.len()).await;
+                    body.extend_from_slice(&part);
+                }
+                Ok(None) => return Ok(body.freeze()),
+                Err(error) => return Err(Trouble::Again(self.unreachable(describe(&error)))),
+            }
+        }
+    }
+
+    /// Makes sense of an answer that is not a yes.
+    fn refused(
+        &self,
+        ask: &Ask,
+        status: u16,
+        date: Option<Timestamp>,
+        body: &Bytes,
+    ) -> Result<Answer, Trouble> {
+        let Failure { code, message } = xml::failure(body);
+        let fine = match status {
+            404 => ask.missing_is_fine && code != "NoSuchBucket",
+            412 => ask.only_if_new,
+            416 => ask.range.is_some(),
+            _ => false,
+        };
+        if fine {
+            let (length, partial, body) = (None, false, Bytes::new());
+            return Ok(Answer { status, length, partial, body });
+        }
+        let short = match (code.as_str(), message.as_str()) {
+            ("", _) => "it was refused".to_owned(),
+            (code, "") => code.to_owned(),
+            (code, message) => format!("{code}: {message}"),
+        };
+        let action = ask.what.clone();
+        let error = Error::Refused { action, message: short, status };
+        if ask.only_if_new && (status == 501 || code == "NotImplemented") {
+            return Err(Trouble::NoConditions);
+        }
+        if code == "RequestTimeTooSkewed"
+            && let Some(theirs) = date
+        {
+            let by = theirs.duration_since(self.options.clock.now());
+            return Err(Trouble::Skewed(by, error));
+        }
+        const PASSING: [&str; 6] = [
+            "RequestTimeout",
+            "SlowDown",
+            "BadDigest",
+            "IncompleteBody",
+            "XAmzContentSHA256Mismatch",
+            "ConditionalRequestConflict",
+        ];
+        let passing =
+            matches!(status, 408 | 429 | 500 | 502 | 503 | 504) || PASSING.contains(&code.as_str());
+        Err(if passing { Trouble::Again(error) } else { Trouble::Final(error) })
+    }
+}
+
+fn length(response: &Response) -> Option<u64> {
+    response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn date(response: &Response) -> Option<Timestamp> {
+    let text = response.headers().get(header::DATE)?.to_str().ok()?;
+    let zoned = jiff::fmt::rfc2822::parse(text).ok()?;
+    Some(zoned.timestamp())
+}
+
+/// The innermost reason says most. The address is left out: it may hold a
+/// query, and who reads this knows it.
+fn describe(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "it took too long".to_owned();
+    }
+    let mut reason: &dyn std::error::Error = error;
+    while let Some(inner) = reason.source() {
+        reason = inner;
+    }
+    reason.to_string()
+}

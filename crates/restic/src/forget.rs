@@ -1,0 +1,196 @@
+//! Which snapshots to keep.
+
+use std::collections::BTreeMap;
+
+use jiff::{civil::ISOWeekDate, tz::TimeZone};
+
+use crate::{
+    Error, Id, Job, Repository, Result, Snapshot,
+    backend::{File, Kind},
+    lock::Lock,
+};
+
+/// How many snapshots of each volume to keep: the newest ones, and of the
+/// last so many hours, days, weeks, months and years that have any, the
+/// newest of each. Times are UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keep {
+    /// The newest.
+    pub last: u32,
+    /// One an hour.
+    pub hourly: u32,
+    /// One a day.
+    pub daily: u32,
+    /// One a week, which begins on Monday.
+    pub weekly: u32,
+    /// One a month.
+    pub monthly: u32,
+    /// One a year.
+    pub yearly: u32,
+}
+
+/// What forgetting did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Forgotten {
+    /// What stays, oldest first.
+    pub kept: Vec<Snapshot>,
+    /// What went.
+    pub removed: Vec<Snapshot>,
+}
+
+/// The period a snapshot falls into; the second figure is its place in time.
+type Period = fn(&Snapshot, usize) -> i64;
+
+impl Keep {
+    /// Whether it would keep nothing at all.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Divides the snapshots of one volume.
+    pub fn divide(&self, mut snapshots: Vec<Snapshot>) -> Forgotten {
+        snapshots.sort_by_key(|snapshot| (snapshot.time, snapshot.id));
+        let rules: [(u32, Period); 6] = [
+            (self.last, |_, number| number as i64),
+            (self.hourly, |snapshot, _| snapshot.time.as_second().div_euclid(3600)),
+            (self.daily, |snapshot, _| snapshot.time.as_second().div_euclid(86_400)),
+            (self.weekly, |snapshot, _| week(snapshot)),
+            (self.monthly, |snapshot, _| month(snapshot)),
+            (self.yearly, |snapshot, _| month(snapshot).div_euclid(12)),
+        ];
+        let mut left = rules.map(|(count, _)| count);
+        let mut last = [None; 6];
+        let mut divided = Forgotten::default();
+        for (number, snapshot) in snapshots.into_iter().enumerate().rev() {
+            let mut keep = false;
+            for (rule, (_, period)) in rules.iter().enumerate() {
+                let period = Some(period(&snapshot, number));
+                if left[rule] > 0 && last[rule] != period {
+                    (left[rule], last[rule], keep) = (left[rule] - 1, period, true);
+                }
+            }
+            if keep { divided.kept.push(snapshot) } else { divided.removed.push(snapshot) }
+        }
+        divided.kept.reverse();
+        divided.removed.reverse();
+        divided
+    }
+}
+
+fn week(snapshot: &Snapshot) -> i64 {
+    let date = ISOWeekDate::from(snapshot.time.to_zoned(TimeZone::UTC).date());
+    i64::from(date.year()) * 100 + i64::from(date.week())
+}
+
+fn month(snapshot: &Snapshot) -> i64 {
+    let date = snapshot.time.to_zoned(TimeZone::UTC).date();
+    i64::from(date.year()) * 12 + i64::from(date.month()) - 1
+}
+
+impl Repository {
+    /// Removes the snapshots that no rule keeps; of one volume, or of each
+    /// that we made. What they held goes with the next prune. With `dry_run`
+    /// it only says what it would do.
+    pub async fn forget(
+        &self,
+        keep: &Keep,
+        volume: Option<&str>,
+        dry_run: bool,
+        job: &Job,
+    ) -> Result<Forgotten> {
+        if keep.is_nothing() {
+            let reason = "a rule that keeps nothing would remove every backup".to_owned();
+            return Err(Error::Invalid { field: "keep", reason });
+        }
+        let mut groups: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
+        for snapshot in job.or_cancelled(self.snapshots()).await? {
+            // What somebody else put here is not ours to judge.
+            let Some(of) = snapshot.volume().map(str::to_owned) else { continue };
+            if volume.is_none_or(|volume| volume == of) {
+                groups.entry(of).or_default().push(snapshot);
+            }
+        }
+        let mut forgotten = Forgotten::default();
+        for snapshots in groups.into_values() {
+            let Forgotten { kept, removed } = keep.divide(snapshots);
+            forgotten.kept.extend(kept);
+            forgotten.removed.extend(removed);
+        }
+        if !dry_run {
+            let ids: Vec<Id> = forgotten.removed.iter().map(|snapshot| snapshot.id).collect();
+            self.remove_snapshots(&ids, job).await?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Removes these snapshots. That one is not there is no error.
+    pub async fn remove_snapshots(&self, ids: &[Id], job: &Job) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let lock = Lock::take(self, false, job).await?;
+        let remove = async {
+            for id in ids {
+                self.backend().remove(File::Named(Kind::Snapshot, *id)).await?;
+            }
+            Ok(())
+        };
+        let outcome = job.or_cancelled(remove).await;
+        lock.finish(outcome).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn at(time: &str) -> Snapshot {
+        let id = Id::of(time.as_bytes());
+        Snapshot {
+            id,
+            time: time.parse().unwrap(),
+            parent: None,
+            tree: id,
+            paths: Vec::new(),
+            hostname: String::new(),
+            username: String::new(),
+            tags: Vec::new(),
+            program_version: String::new(),
+        }
+    }
+
+    fn kept(keep: Keep, times: &[&str]) -> Vec<String> {
+        let divided = keep.divide(times.iter().map(|time| at(time)).collect());
+        assert_eq!(divided.kept.len() + divided.removed.len(), times.len());
+        divided.kept.iter().map(|snapshot| snapshot.time.to_string()).collect()
+    }
+
+    #[test]
+    fn the_newest_of_each_period_stays() {
+        let times = [
+            "2025-12-28T10:00:00Z",
+            "2025-12-29T10:00:00Z",
+            "2026-01-01T10:00:00Z",
+            "2026-01-01T10:30:00Z",
+            "2026-01-01T11:00:00Z",
+            "2026-02-01T00:00:00Z",
+        ];
+        let nothing = Keep::default();
+        for (keep, expected) in [
+            (Keep { last: 2, ..nothing }, vec![4, 5]),
+            (Keep { hourly: 3, ..nothing }, vec![3, 4, 5]),
+            (Keep { daily: 3, ..nothing }, vec![1, 4, 5]),
+            // The 29th of December and the 1st of January share a week.
+            (Keep { weekly: 3, ..nothing }, vec![0, 4, 5]),
+            (Keep { monthly: 9, ..nothing }, vec![1, 4, 5]),
+            (Keep { yearly: 2, ..nothing }, vec![1, 5]),
+            (Keep { last: 1, yearly: 2, ..nothing }, vec![1, 5]),
+            (Keep { last: 99, ..nothing }, vec![0, 1, 2, 3, 4, 5]),
+        ] {
+            let expected: Vec<&str> = expected.into_iter().map(|n: usize| times[n]).collect();
+            assert_eq!(kept(keep, &times), expected, "{keep:?}");
+        }
+    }
+}

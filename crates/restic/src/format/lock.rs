@@ -1,0 +1,27 @@
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Who works with the repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockFile {
+    /// Since when, or when it was last renewed.
+    #[serde(with = "super::time")]
+    pub time: Timestamp,
+    /// Whether nobody else may.
+    pub exclusive: bool,
+    /// The machine.
+    #[serde(default)]
+    pub hostname: String,
+    /// The user.
+    #[serde(default)]
+    pub username: String,
+    /// The process.
+    #[serde(default)]
+    pub pid: u32,
+    /// The user's number.
+    #[serde(default)]
+    pub uid: u32,
+    /// The group's number.
+    #[serde(default)]
+    pub gid: u32,
+}

@@ -1,0 +1,233 @@
+//! Verify, heal, forget, prune, and locks, in a directory.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use common::*;
+use jiff::{SignedDuration, Timestamp};
+use selvage_api::Code;
+use selvage_kit::clock::ManualClock;
+use selvage_restic::{
+    Damage, Directory, FileSink, Job, Keep, PruneOptions, Repository, RepositoryOptions,
+    RestoreOptions, Snapshot, VerifyOptions,
+};
+
+const MIB: u64 = 1 << 20;
+const ALL: VerifyOptions = VerifyOptions { read_percent: 100 };
+const NOW: PruneOptions =
+    PruneOptions { max_unused_percent: 0, grace: Duration::ZERO, dry_run: false };
+
+/// All packs of a repository, largest first.
+fn packs(repository: &Path) -> Vec<PathBuf> {
+    let mut packs = Vec::new();
+    for folder in std::fs::read_dir(repository.join("data")).unwrap() {
+        let files = std::fs::read_dir(folder.unwrap().path()).unwrap();
+        packs.extend(files.map(|file| file.unwrap().path()));
+    }
+    packs.sort_by_key(|pack| std::cmp::Reverse(std::fs::metadata(pack).unwrap().len()));
+    packs
+}
+
+fn stored(repository: &Path) -> u64 {
+    packs(repository).iter().map(|pack| std::fs::metadata(pack).unwrap().len()).sum()
+}
+
+async fn at(repository: &Repository, disk: &Path, volume: &str, time: Timestamp) -> Snapshot {
+    let mut options = named(volume);
+    options.time = Some(time);
+    backup(repository, disk, options).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_forgotten_is_pruned_and_the_rest_stays() {
+    let folder = Folder::new();
+    let repo = folder.path("repo");
+    let repository = repository(&repo).await;
+    let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let mut snapshots = Vec::new();
+    for day in 0..4u64 {
+        let disk = folder.path(&format!("disk{day}"));
+        image(&disk, 12 * MIB, 20 + day);
+        let time = start + SignedDuration::from_hours(24 * day as i64);
+        snapshots.push(at(&repository, &disk, "disk", time).await);
+    }
+    let other = at(&repository, &folder.path("disk0"), "other", start).await;
+    let before = stored(&repo);
+
+    let keep = Keep { daily: 2, ..Keep::default() };
+    let would = repository.forget(&keep, Some("disk"), true, &Job::new()).await.unwrap();
+    assert_eq!(repository.snapshots().await.unwrap().len(), 5);
+    let did = repository.forget(&keep, Some("disk"), false, &Job::new()).await.unwrap();
+    assert_eq!(would, did);
+    assert_eq!(did.kept, snapshots[2..]);
+    let left = repository.snapshots().await.unwrap();
+    assert_eq!(left.len(), 3);
+
+    let dry = PruneOptions { dry_run: true, ..NOW };
+    let would = repository.prune(&dry, &Job::new()).await.unwrap();
+    assert!(would.removed > 0);
+    assert_eq!(stored(&repo), before);
+    repository.prune(&NOW, &Job::new()).await.unwrap();
+    let after = stored(&repo);
+    assert!(after < before - 2 * MIB, "{before} {after}");
+
+    for (snapshot, disk) in [(&other, "disk0"), (&snapshots[2], "disk2"), (&snapshots[3], "disk3")]
+    {
+        let back = folder.path(&format!("back-{disk}"));
+        restore(&repository, snapshot, 12 * MIB, &back).await;
+        assert_same(&folder.path(disk), &back);
+    }
+    let report = repository.verify(ALL, &Job::new()).await.unwrap();
+    assert_eq!(report.damages, []);
+    if has_restic() {
+        let restic = Restic::on(&repo);
+        restic.check();
+        // There is nothing left for it to do.
+        let said = String::from_utf8(restic.run(&["prune", "--max-unused", "0"])).unwrap();
+        let words: Vec<&str> = said.split_whitespace().collect();
+        assert!(words.join(" ").contains("total prune: 0 blobs / 0 B"), "{said}");
+        restic.check();
+    }
+    // A second one finds nothing to do and changes nothing.
+    let index = std::fs::read_dir(repo.join("index")).unwrap().count();
+    repository.prune(&NOW, &Job::new()).await.unwrap();
+    assert_eq!(std::fs::read_dir(repo.join("index")).unwrap().count(), index);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packs_are_marked_first_and_live_again_if_they_are_needed() {
+    let folder = Folder::new();
+    let (disk, repo) = (folder.path("disk"), folder.path("repo"));
+    image(&disk, 8 * MIB, 30);
+    let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
+    let options = RepositoryOptions { clock: Arc::new(clock.clone()), ..options() };
+    let backend = Arc::new(Directory::new(&repo));
+    let repository = Repository::init(backend, &password(), options).await.unwrap();
+    let kept = backup(&repository, &disk, named("disk")).await;
+    let document = std::fs::read(repo.join("snapshots").join(kept.id.to_string())).unwrap();
+    let grace = PruneOptions { grace: Duration::from_secs(3600), ..NOW };
+
+    repository.remove_snapshots(&[kept.id], &Job::new()).await.unwrap();
+    let before = stored(&repo);
+    let marked = repository.prune(&grace, &Job::new()).await.unwrap();
+    assert!(marked.marked > 0);
+    assert_eq!((marked.removed, stored(&repo)), (0, before));
+
+    // Somebody who lost his lock finishes after all.
+    std::fs::write(repo.join("snapshots").join(kept.id.to_string()), document).unwrap();
+    let again = repository.prune(&grace, &Job::new()).await.unwrap();
+    assert_eq!((again.marked, again.removed), (0, 0));
+    restore(&repository, &kept, 8 * MIB, &folder.path("back")).await;
+    assert_same(&disk, &folder.path("back"));
+
+    repository.remove_snapshots(&[kept.id], &Job::new()).await.unwrap();
+    repository.prune(&grace, &Job::new()).await.unwrap();
+    // What is marked is not counted on by new backups.
+    let new = backup(&repository, &disk, named("disk")).await;
+    clock.advance(Duration::from_secs(3601));
+    let last = repository.prune(&grace, &Job::new()).await.unwrap();
+    assert!(last.removed > 0, "{last:?}");
+    assert_eq!(repository.verify(ALL, &Job::new()).await.unwrap().damages, []);
+    restore(&repository, &new, 8 * MIB, &folder.path("back2")).await;
+    if has_restic() {
+        Restic::on(&repo).check();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_is_found_named_and_healed_from_the_live_volume() {
+    let folder = Folder::new();
+    let (disk, repo) = (folder.path("disk"), folder.path("repo"));
+    let size = 24 * MIB + 5;
+    image(&disk, size, 40);
+    let small = RepositoryOptions { pack_size: 1 << 20, ..options() };
+    let backend = Arc::new(Directory::new(&repo));
+    let repository = Repository::init(backend, &password(), small).await.unwrap();
+    let snapshot = backup(&repository, &disk, named("disk")).await;
+    assert_eq!(repository.verify(ALL, &Job::new()).await.unwrap().damages, []);
+
+    let packs = packs(&repo);
+    assert!(packs.len() > 3);
+    let mut content = std::fs::read(&packs[0]).unwrap();
+    content[100_000] ^= 1;
+    std::fs::write(&packs[0], content).unwrap();
+    std::fs::remove_file(&packs[1]).unwrap();
+    // The trees are in the smallest.
+    std::fs::write(packs.last().unwrap(), b"short").unwrap();
+
+    let report = repository.verify(ALL, &Job::new()).await.unwrap();
+    assert_eq!(report.bad_packs().len(), 3, "{report:?}");
+    assert!(report.damages.iter().any(|damage| matches!(damage, Damage::MissingPack(_))));
+    assert!(report.damages.iter().any(|damage| matches!(damage, Damage::LostBlob { .. })));
+    let sink = Arc::new(FileSink::create(folder.path("bad"), size).unwrap());
+    let options = RestoreOptions::default();
+    let refused = repository.restore(&snapshot, sink, &options, &Job::new()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::DataLoss);
+    // Only to prune it would be to make it worse.
+    assert!(repository.prune(&NOW, &Job::new()).await.is_err());
+
+    let healed = repository.heal(&report, source(&disk), "disk", None, &Job::new()).await.unwrap();
+    assert_eq!(healed.packs, 3);
+    assert!(healed.salvaged > 0 && healed.salvaged < healed.blobs, "{healed:?}");
+    assert_eq!(healed.lost, []);
+    assert_eq!(repository.verify(ALL, &Job::new()).await.unwrap().damages, []);
+    restore(&repository, &snapshot, size, &folder.path("back")).await;
+    assert_same(&disk, &folder.path("back"));
+    if has_restic() {
+        Restic::on(&repo).check();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exclusive_lock_shuts_others_out_and_a_dead_mans_lock_does_not() {
+    let folder = Folder::new();
+    let (disk, repo) = (folder.path("disk"), folder.path("repo"));
+    image(&disk, MIB, 50);
+    let options = RepositoryOptions { lock_wait: Duration::ZERO, ..options() };
+    let backend = Arc::new(Directory::new(&repo));
+    let repository = Repository::init(backend, &password(), options).await.unwrap();
+    backup(&repository, &disk, named("disk")).await;
+    if !has_restic() {
+        return;
+    }
+    let restic = Restic::on(&repo);
+    // Stock restic waits for its standard input, and holds its lock meanwhile.
+    let mut writer = restic
+        .command(&["backup", "--stdin"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let locks = || std::fs::read_dir(repo.join("locks")).unwrap().count();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while locks() == 0 {
+        assert!(std::time::Instant::now() < deadline, "stock restic takes no lock");
+        std::thread::yield_now();
+    }
+    let refused = repository.prune(&NOW, &Job::new()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.to_string().contains(&writer.id().to_string()), "{refused}");
+    // Who does not need to be alone may go on.
+    backup(&repository, &disk, named("disk")).await;
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    repository.prune(&NOW, &Job::new()).await.unwrap();
+    assert_eq!(locks(), 0);
+    restic.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_keep_nothing_are_refused() {
+    let folder = Folder::new();
+    let repository = repository(&folder.path("repo")).await;
+    let refused = repository.forget(&Keep::default(), None, false, &Job::new()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.to_string().starts_with("keep: "), "{refused}");
+}
