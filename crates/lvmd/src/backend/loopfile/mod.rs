@@ -1,0 +1,290 @@
+//! Volume groups of image files, for machines without LVM.
+//!
+//! A group is a folder with a limit to what its volumes may hold together. A
+//! volume is an image file and a record beside it; the record is what makes
+//! it exist, and is put in place in one step. A thick volume has its space
+//! reserved, a thin one is a sparse file that counts against its pool. Where
+//! the system lets us, a loop device makes a block device of the image.
+//!
+//! Whatever instant the process is killed at: an image without a record is
+//! removed at the next start, one longer than its record says is cut, and
+//! loop devices are found again or let go.
+
+mod attach;
+mod freeze;
+mod image;
+mod record;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use attach::Attachments;
+use parking_lot::Mutex;
+use record::{Record, Store};
+
+use super::{Backend, Create, Device, Groups, Ranges, Snapshot};
+use crate::{
+    Error, Group, Pool, Result, Volume,
+    config::{Config, LoopGroup},
+};
+
+/// Sizes of volumes are multiples of it, as with LVM.
+const EXTENT: u64 = 4 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The loop backend.
+pub struct LoopFiles {
+    groups: Mutex<BTreeMap<String, Arc<Store>>>,
+    directory: PathBuf,
+    attachments: Attachments,
+    /// Held as long as the process lives: two must not work in one folder.
+    _lock: File,
+}
+
+impl LoopFiles {
+    /// Opens the folder, and puts right what a sudden end left behind.
+    pub fn open(config: &Config) -> Result<Self> {
+        let directory = config.loop_files.directory.clone();
+        fs::create_dir_all(&directory).map_err(Error::file(&directory))?;
+        let directory = directory.canonicalize().map_err(Error::file(&directory))?;
+        let lock = lock(&directory)?;
+        let this = Self {
+            groups: Mutex::default(),
+            attachments: Attachments::new(&directory),
+            directory,
+            _lock: lock,
+        };
+        this.configure(config)?;
+        Ok(this)
+    }
+
+    fn store(&self, group: &str) -> Result<Arc<Store>> {
+        let groups = self.groups.lock();
+        groups.get(group).cloned().ok_or_else(|| Error::GroupNotFound(group.to_owned()))
+    }
+
+    fn volume(&self, group: &str, name: &str) -> Result<(Arc<Store>, Record)> {
+        let store = self.store(group)?;
+        let record = store.read(name)?.ok_or_else(|| Error::VolumeNotFound(name.to_owned()))?;
+        Ok((store, record))
+    }
+
+    /// Attaches what belongs to a group and lets go what does not.
+    fn put_right(&self, store: &Store) -> Result<()> {
+        freeze::thaw_left_behind(store.folder());
+        store.clean()?;
+        let records = store.all()?;
+        let images: Vec<PathBuf> = records.iter().map(|record| store.image(&record.name)).collect();
+        self.attachments.detach_others(store.folder(), &images);
+        for (record, image) in records.iter().zip(&images) {
+            self.attachments.attach(image, record.read_only);
+        }
+        Ok(())
+    }
+}
+
+fn lock(directory: &Path) -> Result<File> {
+    let path = directory.join("lock");
+    let file = File::create(&path).map_err(Error::file(&path))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
+        |error| Error::File {
+            path,
+            source: match error {
+                rustix::io::Errno::WOULDBLOCK => {
+                    io::Error::new(io::ErrorKind::WouldBlock, "another process has these volumes")
+                }
+                other => other.into(),
+            },
+        },
+    )?;
+    Ok(file)
+}
+
+impl Backend for LoopFiles {
+    fn kind(&self) -> &'static str {
+        "loop"
+    }
+
+    fn configure(&self, config: &Config) -> Result<()> {
+        let mut groups = BTreeMap::new();
+        let mut declared = config.loop_files.groups.clone();
+        if declared.is_empty() {
+            let group = |name| LoopGroup { name, ..LoopGroup::default() };
+            declared = super::wanted(config).into_iter().map(group).collect();
+        }
+        let known = self.groups.lock().clone();
+        for group in &declared {
+            let store = Store::open(&self.directory.join(&group.name), group)?;
+            if !known.contains_key(&group.name) {
+                self.put_right(&store)?;
+            }
+            groups.insert(group.name.clone(), Arc::new(store));
+        }
+        *self.groups.lock() = groups;
+        Ok(())
+    }
+
+    fn scan(&self) -> Result<Groups> {
+        let stores: Vec<Arc<Store>> = self.groups.lock().values().cloned().collect();
+        let devices = self.attachments.all();
+        let mut groups = Groups::new();
+        for store in stores {
+            // A folder that is gone is a group that is gone.
+            if !store.folder().is_dir() {
+                continue;
+            }
+            let group = describe(&store, &devices)?;
+            groups.insert(group.name.clone(), Arc::new(group));
+        }
+        Ok(groups)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for store in self.groups.lock().values() {
+            let seen = fs::metadata(store.folder());
+            let seen = seen.map(|seen| (seen.mtime(), seen.mtime_nsec(), seen.ino()));
+            seen.ok().hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn create(&self, create: &Create) -> Result<()> {
+        let store = self.store(&create.group)?;
+        let record = Record {
+            name: create.name.clone(),
+            size: create.size.div_ceil(EXTENT).saturating_mul(EXTENT),
+            tags: create.tags.clone(),
+            pool: create.pool.clone(),
+            ..Record::default()
+        };
+        let image = store.image(&record.name);
+        store.add(&record, || image::make(&image, record.size, store.reserves(&record)))?;
+        self.attachments.attach(&image, false);
+        Ok(())
+    }
+
+    fn remove(&self, group: &str, name: &str) -> Result<()> {
+        let (store, _) = self.volume(group, name)?;
+        let image = store.image(name);
+        self.attachments.check_unused(&image, &format!("{group}/{name}"))?;
+        self.attachments.detach(&image)?;
+        store.remove(name)
+    }
+
+    fn resize(&self, group: &str, name: &str, size: u64) -> Result<()> {
+        let (store, mut record) = self.volume(group, name)?;
+        record.size = size.div_ceil(EXTENT).saturating_mul(EXTENT);
+        let image = store.image(name);
+        image::grow(&image, record.size, store.reserves(&record))?;
+        store.write(&record)?;
+        self.attachments.grown(&image)
+    }
+
+    fn snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        let (store, source) = self.volume(&snapshot.group, &snapshot.source)?;
+        let record = Record {
+            name: snapshot.name.clone(),
+            size: source.size,
+            tags: snapshot.tags.clone(),
+            pool: source.pool.clone(),
+            origin: Some(source.name.clone()),
+            read_only: snapshot.read_only,
+        };
+        let (from, to) = (store.image(&source.name), store.image(&record.name));
+        let device = self.attachments.of(&from);
+        store.add(&record, || {
+            image::still(&from, &to, device.as_ref(), store.folder())?;
+            if store.reserves(&record) { image::reserve(&to, record.size) } else { Ok(()) }
+        })?;
+        self.attachments.attach(&to, record.read_only);
+        Ok(())
+    }
+
+    fn snapshots_are_volumes(&self, _: &str, _: &str) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn change_room_used(&self, _: &str, _: &str) -> Result<Option<f64>> {
+        Ok(None)
+    }
+
+    fn extend_change_room(&self, _: &str, _: &str, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn tag(&self, group: &str, name: &str, add: &[String], remove: &[String]) -> Result<()> {
+        let (store, mut record) = self.volume(group, name)?;
+        record.tags.retain(|tag| !remove.contains(tag));
+        record.tags.extend(add.iter().cloned());
+        store.write(&record)
+    }
+
+    fn open(&self, group: &str, name: &str, write: bool) -> Result<Device> {
+        let (store, record) = self.volume(group, name)?;
+        let image = store.image(name);
+        // Two caches of one content would differ: where there is a device,
+        // everybody goes through it.
+        let path = self.attachments.of(&image).map_or(image, |device| device.path);
+        Device::open(&path, record.size, write, record.read_only)
+    }
+
+    fn allocated(&self, group: &str, name: &str) -> Result<Option<Ranges>> {
+        let (store, record) = self.volume(group, name)?;
+        let image = store.image(name);
+        if let Some(device) = self.attachments.of(&image) {
+            attach::flush(&device)?;
+        }
+        image::data(&image, record.size).map(Some)
+    }
+
+    fn changed(&self, _: &str, _: &str, _: &str) -> Result<Option<Ranges>> {
+        Ok(None)
+    }
+}
+
+fn describe(store: &Store, devices: &BTreeMap<PathBuf, attach::Attached>) -> Result<Group> {
+    let mut pools: BTreeMap<String, Pool> = BTreeMap::new();
+    for (name, size) in store.pools() {
+        pools.insert(name, Pool { size, promised: 0 });
+    }
+    let mut used: u64 = pools.values().map(|pool| pool.size).sum();
+    let mut volumes = BTreeMap::new();
+    for record in store.all()? {
+        match record.pool.as_ref().and_then(|pool| pools.get_mut(pool)) {
+            Some(pool) => pool.promised += record.size,
+            None => used += record.size,
+        }
+        let image = store.image(&record.name);
+        let device = devices.get(&image);
+        volumes.insert(record.name.clone(), as_volume(record, image, device));
+    }
+    let size = store.size();
+    let name = store.name().to_owned();
+    Ok(Group { name, size, free: size.saturating_sub(used), extent: EXTENT, volumes, pools })
+}
+
+fn as_volume(record: Record, image: PathBuf, device: Option<&attach::Attached>) -> Volume {
+    let mut tags = record.tags;
+    tags.sort();
+    tags.dedup();
+    Volume {
+        name: record.name,
+        size: record.size,
+        tags,
+        major: device.map_or(0, |device| device.major),
+        minor: device.map_or(0, |device| device.minor),
+        path: device.map_or(image, |device| device.path.clone()),
+        pool: record.pool,
+        origin: record.origin,
+        change_room: None,
+        read_only: record.read_only,
+    }
+}

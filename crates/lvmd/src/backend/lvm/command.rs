@@ -1,0 +1,130 @@
+//! Running LVM: arguments as a list, messages in English, nothing on stdin.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::{Error, Result, backend::program};
+
+/// How LVM is run. Counts how often it was.
+#[derive(Debug)]
+pub(super) struct Runner {
+    prefix: Vec<String>,
+    runs: AtomicU64,
+}
+
+impl Runner {
+    pub(super) fn new(prefix: &[String]) -> Self {
+        Self { prefix: prefix.to_vec(), runs: AtomicU64::new(0) }
+    }
+
+    /// How many programs were run so far.
+    pub(super) fn runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Runs an LVM command; gives what it wrote.
+    pub(super) fn lvm(&self, arguments: &[&str]) -> Result<String> {
+        match self.prefix.split_first() {
+            None => self.run(program("lvm"), &[], arguments),
+            Some((first, rest)) => self.run(first.into(), rest, arguments),
+        }
+    }
+
+    /// Runs another program of the system.
+    pub(super) fn tool(&self, name: &str, arguments: &[&str]) -> Result<String> {
+        self.run(program(name), &[], arguments)
+    }
+
+    fn run(&self, path: PathBuf, before: &[String], arguments: &[&str]) -> Result<String> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        let mut command = Command::new(&path);
+        command.args(before).args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
+        // Descriptors of ours are closed on exec; LVM would warn of those of
+        // whoever started us.
+        command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
+        let output = command
+            .output()
+            .map_err(|source| Error::Program { program: path.display().to_string(), source })?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let refusal = classify(&said, output.status.code());
+        tracing::debug!(?arguments, status = ?output.status, %said, "refused");
+        Err(refusal)
+    }
+}
+
+/// What a failure means, by what was said. The exit code alone does not tell:
+/// "in use" and "not found" have the same.
+fn classify(said: &str, status: Option<i32>) -> Error {
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.filter(|line| !line.starts_with("WARNING:")).collect();
+    let between = |line: &str, before: &str, after: &str| {
+        let rest = line.strip_prefix(before)?;
+        rest.split_once(after).map(|(name, _)| name.to_owned())
+    };
+    for line in &lines {
+        if let Some(name) = between(line, "Volume group \"", "\" not found") {
+            return Error::GroupNotFound(name);
+        }
+        if let Some(name) = between(line, "Failed to find logical volume \"", "\"") {
+            let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+            return Error::VolumeNotFound(name);
+        }
+        let in_use = line.ends_with("contains a filesystem in use.")
+            || line.starts_with("Logical volume") && line.ends_with("in use.")
+            || line.starts_with("Snapshot origin volumes can be resized only while inactive")
+            || line.ends_with("is used by another device.");
+        if in_use {
+            return Error::Precondition((*line).to_owned());
+        }
+    }
+    match lines.is_empty() {
+        true => Error::Refused(format!("exit status {}", status.unwrap_or(-1))),
+        false => Error::Refused(lines.join("; ")),
+    }
+}
+
+/// Whether LVM said that there is no room.
+pub(super) fn is_no_space(error: &Error) -> bool {
+    let Error::Refused(said) = error else { return false };
+    said.contains("insufficient free space") || said.contains("Insufficient suitable")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn failures_are_told_apart_by_what_was_said() {
+        let code = |said: &str| classify(said, Some(5)).code();
+        use selvage_api::Code::*;
+        assert_eq!(code("  Volume group \"novg\" not found\n  Cannot process\n"), NotFound);
+        assert_eq!(code("  Failed to find logical volume \"vg0/nope\"\n"), NotFound);
+        assert_eq!(
+            code("  Logical volume vg0/a contains a filesystem in use.\n"),
+            FailedPrecondition
+        );
+        assert_eq!(code("  Logical volume vg0/a in use.\n"), FailedPrecondition);
+        assert_eq!(code("  No command with matching syntax recognised.\n"), Internal);
+        let told = classify("  WARNING: x\n", Some(5)).to_string();
+        assert_eq!(told, "exit status 5");
+        let full = "  Volume group \"t0\" has insufficient free space (1 extents): 2 required.\n";
+        assert!(is_no_space(&classify(full, Some(5))));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let runner = Runner::new(&["/nowhere/lvm".to_owned()]);
+        let error = runner.lvm(&["lvs"]).unwrap_err();
+        assert_eq!(error.to_string(), "/nowhere/lvm cannot be run");
+        assert_eq!(runner.runs(), 1);
+        let runner = Runner::new(&["/bin/sh".into(), "-c".into(), "echo $LC_ALL:$1".into()]);
+        assert_eq!(runner.lvm(&["sh", "lvs"]).unwrap(), "C:lvs\n");
+    }
+}

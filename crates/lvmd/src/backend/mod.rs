@@ -1,0 +1,140 @@
+//! What keeps volume groups.
+//!
+//! A backend does what it is told, one thing at a time in a group, and blocks
+//! meanwhile. [`crate::Volumes`] decides what may be done, and calls it where
+//! blocking is allowed.
+
+mod device;
+pub mod loopfile;
+pub mod lvm;
+
+use std::{collections::BTreeMap, ops::Range, path::PathBuf, sync::Arc};
+
+pub use device::Device;
+
+use crate::{
+    Group, Result,
+    config::{BackendKind, Config},
+};
+
+/// All groups at one moment, by name.
+pub type Groups = BTreeMap<String, Arc<Group>>;
+
+/// A volume to make. Names and tags were checked.
+#[derive(Debug, Clone, Default)]
+pub struct Create {
+    pub group: String,
+    pub name: String,
+    pub size: u64,
+    pub tags: Vec<String>,
+    /// The thin pool to make it in; none for a thick volume.
+    pub pool: Option<String>,
+    /// What else lvcreate is told. Backends without lvcreate pass it over.
+    pub options: Vec<String>,
+}
+
+/// A snapshot to make.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    pub group: String,
+    pub source: String,
+    pub name: String,
+    pub tags: Vec<String>,
+    pub read_only: bool,
+    /// Room for changes of the source, where a snapshot needs such; none for
+    /// a tenth of the source.
+    pub change_room: Option<u64>,
+}
+
+/// Parts of a volume, in bytes, in order and without overlap.
+pub type Ranges = Vec<Range<u64>>;
+
+/// Keeps volume groups. Every method may block.
+pub trait Backend: Send + Sync + 'static {
+    /// What it is called in logs.
+    fn kind(&self) -> &'static str;
+
+    /// Takes over what a changed configuration says.
+    fn configure(&self, config: &Config) -> Result<()>;
+
+    /// What is there now. Reads; runs no program while nothing unusual
+    /// happened.
+    fn scan(&self) -> Result<Groups>;
+
+    /// Differs from its value before if something was changed from outside.
+    /// Cheap enough to be asked every half second, and runs no program.
+    fn fingerprint(&self) -> u64;
+
+    fn create(&self, create: &Create) -> Result<()>;
+
+    /// Removes a volume; refuses one that is in use.
+    fn remove(&self, group: &str, name: &str) -> Result<()>;
+
+    /// Grows a volume to so many bytes, rounded up.
+    fn resize(&self, group: &str, name: &str, size: u64) -> Result<()>;
+
+    /// Freezes the content of a volume under another name.
+    fn snapshot(&self, snapshot: &Snapshot) -> Result<()>;
+
+    /// Whether snapshots stand on their own: they live on without their
+    /// source and need no room for its changes.
+    fn snapshots_are_volumes(&self, group: &str, name: &str) -> Result<bool>;
+
+    /// How full a snapshot's room for changes is, in percent; 100 and more
+    /// means that it is lost. None where there is no such limit.
+    fn change_room_used(&self, group: &str, name: &str) -> Result<Option<f64>>;
+
+    /// Gives a snapshot more room for changes.
+    fn extend_change_room(&self, group: &str, name: &str, size: u64) -> Result<()>;
+
+    /// Changes the tags of a volume.
+    fn tag(&self, group: &str, name: &str, add: &[String], remove: &[String]) -> Result<()>;
+
+    /// Where the content of a volume is read and written.
+    fn open(&self, group: &str, name: &str, write: bool) -> Result<Device>;
+
+    /// The parts of a volume that were ever written; all others are zeros.
+    /// None where that is not known.
+    fn allocated(&self, group: &str, name: &str) -> Result<Option<Ranges>>;
+
+    /// Where `newer` may differ from `older`, a snapshot of the same volume.
+    /// None where that is not known.
+    fn changed(&self, group: &str, older: &str, newer: &str) -> Result<Option<Ranges>>;
+}
+
+/// The backend that a configuration names.
+pub fn open(config: &Config) -> Result<Arc<dyn Backend>> {
+    Ok(match config.backend() {
+        BackendKind::Loop => Arc::new(loopfile::LoopFiles::open(config)?),
+        BackendKind::Lvm => Arc::new(lvm::Lvm::open(config)?),
+    })
+}
+
+/// The names of the groups that a configuration asks for.
+fn wanted(config: &Config) -> Vec<String> {
+    let mut names: Vec<String> =
+        config.device_classes.iter().map(|class| class.volume_group.clone()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Where a program of the system is, for the account may have a short PATH.
+fn program(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(usual)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| name.into())
+}
+
+/// Two ranges that touch become one.
+fn push_range(ranges: &mut Ranges, range: Range<u64>) {
+    match ranges.last_mut() {
+        _ if range.is_empty() => {}
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}

@@ -1,0 +1,160 @@
+//! Jobs that run in this process: how far they are, how fast, how long still.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use selvage_restic::{Job, Phase, Progress};
+
+/// Speed is measured over no less than this.
+const SAMPLE: Duration = Duration::from_millis(500);
+/// How much the newest sample counts.
+const WEIGHT: f64 = 0.3;
+
+/// How far a job is, at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Standing {
+    pub(crate) phase: &'static str,
+    pub(crate) progress: Progress,
+    pub(crate) rate: u64,
+    pub(crate) seconds_left: u64,
+}
+
+impl Standing {
+    /// As lvmd's clients read it.
+    pub(crate) fn line(&self) -> String {
+        let Self { phase, progress, rate, seconds_left } = self;
+        let Progress { done, total, new, .. } = progress;
+        format!("phase={phase} done={done} total={total} new={new} rate={rate} eta={seconds_left}")
+    }
+}
+
+/// One job.
+pub(crate) struct Live {
+    pub(crate) job: Job,
+    copying: &'static str,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Default)]
+struct Pace {
+    /// What the job is doing besides what its own phases say.
+    phase: &'static str,
+    sampled: Option<(Instant, u64)>,
+    rate: f64,
+}
+
+impl Live {
+    /// `copying` is what its main phase is called.
+    pub(crate) fn new(copying: &'static str) -> Self {
+        Self { job: Job::new(), copying, pace: Mutex::default() }
+    }
+
+    pub(crate) fn enter(&self, phase: &'static str) {
+        self.pace.lock().phase = phase;
+    }
+
+    /// How far it is now.
+    pub(crate) fn standing(&self) -> Standing {
+        self.at(Instant::now(), self.job.progress())
+    }
+
+    fn at(&self, now: Instant, progress: Progress) -> Standing {
+        let mut pace = self.pace.lock();
+        pace.sample(now, progress);
+        let phase = match (pace.phase, progress.phase) {
+            ("", Phase::Copying) => self.copying,
+            ("", phase) => phase.name(),
+            (own, _) => own,
+        };
+        let left = progress.total.saturating_sub(progress.done);
+        let rate = pace.rate.max(0.0) as u64;
+        let seconds_left = if rate == 0 { 0 } else { left.div_ceil(rate) };
+        Standing { phase, progress, rate, seconds_left }
+    }
+}
+
+impl Pace {
+    fn sample(&mut self, now: Instant, progress: Progress) {
+        if progress.phase != Phase::Copying {
+            return;
+        }
+        let Some((then, before)) = self.sampled else {
+            self.sampled = Some((now, progress.done));
+            return;
+        };
+        let passed = now.saturating_duration_since(then);
+        if passed < SAMPLE {
+            return;
+        }
+        let newest = progress.done.saturating_sub(before) as f64 / passed.as_secs_f64();
+        self.rate =
+            if self.rate == 0.0 { newest } else { self.rate + WEIGHT * (newest - self.rate) };
+        self.sampled = Some((now, progress.done));
+    }
+}
+
+/// All of them, by operation.
+#[derive(Default)]
+pub(crate) struct Lives(Mutex<HashMap<String, Arc<Live>>>);
+
+/// A job that is known for as long as this is.
+pub(crate) struct Entered<'a> {
+    lives: &'a Lives,
+    operation: String,
+    pub(crate) live: Arc<Live>,
+}
+
+impl Lives {
+    pub(crate) fn enter(&self, operation: &str, live: Live) -> Entered<'_> {
+        let live = Arc::new(live);
+        self.0.lock().insert(operation.to_owned(), Arc::clone(&live));
+        Entered { lives: self, operation: operation.to_owned(), live }
+    }
+
+    pub(crate) fn standing(&self, operation: &str) -> Option<Standing> {
+        let live = self.0.lock().get(operation).cloned();
+        live.map(|live| live.standing())
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        // Whoever drops it does not wait for the job any more.
+        self.live.job.cancel();
+        self.lives.0.lock().remove(&self.operation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(done: u64) -> Progress {
+        Progress { phase: Phase::Copying, total: 1000, done, ..Progress::default() }
+    }
+
+    #[test]
+    fn speed_and_the_time_left_come_from_what_was_done() {
+        let live = Live::new("upload");
+        let start = Instant::now();
+        assert_eq!(live.at(start, copied(0)).rate, 0);
+        let second = live.at(start + Duration::from_secs(1), copied(100));
+        assert_eq!((second.rate, second.seconds_left), (100, 9));
+        assert_eq!(second.line(), "phase=upload done=100 total=1000 new=0 rate=100 eta=9");
+        // A look in between changes nothing.
+        assert_eq!(live.at(start + Duration::from_millis(1100), copied(500)).rate, 100);
+        let later = live.at(start + Duration::from_secs(2), copied(300));
+        assert_eq!(later.rate, 130);
+    }
+
+    #[test]
+    fn what_it_waits_for_is_said() {
+        let live = Live::new("upload");
+        live.enter("queued");
+        assert!(live.standing().line().starts_with("phase=queued "));
+    }
+}

@@ -1,0 +1,264 @@
+//! What is kept of work on backups. Times are milliseconds since 1970.
+//!
+//! Nothing that opens a repository is in here: of credentials only the name
+//! is kept, where they have one.
+
+use selvage_store::Record;
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Kind {
+    Unknown = 0,
+    Backup = 1,
+    Restore = 2,
+    Verify = 3,
+    Prune = 4,
+}
+
+/// How a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum State {
+    Unknown = 0,
+    Running = 1,
+    Complete = 2,
+    Failed = 3,
+}
+
+/// How many backups to keep.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct Keep {
+    #[prost(uint32, tag = "1")]
+    pub(crate) last: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) hourly: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) daily: u32,
+    #[prost(uint32, tag = "4")]
+    pub(crate) weekly: u32,
+    #[prost(uint32, tag = "5")]
+    pub(crate) monthly: u32,
+    #[prost(uint32, tag = "6")]
+    pub(crate) yearly: u32,
+}
+
+/// A place, without what opens it.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Place {
+    #[prost(string, tag = "1")]
+    pub(crate) path: String,
+    #[prost(string, tag = "2")]
+    pub(crate) endpoint: String,
+    #[prost(bool, tag = "3")]
+    pub(crate) skip_tls_verify: bool,
+    #[prost(string, tag = "4")]
+    pub(crate) http_proxy: String,
+    #[prost(string, tag = "5")]
+    pub(crate) https_proxy: String,
+    /// The name of credentials that the machine has; empty if somebody
+    /// brought them.
+    #[prost(string, tag = "6")]
+    pub(crate) credentials: String,
+}
+
+/// A job.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Job {
+    #[prost(enumeration = "Kind", tag = "1")]
+    pub(crate) kind: i32,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    /// The volume as it was asked for.
+    #[prost(string, tag = "3")]
+    pub(crate) handle: String,
+    /// The operation that does it.
+    #[prost(string, tag = "4")]
+    pub(crate) operation: String,
+    #[prost(enumeration = "State", tag = "5")]
+    pub(crate) state: i32,
+    #[prost(string, tag = "6")]
+    pub(crate) group: String,
+    #[prost(string, tag = "7")]
+    pub(crate) class: String,
+    #[prost(string, tag = "8")]
+    pub(crate) volume: String,
+    /// Of a volume to make.
+    #[prost(uint64, tag = "9")]
+    pub(crate) size: u64,
+    #[prost(string, repeated, tag = "10")]
+    pub(crate) tags: Vec<String>,
+    /// In words.
+    #[prost(string, tag = "11")]
+    pub(crate) place: String,
+    /// Set where the machine has the credentials.
+    #[prost(message, optional, tag = "12")]
+    pub(crate) reach: Option<Place>,
+    #[prost(string, tag = "13")]
+    pub(crate) snapshot: String,
+    /// What it did.
+    #[prost(string, tag = "14")]
+    pub(crate) message: String,
+    #[prost(string, tag = "15")]
+    pub(crate) error: String,
+    /// gRPC's code of the error.
+    #[prost(int32, tag = "16")]
+    pub(crate) code: i32,
+    #[prost(uint64, tag = "17")]
+    pub(crate) started_at: u64,
+    #[prost(uint64, tag = "18")]
+    pub(crate) ended_at: u64,
+    /// When the volume was frozen.
+    #[prost(uint64, tag = "19")]
+    pub(crate) frozen_at: u64,
+    #[prost(uint64, tag = "20")]
+    pub(crate) bytes: u64,
+    #[prost(uint64, tag = "21")]
+    pub(crate) read: u64,
+    #[prost(uint64, tag = "22")]
+    pub(crate) new: u64,
+    #[prost(uint64, tag = "23")]
+    pub(crate) stored: u64,
+    #[prost(uint64, tag = "24")]
+    pub(crate) uploaded: u64,
+    #[prost(uint64, tag = "25")]
+    pub(crate) downloaded: u64,
+    #[prost(message, optional, tag = "26")]
+    pub(crate) keep: Option<Keep>,
+    #[prost(uint32, tag = "27")]
+    pub(crate) read_percent: u32,
+    #[prost(bool, tag = "28")]
+    pub(crate) dry_run: bool,
+    /// What was asked for: `#snapshot` or `@name`, as it was written.
+    #[prost(string, tag = "29")]
+    pub(crate) selector: String,
+}
+
+pub(crate) const OPERATION: &str = "operation";
+
+/// The key of a job: what it does, to what, and under which name.
+pub(crate) fn job_key(kind: Kind, handle: &str, name: &str) -> String {
+    serde_json::json!([kind as i32, handle, name]).to_string()
+}
+
+impl Job {
+    /// What its operation calls things that it makes.
+    pub(crate) fn snapshot_volume(&self) -> String {
+        format!("snap-{}", self.operation)
+    }
+
+    /// The volume in words.
+    pub(crate) fn full_name(&self) -> String {
+        match (self.kind(), self.group.as_str()) {
+            (Kind::Verify | Kind::Prune, "") => self.volume.clone(),
+            (_, "") => self.handle.clone(),
+            (_, group) => format!("{group}/{}", self.volume),
+        }
+    }
+}
+
+impl Record for Job {
+    const KIND: &'static str = "volume-job";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        job_key(self.kind(), &self.handle, &self.name)
+    }
+
+    fn indexes(&self) -> Vec<(&'static str, String)> {
+        vec![(OPERATION, self.operation.clone())]
+    }
+}
+
+/// The last backup of a volume in a repository: what the next one starts from.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Parent {
+    #[prost(string, tag = "1")]
+    pub(crate) group: String,
+    #[prost(string, tag = "2")]
+    pub(crate) volume: String,
+    #[prost(string, tag = "3")]
+    pub(crate) place: String,
+    /// Its snapshot in the repository.
+    #[prost(string, tag = "4")]
+    pub(crate) snapshot: String,
+    /// The volume that still is as it was then; empty if none was kept.
+    #[prost(string, tag = "5")]
+    pub(crate) kept: String,
+    /// How large it was.
+    #[prost(uint64, tag = "6")]
+    pub(crate) size: u64,
+    /// How many backups went by without reading everything.
+    #[prost(uint32, tag = "7")]
+    pub(crate) since_full: u32,
+}
+
+pub(crate) fn parent_key(group: &str, volume: &str, place: &str) -> String {
+    serde_json::json!([group, volume, place]).to_string()
+}
+
+impl Record for Parent {
+    const KIND: &'static str = "volume-parent";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        parent_key(&self.group, &self.volume, &self.place)
+    }
+}
+
+/// A backup that is made again and again.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Schedule {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) handle: String,
+    #[prost(message, required, tag = "3")]
+    pub(crate) place: Place,
+    #[prost(uint64, tag = "4")]
+    pub(crate) every: u64,
+    #[prost(uint64, tag = "5")]
+    pub(crate) offset: u64,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) keep: Option<Keep>,
+    /// The period that was dealt with last.
+    #[prost(uint64, tag = "7")]
+    pub(crate) period: u64,
+    /// The key of the last job,
+    #[prost(string, tag = "8")]
+    pub(crate) job: String,
+    /// and whether what need not be kept was removed after it.
+    #[prost(bool, tag = "9")]
+    pub(crate) pruned: bool,
+    #[prost(string, tag = "10")]
+    pub(crate) error: String,
+}
+
+impl Record for Schedule {
+    const KIND: &'static str = "volume-schedule";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// How fast bytes may flow. There is one.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct Speeds {
+    #[prost(uint64, tag = "1")]
+    pub(crate) upload: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) download: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) read: u64,
+}
+
+impl Record for Speeds {
+    const KIND: &'static str = "volume-speeds";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        "all".into()
+    }
+}

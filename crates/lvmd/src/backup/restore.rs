@@ -1,0 +1,123 @@
+//! The steps of a restore.
+
+use selvage_restic::{Id, Location, Repository, RestoreOptions, Selector, Snapshot};
+use selvage_work::{Failure, Scope};
+
+use super::{Error, RESTORE_TAG, Result, Shared, device::Sink, live::Live, record::Job};
+use crate::{NewVolume, PENDING_TAG};
+
+impl Shared {
+    /// Finds the backup before anything is made.
+    pub(super) async fn look(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        let access = self.access(job, scope).await?;
+        let entered = self.lives.enter(scope.id(), Live::new("looking"));
+        let live = &*entered.live;
+        let looked = self.long(job, scope, live, async {
+            let repository = access.open(&self.config, &self.limits).await?;
+            let selected = select(&repository, &job.selector).await?;
+            let size = selected.size().unwrap_or(job.size);
+            if size == 0 {
+                return Err(Error::Missing("size_bytes"));
+            }
+            if job.size != 0 && job.size < size {
+                let (requested, source_size) = (job.size, size);
+                return Err(crate::Error::SmallerThanSource { requested, source_size }.into());
+            }
+            Ok((selected.id, size))
+        });
+        let (snapshot, size) = looked.await?;
+        self.note(job, |job| {
+            job.snapshot = snapshot.to_string();
+            job.bytes = size;
+            if job.size == 0 {
+                job.size = size;
+            }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Makes the volume, marked as not complete.
+    pub(super) async fn create(&self, job: &Job) -> Result<()> {
+        let mark = format!("{RESTORE_TAG}{}", job.operation);
+        match self.volumes.find(&job.class, &job.volume) {
+            Ok(there) if there.tags.contains(&mark) => return Ok(()),
+            _ => {}
+        }
+        let tags = [job.tags.clone(), vec![mark, PENDING_TAG.to_owned()]].concat();
+        let new =
+            NewVolume { name: job.volume.clone(), size: job.size, tags, ..NewVolume::default() };
+        match self.volumes.create(&job.class, new).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let error = Error::from(error);
+                let code = error.grpc() as i32;
+                self.note(job, |job| job.code = code).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the volume away again, if it is this job's.
+    pub(super) async fn discard(&self, job: &Job) -> Result<()> {
+        let mark = format!("{RESTORE_TAG}{}", job.operation);
+        let there = self.volumes.find(&job.class, &job.volume);
+        if !there.is_ok_and(|volume| volume.tags.contains(&mark)) {
+            return Ok(());
+        }
+        if self.config.keep_failed_restore {
+            tracing::warn!(volume = %job.full_name(), "what was restored of it stays, marked");
+            return Ok(());
+        }
+        self.remove_volume(&job.class, &job.volume).await
+    }
+
+    /// Fills it.
+    pub(super) async fn download(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        let _hold = self.volumes.hold(&job.group, &job.volume, "being restored");
+        let access = self.access(job, scope).await?;
+        let entered = self.lives.enter(scope.id(), Live::new("download"));
+        let live = &*entered.live;
+        let filled = self.long(job, scope, live, async {
+            let repository = access.open(&self.config, &self.limits).await?;
+            let id: Id = job.snapshot.parse().map_err(|_| Error::NoJob(job.snapshot.clone()))?;
+            let snapshot = repository.snapshot(id).await?;
+            let sink = Sink::open(&self.volumes, &job.group, &job.volume).await?;
+            let options = RestoreOptions::default();
+            let target = sink.clone();
+            let summary = repository.restore(&snapshot, target, &options, &live.job).await?;
+            sink.clear_behind(summary.size).await?;
+            Ok(summary)
+        });
+        let summary = filled.await?;
+        self.note(job, |job| {
+            job.bytes = summary.size;
+            job.downloaded = summary.downloaded;
+            job.message = format!(
+                "snapshot={} bytes={} written={}",
+                job.snapshot, summary.size, summary.written
+            );
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Shows it to everybody.
+    pub(super) async fn adopt(&self, job: &Job) -> Result<()> {
+        let mark = format!("{RESTORE_TAG}{}", job.operation);
+        let there = self.volumes.find(&job.class, &job.volume)?;
+        if there.tags.contains(&mark) {
+            let marks = vec![mark, PENDING_TAG.to_owned()];
+            self.volumes.tag(&job.class, &job.volume, Vec::new(), marks).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The snapshot that `#id` or `@name` means.
+pub(super) async fn select(repository: &Repository, selector: &str) -> Result<Snapshot> {
+    // Written behind any bucket, it is what a path would have.
+    let location: Location = format!("any/repository{selector}").parse()?;
+    let latest = Selector::Id("latest".into());
+    Ok(repository.select(location.snapshot.as_ref().unwrap_or(&latest)).await?)
+}

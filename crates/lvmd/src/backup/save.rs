@@ -1,0 +1,268 @@
+//! The steps of a backup.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Repository};
+use selvage_work::{Failure, Scope};
+
+use super::{
+    BACKUP_TAG, Error, Result, Shared,
+    device::{Source, blocking},
+    live::Live,
+    record::{Job, Parent, parent_key},
+};
+use crate::{NewSnapshot, PENDING_TAG, Volume};
+
+/// How often a snapshot's room for changes is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// From how full it is made larger, in percent, and when it is lost.
+const NEARLY_FULL: f64 = 70.0;
+const LOST: f64 = 100.0;
+/// It is made larger by half, and by these bytes.
+const MORE: u64 = 4 << 20;
+
+impl Shared {
+    /// Keeps the volume as it is now.
+    pub(super) async fn freeze(&self, job: &Job, scope: &Scope) -> Result<()> {
+        let name = job.snapshot_volume();
+        if self.volumes.find(&job.class, &name).is_ok() {
+            return Ok(());
+        }
+        let volume = self.volumes.find(&job.class, &job.volume)?;
+        let room = (volume.size / 100).saturating_mul(self.config.change_room);
+        let now = scope.now();
+        self.note(job, |job| job.frozen_at = now).await?;
+        let snapshot = NewSnapshot {
+            source: job.volume.clone(),
+            name,
+            tags: vec![format!("{BACKUP_TAG}{}", job.operation), PENDING_TAG.to_owned()],
+            read_only: true,
+            change_room: Some(self.in_extents(job, room)),
+        };
+        self.volumes.snapshot(&job.class, snapshot).await?;
+        Ok(())
+    }
+
+    /// LVM takes no others.
+    fn in_extents(&self, job: &Job, bytes: u64) -> u64 {
+        let groups = self.volumes.groups();
+        groups.get(&job.group).map_or(bytes, |group| group.round_up(bytes))
+    }
+
+    /// Takes the snapshot away again.
+    pub(super) async fn thaw(&self, job: &Job) -> Result<()> {
+        self.remove_volume(&job.class, &job.snapshot_volume()).await
+    }
+
+    /// Removes a volume of ours; that it is gone already is fine.
+    pub(super) async fn remove_volume(&self, class: &str, name: &str) -> Result<()> {
+        match self.volumes.remove(class, name).await {
+            Ok(_) | Err(crate::Error::VolumeNotFound(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Stores it.
+    pub(super) async fn upload(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        // It must not be changed in ways that would take the snapshot along.
+        let _hold = self.volumes.hold(&job.group, &job.volume, "being backed up");
+        let access = self.access(job, scope).await?;
+        let entered = self.lives.enter(scope.id(), Live::new("upload"));
+        let live = &*entered.live;
+        let stored = self.long(job, scope, live, async {
+            let repository = access.open_or_init(&self.config, &self.limits).await?;
+            self.save(job, &repository, live).await
+        });
+        let (summary, since_full) = stored.await?;
+        let parent = Parent {
+            group: job.group.clone(),
+            volume: job.volume.clone(),
+            place: job.place.clone(),
+            snapshot: summary.snapshot.id.to_string(),
+            kept: String::new(),
+            size: summary.size,
+            since_full,
+        };
+        self.note(job, |job| {
+            job.snapshot = summary.snapshot.id.to_string();
+            job.bytes = summary.size;
+            (job.read, job.new) = (summary.read, summary.new);
+            (job.stored, job.uploaded) = (summary.stored, summary.uploaded);
+            job.message =
+                format!("snapshot={} bytes={} stored={}", job.snapshot, job.bytes, job.stored);
+        })
+        .await?;
+        self.remember(parent).await?;
+        Ok(())
+    }
+
+    /// Writes down what the next backup starts from. What was kept for this
+    /// one is kept until its own snapshot takes its place.
+    async fn remember(&self, parent: Parent) -> Result<()> {
+        let before = self.parents.get(&selvage_store::Record::key(&parent));
+        let kept = before.map(|stored| stored.value.kept.clone()).unwrap_or_default();
+        self.parents.put(Parent { kept, ..parent }).await?;
+        Ok(())
+    }
+
+    async fn save(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        live: &Live,
+    ) -> Result<(BackupSummary, u32)> {
+        let name = job.snapshot_volume();
+        let frozen = self.volumes.find(&job.class, &name)?;
+        let (parent, since_full) = self.earlier(job, repository, &frozen).await?;
+        let source = Source::open(&self.volumes, &job.group, &name).await?;
+        let time = i64::try_from(job.frozen_at).ok().map(Timestamp::from_millisecond);
+        let options = BackupOptions {
+            volume: job.volume.clone(),
+            name: job.name.clone(),
+            time: time.and_then(std::result::Result::ok),
+            parent,
+            ..BackupOptions::default()
+        };
+        let storing = repository.backup(source, options, &live.job);
+        let summary = if frozen.change_room.is_some() {
+            self.beside_a_watch(job, storing).await?
+        } else {
+            storing.await?
+        };
+        Ok((summary, since_full))
+    }
+
+    /// What an earlier backup of the volume in this repository spares us, and
+    /// how many backups will have been made without reading everything.
+    async fn earlier(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        frozen: &Volume,
+    ) -> Result<(Option<Earlier>, u32)> {
+        let key = parent_key(&job.group, &job.volume, &job.place);
+        let Some(parent) = self.parents.get(&key).map(|stored| stored.value.clone()) else {
+            return Ok((None, 0));
+        };
+        let Ok(snapshot) = parent.snapshot.parse::<Id>() else { return Ok((None, 0)) };
+        if repository.snapshot(snapshot).await.is_err() {
+            return Ok((None, 0));
+        }
+        let due = parent.since_full + 1 >= self.config.full_every;
+        let same = parent.size == frozen.size;
+        let kept = !parent.kept.is_empty() && self.volumes.find(&job.class, &parent.kept).is_ok();
+        if due || !same || !kept {
+            return Ok((Some(Earlier { snapshot, changed: None }), 0));
+        }
+        let changed = self.changed(job, &parent.kept, &frozen.name).await?;
+        let since_full = if changed.is_some() { parent.since_full + 1 } else { 0 };
+        Ok((Some(Earlier { snapshot, changed }), since_full))
+    }
+
+    /// Where one snapshot differs from another. Not to know is no failure.
+    async fn changed(
+        &self,
+        job: &Job,
+        older: &str,
+        newer: &str,
+    ) -> Result<Option<crate::backend::Ranges>> {
+        let (group, older, newer) = (job.group.clone(), older.to_owned(), newer.to_owned());
+        let asked = blocking(&self.volumes, move |backend| backend.changed(&group, &older, &newer));
+        match asked.await {
+            Ok(changed) => Ok(changed),
+            Err(error) => {
+                let (volume, error) = (&job.volume, error.text());
+                tracing::warn!(volume, error, "what changed is not known, all is read");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Stores while somebody looks after the snapshot's room for changes.
+    async fn beside_a_watch(
+        &self,
+        job: &Job,
+        storing: impl Future<Output = selvage_restic::Result<BackupSummary>>,
+    ) -> Result<BackupSummary> {
+        let mut storing = std::pin::pin!(storing);
+        loop {
+            tokio::select! {
+                stored = &mut storing => {
+                    // What was read is worth nothing if it was lost meanwhile.
+                    self.look_after(job).await?;
+                    return Ok(stored?);
+                }
+                () = tokio::time::sleep(LOOK) => self.look_after(job).await?,
+            }
+        }
+    }
+
+    /// Makes the room larger before it is full.
+    async fn look_after(&self, job: &Job) -> Result<()> {
+        let name = job.snapshot_volume();
+        let (group, at) = (job.group.clone(), name.clone());
+        let used = blocking(&self.volumes, move |backend| backend.change_room_used(&group, &at));
+        let Some(used) = used.await? else { return Ok(()) };
+        if used >= LOST {
+            return Err(Error::Overflow);
+        }
+        if used < NEARLY_FULL {
+            return Ok(());
+        }
+        let Some(room) = self.volumes.find(&job.class, &name)?.change_room else { return Ok(()) };
+        let larger = self.in_extents(job, room.saturating_add(room / 2).saturating_add(MORE));
+        tracing::info!(volume = %job.volume, room = larger, "more room for changes");
+        if let Err(error) = self.volumes.extend_change_room(&job.class, &name, larger).await {
+            tracing::warn!(volume = %job.volume, %error, "there is no more room for changes");
+        }
+        Ok(())
+    }
+
+    /// Lets go of the snapshot, or keeps it where the next backup can be told
+    /// what changed since.
+    pub(super) async fn release(&self, job: &Job) -> Result<()> {
+        let name = job.snapshot_volume();
+        let key = parent_key(&job.group, &job.volume, &job.place);
+        let Some(parent) = self.parents.get(&key).map(|stored| stored.value.clone()) else {
+            return self.thaw(job).await;
+        };
+        if parent.snapshot != job.snapshot || !self.is_worth_keeping(job, &name).await? {
+            return self.thaw(job).await;
+        }
+        if parent.kept == name {
+            return Ok(());
+        }
+        let old = parent.kept.clone();
+        self.parents.put(Parent { kept: name, ..parent }).await?;
+        if old.is_empty() { Ok(()) } else { self.remove_volume(&job.class, &old).await }
+    }
+
+    async fn is_worth_keeping(&self, job: &Job, name: &str) -> Result<bool> {
+        let Ok(snapshot) = self.volumes.find(&job.class, name) else { return Ok(false) };
+        if self.config.full_every <= 1 || snapshot.change_room.is_some() || snapshot.pool.is_none()
+        {
+            return Ok(false);
+        }
+        Ok(self.changed(job, name, name).await?.is_some())
+    }
+
+    /// Forgets what backups of a volume start from that is gone.
+    pub(super) async fn forget_parent(&self, parent: &Parent) -> Result<()> {
+        if !parent.kept.is_empty() {
+            let class = super::pick::class_of(&self.volumes, &parent.group)?;
+            self.remove_volume(&class, &parent.kept).await?;
+        }
+        let key = selvage_store::Record::key(parent);
+        match self.parents.delete(&key).await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Work on backups can be handed to any thread.
+const _: fn() = || {
+    fn is<T: Send + Sync>() {}
+    is::<Arc<Shared>>();
+};

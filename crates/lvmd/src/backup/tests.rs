@@ -1,0 +1,261 @@
+//! What cannot be had on loop files: a map of changed blocks, and snapshots
+//! that run out of room. A backend that pretends stands in front of them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use selvage_api::selvage::volumes::{BackupJob, JobState, Repository};
+use tokio_util::sync::CancellationToken;
+
+use super::Backups;
+use crate::{
+    NewVolume, Result, Volumes,
+    backend::{self, Backend, Create, Device, Groups, Ranges, Snapshot},
+    config::{self, Config},
+};
+
+const BLOCK: usize = 64 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Loop files that know more than loop files do.
+struct Pretender {
+    below: Arc<dyn Backend>,
+    /// How full snapshots of thick volumes are, in percent; 0 if they have no
+    /// limit.
+    used: AtomicU64,
+    /// What the last one was extended to.
+    extended: AtomicU64,
+}
+
+impl Backend for Pretender {
+    fn kind(&self) -> &'static str {
+        "pretender"
+    }
+
+    fn configure(&self, config: &Config) -> Result<()> {
+        self.below.configure(config)
+    }
+
+    fn scan(&self) -> Result<Groups> {
+        let mut groups = self.below.scan()?;
+        if self.used.load(Ordering::SeqCst) > 0 {
+            for group in groups.values_mut() {
+                let group = Arc::make_mut(group);
+                for volume in group.volumes.values_mut().filter(|volume| volume.origin.is_some()) {
+                    volume.change_room = Some(100 * MIB);
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.below.fingerprint()
+    }
+
+    fn create(&self, create: &Create) -> Result<()> {
+        self.below.create(create)
+    }
+
+    fn remove(&self, group: &str, name: &str) -> Result<()> {
+        self.below.remove(group, name)
+    }
+
+    fn resize(&self, group: &str, name: &str, size: u64) -> Result<()> {
+        self.below.resize(group, name, size)
+    }
+
+    fn snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        self.below.snapshot(snapshot)
+    }
+
+    fn snapshots_are_volumes(&self, group: &str, name: &str) -> Result<bool> {
+        self.below.snapshots_are_volumes(group, name)
+    }
+
+    fn change_room_used(&self, _: &str, _: &str) -> Result<Option<f64>> {
+        let used = self.used.load(Ordering::SeqCst);
+        Ok((used > 0).then_some(used as f64))
+    }
+
+    fn extend_change_room(&self, _: &str, _: &str, size: u64) -> Result<()> {
+        self.extended.store(size, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn tag(&self, group: &str, name: &str, add: &[String], remove: &[String]) -> Result<()> {
+        self.below.tag(group, name, add, remove)
+    }
+
+    fn open(&self, group: &str, name: &str, write: bool) -> Result<Device> {
+        self.below.open(group, name, write)
+    }
+
+    fn allocated(&self, group: &str, name: &str) -> Result<Option<Ranges>> {
+        self.below.allocated(group, name)
+    }
+
+    fn changed(&self, group: &str, older: &str, newer: &str) -> Result<Option<Ranges>> {
+        let older = self.below.open(group, older, false)?;
+        let newer = self.below.open(group, newer, false)?;
+        let (mut one, mut other) = (vec![0; BLOCK], vec![0; BLOCK]);
+        let mut ranges = Ranges::new();
+        for at in (0..newer.size()).step_by(BLOCK) {
+            older.read_at(&mut one, at).unwrap();
+            newer.read_at(&mut other, at).unwrap();
+            if one != other {
+                ranges.push(at..at + BLOCK as u64);
+            }
+        }
+        Ok(Some(ranges))
+    }
+}
+
+struct Site {
+    pretender: Arc<Pretender>,
+    volumes: Volumes,
+    backups: Backups,
+    stop: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "
+backend: loop
+loop:
+  directory: {0}/volumes
+  groups: [{{name: vg, size-gb: 8, thin-pools: [{{name: pool, size-gb: 4}}]}}]
+device-classes:
+- {{name: thin, volume-group: vg, default: true, spare-gb: 0, type: thin,
+    thin-pool: {{name: pool, overprovision-ratio: 10}}}}
+backup: {{workdir: {0}/work, directory: {0}/backups, full-every: 3}}
+",
+            folder.path().display()
+        );
+        let config = Config::parse(&text).unwrap();
+        let below = backend::open(&config).unwrap();
+        let pretender =
+            Arc::new(Pretender { below, used: AtomicU64::new(0), extended: AtomicU64::new(0) });
+        let backend: Arc<dyn Backend> = Arc::clone(&pretender) as _;
+        let volumes = Volumes::open(backend, &config).await.unwrap();
+        let backups = Backups::open(volumes.clone(), config.backup.unwrap()).await.unwrap();
+        let stop = CancellationToken::new();
+        tokio::spawn(backups.clone().run(stop.clone()));
+        Self { pretender, volumes, backups, stop, _folder: folder }
+    }
+
+    async fn create(&self, name: &str) {
+        let new = NewVolume { name: name.into(), size: 64 * MIB, ..NewVolume::default() };
+        self.volumes.create("", new).await.unwrap();
+    }
+
+    fn write(&self, name: &str, offset: u64, length: usize, seed: u8) {
+        let device = self.volumes.backend().open("vg", name, true).unwrap();
+        let content: Vec<u8> = (0..length).map(|at| seed ^ (at * 7 + at / 251) as u8).collect();
+        device.write_at(&content, offset).unwrap();
+        device.sync().unwrap();
+    }
+
+    async fn back_up(&self, name: &str) -> BackupJob {
+        let repository = Repository {
+            path: "bucket/here".into(),
+            endpoint: "file:".into(),
+            encryption_key: "word".into(),
+            ..Repository::default()
+        };
+        let access = self.backups.access(repository).unwrap();
+        let job = self.backups.backup(name, "vol", access, None, "me").await.unwrap();
+        let _ = self.backups.attach(&job).unwrap().ended().await;
+        let ended = self.backups.find(&job.operation).unwrap();
+        self.backups.describe(&ended)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let listed = self.volumes.list("").unwrap();
+        listed.into_iter().map(|volume| volume.name).collect()
+    }
+}
+
+impl Drop for Site {
+    /// Devices go with their volumes.
+    fn drop(&mut self) {
+        self.stop.cancel();
+        for name in self.names() {
+            let _ = self.volumes.backend().remove("vg", &name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_changes_are_known_only_those_are_read() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 8 << 20, 1);
+    let first = site.back_up("one").await;
+    assert_eq!(first.state(), JobState::JobComplete, "{first:?}");
+    assert!(first.read_bytes >= 8 * MIB, "{first:?}");
+    assert_eq!(site.names().len(), 2, "its snapshot is kept");
+    assert!(site.backups.orphans().is_empty());
+
+    site.write("vol", 5 * MIB, BLOCK, 2);
+    let second = site.back_up("two").await;
+    assert_eq!(second.state(), JobState::JobComplete, "{second:?}");
+    assert!(second.read_bytes <= MIB / 2, "{second:?}");
+    assert_eq!(site.names().len(), 2, "one is kept, not two");
+
+    let nothing = site.back_up("three").await;
+    assert_eq!((nothing.read_bytes, nothing.new_bytes), (0, 0), "{nothing:?}");
+    let all = site.back_up("four").await;
+    assert!(all.read_bytes >= 8 * MIB, "one in three reads all: {all:?}");
+    assert_eq!(all.stored_bytes, 0, "and stores nothing: {all:?}");
+    assert!(site.names().iter().any(|name| name.starts_with("snap-")));
+
+    site.volumes.remove("", "vol").await.unwrap();
+    site.backups.forget_lost_volumes().await;
+    assert!(site.names().is_empty(), "what was kept for it goes with it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_gets_more_room_before_it_is_full() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    site.pretender.used.store(75, Ordering::SeqCst);
+    let job = site.back_up("one").await;
+    assert_eq!(job.state(), JobState::JobComplete, "{job:?}");
+    assert_eq!(site.pretender.extended.load(Ordering::SeqCst), 156 * MIB);
+    assert_eq!(site.names(), ["vol"], "such a snapshot is not kept");
+
+    site.pretender.used.store(100, Ordering::SeqCst);
+    let job = site.back_up("two").await;
+    assert_eq!(job.state(), JobState::JobFailed, "{job:?}");
+    assert!(job.error.starts_with("snapshot overflow"), "{job:?}");
+    site.pretender.used.store(0, Ordering::SeqCst);
+    assert_eq!(site.names(), ["vol"]);
+}
+
+#[test]
+fn what_is_wrong_in_the_configuration_is_named() {
+    let parse = |backup: &str| {
+        let classes = "device-classes: [{name: a, volume-group: b, default: true}]";
+        Config::parse(&format!("{classes}\nbackup: {backup}"))
+    };
+    for (backup, expected) in [
+        ("{jobs: 0}", "backup.jobs should be 1 or more"),
+        ("{full-every: 0}", "backup.full-every should be 1 or more"),
+        ("{change-room: 101}", "backup.change-room should be from 1 to 100"),
+        ("{workdir: ''}", "backup.workdir should not be empty"),
+    ] {
+        assert_eq!(parse(backup).unwrap_err(), expected);
+    }
+    // The original's keys mean what they meant, as far as they mean anything.
+    let stock = parse("{Script-Path: /usr/local/bin/x.sh, workdir: /var/topolvm}").unwrap();
+    assert_eq!(stock.backup, Some(config::Backup::default()));
+}

@@ -1,0 +1,197 @@
+//! Keeping repositories sound and small, and looking into them.
+
+use selvage_restic::{
+    Damage, Job as Work, Keep as Rules, PruneOptions, Repository, Selector, Snapshot,
+    VerifyOptions, VerifyReport,
+};
+use selvage_work::{Failure, Scope};
+
+use super::{
+    Access, Backups, Error, Keep, Kind, Result, Shared,
+    device::Source,
+    live::Live,
+    record::{Job, Speeds, State},
+};
+
+/// How many damages are told by name.
+const TOLD: usize = 5;
+
+impl Shared {
+    /// Looks whether a repository is sound, and heals it if it may.
+    pub(super) async fn check(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        let access = self.access(job, scope).await?;
+        let entered = self.lives.enter(scope.id(), Live::new("verify"));
+        let live = &*entered.live;
+        let checked = self.long(job, scope, live, async {
+            let repository = access.open(&self.config, &self.limits).await?;
+            self.check_and_heal(job, &repository, live).await
+        });
+        let message = checked.await?;
+        self.note(job, |job| job.message.clone_from(&message)).await?;
+        Ok(())
+    }
+
+    async fn check_and_heal(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        live: &Live,
+    ) -> Result<String> {
+        let read_percent = u8::try_from(job.read_percent).unwrap_or(100);
+        let options = VerifyOptions { read_percent };
+        let report = repository.verify(options, &live.job).await?;
+        if report.damages.is_empty() {
+            return Ok(describe(&report));
+        }
+        if job.volume.is_empty() || report.bad_packs().is_empty() {
+            return Err(Error::Damaged(damages(&report)));
+        }
+        live.enter("heal");
+        let snapshots = repository.snapshots().await?;
+        let mut same = snapshots.iter().rev().filter(|s| s.volume() == Some(job.volume.as_str()));
+        let chunk = same.find_map(Snapshot::chunk);
+        let source = Source::open_live(&self.volumes, &job.group, &job.volume).await?;
+        let healed = repository.heal(&report, source, &job.volume, chunk, &live.job).await?;
+        live.enter("verify");
+        let again = repository.verify(options, &live.job).await?;
+        if !again.damages.is_empty() {
+            return Err(Error::Damaged(damages(&again)));
+        }
+        let back = healed.blobs - healed.lost.len();
+        Ok(format!("{} bad-packs={} healed={back}", describe(&again), healed.packs))
+    }
+
+    /// Removes what need not be kept.
+    pub(super) async fn sweep(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        let access = self.access(job, scope).await?;
+        let entered = self.lives.enter(scope.id(), Live::new("prune"));
+        let live = &*entered.live;
+        let swept = self.long(job, scope, live, async {
+            let repository = access.open(&self.config, &self.limits).await?;
+            self.forget_and_prune(job, &repository, live).await
+        });
+        let message = swept.await?;
+        self.note(job, |job| job.message.clone_from(&message)).await?;
+        Ok(())
+    }
+
+    async fn forget_and_prune(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        live: &Live,
+    ) -> Result<String> {
+        let mut removed = Vec::new();
+        if let Some(keep) = &job.keep {
+            let volume = Some(job.volume.as_str()).filter(|volume| !volume.is_empty());
+            let forgotten = repository.forget(&rules(keep), volume, job.dry_run, &live.job).await?;
+            removed = forgotten.removed;
+        }
+        if !job.dry_run {
+            self.forget_jobs(&removed).await?;
+        }
+        let options = PruneOptions { dry_run: job.dry_run, ..PruneOptions::default() };
+        let pruned = repository.prune(&options, &live.job).await?;
+        Ok(format!(
+            "forgotten={} kept-packs={} repacked={} marked={} removed={} freed={}",
+            removed.len(),
+            pruned.kept,
+            pruned.repacked,
+            pruned.marked,
+            pruned.removed,
+            pruned.removed_bytes
+        ))
+    }
+
+    /// Forgets what was done to backups that are gone, so that their names
+    /// can be used again.
+    async fn forget_jobs(&self, snapshots: &[Snapshot]) -> Result<()> {
+        for snapshot in snapshots {
+            let id = snapshot.id.to_string();
+            for job in self.jobs.list().iter().map(|stored| &stored.value) {
+                let ended = job.state() == State::Complete && job.kind() == Kind::Backup;
+                if ended && job.snapshot == id {
+                    let gone = self.jobs.delete(&selvage_store::Record::key(job)).await;
+                    if !matches!(gone, Err(selvage_store::Error::NotFound { .. })) {
+                        gone?;
+                    }
+                }
+            }
+            for parent in self.parents.list() {
+                if parent.value.snapshot == id {
+                    self.forget_parent(&parent.value).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the limits in force that are written down.
+    pub(super) fn apply_speeds(&self) {
+        let speeds = self.speeds.list().first().map(|stored| stored.value).unwrap_or_default();
+        let limit = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+        self.limits.upload.set(limit(speeds.upload));
+        self.limits.download.set(limit(speeds.download));
+        self.limits.read.set(limit(speeds.read));
+    }
+}
+
+impl Backups {
+    /// What a repository holds.
+    pub(crate) async fn stored(&self, access: &Access, volume: &str) -> Result<Vec<Snapshot>> {
+        let repository = access.open(&self.shared.config, &self.shared.limits).await?;
+        let mut snapshots = repository.snapshots().await?;
+        snapshots.retain(|snapshot| volume.is_empty() || snapshot.volume() == Some(volume));
+        Ok(snapshots)
+    }
+
+    /// Removes a backup from its repository.
+    pub(crate) async fn delete(&self, access: &Access) -> Result<Snapshot> {
+        let Some(selector) = &access.location.snapshot else {
+            let reason = "it names no backup: put #SNAPSHOT or @NAME behind it".to_owned();
+            return Err(Error::Invalid { field: "path", reason });
+        };
+        if matches!(selector, Selector::Id(id) if id == "latest") {
+            let reason = "name the backup to remove".to_owned();
+            return Err(Error::Invalid { field: "path", reason });
+        }
+        let repository = access.open(&self.shared.config, &self.shared.limits).await?;
+        let snapshot = repository.select(selector).await?;
+        repository.remove_snapshots(&[snapshot.id], &Work::new()).await?;
+        self.shared.forget_jobs(std::slice::from_ref(&snapshot)).await?;
+        Ok(snapshot)
+    }
+
+    /// Changes the limits, also for jobs that run.
+    pub(crate) async fn set_speeds(&self, speeds: Speeds) -> Result<()> {
+        self.shared.speeds.put(speeds).await?;
+        self.shared.apply_speeds();
+        Ok(())
+    }
+
+    pub(crate) fn speeds(&self) -> Speeds {
+        self.shared.speeds.list().first().map(|stored| stored.value).unwrap_or_default()
+    }
+}
+
+fn rules(keep: &Keep) -> Rules {
+    let Keep { last, hourly, daily, weekly, monthly, yearly } = *keep;
+    Rules { last, hourly, daily, weekly, monthly, yearly }
+}
+
+fn describe(report: &VerifyReport) -> String {
+    let VerifyReport { snapshots, packs, packs_read, .. } = report;
+    format!("snapshots={snapshots} packs={packs} packs-read={packs_read}")
+}
+
+fn damages(report: &VerifyReport) -> String {
+    let one = |damage: &Damage| match damage {
+        Damage::MissingPack(pack) => format!("pack {pack} is missing"),
+        Damage::DamagedPack { pack, reason } => format!("pack {pack}: {reason}"),
+        Damage::LostBlob { blob, reason } => format!("blob {blob}: {reason}"),
+    };
+    let told: Vec<String> = report.damages.iter().take(TOLD).map(one).collect();
+    let more = report.damages.len().saturating_sub(TOLD);
+    let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("the repository is damaged: {}{rest}", told.join("; "))
+}

@@ -1,0 +1,72 @@
+//! What a volume group is made of, whatever keeps it.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// Marks a volume whose content is not complete. It is not shown to clients,
+/// who would adopt it, and whoever set the mark finishes or removes it.
+pub const PENDING_TAG: &str = "selvage.pending";
+
+/// A volume group at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Group {
+    pub name: String,
+    pub size: u64,
+    pub free: u64,
+    /// Sizes are multiples of it.
+    pub extent: u64,
+    pub volumes: BTreeMap<String, Volume>,
+    pub pools: BTreeMap<String, Pool>,
+}
+
+/// A thin pool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pool {
+    pub size: u64,
+    /// What its volumes would take if they were full.
+    pub promised: u64,
+}
+
+/// A volume that clients may see.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Volume {
+    pub name: String,
+    /// What can be written to it; for a snapshot the size of its origin.
+    pub size: u64,
+    /// Sorted.
+    pub tags: Vec<String>,
+    /// 0 and 0 when there is no device.
+    pub major: u32,
+    pub minor: u32,
+    /// Where it can be opened.
+    pub path: PathBuf,
+    /// Its thin pool; none for a thick volume.
+    pub pool: Option<String>,
+    /// What it is a snapshot of.
+    pub origin: Option<String>,
+    /// Room for changes of its origin, if the snapshot has a limit to that.
+    pub change_room: Option<u64>,
+    pub read_only: bool,
+}
+
+impl Volume {
+    /// Whether its content is not complete yet.
+    pub fn is_pending(&self) -> bool {
+        self.tags.iter().any(|tag| tag == PENDING_TAG)
+    }
+}
+
+impl Group {
+    /// Snapshots that go with this volume when it goes.
+    pub fn dependants(&self, name: &str) -> Vec<&Volume> {
+        let depends = |volume: &&Volume| {
+            volume.origin.as_deref() == Some(name) && volume.change_room.is_some()
+        };
+        self.volumes.values().filter(depends).collect()
+    }
+
+    /// A size as it will be, in whole extents.
+    pub fn round_up(&self, bytes: u64) -> u64 {
+        let extent = self.extent.max(1);
+        bytes.div_ceil(extent).saturating_mul(extent)
+    }
+}

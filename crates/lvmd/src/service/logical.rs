@@ -1,0 +1,101 @@
+//! `proto.LVService`.
+
+use selvage_api::proto::{
+    Backup, BackupState, CreateBackupRequest, CreateBackupResponse, CreateLvRequest,
+    CreateLvResponse, Empty, LogicalVolume, RemoveLvRequest, ResizeLvRequest, StateType,
+    lv_service_server::{LvService, LvServiceServer},
+};
+use tonic::{Request, Response, Status};
+
+use super::{GIB, backups::who, gib};
+use crate::{
+    NewVolume, Volumes,
+    backup::{self, Backups},
+};
+
+pub(crate) struct Logical {
+    pub(super) volumes: Volumes,
+    /// None where they are not configured.
+    pub(super) backups: Option<Backups>,
+}
+
+impl Logical {
+    pub(crate) fn service(volumes: Volumes, backups: Option<Backups>) -> LvServiceServer<Self> {
+        LvServiceServer::new(Self { volumes, backups })
+    }
+
+    /// Begins a backup, or tells how it stands.
+    async fn back_up(
+        &self,
+        request: CreateBackupRequest,
+        who: &str,
+    ) -> backup::Result<BackupState> {
+        let backups = self.backups.as_ref().ok_or(backup::Error::NotConfigured)?;
+        let Backup { name, volume_handle, data_source } =
+            request.backup.ok_or(backup::Error::NotConfigured)?;
+        let access = backups.access_of(data_source)?;
+        let job = backups.backup(&name, &volume_handle, access, None, who).await?;
+        Ok(backups.state(&job))
+    }
+}
+
+#[tonic::async_trait]
+impl LvService for Logical {
+    async fn create_lv(
+        &self,
+        request: Request<CreateLvRequest>,
+    ) -> Result<Response<CreateLvResponse>, Status> {
+        let who = who(&request);
+        let CreateLvRequest { name, size_gb, tags, device_class, data_source } =
+            request.into_inner();
+        self.volumes.classes().find(&device_class)?;
+        let size = gib(size_gb)?;
+        let new = NewVolume { name, size, tags, ..NewVolume::default() };
+        let made = match data_source {
+            None => self.volumes.create(&device_class, new).await?,
+            Some(source) => self.restored(&device_class, new, source, &who).await?,
+        };
+        let volume = LogicalVolume {
+            name: made.name,
+            size_gb: made.size / GIB,
+            dev_major: made.major,
+            dev_minor: made.minor,
+            tags: Vec::new(),
+        };
+        Ok(Response::new(CreateLvResponse { volume: Some(volume) }))
+    }
+
+    async fn remove_lv(
+        &self,
+        request: Request<RemoveLvRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let RemoveLvRequest { name, device_class } = request.into_inner();
+        self.volumes.remove(&device_class, &name).await?;
+        Ok(Response::new(Empty {}))
+    }
+
+    async fn resize_lv(
+        &self,
+        request: Request<ResizeLvRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let ResizeLvRequest { name, size_gb, device_class } = request.into_inner();
+        self.volumes.resize(&device_class, &name, gib(size_gb)?).await?;
+        Ok(Response::new(Empty {}))
+    }
+
+    async fn create_backup(
+        &self,
+        request: Request<CreateBackupRequest>,
+    ) -> Result<Response<CreateBackupResponse>, Status> {
+        let who = who(&request);
+        let request = request.into_inner();
+        let name = request.backup.as_ref().map(|backup| backup.name.clone()).unwrap_or_default();
+        // What goes wrong is a state to these clients, never a failed call.
+        let state = self.back_up(request, &who).await.unwrap_or_else(|error| BackupState {
+            name,
+            state: StateType::Error.into(),
+            msg: error.text(),
+        });
+        Ok(Response::new(CreateBackupResponse { backup_state: Some(state) }))
+    }
+}

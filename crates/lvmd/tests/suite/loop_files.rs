@@ -1,0 +1,232 @@
+//! The suite on image files, and what only they have.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use selvage_lvmd::{NewVolume, backend::loopfile::LoopFiles, config::Config};
+
+use super::{
+    conformance,
+    site::{GIB, MIB, Outside, Site, skip},
+};
+
+/// A folder whose loop devices are let go at the end.
+struct Folder(tempfile::TempDir);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        for (device, image) in attached() {
+            if image.starts_with(self.0.path()) {
+                let _ = std::process::Command::new("losetup").arg("-d").arg(device).status();
+            }
+        }
+    }
+}
+
+fn attached() -> Vec<(PathBuf, PathBuf)> {
+    let entries = fs::read_dir("/sys/block").unwrap().flatten();
+    let image = |path: PathBuf| fs::read_to_string(path.join("loop/backing_file")).ok();
+    entries
+        .filter_map(|entry| {
+            let image = image(entry.path())?.trim_end().to_owned();
+            Some((Path::new("/dev").join(entry.file_name()), image.into()))
+        })
+        .collect()
+}
+
+struct Files(Folder);
+
+impl Files {
+    fn group(&self) -> PathBuf {
+        self.0.0.path().join("tg")
+    }
+}
+
+impl Outside for Files {
+    fn create(&self, name: &str, size: u64) {
+        let image = fs::File::create(self.group().join(format!("{name}.img"))).unwrap();
+        image.set_len(size).unwrap();
+        let record = format!(r#"{{"name":"{name}","size":{size}}}"#);
+        let new = self.group().join("outside");
+        fs::write(&new, record).unwrap();
+        fs::rename(new, self.group().join(format!("{name}.volume"))).unwrap();
+    }
+
+    fn thick_snapshots_depend(&self) -> bool {
+        false
+    }
+
+    fn knows_changes(&self) -> bool {
+        false
+    }
+}
+
+fn config(directory: &Path) -> Config {
+    let text = format!(
+        "
+backend: loop
+loop:
+  directory: {}
+  groups:
+    - {{name: tg, size-gb: 4, preallocate: false, thin-pools: [{{name: pool, size-gb: 1}}]}}
+device-classes:
+  - {{name: thick, volume-group: tg, default: true, spare-gb: 0}}
+  - name: thin
+    volume-group: tg
+    spare-gb: 0
+    type: thin
+    thin-pool: {{name: pool, overprovision-ratio: 10}}
+  - {{name: gone, volume-group: novg}}
+",
+        directory.display()
+    );
+    Config::parse(&text).unwrap()
+}
+
+async fn site() -> Option<Site> {
+    if !rustix::process::geteuid().is_root() {
+        skip("loop devices", "only root may make them");
+        return None;
+    }
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let config = config(folder.0.path());
+    Some(Site::open(config, Box::new(Files(folder))).await)
+}
+
+fn group_of(site: &Site) -> PathBuf {
+    site.config.loop_files.directory.join("tg")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input() {
+    let Some(site) = site().await else { return };
+    conformance::bad_input(&site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life() {
+    let Some(site) = site().await else { return };
+    conformance::a_life(&site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thin() {
+    let Some(site) = site().await else { return };
+    conformance::thin(&site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thick_snapshots() {
+    let Some(site) = site().await else { return };
+    conformance::snapshots(&site, "thick").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thin_snapshots() {
+    let Some(site) = site().await else { return };
+    conformance::snapshots(&site, "thin").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_use() {
+    let Some(site) = site().await else { return };
+    conformance::in_use(&site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outside_changes() {
+    let Some(site) = site().await else { return };
+    conformance::outside_changes(&site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once() {
+    let Some(site) = site().await else { return };
+    conformance::many_at_once(&site, 7).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts() {
+    let Some(site) = site().await else { return };
+    drop(conformance::restarts(site).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sudden_end_leaves_is_put_right() {
+    let Some(site) = site().await else { return };
+    site.create("", "kept", 16 * MIB).await.unwrap();
+    let group = group_of(&site);
+    // Killed between image and record, between record and the removal of the
+    // image, in the middle of writing a record, and in the middle of growing.
+    fs::write(group.join("half.img"), [0; 4096]).unwrap();
+    conformance::run("losetup", &["-f", group.join("half.img").to_str().unwrap()]);
+    fs::write(group.join("other.volume.new"), "{\"na").unwrap();
+    let kept = fs::File::options().write(true).open(group.join("kept.img")).unwrap();
+    kept.set_len(32 * MIB).unwrap();
+    // And one that was detached, as after a reboot.
+    let device = site.volumes.find("", "kept").unwrap().path;
+    conformance::run("losetup", &["-d", device.to_str().unwrap()]);
+
+    let site = site.restart().await;
+    assert_eq!(site.names(""), ["kept"]);
+    let mut files: Vec<String> = fs::read_dir(&group)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    assert_eq!(files, ["kept.img", "kept.volume"]);
+    assert_eq!(fs::metadata(group.join("kept.img")).unwrap().len(), 16 * MIB);
+    let ours: Vec<PathBuf> =
+        attached().into_iter().map(|(_, image)| image).filter(|i| i.starts_with(&group)).collect();
+    assert_eq!(ours, [group.join("kept.img")]);
+    assert_eq!(site.volumes.find("", "kept").unwrap().major, 7);
+    site.volumes.remove("", "kept").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_has_one_owner() {
+    let Some(site) = site().await else { return };
+    let error = LoopFiles::open(&site.config).err().unwrap();
+    let told = tonic::Status::from(error).message().to_owned();
+    assert!(told.ends_with("another process has these volumes"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thick_volumes_have_their_space_and_thin_ones_do_not() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(site) = site().await else { return };
+    let mut config = site.config.clone();
+    config.loop_files.groups[0].preallocate = Some(true);
+    site.volumes.configure(&config).await.unwrap();
+    site.create("", "full", 16 * MIB).await.unwrap();
+    site.create("thin", "empty", GIB).await.unwrap();
+    let blocks = |name: &str| fs::metadata(group_of(&site).join(name)).unwrap().blocks() * 512;
+    assert!(blocks("full.img") >= 16 * MIB);
+    site.volumes.resize("", "full", 32 * MIB).await.unwrap();
+    assert!(blocks("full.img") >= 32 * MIB);
+    assert!(blocks("empty.img") < MIB);
+    site.volumes.remove("", "full").await.unwrap();
+    site.volumes.remove("thin", "empty").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_are_taken_over_while_running() {
+    let Some(site) = site().await else { return };
+    let mut config = site.config.clone();
+    config.device_classes[0].spare_gb = Some(1);
+    config.loop_files.groups[0].size_gb = 5;
+    let mut notices = site.watch();
+    site.volumes.configure(&config).await.unwrap();
+    // Five, less the pool and the spare.
+    let told = notices.wait(|capacity| capacity.default_free == 3 * GIB).await;
+    let names: Vec<&str> = told.classes.iter().map(|class| class.name.as_str()).collect();
+    assert_eq!(names, ["thick", "thin"], "a class without its group is left out");
+    assert_eq!(site.volumes.free("").unwrap(), 3 * GIB);
+    // The spare is for those who ask for it.
+    let made = NewVolume { name: "large".into(), size: 4 * GIB, ..NewVolume::default() };
+    site.volumes.create("", made).await.unwrap();
+    assert_eq!(site.volumes.free("").unwrap(), 0);
+    site.volumes.remove("", "large").await.unwrap();
+}
