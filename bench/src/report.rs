@@ -37,7 +37,7 @@ impl Report {
 pub fn at_least(a: f64, b: f64, goal: f64) -> String {
     let ratio = a / b;
     let verdict = if ratio >= goal { "met" } else { "missed" };
-    format!("{ratio:.1}x (goal >= {goal:.0}x: {verdict})")
+    format!("{ratio:.1}x (goal >= {goal}x: {verdict})")
 }
 
 /// How many times `a` is `b`, where more is worse.

@@ -23,6 +23,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub(crate) enum Command {
     /// Run the whole system in this process
     #[command(after_help = UP_EXAMPLES)]
@@ -37,7 +38,8 @@ pub(crate) enum Command {
     Kaas(Serve),
     /// Run this machine's agent alone; or, with a command, see and steer machines
     Node(Node),
-    /// Run the volume service alone
+    /// Run the volume service alone; with a lvmd.yaml, in place of lvmd
+    #[command(after_help = LVMD_EXAMPLES)]
     Lvmd(Serve),
     /// Run the dashboard alone
     Dashboard(Serve),
@@ -53,6 +55,11 @@ const UP_EXAMPLES: &str = "Examples:
   selvage up --data /srv/selvage --port 8443 --set listen.address=0.0.0.0
   selvage up --port 0 --ready-file /run/selvage.json
   selvage up --dump-config > selvage.toml";
+
+const LVMD_EXAMPLES: &str = "\
+Examples:
+  selvage lvmd                                    volumes in image files
+  selvage lvmd --config /etc/topolvm/lvmd.yaml    lvmd's file and socket, nothing else";
 
 /// Options of every daemon.
 #[derive(Args, Debug, Clone, Default)]
@@ -102,11 +109,68 @@ pub(crate) struct Serve {
     pub(crate) dump_config: bool,
 }
 
+const NODE_EXAMPLES: &str = "\
+An agent of its own, or one that belongs to a controller:
+  selvage node
+  SELVAGE_JOIN_TOKEN=slvj_… selvage node --controller edge.example:8443 --address 0.0.0.0
+The token comes from `selvage join-token create node/NAME`, works once, and is
+not needed again: the certificate that it buys renews itself.";
+
+// No doc comment: it would speak for whatever this is flattened into.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct Join {
+    /// Controller that this machine's agent belongs to
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Belonging to a controller")]
+    pub(crate) controller: Option<String>,
+
+    /// File with the join token, or - for stdin [also: env SELVAGE_JOIN_TOKEN]
+    #[arg(long, value_name = "FILE", help_heading = "Belonging to a controller")]
+    pub(crate) join_file: Option<PathBuf>,
+
+    /// The join token itself; others may see it for a moment, and your shell
+    /// remembers it
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        conflicts_with = "join_file",
+        help_heading = "Belonging to a controller"
+    )]
+    pub(crate) join: Option<Redacted>,
+
+    /// SHA-256 fingerprint of the controller's CA, if the token does not end
+    /// with it [or name the CA itself with --ca]
+    #[arg(long, value_name = "HEX", help_heading = "Belonging to a controller")]
+    pub(crate) ca_sha256: Option<String>,
+
+    /// Label by which this machine can be chosen, may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Belonging to a controller")]
+    pub(crate) labels: Vec<String>,
+}
+
+/// A word of the command line that is not for logs.
+#[derive(Clone)]
+pub(crate) struct Redacted(pub(crate) String);
+
+impl From<&str> for Redacted {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl std::fmt::Debug for Redacted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Redacted(…)")
+    }
+}
+
 /// The agent, or what can be asked of agents.
 #[derive(Args)]
+#[command(after_help = NODE_EXAMPLES)]
 pub(crate) struct Node {
     #[command(flatten)]
     pub(crate) serve: Serve,
+    #[command(flatten)]
+    pub(crate) join: Join,
     #[command(flatten)]
     pub(crate) nodes: selvage_cli::Nodes,
     #[command(subcommand)]

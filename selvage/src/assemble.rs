@@ -21,9 +21,10 @@ use selvage_kit::{
     tasks::Tasks,
     telemetry::Metrics,
 };
+use selvage_lvmd::Lvmd;
 use selvage_node::{
     NodeAgent,
-    fanout::{self, Fanout, StaticDirectory},
+    fanout::{self, Fanout, Inventory, Machines, StaticDirectory},
     machine::SystemPower,
     security::{IdentityEnroller, SecurityApi},
 };
@@ -35,6 +36,7 @@ use selvage_store::{
 
 use crate::{
     config::{Config, StoreKind},
+    inventory,
     part::Part,
     peers::Peers,
     ready,
@@ -119,8 +121,14 @@ fn etcd_options(config: &Config) -> anyhow::Result<EtcdOptions> {
 struct Authority(Arc<Ca>);
 
 impl CertificateAuthority for Authority {
-    fn sign(&self, csr_pem: &str, machine: &Machine) -> Result<Signed, SignError> {
-        let signed = self.0.sign_machine(csr_pem, machine).map_err(|error| {
+    fn sign(
+        &self,
+        csr_pem: &str,
+        machine: &Machine,
+        names: &[String],
+    ) -> Result<Signed, SignError> {
+        let signed = self.0.sign_machine_for(csr_pem, machine, names, pki::MACHINE_LIFETIME);
+        let signed = signed.map_err(|error| {
             if error.code() == selvage_api::Code::InvalidArgument {
                 SignError::BadRequest(error.to_string())
             } else {
@@ -161,7 +169,7 @@ pub(crate) fn keys(config: &Config) -> anyhow::Result<Keys> {
 }
 
 /// By what names clients on this machine and around it reach us.
-fn names(config: &Config) -> Vec<String> {
+pub(crate) fn names(config: &Config) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     if let Ok(host) = nix::unistd::gethostname()
         && let Ok(host) = host.into_string()
@@ -298,6 +306,7 @@ pub(crate) async fn node(
     parts: &[Part],
     keys: Option<&Keys>,
     controller: Option<&ControllerPart>,
+    auth: &Auth,
     address: SocketAddr,
 ) -> anyhow::Result<NodePart> {
     let agent = match parts.contains(&Part::Node) {
@@ -316,23 +325,39 @@ pub(crate) async fn node(
         }
         (None, None) => (None, None),
     };
+    let machines = inventory::Joined(auth.clone());
+    let own = agent.is_some().then(host_name);
+    let fanout = way_to_others(config, machines, own, tls, address)?;
+    Ok(NodePart { agent, fanout, peers })
+}
+
+/// The way to other machines: those that are written down, and those that
+/// joined.
+pub(crate) fn way_to_others(
+    config: &Config,
+    machines: impl Machines,
+    own: Option<String>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+    address: SocketAddr,
+) -> anyhow::Result<Fanout> {
     let port = if config.node.port == 0 { address.port() } else { config.node.port };
-    let directory = StaticDirectory::new(&config.node.nodes, port).context("node.nodes")?;
+    let written = StaticDirectory::new(&config.node.nodes, port).context("node.nodes")?;
     let settings = fanout::Settings {
         port,
         own: names(config),
         own_port: address.port(),
         ..fanout::Settings::default()
     };
-    Ok(NodePart { agent, fanout: Fanout::new(settings, Arc::new(directory), tls), peers })
+    let directory = Arc::new(Inventory::new(written, machines, own));
+    Ok(Fanout::new(settings, directory, tls))
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok());
     host.filter(|host| !host.is_empty()).unwrap_or_else(|| "localhost".into())
 }
 
-fn node_settings(config: &Config) -> selvage_node::Settings {
+pub(crate) fn node_settings(config: &Config) -> selvage_node::Settings {
     let given = &config.node;
     let own = || selvage_runtime::oci::Options::new(config.data.join("containers"));
     selvage_node::Settings {
@@ -358,6 +383,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) running: &'a [Part],
     pub(crate) controller: Option<&'a ControllerPart>,
     pub(crate) node: &'a NodePart,
+    pub(crate) volumes: Option<&'a Lvmd>,
 }
 
 /// All services of the parts that this process runs.
@@ -372,22 +398,19 @@ pub(crate) async fn server(
     let mut services = Services::default();
     if let Some(part) = parts.controller {
         part.controller.add_to(&mut services);
+        part.controller.watch(&metrics);
     }
     if let Some(agent) = &parts.node.agent {
         agent.add_to(&mut services, tasks);
         services.add(SecurityApi::new(IdentityEnroller::new(auth.identity_service())).service());
     }
+    if let Some(volumes) = parts.volumes {
+        volumes.add_to(&mut services);
+    }
     services.add(auth.auth_service());
     services.add(auth.identity_service());
-    services.add(System::service(parts.running, store, config.insecure));
-    let limits = Limits {
-        connections: config.listen.connections,
-        calls_in_flight: config.listen.calls_in_flight,
-        streams_in_flight: config.listen.streams_in_flight,
-        drain: config.listen.drain.0,
-        ..Limits::default()
-    };
-    let mut server = Server::new(services, metrics, limits).await.context("server")?;
+    services.add(System::service(parts.running, Some(store), config.insecure));
+    let mut server = Server::new(services, metrics, limits(config)).await.context("server")?;
     if let Some(agent) = &parts.node.agent {
         server = server.metrics_page("/metrics/node", agent.metrics_page());
     }
@@ -395,21 +418,33 @@ pub(crate) async fn server(
     Ok(server.pages(auth.http_routes()).origins(config.listen.origins.clone()))
 }
 
-/// Binds the port that everything answers on.
-pub(crate) fn port(config: &Config, keys: Option<&Keys>) -> anyhow::Result<Socket> {
-    let ip: IpAddr = config.listen.address.parse().context("listen.address")?;
-    let address = SocketAddr::new(ip, config.listen.port);
-    Socket::tcp(address, keys.map(|keys| Arc::clone(&keys.server)))
-        .with_context(|| format!("cannot listen on {address}"))
+/// How much the listeners take on.
+pub(crate) fn limits(config: &Config) -> Limits {
+    Limits {
+        connections: config.listen.connections,
+        calls_in_flight: config.listen.calls_in_flight,
+        streams_in_flight: config.listen.streams_in_flight,
+        drain: config.listen.drain.0,
+        ..Limits::default()
+    }
 }
 
-/// Binds the socket that lvmd's clients know.
-pub(crate) async fn lvmd_socket(config: &Config) -> anyhow::Result<Socket> {
-    let path = config.lvmd_socket();
+/// Binds the port that everything answers on.
+pub(crate) fn port(
+    config: &Config,
+    tls: Option<Arc<rustls::ServerConfig>>,
+) -> anyhow::Result<Socket> {
+    let ip: IpAddr = config.listen.address.parse().context("listen.address")?;
+    let address = SocketAddr::new(ip, config.listen.port);
+    Socket::tcp(address, tls).with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Binds a socket that this machine's root alone may open.
+pub(crate) async fn private_socket(path: &Path) -> anyhow::Result<Socket> {
     if let Some(directory) = path.parent() {
         private_dir(directory).with_context(|| directory.display().to_string())?;
     }
-    Socket::unix(&path).await.with_context(|| format!("cannot listen on {}", path.display()))
+    Socket::unix(path).await.with_context(|| format!("cannot listen on {}", path.display()))
 }
 
 fn private_dir(path: &Path) -> io::Result<()> {

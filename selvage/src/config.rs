@@ -26,6 +26,7 @@ pub(crate) struct Config {
     pub(crate) auth: Auth,
     pub(crate) controller: Controller,
     pub(crate) node: Node,
+    pub(crate) lvmd: Lvmd,
     pub(crate) log: LogOptions,
 }
 
@@ -165,6 +166,35 @@ pub(crate) struct Node {
     /// Port of other machines that are named without one; 0: the port that
     /// this process answers on.
     pub(crate) port: u16,
+    /// `host:port` of the controller that this agent belongs to. Empty: the
+    /// one it joined before, or none.
+    pub(crate) controller: String,
+    /// File with the token to join with; not needed again afterwards.
+    pub(crate) join_file: Option<SecretFile>,
+    /// Certificate of the controller's CA, PEM.
+    pub(crate) ca: Option<PathBuf>,
+    /// SHA-256 fingerprint of the controller's CA, if the token does not end
+    /// with it.
+    pub(crate) ca_sha256: String,
+    /// `host:port` where others reach this agent. Empty: its port, at the
+    /// address from which it calls the controller.
+    pub(crate) advertise: String,
+    /// By which this machine can be chosen, such as `rack = "3"`.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// How often the agent tells the controller where it is.
+    pub(crate) report: Duration,
+}
+
+/// The volumes of this machine.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Lvmd {
+    /// Configuration file of lvmd (YAML), for volumes in LVM. Without one,
+    /// volumes are image files in the data directory.
+    pub(crate) config: Option<PathBuf>,
+    /// How many GiB the image files may hold together; 0: half of what is
+    /// free at the first start.
+    pub(crate) size_gb: u64,
 }
 
 impl Default for Node {
@@ -183,6 +213,13 @@ impl Default for Node {
             installer: Vec::new(),
             nodes: BTreeMap::new(),
             port: 0,
+            controller: String::new(),
+            join_file: None,
+            ca: None,
+            ca_sha256: String::new(),
+            advertise: String::new(),
+            labels: BTreeMap::new(),
+            report: Duration(std::time::Duration::from_secs(15)),
         }
     }
 }
@@ -215,6 +252,7 @@ impl Default for Config {
             auth: Auth::default(),
             controller: Controller::default(),
             node: Node::default(),
+            lvmd: Lvmd::default(),
             log: LogOptions::default(),
         }
     }
@@ -281,11 +319,22 @@ impl Config {
         if !self.store.username.is_empty() && self.store.password_file.is_none() {
             bail!("store.password_file: needed with store.username");
         }
+        selvage_kit::labels::check(&self.node.labels).context("node.labels")?;
         let socket = self.lvmd_socket();
         if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
             bail!("data: too long, {} cannot be the path of a socket", socket.display());
         }
         Ok(())
+    }
+
+    /// The socket by which this machine's root reaches a joined agent.
+    pub(crate) fn node_socket(&self) -> PathBuf {
+        self.data.join("run/node.sock")
+    }
+
+    /// Where an agent keeps what it got from its controller.
+    pub(crate) fn joined(&self) -> PathBuf {
+        self.data.join("joined")
     }
 
     /// The socket that lvmd's clients know.

@@ -21,7 +21,9 @@ pub(crate) struct Ready {
     pub(crate) endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
-    pub(crate) admin: Admin,
+    /// None where people are known elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admin: Option<Admin>,
     pub(crate) sockets: Sockets,
 }
 
@@ -35,6 +37,8 @@ pub(crate) struct Admin {
 pub(crate) struct Sockets {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lvmd: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<PathBuf>,
 }
 
 impl Ready {

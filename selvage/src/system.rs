@@ -16,7 +16,8 @@ const FLOOR: [&str; 2] = ["auth", "system"];
 
 pub(crate) struct System {
     running: Vec<Part>,
-    store: SharedStore,
+    /// None in an agent that belongs to a controller.
+    store: Option<SharedStore>,
     insecure: bool,
     started: Instant,
 }
@@ -24,7 +25,7 @@ pub(crate) struct System {
 impl System {
     pub(crate) fn service(
         running: &[Part],
-        store: SharedStore,
+        store: Option<SharedStore>,
         insecure: bool,
     ) -> SystemServiceServer<Self> {
         let system = Self { running: running.to_vec(), store, insecure, started: Instant::now() };
@@ -32,7 +33,10 @@ impl System {
     }
 
     fn parts(&self) -> Vec<PartStatus> {
-        let floor = FLOOR.map(|name| (name, "serving"));
+        let floor = FLOOR.map(|name| match (name, &self.store) {
+            ("auth", None) => (name, "elsewhere"),
+            _ => (name, "serving"),
+        });
         let parts = Part::ALL.map(|part| {
             let state = match (self.running.contains(&part), part.is_built()) {
                 (false, _) => "elsewhere",
@@ -56,19 +60,23 @@ impl SystemService for System {
         &self,
         _: Request<GetStatusRequest>,
     ) -> Result<Response<GetStatusResponse>, Status> {
-        let store = self.store.status().await.map_err(|error| {
-            tracing::error!(%error, "the store does not tell its status");
-            Status::new(error.code().grpc(), format!("store: {error}"))
-        })?;
+        let store = match &self.store {
+            Some(store) => Some(store.status().await.map_err(|error| {
+                tracing::error!(%error, "the store does not tell its status");
+                Status::new(error.code().grpc(), format!("store: {error}"))
+            })?),
+            None => None,
+        };
+        let store = store.as_ref();
         Ok(Response::new(GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             commit: option_env!("SELVAGE_COMMIT").unwrap_or_default().into(),
             parts: self.parts(),
-            store: store.backend.into(),
-            store_revision: store.revision,
+            store: store.map_or("none", |store| store.backend).into(),
+            store_revision: store.map_or(0, |store| store.revision),
             uptime_seconds: self.started.elapsed().as_secs(),
             insecure: self.insecure,
-            store_failure: store.failure.unwrap_or_default(),
+            store_failure: store.and_then(|store| store.failure.clone()).unwrap_or_default(),
         }))
     }
 }

@@ -1,7 +1,12 @@
 //! Runs a daemon: from its configuration to the signal that ends it.
 
 use std::{
-    io::Write, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+    io::Write,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -13,14 +18,17 @@ use selvage_kit::{
     tasks::{SignalEvent, Signals, Tasks},
     telemetry::{self, Metrics},
 };
+use selvage_lvmd::Lvmd;
 use selvage_store::SharedStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::Serve,
+    agent,
+    args::{Join, Serve},
     assemble,
     config::Config,
+    inventory, lvmd,
     part::Part,
     ready::{self, Admin, Ready, Sockets},
 };
@@ -32,17 +40,21 @@ const BAD_CONFIG: u8 = 64;
 const AFTER_DRAIN: Duration = Duration::from_secs(3);
 
 /// How often the store is asked how it is.
-const STORE_LOOK: Duration = Duration::from_secs(2);
+const STORE_LOOK: Duration = Duration::from_secs(1);
+/// A store that takes longer to say a number is of no use to callers.
+const STORE_ANSWER: Duration = Duration::from_secs(1);
 
 /// Environment variables that are not settings of a daemon.
-const CLIENT_VARIABLES: [&str; 10] = [
+const CLIENT_VARIABLES: [&str; 12] = [
     "SELVAGE_CA",
     "SELVAGE_CERT",
     "SELVAGE_CONFIG",
     "SELVAGE_CONFIG_FILE",
     "SELVAGE_CONTEXT",
     "SELVAGE_ENDPOINT",
+    agent::TOKEN_VARIABLE,
     "SELVAGE_KEY",
+    "SELVAGE_NODES",
     "SELVAGE_OUTPUT",
     "SELVAGE_TIMEOUT",
     "SELVAGE_TOKEN",
@@ -50,27 +62,43 @@ const CLIENT_VARIABLES: [&str; 10] = [
 
 /// Runs the parts until a signal comes.
 pub(crate) async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
-    let config = match load(serve) {
+    let config = match begin(serve, load(serve)) {
         Ok(config) => config,
-        Err(error) => {
-            fail(&error);
-            return ExitCode::from(BAD_CONFIG);
-        }
+        Err(code) => return code,
     };
+    Box::pin(daemon(&config, serve, parts)).await.unwrap_or_else(|error| fail(&error))
+}
+
+/// Runs this machine's agent, by itself or as one of a controller's.
+pub(crate) async fn run_node(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCode {
+    let loaded = load(serve).and_then(|mut config| {
+        agent::apply(join, ca, &mut config)?;
+        Ok(config)
+    });
+    let config = match begin(serve, loaded) {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    let ran = if agent::belongs(&config) {
+        Box::pin(agent::run(&config, serve, join)).await
+    } else {
+        Box::pin(daemon(&config, serve, &[Part::Node])).await
+    };
+    ran.unwrap_or_else(|error| fail(&error))
+}
+
+/// What comes before everything else; an exit code where nothing comes after.
+pub(crate) fn begin(serve: &Serve, loaded: anyhow::Result<Config>) -> Result<Config, ExitCode> {
+    let bad = |error: &anyhow::Error| {
+        fail(error);
+        ExitCode::from(BAD_CONFIG)
+    };
+    let config = loaded.map_err(|error| bad(&error))?;
     if serve.dump_config {
-        return match dump(&config) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&error),
-        };
+        return Err(dump(&config).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS));
     }
-    if let Err(error) = telemetry::init(&config.log) {
-        fail(&error.into());
-        return ExitCode::from(BAD_CONFIG);
-    }
-    match Box::pin(daemon(&config, serve, parts)).await {
-        Ok(code) => code,
-        Err(error) => fail(&error),
-    }
+    telemetry::init(&config.log).map_err(|error| bad(&error.into()))?;
+    Ok(config)
 }
 
 /// Says on stderr what went wrong.
@@ -130,6 +158,7 @@ struct Ground {
     port: Socket,
     address: SocketAddr,
     lvmd: Option<Socket>,
+    volumes: Option<Lvmd>,
 }
 
 /// Opens everything that may fail for reasons outside. It comes before the
@@ -137,23 +166,31 @@ struct Ground {
 async fn ground(config: &Config, parts: &[Part]) -> anyhow::Result<Ground> {
     let store = assemble::store(config).await?;
     let keys = if config.insecure { None } else { Some(assemble::keys(config)?) };
-    let port = assemble::port(config, keys.as_ref())?;
+    let port = assemble::port(config, keys.as_ref().map(|keys| Arc::clone(&keys.server)))?;
     let address = port.address().context("the listener has no address")?;
-    let lvmd =
-        if parts.contains(&Part::Lvmd) { Some(assemble::lvmd_socket(config).await?) } else { None };
-    Ok(Ground { store, keys, port, address, lvmd })
+    let (mut socket, mut volumes) = (None, None);
+    if parts.contains(&Part::Lvmd) {
+        socket = Some(assemble::private_socket(&config.lvmd_socket()).await?);
+        volumes = Some(lvmd::open(config).await?);
+    }
+    Ok(Ground { store, keys, port, address, lvmd: socket, volumes })
 }
 
-async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
+/// Makes room for a daemon.
+pub(crate) fn prepare(config: &Config, serve: &Serve) -> anyhow::Result<()> {
     raise_file_limit();
     if let Some(path) = &serve.ready_file {
         // That of a process that was killed must not be taken for ours.
         let _ = std::fs::remove_file(path);
     }
-    assemble::data_dir(config)?;
+    assemble::data_dir(config)
+}
+
+async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
+    prepare(config, serve)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
-    let Ground { store, keys, port, address, lvmd } = ground(config, parts).await?;
+    let Ground { store, keys, port, address, lvmd, volumes } = ground(config, parts).await?;
     let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
     let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
     let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
@@ -165,8 +202,14 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     } else {
         None
     };
-    let node = assemble::node(config, parts, keys.as_ref(), controller.as_ref(), address).await?;
-    let served = assemble::Parts { running: parts, controller: controller.as_ref(), node: &node };
+    let node = assemble::node(config, parts, keys.as_ref(), controller.as_ref(), &auth, address);
+    let node = node.await?;
+    let served = assemble::Parts {
+        running: parts,
+        controller: controller.as_ref(),
+        node: &node,
+        volumes: volumes.as_ref(),
+    };
     let shared = Arc::clone(&store);
     let server = assemble::server(config, served, shared, &auth, &tasks, metrics).await?;
     let server = server.ready(watch_store(&tasks, Arc::clone(&store)));
@@ -178,11 +221,19 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
         serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
         config.lvmd_socket()
     });
+    if parts.contains(&Part::Node) {
+        let report = inventory::own_report(config, address);
+        let own = inventory::keep_own(auth.clone(), report, tasks.token().clone());
+        tasks.spawn("own place", own);
+    }
     keep_house(&tasks, auth, keys.as_ref());
     if let Some(part) = controller {
         run_controller(&tasks, part);
     }
-    run_node(&tasks, node);
+    spawn_node(&tasks, node);
+    if let Some(volumes) = volumes {
+        volumes.spawn(&tasks);
+    }
 
     check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
     let ready = describe(config, address, keys.as_ref(), lvmd);
@@ -211,7 +262,13 @@ fn raise_file_limit() {
     }
 }
 
-fn serve_on(tasks: &Tasks, name: &'static str, server: &Server, socket: Socket, trust: Trust) {
+pub(crate) fn serve_on(
+    tasks: &Tasks,
+    name: &'static str,
+    server: &Server,
+    socket: Socket,
+    trust: Trust,
+) {
     tasks.spawn_critical(name, server.clone().run(socket, trust, tasks.token().clone()));
 }
 
@@ -230,9 +287,16 @@ fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
     let stop = tasks.token().clone();
     tasks.spawn("store health", async move {
         while stop.run_until_cancelled(tokio::time::sleep(STORE_LOOK)).await.is_some() {
-            let health = match store.status().await {
-                Ok(status) => status.failure.map_or(Ok(()), Err),
-                Err(error) => Err(error.to_string()),
+            // The revision is one that a majority of an etcd agrees on; the
+            // status any member tells that is up.
+            let asked = async {
+                store.revision().await?;
+                store.status().await
+            };
+            let health = match tokio::time::timeout(STORE_ANSWER, asked).await {
+                Ok(Ok(status)) => status.failure.map_or(Ok(()), Err),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!("no answer within {STORE_ANSWER:?}")),
             };
             let health = health.map_err(|why| format!("store: {why}"));
             sender.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
@@ -249,7 +313,7 @@ fn run_controller(tasks: &Tasks, part: assemble::ControllerPart) {
     }
 }
 
-fn run_node(tasks: &Tasks, part: assemble::NodePart) {
+fn spawn_node(tasks: &Tasks, part: assemble::NodePart) {
     let assemble::NodePart { agent, fanout, peers } = part;
     if let Some(agent) = agent {
         agent.spawn(tasks);
@@ -284,7 +348,11 @@ async fn check_answers(
 }
 
 /// Serves until a signal, or the failure of something that must not fail.
-async fn until_told(signals: &mut Signals, tasks: &Tasks, keys: Option<&assemble::Keys>) {
+pub(crate) async fn until_told(
+    signals: &mut Signals,
+    tasks: &Tasks,
+    keys: Option<&assemble::Keys>,
+) {
     loop {
         let event = tokio::select! {
             event = signals.next() => event,
@@ -305,7 +373,7 @@ async fn until_told(signals: &mut Signals, tasks: &Tasks, keys: Option<&assemble
     }
 }
 
-async fn wind_down(
+pub(crate) async fn wind_down(
     signals: &mut Signals,
     tasks: &Tasks,
     drain: Duration,
@@ -337,11 +405,11 @@ fn describe(
     Ready {
         endpoint: format!("{scheme}://{address}"),
         ca: keys.map(|keys| keys.ca.path().to_owned()),
-        admin: Admin {
+        admin: Some(Admin {
             username: selvage_auth::FIRST_USER.into(),
             password_file: assemble::password_file(config),
-        },
-        sockets: Sockets { lvmd },
+        }),
+        sockets: Sockets { lvmd, node: None },
     }
 }
 
@@ -368,7 +436,8 @@ fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&Generate
     if config.insecure {
         text += "\n  *** INSECURE: no encryption, and everybody who can reach this port is admin. ***\n";
     }
-    let kept = ready.admin.password_file.display();
+    let password_file = assemble::password_file(config);
+    let kept = password_file.display();
     match first {
         Some(password) => {
             text += &format!(
@@ -376,7 +445,7 @@ fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&Generate
                 password.expose(),
             );
         }
-        None if ready.admin.password_file.exists() => {
+        None if password_file.exists() => {
             text += &format!("\n  The first password of admin is in {kept}\n");
         }
         None => {}

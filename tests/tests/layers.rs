@@ -11,8 +11,15 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const LAYERS: &[&[&str]] = &[
     &["selvage-api"],
     &["selvage-store", "selvage-transcode", "selvage-kit"],
-    &["selvage-work", "selvage-notify", "selvage-runtime"],
-    &["selvage-auth", "selvage-cli", "selvage-controller", "selvage-node", "selvage-sim"],
+    &["selvage-work", "selvage-notify", "selvage-restic", "selvage-runtime"],
+    &[
+        "selvage-auth",
+        "selvage-cli",
+        "selvage-controller",
+        "selvage-lvmd",
+        "selvage-node",
+        "selvage-sim",
+    ],
     &["selvage"],
     // Workshop: may look at everything, is used by nothing.
     &["selvage-bench", "selvage-tests"],

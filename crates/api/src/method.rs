@@ -88,7 +88,7 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         "edgeproto" | "selvage.operations" | "selvage.metrics" => "controller",
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" => "kaas",
-        "proto" => "lvmd",
+        "proto" | "selvage.volumes" => "lvmd",
         "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node" => "node",
         "services.auth" | "selvage.identity" => "auth",
         "stats" => "dashboard",

@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, call, context, explain, export, join, login, machine, node, operation, shell,
-        user,
+        api, apply, backup, call, context, explain, export, join, login, machine, node, operation,
+        shell, user, volume,
     },
     duration,
     edge::flags,
@@ -166,6 +166,12 @@ pub enum Command {
     /// Look at long work, follow it, cancel it
     #[command(subcommand)]
     Operation(operation::Operation),
+    /// Make, grow, copy and list volumes
+    #[command(subcommand)]
+    Volume(volume::Volume),
+    /// Back volumes up, restore them, keep backups in order
+    #[command(subcommand)]
+    Backup(backup::Backup),
     // The binary has a command of this name, to run an agent; it takes these
     // up under it.
     #[command(skip)]

@@ -18,6 +18,10 @@ use tonic::{
 
 use crate::{Error, connect, target::Target};
 
+/// How a server speaks of a method of a part that it does not run. What is
+/// not implemented for another reason says that by itself.
+const NOT_HERE: &str = "is not running here";
+
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to a server.
@@ -133,10 +137,11 @@ impl Client {
             "" => format!("the server answers {code} without a word"),
             text => text.to_owned(),
         };
-        Error::Status { code, message, hints: self.advice(code) }
+        let hints = self.advice(code, &message);
+        Error::Status { code, message, hints }
     }
 
-    fn advice(&self, code: Code) -> Vec<String> {
+    fn advice(&self, code: Code, message: &str) -> Vec<String> {
         let hint = match code {
             Code::Unauthenticated if self.token.is_some() => {
                 "your session has ended or is not known there: run `selvage login`"
@@ -149,7 +154,9 @@ impl Client {
             Code::Unavailable => "try again in a moment",
             Code::Aborted => "somebody else changed the same thing: look, then try again",
             Code::DeadlineExceeded => "allow more time with --timeout, such as --timeout 2m",
-            Code::Unimplemented => "`selvage status` shows which parts this server runs",
+            Code::Unimplemented if message.ends_with(NOT_HERE) => {
+                "`selvage status` shows which parts this server runs"
+            }
             _ => return Vec::new(),
         };
         vec![hint.into()]

@@ -26,18 +26,32 @@ pub fn redact(message: &mut DynamicMessage) {
             continue;
         }
         match message.get_field_mut(&field) {
-            Value::Message(inner) => redact(inner),
             Value::List(items) => items.iter_mut().for_each(redact_value),
             Value::Map(entries) => entries.values_mut().for_each(redact_value),
-            _ => {}
+            value => redact_value(value),
         }
     }
 }
 
 fn redact_value(value: &mut Value) {
-    if let Value::Message(inner) = value {
-        redact(inner);
+    match value {
+        Value::Message(inner) => redact(inner),
+        Value::String(text) => {
+            if let Some(without) = without_user(text) {
+                *text = without;
+            }
+        }
+        _ => {}
     }
+}
+
+/// An address without the user and password in it; none if it has none.
+fn without_user(text: &str) -> Option<String> {
+    let start = text.find("://")? + 3;
+    let rest = &text[start..];
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let at = rest[..end].rfind('@')?;
+    Some(format!("{}…{}", &text[..start], &rest[at..]))
 }
 
 /// `Debug` of the generated types that have a secret.
@@ -67,6 +81,7 @@ impl fmt::Debug for Shown<'_> {
                 redact(&mut inner);
                 write!(f, "{inner}")
             }
+            Value::String(text) => fmt::Debug::fmt(without_user(text).as_ref().unwrap_or(text), f),
             other => write!(f, "{other}"),
         }
     }
@@ -106,6 +121,21 @@ mod tests {
         let mut dynamic = crate::object::to_dynamic(&request).unwrap();
         redact(&mut dynamic);
         assert!(dynamic.to_string().contains("bucket") && !dynamic.to_string().contains("canary"));
+    }
+
+    #[test]
+    fn a_password_in_an_address_does_not_show() {
+        let address = "http://ann:canary@proxy.example:3128/x".to_owned();
+        let s3 = lvmd::data_source::S3 { http_proxy: address, ..Default::default() };
+        let shown = "http://…@proxy.example:3128/x";
+        assert!(format!("{s3:?}").contains(shown), "{s3:?}");
+        let mut dynamic = crate::object::to_dynamic(&s3).unwrap();
+        redact(&mut dynamic);
+        let text = dynamic.to_string();
+        assert!(text.contains("@proxy.example") && !text.contains("canary"), "{text}");
+        for plain in ["http://a/b@c", "mail@example.com", "a://b?c=d@e", ""] {
+            assert_eq!(without_user(plain), None, "{plain}");
+        }
     }
 
     #[test]

@@ -14,7 +14,10 @@ use selvage_api::selvage::identity::{
     CertificateResponse, CreateJoinTokenRequest, JoinRequest,
     identity_service_client::IdentityServiceClient,
 };
-use selvage_kit::identity::{Machine, Secret};
+use selvage_kit::{
+    identity::{Machine, Secret},
+    pki,
+};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::trust;
@@ -49,6 +52,10 @@ pub struct Create {
     /// How long the token can be used, at most 7d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
     pub ttl: Duration,
+    /// DNS name or address under which the machine serves, besides its own name
+    /// and the address it comes from; may be repeated
+    #[arg(long = "name", value_name = "NAME")]
+    pub names: Vec<String>,
 }
 
 /// `selvage join`
@@ -87,7 +94,8 @@ pub(crate) async fn create_token(
     let JoinToken::Create(args) = command;
     let ttl_seconds =
         u32::try_from(args.ttl.as_secs()).map_err(|_| Error::invalid("--ttl: at most 7d"))?;
-    let request = CreateJoinTokenRequest { machine: args.machine, ttl_seconds };
+    let agent = args.machine.starts_with("node/");
+    let request = CreateJoinTokenRequest { machine: args.machine, ttl_seconds, names: args.names };
     let target = session.target()?;
     let answer = session
         .connect(&target)
@@ -99,6 +107,9 @@ pub(crate) async fn create_token(
     let message = output::dynamic("selvage.identity.CreateJoinTokenResponse", &answer)?;
     let mut value = output::to_value(&message, true)?;
     value["command"] = join_command(&target.endpoint, &answer.ca_sha256).into();
+    if agent {
+        value["agent"] = agent_command(&target.endpoint).into();
+    }
     session.printer().record(&value)?;
     session.io.say(
         "Run the command on that machine with the token in SELVAGE_JOIN_TOKEN, or let it ask for it. The token works once.",
@@ -109,6 +120,16 @@ pub(crate) async fn create_token(
         )?;
     }
     Ok(())
+}
+
+/// How a machine's agent joins.
+fn agent_command(endpoint: &Endpoint) -> String {
+    let text = endpoint.to_string();
+    let server = match endpoint {
+        Endpoint::Https { .. } => text.trim_start_matches("https://").trim_end_matches('/'),
+        Endpoint::Http { .. } | Endpoint::Unix(_) => "SERVER:PORT",
+    };
+    format!("selvage node --controller {server} --address 0.0.0.0")
 }
 
 fn join_command(endpoint: &Endpoint, ca_sha256: &str) -> String {
@@ -125,7 +146,7 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
     let endpoint = Endpoint::parse(&args.server)?;
     let places = Places::prepare(&args.out, args.force)?;
     let token = token(session)?;
-    let authorities = authorities(args, &endpoint, session).await?;
+    let authorities = authorities(args, &endpoint, &token, session).await?;
     let key = KeyPair::generate().map_err(no_key)?;
     let request = CertificateParams::default()
         .serialize_request(&key)
@@ -207,12 +228,17 @@ fn token(session: &mut Session<'_>) -> Result<Secret, Error> {
 async fn authorities(
     args: &Join,
     endpoint: &Endpoint,
+    token: &Secret,
     session: &Session<'_>,
 ) -> Result<Vec<CertificateDer<'static>>, Error> {
     if !matches!(endpoint, Endpoint::Https { .. }) {
         return Err(Error::invalid(format!("{endpoint}: a machine joins over https only")));
     }
-    match (&args.ca_sha256, &session.global.ca) {
+    let pin = match (&args.ca_sha256, &session.global.ca) {
+        (None, None) => pki::pin_in_token(token.expose()),
+        (given, _) => given.as_deref(),
+    };
+    match (pin, &session.global.ca) {
         (Some(sha256), _) => Ok(vec![trust::pinned(endpoint, sha256).await?]),
         (None, Some(path)) => target::certificates(path),
         (None, None) => Err(Error::Invalid {

@@ -1,31 +1,62 @@
-//! Machines that must stay out, whatever certificate they show.
+//! Machines that have joined, and those that must stay out whatever certificate
+//! they show.
 
 use selvage_api::selvage::identity::{
     BlockMachineRequest, ListBlockedMachinesRequest, ListBlockedMachinesResponse,
-    UnblockMachineRequest, identity_service_client::IdentityServiceClient,
+    ListMachinesRequest, ListMachinesResponse, RemoveMachineRequest, UnblockMachineRequest,
+    identity_service_client::IdentityServiceClient,
 };
 
-use super::join::machine;
+use super::{
+    join::machine,
+    node::{sheet::Sheet, span},
+};
 use crate::{Error, output, session::Session};
 
+const MACHINES: &str = "selvage.identity.ListMachinesResponse";
 const LIST: &str = "selvage.identity.ListBlockedMachinesResponse";
 
 /// `selvage machine`
 #[derive(clap::Subcommand, Debug)]
 #[command(after_help = "\
 Examples:
-  selvage machine block node/rack3-7
   selvage machine list
+  selvage machine list -l rack=3,role!=spare
+  selvage machine block node/rack3-7
+  selvage machine list --blocked
   selvage machine unblock node/rack3-7
 
-A machine gets its certificate with `selvage join-token create` and `selvage join`.")]
+A machine gets its certificate with `selvage join-token create` and `selvage node
+--controller` or `selvage join`.")]
 pub enum Machine {
     /// Refuse a machine every call, at once, and a new certificate too
     Block(Block),
     /// Let a machine in again, with any certificate in its name
     Unblock(Unblock),
-    /// List the machines that are blocked
-    List,
+    /// List the machines that have joined
+    #[command(visible_alias = "ls")]
+    List(List),
+    /// Take a machine off the list; it comes back when it reports
+    Remove(Remove),
+}
+
+/// `selvage machine list`
+#[derive(clap::Args, Debug)]
+pub struct List {
+    /// Only those with these labels, such as rack=3,role!=spare
+    #[arg(short = 'l', long, value_name = "LABELS", default_value = "", hide_default_value = true)]
+    pub selector: String,
+    /// Those that are blocked, and by whom
+    #[arg(long, conflicts_with = "selector")]
+    pub blocked: bool,
+}
+
+/// `selvage machine remove`
+#[derive(clap::Args, Debug)]
+pub struct Remove {
+    /// As it is listed
+    #[arg(value_parser = machine)]
+    pub machine: String,
 }
 
 /// `selvage machine block`
@@ -51,7 +82,9 @@ pub(crate) async fn run(command: Machine, session: &mut Session<'_>) -> Result<(
     match command {
         Machine::Block(args) => block(args, session).await,
         Machine::Unblock(args) => unblock(args, session).await,
-        Machine::List => list(session).await,
+        Machine::List(List { blocked: true, .. }) => list_blocked(session).await,
+        Machine::List(args) => list(args, session).await,
+        Machine::Remove(args) => remove(args, session).await,
     }
 }
 
@@ -90,7 +123,71 @@ async fn unblock(args: Unblock, session: &mut Session<'_>) -> Result<(), Error> 
     session.io.say(&format!("{name} may come in again."))
 }
 
-async fn list(session: &mut Session<'_>) -> Result<(), Error> {
+async fn list(args: List, session: &mut Session<'_>) -> Result<(), Error> {
+    let request = ListMachinesRequest { selector: args.selector };
+    let answer = session
+        .client()
+        .await?
+        .call(request, |channel, request| async move {
+            IdentityServiceClient::new(channel).list_machines(request).await
+        })
+        .await?;
+    if !session.printer().is_table() {
+        return session.printer().message(&output::dynamic(MACHINES, &answer)?);
+    }
+    sheet(&answer, jiff::Timestamp::now().as_second()).print(session)
+}
+
+fn sheet(answer: &ListMachinesResponse, now: i64) -> Sheet {
+    let mut sheet = Sheet::new(&[
+        "MACHINE",
+        "ADDRESS",
+        "STATE",
+        "LAST SEEN",
+        "LABELS",
+        "+VERSION",
+        "+CERTIFICATE ENDS",
+    ]);
+    for machine in &answer.machines {
+        let state = match machine {
+            machine if machine.blocked => "blocked",
+            machine if machine.last_seen.is_none() => "joined",
+            _ => "known",
+        };
+        let seen = machine.last_seen.as_ref();
+        let seen = seen.map_or("-".to_owned(), |at| format!("{} ago", span(now - at.seconds)));
+        let ends = machine.certificate_ends.as_ref();
+        let ends = ends.and_then(|at| jiff::Timestamp::from_second(at.seconds).ok());
+        let mut labels: Vec<String> =
+            machine.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        labels.sort();
+        let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        sheet.push([
+            machine.machine.clone(),
+            or_none(machine.address.clone()),
+            state.to_owned(),
+            seen,
+            or_none(labels.join(",")),
+            or_none(machine.version.clone()),
+            ends.map_or("-".to_owned(), |at| at.to_string()),
+        ]);
+    }
+    sheet
+}
+
+async fn remove(args: Remove, session: &mut Session<'_>) -> Result<(), Error> {
+    let request = RemoveMachineRequest { machine: args.machine.clone() };
+    session
+        .client()
+        .await?
+        .call(request, |channel, request| async move {
+            IdentityServiceClient::new(channel).remove_machine(request).await
+        })
+        .await?;
+    session.io.say(&format!("{} is off the list.", args.machine))
+}
+
+async fn list_blocked(session: &mut Session<'_>) -> Result<(), Error> {
     let answer = session
         .client()
         .await?
@@ -99,4 +196,37 @@ async fn list(session: &mut Session<'_>) -> Result<(), Error> {
         })
         .await?;
     session.printer().message(&output::dynamic(LIST, &answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use selvage_api::selvage::identity::Machine as Known;
+
+    use super::*;
+
+    #[test]
+    fn machines_are_a_table() {
+        let seen = prost_types::Timestamp { seconds: 1000, nanos: 0 };
+        let machines = vec![
+            Known {
+                machine: "node/a".into(),
+                address: "192.0.2.1:8443".into(),
+                labels: [("role", "worker"), ("rack", "3")]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+                last_seen: Some(seen),
+                ..Known::default()
+            },
+            Known { machine: "node/new".into(), ..Known::default() },
+            Known { machine: "node/stolen".into(), blocked: true, ..Known::default() },
+        ];
+        let text = sheet(&ListMachinesResponse { machines }, 1061).text(crate::Format::Table);
+        assert_eq!(
+            text,
+            "MACHINE       ADDRESS          STATE     LAST SEEN   LABELS\n\
+             node/a        192.0.2.1:8443   known     1m1s ago    rack=3,role=worker\n\
+             node/new      -                joined    -           -\n\
+             node/stolen   -                blocked   -           -\n"
+        );
+    }
 }

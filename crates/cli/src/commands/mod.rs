@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod apply;
+pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod explain;
@@ -17,6 +18,7 @@ pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod trust;
 pub(crate) mod user;
+pub(crate) mod volume;
 
 use crate::{Command, Error, session::Session};
 
@@ -44,6 +46,8 @@ pub(crate) async fn dispatch(
         Command::Export(args) => export::run(&args, session).await,
         Command::Operation(args) => operation::run(args, session).await,
         Command::Node(args) => node::run(args, session).await,
+        Command::Volume(args) => volume::run(args, session).await,
+        Command::Backup(args) => backup::run(args, session).await,
         Command::Completion(args) => shell::completion(&args, root, session),
         Command::Man(args) => shell::man(&args, root, session),
     }

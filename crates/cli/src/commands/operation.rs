@@ -16,7 +16,7 @@ use crate::{
     client::Client,
     edge::{Kind, draft, rpc::Failure},
     io::Io,
-    output,
+    output::{self, Format},
     session::Session,
 };
 
@@ -58,8 +58,7 @@ pub(crate) async fn run(command: Operation, session: &mut Session<'_>) -> Result
                 key: String::new(),
             };
             let found = list(&session.client().await?, request).await?;
-            let message = output::dynamic("selvage.operations.ListOperationsResponse", &found)?;
-            session.printer().message(&message)
+            print(found, session)
         }
         Operation::Follow { id } => {
             let client = session.client().await?;
@@ -78,10 +77,39 @@ pub(crate) async fn run(command: Operation, session: &mut Session<'_>) -> Result
                 session.io.say("It is being undone; its state says when that is over.")?;
             }
             let all = ListOperationsResponse { operations: answer.operation.into_iter().collect() };
-            let message = output::dynamic("selvage.operations.ListOperationsResponse", &all)?;
-            session.printer().message(&message)
+            print(all, session)
         }
     }
+}
+
+fn print(mut all: ListOperationsResponse, session: &mut Session<'_>) -> Result<(), Error> {
+    if matches!(session.global.output, None | Some(Format::Table | Format::Wide)) {
+        for work in &mut all.operations {
+            work.key = plain_key(&work.key);
+        }
+    }
+    let message = output::dynamic("selvage.operations.ListOperationsResponse", &all)?;
+    session.printer().message(&message)
+}
+
+/// The names in a key, as other commands print it: from the outside in, with
+/// slashes between them.
+fn plain_key(key: &str) -> String {
+    fn names(value: &serde_json::Value, found: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(members) => {
+                members.values().for_each(|member| names(member, found));
+            }
+            serde_json::Value::String(name) => found.push(name.clone()),
+            other => found.push(other.to_string()),
+        }
+    }
+    let mut found = Vec::new();
+    match serde_json::from_str(key) {
+        Ok(value) => names(&value, &mut found),
+        Err(_) => return key.to_owned(),
+    }
+    found.join("/")
 }
 
 async fn list(
@@ -169,4 +197,16 @@ fn failed(client: &Client, status: &tonic::Status, kind: &str) -> Failure {
         other => other,
     };
     Failure { error, broke }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_told_by_its_names() {
+        let key = r#"{"developer_key":{"name":"Acme"},"name":"app","version":"1.0"}"#;
+        assert_eq!(plain_key(key), "Acme/app/1.0");
+        assert_eq!(plain_key("not json"), "not json");
+    }
 }

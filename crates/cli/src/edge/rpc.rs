@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prost_reflect::DynamicMessage;
-use selvage_api::Method;
+use selvage_api::{Code, Method};
 use tonic::{Streaming, client::Grpc, metadata::MetadataValue};
 
 use crate::{Error, client::Client, codec::DynamicCodec};
@@ -98,9 +98,24 @@ fn failed(client: &Client, method: &Method, status: &tonic::Status) -> Failure {
 pub(crate) fn about(method: &Method, error: Error) -> Error {
     match error {
         Error::Status { code, message, hints } => {
+            let hints = advice(code, &message).unwrap_or(hints);
             Error::Status { code, message: format!("{} failed: {message}", method.name), hints }
         }
         other => other,
+    }
+}
+
+/// What to do where the usual advice would lead astray.
+fn advice(code: Code, message: &str) -> Option<Vec<String>> {
+    match code {
+        // The crm failed; nobody came in between.
+        Code::Aborted if message.starts_with("Encountered failures") => Some(Vec::new()),
+        Code::Unavailable => {
+            let (_, rest) = message.split_once("; operation ")?;
+            let (id, _) = rest.split_once(' ')?;
+            Some(vec![format!("`selvage operation follow {id}` waits for its end")])
+        }
+        _ => None,
     }
 }
 
@@ -116,4 +131,20 @@ pub(crate) async fn show(
         all.push(object);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_what_happened() {
+        let failures = "Encountered failures: no such image";
+        assert_eq!(advice(Code::Aborted, failures), Some(Vec::new()));
+        assert_eq!(advice(Code::Aborted, "conflict"), None, "the usual one");
+        let away = "Cloudlet x  not ready, state is OFFLINE; operation 17 goes on when it is back";
+        let follow = "`selvage operation follow 17` waits for its end";
+        assert_eq!(advice(Code::Unavailable, away), Some(vec![follow.to_owned()]));
+        assert_eq!(advice(Code::Unavailable, "no matching CRMs"), None);
+    }
 }

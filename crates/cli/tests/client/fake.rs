@@ -312,6 +312,26 @@ impl IdentityService for Fake {
         let machines = self.0.blocked.lock().unwrap().values().cloned().collect();
         Ok(Response::new(ListBlockedMachinesResponse { machines }))
     }
+
+    async fn report(&self, _: Request<ReportRequest>) -> Result<Response<ReportResponse>, Status> {
+        Err(Status::unimplemented("no machine reports here"))
+    }
+
+    async fn list_machines(
+        &self,
+        request: Request<ListMachinesRequest>,
+    ) -> Result<Response<ListMachinesResponse>, Status> {
+        let machine = format!("node/{}", request.into_inner().selector);
+        let machines = vec![Machine { machine, ..Default::default() }];
+        Ok(Response::new(ListMachinesResponse { machines }))
+    }
+
+    async fn remove_machine(
+        &self,
+        request: Request<RemoveMachineRequest>,
+    ) -> Result<Response<RemoveMachineResponse>, Status> {
+        Err(Status::not_found(format!("machine {:?} not found", request.into_inner().machine)))
+    }
 }
 
 #[tonic::async_trait]

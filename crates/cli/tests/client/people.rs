@@ -100,7 +100,7 @@ async fn machines_are_blocked_listed_and_let_in_again() {
     let mut person = person(&server).await;
     let shown = person.run(&["machine", "block", "node/rack3-7"]).await.good();
     assert!(shown.contains("MACHINE") && shown.contains("node/rack3-7"), "{shown}");
-    let listed = person.run(&["machine", "list", "-o", "json"]).await.good();
+    let listed = person.run(&["machine", "list", "--blocked", "-o", "json"]).await.good();
     assert!(listed.contains(r#""machine":"node/rack3-7""#), "{listed}");
 
     let (_, told) = person.run(&["machine", "unblock", "node/rack3-7", "--no-input"]).await.bad();
@@ -108,6 +108,10 @@ async fn machines_are_blocked_listed_and_let_in_again() {
     person.answering(&["y"]).run(&["machine", "unblock", "node/rack3-7"]).await.good();
     let (_, told) = person.run(&["machine", "unblock", "node/rack3-7", "--yes"]).await.bad();
     assert!(told.contains("not blocked"), "{told}");
+    let listed = person.run(&["machine", "list", "-l", "rack=3"]).await.good();
+    assert!(listed.contains("LAST SEEN") && listed.contains("node/rack=3"), "{listed}");
+    let (_, told) = person.run(&["machine", "remove", "node/gone"]).await.bad();
+    assert!(told.contains("not found"), "{told}");
     let told = person.misspelt(&["machine", "block", "noode/x"]);
     assert!(told.contains("noode"), "{told}");
 }

@@ -1,0 +1,244 @@
+//! `selvage backup` as clap reads it.
+
+use std::{path::PathBuf, time::Duration};
+
+use crate::{commands::volume::bytes, duration};
+
+/// `selvage backup`
+#[derive(clap::Subcommand, Debug)]
+#[command(after_help = "\
+Examples:
+  selvage backup create data backups/laptop --store https://s3.example.com
+  selvage backup list backups/laptop --store https://s3.example.com
+  selvage backup restore backups/laptop@monday data2 --store file:
+  selvage backup verify backups/laptop --read 10 --heal data
+  selvage backup prune backups/laptop --keep-daily 7 --keep-monthly 12
+  selvage backup schedule set nightly data backups/laptop --credentials s3 --every 1d --at 2h
+
+What opens a repository is never an argument. It comes from the environment
+(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
+RESTIC_PASSWORD), from a file of such lines (--credentials-file), or is on the
+server's machine already (--credentials).")]
+pub enum Backup {
+    /// Back a volume up, and tell how it goes
+    Create(Create),
+    /// List backups in a repository, and what was done
+    #[command(visible_alias = "ls")]
+    List(List),
+    /// Make a volume of a backup
+    Restore(Restore),
+    /// Look whether a repository is sound, and heal it
+    Verify(Verify),
+    /// Delete a backup; its space is free after the next prune
+    #[command(visible_alias = "rm")]
+    Delete(Delete),
+    /// Remove backups that need not be kept, and what no backup needs
+    Prune(Prune),
+    /// Backups that are made again and again
+    #[command(subcommand)]
+    Schedule(Schedule),
+    /// Tell how a job goes until it has ended
+    Watch {
+        /// Its id
+        id: String,
+    },
+    /// Stop a job and remove what it made
+    Cancel {
+        /// Its id
+        id: String,
+    },
+    /// Show or set how fast bytes may flow
+    Limits(Limits),
+}
+
+// No doc comments: they would speak for whatever this is flattened into.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct Store {
+    /// Object store: https://HOST, http://HOST, or file: for the machine's
+    /// directory for backups [default: AWS]
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    pub store: String,
+    /// Take any certificate of the object store
+    #[arg(long)]
+    pub any_certificate: bool,
+    /// Proxy for http
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    pub http_proxy: String,
+    /// Proxy for https
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    pub https_proxy: String,
+    /// Name of credentials that the server's machine has
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub credentials: String,
+    /// File of lines such as RESTIC_PASSWORD=…, in place of the environment
+    #[arg(long, value_name = "FILE", conflicts_with = "credentials")]
+    pub credentials_file: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug, Clone, Copy, Default)]
+pub struct Keep {
+    /// Keep the newest N
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_last: u32,
+    /// Keep one an hour, for N hours
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_hourly: u32,
+    /// Keep one a day, for N days
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_daily: u32,
+    /// Keep one a week, for N weeks
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_weekly: u32,
+    /// Keep one a month, for N months
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_monthly: u32,
+    /// Keep one a year, for N years
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_yearly: u32,
+}
+
+/// `selvage backup create`
+#[derive(clap::Args, Debug)]
+pub struct Create {
+    /// Volume: NAME, or GROUP/NAME
+    pub volume: String,
+    /// Where to: BUCKET/PREFIX
+    pub repository: String,
+    /// Name of the backup [default: the volume's and the time]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only begin
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup list`
+#[derive(clap::Args, Debug)]
+pub struct List {
+    /// Repository to look into: BUCKET/PREFIX [default: what was done]
+    pub repository: Option<String>,
+    /// Only those of this volume
+    #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
+    pub volume: String,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup restore`
+#[derive(clap::Args, Debug)]
+pub struct Restore {
+    /// Where from: BUCKET/PREFIX#SNAPSHOT or BUCKET/PREFIX@NAME; without
+    /// either, the newest
+    pub repository: String,
+    /// Volume to make
+    pub volume: String,
+    /// Its device class; the server's default one if left out
+    #[arg(long, short, value_name = "CLASS", default_value = "", hide_default_value = true)]
+    pub class: String,
+    /// Its size, such as 10G [default: that of the backup]
+    #[arg(long, short, value_name = "SIZE", value_parser = bytes)]
+    pub size: Option<u64>,
+    /// Tag to set, may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// Only begin
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup verify`
+#[derive(clap::Args, Debug)]
+pub struct Verify {
+    /// Which: BUCKET/PREFIX
+    pub repository: String,
+    /// How many of a hundred packs to read
+    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    pub read: u32,
+    /// Volume to take from what is lost
+    #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
+    pub heal: String,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup delete`
+#[derive(clap::Args, Debug)]
+pub struct Delete {
+    /// Which: BUCKET/PREFIX#SNAPSHOT or BUCKET/PREFIX@NAME
+    pub repository: String,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup prune`
+#[derive(clap::Args, Debug)]
+pub struct Prune {
+    /// Which: BUCKET/PREFIX
+    pub repository: String,
+    /// Only judge backups of this volume
+    #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
+    pub volume: String,
+    /// Only say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub keep: Keep,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup schedule`
+#[derive(clap::Subcommand, Debug)]
+pub enum Schedule {
+    /// Set a schedule
+    Set(Box<Set>),
+    /// List schedules
+    List,
+    /// End a schedule; what it made stays
+    Delete {
+        /// Its name
+        name: String,
+    },
+}
+
+/// `selvage backup schedule set`
+#[derive(clap::Args, Debug)]
+pub struct Set {
+    /// Name of the schedule
+    pub name: String,
+    /// Volume: NAME, or GROUP/NAME
+    pub volume: String,
+    /// Where to: BUCKET/PREFIX
+    pub repository: String,
+    /// How often, counted from midnight UTC: 1h, 1d, 7d
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub every: Duration,
+    /// How much later: 2h with 1d is two o'clock UTC
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub at: Option<Duration>,
+    #[command(flatten)]
+    pub keep: Keep,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup limits`
+#[derive(clap::Args, Debug)]
+pub struct Limits {
+    /// To repositories, in bytes a second, such as 10M; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub upload: Option<u64>,
+    /// From repositories
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub download: Option<u64>,
+    /// From volumes
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub read: Option<u64>,
+}

@@ -1,0 +1,87 @@
+//! `selvage backup`.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use selvage_tests::process::{Cli, Printed};
+
+use crate::site::{MIB, PASSWORD, Site, fill, hash_of};
+
+struct Person<'a>(&'a Cli);
+
+impl Person<'_> {
+    fn run(&self, args: &[&str]) -> Printed {
+        self.0.run_with(args, &[("RESTIC_PASSWORD", PASSWORD)], None)
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let printed = self.run(args);
+        assert_eq!(printed.code, 0, "{args:?}: {printed:?}");
+        printed.stdout
+    }
+
+    fn json(&self, args: &[&str]) -> serde_json::Value {
+        let text = self.ok(&[args, &["-o", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_the_first_backup_to_the_last() {
+    let Some(site) = Site::new() else { return };
+    let device = site.create("vol1").await;
+    fill(&device, 0, 4 * MIB, 1);
+    let cli = Cli::admin_of(site.selvage());
+    let person = Person(&cli);
+    let place = ["backups/laptop", "--store", "file:"];
+    let at = |before: &[&'static str], after: &[&'static str]| {
+        [&["backup"][..], before, &place, after].concat()
+    };
+
+    let made = person.ok(&at(&["create", "vol1"], &["--name", "monday"]));
+    assert!(made.starts_with("selvage/vol1 is backed up as monday: snapshot "), "{made}");
+    assert!(made.ends_with(" of 1G new, 4M stored\n"), "{made}");
+    person.ok(&at(&["create", "vol1"], &[]));
+    let listed = person.ok(&at(&["list"], &[]));
+    assert!(listed.starts_with("SNAPSHOT"), "{listed}");
+    assert!(listed.contains("monday"), "{listed}");
+    let jobs = person.ok(&["backup", "list"]);
+    assert!(jobs.contains("complete"), "{jobs}");
+    let listed = person.json(&at(&["list"], &[]));
+    assert_eq!(listed["backups"].as_array().unwrap().len(), 2);
+
+    let restore = ["backup", "restore", "backups/laptop@monday", "back", "--store", "file:"];
+    let back = person.ok(&[&restore[..], &["--class", "thin"]].concat());
+    assert!(back.starts_with("selvage/back is restored from snapshot "), "{back}");
+    assert_eq!(hash_of(&site.device("back").await), hash_of(&device));
+
+    let sound = person.ok(&at(&["verify"], &["--read", "100"]));
+    assert!(sound.starts_with("verify is done: snapshots=2 "), "{sound}");
+    let wrong = cli.run_with(&at(&["list"], &[]), &[("RESTIC_PASSWORD", "other")], None);
+    assert_eq!(wrong.code, i32::from(selvage_api::Code::PermissionDenied.exit()), "{wrong:?}");
+    let none = cli.run(&at(&["list"], &[]));
+    assert!(none.stderr.contains("encryption_key is required"), "{none:?}");
+
+    let asked = ["backup", "delete", "backups/laptop@monday", "--store", "file:"];
+    assert_ne!(person.run(&asked).code, 0, "nobody said yes");
+    person.ok(&[&asked[..], &["--yes"]].concat());
+    let pruned = person.ok(&at(&["prune"], &["--keep-last", "1"]));
+    assert!(pruned.starts_with("prune is done: forgotten=0 "), "{pruned}");
+
+    let limits = person.json(&["backup", "limits", "--upload", "10M"]);
+    assert_eq!(limits["upload"], (10 * MIB).to_string());
+    schedules(&site, &person);
+}
+
+fn schedules(site: &Site, person: &Person<'_>) {
+    let set = ["backup", "schedule", "set", "nightly", "vol1", "backups/laptop", "--store"];
+    let set = [&set[..], &["file:", "--every", "1d", "--at", "2h", "--keep-daily", "7"]].concat();
+    let without = person.run(&set);
+    assert!(without.stderr.contains("--credentials NAME"), "{without:?}");
+    let file = site.path("data/lvmd/credentials/here");
+    fs::write(&file, format!("RESTIC_PASSWORD={PASSWORD}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let made = person.ok(&[&set[..], &["--credentials", "here"]].concat());
+    assert!(made.contains("24h0m0s") && made.contains("7 daily"), "{made}");
+    assert!(person.ok(&["backup", "schedule", "list"]).contains("nightly"));
+    person.ok(&["backup", "schedule", "delete", "nightly"]);
+}
