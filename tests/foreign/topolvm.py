@@ -34,6 +34,11 @@ def main() -> None:
     channel = grpc.insecure_channel(f"unix:{socket}")
     vg, lv = rpc.VGServiceStub(channel), rpc.LVServiceStub(channel)
 
+    # Whoever looks after the daemon asks this first. 1 means that it serves.
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    for service in (b"", b"\x0a\x0fproto.LVService", b"\x0a\x0fproto.VGService"):
+        assert check(service, timeout=30) == b"\x08\x01", service
+
     # The node watches capacity for as long as it lives.
     capacities: queue.Queue = queue.Queue()
     watching = vg.Watch(pb.Empty())

@@ -6,7 +6,6 @@
 #
 # RESTIC_PASSWORD opens the repository, which is left in FOLDER/backups.
 set -euo pipefail
-for name in ${!SELVAGE_@}; do unset "$name"; done
 selvage=$1 folder=$2
 export HOME=$folder
 

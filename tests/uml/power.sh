@@ -11,8 +11,6 @@ if [ -e "$folder/asked" ]; then
   exit 0
 fi
 export HOME=$folder
-# What is meant for the tests is no setting of the agent's.
-for name in "${!SELVAGE_@}"; do unset "$name"; done
 "$selvage" node --insecure --allow-power --port 0 --data "$folder/data" \
   --set "node.reset_paths=[\"$folder/precious\"]" \
   --ready-file "$folder/ready" >"$folder/log" 2>&1 &

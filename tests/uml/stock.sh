@@ -4,8 +4,6 @@
 #
 #   stock.sh SELVAGE PYTHON REPOSITORY FOLDER
 set -euo pipefail
-# What the tests are told is no setting of a daemon.
-for name in ${!SELVAGE_@}; do unset "$name"; done
 selvage=$1 python=$2 repository=$3 folder=$4
 
 lvm vgcreate -q -y myvg1 /dev/ubda >/dev/null 2>&1

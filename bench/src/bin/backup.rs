@@ -67,9 +67,9 @@ enum Work {
         disk: PathBuf,
         /// Offsets of changed blocks since the latest snapshot
         changed: Option<PathBuf>,
-        /// At which multiples to cut
+        /// What changes in it will be told by the block
         #[arg(long)]
-        chunk: Option<u32>,
+        mapped: bool,
     },
     /// Restores the latest
     #[command(hide = true)]
@@ -103,10 +103,10 @@ async fn open(endpoint: &str, prefix: &str) -> Result<Repository> {
 async fn child(work: Work) -> Result<()> {
     let job = Job::new();
     match work {
-        Work::Backup { endpoint, prefix, disk, changed, chunk } => {
+        Work::Backup { endpoint, prefix, disk, changed, mapped } => {
             let repository = open(&endpoint, &prefix).await?;
-            let volume = "disk".to_owned();
-            let mut options = BackupOptions { volume, chunk, ..BackupOptions::default() };
+            let (volume, without_map) = ("disk".to_owned(), !mapped);
+            let mut options = BackupOptions { volume, without_map, ..BackupOptions::default() };
             if let Some(changed) = changed {
                 let latest = repository.select(&Selector::Id("latest".into())).await?;
                 let text = fs::read_to_string(changed)?;
@@ -406,11 +406,12 @@ fn full(args: &Args, store: &Store, folder: &Path, report: &mut Report) -> Resul
     report.row("  time", seconds(we), seconds(they), at_least(they.wall, we.wall, 2.0));
     let (mine, theirs) = (store.stored(&last.0)?, store.stored(&last.1)?);
     let ratio = at_most(mine as f64, theirs as f64, 1.05);
-    report.row("  stored, chunks of 64 KiB", megabytes(mine), megabytes(theirs), ratio);
-    ours(&["backup", "--chunk", "262144", &endpoint, "large", &path])?;
-    let mine = store.stored("large")?;
+    report.row("  stored", megabytes(mine), megabytes(theirs), ratio);
+    ours(&["backup", "--mapped", &endpoint, "mapped", &path])?;
+    let mine = store.stored("mapped")?;
     let ratio = at_most(mine as f64, theirs as f64, 1.05);
-    report.row("  stored, chunks of 256 KiB", megabytes(mine), megabytes(theirs), ratio);
+    let what = "  stored, chunks of 64 KiB for changes by the block";
+    report.row(what, megabytes(mine), megabytes(theirs), ratio);
     let (we, they) = (median(we_back)?, median(they_back)?);
     report.row("restore", seconds(we), seconds(they), at_least(they.wall, we.wall, 1.5));
     check(store, &last.0)
@@ -451,7 +452,7 @@ fn increment(args: &Args, store: &Store, folder: &Path, report: &mut Report) -> 
     let list_path = list.to_string_lossy().into_owned();
     run(&mut restic(store, "restic-grown", &["init"]))?;
     restic_backup(store, "restic-grown", &disk)?;
-    ours(&["backup", &endpoint, "ours-grown", &path])?;
+    ours(&["backup", "--mapped", &endpoint, "ours-grown", &path])?;
     let changed = change(&disk, args.increment, &list)?;
     let before = (store.stored("ours-grown")?, store.stored("restic-grown")?);
     let they = restic_backup(store, "restic-grown", &disk)?;

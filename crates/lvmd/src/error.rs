@@ -15,6 +15,9 @@ pub enum Error {
     ClassNotFound(String),
     #[error("volume group not found: {0}")]
     GroupNotFound(String),
+    /// Some of its devices are gone, and LVM makes nothing new meanwhile.
+    #[error("volume group {group} is not complete: devices that are missing: {missing}")]
+    GroupIncomplete { group: String, missing: usize },
     #[error("thin pool not found: {group}/{pool}")]
     PoolNotFound { group: String, pool: String },
     #[error("logical volume {0} is not found")]
@@ -66,7 +69,7 @@ impl Error {
                 Code::InvalidArgument
             }
             Self::Exists { .. } => Code::AlreadyExists,
-            Self::Precondition(_) => Code::FailedPrecondition,
+            Self::Precondition(_) | Self::GroupIncomplete { .. } => Code::FailedPrecondition,
             Self::OptionClass(_)
             | Self::Refused(_)
             | Self::Program { .. }

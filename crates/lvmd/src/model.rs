@@ -14,6 +14,9 @@ pub struct Group {
     pub free: u64,
     /// Sizes are multiples of it.
     pub extent: u64,
+    /// How many of its devices are not there. As long as there are such, LVM
+    /// makes and grows nothing in it.
+    pub missing: usize,
     pub volumes: BTreeMap<String, Volume>,
     pub pools: BTreeMap<String, Pool>,
 }
@@ -46,6 +49,8 @@ pub struct Volume {
     /// Room for changes of its origin, if the snapshot has a limit to that.
     pub change_room: Option<u64>,
     pub read_only: bool,
+    /// Seconds since 1970; 0 where that is not known.
+    pub created: u64,
 }
 
 impl Volume {

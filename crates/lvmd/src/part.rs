@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use selvage_kit::{serve::Services, tasks::Tasks};
+use selvage_kit::{
+    serve::{Readiness, Services},
+    tasks::Tasks,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -53,6 +56,12 @@ impl Lvmd {
     /// The volumes themselves.
     pub fn volumes(&self) -> &Volumes {
         &self.volumes
+    }
+
+    /// Tells why volumes cannot be served, as long as they cannot. A group that
+    /// is missing is no such reason: the others go on.
+    pub fn readiness(&self) -> Readiness {
+        self.volumes.trouble()
     }
 
     /// Adds its services to those that are served.

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use crate::{
     BlockSource, Id, Job, Repository, Result, VerifyReport,
     backend::{File, Kind},
-    backup::{IndexWriter, Pack, Packers, store_volume},
+    backup::{IndexWriter, Pack, Packers, find_allocated, store_volume},
     format::IndexBlob,
     job::Phase,
     lock::Lock,
@@ -71,7 +71,8 @@ impl Repository {
         job.enter(Phase::Copying);
         // What is in the index is passed over, so only what was lost is
         // stored; and what changed since, which the next backup is glad of.
-        store_volume(self, source, layout, volume, None, job).await?;
+        let allocated = find_allocated(&source);
+        store_volume(self, source, allocated, layout, volume, None, job).await?;
         job.enter(Phase::Finishing);
         for pack in bad {
             self.backend().remove(File::Named(Kind::Pack, *pack)).await?;
@@ -106,7 +107,7 @@ impl Repository {
 
     /// Copies what can still be read of the bad packs.
     async fn salvage(&self, lost: &[(Id, IndexBlob)]) -> Result<usize> {
-        let packers = Packers::new(self.options().pack_size);
+        let packers = Packers::new(self.options());
         let mut index = IndexWriter::new(self);
         let mut salvaged = 0;
         for (pack, blob) in lost {

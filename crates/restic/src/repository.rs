@@ -35,6 +35,9 @@ pub struct RepositoryOptions {
     pub pack_size: u32,
     /// The level of zstd.
     pub compression: i32,
+    /// The same for what changed since an earlier backup, where that is known:
+    /// little, likely to change again, and a snapshot is held for it.
+    pub compression_of_changes: i32,
     /// How long to wait for others' locks.
     pub lock_wait: Duration,
     /// What locks and snapshots say about where they were made.
@@ -56,6 +59,7 @@ impl Default for RepositoryOptions {
             threads: cores.clamp(2, 16),
             pack_size: 8 << 20,
             compression: 3,
+            compression_of_changes: 1,
             lock_wait: Duration::from_secs(10),
             hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             username: std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),
@@ -95,32 +99,39 @@ impl Repository {
         options: RepositoryOptions,
     ) -> Result<Self> {
         let location = backend.location();
-        let config = match backend.read(File::Config).await {
+        let not = |reason: &str| {
+            let (location, reason) = (location.clone(), reason.to_owned());
+            Err(Error::NotARepository { location, reason })
+        };
+        let mut config = match backend.read(File::Config).await {
             Err(Error::MissingFile(_)) => return Err(Error::NoRepository(location)),
             config => config?,
         };
-        let mut opened = false;
-        let mut keys = 0;
-        for listed in backend.list(Kind::Key).await? {
-            keys += 1;
-            let text = backend.read(File::Named(Kind::Key, listed.id)).await?;
-            let Some(key) = open_key(text, password.clone()).await? else { continue };
-            opened = true;
+        let listed = backend.list(Kind::Key).await?;
+        let mut opened = Vec::new();
+        for key in &listed {
+            let Some(key) = user_key(&*backend, key.id, password).await? else { continue };
             // Two who made a repository at the same time leave two keys, of
             // which one belongs to nothing.
-            if let Ok(text) = key.open(&config) {
-                return Self::with_config(backend, key, &text, options);
+            match key.open(&config) {
+                Ok(text) => return Self::with_config(backend, key, &text, options),
+                Err(_) => opened.push(key),
             }
         }
-        if keys == 0 {
-            let reason = "it has no keys".to_owned();
-            return Err(Error::NotARepository { location, reason });
+        let again = if opened.is_empty() { 0 } else { FETCHES - 1 };
+        for _ in 0..again {
+            // It has no name that would tell whether it arrived as it was.
+            config = backend.read(File::Config).await?;
+            let fits = |(at, key): (usize, &Key)| Some((at, key.open(&config).ok()?));
+            if let Some((at, text)) = opened.iter().enumerate().find_map(fits) {
+                return Self::with_config(backend, opened.swap_remove(at), &text, options);
+            }
         }
-        if opened {
-            let reason = "its configuration does not belong to its key".to_owned();
-            return Err(Error::NotARepository { location, reason });
+        match (listed.is_empty(), opened.is_empty()) {
+            (true, _) => not("it has no keys"),
+            (_, true) => Err(Error::WrongKey(location)),
+            _ => not("its configuration does not belong to its key"),
         }
-        Err(Error::WrongKey(location))
     }
 
     fn with_config(
@@ -168,7 +179,7 @@ impl Repository {
         backend.write(File::Config, sealed.clone()).await?;
         // What lies there now tells who came first, also where the backend
         // cannot, or where an answer was lost and the question asked again.
-        if backend.read(File::Config).await? != sealed {
+        if !is_there(&*backend, &sealed).await? {
             backend.remove(key_file).await?;
             return Err(Error::RepositoryExists(location));
         }
@@ -261,14 +272,7 @@ impl Repository {
 
     /// A whole file that holds what its name says.
     pub(crate) async fn fetch_named(&self, kind: Kind, id: Id) -> Result<Bytes> {
-        let file = File::Named(kind, id);
-        for _ in 0..FETCHES {
-            let content = self.0.backend.read(file).await?;
-            if Id::of(&content) == id {
-                return Ok(content);
-            }
-        }
-        Err(Error::damaged(file, "its content does not belong to its name"))
+        fetch_named(&*self.0.backend, kind, id).await
     }
 
     /// Brings the index in memory up to date with the files.
@@ -419,8 +423,43 @@ impl Opener {
     }
 }
 
+/// Fetched anew if it does not hold what its name says.
+async fn fetch_named(backend: &dyn Backend, kind: Kind, id: Id) -> Result<Bytes> {
+    let file = File::Named(kind, id);
+    for _ in 0..FETCHES {
+        let content = backend.read(file).await?;
+        if Id::of(&content) == id {
+            return Ok(content);
+        }
+    }
+    Err(Error::damaged(file, "its content does not belong to its name"))
+}
+
 pub(crate) fn internal(error: impl fmt::Display) -> Error {
     Error::Internal(error.to_string())
+}
+
+/// Whether this is the configuration. Asked again if it is not: without the
+/// key that would go, nobody can open the repository any more.
+async fn is_there(backend: &dyn Backend, sealed: &Bytes) -> Result<bool> {
+    for _ in 0..FETCHES {
+        if backend.read(File::Config).await? == *sealed {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What this key file hides, if the password opens it.
+async fn user_key(backend: &dyn Backend, id: Id, password: &Secret) -> Result<Option<Key>> {
+    match fetch_named(backend, Kind::Key, id).await {
+        Ok(text) => open_key(text, password.clone()).await,
+        Err(error @ (Error::DamagedFile { .. } | Error::MissingFile(_))) => {
+            tracing::warn!(%error, "a key of the repository is of no use");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Deriving a key takes a tenth of a second: not on a thread that others need.

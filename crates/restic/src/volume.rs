@@ -27,6 +27,12 @@ pub(crate) fn chunk_for(size: u64) -> u32 {
     chunk
 }
 
+/// The same where changes will never be told by the block: nothing is won by
+/// chunks that are smaller, and they compress worse.
+pub(crate) fn chunk_without_map(size: u64) -> u32 {
+    chunk_for(size).max(256 << 10)
+}
+
 /// The measures of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -147,6 +153,13 @@ mod tests {
             (3 << 40, 4 << 20),
         ] {
             assert_eq!(chunk_for(size), chunk, "{size}");
+        }
+    }
+
+    #[test]
+    fn chunks_are_larger_where_all_is_read() {
+        for (size, chunk) in [(0, 256 << 10), (17 << 30, 256 << 10), (1 << 40, 1 << 20)] {
+            assert_eq!(chunk_without_map(size), chunk, "{size}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sudden ends, at any point of any kind of work.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, io::Write, path::Path, time::Duration};
 
 use selvage_api::{
     proto::{StateType, data_source::S3},
@@ -15,13 +15,24 @@ use crate::site::{
     MIB, Numbers, Restic, Site, directory, fill, hash_of, repository, request, restore_request,
 };
 
-/// How much is written before a round; packs are of 16 MiB.
-const CONTENT: usize = 48 * MIB;
+/// How much is written before a round.
+const CONTENT: usize = 24 * MIB;
 
-/// How often the process is killed; more where somebody wants to know.
+/// How often the process is killed in each kind of work. With what the tests
+/// of `selvage-restic` add, where a process does nothing else, it is 200.
 fn rounds() -> u64 {
-    let wanted = std::env::var("SELVAGE_TEST_CRASHES").ok();
-    wanted.and_then(|text| text.parse().ok()).unwrap_or(3)
+    variable("SELVAGE_TEST_CRASHES").unwrap_or(10)
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Where the process is killed: told, so that it can be had again.
+fn points(work: &str) -> Numbers {
+    let seed = variable("SELVAGE_CRASH_SEED").unwrap_or_else(|| std::process::id().into());
+    let _ = writeln!(std::io::stderr(), "crashes of a {work}: SELVAGE_CRASH_SEED={seed}");
+    Numbers::new(seed)
 }
 
 /// Bytes in packs; what was on its way when the process ended is none.
@@ -66,7 +77,7 @@ async fn until(site: &Site, numbers: &mut Numbers, done: u64, bytes: fn(u64, u64
 async fn a_backup_goes_on_after_a_sudden_end() {
     let Some(mut site) = Site::new() else { return };
     let device = site.create("vol1").await;
-    let mut numbers = Numbers::new(17);
+    let mut numbers = points("backup");
     let mut snapshot = String::new();
     for round in 0..rounds() {
         fill(&device, 0, CONTENT, 100 + round);
@@ -103,7 +114,8 @@ async fn half_a_restore_is_never_adopted() {
     fill(&device, 0, CONTENT, 7);
     let place = directory("r");
     site.backed_up("one", "vol1", &place).await;
-    let mut numbers = Numbers::new(19);
+    let whole = hash_of(&device);
+    let mut numbers = points("restore");
     for round in 0..rounds() {
         let name = format!("back{round}");
         limit(&site, 24 * MIB as u64).await;
@@ -126,7 +138,7 @@ async fn half_a_restore_is_never_adopted() {
                 assert!(!pending);
             }
         }
-        assert_eq!(hash_of(&site.device(&name).await), hash_of(&device));
+        assert_eq!(hash_of(&site.device(&name).await), whole);
         let remove =
             selvage_api::proto::RemoveLvRequest { name, device_class: crate::site::CLASS.into() };
         volumes.remove_lv(remove).await.unwrap();
@@ -139,7 +151,7 @@ async fn a_prune_that_was_cut_off_leaves_a_sound_repository() {
     let Some(mut site) = Site::new() else { return };
     let device = site.create("vol1").await;
     let place = directory("p");
-    let mut numbers = Numbers::new(23);
+    let mut numbers = points("prune");
     for round in 0..rounds() {
         for part in 0..2 {
             fill(&device, part as usize * 4 * MIB, 8 * MIB, 1000 + 10 * round + part);
@@ -153,7 +165,9 @@ async fn a_prune_that_was_cut_off_leaves_a_sound_repository() {
         let again = site.backups().await.prune_backups(prune(&place)).await.unwrap().into_inner();
         let ended = site.done(&again).await;
         assert!(ended.id >= job.id);
-        if let Some(restic) = Restic::on(&site, None, "p") {
+        if round.is_multiple_of(3)
+            && let Some(restic) = Restic::on(&site, None, "p")
+        {
             restic.check();
         }
     }
@@ -165,6 +179,7 @@ async fn a_prune_that_was_cut_off_leaves_a_sound_repository() {
     let listed = listed.unwrap().into_inner().backups;
     assert_eq!(listed.len(), 1);
     if let Some(restic) = Restic::on(&site, None, "p") {
+        restic.check();
         assert_eq!(restic.hash(&listed[0].snapshot, "vol1"), hash_of(&device));
     }
     site.assert_no_orphans(&["vol1"]).await;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod between;
 mod beyond;
 mod command_line;
 mod crashes;

@@ -342,6 +342,7 @@ impl Restic {
 pub(crate) struct ObjectStore {
     child: Child,
     address: SocketAddr,
+    tls: bool,
     _folder: tempfile::TempDir,
 }
 
@@ -353,6 +354,28 @@ impl ObjectStore {
             command.args(["--addr", &address.to_string()]);
             command.args(["--auth-key", &format!("{ACCESS_KEY},{SECRET_KEY}")]);
         })
+    }
+
+    /// Behind TLS, with a certificate that nobody's system trusts.
+    pub(crate) fn rclone_with_tls(folder: &Path) -> Option<Self> {
+        let ca = selvage_kit::pki::Ca::open_or_create(&folder.join("ca")).unwrap();
+        let issued = ca.issue_server(&["localhost", "store.example"]).unwrap();
+        let (certificate, key) = (folder.join("store.crt"), folder.join("store.key"));
+        fs::write(&certificate, issued.chain_pem).unwrap();
+        fs::write(&key, issued.key_pem.as_bytes()).unwrap();
+        let mut store = Self::run("rclone", |command, folder, address| {
+            fs::create_dir(folder.join(BUCKET)).unwrap();
+            command.args(["--config", "/dev/null", "serve", "s3"]).arg(folder);
+            command.args(["--addr", &address.to_string()]);
+            command.args(["--auth-key", &format!("{ACCESS_KEY},{SECRET_KEY}")]);
+            command.arg("--cert").arg(&certificate).arg("--key").arg(&key);
+        })?;
+        store.tls = true;
+        Some(store)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub(crate) fn moto() -> Option<Self> {
@@ -375,13 +398,16 @@ impl ObjectStore {
         let mut command = Command::new(program);
         arrange(&mut command, folder.path(), address);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let store = Self { child, address, _folder: folder };
+        let store = Self { child, address, tls: false, _folder: folder };
         wait_for(name, || ask(address, "GET /"));
         Some(store)
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        match self.tls {
+            true => format!("https://localhost:{}", self.address.port()),
+            false => format!("http://{}", self.address),
+        }
     }
 
     pub(crate) fn place(&self, prefix: &str) -> S3 {

@@ -61,6 +61,10 @@ pub trait Backend: Send + Sync + 'static {
     /// happened.
     fn scan(&self) -> Result<Groups>;
 
+    /// Something has failed: what is in memory of the disks is not to be
+    /// trusted when they are read next.
+    fn doubt(&self) {}
+
     /// Differs from its value before if something was changed from outside.
     /// Cheap enough to be asked every half second, and runs no program.
     fn fingerprint(&self) -> u64;
@@ -79,6 +83,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether snapshots stand on their own: they live on without their
     /// source and need no room for its changes.
     fn snapshots_are_volumes(&self, group: &str, name: &str) -> Result<bool>;
+
+    /// Whether changes of a volume take room in its snapshots that may run
+    /// out.
+    fn counts_changes(&self) -> bool {
+        false
+    }
 
     /// How full a snapshot's room for changes is, in percent; 100 and more
     /// means that it is lost. None where there is no such limit.

@@ -19,6 +19,8 @@ use crate::config;
 
 /// The endpoint of repositories in this machine's directory.
 const DIRECTORY: &str = "file:";
+/// What the original's scripts made, on the disk of the machine.
+const ARCHIVE: &str = ".tar.gz";
 /// The name of credentials that are in the environment of this process.
 const ENVIRONMENT: &str = "environment";
 
@@ -87,6 +89,11 @@ impl Access {
         if from.path.is_empty() {
             return Err(Error::Missing("path"));
         }
+        let location: Location = from.path.parse()?;
+        if location.bucket.ends_with(ARCHIVE) || location.prefix.ends_with(ARCHIVE) {
+            let reason = "an archive of files is no repository; unpack it with tar";
+            return Err(Error::Invalid { field: "path", reason: reason.to_owned() });
+        }
         let verify_tls = !from.skip_tls_verify;
         if !verify_tls && from.endpoint.starts_with("https:") {
             if config.require_tls_verify {
@@ -96,7 +103,7 @@ impl Access {
             tracing::warn!(endpoint = %from.endpoint, "certificate of the object store not verified");
         }
         Ok(Self {
-            location: from.path.parse()?,
+            location,
             endpoint: from.endpoint,
             verify_tls,
             http_proxy: Zeroizing::new(from.http_proxy),
@@ -322,10 +329,11 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_by_field() {
         let config = config::Backup::default();
-        let cases: [(Described, &str); 7] = [
+        let cases: [(Described, &str); 8] = [
             (Described { encryption_key: "".into(), ..described() }, "encryption_key is required"),
             (Described { path: "".into(), ..described() }, "path is required"),
             (Described { path: "/".into(), ..described() }, "path: "),
+            (Described { path: "bucket/snap-a.tar.gz".into(), ..described() }, "path: an archive"),
             (Described { endpoint: "ftp://x".into(), ..described() }, "endpoint: "),
             (Described { endpoint: "https://a:b@x".into(), ..described() }, "endpoint: "),
             (Described { endpoint: "file:".into(), ..described() }, "endpoint: "),

@@ -1,6 +1,6 @@
 //! The steps of a backup.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Repository};
@@ -14,14 +14,6 @@ use super::{
 };
 use crate::{NewSnapshot, PENDING_TAG, Volume};
 
-/// How often a snapshot's room for changes is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// From how full it is made larger, in percent, and when it is lost.
-const NEARLY_FULL: f64 = 70.0;
-const LOST: f64 = 100.0;
-/// It is made larger by half, and by these bytes.
-const MORE: u64 = 4 << 20;
-
 impl Shared {
     /// Keeps the volume as it is now.
     pub(super) async fn freeze(&self, job: &Job, scope: &Scope) -> Result<()> {
@@ -30,7 +22,8 @@ impl Shared {
             return Ok(());
         }
         let volume = self.volumes.find(&job.class, &job.volume)?;
-        let room = (volume.size / 100).saturating_mul(self.config.change_room);
+        let room = self.volumes.room_for_changes(&job.class, &volume, self.config.change_room);
+        let room = room.await?;
         let now = scope.now();
         self.note(job, |job| job.frozen_at = now).await?;
         let snapshot = NewSnapshot {
@@ -38,16 +31,10 @@ impl Shared {
             name,
             tags: vec![format!("{BACKUP_TAG}{}", job.operation), PENDING_TAG.to_owned()],
             read_only: true,
-            change_room: Some(self.in_extents(job, room)),
+            change_room: Some(room),
         };
         self.volumes.snapshot(&job.class, snapshot).await?;
         Ok(())
-    }
-
-    /// LVM takes no others.
-    fn in_extents(&self, job: &Job, bytes: u64) -> u64 {
-        let groups = self.volumes.groups();
-        groups.get(&job.group).map_or(bytes, |group| group.round_up(bytes))
     }
 
     /// Takes the snapshot away again.
@@ -116,17 +103,21 @@ impl Shared {
         let frozen = self.volumes.find(&job.class, &name)?;
         let (parent, since_full) = self.earlier(job, repository, &frozen).await?;
         let source = Source::open(&self.volumes, &job.group, &name).await?;
+        let without_map = parent.is_none() && !self.is_worth_keeping(job, &name).await?;
         let time = i64::try_from(job.frozen_at).ok().map(Timestamp::from_millisecond);
         let options = BackupOptions {
             volume: job.volume.clone(),
             name: job.name.clone(),
             time: time.and_then(std::result::Result::ok),
             parent,
+            without_map,
             ..BackupOptions::default()
         };
         let storing = repository.backup(source, options, &live.job);
         let summary = if frozen.change_room.is_some() {
-            self.beside_a_watch(job, storing).await?
+            // What was read is worth nothing if the snapshot was lost meanwhile.
+            let kept = self.volumes.while_whole(&job.class, &job.group, &name, storing).await?;
+            kept.ok_or(Error::Overflow)??
         } else {
             storing.await?
         };
@@ -177,46 +168,6 @@ impl Shared {
                 Ok(None)
             }
         }
-    }
-
-    /// Stores while somebody looks after the snapshot's room for changes.
-    async fn beside_a_watch(
-        &self,
-        job: &Job,
-        storing: impl Future<Output = selvage_restic::Result<BackupSummary>>,
-    ) -> Result<BackupSummary> {
-        let mut storing = std::pin::pin!(storing);
-        loop {
-            tokio::select! {
-                stored = &mut storing => {
-                    // What was read is worth nothing if it was lost meanwhile.
-                    self.look_after(job).await?;
-                    return Ok(stored?);
-                }
-                () = tokio::time::sleep(LOOK) => self.look_after(job).await?,
-            }
-        }
-    }
-
-    /// Makes the room larger before it is full.
-    async fn look_after(&self, job: &Job) -> Result<()> {
-        let name = job.snapshot_volume();
-        let (group, at) = (job.group.clone(), name.clone());
-        let used = blocking(&self.volumes, move |backend| backend.change_room_used(&group, &at));
-        let Some(used) = used.await? else { return Ok(()) };
-        if used >= LOST {
-            return Err(Error::Overflow);
-        }
-        if used < NEARLY_FULL {
-            return Ok(());
-        }
-        let Some(room) = self.volumes.find(&job.class, &name)?.change_room else { return Ok(()) };
-        let larger = self.in_extents(job, room.saturating_add(room / 2).saturating_add(MORE));
-        tracing::info!(volume = %job.volume, room = larger, "more room for changes");
-        if let Err(error) = self.volumes.extend_change_room(&job.class, &name, larger).await {
-            tracing::warn!(volume = %job.volume, %error, "there is no more room for changes");
-        }
-        Ok(())
     }
 
     /// Lets go of the snapshot, or keeps it where the next backup can be told

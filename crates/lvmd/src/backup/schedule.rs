@@ -18,8 +18,8 @@ use super::{
 
 /// How often schedules are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often volumes that are gone are looked for.
-const TIDY: u32 = 60;
+/// How often what is left of jobs, and volumes that are gone, are looked for.
+const TIDY: u32 = 20;
 /// The shortest period, in seconds.
 const SHORTEST: u64 = 60;
 /// Who starts what schedules start.
@@ -132,7 +132,7 @@ impl Backups {
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(TIDY) {
-                self.forget_lost_volumes().await;
+                self.remove_orphans().await;
             }
         }
     }

@@ -72,10 +72,15 @@ impl Operation for Run {
     async fn undo(&self, step: &str, state: &mut Key, scope: &Scope) -> Result<(), Failure> {
         let shared = &self.0;
         let Some(job) = shared.own_job(&state.job, scope).await? else { return Ok(()) };
-        match step {
-            "snapshot" => shared.thaw(&job).await?,
-            "create" => shared.discard(&job).await?,
-            _ => {}
+        let cleaned = match step {
+            "snapshot" => shared.thaw(&job).await,
+            "create" => shared.discard(&job).await,
+            _ => Ok(()),
+        };
+        // It has its mark, and is removed as soon as the disk lets us. A job
+        // that waited for that would seem to run for ever.
+        if let Err(error) = cleaned {
+            tracing::warn!(volume = %job.full_name(), error = error.text(), "not removed yet");
         }
         if matches!(step, "snapshot" | "look" | "verify" | "prune") {
             shared.fail(&state.job, scope).await?;

@@ -64,6 +64,10 @@ impl Classes {
 impl DeviceClass {
     /// Bytes that volumes of this class may still take, its spare included.
     pub fn free_in(&self, group: &Group) -> Result<u64> {
+        if group.missing > 0 {
+            let (group, missing) = (group.name.clone(), group.missing);
+            return Err(Error::GroupIncomplete { group, missing });
+        }
         let Some(pool) = self.pool() else { return Ok(group.free) };
         let missing = || Error::PoolNotFound { group: group.name.clone(), pool: pool.name.clone() };
         let held = group.pools.get(&pool.name).ok_or_else(missing)?;

@@ -111,6 +111,13 @@ fn thin_classes_and_stripes_have_rules_of_their_own() {
 }
 
 #[test]
+fn the_spare_is_ten_gib_unless_told() {
+    let told = [Some(50), Some(100), Some(0), None];
+    let spares = told.map(|spare_gb| DeviceClass { spare_gb, ..class("a", "v") }.spare() >> 30);
+    assert_eq!(spares, [50, 100, 0, 10]);
+}
+
+#[test]
 fn without_a_default_an_empty_name_finds_nothing() {
     let config = Config { device_classes: vec![class("a", "v")], ..Config::default() };
     config.validate().unwrap();

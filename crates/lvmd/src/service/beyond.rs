@@ -69,7 +69,7 @@ impl VolumesService for Beyond {
                 size_bytes: size.unwrap_or_default(),
                 free_bytes: self.volumes.free(&class.name).unwrap_or_default(),
                 spare_bytes: class.spare(),
-                missing: size.is_none(),
+                missing: size.is_none() || group.is_some_and(|group| group.missing > 0),
             }
         };
         let device_classes = classes.all().iter().map(describe).collect();

@@ -1,15 +1,18 @@
 //! `proto.LVService`.
 
-use selvage_api::proto::{
-    Backup, BackupState, CreateBackupRequest, CreateBackupResponse, CreateLvRequest,
-    CreateLvResponse, Empty, LogicalVolume, RemoveLvRequest, ResizeLvRequest, StateType,
-    lv_service_server::{LvService, LvServiceServer},
+use selvage_api::{
+    proto::{
+        Backup, BackupState, CreateBackupRequest, CreateBackupResponse, CreateLvRequest,
+        CreateLvResponse, Empty, LogicalVolume, RemoveLvRequest, ResizeLvRequest, StateType,
+        lv_service_server::{LvService, LvServiceServer},
+    },
+    selvage::volumes::{BackupJob, JobKind, JobState},
 };
 use tonic::{Request, Response, Status};
 
 use super::{GIB, backups::who, gib};
 use crate::{
-    NewVolume, Volumes,
+    Error, NewVolume, Volume, Volumes,
     backup::{self, Backups},
 };
 
@@ -22,6 +25,33 @@ pub(crate) struct Logical {
 impl Logical {
     pub(crate) fn service(volumes: Volumes, backups: Option<Backups>) -> LvServiceServer<Self> {
         LvServiceServer::new(Self { volumes, backups })
+    }
+
+    /// Refuses to change a volume that a job is about, whatever the job is
+    /// doing at the moment, and what the job has made.
+    fn check_idle(&self, class: &str, volume: &Volume) -> Result<(), Error> {
+        let Some(backups) = &self.backups else { return Ok(()) };
+        let classes = self.volumes.classes();
+        let full_name = format!("{}/{}", classes.find(class)?.volume_group, volume.name);
+        let about = backups.jobs(&full_name).into_iter();
+        let made = volume.tags.iter().filter_map(|tag| {
+            let operation =
+                tag.strip_prefix(backup::BACKUP_TAG).or(tag.strip_prefix(backup::RESTORE_TAG))?;
+            backups.find(operation).ok().map(|job| backups.describe(&job))
+        });
+        let changes = |kind| matches!(kind, JobKind::Backup | JobKind::Restore);
+        let running = |job: &BackupJob| job.state() == JobState::JobRunning && changes(job.kind());
+        let Some(job) = about.chain(made).find(running) else { return Ok(()) };
+        let (name, id) = (&volume.name, &job.id);
+        Err(Error::Precondition(match job.kind() {
+            JobKind::Restore => {
+                format!("logical volume {name} is being restored by job {id}: try again later")
+            }
+            _ => format!(
+                "logical volume {name} is being backed up by job {id} ({}): try again later",
+                job.name
+            ),
+        }))
     }
 
     /// Begins a backup, or tells how it stands.
@@ -70,6 +100,9 @@ impl LvService for Logical {
         request: Request<RemoveLvRequest>,
     ) -> Result<Response<Empty>, Status> {
         let RemoveLvRequest { name, device_class } = request.into_inner();
+        if let Ok(volume) = self.volumes.find(&device_class, &name) {
+            self.check_idle(&device_class, &volume)?;
+        }
         self.volumes.remove(&device_class, &name).await?;
         Ok(Response::new(Empty {}))
     }
@@ -79,7 +112,13 @@ impl LvService for Logical {
         request: Request<ResizeLvRequest>,
     ) -> Result<Response<Empty>, Status> {
         let ResizeLvRequest { name, size_gb, device_class } = request.into_inner();
-        self.volumes.resize(&device_class, &name, gib(size_gb)?).await?;
+        let size = gib(size_gb)?;
+        if let Ok(volume) = self.volumes.find(&device_class, &name)
+            && volume.size < size
+        {
+            self.check_idle(&device_class, &volume)?;
+        }
+        self.volumes.resize(&device_class, &name, size).await?;
         Ok(Response::new(Empty {}))
     }
 

@@ -31,10 +31,10 @@ pub struct NewSnapshot {
 }
 
 /// What a change is decided on.
-struct Scene<'a> {
-    inner: &'a Inner,
-    class: DeviceClass,
-    group: Arc<Group>,
+pub(super) struct Scene<'a> {
+    pub(super) inner: &'a Inner,
+    pub(super) class: DeviceClass,
+    pub(super) group: Arc<Group>,
 }
 
 impl Volumes {
@@ -49,15 +49,15 @@ impl Volumes {
             scene.check_room(new.size)?;
             scene.check_free_name(&new.name)?;
             let options = scene.inner.classes.load().options(&scene.class, &new.option_class)?;
-            scene.inner.backend.create(&Create {
+            let create = Create {
                 group: scene.group.name.clone(),
                 name: new.name,
                 size: new.size,
                 tags: new.tags,
                 pool: scene.class.pool().map(|pool| pool.name.clone()),
                 options,
-            })?;
-            Ok(true)
+            };
+            scene.make(&create.name, || scene.inner.backend.create(&create)).map(|()| true)
         })
         .await?;
         self.find(class, &name)
@@ -115,15 +115,15 @@ impl Volumes {
                 scene.check_room(source.size)?;
             }
             scene.check_free_name(&new.name)?;
-            scene.inner.backend.snapshot(&Snapshot {
+            let snapshot = Snapshot {
                 group: group.clone(),
                 source: new.source,
                 name: new.name,
                 tags: new.tags,
                 read_only: new.read_only,
                 change_room: new.change_room,
-            })?;
-            Ok(true)
+            };
+            scene.make(&snapshot.name, || scene.inner.backend.snapshot(&snapshot)).map(|()| true)
         })
         .await?;
         self.find(class, &name)
@@ -167,7 +167,7 @@ impl Volumes {
     /// Does something when it is its group's turn, reads back what became of
     /// it and tells watchers if it changed something. It goes on if nobody
     /// waits for it any more.
-    async fn change(
+    pub(super) async fn change(
         &self,
         class: &str,
         work: impl FnOnce(&Scene<'_>) -> Result<bool> + Send + 'static,
@@ -187,7 +187,8 @@ impl Volumes {
         let turn = Arc::clone(self.inner.turns.lock().entry(group).or_default());
         let _turn = turn.lock().await;
         let _changing = self.inner.changing.read().await;
-        let changed = self
+        let before = self.groups();
+        let done = self
             .blocking(move |inner| {
                 if inner.backend.fingerprint() != *inner.seen.lock() {
                     inner.read()?;
@@ -196,16 +197,24 @@ impl Volumes {
                 let group = inner.group(&class.volume_group)?;
                 let done = work(&Scene { inner, class, group });
                 // A failure may have changed something too.
-                if !matches!(done, Ok(false)) {
-                    inner.read()?;
+                match done {
+                    Ok(true) => inner.read().map(|()| true),
+                    Ok(false) => Ok(false),
+                    Err(error) => {
+                        inner.backend.doubt();
+                        let _ = inner.read();
+                        Err(error)
+                    }
                 }
-                done
             })
-            .await?;
-        if changed {
+            .await;
+        if matches!(done, Ok(true)) {
+            self.inner.notify();
+        } else if *before != *self.groups() {
+            self.inner.tell_missing();
             self.inner.notify();
         }
-        Ok(changed)
+        done
     }
 }
 
@@ -226,7 +235,11 @@ impl Scene<'_> {
     }
 
     fn check_free_name(&self, name: &str) -> Result<()> {
-        if self.group.volumes.contains_key(name) || self.group.pools.contains_key(name) {
+        let there = self.group.volumes.get(name);
+        if there.is_some_and(|it| self.inner.unfinished.left(&self.class.name, it)) {
+            return self.remove(name);
+        }
+        if there.is_some() || self.group.pools.contains_key(name) {
             let (group, name) = (self.group.name.clone(), name.to_owned());
             return Err(Error::Exists { group, name });
         }
@@ -239,7 +252,7 @@ impl Scene<'_> {
         if free < requested { Err(Error::NoSpace { free, requested }) } else { Ok(()) }
     }
 
-    fn remove(&self, name: &str) -> Result<()> {
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
         self.inner.holds.check(&self.group.name, name)?;
         // LVM would remove them without a word.
         let dependants = self.group.dependants(name);

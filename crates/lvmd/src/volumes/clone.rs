@@ -7,6 +7,8 @@ use crate::{Error, PENDING_TAG, Result, Volume, backend::Device};
 /// removed.
 const CLONE_TAG: &str = "selvage.clone";
 const STEP: usize = 4 << 20;
+/// Room for changes of the source at least, in percent.
+const CHANGE_ROOM: u64 = 10;
 
 impl Volumes {
     /// Copies a volume as it is at this moment.
@@ -62,28 +64,29 @@ impl Volumes {
     ) -> Result<()> {
         // The name of the target is taken, and so is nobody else's.
         let still = format!("clone-{}", new.name);
+        let room = match new.change_room {
+            Some(room) => room,
+            None => self.room_for_changes(class, source, CHANGE_ROOM).await?,
+        };
         let snapshot = NewSnapshot {
             source: source.name.clone(),
             name: still.clone(),
             tags: vec![CLONE_TAG.into(), PENDING_TAG.into()],
             read_only: true,
-            change_room: new.change_room,
+            change_room: Some(room),
         };
         self.snapshot(class, snapshot).await?;
         let hold = self.hold(group, &source.name, "being cloned");
         let (at, from, to) = (group.to_owned(), still.clone(), new.name.clone());
-        let copied = self
-            .blocking(move |inner| {
-                let source = inner.backend.open(&at, &from, false)?;
-                copy_all(&source, &inner.backend.open(&at, &to, true)?, &from)?;
-                match inner.backend.change_room_used(&at, &from)? {
-                    Some(used) if used >= 100.0 => Err(Error::Precondition(format!(
-                        "{from} had too little room for the changes of its origin"
-                    ))),
-                    _ => Ok(()),
-                }
-            })
-            .await;
+        let copying = self.blocking(move |inner| {
+            let source = inner.backend.open(&at, &from, false)?;
+            copy_all(&source, &inner.backend.open(&at, &to, true)?, &from)
+        });
+        let copied = self.while_whole(class, group, &still, copying).await;
+        let copied = copied.and_then(|whole| {
+            let lost = || format!("{still} had too little room for the changes of its origin");
+            whole.ok_or_else(|| Error::Precondition(lost()))?
+        });
         drop(hold);
         let removed = self.remove(class, &still).await;
         copied.and(removed.map(|_| ()))

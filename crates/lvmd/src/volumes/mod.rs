@@ -9,6 +9,8 @@
 
 mod change;
 mod clone;
+mod room;
+mod unfinished;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,6 +19,7 @@ pub use change::{NewSnapshot, NewVolume};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use unfinished::Unfinished;
 
 use crate::{
     Error, Group, Hold, Result, Volume,
@@ -69,7 +72,10 @@ struct Inner {
     /// One reading at a time, so that an older one is never the last.
     reading: Mutex<()>,
     capacity: watch::Sender<Arc<Capacity>>,
+    /// Why what is told may be old.
+    trouble: watch::Sender<std::result::Result<(), String>>,
     holds: Holds,
+    unfinished: Unfinished,
 }
 
 impl Volumes {
@@ -84,7 +90,9 @@ impl Volumes {
             changing: tokio::sync::RwLock::default(),
             reading: Mutex::default(),
             capacity: watch::Sender::new(Arc::default()),
+            trouble: watch::Sender::new(Ok(())),
             holds: Holds::default(),
+            unfinished: Unfinished::default(),
         };
         let this = Self { inner: Arc::new(inner) };
         this.blocking(|inner| inner.read()).await?;
@@ -136,6 +144,11 @@ impl Volumes {
         self.inner.capacity.subscribe()
     }
 
+    /// Tells why volumes cannot be read, as long as they cannot.
+    pub fn trouble(&self) -> watch::Receiver<std::result::Result<(), String>> {
+        self.inner.trouble.subscribe()
+    }
+
     /// Keeps a volume from being removed or resized; `why` completes
     /// "logical volume NAME is …".
     pub fn hold(&self, group: &str, name: &str, why: &str) -> Hold {
@@ -161,19 +174,14 @@ impl Volumes {
     pub async fn run(self, stop: CancellationToken) {
         let mut reminder = tokio::time::interval(REMINDER);
         reminder.tick().await;
-        let mut trouble = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = reminder.tick() => self.inner.notify(),
                 () = tokio::time::sleep(LOOK) => {
-                    let told = self.look().await.err().map(|error| error.to_string());
-                    if told != trouble
-                        && let Some(error) = &told
-                    {
-                        tracing::warn!(%error, "volumes cannot be read: what is told may be old");
-                    }
-                    trouble = told;
+                    let looked = self.look().await;
+                    self.inner.tell_trouble(looked.map_err(|error| error.to_string()));
+                    self.remove_unfinished().await;
                 }
             }
         }
@@ -251,6 +259,20 @@ impl Inner {
     /// Tells all watchers what is free, whether it is news or not.
     fn notify(&self) {
         self.capacity.send_replace(Arc::new(self.capacity()));
+    }
+
+    /// Says whether volumes can be read, if it is news.
+    fn tell_trouble(&self, looked: std::result::Result<(), String>) {
+        self.trouble.send_if_modified(|known| {
+            if *known == looked {
+                return false;
+            }
+            if let Err(error) = &looked {
+                tracing::warn!(%error, "volumes cannot be read: what is told may be old");
+            }
+            *known = looked;
+            true
+        });
     }
 
     /// Says which classes cannot serve.

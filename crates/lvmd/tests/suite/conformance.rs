@@ -194,6 +194,36 @@ pub(crate) async fn snapshots(site: &Site, class: &'static str) {
     assert!(site.names(class).is_empty());
 }
 
+/// A snapshot for reading is grown, and what is made of it is as large, and
+/// stays when both before it are gone.
+pub(crate) async fn snapshots_of_snapshots(site: &Site) {
+    let volumes = &site.volumes;
+    site.create("thin", "source", GIB).await.unwrap();
+    let backend = volumes.backend();
+    let device = backend.open(GROUP, "source", true).unwrap();
+    device.write_at(&[7; 4096], 8 * MIB).unwrap();
+    device.sync().unwrap();
+    drop(device);
+    let tags = vec!["testsnaptag1".to_owned(), "testsnaptag2".to_owned()];
+    let wanted = NewSnapshot { tags: tags.clone(), ..snapshot_of("source", "frozen", true) };
+    let frozen = volumes.snapshot("thin", wanted).await.unwrap();
+    assert_eq!((frozen.size, &frozen.tags, frozen.read_only), (GIB, &tags, true));
+    assert_eq!(volumes.resize("thin", "frozen", 2 * GIB).await.unwrap().size, 2 * GIB);
+    let back = volumes.snapshot("thin", snapshot_of("frozen", "back", false)).await.unwrap();
+    assert_eq!((back.size, back.read_only), (2 * GIB, false));
+    assert_eq!(volumes.find("thin", "source").unwrap().size, GIB);
+    for name in ["source", "frozen"] {
+        assert!(volumes.remove("thin", name).await.unwrap());
+    }
+    let device = backend.open(GROUP, "back", true).unwrap();
+    let mut byte = [0];
+    device.read_at(&mut byte, 8 * MIB).unwrap();
+    assert_eq!((byte[0], device.size()), (7, 2 * GIB));
+    device.write_at(&[1], 2 * GIB - 1).unwrap();
+    drop(device);
+    assert!(volumes.remove("thin", "back").await.unwrap());
+}
+
 /// Where there is data, and where two differ.
 fn maps(site: &Site, class: &'static str) {
     let backend = site.volumes.backend().clone();

@@ -5,10 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use selvage_lvmd::{NewVolume, backend::loopfile::LoopFiles, config::Config};
+use selvage_api::proto::{Empty, WatchResponse, vg_service_client::VgServiceClient};
+use selvage_lvmd::{NewSnapshot, NewVolume, backend::loopfile::LoopFiles, config::Config};
 
 use super::{
-    conformance,
+    conformance, jobs,
+    served::Served,
     site::{GIB, MIB, Outside, Site, skip},
 };
 
@@ -64,7 +66,11 @@ impl Outside for Files {
 }
 
 fn config(directory: &Path) -> Config {
-    let text = format!(
+    Config::parse(&config_text(directory)).unwrap()
+}
+
+fn config_text(directory: &Path) -> String {
+    format!(
         "
 backend: loop
 loop:
@@ -81,8 +87,7 @@ device-classes:
   - {{name: gone, volume-group: novg}}
 ",
         directory.display()
-    );
-    Config::parse(&text).unwrap()
+    )
 }
 
 async fn site() -> Option<Site> {
@@ -130,6 +135,12 @@ async fn thin_snapshots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn snapshots_of_snapshots() {
+    let Some(site) = site().await else { return };
+    conformance::snapshots_of_snapshots(&site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn in_use() {
     let Some(site) = site().await else { return };
     conformance::in_use(&site).await;
@@ -151,6 +162,116 @@ async fn many_at_once() {
 async fn restarts() {
     let Some(site) = site().await else { return };
     drop(conformance::restarts(site).await);
+}
+
+/// The service on files, with backups.
+async fn served() -> Option<Served> {
+    if !rustix::process::geteuid().is_root() {
+        skip("loop devices", "only root may make them");
+        return None;
+    }
+    let (folder, work) = (Folder(tempfile::tempdir().unwrap()), tempfile::tempdir().unwrap());
+    let text = config_text(folder.0.path());
+    let at = work.path().display();
+    let text = format!("{text}\nbackup: {{workdir: {at}/work, directory: {at}/backups}}\n");
+    let config = Config::parse(&text).unwrap();
+    Some(Served::start(config, Box::new((folder, work))).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_of_jobs_are_left_alone() {
+    let Some(served) = served().await else { return };
+    jobs::are_left_alone(&served).await;
+    served.stop().await;
+}
+
+/// One message at the beginning and one for every change, to each.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_watcher_is_told_once_of_a_change() {
+    let Some(served) = served().await else { return };
+    let mut groups = VgServiceClient::new(served.channel());
+    let mut watch = async || groups.watch(Empty {}).await.unwrap().into_inner();
+    let (mut first, mut second) = (watch().await, watch().await);
+    let free = |told: Option<WatchResponse>| told.unwrap().free_bytes;
+    let before = free(first.message().await.unwrap());
+    assert_eq!(free(second.message().await.unwrap()), before);
+    served.create("one", 8 * MIB).await;
+    for watcher in [&mut first, &mut second] {
+        assert_eq!(free(watcher.message().await.unwrap()), before - 8 * MIB);
+    }
+    drop(second);
+    served.remove("one").await.unwrap();
+    assert_eq!(free(first.message().await.unwrap()), before, "what is told next is new");
+    served.stop().await;
+    let mut last = first.message().await;
+    while let Ok(Some(_)) = last {
+        last = first.message().await;
+    }
+}
+
+/// A reboot takes all devices away; the next start attaches what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_reboot_volumes_have_their_devices_again() {
+    let Some(site) = site().await else { return };
+    let names = ["one", "three", "two"];
+    for name in names {
+        site.create("", name, 16 * MIB).await.unwrap();
+        let device = site.volumes.backend().open("tg", name, true).unwrap();
+        device.write_at(name.as_bytes(), 8 * MIB).unwrap();
+        device.sync().unwrap();
+    }
+    let snapshot = NewSnapshot {
+        source: "two".into(),
+        name: "still".into(),
+        read_only: true,
+        ..NewSnapshot::default()
+    };
+    site.volumes.snapshot("", snapshot).await.unwrap();
+    let (group, before) = (group_of(&site), site.volumes.groups());
+    for (device, image) in attached() {
+        if image.starts_with(&group) {
+            conformance::run("losetup", &["-d", device.to_str().unwrap()]);
+        }
+    }
+    assert!(!attached().iter().any(|(_, image)| image.starts_with(&group)));
+
+    let site = site.restart().await;
+    assert_eq!(site.names(""), ["one", "still", "three", "two"]);
+    for (name, was) in &before["tg"].volumes {
+        let now = site.volumes.find("", name).unwrap();
+        assert_eq!((now.size, &now.tags, now.read_only), (was.size, &was.tags, was.read_only));
+        let node = fs::metadata(&now.path).unwrap();
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        assert!(node.file_type().is_block_device(), "{now:?}");
+        let number = (rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev()));
+        assert_eq!(number, (now.major, now.minor));
+        let said = fs::read_to_string(format!("/sys/dev/block/{}:{}/ro", now.major, now.minor));
+        assert_eq!(said.unwrap().trim() == "1", now.read_only);
+    }
+    for name in names {
+        let mut content = vec![0; name.len()];
+        let device = site.volumes.backend().open("tg", name, false).unwrap();
+        device.read_at(&mut content, 8 * MIB).unwrap();
+        assert_eq!(content, name.as_bytes());
+    }
+    for name in site.names("") {
+        site.volumes.remove("", &name).await.unwrap();
+    }
+}
+
+/// The spare of a thin class is kept back from what its pool may promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_spare_of_a_pool_is_kept_back() {
+    let Some(site) = site().await else { return };
+    let mut config = site.config.clone();
+    config.device_classes[1].spare_gb = Some(2);
+    site.volumes.configure(&config).await.unwrap();
+    assert_eq!(site.volumes.free("thin").unwrap(), 8 * GIB);
+    config.device_classes[1].spare_gb = None;
+    site.volumes.configure(&config).await.unwrap();
+    assert_eq!(site.volumes.free("thin").unwrap(), 0, "ten if nothing is said");
+    site.create("thin", "one", GIB).await.unwrap();
+    site.volumes.remove("thin", "one").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,10 +7,15 @@ use std::{
     sync::Arc,
 };
 
-use selvage_lvmd::{NewSnapshot, NewVolume, backend::lvm::Lvm, config::Config};
+use selvage_lvmd::{
+    NewSnapshot, NewVolume,
+    backend::lvm::Lvm,
+    config::{Config, OptionClass},
+};
 
 use super::{
-    conformance,
+    conformance, jobs,
+    served::Served,
     site::{GIB, MIB, Outside, Site, skip, status},
 };
 
@@ -30,7 +35,7 @@ fn under_uml() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let disks: Vec<PathBuf> = [3, 3]
+    let disks: Vec<PathBuf> = [3, 3, 1]
         .iter()
         .enumerate()
         .map(|(number, size)| {
@@ -46,7 +51,7 @@ fn under_uml() {
         command.arg("-d").arg(disk);
     }
     let own = std::env::current_exe().unwrap();
-    command.arg("--").arg(own).args(["lvm::", "--ignored", "--test-threads=1", "--nocapture"]);
+    command.arg("--").arg(own).args(["--ignored", "--test-threads=1", "--nocapture"]);
     command.env("LVM_SYSTEM_DIR", folder.path()).stdin(Stdio::null());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -55,7 +60,7 @@ fn under_uml() {
     assert!(said.contains("test result: ok") && !said.contains(" 0 passed"), "{said}");
 }
 
-fn lvm(arguments: &[&str]) -> String {
+pub(crate) fn lvm(arguments: &[&str]) -> String {
     let output = Command::new("lvm").args(arguments).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
@@ -63,10 +68,10 @@ fn lvm(arguments: &[&str]) -> String {
 }
 
 /// A volume group that goes with the test.
-struct Real;
+pub(crate) struct Real;
 
 impl Real {
-    fn make() -> Self {
+    pub(crate) fn make() -> Self {
         lvm(&[&["vgcreate", "-q", "-y", "tg"][..], &DISKS].concat());
         lvm(&["lvcreate", "-q", "-y", "-T", "tg/pool", "-L", "1g"]);
         Self
@@ -94,8 +99,7 @@ impl Outside for Real {
     }
 }
 
-fn config() -> Config {
-    let text = "
+const CONFIG: &str = "
 device-classes:
   - {name: thick, volume-group: tg, default: true, spare-gb: 0}
   - name: thin
@@ -107,7 +111,18 @@ device-classes:
 lvcreate-option-classes:
   - {name: striped, options: ['-i', '2', '-I', '64k']}
 ";
-    Config::parse(text).unwrap()
+
+fn config() -> Config {
+    Config::parse(CONFIG).unwrap()
+}
+
+/// The same, with backups below a folder.
+pub(crate) fn backup_config(folder: &Path) -> Config {
+    let text = format!(
+        "{CONFIG}\nbackup: {{workdir: {0}/work, directory: {0}/backups, change-room: 2}}\n",
+        folder.display()
+    );
+    Config::parse(&text).unwrap()
 }
 
 async fn site() -> Site {
@@ -146,6 +161,12 @@ async fn thin_snapshots() {
 
 #[tokio::test]
 #[ignore = "run by under_uml"]
+async fn snapshots_of_snapshots() {
+    conformance::snapshots_of_snapshots(&site().await).await;
+}
+
+#[tokio::test]
+#[ignore = "run by under_uml"]
 async fn in_use() {
     conformance::in_use(&site().await).await;
 }
@@ -166,6 +187,16 @@ async fn many_at_once() {
 #[ignore = "run by under_uml"]
 async fn restarts() {
     drop(conformance::restarts(site().await).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by under_uml"]
+async fn volumes_of_jobs_are_left_alone() {
+    let (real, folder) = (Real::make(), tempfile::tempdir().unwrap());
+    let config = backup_config(folder.path());
+    let served = Served::start(config, Box::new((real, folder))).await;
+    jobs::are_left_alone(&served).await;
+    served.stop().await;
 }
 
 /// What is read without LVM is what LVM says, for every kind of volume.
@@ -226,6 +257,86 @@ async fn what_is_read_is_what_lvm_says() {
     let group = &groups["tg"];
     let numbers: Vec<u64> = said.split_whitespace().map(|text| text.parse().unwrap()).collect();
     assert_eq!(numbers, [group.size, group.free]);
+}
+
+/// What LVM says of a group: free bytes, and volumes with their sizes.
+fn said_of_tg() -> (u64, Vec<(String, u64)>) {
+    let bytes = ["--noheadings", "--units", "b", "--nosuffix"];
+    let free = lvm(&[&["vgs"][..], &bytes, &["-o", "vg_free", "tg"]].concat());
+    let rows = lvm(&[&["lvs"][..], &bytes, &["-o", "lv_name,lv_size", "tg"]].concat());
+    let rows = rows.lines().filter_map(|line| {
+        let (name, size) = line.trim().split_once(' ')?;
+        Some((name.to_owned(), size.trim().parse().unwrap()))
+    });
+    (free.trim().parse().unwrap(), rows.filter(|(name, _)| name != "pool").collect())
+}
+
+/// Mirrors, stripes of a class, and a volume with a cache before it, which is
+/// no thin one though it has a pool.
+#[tokio::test]
+#[ignore = "run by under_uml"]
+async fn kinds_of_volumes_that_options_make() {
+    for stripe_size in ["4k", "4M"] {
+        let mut config = config();
+        config.device_classes[0].stripe = Some(2);
+        config.device_classes[0].stripe_size = stripe_size.into();
+        let mirrored = ["--type", "raid1", "-m", "1", "--nosync"].map(ToOwned::to_owned);
+        config
+            .lvcreate_option_classes
+            .push(OptionClass { name: "mirrored".into(), options: mirrored.to_vec() });
+        let site = Site::open(config, Box::new(Real::make())).await;
+        let striped = site.create("", "striped", 4096).await.unwrap();
+        assert_eq!(striped.size, 8 * MIB, "rounded up to an extent on each");
+        let stripes = lvm(&["lvs", "--noheadings", "-o", "stripes,stripe_size", "tg/striped"]);
+        let expected = format!("2 {}.00{}", &stripe_size[..1], stripe_size[1..].to_lowercase());
+        assert_eq!(stripes.split_whitespace().collect::<Vec<_>>().join(" "), expected);
+        let mirror = NewVolume {
+            name: "mirror".into(),
+            size: 8 * MIB,
+            option_class: "mirrored".into(),
+            ..NewVolume::default()
+        };
+        site.volumes.create("", mirror).await.unwrap();
+        let plain = NewVolume {
+            name: "slow".into(),
+            size: 16 * MIB,
+            option_class: "striped".into(),
+            ..NewVolume::default()
+        };
+        site.volumes.create("", plain).await.unwrap();
+        let mut notices = site.watch();
+        lvm(&["lvcreate", "-q", "-y", "-an", "-n", "fast", "-L", "8m", "tg"]);
+        let convert = ["--type", "writecache", "--cachevol", "fast", "tg/slow"];
+        lvm(&[&["lvconvert", "-q", "-y"][..], &convert].concat());
+        let (free, said) = said_of_tg();
+        notices.wait(|capacity| capacity.default_free == free).await;
+        let read = site.volumes.list("").unwrap();
+        assert!(read.iter().all(|volume| volume.pool.is_none()), "{read:?}");
+        let read: Vec<_> = read.into_iter().map(|volume| (volume.name, volume.size)).collect();
+        assert_eq!(read, said);
+        assert!(site.volumes.list("thin").unwrap().is_empty());
+    }
+}
+
+/// However many pieces it is in.
+#[tokio::test]
+#[ignore = "run by under_uml"]
+async fn a_volume_of_several_pieces_is_listed_once() {
+    let mut config = config();
+    config.device_classes[0].spare_gb = Some(1);
+    let site = Site::open(config, Box::new(Real::make())).await;
+    for name in ["test1", "test2"] {
+        site.create("", name, 12 * MIB).await.unwrap();
+    }
+    let mut notices = site.watch();
+    lvm(&["lvresize", "-q", "-L", "+12m", "tg/test1"]);
+    notices.next().await;
+    let (free, said) = said_of_tg();
+    let read = site.volumes.list("").unwrap();
+    let read: Vec<_> = read.into_iter().map(|volume| (volume.name, volume.size)).collect();
+    assert_eq!(read, [("test1".to_owned(), 24 * MIB), ("test2".to_owned(), 12 * MIB)]);
+    assert_eq!(read, said);
+    assert_eq!(site.volumes.free("").unwrap(), free - GIB, "less the spare");
 }
 
 /// Reading runs nothing, and a change runs one program.

@@ -4,6 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod conformance;
+mod defects;
+mod failing_disks;
+mod jobs;
 mod loop_files;
 mod lvm;
+#[path = "../../../../tests/shared/named.rs"]
+mod named;
+mod room;
+mod served;
 mod site;

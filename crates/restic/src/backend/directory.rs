@@ -5,6 +5,7 @@ use std::{
     io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -12,6 +13,10 @@ use bytes::Bytes;
 
 use super::{Backend, File, Kind, Listed};
 use crate::{Error, Id, Limits, Result};
+
+/// Stands in the names of files that are not whole yet; stock restic has the
+/// same.
+const TEMPORARY: &str = "-tmp-";
 
 /// How much is written before the limit is asked again.
 const SLICE: usize = 256 << 10;
@@ -117,6 +122,39 @@ impl Backend for Directory {
         })
         .await
     }
+
+    async fn sweep(&self, kind: Kind, age: Duration) -> Result<usize> {
+        let folder = self.root.join(kind.folder());
+        blocking(move || {
+            let before = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
+            sweep_folder(&folder, kind == Kind::Pack, before)
+                .map_err(|error| Error::io("clean", &folder, error))
+        })
+        .await
+    }
+}
+
+fn sweep_folder(folder: &Path, deeper: bool, before: SystemTime) -> io::Result<usize> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut swept = 0;
+    for entry in entries {
+        let entry = entry?;
+        let Ok(metadata) = entry.metadata() else { continue };
+        if metadata.is_dir() {
+            if deeper {
+                swept += sweep_folder(&entry.path(), false, before)?;
+            }
+        } else if entry.file_name().to_string_lossy().contains(TEMPORARY)
+            && metadata.modified()? <= before
+            && fs::remove_file(entry.path()).is_ok()
+        {
+            swept += 1;
+        }
+    }
+    Ok(swept)
 }
 
 fn reading(file: File, path: &Path, error: io::Error) -> Error {
@@ -163,7 +201,7 @@ fn read_part(path: &Path, offset: u64, length: u64) -> io::Result<Vec<u8>> {
 fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
-    let temporary = folder.join(format!("{}-tmp-{:08x}", name(path), rand::random::<u32>()));
+    let temporary = folder.join(format!("{}{TEMPORARY}{:08x}", name(path), rand::random::<u32>()));
     let written = write_and_sync(&temporary, content).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);

@@ -3,7 +3,7 @@
 mod directory;
 mod s3;
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -111,4 +111,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Takes a file away. That it is not there is no error.
     async fn remove(&self, file: File) -> Result<()>;
+
+    /// Takes away what somebody began to write and did not live to finish,
+    /// where that leaves anything behind. Says how many that were. What was
+    /// touched within `age` is left: it may still become a file.
+    async fn sweep(&self, kind: Kind, age: Duration) -> Result<usize> {
+        let _ = (kind, age);
+        Ok(0)
+    }
 }

@@ -19,14 +19,14 @@ use crate::{
     BlockSource, Error, Id, Job, Repository, Result, Snapshot,
     backend::Kind,
     job::Phase,
-    lock::Lock,
-    volume::{Layout, StoredVolume, chunk_for},
+    lock::{Lock, STALE_AFTER},
+    volume::{Layout, StoredVolume, chunk_for, chunk_without_map},
 };
 
 pub(crate) use pack::{Pack, Packers};
 pub(crate) use upload::IndexWriter;
 use upload::upload_all;
-pub(crate) use work::store_volume;
+pub(crate) use work::{find_allocated, store_volume};
 
 /// What the program calls itself in snapshots.
 const PROGRAM: &str = concat!("selvage ", env!("CARGO_PKG_VERSION"));
@@ -43,10 +43,12 @@ pub struct BackupOptions {
     /// An earlier backup of the same volume.
     pub parent: Option<Parent>,
     /// At which multiples to cut: a power of two from 4 KiB to 8 MiB. By
-    /// the parent or else by the volume's size, if not given. The default is
-    /// fit for lists of changed blocks of 64 KiB; a volume that never has one
-    /// is stored a little smaller with 256 KiB.
+    /// the parent or else by the volume's size, if not given.
     pub chunk: Option<u32>,
+    /// That nobody will ever tell what changed in this volume. Chunks need
+    /// not be as small as changes are then, and are stored smaller if they
+    /// are larger.
+    pub without_map: bool,
     /// More tags.
     pub tags: Vec<String>,
 }
@@ -110,7 +112,8 @@ impl Repository {
         let chunk =
             options.chunk.or_else(|| parent.as_ref().and_then(|(parent, _)| parent.chunk()));
         let size = source.size();
-        let layout = Layout::new(size, chunk.unwrap_or_else(|| chunk_for(size)))?;
+        let usual = if options.without_map { chunk_without_map } else { chunk_for };
+        let layout = Layout::new(size, chunk.unwrap_or_else(|| usual(size)))?;
         let uploaded = |job: &Job| job.progress().uploaded;
         let mut adopted = 0;
         let tree = match &parent {
@@ -120,14 +123,18 @@ impl Repository {
                 parent.tree
             }
             _ => {
+                let allocated = find_allocated(&source);
                 job.or_cancelled(self.load_index()).await?;
                 let known = parent.as_ref().is_some_and(|(_, changed)| changed.is_some());
+                if lock.found_remains {
+                    job.or_cancelled(self.backend().sweep(Kind::Pack, STALE_AFTER)).await?;
+                }
                 if lock.found_remains || !known {
                     adopted = job.or_cancelled(adopt::adopt(self)).await?;
                 }
                 let parent = self.stored_parent(parent, layout).await?;
                 job.enter(Phase::Copying);
-                store_volume(self, source, layout, &options.volume, parent, job).await?
+                store_volume(self, source, allocated, layout, &options.volume, parent, job).await?
             }
         };
         job.enter(Phase::Finishing);

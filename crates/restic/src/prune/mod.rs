@@ -91,7 +91,11 @@ impl Repository {
         let old: Vec<Id> = files.iter().map(|(id, _)| *id).collect();
         let plan = Plan::make(files, &listed, used.data, used.trees, options, now)?;
         let mut summary = plan.summary();
-        if options.dry_run || plan.is_nothing(old.len()) {
+        if options.dry_run {
+            return Ok(summary);
+        }
+        self.sweep().await?;
+        if plan.is_nothing(old.len()) {
             return Ok(summary);
         }
         job.enter(Phase::Copying);
@@ -109,6 +113,19 @@ impl Repository {
             self.backend().remove(File::Named(Kind::Pack, *pack)).await?;
         }
         Ok(summary)
+    }
+
+    /// What was never finished goes. Nobody else is at work here, but somebody
+    /// may be about to ask for a lock.
+    async fn sweep(&self) -> Result<()> {
+        for kind in Kind::ALL {
+            let age = if kind == Kind::Lock { STALE_AFTER } else { Duration::ZERO };
+            let swept = self.backend().sweep(kind, age).await?;
+            if swept > 0 {
+                tracing::info!(swept, kind = kind.folder(), "removed what was never finished");
+            }
+        }
+        Ok(())
     }
 
     /// A blob that is needed again may be only in a pack that is marked.

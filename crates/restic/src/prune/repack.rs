@@ -43,7 +43,7 @@ async fn copy(
     packs: mpsc::Sender<Pack>,
     job: &Job,
 ) -> Result<()> {
-    let packers = std::sync::Arc::new(Packers::new(repository.options().pack_size));
+    let packers = std::sync::Arc::new(Packers::new(repository.options()));
     let mut fetched = stream::iter(pieces)
         .map(async |piece| {
             let file = File::Named(Kind::Pack, piece.pack);

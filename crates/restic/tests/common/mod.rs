@@ -3,6 +3,8 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod ceph;
+
 use std::{
     io::Write,
     os::unix::fs::FileExt,

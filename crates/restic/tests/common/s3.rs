@@ -25,7 +25,11 @@ use hyper_util::rt::TokioIo;
 use selvage_restic::{Id, Location, S3Options, Secret};
 use tokio::net::TcpListener;
 
-use crate::common::{Restic, skip};
+use crate::common::{
+    Restic,
+    ceph::{Ceph, make_bucket},
+    skip,
+};
 
 pub const BUCKET: &str = "backups";
 pub const ACCESS_KEY: &str = "tester";
@@ -33,16 +37,20 @@ pub const SECRET_KEY: &str = "a-canary-secret";
 
 /// An object store of its own. Killed when dropped.
 pub struct Server {
-    child: Child,
+    processes: Processes,
     pub name: &'static str,
     pub address: SocketAddr,
-    _folder: tempfile::TempDir,
+}
+
+enum Processes {
+    One(Child, tempfile::TempDir),
+    Ceph(Ceph),
 }
 
 impl Server {
     /// Those that are installed; for those that are not, a loud word.
     pub fn all() -> Vec<Self> {
-        [Self::rclone(), Self::moto()].into_iter().flatten().collect()
+        [Self::rclone(), Self::moto(), Self::radosgw()].into_iter().flatten().collect()
     }
 
     /// Checks signatures; knows no conditions.
@@ -57,6 +65,28 @@ impl Server {
         })
     }
 
+    /// The same behind TLS, with a certificate for `localhost` and
+    /// `store.example`.
+    pub fn rclone_with_tls(ca: &selvage_kit::pki::Ca) -> Option<Self> {
+        let issued = ca.issue_server(&["localhost", "store.example"]).unwrap();
+        let folder = ca.path().parent().unwrap();
+        let (certificate, key) = (folder.join("store.crt"), folder.join("store.key"));
+        std::fs::write(&certificate, issued.chain_pem).unwrap();
+        std::fs::write(&key, issued.key_pem.as_bytes()).unwrap();
+        Self::start("rclone", "rclone", |command, folder, address| {
+            std::fs::create_dir(folder.join(BUCKET)).unwrap();
+            command
+                .args(["--config", "/dev/null", "serve", "s3"])
+                .arg(folder)
+                .args(["--addr", &address.to_string()])
+                .args(["--auth-key", &format!("{ACCESS_KEY},{SECRET_KEY}")])
+                .arg("--cert")
+                .arg(&certificate)
+                .arg("--key")
+                .arg(&key);
+        })
+    }
+
     /// Knows conditions; checks no signatures.
     pub fn moto() -> Option<Self> {
         let server = Self::start("moto", "moto_server", |command, _, address| {
@@ -66,6 +96,31 @@ impl Server {
         let answer = ask(server.address, &format!("PUT /{BUCKET}")).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         Some(server)
+    }
+
+    /// Ceph's. Only where it is asked for: its packages are 70 MB, and it
+    /// takes a quarter of a minute to start.
+    pub fn radosgw() -> Option<Self> {
+        if std::env::var_os("SELVAGE_TEST_RADOSGW").is_none() {
+            let text = "SKIPPED: radosgw: SELVAGE_TEST_RADOSGW is not set";
+            let _ = writeln!(std::io::stderr(), "{text}");
+            return None;
+        }
+        let python = tool("python").unwrap();
+        let ceph = Ceph::start(ACCESS_KEY, SECRET_KEY);
+        let address = ceph.gateway;
+        let server = Self { processes: Processes::Ceph(ceph), name: "radosgw", address };
+        server.until_it_answers();
+        make_bucket(&python, &server.endpoint(), BUCKET, (ACCESS_KEY, SECRET_KEY));
+        Some(server)
+    }
+
+    fn until_it_answers(&self) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while ask(self.address, "GET /").is_none() {
+            assert!(Instant::now() < deadline, "{} does not answer", self.name);
+            std::thread::yield_now();
+        }
     }
 
     fn start(
@@ -84,12 +139,8 @@ impl Server {
         let mut command = Command::new(program);
         arrange(&mut command, folder.path(), address);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let server = Self { child, name, address, _folder: folder };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while ask(address, "GET /").is_none() {
-            assert!(Instant::now() < deadline, "{name} does not answer");
-            std::thread::yield_now();
-        }
+        let server = Self { processes: Processes::One(child, folder), name, address };
+        server.until_it_answers();
         Some(server)
     }
 
@@ -117,8 +168,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Processes::One(child, _) = &mut self.processes {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

@@ -268,7 +268,8 @@ fn describe(store: &Store, devices: &BTreeMap<PathBuf, attach::Attached>) -> Res
     }
     let size = store.size();
     let name = store.name().to_owned();
-    Ok(Group { name, size, free: size.saturating_sub(used), extent: EXTENT, volumes, pools })
+    let free = size.saturating_sub(used);
+    Ok(Group { name, size, free, extent: EXTENT, missing: 0, volumes, pools })
 }
 
 fn as_volume(record: Record, image: PathBuf, device: Option<&attach::Attached>) -> Volume {
@@ -286,5 +287,6 @@ fn as_volume(record: Record, image: PathBuf, device: Option<&attach::Attached>) 
         origin: record.origin,
         change_room: None,
         read_only: record.read_only,
+        created: 0,
     }
 }

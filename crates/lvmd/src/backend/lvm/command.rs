@@ -78,7 +78,8 @@ fn classify(said: &str, status: Option<i32>) -> Error {
         let in_use = line.ends_with("contains a filesystem in use.")
             || line.starts_with("Logical volume") && line.ends_with("in use.")
             || line.starts_with("Snapshot origin volumes can be resized only while inactive")
-            || line.ends_with("is used by another device.");
+            || line.ends_with("is used by another device.")
+            || line.starts_with("Cannot change VG") && line.contains("PVs are missing");
         if in_use {
             return Error::Precondition((*line).to_owned());
         }
@@ -111,11 +112,21 @@ mod tests {
             FailedPrecondition
         );
         assert_eq!(code("  Logical volume vg0/a in use.\n"), FailedPrecondition);
+        let partial = "  Cannot change VG vg0 while PVs are missing.\n  Cannot process\n";
+        assert_eq!(code(partial), FailedPrecondition);
         assert_eq!(code("  No command with matching syntax recognised.\n"), Internal);
         let told = classify("  WARNING: x\n", Some(5)).to_string();
         assert_eq!(told, "exit status 5");
         let full = "  Volume group \"t0\" has insufficient free space (1 extents): 2 required.\n";
         assert!(is_no_space(&classify(full, Some(5))));
+    }
+
+    /// The original waited for ever for a program that had more to say.
+    #[test]
+    fn much_that_is_said_is_read_to_its_end() {
+        let script = "head -c 3000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2";
+        let runner = Runner::new(&["/bin/sh".into(), "-c".into(), script.into()]);
+        assert_eq!(runner.lvm(&["sh", "lvs"]).unwrap().len(), 3_000_000);
     }
 
     #[test]

@@ -27,6 +27,7 @@ struct Logical<'a> {
     id: String,
     visible: bool,
     read_only: bool,
+    created: u64,
     tags: Vec<String>,
     segments: Vec<&'a Section>,
 }
@@ -43,6 +44,7 @@ impl<'a> Logical<'a> {
             id: undashed(text(section, "id")),
             visible: flags.contains(&"VISIBLE"),
             read_only: !flags.contains(&"WRITE"),
+            created: number(section, "creation_time"),
             tags,
             segments: segments.filter_map(|(_, node)| node.section()).collect(),
         }
@@ -110,6 +112,7 @@ pub(super) fn read(metadata: &str) -> Result<Metadata, String> {
             size: total * extent,
             free: total.saturating_sub(used) * extent,
             extent,
+            missing: 0,
             volumes,
             pools,
         },
@@ -180,6 +183,7 @@ fn volumes(
             origin: tie.or(origin).map(ToOwned::to_owned),
             change_room: tie.map(|_| own),
             read_only: volume.read_only,
+            created: volume.created,
             ..Volume::default()
         };
         volumes.insert(name, described);
@@ -208,6 +212,7 @@ mod tests {
         let volume = |name: &str| &group.volumes[name];
         assert_eq!(volume("lv1").size, 100 << 20);
         assert_eq!(volume("lv1").tags, ["a=b", "zz"]);
+        assert_eq!(volume("lv1").created, 1_794_804_687);
         assert_eq!(volume("st").size, 40 << 20);
         let snapshot = volume("snap1");
         assert_eq!((snapshot.size, snapshot.change_room), (100 << 20, Some(20 << 20)));

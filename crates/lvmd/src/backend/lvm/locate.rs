@@ -68,11 +68,23 @@ impl Located {
         self.read_known()
     }
 
+    /// Makes sure that the disks themselves are read next: what is in memory
+    /// says nothing of a disk that has failed.
+    pub(super) fn forget_cached(&self) {
+        for device in self.devices.iter().filter_map(|path| File::open(path).ok()) {
+            // Without it, failures are seen later, and nothing else is lost.
+            let _ = rustix::fs::fadvise(&device, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+
+    /// How many devices of a group were not there when it was read.
+    pub(super) fn missing(&self, metadata: &Metadata) -> usize {
+        metadata.members.iter().filter(|id| !self.members.contains(*id)).count()
+    }
+
     fn is_whole(&self, found: &Found) -> bool {
-        let complete = |name: &String| {
-            let metadata = found.get(name);
-            metadata.is_some_and(|it| it.members.iter().all(|id| self.members.contains(id)))
-        };
+        let complete =
+            |name: &String| found.get(name).is_some_and(|metadata| self.missing(metadata) == 0);
         self.asked_at.is_some() && self.wanted.iter().all(complete)
     }
 
@@ -99,11 +111,9 @@ impl Located {
             let Ok(Some(head)) = label::head(&device) else { continue };
             self.members.insert(head.id);
             for area in head.areas {
-                let failed = Error::file(path);
-                let Some(place) = label::place(&device, area).map_err(failed)? else { continue };
-                let metadata = match self.parsed.get(&place).or_else(|| parsed.get(&place)) {
-                    Some(known) => Arc::clone(known),
-                    None => read_at(path, &device, &place)?,
+                let known = |place: &Place| self.parsed.get(place).or_else(|| parsed.get(place));
+                let Some((place, metadata)) = read_area(path, &device, area, known)? else {
+                    continue;
                 };
                 parsed.insert(place, Arc::clone(&metadata));
                 let newest = found.entry(metadata.group.name.clone());
@@ -143,10 +153,35 @@ impl Located {
             groups.insert(&metadata.group.name);
         }
         kernel::mapped().hash(&mut hasher);
-        if self.wanted.iter().any(|name| !groups.contains(name)) {
+        let incomplete = self.parsed.values().any(|metadata| self.missing(metadata) > 0);
+        if incomplete || self.wanted.iter().any(|name| !groups.contains(name)) {
             self.look_of_others().hash(&mut hasher);
         }
         hasher.finish()
+    }
+}
+
+/// The text of one area. None if it holds none, or if the disk has failed:
+/// others may have the same.
+fn read_area<'a>(
+    path: &Path,
+    device: &File,
+    area: (u64, u64),
+    known: impl FnOnce(&Place) -> Option<&'a Arc<Metadata>>,
+) -> Result<Option<(Place, Arc<Metadata>)>> {
+    let read = || {
+        let Some(place) = label::place(device, area).map_err(Error::file(path))? else {
+            return Ok(None);
+        };
+        let metadata = match known(&place) {
+            Some(known) => Arc::clone(known),
+            None => read_at(path, device, &place)?,
+        };
+        Ok(Some((place, metadata)))
+    };
+    match read() {
+        Err(Error::File { source, .. }) if source.kind() != io::ErrorKind::InvalidData => Ok(None),
+        read => read,
     }
 }
 

@@ -109,9 +109,18 @@ impl Backend for Lvm {
     }
 
     fn scan(&self) -> Result<Groups> {
-        let found = self.located.lock().read(&self.runner)?;
+        let mut located = self.located.lock();
+        let found = located.read(&self.runner)?;
         let devices = kernel::devices();
-        Ok(found.iter().map(|(name, metadata)| (name.clone(), live(metadata, &devices))).collect())
+        let live = |metadata: &Metadata| {
+            let missing = located.missing(metadata);
+            Arc::new(crate::Group { missing, ..live(metadata, &devices) })
+        };
+        Ok(found.iter().map(|(name, metadata)| (name.clone(), live(metadata))).collect())
+    }
+
+    fn doubt(&self) {
+        self.located.lock().forget_cached();
     }
 
     fn fingerprint(&self) -> u64 {
@@ -163,6 +172,10 @@ impl Backend for Lvm {
 
     fn snapshots_are_volumes(&self, group: &str, name: &str) -> Result<bool> {
         Ok(self.volume(group, name)?.1.pool.is_some())
+    }
+
+    fn counts_changes(&self) -> bool {
+        true
     }
 
     fn change_room_used(&self, group: &str, name: &str) -> Result<Option<f64>> {
@@ -227,7 +240,7 @@ fn flush(device: &Device) -> Result<u64> {
 }
 
 /// A group with the devices that its volumes have now.
-fn live(metadata: &Metadata, devices: &HashMap<String, (u32, u32)>) -> Arc<crate::Group> {
+fn live(metadata: &Metadata, devices: &HashMap<String, (u32, u32)>) -> crate::Group {
     let mut group = metadata.group.clone();
     for volume in group.volumes.values_mut() {
         let id = metadata.kernel_ids.get(&volume.name);
@@ -235,5 +248,5 @@ fn live(metadata: &Metadata, devices: &HashMap<String, (u32, u32)>) -> Arc<crate
             (volume.major, volume.minor) = (*major, *minor);
         }
     }
-    Arc::new(group)
+    group
 }

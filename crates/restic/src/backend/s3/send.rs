@@ -20,6 +20,10 @@ use crate::{Error, Id, Limits, Result};
 /// The shortest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
+/// How far clocks may differ; stores take signatures that are no older than a
+/// quarter of an hour.
+const TOLERATED: SignedDuration = SignedDuration::from_mins(5);
+
 /// Slower than this a body does not flow, but hang.
 const SLOWEST: u64 = 32 << 10;
 
@@ -179,6 +183,21 @@ impl Sender {
         Error::Unreachable { endpoint: self.endpoint().to_owned(), reason: reason.into() }
     }
 
+    /// Whether signatures of ours are not taken because of the time in them,
+    /// if theirs is ours and this: not all stores say so in the same words.
+    fn is_far(&self, by: SignedDuration) -> bool {
+        let known = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
+        by.checked_sub(known).is_some_and(|left| left.abs() > TOLERATED)
+    }
+
+    fn no_answer(&self, error: &reqwest::Error) -> Trouble {
+        match bad_certificate(error) {
+            // It will be no better the next time.
+            Some(reason) => Trouble::Final(self.unreachable(reason)),
+            None => Trouble::Again(self.unreachable(describe(error))),
+        }
+    }
+
     async fn attempt(&self, ask: &Ask) -> Result<Answer, Trouble> {
         let limit = self.patience(ask);
         match tokio::time::timeout(limit, self.ask_once(ask)).await {
@@ -205,7 +224,7 @@ impl Sender {
         let skew = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
         let time = now.checked_add(skew).unwrap_or(now);
         let sent = self.request(ask, time).send().await;
-        let response = sent.map_err(|error| Trouble::Again(self.unreachable(describe(&error))))?;
+        let response = sent.map_err(|error| self.no_answer(&error))?;
         let status = response.status().as_u16();
         let date = date(&response);
         let length = length(&response);
@@ -312,14 +331,16 @@ impl Sender {
             (code, message) => format!("{code}: {message}"),
         };
         let action = ask.what.clone();
-        let error = Error::Refused { action, message: short, status };
+        let by = date.map(|theirs| theirs.duration_since(self.options.clock.now()));
+        let skewed = code == "RequestTimeTooSkewed"
+            || (matches!(status, 400 | 401 | 403) && by.is_some_and(|by| self.is_far(by)));
+        let by = by.filter(|_| skewed);
+        let message = if skewed { clocks_differ(by, &short) } else { short };
+        let error = Error::Refused { action, message, status };
         if ask.only_if_new && (status == 501 || code == "NotImplemented") {
             return Err(Trouble::NoConditions);
         }
-        if code == "RequestTimeTooSkewed"
-            && let Some(theirs) = date
-        {
-            let by = theirs.duration_since(self.options.clock.now());
+        if let Some(by) = by {
             return Err(Trouble::Skewed(by, error));
         }
         const PASSING: [&str; 6] = [
@@ -344,6 +365,28 @@ fn date(response: &Response) -> Option<Timestamp> {
     let text = response.headers().get(header::DATE)?.to_str().ok()?;
     let zoned = jiff::fmt::rfc2822::parse(text).ok()?;
     Some(zoned.timestamp())
+}
+
+fn clocks_differ(by: Option<SignedDuration>, said: &str) -> String {
+    let by = by.map(|by| format!(" by {} s", by.as_secs().unsigned_abs())).unwrap_or_default();
+    format!("the clocks of this machine and of the object store differ{by}: {said}")
+}
+
+/// What is wrong with their certificate, if that is it.
+fn bad_certificate(error: &reqwest::Error) -> Option<String> {
+    let mut reason: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(inner) = reason {
+        if let Some(rustls::Error::InvalidCertificate(why)) = inner.downcast_ref() {
+            return Some(format!("its certificate is not trusted ({why})"));
+        }
+        // Its source is not what it holds, but what that has for a source.
+        let held = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        reason = match held {
+            Some(held) => Some(held),
+            None => inner.source(),
+        };
+    }
+    None
 }
 
 /// The innermost reason says most. The address is left out: it may hold a

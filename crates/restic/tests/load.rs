@@ -1,18 +1,11 @@
-//! Killed in the middle, again and again: nothing that was there is lost, and
-//! little is done twice.
-//!
-//! `SELVAGE_CRASHES` says how often; a few times are enough for every day.
+//! Many at work in one repository, a volume far larger than the machine, and
+//! limits that change under way.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use std::{
-    path::Path,
-    process::{Child, Command, Stdio},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use common::*;
 use selvage_restic::{
@@ -21,15 +14,9 @@ use selvage_restic::{
 };
 
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 48 * MIB;
 const NOW: PruneOptions =
     PruneOptions { max_unused_percent: 0, grace: Duration::ZERO, dry_run: false };
 
-fn rounds() -> u64 {
-    std::env::var("SELVAGE_CRASHES").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
-}
-
-/// Small packs, so that there are many points to be killed at.
 fn small() -> RepositoryOptions {
     RepositoryOptions { pack_size: 256 << 10, connections: 2, ..options() }
 }
@@ -37,136 +24,6 @@ fn small() -> RepositoryOptions {
 async fn open(path: &Path) -> Repository {
     let backend = Arc::new(Directory::new(path));
     Repository::open_or_init(backend, &password(), small()).await.unwrap()
-}
-
-/// What the child does. Run by itself it does nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn child() {
-    let Ok(work) = std::env::var("SELVAGE_CRASH_CHILD") else { return };
-    let folder = std::env::var("SELVAGE_CRASH_FOLDER").unwrap();
-    let folder = Path::new(&folder);
-    let repository = open(&folder.join("repo")).await;
-    match work.as_str() {
-        "backup" => {
-            backup(&repository, &folder.join("disk"), named("disk")).await;
-        }
-        "prune" => {
-            repository.prune(&NOW, &Job::new()).await.unwrap();
-        }
-        other => panic!("{other}"),
-    }
-}
-
-fn start(work: &str, folder: &Folder) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env("SELVAGE_CRASH_CHILD", work)
-        .env("SELVAGE_CRASH_FOLDER", folder.0.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-/// All files of a repository and how many bytes are in packs.
-fn look(repo: &Path) -> (usize, u64) {
-    let (mut files, mut bytes) = (0, 0);
-    for kind in ["data", "index", "snapshots"] {
-        let mut folders = vec![repo.join(kind)];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-                match entry.metadata() {
-                    Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
-                    Ok(metadata) => {
-                        files += 1;
-                        if kind == "data" && entry.file_name().len() == 64 {
-                            bytes += metadata.len();
-                        }
-                    }
-                    Err(_) => {}
-                }
-            }
-        }
-    }
-    (files, bytes)
-}
-
-/// Kills the child when the repository has changed so often, or lets it end.
-fn kill_after(mut child: Child, repo: &Path, changes: u64) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let mut before = look(repo);
-    let mut seen = 0;
-    while seen < changes && child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "nothing happens any more");
-        let now = look(repo);
-        seen += u64::from(now != before);
-        before = now;
-    }
-    let _ = child.kill();
-    child.wait().unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_backup_that_is_killed_goes_on_where_it_was() {
-    let reference = Folder::new();
-    image(&reference.path("disk"), SIZE, 100);
-    let whole = open(&reference.path("repo")).await;
-    backup(&whole, &reference.path("disk"), named("disk")).await;
-    let (_, needed) = look(&reference.path("repo"));
-    assert!(needed > 10 * MIB);
-
-    let mut numbers = Numbers::new(std::process::id().into());
-    for round in 0..rounds() {
-        let folder = Folder::new();
-        let repo = folder.path("repo");
-        std::fs::hard_link(reference.path("disk"), folder.path("disk")).unwrap();
-        let changes = 1 + numbers.below(40);
-        // Twice, because who takes over can be killed, too.
-        for _ in 0..2 {
-            kill_after(start("backup", &folder), &repo, changes);
-        }
-        let repository = open(&repo).await;
-        let snapshot = backup(&repository, &folder.path("disk"), named("disk")).await;
-        let (_, stored) = look(&repo);
-        // A few packs that were not full, and indexes, and nothing else twice.
-        assert!(stored <= needed + needed / 20, "round {round}: {stored} of {needed}");
-        let all = VerifyOptions { read_percent: 100 };
-        assert_eq!(repository.verify(all, &Job::new()).await.unwrap().damages, []);
-        restore(&repository, &snapshot, SIZE, &folder.path("back")).await;
-        assert_same(&folder.path("disk"), &folder.path("back"));
-        if has_restic() {
-            Restic::on(&repo).check();
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_prune_that_is_killed_loses_nothing() {
-    let mut numbers = Numbers::new(u64::from(std::process::id()) + 1);
-    for round in 0..rounds() {
-        let folder = Folder::new();
-        let (disk, repo) = (folder.path("disk"), folder.path("repo"));
-        let repository = open(&repo).await;
-        image(&disk, SIZE / 4, 200 + round);
-        let old = backup(&repository, &disk, named("disk")).await;
-        change(&disk, SIZE / 4, round);
-        let kept = backup(&repository, &disk, named("disk")).await;
-        repository.remove_snapshots(&[old.id], &Job::new()).await.unwrap();
-        kill_after(start("prune", &folder), &repo, 1 + numbers.below(25));
-
-        let repository = open(&repo).await;
-        let all = VerifyOptions { read_percent: 100 };
-        assert_eq!(repository.verify(all, &Job::new()).await.unwrap().damages, [], "{round}");
-        if has_restic() {
-            Restic::on(&repo).check();
-        }
-        let done = repository.prune(&NOW, &Job::new()).await.unwrap();
-        assert_eq!(done.unused_bytes, 0);
-        restore(&repository, &kept, SIZE / 4, &folder.path("back")).await;
-        assert_same(&disk, &folder.path("back"));
-        if has_restic() {
-            Restic::on(&repo).check();
-        }
-    }
 }
 
 /// Changes every third chunk or so.
