@@ -1,0 +1,107 @@
+//! How a balancer behaves, for all of its services alike.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use rustls::ServerConfig;
+
+/// Tells the time of day.
+pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Settings of a [`Balancer`](crate::Balancer).
+#[derive(Clone)]
+pub struct Options {
+    /// To listen on. `0.0.0.0` and `::` stand side by side; a family that
+    /// this machine does not have is left out.
+    pub addresses: Vec<IpAddr>,
+    /// For ports that ask for encryption. Which protocols are offered inside
+    /// (ALPN) is decided here, not by what the configuration says.
+    pub tls: Option<Arc<ServerConfig>>,
+    pub health: HealthOptions,
+    pub limits: Limits,
+    /// For telling since when something is unhealthy.
+    pub now: Now,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            addresses: vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+            tls: None,
+            health: HealthOptions::default(),
+            limits: Limits::default(),
+            now: Arc::new(Timestamp::now),
+        }
+    }
+}
+
+/// When a target counts as gone, and when as back.
+#[derive(Debug, Clone)]
+pub struct HealthOptions {
+    /// Between two checks of a target.
+    pub every: Duration,
+    /// How long a check may take.
+    pub timeout: Duration,
+    /// So many in a row make a target unhealthy. Connections of clients that
+    /// a target did not take count as well.
+    pub failures: u32,
+    /// So many in a row make a target healthy.
+    pub successes: u32,
+}
+
+impl Default for HealthOptions {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            failures: 3,
+            successes: 1,
+        }
+    }
+}
+
+/// How much, and how long.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections, requests and sessions of one service at a time. Those
+    /// above are turned away; of udp, the one that was silent for longest
+    /// makes place.
+    pub connections: usize,
+    /// How long a target may take to take a connection.
+    pub connect: Duration,
+    /// How long a client may take to agree on encryption.
+    pub handshake: Duration,
+    /// How long a client may take to say what it wants (http).
+    pub header: Duration,
+    /// How long a target may think about a request once it has all of it.
+    pub response: Duration,
+    /// How long a tcp connection, an upgraded connection or a body may stand
+    /// still.
+    pub tcp_idle: Duration,
+    /// How long an http client may keep a connection that it does not use.
+    pub http_idle: Duration,
+    /// How long a udp session is remembered.
+    pub udp_idle: Duration,
+    /// How long connections may go on whose service or target was withdrawn.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 8192,
+            connect: Duration::from_secs(5),
+            handshake: Duration::from_secs(10),
+            header: Duration::from_secs(15),
+            response: Duration::from_secs(60),
+            tcp_idle: Duration::from_secs(3600),
+            http_idle: Duration::from_secs(75),
+            udp_idle: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A service that is published, seen as one.
+
+use std::sync::{Arc, atomic::AtomicUsize};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Health, Protocol, Status,
+    gate::{Context, Gate},
+};
+
+pub(crate) struct Published {
+    pub(crate) id: String,
+    pub(crate) context: Arc<Context>,
+    /// Connections of all gates.
+    pub(crate) load: Arc<AtomicUsize>,
+    gates: Mutex<Vec<Arc<Gate>>>,
+    announced: Mutex<Health>,
+}
+
+impl Published {
+    pub(crate) fn new(id: String, context: Arc<Context>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            context,
+            load: Arc::default(),
+            gates: Mutex::default(),
+            announced: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn gates(&self) -> Vec<Arc<Gate>> {
+        self.gates.lock().clone()
+    }
+
+    pub(crate) fn set_gates(&self, gates: Vec<Arc<Gate>>) {
+        *self.gates.lock() = gates;
+        self.refresh();
+    }
+
+    /// Looks at the health of all gates anew, and tells those who listen when
+    /// the service's is another.
+    pub(crate) fn refresh(&self) {
+        // The lock is held until it is told: what comes last is what is true.
+        let mut announced = self.announced.lock();
+        let mut health = self.health();
+        if let (Health::Unhealthy { since, .. }, Health::Unhealthy { since: before, .. }) =
+            (&mut health, &*announced)
+        {
+            *since = *before;
+        }
+        let changed = !health.like(&announced);
+        *announced = health;
+        if changed {
+            // Nobody may be listening.
+            let _ = self.context.changes.send((self.id.clone(), announced.clone()));
+        }
+    }
+
+    fn health(&self) -> Health {
+        let gates = self.gates();
+        let mut answer = Health::Healthy;
+        let mut silent = 0;
+        for gate in &gates {
+            match gate.health() {
+                Health::Unhealthy { reason, .. } => {
+                    let reason = format!("{} port {}: {reason}", gate.protocol, gate.public);
+                    return Health::Unhealthy { reason, since: (self.context.now)() };
+                }
+                Health::Unknown if gate.protocol == Protocol::Udp => silent += 1,
+                Health::Unknown => answer = Health::Unknown,
+                Health::Healthy => {}
+            }
+        }
+        // Nothing was heard from any of them.
+        if silent == gates.len() { Health::Unknown } else { answer }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let ports = self.gates().iter().map(|gate| gate.status()).collect();
+        Status { health: self.announced.lock().clone(), ports }
+    }
+}

@@ -1,0 +1,245 @@
+//! Datagrams: every client address has a session with a socket of its own
+//! towards one target; what comes back leaves by the public port.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::Interest,
+    net::UdpSocket,
+    task::AbortHandle,
+    time::{Instant, MissedTickBehavior},
+};
+
+use crate::{
+    gate::{Gate, Visit},
+    target::{Lease, Target},
+};
+
+/// When there is no room, this part of the sessions makes place at once: to
+/// look for the oldest one each time would be slow just when much comes in.
+const PART: usize = 64;
+
+/// How long sessions that lead nowhere are kept at most.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// After a failure, so that it is not met again and again without end.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// Larger than any datagram.
+const DATAGRAM: usize = 64 * 1024;
+
+/// Serves one public socket until the gate stops.
+pub(crate) async fn serve(gate: Arc<Gate>, socket: UdpSocket) {
+    let idle = gate.context.limits.udp_idle;
+    let mut sweep = tokio::time::interval((idle / 4).clamp(Duration::from_millis(1), SWEEP));
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stop = gate.stop.clone();
+    let mut desk =
+        Desk { gate, public: Arc::new(socket), start: Instant::now(), sessions: HashMap::new() };
+    let mut buffer = vec![0; DATAGRAM];
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            _ = sweep.tick() => desk.sweep(idle),
+            came = desk.public.recv_from(&mut buffer) => match came {
+                Ok((count, client)) => desk.pass(client, &buffer[..count]).await,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot receive datagrams");
+                    tokio::time::sleep(BREATH).await;
+                }
+            },
+        }
+    }
+}
+
+/// All sessions of one public socket.
+struct Desk {
+    gate: Arc<Gate>,
+    public: Arc<UdpSocket>,
+    start: Instant,
+    sessions: HashMap<SocketAddr, Session>,
+}
+
+struct Session {
+    link: Arc<Link>,
+    lease: Lease,
+    replies: AbortHandle,
+    _visit: Visit,
+}
+
+/// What both directions of a session use.
+struct Link {
+    socket: UdpSocket,
+    /// When something last moved, in milliseconds since the desk opened.
+    moved: AtomicU64,
+    refused: AtomicBool,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.replies.abort();
+    }
+}
+
+impl Session {
+    /// Whether it leads anywhere.
+    fn alive(&self) -> bool {
+        !self.link.refused.load(Relaxed) && !self.lease.0.gone.is_cancelled()
+    }
+}
+
+impl Desk {
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Passes a datagram on. What cannot be passed on is lost, as datagrams
+    /// are; a target that refused before is not tried twice.
+    async fn pass(&mut self, client: SocketAddr, datagram: &[u8]) {
+        let mut tried = Vec::new();
+        loop {
+            if self.sessions.get(&client).is_none_or(|session| !session.alive()) {
+                self.sessions.remove(&client);
+                let Some(session) = self.open(client, &tried).await else { break };
+                self.sessions.insert(client, session);
+            }
+            let Some(session) = self.sessions.get(&client) else { break };
+            match session.link.socket.try_send(datagram) {
+                Ok(_) => {
+                    session.link.moved.store(self.now(), Relaxed);
+                    let count = datagram.len() as u64;
+                    self.gate.counters.bytes_in.fetch_add(count, Relaxed);
+                    return;
+                }
+                Err(error) if is_refusal(&error) => {
+                    refuse(&self.gate, &session.link, &session.lease.0);
+                    tried.push(session.lease.0.address);
+                }
+                Err(_) => break,
+            }
+        }
+        self.gate.error();
+    }
+
+    async fn open(&mut self, client: SocketAddr, tried: &[SocketAddr]) -> Option<Session> {
+        let visit = match self.gate.admit() {
+            Some(visit) => visit,
+            None => {
+                self.evict();
+                self.gate.admit()?
+            }
+        };
+        let lease = self.gate.pick(tried)?;
+        let any: IpAddr = match lease.0.address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).await.ok()?;
+        socket.connect(lease.0.address).await.ok()?;
+        // At once; until then it would seem to be full.
+        socket.writable().await.ok()?;
+        let (moved, refused) = (AtomicU64::new(self.now()), AtomicBool::new(false));
+        let link = Arc::new(Link { socket, moved, refused });
+        let replies = Replies {
+            gate: self.gate.clone(),
+            public: self.public.clone(),
+            link: link.clone(),
+            client,
+            start: self.start,
+        };
+        let replies = self.gate.helpers.spawn(replies.run(lease.0.clone())).abort_handle();
+        Some(Session { link, lease, replies, _visit: visit })
+    }
+
+    /// Those who were silent for longest make place.
+    fn evict(&mut self) {
+        let mut ages: Vec<_> = self
+            .sessions
+            .iter()
+            .map(|(client, session)| (session.link.moved.load(Relaxed), *client))
+            .collect();
+        if ages.is_empty() {
+            return;
+        }
+        let last = (ages.len() / PART).min(ages.len() - 1);
+        ages.select_nth_unstable(last);
+        for (_, client) in &ages[..=last] {
+            self.sessions.remove(client);
+        }
+    }
+
+    fn sweep(&mut self, idle: Duration) {
+        let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let oldest = self.now().saturating_sub(idle);
+        self.sessions
+            .retain(|_, session| session.alive() && session.link.moved.load(Relaxed) >= oldest);
+    }
+}
+
+/// What comes back from a target in one session.
+struct Replies {
+    gate: Arc<Gate>,
+    public: Arc<UdpSocket>,
+    link: Arc<Link>,
+    client: SocketAddr,
+    start: Instant,
+}
+
+impl Replies {
+    async fn run(self, target: Arc<Target>) {
+        loop {
+            match self.one().await {
+                Ok(()) => self.gate.served(&target),
+                Err(error) if is_refusal(&error) => {
+                    refuse(&self.gate, &self.link, &target);
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn one(&self) -> io::Result<()> {
+        let ready = self.link.socket.ready(Interest::READABLE | Interest::ERROR).await?;
+        if ready.is_error() {
+            // A refusal does not make a socket readable.
+            let error = self.link.socket.take_error()?;
+            let seen = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = self.link.socket.try_io(Interest::ERROR, seen);
+            if let Some(error) = error {
+                return Err(error);
+            }
+        }
+        // Borrowed only while there is something: silent sessions cost little.
+        let mut buffer = self.gate.context.supplies.buffer();
+        let count = self.link.socket.try_recv(&mut buffer)?;
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.link.moved.store(now, Relaxed);
+        // The client may be gone: that is no news of the target.
+        if self.public.send_to(&buffer[..count], self.client).await.is_ok() {
+            self.gate.counters.bytes_out.fetch_add(count as u64, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+/// Nobody listens there: counted once for a session.
+fn refuse(gate: &Gate, link: &Link, target: &Target) {
+    if !link.refused.swap(true, Relaxed) {
+        gate.failed(target, "port unreachable");
+    }
+}
