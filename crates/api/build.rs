@@ -5,7 +5,7 @@
 #[path = "src/secret/fields.rs"]
 mod secret;
 
-use std::{env, error::Error, fmt::Write, fs, path::PathBuf};
+use std::{collections::BTreeMap, env, error::Error, fmt::Write, fs, path::PathBuf};
 
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
@@ -25,6 +25,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // protox's own descriptors drop extension options such as
     // google.api.http; the encoded form keeps them.
     fs::write(out.join("descriptors.binpb"), compiler.encode_file_descriptor_set())?;
+    let (text, places) = comments(&compiler.file_descriptor_set())?;
+    fs::write(out.join("comments.txt"), text)?;
+    fs::write(out.join("comments.rs"), places)?;
+    compiler.include_source_info(false);
+    fs::write(out.join("bare.binpb"), compiler.encode_file_descriptor_set())?;
     let secretive = secretive(&compiler.file_descriptor_set());
     fs::write(out.join("debug.rs"), debug_impls(&secretive)?)?;
     let mut types = tonic_prost_build::Config::new();
@@ -51,6 +56,34 @@ fn collect(dir: &PathBuf, files: &mut Vec<PathBuf>) -> Result<(), Box<dyn Error>
         }
     }
     Ok(())
+}
+
+/// All comments in one text, each after its place, and where in it they are,
+/// by ascending place. So they are found without being read first.
+fn comments(set: &FileDescriptorSet) -> Result<(String, String), Box<dyn Error>> {
+    let mut all = BTreeMap::new();
+    for file in &set.file {
+        for location in file.source_code_info.iter().flat_map(|info| &info.location) {
+            let comment = match (location.leading_comments(), location.trailing_comments()) {
+                ("", trailing) => trailing,
+                (leading, _) => leading,
+            };
+            if !comment.is_empty() {
+                let path: Vec<String> = location.path.iter().map(ToString::to_string).collect();
+                all.insert(format!("{} {}", file.name(), path.join(" ")), comment);
+            }
+        }
+    }
+    let (mut text, mut places) = (String::new(), String::from("&[\n"));
+    for (place, comment) in all {
+        let start = text.len();
+        text += &place;
+        let middle = text.len();
+        text += comment;
+        writeln!(places, "    [{start}, {middle}, {}],", text.len())?;
+    }
+    places += "]\n";
+    Ok((text, places))
 }
 
 /// Messages with a secret among their own fields: the name in the contract

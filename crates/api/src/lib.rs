@@ -35,13 +35,38 @@ pub use method::{HttpBinding, Method, method, methods};
 pub const FILE_DESCRIPTOR_SET: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.binpb"));
 
-static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+/// The same without comments, which take more memory than everything else.
+const BARE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare.binpb"));
+
+static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| decode(BARE));
+
+fn decode(set: &[u8]) -> DescriptorPool {
     // Made by our own build script: it decodes or the build is broken.
     #[allow(clippy::expect_used)]
-    DescriptorPool::decode(FILE_DESCRIPTOR_SET).expect("descriptors made by build.rs")
-});
+    DescriptorPool::decode(set).expect("descriptors made by build.rs")
+}
 
-/// The descriptors of all contracts.
+/// The descriptors of all contracts, without comments.
 pub fn pool() -> &'static DescriptorPool {
     &POOL
+}
+
+/// What the contract says about what is at this path in this file.
+pub fn comment(file: &str, path: &[i32]) -> &'static str {
+    const TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/comments.txt"));
+    static PLACES: &[[u32; 3]] = include!(concat!(env!("OUT_DIR"), "/comments.rs"));
+    let mut wanted = file.to_owned();
+    for step in path {
+        wanted += " ";
+        wanted += &step.to_string();
+    }
+    let part = |from: u32, to: u32| TEXT.get(from as usize..to as usize).unwrap_or_default();
+    let found = PLACES.binary_search_by(|[start, middle, _]| part(*start, *middle).cmp(&wanted));
+    found.map_or("", |at| part(PLACES[at][1], PLACES[at][2]))
+}
+
+/// The descriptors of all contracts with their comments, for those who show
+/// them. Read anew each time, so that only who needs it keeps it.
+pub fn pool_with_comments() -> DescriptorPool {
+    decode(FILE_DESCRIPTOR_SET)
 }

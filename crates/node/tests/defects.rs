@@ -4,7 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::path::Path;
+#[path = "../../../tests/shared/named.rs"]
+mod named;
+
+use named::assert_there_is;
 
 const NODE: &str = "crates/node/src";
 const FANOUT: &str = "crates/node/tests/fanout/main.rs";
@@ -90,7 +93,13 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
         "only_one_good_token_gets_a_certificate",
     ),
     (14, "tokens open all files", NODE, "security/mod.rs", "files_are_nobodys"),
-    (14, "a token is good for ever", "tests/tests", "joining.rs", "bad_invitations_are_refused"),
+    (
+        14,
+        "a token is good for ever",
+        "tests/tests/joining",
+        "main.rs",
+        "bad_invitations_are_refused",
+    ),
     (15, "archives lead out", CLI, "unpack_tests.rs", "names_that_lead_out_are_left_out"),
     (15, "by links too", CLI, "unpack_tests.rs", "links_that_lead_out_are_left_out"),
     (
@@ -160,13 +169,6 @@ const BAD_INPUT: &[(&str, &str, &str, &str)] = &[
     ("pids that vanish", NODE, "sampler/tests.rs", "a_process_that_vanishes_fails_no_look"),
     ("ids by the wire", "tests/tests", "agent.rs", "bad_names_are_refused_in_words_and_soon"),
 ];
-
-fn assert_there_is(what: &str, folder: &str, file: &str, test: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
-    let path = if file.is_empty() { path } else { path.join(file) };
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    assert!(text.contains(&format!("fn {test}(")), "{what}: {path:?} has no {test}");
-}
 
 #[test]
 fn every_defect_of_the_original_has_a_test() {

@@ -32,6 +32,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 
 pub use error::{Error, Result};
+pub use image::ImageBuilder;
 pub use types::*;
 
 /// How long connecting to a daemon, or a question to it, may take before it

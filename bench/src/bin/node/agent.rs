@@ -1,4 +1,5 @@
-//! The agent: `selvage node`, as it is installed.
+//! The agent: `selvage node`, as it is installed on a machine, and the
+//! controller that such an agent belongs to.
 
 use std::{
     fs,
@@ -9,6 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use selvage_api::{
     os::{MemoryResponse, ProcessInfo, Stat, StatsRequest, os_service_client::OsServiceClient},
+    selvage::identity::{CreateJoinTokenRequest, identity_service_client::IdentityServiceClient},
     services::auth::{LoginRequest, auth_service_client::AuthServiceClient},
 };
 use tonic::{
@@ -27,62 +29,116 @@ pub(crate) struct Agent {
     channel: Channel,
 }
 
-fn command(selvage: &Path, folder: &Path) -> (Command, PathBuf) {
+/// A program of ours, with its things in this folder.
+fn command(selvage: &Path, part: &str, folder: &Path) -> (Command, PathBuf) {
     let ready = folder.join("ready.json");
     let mut command = Command::new(selvage);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SELVAGE_")) {
         command.env_remove(name);
     }
-    command.args(["node", "--port", "0", "--data"]).arg(folder.join("data"));
+    command.args([part, "--port", "0", "--data"]).arg(folder.join("data"));
     command.arg("--ready-file").arg(&ready);
     (command, ready)
 }
 
+/// What a program says once it answers.
+async fn readiness(name: &str, ready: &Path) -> Result<serde_json::Value> {
+    let said = answer(name, || async { fs::read(ready).ok() }).await?;
+    Ok(serde_json::from_slice(&said)?)
+}
+
+fn text(value: &serde_json::Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+async fn connect(endpoint: &str, ca: Option<&[u8]>) -> Result<Channel> {
+    let channel = Endpoint::from_shared(endpoint.to_owned())?.tcp_nodelay(true);
+    let Some(ca) = ca else { return Ok(channel.connect().await?) };
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    Ok(channel.tls_config(tls)?.connect().await?)
+}
+
+fn with_token<T>(message: T, token: &str) -> Result<Request<T>> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+    Ok(request)
+}
+
+/// The controller that machines belong to, in a process of its own whose cost
+/// is not the agent's.
+pub(crate) struct Controller {
+    _daemon: Daemon,
+    address: String,
+    channel: Channel,
+    token: String,
+}
+
+impl Controller {
+    pub(crate) async fn start(selvage: &Path, folder: &Path) -> Result<Self> {
+        let (mut command, ready) = command(selvage, "controller", folder);
+        let daemon = Daemon::start("controller", &mut command)?;
+        let said = readiness("controller", &ready).await?;
+        let endpoint = text(&said["endpoint"]).context("no endpoint")?;
+        let ca = fs::read(text(&said["ca"]).context("no CA")?)?;
+        let channel = connect(&endpoint, Some(&ca)).await?;
+        let password = text(&said["admin"]["password_file"]).context("no password")?;
+        let token = log_in(channel.clone(), Path::new(&password)).await?;
+        let address = endpoint.trim_start_matches("https://").to_owned();
+        Ok(Self { _daemon: daemon, address, channel, token })
+    }
+
+    /// A file with what a machine of this name joins with.
+    async fn invite(&self, name: &str, folder: &Path) -> Result<PathBuf> {
+        let request =
+            CreateJoinTokenRequest { machine: format!("node/{name}"), ..Default::default() };
+        let mut identity = IdentityServiceClient::new(self.channel.clone());
+        let made = identity.create_join_token(with_token(request, &self.token)?).await?;
+        let file = folder.join("join");
+        fs::write(&file, made.into_inner().token)?;
+        Ok(file)
+    }
+}
+
 impl Agent {
-    /// One that looks at this containerd, over TLS, with an administrator
-    /// logged in.
-    pub(crate) async fn start(selvage: &Path, folder: &Path, containerd: &Path) -> Result<Self> {
-        let (mut command, ready) = command(selvage, folder);
+    /// One that belongs to the controller and looks at this containerd, over
+    /// TLS, as an administrator asks it.
+    pub(crate) async fn joined(
+        selvage: &Path,
+        controller: &Controller,
+        folder: &Path,
+        containerd: &Path,
+    ) -> Result<Self> {
+        let invitation = controller.invite("bench", folder).await?;
+        let (mut command, ready) = command(selvage, "node", folder);
+        command.args(["--controller", &controller.address, "--join-file"]).arg(invitation);
         let socket = containerd.display();
         for name in ["containerd", "system_containerd", "cri"] {
             command.arg("--set").arg(format!("node.{name}={socket}"));
         }
-        Self::begin("agent", &mut command, &ready).await
+        Self::begin("agent", &mut command, &ready, Some(controller.token.clone())).await
     }
 
     /// One of many, without TLS, that looks at no containers.
     pub(crate) async fn plain(selvage: &Path, folder: &Path, number: usize) -> Result<Self> {
-        let (mut command, ready) = command(selvage, folder);
+        let (mut command, ready) = command(selvage, "node", folder);
         command.arg("--insecure");
         for name in ["containerd", "system_containerd", "cri"] {
             command.args(["--set", &format!("node.{name}=/nonexistent/sock")]);
         }
-        Self::begin(&format!("agent{number}"), &mut command, &ready).await
+        Self::begin(&format!("agent{number}"), &mut command, &ready, None).await
     }
 
-    async fn begin(name: &str, command: &mut Command, ready: &Path) -> Result<Self> {
+    async fn begin(
+        name: &str,
+        command: &mut Command,
+        ready: &Path,
+        token: Option<String>,
+    ) -> Result<Self> {
         let daemon = Daemon::start(name, command)?;
-        let said = answer(name, || async { fs::read(ready).ok() }).await?;
-        let said: serde_json::Value = serde_json::from_slice(&said)?;
-        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        let said = readiness(name, ready).await?;
         let endpoint = text(&said["endpoint"]).context("no endpoint")?;
         let ca = text(&said["ca"]).map(fs::read).transpose()?;
-        let channel = Endpoint::from_shared(endpoint.clone())?.tcp_nodelay(true);
-        let channel = match &ca {
-            Some(ca) => {
-                let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
-                channel.tls_config(tls)?
-            }
-            None => channel,
-        };
-        let channel = channel.connect().await?;
-        let token = match &ca {
-            Some(_) => {
-                let file = text(&said["admin"]["password_file"]).context("no password")?;
-                Some(log_in(channel.clone(), Path::new(&file)).await?)
-            }
-            None => None,
-        };
+        let channel = connect(&endpoint, ca.as_deref()).await?;
         Ok(Self { daemon, endpoint, ca, token, channel })
     }
 
@@ -92,11 +148,10 @@ impl Agent {
     }
 
     fn request<T>(&self, message: T) -> Result<Request<T>> {
-        let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+        match &self.token {
+            Some(token) => with_token(message, token),
+            None => Ok(Request::new(message)),
         }
-        Ok(request)
     }
 
     fn os(&self) -> OsServiceClient<Channel> {

@@ -2,7 +2,7 @@
 //! containerd's own measurements, node_exporter, cAdvisor, `ctr run`.
 //!
 //! Everything is real: containers of a containerd of our own, the agent as
-//! `selvage node`. CPU time is that of the processes that serve, not of the
+//! `selvage node` that belongs to a controller. CPU time is that of the processes that serve, not of the
 //! client. Needs root; removes what it made, also when it is interrupted.
 
 mod agent;
@@ -16,15 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::Agent;
+use agent::{Agent, Controller};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use image::{COMMAND, IMAGE};
 use peers::{Containerd, Containers, Crowd, Exporter, NAMESPACE, answer};
 use selvage_bench::{
-    cost::{Group, cpu_of_children, median, resident},
-    report::{Report, at_least, at_most, of_goal},
+    cost::{Group, Memory, cpu_of_children, median},
+    report::{Report, Verdict, at_least, at_most, of_goal},
 };
 use selvage_runtime::{ContainerSpec, Runtime, oci};
 
@@ -96,9 +96,15 @@ async fn measure(args: &Args, folder: &Path, report: &mut Report) -> Result<()> 
     let containerd = Containerd::start(&place("containerd")?).await?;
     let measured = async {
         containerd.run_all(args.containers).await?;
-        let agent = Agent::start(&selvage, &place("agent")?, &containerd.socket()).await?;
+        // Pages of a program of its own are not shared with the agent's.
+        let controllers = place("controller")?;
+        let program = controllers.join("selvage");
+        std::fs::copy(&selvage, &program)?;
+        let controller = Controller::start(&program, &controllers).await?;
+        let agent =
+            Agent::joined(&selvage, &controller, &place("agent")?, &containerd.socket()).await?;
         with_containers(args, &agent, &containerd, report).await?;
-        drop(agent);
+        drop((agent, controller));
         starts(args, &containerd, &place("oci")?, report).await
     }
     .await;
@@ -142,7 +148,7 @@ fn ms(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }
 
-fn ratio(theirs: Duration, ours: Duration, goal: f64) -> String {
+fn ratio(theirs: Duration, ours: Duration, goal: f64) -> Verdict {
     at_least(theirs.as_secs_f64(), ours.as_secs_f64(), goal)
 }
 
@@ -259,12 +265,12 @@ async fn pages(
     let (theirs, size) = scrapes(args.rounds, &cadvisor.daemon.group, fetch).await?;
     let compared = format!("with cAdvisor {} CPU, {} kB", ms(alone + theirs), size / 1000);
     report.row(what, measured, compared, ratio(alone + theirs, ours, 10.0));
-    let (ours, theirs) = (resident(agent.daemon.pid())?, resident(cadvisor.daemon.pid())?);
+    let (ours, theirs) = (Memory::of(agent.daemon.pid())?, Memory::of(cadvisor.daemon.pid())?);
     report.row(
-        "resident memory",
-        format!("{:.1} MB", ours as f64 / 1e6),
-        format!("cAdvisor {:.1} MB", theirs as f64 / 1e6),
-        format!("{:.2}x", ours as f64 / theirs as f64),
+        "resident memory, just scraped",
+        ours.to_string(),
+        format!("cAdvisor {theirs}"),
+        format!("{:.2}x", ours.resident as f64 / theirs.resident as f64),
     );
     Ok(())
 }
@@ -282,12 +288,12 @@ async fn memory_and_idle(
         Ok(())
     };
     let spent = agent.daemon.group.during(sleep).await?;
-    let (ours, theirs) = (resident(agent.daemon.pid())?, resident(node_exporter.daemon.pid())?);
+    let (ours, theirs) = (Memory::of(agent.daemon.pid())?, Memory::of(node_exporter.daemon.pid())?);
     report.row(
         format!("resident memory, {} containers", args.containers),
-        format!("{:.1} MB", ours as f64 / 1e6),
-        format!("node_exporter {:.1} MB", theirs as f64 / 1e6),
-        at_most(ours as f64, theirs as f64, 0.75),
+        ours.to_string(),
+        format!("node_exporter {theirs}"),
+        at_most(ours.resident as f64, theirs.resident as f64, 0.75),
     );
     let share = spent.as_secs_f64() / alone.as_secs_f64() * 100.0;
     report.row(

@@ -57,8 +57,8 @@ pub enum Error {
     Refused { controller: String, status: Status },
     #[error("the controller's answer cannot be used: its CA is not the one that was trusted")]
     OtherCa,
-    #[error("the join token is for {0}, and this is a machine's agent: use one for node/NAME")]
-    NotANode(Machine),
+    #[error("the join token is for {machine}, and this is {}: use one for {}", .kind.title(), .kind.pattern())]
+    OtherKind { machine: Machine, kind: Kind },
     #[error(transparent)]
     Pki(#[from] pki::Error),
 }
@@ -67,7 +67,7 @@ impl Error {
     /// What this is to a caller.
     pub fn code(&self) -> Code {
         match self {
-            Self::Address(_) | Self::NotANode(_) => Code::InvalidArgument,
+            Self::Address(_) | Self::OtherKind { .. } => Code::InvalidArgument,
             Self::Directory { .. } | Self::Kept { .. } => Code::FailedPrecondition,
             Self::Refused { status, .. } => {
                 Code::from_grpc(status.code()).unwrap_or(Code::Internal)
@@ -78,9 +78,64 @@ impl Error {
     }
 }
 
+/// What it is that belongs to a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A machine's agent.
+    Node,
+    /// The agent of a cloudlet.
+    Cloudlet,
+    /// A match engine.
+    Dme,
+}
+
+impl Kind {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Node => "a machine's agent",
+            Self::Cloudlet => "the agent of a cloudlet",
+            Self::Dme => "a match engine",
+        }
+    }
+
+    /// What names of this kind look like.
+    pub fn pattern(self) -> &'static str {
+        match self {
+            Self::Node => "node/NAME",
+            Self::Cloudlet => "cloudlet/OPERATOR/NAME",
+            Self::Dme => "dme/NAME",
+        }
+    }
+
+    /// The name of a machine of this kind.
+    fn name_of(self, machine: &Machine) -> Result<String, Error> {
+        match (self, machine) {
+            (Self::Node, Machine::Node { name }) | (Self::Dme, Machine::Dme { name }) => {
+                Ok(name.clone())
+            }
+            (Self::Cloudlet, Machine::Cloudlet { operator, name }) => {
+                Ok(format!("{operator}/{name}"))
+            }
+            _ => Err(Error::OtherKind { machine: machine.clone(), kind: self }),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node => "node",
+            Self::Cloudlet => "cloudlet",
+            Self::Dme => "dme",
+        })
+    }
+}
+
 /// What it takes to join.
 #[derive(Debug)]
 pub struct Invitation<'a> {
+    /// What joins.
+    pub kind: Kind,
     /// Where the controller is.
     pub controller: &'a str,
     /// Good for one certificate.
@@ -112,7 +167,11 @@ impl Member {
     }
 
     /// What an earlier join left in the directory; `None` where there was none.
-    pub fn open(directory: &Path, clock: Arc<dyn Clock>) -> Result<Option<Self>, Error> {
+    pub fn open(
+        directory: &Path,
+        kind: Kind,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Option<Self>, Error> {
         let path = directory.join(CERTIFICATE);
         let unreadable = |path: &Path| {
             let path = path.to_owned();
@@ -122,9 +181,7 @@ impl Member {
             return Ok(None);
         }
         let identity = RotatingIdentity::open_with(&path, clock)?;
-        let Machine::Node { name } = identity.machine() else {
-            return Err(Error::NotANode(identity.machine()));
-        };
+        let name = kind.name_of(&identity.machine())?;
         let ca = directory.join(CA);
         let ca_pem = fs::read_to_string(&ca).map_err(unreadable(&ca))?;
         let known = Kept::read(directory).map_err(unreadable(directory))?;
@@ -170,20 +227,18 @@ impl Member {
         if !invitation.anchor.is(&answer.ca)? {
             return Err(Error::OtherCa);
         }
-        if let Ok(other) = Machine::parse(&answer.machine)
-            && !matches!(other, Machine::Node { .. })
-        {
-            return Err(Error::NotANode(other));
+        if let Ok(machine) = Machine::parse(&answer.machine) {
+            invitation.kind.name_of(&machine)?;
         }
         pki::replace_private(&directory.join(CA), answer.ca.as_bytes())?;
         // The certificate comes last: it is what tells that a machine joined.
         let chain = format!("{}{}", answer.certificate, answer.ca);
         let path = directory.join(CERTIFICATE);
         RotatingIdentity::create_with(&path, &request, &chain, Arc::clone(&clock))?;
-        Self::open(directory, clock)?.ok_or(Error::OtherCa)
+        Self::open(directory, invitation.kind, clock)?.ok_or(Error::OtherCa)
     }
 
-    /// Its name, without what all nodes have in front.
+    /// Its name, without what all of its kind have in front.
     pub fn name(&self) -> &str {
         &self.name
     }

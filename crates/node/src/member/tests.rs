@@ -105,7 +105,8 @@ impl World {
 
     async fn join(&self, token: &str, anchor: Anchor) -> Result<Member, Error> {
         let token = Secret::new(token);
-        let invitation = Invitation { controller: "edge.example:8443", token: &token, anchor };
+        let invitation =
+            Invitation { kind: Kind::Node, controller: "edge.example:8443", token: &token, anchor };
         let clock = Arc::new(self.clock.clone());
         Member::join_at(&self.directory(), &invitation, self.controller.as_ref(), clock).await
     }
@@ -119,7 +120,7 @@ impl World {
     }
 
     fn open(&self) -> Result<Option<Member>, Error> {
-        Member::open(&self.directory(), Arc::new(self.clock.clone()))
+        Member::open(&self.directory(), Kind::Node, Arc::new(self.clock.clone()))
     }
 }
 

@@ -50,6 +50,10 @@ const TOKENS: &[&str] = &[
     "npm_",
 ];
 
+/// How our own tokens begin: those of sessions, and those to join with. They
+/// are blotted out wherever they stand in a word.
+const OWN_TOKENS: &[&str] = &["slv_", "slvj_"];
+
 /// Programs whose short option holds a password.
 const SHORT_PASSWORD: &[(&str, &str)] = &[
     ("mysql", "-p"),
@@ -84,13 +88,34 @@ pub fn redact<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<Cow<'a, str>>
             continue;
         }
         next_is_secret = announces_secret(program, word);
-        redacted.push(if index == 0 && !word.contains([' ', '=']) {
-            url(word)
-        } else {
-            one(program, word)
+        let shown =
+            if index == 0 && !word.contains([' ', '=']) { url(word) } else { one(program, word) };
+        redacted.push(match own_tokens(&shown) {
+            Some(blotted) => Cow::Owned(blotted),
+            None => shown,
         });
     }
     redacted
+}
+
+/// The word without tokens of ours, if it holds any.
+fn own_tokens(word: &str) -> Option<String> {
+    let begins = |text: &str| OWN_TOKENS.iter().filter_map(|token| text.find(token)).min();
+    let mut rest = word;
+    let mut blotted = String::new();
+    while let Some(start) = begins(rest) {
+        let token = &rest[start..];
+        let part_of_it = |byte: char| byte.is_ascii_alphanumeric() || "_-.".contains(byte);
+        let end = token.find(|byte| !part_of_it(byte)).unwrap_or(token.len());
+        blotted.push_str(&rest[..start]);
+        blotted.push_str(BLOT);
+        rest = &token[end..];
+    }
+    if blotted.is_empty() {
+        return None;
+    }
+    blotted.push_str(rest);
+    Some(blotted)
 }
 
 /// Whether the next word is the value of this one.
@@ -180,6 +205,12 @@ mod tests {
             ("title: --password=hunter2 in one word", "title: --password=*** in one word"),
             ("x|eyJhbGciOiJIUzI1NiJ9.hunter2", "x ***"),
             ("x|--jwt=eyJhbGciOiJIUzI1NiJ9.hunter2", "x --jwt=***"),
+            ("x|slv_hunter2", "x ***"),
+            ("selvage|node|--join|slvj_hunter2.ab12|-v", "selvage node --join *** -v"),
+            ("selvage|node|--join=slvj_hunter2.ab12", "selvage node --join=***"),
+            ("sh|-c|A=slv_a; B='slvj_b.c' x", "sh -c A=***; B='***' x"),
+            ("slvj_hunter2", "***"),
+            ("curl|https://h/x?t=slv_hunter2&u=1", "curl https://h/x?t=***&u=1"),
         ] {
             assert_eq!(redacted(line), shown);
         }

@@ -1,6 +1,7 @@
 //! Images: manifests, blobs kept by their digest, and the two ways they come
 //! in, from an OCI layout or from a registry.
 
+mod build;
 mod layout;
 mod registry;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Result, error::During, spec::ImageDocument};
+pub use build::ImageBuilder;
 pub(crate) use layout::import;
 pub(crate) use registry::pull;
 
@@ -50,14 +52,18 @@ pub(crate) struct Platform {
     pub architecture: String,
 }
 
+/// This machine's, in the words of images.
+fn own_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 impl Platform {
     fn is_ours(&self) -> bool {
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        self.os == "linux" && self.architecture == architecture
+        self.os == "linux" && self.architecture == own_architecture()
     }
 }
 

@@ -1,0 +1,208 @@
+//! Machines that join a controller, each a process of its own, over real TLS.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod containers;
+mod lab;
+
+use std::{fs, path::Path};
+
+use lab::Lab;
+use selvage_api::{
+    Code,
+    selvage::identity::{JoinRequest, identity_service_client::IdentityServiceClient},
+};
+use selvage_tests::{
+    Client, Selvage,
+    process::{Cli, wait_for},
+};
+
+/// The machines in the first column of a table.
+fn first_column(table: &str) -> Vec<&str> {
+    table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect()
+}
+
+/// The endpoint of the socket that an agent's own root uses.
+fn socket(agent: &Selvage) -> String {
+    format!("unix://{}", agent.ready()["sockets"]["node"].as_str().unwrap())
+}
+
+fn ca_of(agent: &Selvage) -> String {
+    agent.ready()["ca"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_machine_that_joined_is_an_entry_to_all() {
+    let lab = Lab::new();
+    let a = lab.join("a", &["--label", "rack=3", "--label", "role=worker"]);
+    let b = lab.join("b", &["--label", "rack=4"]);
+    lab.known(&["a", "b"]);
+
+    // By way of the controller.
+    let memory = lab.admin.ok(&["node", "memory", "-n", "b,a"]);
+    assert_eq!(first_column(&memory), ["b", "a"], "{memory}");
+    let chosen = lab.admin.ok(&["node", "-l", "rack=3,role=worker", "memory"]);
+    assert_eq!(first_column(&chosen), ["a"], "{chosen}");
+    let others = lab.admin.ok(&["node", "memory", "--selector", "rack!=3"]);
+    assert!(first_column(&others).contains(&"b") && !first_column(&others).contains(&"a"));
+    let all = lab.admin.ok(&["node", "memory", "-n", "all"]);
+    assert_eq!(first_column(&all).len(), 3, "the controller's own machine too: {all}");
+    let none = lab.admin.run(&["node", "memory", "-n", "rack=9"]);
+    assert_eq!(none.code, i32::from(Code::NotFound.exit()), "{none:?}");
+
+    // By way of any of them, with the session that the controller gave.
+    let token = Client::admin(&lab.controller).await.token.unwrap();
+    for agent in [&a, &b] {
+        let person = Cli::new();
+        let (endpoint, ca) = (agent.endpoint(), ca_of(agent));
+        let way = ["--endpoint", endpoint, "--ca", &ca];
+        let variables = [("SELVAGE_TOKEN", token.as_str())];
+        wait_for("the agents to know each other", || {
+            let line = [&way[..], &["node", "memory", "-n", "a,b"]].concat();
+            let printed = person.run_with(&line, &variables, None);
+            (first_column(&printed.stdout) == ["a", "b"]).then_some(())
+        });
+        // To change something on others is the controller's alone.
+        let line = [&way[..], &["node", "reboot", "--yes", "-n", "a,b"]].concat();
+        let printed = person.run_with(&line, &variables, None);
+        assert_ne!(printed.code, 0);
+        assert!(printed.stderr.contains("call through a controller"), "{printed:?}");
+        let stranger = [("SELVAGE_TOKEN", "slv_nobody")];
+        let line = [&way[..], &["node", "memory"]].concat();
+        let printed = person.run_with(&line, &stranger, None);
+        assert_eq!(printed.code, i32::from(Code::Unauthenticated.exit()), "{printed:?}");
+    }
+    let printed = lab.admin.run(&["node", "reboot", "--yes", "-n", "a"]);
+    assert_eq!(printed.code, i32::from(Code::FailedPrecondition.exit()), "{printed:?}");
+}
+
+#[test]
+fn a_machine_that_joined_needs_neither_token_nor_controller_to_start() {
+    let mut lab = Lab::new();
+    let (mut a, b) = (lab.join("a", &[]), lab.join("b", &[]));
+    lab.known(&["a", "b"]);
+    let root = Cli::new();
+    let line = ["--endpoint", &socket(&b), "node", "memory", "-n", "a,b"].map(str::to_owned);
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    wait_for("b to know a", || (first_column(&root.run(&line).stdout) == ["a", "b"]).then_some(()));
+
+    lab.controller.kill();
+    a.kill();
+    fs::remove_file(lab.place.path().join("a/token")).unwrap();
+    let a = lab.again("a");
+    assert!(a.log().contains("as node/a"), "{}", a.log());
+    // The port is another now, and only the controller could tell b so.
+    let line = ["--endpoint", &socket(&b), "node", "memory", "-n", a.address()].map(str::to_owned);
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    assert_eq!(first_column(&root.ok(&line)), [a.address()]);
+    // People are known to the controller alone.
+    let ca = ca_of(&a);
+    let person = ["--endpoint", a.endpoint(), "--ca", &ca, "node", "memory"];
+    let printed = root.run_with(&person, &[("SELVAGE_TOKEN", "slv_any")], None);
+    assert_eq!(printed.code, i32::from(Code::Unavailable.exit()), "{printed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_invitations_are_refused() {
+    let lab = Lab::new();
+    let spent = lab.token("a", &[]);
+    let (directory, file) = lab.machine("a", &spent);
+    let join = ["--controller", lab.controller.address(), "--join-file", &file];
+    let _a = Selvage::start("node", &directory, &join);
+    let told = lab.refused("twice", &spent, &[]);
+    assert!(told.contains("used already"), "{told}");
+
+    let late = lab.token("late", &["--ttl", "1s"]);
+    let nobody = Client::anonymous(&lab.controller).await;
+    loop {
+        // What cannot be signed leaves a token as it is.
+        let request = JoinRequest { token: late.clone(), csr: "x".into() };
+        let mut identity = IdentityServiceClient::new(nobody.channel.clone());
+        if identity.join(request).await.unwrap_err().message().contains("expired") {
+            break;
+        }
+    }
+    let told = lab.refused("late", &late, &[]);
+    assert!(told.contains("expired"), "{told}");
+
+    // Whoever is not the one that the token names is not told it.
+    let good = lab.token("b", &[]);
+    let told = lab.refused("b", &good, &["--ca-sha256", &"ab".repeat(32)]);
+    assert!(told.contains("not the one with the fingerprint"), "{told}");
+    let other = Selvage::up(&[]);
+    let ca = other.ready()["ca"].as_str().unwrap();
+    lab.refused("b", &good, &["--ca", ca]);
+    let bare = good.split_once('.').unwrap().0;
+    let told = lab.refused("b", bare, &[]);
+    assert!(told.contains("nothing says which CA to trust"), "{told}");
+    for told in [told, lab.refused("c", "slvj_nonsense", &["--ca", &ca_file(&lab.controller)])] {
+        assert!(!told.contains("slvj_"), "{told}");
+    }
+    let (directory, file) = lab.machine("b", &good);
+    let join = ["--controller", lab.controller.address(), "--join-file", &file];
+    let _b = Selvage::start("node", &directory, &join);
+}
+
+fn ca_file(selvage: &Selvage) -> String {
+    selvage.ready()["ca"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_token_does_not_stay_on_the_command_line() {
+    let lab = Lab::new();
+    let token = lab.token("a", &[]);
+    let directory = lab.place.path().join("a");
+    fs::create_dir_all(&directory).unwrap();
+    let join = ["--controller", lab.controller.address(), "--join", &token];
+    let agent = Selvage::start("node", &directory, &join);
+    let line = fs::read(format!("/proc/{}/cmdline", agent.pid())).unwrap();
+    let line = String::from_utf8(line).unwrap();
+    assert!(line.contains("--controller") && !line.contains("slvj_"), "{line}");
+    assert!(!holds(&lab.place.path().join("a"), "slvj_"), "kept in a file");
+    assert!(!agent.log().contains("slvj_"));
+}
+
+/// Whether any file below holds the text.
+fn holds(directory: &Path, text: &str) -> bool {
+    fs::read_dir(directory).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => holds(&path, text),
+            false => fs::read(&path).is_ok_and(|bytes| {
+                bytes.windows(text.len()).any(|window| window == text.as_bytes())
+            }),
+        }
+    })
+}
+
+#[test]
+fn a_blocked_machine_is_refused_by_all() {
+    let lab = Lab::new();
+    let (_a, b) = (lab.join("a", &[]), lab.join("b", &[]));
+    lab.known(&["a", "b"]);
+    let root = Cli::new();
+    let endpoint = socket(&b);
+    let line = ["--endpoint", &endpoint, "node", "memory", "-n", "a"];
+    wait_for("b to know a", || (root.run(&line).code == 0).then_some(()));
+
+    lab.admin.ok(&["machine", "block", "node/b"]);
+    // The controller knows at once, the others as soon as they report.
+    let printed = lab.admin.run(&["node", "memory", "-n", "b"]);
+    assert_eq!(printed.code, i32::from(Code::FailedPrecondition.exit()), "{printed:?}");
+    assert!(printed.stderr.contains("is blocked"), "{printed:?}");
+    let all = lab.admin.ok(&["node", "memory", "-n", "all"]);
+    assert!(!first_column(&all).contains(&"b"), "{all}");
+    wait_for("a to refuse b", || {
+        let printed = root.run(&line);
+        printed.stderr.contains("node/b is blocked").then_some(())
+    });
+    let told = lab.refused("b-again", &lab.token("b", &[]), &[]);
+    assert!(told.contains("is blocked"), "{told}");
+}
+
+#[test]
+fn flags_of_the_agent_before_a_command_are_an_error() {
+    let printed = Cli::new().run(&["node", "--port", "1", "memory"]);
+    assert_eq!(printed.code, 2, "{printed:?}");
+    assert!(printed.stderr.contains("--port is for the agent itself"), "{printed:?}");
+}
