@@ -1,0 +1,245 @@
+//! Makes tables out of what comes by notify.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use selvage_api::edgeproto::{App, AppInst, CloudletInfo, CloudletState, TrackedState};
+use selvage_notify::{Cache, Change, Sink};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    error::Result,
+    stats::Stats,
+    table::{AppEntry, AppName, CloudletName, Instance, Site, Table},
+};
+
+/// Changes that come closer together than this are seen together: a table is
+/// made for all of them.
+const TOGETHER: Duration = Duration::from_millis(5);
+
+/// What is known, and the table that is made of it. Clones are the same.
+#[derive(Clone)]
+pub struct Feed {
+    /// All apps of the region.
+    pub apps: Arc<Cache<App>>,
+    /// All their instances, in whatever state.
+    pub instances: Arc<Cache<AppInst>>,
+    /// What agents say of their cloudlets.
+    pub cloudlets: Arc<Cache<CloudletInfo>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    table: ArcSwap<Table>,
+    known: Mutex<Known>,
+    changed: Notify,
+    stats: Arc<Stats>,
+}
+
+/// What the table is made of.
+#[derive(Default)]
+struct Known {
+    apps: HashMap<AppName, Parts>,
+    /// States of cloudlets.
+    states: HashMap<CloudletName, i32>,
+    /// The apps with an instance on a cloudlet.
+    on: HashMap<CloudletName, HashSet<AppName>>,
+    /// Apps whose entry is not as it should be.
+    dirty: HashSet<AppName>,
+    /// Whether a cloudlet that nothing is said of is down. It is not where
+    /// nothing is said of any: the original's controllers are like that.
+    told_of_cloudlets: bool,
+}
+
+/// An instance may come before its app, and the app may come late.
+#[derive(Default)]
+struct Parts {
+    app: Option<Arc<App>>,
+    instances: BTreeMap<Site, Arc<AppInst>>,
+}
+
+impl Parts {
+    /// Whether it has an instance on a cloudlet.
+    fn is_on(&self, cloudlet: &CloudletName) -> bool {
+        let first = Site { cloudlet: cloudlet.clone(), ..Site::default() };
+        let found = self.instances.range(first..).next();
+        found.is_some_and(|(site, _)| site.cloudlet == *cloudlet)
+    }
+}
+
+impl Feed {
+    /// Knows nothing yet.
+    pub fn new(stats: Arc<Stats>) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            table: ArcSwap::default(),
+            known: Mutex::new(Known { told_of_cloudlets: true, ..Known::default() }),
+            changed: Notify::new(),
+            stats,
+        });
+        let feed = Self {
+            apps: Cache::new()?,
+            instances: Cache::new()?,
+            cloudlets: Cache::new()?,
+            shared,
+        };
+        let shared = Arc::clone(&feed.shared);
+        feed.apps.on_change(move |change| shared.change(|known| known.app(change)));
+        let shared = Arc::clone(&feed.shared);
+        feed.instances.on_change(move |change| shared.change(|known| known.instance(change)));
+        let shared = Arc::clone(&feed.shared);
+        feed.cloudlets.on_change(move |change| shared.change(|known| known.cloudlet(change)));
+        Ok(feed)
+    }
+
+    /// The newest table.
+    pub fn table(&self) -> arc_swap::Guard<Arc<Table>> {
+        self.shared.table.load()
+    }
+
+    /// Makes a table of all that has come so far.
+    pub fn publish(&self) {
+        let mut known = self.shared.known.lock();
+        let dirty = std::mem::take(&mut known.dirty);
+        if dirty.is_empty() {
+            return;
+        }
+        let mut table = Table::clone(&self.shared.table.load());
+        for name in dirty {
+            match known.entry(&name, &self.shared.stats) {
+                Some(entry) => table.apps.insert(name, Arc::new(entry)),
+                None => table.apps.remove(&name),
+            };
+        }
+        self.shared.table.store(Arc::new(table));
+    }
+
+    /// Everything the controller has has come: whether it also tells of
+    /// cloudlets shows now.
+    pub fn in_sync(&self) {
+        let told = self.cloudlets.checkpoint().is_some() || !self.cloudlets.is_empty();
+        self.shared.change(|known| known.tell_of_cloudlets(told));
+    }
+
+    /// Keeps the table up to date until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        while stop.run_until_cancelled(self.shared.changed.notified()).await.is_some() {
+            self.publish();
+            tokio::time::sleep(TOGETHER).await;
+        }
+    }
+}
+
+impl Shared {
+    fn change(&self, apply: impl FnOnce(&mut Known)) {
+        let mut known = self.known.lock();
+        apply(&mut known);
+        let dirty = !known.dirty.is_empty();
+        drop(known);
+        if dirty {
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Known {
+    fn app(&mut self, change: &Change<'_, App>) {
+        let Some(app) = change.now.or(change.before) else { return };
+        let name = AppName::of(app.key.as_ref());
+        let parts = self.apps.entry(name.clone()).or_default();
+        parts.app = change.now.cloned();
+        self.tidy(&name);
+        self.dirty.insert(name);
+    }
+
+    fn instance(&mut self, change: &Change<'_, AppInst>) {
+        let Some(instance) = change.now.or(change.before) else { return };
+        let key = instance.key.as_ref();
+        let name = AppName::of(key.and_then(|key| key.app_key.as_ref()));
+        let site = Site::of(key.and_then(|key| key.cluster_inst_key.as_ref()));
+        let cloudlet = site.cloudlet.clone();
+        let parts = self.apps.entry(name.clone()).or_default();
+        match change.now {
+            Some(instance) => {
+                parts.instances.insert(site, Arc::clone(instance));
+                self.on.entry(cloudlet).or_default().insert(name.clone());
+            }
+            None => {
+                parts.instances.remove(&site);
+                if !parts.is_on(&cloudlet) {
+                    self.leave(&cloudlet, &name);
+                }
+            }
+        }
+        self.tidy(&name);
+        self.dirty.insert(name);
+    }
+
+    fn leave(&mut self, cloudlet: &CloudletName, name: &AppName) {
+        if let Some(apps) = self.on.get_mut(cloudlet) {
+            apps.remove(name);
+            if apps.is_empty() {
+                self.on.remove(cloudlet);
+            }
+        }
+    }
+
+    fn tidy(&mut self, name: &AppName) {
+        let empty = |parts: &Parts| parts.app.is_none() && parts.instances.is_empty();
+        if self.apps.get(name).is_some_and(empty) {
+            self.apps.remove(name);
+        }
+    }
+
+    fn cloudlet(&mut self, change: &Change<'_, CloudletInfo>) {
+        let Some(info) = change.now.or(change.before) else { return };
+        let name = CloudletName::of(info.key.as_ref());
+        let before = self.is_online(&name);
+        match change.now {
+            Some(info) => self.states.insert(name.clone(), info.state),
+            None => self.states.remove(&name),
+        };
+        if self.is_online(&name) != before
+            && let Some(apps) = self.on.get(&name)
+        {
+            self.dirty.extend(apps.iter().cloned());
+        }
+    }
+
+    fn tell_of_cloudlets(&mut self, told: bool) {
+        if self.told_of_cloudlets != told {
+            self.told_of_cloudlets = told;
+            self.dirty.extend(self.apps.keys().cloned());
+        }
+    }
+
+    fn is_online(&self, cloudlet: &CloudletName) -> bool {
+        match self.states.get(cloudlet) {
+            _ if cloudlet.is_default() => true,
+            Some(state) => *state == i32::from(CloudletState::Ready),
+            None => !self.told_of_cloudlets,
+        }
+    }
+
+    fn entry(&self, name: &AppName, stats: &Stats) -> Option<AppEntry> {
+        let parts = self.apps.get(name)?;
+        let app = parts.app.as_ref()?;
+        let usable = parts.instances.iter().filter(|(site, instance)| {
+            instance.state == i32::from(TrackedState::Ready)
+                && answers(instance)
+                && self.is_online(&site.cloudlet)
+        });
+        let instances = usable.map(|(site, instance)| Instance::new(site.clone(), instance));
+        Some(AppEntry::new(name.clone(), app, instances, stats.of(name)))
+    }
+}
+
+/// Whether its crm has not seen that its ports do not answer.
+fn answers(instance: &AppInst) -> bool {
+    instance.runtime_info.as_ref().is_none_or(|runtime| runtime.unhealthy.is_empty())
+}

@@ -1,0 +1,24 @@
+//! The keys that cookies are signed with: in the controller's store, from
+//! where every engine of the region has them.
+
+mod kept;
+mod remote;
+mod service;
+
+use async_trait::async_trait;
+use selvage_api::selvage::matching::CookieKey;
+
+pub use self::{
+    kept::{Policy, StoreKeys},
+    remote::RemoteKeys,
+    service::KeyService,
+};
+use crate::error::Result;
+
+/// Where keys come from.
+#[async_trait]
+pub trait KeySource: Send + Sync + 'static {
+    /// All keys with which cookies that are still good were signed, and the
+    /// one that new cookies are signed with.
+    async fn keys(&self) -> Result<Vec<CookieKey>>;
+}

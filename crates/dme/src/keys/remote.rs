@@ -1,0 +1,34 @@
+//! Keys from a controller elsewhere.
+
+use async_trait::async_trait;
+use selvage_api::selvage::matching::{
+    CookieKey, ListCookieKeysRequest, matching_service_client::MatchingServiceClient,
+};
+use tonic::transport::Channel;
+
+use super::KeySource;
+use crate::error::{Error, Result};
+
+/// How long the controller may take.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Keys that the controller hands out.
+#[derive(Debug, Clone)]
+pub struct RemoteKeys(MatchingServiceClient<Channel>);
+
+impl RemoteKeys {
+    /// By a connection on which the engine shows its certificate.
+    pub fn new(channel: Channel) -> Self {
+        Self(MatchingServiceClient::new(channel))
+    }
+}
+
+#[async_trait]
+impl KeySource for RemoteKeys {
+    async fn keys(&self) -> Result<Vec<CookieKey>> {
+        let mut request = tonic::Request::new(ListCookieKeysRequest {});
+        request.set_timeout(PATIENCE);
+        let answer = self.0.clone().list_cookie_keys(request).await;
+        Ok(answer.map_err(|status| Error::Controller(Box::new(status)))?.into_inner().keys)
+    }
+}

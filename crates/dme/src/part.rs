@@ -1,0 +1,223 @@
+//! The match engine as one part: what a process opens, mounts and runs.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use selvage_api::edgeproto::{CloudletKey, Metric, Node, NodeKey, NodeType, OperatorKey};
+use selvage_kit::{
+    clock::Clock,
+    serve::{Readiness, Services},
+    tasks::Tasks,
+    telemetry::Metrics,
+};
+use selvage_notify::{Cache, ClientOptions, ClientStatus, Exchange, NotifyClient, StatsSnapshot};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    engine::{Engine, Settings},
+    error::Result,
+    keys::KeySource,
+    service::Service,
+    stats::Origin,
+    telemetry,
+};
+
+/// Samples that wait while there is no controller. They are counts since the
+/// start: of one that is dropped the next one tells.
+const SAMPLES: usize = 5000;
+/// How often it looks whether it is in step with its controller,
+const LOOK: Duration = Duration::from_millis(500);
+/// and while it was not yet.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// After how long keys that could not be had are asked for again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Where what the engine knows comes from.
+#[derive(Clone)]
+pub struct Upstream {
+    /// The controllers, and how to speak to them.
+    pub controllers: ClientOptions,
+    /// The keys of cookies.
+    pub keys: Arc<dyn KeySource>,
+}
+
+/// A match engine with everything that belongs to it. Clones are the same.
+#[derive(Clone)]
+pub struct Dme {
+    engine: Arc<Engine>,
+    client: NotifyClient,
+    step: Arc<Step>,
+}
+
+/// How well it is in step with a controller.
+struct Step {
+    /// When it last was, as the clock counts.
+    last: Mutex<Option<Duration>>,
+    begun: Duration,
+    ready: watch::Sender<std::result::Result<(), String>>,
+}
+
+impl Dme {
+    /// Opens an engine. It knows nothing before it runs.
+    pub fn open(settings: Settings, upstream: Upstream, clock: Arc<dyn Clock>) -> Result<Self> {
+        let node = node(&settings);
+        let begun = clock.elapsed();
+        let engine = Arc::new(Engine::new(settings, upstream.keys, clock)?);
+        let nodes = Cache::new()?;
+        nodes.put(node)?;
+        let feed = engine.feed();
+        let exchange = Exchange::new()
+            .send(nodes)
+            .send_messages_up_to::<Metric>(SAMPLES)?
+            .receive(feed.apps.clone())
+            .receive(feed.instances.clone())
+            // The original's controllers do not have this one to send.
+            .receive(feed.cloudlets.clone());
+        let options = ClientOptions { filter: false, ..upstream.controllers };
+        let client = NotifyClient::new(exchange, options)?;
+        let waiting = Err("dme: no controller has told it of apps yet".to_owned());
+        let step = Step { last: Mutex::default(), begun, ready: watch::Sender::new(waiting) };
+        Ok(Self { engine, client, step: Arc::new(step) })
+    }
+
+    /// The engine itself.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// What its connection to a controller is doing.
+    pub fn status(&self) -> ClientStatus {
+        self.client.status()
+    }
+
+    pub(crate) fn upstream_stats(&self) -> StatsSnapshot {
+        self.client.status().stats
+    }
+
+    /// Breaks the connection to the controller; it comes back by itself.
+    pub fn reconnect(&self) {
+        self.client.reconnect();
+    }
+
+    /// Mounts the services.
+    pub fn add_to(&self, services: &mut Services) {
+        services.add(Service::matching(&self.engine));
+        services.add(Service::groups(&self.engine));
+    }
+
+    /// Shows its counts among a process's metrics.
+    pub fn watch(&self, metrics: &Metrics) {
+        telemetry::watch(self, metrics);
+    }
+
+    /// Whether it can answer: once it has heard from a controller, and for as
+    /// long as that is not too long ago.
+    pub fn ready(&self) -> Readiness {
+        self.step.ready.subscribe()
+    }
+
+    /// How long ago it was last in step with a controller.
+    pub fn staleness(&self) -> Duration {
+        let now = self.engine.clock.elapsed();
+        if self.client.status().in_sync {
+            return Duration::ZERO;
+        }
+        now.saturating_sub(self.step.last.lock().unwrap_or(self.step.begun))
+    }
+
+    /// Starts what the engine does by itself. Ends with the tasks.
+    pub fn spawn(&self, tasks: &Tasks) {
+        let stop = || tasks.token().clone();
+        let client = self.client.clone();
+        let token = stop();
+        tasks.spawn("dme: connection to controllers", async move { client.run(token).await });
+        tasks.spawn("dme: table", self.engine.feed().clone().run(stop()));
+        tasks.spawn("dme: keys", self.clone().keep_keys(stop()));
+        tasks.spawn("dme: step", self.clone().keep_step(stop()));
+        tasks.spawn("dme: samples", self.clone().send_samples(stop()));
+    }
+
+    async fn keep_keys(self, stop: CancellationToken) {
+        loop {
+            let loaded = self.engine.cookies().load().await;
+            let pause = match &loaded {
+                Ok(()) => self.engine.settings.key_refresh,
+                Err(error) => {
+                    tracing::warn!(%error, "keys of cookies not loaded");
+                    AGAIN.min(self.engine.settings.key_refresh)
+                }
+            };
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn keep_step(self, stop: CancellationToken) {
+        loop {
+            let in_step = self.look();
+            let heard = self.step.last.lock().is_some();
+            let pause = if in_step || heard { LOOK } else { FIRST_LOOK };
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Notes whether it is in step; says so.
+    fn look(&self) -> bool {
+        let in_step = self.client.status().in_sync;
+        if in_step {
+            let feed = self.engine.feed();
+            feed.in_sync();
+            feed.publish();
+            *self.step.last.lock() = Some(self.engine.clock.elapsed());
+        }
+        if self.step.last.lock().is_some() {
+            let most = self.engine.settings.max_staleness;
+            let age = self.staleness();
+            let ready = if self.engine.cookies().newest().is_none() {
+                Err("dme: no keys for cookies yet".to_owned())
+            } else if most.is_zero() || age <= most {
+                Ok(())
+            } else {
+                Err(format!("dme: no controller has been in touch for {} s", age.as_secs()))
+            };
+            self.step
+                .ready
+                .send_if_modified(|known| std::mem::replace(known, ready.clone()) != ready);
+        }
+        in_step
+    }
+
+    async fn send_samples(self, stop: CancellationToken) {
+        let settings = &self.engine.settings;
+        let origin = Origin {
+            operator: settings.operator.clone(),
+            cloudlet: settings.cloudlet.clone(),
+            id: settings.name.clone(),
+        };
+        let pause = settings.stats_interval;
+        while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+            for sample in self.engine.stats.changed(&origin, self.engine.clock.now()) {
+                if let Err(error) = self.client.post(&sample) {
+                    tracing::warn!(%error, "a sample was not sent");
+                }
+            }
+        }
+    }
+}
+
+fn node(settings: &Settings) -> Node {
+    let cloudlet = CloudletKey {
+        operator_key: Some(OperatorKey { name: settings.operator.clone() }),
+        name: settings.cloudlet.clone(),
+    };
+    let key = NodeKey {
+        name: settings.name.clone(),
+        node_type: NodeType::NodeDme.into(),
+        cloudlet_key: Some(cloudlet),
+    };
+    Node { key: Some(key), ..Node::default() }
+}

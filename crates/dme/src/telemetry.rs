@@ -1,0 +1,57 @@
+//! What is shown of the engine to whoever watches the process.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+};
+use selvage_kit::telemetry::Metrics;
+
+use crate::part::Dme;
+
+struct Shown(Dme);
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
+impl Collector for Shown {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let table = self.0.engine().feed().table();
+        let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let mut gauge = |name: &str, help: &str, value: f64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        };
+        let staleness = self.0.staleness().as_secs_f64();
+        gauge(
+            "selvage_dme_staleness_seconds",
+            "How long ago the engine was last in step with a controller",
+            staleness,
+        )?;
+        gauge("selvage_dme_apps", "Apps that are known", signed(table.app_count()) as f64)?;
+        gauge(
+            "selvage_dme_instances",
+            "Instances that devices may be sent to",
+            signed(table.instance_count()) as f64,
+        )?;
+        let stats = self.0.upstream_stats();
+        let help = "What happened on the connection to controllers";
+        let name = "selvage_dme_notify_events";
+        let mut events = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (event, count) in stats.counters() {
+            let labels = [("event", event)];
+            ConstCounter::new(count).encode(events.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn watch(dme: &Dme, metrics: &Metrics) {
+    let shown = Box::new(Shown(dme.clone()));
+    metrics.with_registry(|registry| registry.register_collector(shown));
+}

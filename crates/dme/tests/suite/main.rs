@@ -1,0 +1,13 @@
+//! The engine by itself, and at the lower end of a real notify stream.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cookies;
+mod defects;
+mod lab;
+mod location;
+mod rules;
+mod tokens;
+mod upstream;
+mod vectors;
+mod wire;
