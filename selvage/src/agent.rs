@@ -1,6 +1,6 @@
 //! An agent that belongs to a controller: no store, no users of its own.
 
-use std::{io::Read, net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
+use std::{io::Read, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use selvage_kit::{
@@ -11,10 +11,11 @@ use selvage_kit::{
     tasks::{Signals, Tasks},
     telemetry::{self, Metrics},
 };
+use selvage_memory::Frugal;
 use selvage_node::{
     NodeAgent,
     fanout::Fanout,
-    member::{self, Controller, Invitation, Member, People},
+    member::{self, Controller, Invitation, Kind, Member, People},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,11 @@ use crate::{
 
 /// Holds the join token, where no file does.
 pub(crate) const TOKEN_VARIABLE: &str = "SELVAGE_JOIN_TOKEN";
+
+/// By then all has been started.
+const SETTLED: Duration = Duration::from_secs(3);
+/// So often memory that is not used is given back.
+const GIVE_BACK: Duration = Duration::from_secs(60);
 
 /// No token is longer.
 const LONGEST_TOKEN: u64 = 4096;
@@ -56,8 +62,9 @@ pub(crate) fn apply(join: &Join, ca: Option<&Path>, config: &mut Config) -> anyh
 }
 
 /// Whether the agent is to belong to a controller, or does.
-pub(crate) fn belongs(config: &Config) -> bool {
-    !config.insecure && (!config.node.controller.is_empty() || Member::is_kept(&config.joined()))
+pub(crate) fn belongs(config: &Config, kind: Kind) -> bool {
+    let kept = || Member::is_kept(&config.joined(kind));
+    !config.insecure && (!config.node.controller.is_empty() || kept())
 }
 
 /// The token, from wherever it was given.
@@ -100,9 +107,9 @@ fn anchor(config: &Config, token: &Secret) -> anyhow::Result<Anchor> {
 }
 
 /// What an earlier start left, or a new membership for the token.
-async fn membership(config: &Config, join: &Join) -> anyhow::Result<Member> {
-    let (directory, clock) = (config.joined(), Arc::new(SystemClock));
-    let kept = match Member::open(&directory, clock.clone()) {
+pub(crate) async fn membership(config: &Config, join: &Join, kind: Kind) -> anyhow::Result<Member> {
+    let (directory, clock) = (config.joined(kind), Arc::new(SystemClock));
+    let kept = match Member::open(&directory, kind, clock.clone()) {
         Ok(kept) => kept,
         // Too late to renew it: only a new token helps, if there is one.
         Err(error @ member::Error::Pki(pki::Error::Expired { .. })) => match token(config, join)? {
@@ -125,11 +132,12 @@ async fn membership(config: &Config, join: &Join) -> anyhow::Result<Member> {
     let Some(token) = token(config, join)? else {
         bail!(
             "this machine has not joined {controller} yet: give the token that \
-             `selvage join-token create node/NAME` prints with --join-file, or in {TOKEN_VARIABLE}"
+             `selvage join-token create {}` prints with --join-file, or in {TOKEN_VARIABLE}",
+            kind.pattern()
         );
     };
     let anchor = anchor(config, &token)?;
-    let invitation = Invitation { controller, token: &token, anchor };
+    let invitation = Invitation { kind, controller, token: &token, anchor };
     let member = Member::join(&directory, &invitation, clock).await?;
     tracing::info!(name = member.name(), controller, "joined");
     Ok(member)
@@ -171,11 +179,16 @@ impl Agent {
 }
 
 /// Runs the agent until a signal comes.
-pub(crate) async fn run(config: &Config, serve: &Serve, join: &Join) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    config: &Config,
+    serve: &Serve,
+    join: &Join,
+    frugal: Option<Frugal>,
+) -> anyhow::Result<ExitCode> {
     up::prepare(config, serve)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
-    let member = Arc::new(membership(config, join).await?);
+    let member = Arc::new(membership(config, join, Kind::Node).await?);
     let controller: Arc<dyn Controller> = Arc::new(member.to_controller()?);
     let port = assemble::port(config, Some(member.server_tls()?))?;
     let address = port.address().context("the listener has no address")?;
@@ -205,12 +218,66 @@ pub(crate) async fn run(config: &Config, serve: &Serve, join: &Join) -> anyhow::
     if let Some(path) = &serve.ready_file {
         ready.write(path)?;
     }
-    greet(&ready, &member);
+    greet(&ready, &member, Kind::Node);
+    if let Some(frugal) = frugal {
+        tasks.spawn("memory", stay_small(frugal, tasks.token().clone()));
+    }
     up::until_told(&mut signals, &tasks, None).await;
     if let Some(path) = &serve.ready_file {
         let _ = std::fs::remove_file(path);
     }
     up::wind_down(&mut signals, &tasks, config.listen.drain.0).await
+}
+
+/// Runs what belongs to a controller, and is no machine's agent, until a
+/// signal comes. `start` starts it and says what it serves.
+pub(crate) async fn belong(
+    config: &Config,
+    serve: &Serve,
+    join: &Join,
+    kind: Kind,
+    start: impl AsyncFnOnce(&Member, &Tasks) -> anyhow::Result<Server>,
+) -> anyhow::Result<ExitCode> {
+    up::prepare(config, serve)?;
+    let mut signals = Signals::install().context("signals")?;
+    let tasks = Tasks::new(CancellationToken::new());
+    let member = Arc::new(membership(config, join, kind).await?);
+    let controller: Arc<dyn Controller> = Arc::new(member.to_controller()?);
+    let port = assemble::port(config, Some(member.server_tls()?))?;
+    let address = port.address().context("the listener has no address")?;
+    let server = start(&member, &tasks).await?;
+    let people = People::new(Arc::clone(&member), Arc::clone(&controller), Arc::new(SystemClock));
+    up::serve_on(&tasks, "port", &server, port, Trust::Credentials(Arc::new(people)));
+    let node = &config.node;
+    let report = member::report_of(address.port(), &node.advertise, &node.labels);
+    let staying = Arc::clone(&member).run(controller, report, node.report.0, tasks.token().clone());
+    tasks.spawn("controller", staying);
+
+    // Under which of its names it listens, the certificate need not say.
+    ready::answers(address, ready::Speak::Connect).await?;
+    let endpoint = format!("https://{address}");
+    let ca = Some(member.ca_path());
+    let ready = Ready { endpoint, ca, admin: None, sockets: Sockets::default() };
+    if let Some(path) = &serve.ready_file {
+        ready.write(path)?;
+    }
+    greet(&ready, &member, kind);
+    up::until_told(&mut signals, &tasks, None).await;
+    if let Some(path) = &serve.ready_file {
+        let _ = std::fs::remove_file(path);
+    }
+    up::wind_down(&mut signals, &tasks, config.listen.drain.0).await
+}
+
+/// Gives back what starting needed, and later what a busy time did.
+async fn stay_small(frugal: Frugal, stop: CancellationToken) {
+    let mut wait = SETTLED;
+    while stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
+        if let Err(error) = frugal.give_back() {
+            tracing::debug!(%error, "memory that is not used stays");
+        }
+        wait = GIVE_BACK;
+    }
 }
 
 /// An agent that nobody else can reach is of use to nobody else.
@@ -226,11 +293,11 @@ fn warn_if_hidden(config: &Config, member: &Member) {
     }
 }
 
-fn greet(ready: &Ready, member: &Member) {
+pub(crate) fn greet(ready: &Ready, member: &Member, kind: Kind) {
     use std::io::Write;
     let ends = jiff::Timestamp::from_second(member.not_after()).unwrap_or_default();
     let text = format!(
-        "\nSelvage {} answers on {} as node/{}\n  Controller:  {}\n  Certificate: until {ends}, renewed by itself\n\n",
+        "\nSelvage {} answers on {} as {kind}/{}\n  Controller:  {}\n  Certificate: until {ends}, renewed by itself\n\n",
         env!("CARGO_PKG_VERSION"),
         ready.endpoint,
         member.name(),

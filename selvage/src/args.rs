@@ -27,13 +27,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the whole system in this process
     #[command(after_help = UP_EXAMPLES)]
-    Up(Serve),
+    Up(Up),
     /// Run the controller alone: cloudlets, apps and their instances
     Controller(Serve),
     /// Run the agent of one cloudlet alone
-    Crm(Serve),
-    /// Run the match engine alone
-    Dme(Serve),
+    Crm(Agent),
+    /// Run the match engine alone; or, with a command, ask one as a device does
+    Dme(Dme),
     /// Run the Kubernetes cluster service alone
     Kaas(Serve),
     /// Run this machine's agent alone; or, with a command, see and steer machines
@@ -53,6 +53,7 @@ pub(crate) enum Command {
 const UP_EXAMPLES: &str = "Examples:
   selvage up
   selvage up --data /srv/selvage --port 8443 --set listen.address=0.0.0.0
+  selvage up --demo
   selvage up --port 0 --ready-file /run/selvage.json
   selvage up --dump-config > selvage.toml";
 
@@ -60,6 +61,17 @@ const LVMD_EXAMPLES: &str = "\
 Examples:
   selvage lvmd                                    volumes in image files
   selvage lvmd --config /etc/topolvm/lvmd.yaml    lvmd's file and socket, nothing else";
+
+/// The whole system.
+#[derive(Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+
+    /// Make this machine a cloudlet and run an app on it (needs root)
+    #[arg(long)]
+    pub(crate) demo: bool,
+}
 
 /// Options of every daemon.
 #[derive(Args, Debug, Clone, Default)]
@@ -107,6 +119,10 @@ pub(crate) struct Serve {
     /// Print the configuration in force and exit
     #[arg(long)]
     pub(crate) dump_config: bool,
+
+    /// Of `up` alone.
+    #[arg(skip)]
+    pub(crate) demo: bool,
 }
 
 const NODE_EXAMPLES: &str = "\
@@ -175,6 +191,39 @@ pub(crate) struct Node {
     pub(crate) nodes: selvage_cli::Nodes,
     #[command(subcommand)]
     pub(crate) command: Option<selvage_cli::NodeCommand>,
+}
+
+const CRM_EXAMPLES: &str = "\
+A cloudlet on this machine that belongs to a controller elsewhere:
+  SELVAGE_JOIN_TOKEN=slvj_… selvage crm --controller edge.example:8443
+The token comes from `selvage join-token create cloudlet/OPERATOR/NAME` and works once.";
+
+/// What belongs to a controller and has no commands of its own.
+#[derive(Args)]
+#[command(after_help = CRM_EXAMPLES)]
+pub(crate) struct Agent {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    #[command(flatten)]
+    pub(crate) join: Join,
+}
+
+const DME_EXAMPLES: &str = "\
+An engine that belongs to a controller, and one beside an original controller:
+  SELVAGE_JOIN_TOKEN=slvj_… selvage dme --controller edge.example:8443 --address 0.0.0.0
+  selvage dme --insecure --set dme.controllers=127.0.0.1:50001
+The token comes from `selvage join-token create dme/NAME` and works once.";
+
+/// The match engine, or what can be asked of one.
+#[derive(Args)]
+#[command(after_help = DME_EXAMPLES)]
+pub(crate) struct Dme {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    #[command(flatten)]
+    pub(crate) join: Join,
+    #[command(subcommand)]
+    pub(crate) command: Option<selvage_cli::DmeCommand>,
 }
 
 /// Maintenance of the store. The daemon must not be running on an embedded

@@ -14,6 +14,7 @@ use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Sig
 use selvage_controller::{
     EdgeController, FetchPolicy, Settings, Surroundings, Timeouts, registry::PeerConnector,
 };
+use selvage_dme::Dme;
 use selvage_kit::{
     identity::Machine,
     pki::{self, Ca, ServerIdentity},
@@ -33,10 +34,11 @@ use selvage_store::{
     embedded::{self, Embedded},
     etcd::{Credentials, Etcd, EtcdOptions, TlsOptions},
 };
+use sha2::{Digest, Sha256};
 
 use crate::{
     config::{Config, StoreKind},
-    inventory,
+    crm, dme, inventory,
     part::Part,
     peers::Peers,
     ready,
@@ -357,15 +359,26 @@ pub(crate) fn host_name() -> String {
     host.filter(|host| !host.is_empty()).unwrap_or_else(|| "localhost".into())
 }
 
+/// Where containers are that run without a daemon. Several of us may be on one
+/// machine, each with a data directory of its own.
+pub(crate) fn own_containers(config: &Config) -> selvage_runtime::oci::Options {
+    let digest = Sha256::digest(config.data.as_os_str().as_encoded_bytes());
+    let state = format!("/run/selvage/{}/containers", hex::encode(&digest[..8]));
+    selvage_runtime::oci::Options {
+        state: state.into(),
+        ..selvage_runtime::oci::Options::new(config.data.join("containers"))
+    }
+}
+
 pub(crate) fn node_settings(config: &Config) -> selvage_node::Settings {
     let given = &config.node;
-    let own = || selvage_runtime::oci::Options::new(config.data.join("containers"));
+    let own = || own_containers(config);
     selvage_node::Settings {
         runtimes: selvage_runtime::select::Options {
             system_socket: given.system_containerd.clone(),
             containerd_socket: given.containerd.clone(),
             cri_socket: given.cri.clone(),
-            embedded: given.own_runtime.then(own),
+            embedded: (given.own_runtime || crm::shares_containers(config)).then(own),
         },
         roots: given.roots.clone(),
         kubeconfig: given.kubeconfig.clone(),
@@ -384,6 +397,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) controller: Option<&'a ControllerPart>,
     pub(crate) node: &'a NodePart,
     pub(crate) volumes: Option<&'a Lvmd>,
+    pub(crate) dme: Option<&'a Dme>,
 }
 
 /// All services of the parts that this process runs.
@@ -399,6 +413,7 @@ pub(crate) async fn server(
     if let Some(part) = parts.controller {
         part.controller.add_to(&mut services);
         part.controller.watch(&metrics);
+        dme::serve_keys(config, Arc::clone(&store), &mut services);
     }
     if let Some(agent) = &parts.node.agent {
         agent.add_to(&mut services, tasks);
@@ -406,6 +421,10 @@ pub(crate) async fn server(
     }
     if let Some(volumes) = parts.volumes {
         volumes.add_to(&mut services);
+    }
+    if let Some(dme) = parts.dme {
+        dme.add_to(&mut services);
+        dme.watch(&metrics);
     }
     services.add(auth.auth_service());
     services.add(auth.identity_service());

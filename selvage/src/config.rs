@@ -9,6 +9,7 @@ use selvage_kit::{
     config::{Duration, SecretFile},
     telemetry::LogOptions,
 };
+use selvage_node::member::Kind;
 use serde::{Deserialize, Serialize};
 
 /// Everything that can be configured. `selvage up --dump-config` prints it
@@ -27,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) controller: Controller,
     pub(crate) node: Node,
     pub(crate) lvmd: Lvmd,
+    pub(crate) crm: Crm,
+    pub(crate) dme: Dme,
     pub(crate) log: LogOptions,
 }
 
@@ -197,6 +200,115 @@ pub(crate) struct Lvmd {
     pub(crate) size_gb: u64,
 }
 
+/// The agent of a cloudlet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Crm {
+    /// The cloudlet, `operator/name`, that this machine is, where its
+    /// controller is in this process. One that joined has it from its token.
+    pub(crate) cloudlet: String,
+    /// File that says what the cloudlet is made of (YAML).
+    pub(crate) site: Option<PathBuf>,
+    /// What runs containers: `containerd`, `oci` (runc, crun or youki without
+    /// a daemon) or `auto`, which takes containerd where it is.
+    pub(crate) runtime: CrmRuntime,
+    /// Addresses of the public ports of clusters without one of their own.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// How long an instance may take until it takes connections.
+    pub(crate) patience: Duration,
+    /// How long the controller must not have mentioned something that runs
+    /// before it is removed.
+    pub(crate) grace: Duration,
+    /// How often it looks whether everything runs.
+    pub(crate) look: Duration,
+    /// How often it sends what instances use.
+    pub(crate) samples: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CrmRuntime {
+    Auto,
+    Containerd,
+    Oci,
+}
+
+impl Default for Crm {
+    fn default() -> Self {
+        let seconds = |count| Duration(std::time::Duration::from_secs(count));
+        Self {
+            cloudlet: String::new(),
+            site: None,
+            runtime: CrmRuntime::Auto,
+            addresses: vec![IpAddr::from([0, 0, 0, 0])],
+            patience: seconds(30),
+            grace: seconds(60),
+            look: seconds(10),
+            samples: seconds(15),
+        }
+    }
+}
+
+/// The match engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Dme {
+    /// Controllers that it asks, `host:port` or `http://host:port`, where they
+    /// are not in this process and it has not joined one.
+    pub(crate) controllers: Vec<String>,
+    /// Operator and name of the cloudlet that it runs on, for its samples.
+    pub(crate) operator: String,
+    pub(crate) cloudlet: String,
+    /// How long a device may use the cookie it gets when it registers.
+    pub(crate) cookie_lifetime: Duration,
+    /// How long a key signs cookies before a new one does.
+    pub(crate) key_rotation: Duration,
+    /// How often it looks for new keys.
+    pub(crate) key_refresh: Duration,
+    /// How often it sends what it counted, if that changed.
+    pub(crate) stats_interval: Duration,
+    /// Where devices get tokens for the location API.
+    pub(crate) token_server: String,
+    /// An API of the carrier that checks where devices are. Empty: the
+    /// distance to the nearest instance does.
+    pub(crate) location_api: String,
+    /// Who we are at that API; otherwise the environment's LOCAPI_USER.
+    pub(crate) location_user: String,
+    /// File with the password there; otherwise the environment's
+    /// LOCAPI_PASSWD.
+    pub(crate) location_password_file: Option<SecretFile>,
+    /// How long that API may take.
+    pub(crate) location_timeout: Duration,
+    /// Apps, as `developer:app`, that may find instances of others.
+    pub(crate) platform_apps: Vec<String>,
+    /// Not ready when no controller was in touch for so long; 0: always ready
+    /// once one was.
+    pub(crate) max_staleness: Duration,
+}
+
+impl Default for Dme {
+    fn default() -> Self {
+        let settings = selvage_dme::Settings::default();
+        let policy = selvage_dme::keys::Policy::default();
+        Self {
+            controllers: Vec::new(),
+            operator: settings.operator,
+            cloudlet: settings.cloudlet,
+            cookie_lifetime: Duration(settings.cookie_lifetime),
+            key_rotation: Duration(policy.rotate),
+            key_refresh: Duration(settings.key_refresh),
+            stats_interval: Duration(settings.stats_interval),
+            token_server: settings.token_server,
+            location_api: String::new(),
+            location_user: String::new(),
+            location_password_file: None,
+            location_timeout: Duration(std::time::Duration::from_secs(5)),
+            platform_apps: settings.platform_apps,
+            max_staleness: Duration(settings.max_staleness),
+        }
+    }
+}
+
 impl Default for Node {
     fn default() -> Self {
         let settings = selvage_node::Settings::default();
@@ -253,6 +365,8 @@ impl Default for Config {
             controller: Controller::default(),
             node: Node::default(),
             lvmd: Lvmd::default(),
+            crm: Crm::default(),
+            dme: Dme::default(),
             log: LogOptions::default(),
         }
     }
@@ -319,6 +433,9 @@ impl Config {
         if !self.store.username.is_empty() && self.store.password_file.is_none() {
             bail!("store.password_file: needed with store.username");
         }
+        if self.dme.stats_interval.0.is_zero() || self.dme.key_refresh.0.is_zero() {
+            bail!("dme.stats_interval and dme.key_refresh: 0 would never rest");
+        }
         selvage_kit::labels::check(&self.node.labels).context("node.labels")?;
         let socket = self.lvmd_socket();
         if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
@@ -333,8 +450,18 @@ impl Config {
     }
 
     /// Where an agent keeps what it got from its controller.
-    pub(crate) fn joined(&self) -> PathBuf {
-        self.data.join("joined")
+    pub(crate) fn joined(&self, kind: Kind) -> PathBuf {
+        self.data.join(match kind {
+            Kind::Node => "joined",
+            Kind::Cloudlet => "joined-cloudlet",
+            Kind::Dme => "joined-dme",
+        })
+    }
+
+    /// The socket by which the match engine reaches the controller of its own
+    /// process.
+    pub(crate) fn dme_socket(&self) -> PathBuf {
+        self.data.join("run/dme.sock")
     }
 
     /// The socket that lvmd's clients know.

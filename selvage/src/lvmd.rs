@@ -112,6 +112,7 @@ async fn stock(config: &Config, serve: &Serve, path: &Path) -> anyhow::Result<Ex
     lvmd.add_to(&mut services);
     let server =
         Server::new(services, metrics, assemble::limits(config)).await.context("server")?;
+    let server = server.ready(lvmd.readiness());
     let socket = bind(&socket_path, mode).await?;
     up::serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
     lvmd.spawn(&tasks);

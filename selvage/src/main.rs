@@ -4,6 +4,9 @@ mod agent;
 mod args;
 mod assemble;
 mod config;
+mod crm;
+mod demo;
+mod dme;
 mod inventory;
 mod lvmd;
 mod maintenance;
@@ -19,22 +22,36 @@ use std::{
     process::ExitCode,
 };
 
-use args::{Cli, Command, Join, Node, Serve};
+use args::{Agent, Cli, Command, Dme, Join, Node, Serve, Up};
 use clap::{
     ArgMatches, Args, CommandFactory, FromArgMatches, error::ErrorKind, parser::ValueSource,
 };
 use part::Part;
+use selvage_memory::Frugal;
+
+/// Threads of an agent, besides those that wait for files.
+const AGENT_THREADS: usize = 2;
 
 fn main() -> ExitCode {
     let cli = parse(selvage_cli::meaning_objects(std::env::args_os()));
-    if let Command::Node(Node { join: Join { join: Some(token), .. }, .. }) = &cli.command {
+    if let Command::Node(Node { join: Join { join: Some(token), .. }, .. })
+    | Command::Crm(Agent { join: Join { join: Some(token), .. }, .. })
+    | Command::Dme(Dme { join: Join { join: Some(token), .. }, .. }) = &cli.command
+    {
         return up::fail(&again_without_token(&token.0));
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    // An agent is on every machine and has little to do: it is to be small.
+    let is_agent = matches!(&cli.command, Command::Node(Node { command: None, .. }));
+    let frugal = is_agent.then(selvage_memory::frugal);
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if is_agent {
+        builder.worker_threads(AGENT_THREADS);
+    }
+    let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return up::fail(&anyhow::Error::new(error).context("cannot start")),
     };
-    runtime.block_on(Box::pin(dispatch(cli)))
+    runtime.block_on(Box::pin(dispatch(cli, frugal)))
 }
 
 /// Reads the command line; ends the process where it is no good.
@@ -49,7 +66,7 @@ fn parse<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Cli {
 
 /// A flag of the agent that was given together with a command to agents.
 fn stray_flag(matches: &ArgMatches) -> Option<String> {
-    let ("node", node) = matches.subcommand()? else { return None };
+    let ("node" | "dme", node) = matches.subcommand()? else { return None };
     node.subcommand()?;
     let of_agent = Join::augment_args(Serve::augment_args(clap::Command::new("")));
     let mut flags = of_agent.get_arguments();
@@ -93,16 +110,26 @@ fn without_token(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     kept
 }
 
-async fn dispatch(cli: Cli) -> ExitCode {
+async fn dispatch(cli: Cli, frugal: Option<Frugal>) -> ExitCode {
     let Cli { global, command } = cli;
     let (serve, parts) = match command {
-        Command::Up(serve) => (serve, Part::ALL.to_vec()),
+        Command::Up(Up { mut serve, demo }) => {
+            serve.demo = demo;
+            (serve, Part::ALL.to_vec())
+        }
         Command::Controller(serve) => (serve, vec![Part::Controller]),
-        Command::Crm(serve) => (serve, vec![Part::Crm]),
-        Command::Dme(serve) => (serve, vec![Part::Dme]),
+        Command::Crm(Agent { serve, join }) => {
+            return crm::run(&serve, &join, global.ca.as_deref()).await;
+        }
+        Command::Dme(Dme { serve, join, command: None }) => {
+            return dme::run(&serve, &join, global.ca.as_deref()).await;
+        }
+        Command::Dme(Dme { command: Some(command), .. }) => {
+            return client(selvage_cli::Command::Dme(command), &global).await;
+        }
         Command::Kaas(serve) => (serve, vec![Part::Kaas]),
         Command::Node(Node { serve, join, command: None, .. }) => {
-            return up::run_node(&serve, &join, global.ca.as_deref()).await;
+            return up::run_node(&serve, &join, global.ca.as_deref(), frugal).await;
         }
         Command::Lvmd(serve) if lvmd::is_stock(&serve) => return lvmd::run_stock(&serve).await,
         Command::Lvmd(serve) => (serve, vec![Part::Lvmd]),

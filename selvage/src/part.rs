@@ -40,8 +40,8 @@ impl Part {
     /// Whether this build has more of the part than its contract.
     pub(crate) fn is_built(self) -> bool {
         match self {
-            Self::Controller | Self::Node | Self::Lvmd => true,
-            Self::Crm | Self::Dme | Self::Kaas | Self::Dashboard => false,
+            Self::Controller | Self::Crm | Self::Dme | Self::Node | Self::Lvmd => true,
+            Self::Kaas | Self::Dashboard => false,
         }
     }
 }

@@ -13,7 +13,7 @@ use selvage_kit::{
     pki::{self, Ca, KeyRequest, RotatingIdentity},
 };
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
@@ -39,6 +39,7 @@ impl Peers {
     pub(crate) fn open(data: &Path, ca: Arc<Ca>, machine: Machine) -> anyhow::Result<Self> {
         let path = data.join(match machine {
             Machine::Controller => "controller.pem",
+            Machine::Cloudlet { .. } => "crm.pem",
             _ => "node.pem",
         });
         let request = KeyRequest::new()?;
@@ -78,20 +79,51 @@ impl PeerConnector for Peers {
         &self,
         address: &str,
     ) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(CONNECT);
-        let tls = TlsConnector::from(Arc::clone(&self.tls));
-        let address = address.to_owned();
-        let connector = tower::service_fn(move |_: http::Uri| {
-            let (tls, address) = (tls.clone(), address.clone());
-            async move {
-                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-                let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-                    .map_err(std::io::Error::other)?;
-                let stream = TcpStream::connect(&address).await?;
-                stream.set_nodelay(true)?;
-                Ok::<_, std::io::Error>(TokioIo::new(tls.connect(name, stream).await?))
-            }
-        });
-        Ok(endpoint.connect_with_connector(connector).await?)
+        let connector = connector(Arc::clone(&self.tls), address);
+        Ok(endpoint(address)?.connect_with_connector(connector).await?)
     }
+}
+
+/// A connection that is made when it is needed, and again when it is lost.
+pub(crate) fn channel(tls: Arc<rustls::ClientConfig>, address: &str) -> anyhow::Result<Channel> {
+    Ok(endpoint(address)?.connect_with_connector_lazy(connector(tls, address)))
+}
+
+/// A connection to a socket of this machine, made when it is needed.
+pub(crate) fn local(path: &Path) -> anyhow::Result<Channel> {
+    let path = path.to_owned();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    Ok(endpoint("localhost")?.connect_with_connector_lazy(connector))
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(CONNECT))
+}
+
+fn connector(
+    tls: Arc<rustls::ClientConfig>,
+    address: &str,
+) -> impl tower::Service<
+    http::Uri,
+    Response = TokioIo<TlsStream<TcpStream>>,
+    Error = std::io::Error,
+    Future: Send,
+> + Send
++ 'static {
+    let tls = TlsConnector::from(tls);
+    let address = address.to_owned();
+    tower::service_fn(move |_: http::Uri| {
+        let (tls, address) = (tls.clone(), address.clone());
+        async move {
+            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(std::io::Error::other)?;
+            let stream = TcpStream::connect(&address).await?;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(tls.connect(name, stream).await?))
+        }
+    })
 }

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Context;
 use selvage_auth::{Auth, GeneratedPassword};
+use selvage_dme::Dme;
 use selvage_kit::{
     config::Loader,
     pki,
@@ -19,6 +20,8 @@ use selvage_kit::{
     telemetry::{self, Metrics},
 };
 use selvage_lvmd::Lvmd;
+use selvage_memory::Frugal;
+use selvage_node::member::Kind;
 use selvage_store::SharedStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +31,7 @@ use crate::{
     args::{Join, Serve},
     assemble,
     config::Config,
-    inventory, lvmd,
+    crm, demo, dme, inventory, lvmd,
     part::Part,
     ready::{self, Admin, Ready, Sockets},
 };
@@ -70,7 +73,12 @@ pub(crate) async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
 }
 
 /// Runs this machine's agent, by itself or as one of a controller's.
-pub(crate) async fn run_node(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCode {
+pub(crate) async fn run_node(
+    serve: &Serve,
+    join: &Join,
+    ca: Option<&Path>,
+    frugal: Option<Frugal>,
+) -> ExitCode {
     let loaded = load(serve).and_then(|mut config| {
         agent::apply(join, ca, &mut config)?;
         Ok(config)
@@ -79,8 +87,8 @@ pub(crate) async fn run_node(serve: &Serve, join: &Join, ca: Option<&Path>) -> E
         Ok(config) => config,
         Err(code) => return code,
     };
-    let ran = if agent::belongs(&config) {
-        Box::pin(agent::run(&config, serve, join)).await
+    let ran = if agent::belongs(&config, Kind::Node) {
+        Box::pin(agent::run(&config, serve, join, frugal)).await
     } else {
         Box::pin(daemon(&config, serve, &[Part::Node])).await
     };
@@ -139,6 +147,9 @@ pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
         loader = loader.set(setting)?;
     }
     let mut config: Config = loader.load()?;
+    if serve.demo && config.crm.cloudlet.is_empty() {
+        config.crm.cloudlet = demo::CLOUDLET.into();
+    }
     config.validate()?;
     // Paths in what we write must mean the same to whoever reads them.
     config.data = std::path::absolute(&config.data).context("data")?;
@@ -155,10 +166,18 @@ struct Ground {
     store: SharedStore,
     /// None with `--insecure`.
     keys: Option<assemble::Keys>,
-    port: Socket,
+    sockets: Listening,
     address: SocketAddr,
-    lvmd: Option<Socket>,
     volumes: Option<Lvmd>,
+    dme: Option<Dme>,
+}
+
+/// What a daemon listens on.
+struct Listening {
+    port: Socket,
+    lvmd: Option<Socket>,
+    /// By which the match engine reaches the controller beside it.
+    to_controller: Option<Socket>,
 }
 
 /// Opens everything that may fail for reasons outside. It comes before the
@@ -173,7 +192,13 @@ async fn ground(config: &Config, parts: &[Part]) -> anyhow::Result<Ground> {
         socket = Some(assemble::private_socket(&config.lvmd_socket()).await?);
         volumes = Some(lvmd::open(config).await?);
     }
-    Ok(Ground { store, keys, port, address, lvmd: socket, volumes })
+    let mut to_controller = None;
+    if dme::is_beside(config, parts) {
+        to_controller = Some(assemble::private_socket(&config.dme_socket()).await?);
+    }
+    let dme = dme::open(config, parts, Arc::clone(&store))?;
+    let sockets = Listening { port, lvmd: socket, to_controller };
+    Ok(Ground { store, keys, sockets, address, volumes, dme })
 }
 
 /// Makes room for a daemon.
@@ -186,54 +211,17 @@ pub(crate) fn prepare(config: &Config, serve: &Serve) -> anyhow::Result<()> {
     assemble::data_dir(config)
 }
 
-async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Result<ExitCode> {
+pub(crate) async fn daemon(
+    config: &Config,
+    serve: &Serve,
+    parts: &[Part],
+) -> anyhow::Result<ExitCode> {
     prepare(config, serve)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
-    let Ground { store, keys, port, address, lvmd, volumes } = ground(config, parts).await?;
-    let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
-    let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
-    let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
-    telemetry::install_panic_hook(&metrics);
-    metrics.watch_tasks(&tasks);
-    let controller = if parts.contains(&Part::Controller) {
-        let opened = assemble::controller(config, Arc::clone(&store), keys.as_ref(), address);
-        Some(Box::pin(opened).await?)
-    } else {
-        None
-    };
-    let node = assemble::node(config, parts, keys.as_ref(), controller.as_ref(), &auth, address);
-    let node = node.await?;
-    let served = assemble::Parts {
-        running: parts,
-        controller: controller.as_ref(),
-        node: &node,
-        volumes: volumes.as_ref(),
-    };
-    let shared = Arc::clone(&store);
-    let server = assemble::server(config, served, shared, &auth, &tasks, metrics).await?;
-    let server = server.ready(watch_store(&tasks, Arc::clone(&store)));
-
-    let trust =
-        if config.insecure { Trust::Everybody } else { Trust::Credentials(Arc::new(auth.clone())) };
-    serve_on(&tasks, "port", &server, port, trust);
-    let lvmd = lvmd.map(|socket| {
-        serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
-        config.lvmd_socket()
-    });
-    if parts.contains(&Part::Node) {
-        let report = inventory::own_report(config, address);
-        let own = inventory::keep_own(auth.clone(), report, tasks.token().clone());
-        tasks.spawn("own place", own);
-    }
-    keep_house(&tasks, auth, keys.as_ref());
-    if let Some(part) = controller {
-        run_controller(&tasks, part);
-    }
-    spawn_node(&tasks, node);
-    if let Some(volumes) = volumes {
-        volumes.spawn(&tasks);
-    }
+    let ground = ground(config, parts).await?;
+    let store = Arc::clone(&ground.store);
+    let Up { keys, address, lvmd, first } = Box::pin(start(config, parts, ground, &tasks)).await?;
 
     check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
     let ready = describe(config, address, keys.as_ref(), lvmd);
@@ -241,6 +229,9 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
         ready.write(path)?;
     }
     greet(config, &ready, parts, first.as_ref());
+    if serve.demo {
+        tasks.spawn("demonstration", demo::run(config.clone()));
+    }
 
     until_told(&mut signals, &tasks, keys.as_ref()).await;
     if let Some(path) = &serve.ready_file {
@@ -249,6 +240,97 @@ async fn daemon(config: &Config, serve: &Serve, parts: &[Part]) -> anyhow::Resul
     let code = wind_down(&mut signals, &tasks, config.listen.drain.0).await;
     store.close().await.context("closing the store")?;
     code
+}
+
+/// What serves.
+struct Up {
+    keys: Option<assemble::Keys>,
+    address: SocketAddr,
+    /// Where volumes are served besides.
+    lvmd: Option<PathBuf>,
+    /// Of the administrator who was made just now.
+    first: Option<GeneratedPassword>,
+}
+
+/// Puts the parts on their ground and starts them.
+async fn start(
+    config: &Config,
+    parts: &[Part],
+    ground: Ground,
+    tasks: &Tasks,
+) -> anyhow::Result<Up> {
+    let Ground { store, keys, sockets, address, volumes, dme } = ground;
+    let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
+    let (auth, first) = assemble::auth(config, Arc::clone(&store), ca).await?;
+    let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+    telemetry::install_panic_hook(&metrics);
+    metrics.watch_tasks(tasks);
+    let mut controller = None;
+    if parts.contains(&Part::Controller) {
+        let opened = assemble::controller(config, Arc::clone(&store), keys.as_ref(), address);
+        controller = Some(Box::pin(opened).await?);
+    }
+    let node = assemble::node(config, parts, keys.as_ref(), controller.as_ref(), &auth, address);
+    let node = node.await?;
+    let served = assemble::Parts {
+        running: parts,
+        controller: controller.as_ref(),
+        node: &node,
+        volumes: volumes.as_ref(),
+        dme: dme.as_ref(),
+    };
+    let shared = Arc::clone(&store);
+    let server = assemble::server(config, served, shared, &auth, tasks, metrics).await?;
+    let matching = dme.as_ref().map(Dme::ready);
+    let server = server.ready(watch_store(tasks, store, matching));
+
+    let lvmd = sockets.lvmd.is_some().then(|| config.lvmd_socket());
+    serve_all(config, tasks, &server, sockets, &auth);
+    if parts.contains(&Part::Node) {
+        let report = inventory::own_report(config, address);
+        let own = inventory::keep_own(auth.clone(), report, tasks.token().clone());
+        tasks.spawn("own place", own);
+    }
+    keep_house(tasks, auth, keys.as_ref());
+    if let Some(part) = controller {
+        run_controller(tasks, part);
+    }
+    let shared = node.agent.as_ref().and_then(|agent| agent.runtimes().embedded());
+    let crm = match parts.contains(&Part::Crm) {
+        true => crm::beside(config, keys.as_ref(), address, shared).await?,
+        false => None,
+    };
+    spawn_node(tasks, node);
+    if let Some(crm) = crm {
+        crm.spawn(tasks);
+    }
+    spawn_beside(tasks, volumes, dme).await;
+    Ok(Up { keys, address, lvmd, first })
+}
+
+/// Serves whoever is trusted on each socket.
+fn serve_all(config: &Config, tasks: &Tasks, server: &Server, sockets: Listening, auth: &Auth) {
+    let Listening { port, lvmd, to_controller } = sockets;
+    let trust =
+        if config.insecure { Trust::Everybody } else { Trust::Credentials(Arc::new(auth.clone())) };
+    serve_on(tasks, "port", server, port, trust);
+    if let Some(socket) = lvmd {
+        serve_on(tasks, "lvmd socket", server, socket, Trust::Socket);
+    }
+    if let Some(socket) = to_controller {
+        serve_on(tasks, "dme socket", server, socket, Trust::Socket);
+    }
+}
+
+/// Starts what stands beside controller and machines.
+async fn spawn_beside(tasks: &Tasks, volumes: Option<Lvmd>, dme: Option<Dme>) {
+    if let Some(volumes) = volumes {
+        volumes.spawn(tasks);
+    }
+    if let Some(dme) = dme {
+        dme.spawn(tasks);
+        dme::settle(&dme).await;
+    }
 }
 
 /// A server with thousands of clients needs more open files than the usual
@@ -281,8 +363,9 @@ fn keep_house(tasks: &Tasks, auth: Auth, keys: Option<&assemble::Keys>) {
     }
 }
 
-/// Looks after the store's health, for `/readiness` and gRPC's health.
-fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
+/// Looks after the store's health and the match engine's, for `/readiness` and
+/// gRPC's health.
+fn watch_store(tasks: &Tasks, store: SharedStore, matching: Option<Readiness>) -> Readiness {
     let (sender, receiver) = watch::channel(Ok(()));
     let stop = tasks.token().clone();
     tasks.spawn("store health", async move {
@@ -299,6 +382,8 @@ fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
                 Err(_) => Err(format!("no answer within {STORE_ANSWER:?}")),
             };
             let health = health.map_err(|why| format!("store: {why}"));
+            let matching = matching.as_ref().map_or(Ok(()), |ready| ready.borrow().clone());
+            let health = health.and(matching);
             sender.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
         }
     });

@@ -10,9 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    App, AppInstKey, CloudletInfo, CloudletKey, CloudletState, ExecRequest, Node, NodeKey,
-    NodeType, TrackedState,
+    App, AppInstKey, AppInstRuntime, CloudletInfo, CloudletKey, CloudletState, ExecRequest, Node,
+    NodeKey, NodeType, TrackedState,
 };
+use selvage_cloudlet::Desk;
 use selvage_notify::{
     Cache, ClientOptions, ClientStatus, Error, KeyWorker, Letters, NotifyClient, ObjectKey,
 };
@@ -21,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Counters, Exec, FaultRule, Infrastructure, Mode, Operation, SimOptions, Stage, Step, What,
-    drive, faults::Faults, infra::Ground, reports::Reports, steps::Steps,
+    drive, faults::Faults, infra::Ground, steps::Steps,
 };
 
 type Worker = KeyWorker<(What, ObjectKey), ()>;
@@ -29,7 +30,7 @@ type Worker = KeyWorker<(What, ObjectKey), ()>;
 /// What stays when the crm dies and starts again, and what dies with it.
 pub(crate) struct World {
     pub(crate) options: SimOptions,
-    pub(crate) reports: Reports,
+    pub(crate) reports: Desk,
     pub(crate) ground: Ground,
     pub(crate) faults: Faults,
     steps: Steps,
@@ -71,7 +72,7 @@ impl fmt::Debug for SimCrm {
 impl SimCrm {
     /// Starts one. Needs a runtime.
     pub fn start(options: SimOptions) -> Result<Self, Error> {
-        let reports = Reports::new()?;
+        let reports = Desk::new()?;
         let (exchange, execs) = reports.exchange()?;
         let client_options = ClientOptions { filter: true, ..options.client.clone() };
         let world = Arc::new(World {
@@ -94,7 +95,7 @@ impl SimCrm {
         Ok(crm)
     }
 
-    /// Reports its cloudlet in a state, and its node.
+    /// Desk its cloudlet in a state, and its node.
     pub fn announce(&self, state: CloudletState) -> Result<(), Error> {
         let (options, reports) = (&self.world.options, &self.world.reports);
         reports.cloudlet_infos.put(CloudletInfo {
@@ -147,10 +148,10 @@ impl SimCrm {
         self.world.steps.release(id)
     }
 
-    /// Reports whatever one likes about an object, true or not.
+    /// Desk whatever one likes about an object, true or not.
     pub fn report(&self, what: What, key: &ObjectKey, state: TrackedState, errors: Vec<String>) {
         let containers = self.world.ground.containers(key);
-        self.world.reports.report(what, key, state, errors, containers);
+        self.world.reports.report(what, key, state, errors, runtime(containers));
     }
 
     /// Takes back what was reported about an object.
@@ -352,11 +353,22 @@ impl World {
         if remember {
             for (what, key) in self.ground.keys() {
                 let containers = self.ground.containers(&key);
-                self.reports.report(what, &key, TrackedState::Ready, Vec::new(), containers);
+                self.reports.report(
+                    what,
+                    &key,
+                    TrackedState::Ready,
+                    Vec::new(),
+                    runtime(containers),
+                );
             }
         }
         self.begin();
     }
+}
+
+/// What runs, as it is reported.
+pub(crate) fn runtime(container_ids: Vec<String>) -> AppInstRuntime {
+    AppInstRuntime { container_ids, ..AppInstRuntime::default() }
 }
 
 /// Considers whatever changes.

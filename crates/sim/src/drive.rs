@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use selvage_api::edgeproto::TrackedState;
 use selvage_notify::ObjectKey;
 
-use crate::{ClusterUpdate, Fault, Mode, Operation, Resync, Stage, What, crm::World, infra::Plan};
+use crate::{
+    ClusterUpdate, Fault, Mode, Operation, Resync, Stage, What,
+    crm::{World, runtime},
+    infra::Plan,
+};
 
 const INCONSISTENT: &str = "inconsistent Controller vs CRM state";
 
@@ -19,14 +23,10 @@ pub(crate) async fn consider(world: Arc<World>, what: What, key: ObjectKey) {
         }
         return;
     };
-    match wanted {
-        TrackedState::CreateRequested => run(&world, what, Operation::Create, &key).await,
-        TrackedState::UpdateRequested => run(&world, what, Operation::Update, &key).await,
-        TrackedState::DeleteRequested => run(&world, what, Operation::Delete, &key).await,
-        TrackedState::Creating => resync(&world, what, Operation::Create, &key, reported).await,
-        TrackedState::Updating => resync(&world, what, Operation::Update, &key, reported).await,
-        TrackedState::Deleting => resync(&world, what, Operation::Delete, &key, reported).await,
-        _ => {}
+    match Operation::asked_by(wanted) {
+        Some((operation, false)) => run(&world, what, operation, &key).await,
+        Some((operation, true)) => resync(&world, what, operation, &key, reported).await,
+        None => {}
     }
 }
 
@@ -41,7 +41,8 @@ async fn resync(
     let fits = match operation {
         Operation::Delete => reported.is_none_or(|state| state == TrackedState::Deleting),
         _ => reported.is_some_and(|state| {
-            [busy(operation), failure(world, what, operation), TrackedState::Ready].contains(&state)
+            [operation.busy(), failure(world, what, operation), TrackedState::Ready]
+                .contains(&state)
         }),
     };
     let redo = world.options.resync == Resync::Redo
@@ -51,7 +52,13 @@ async fn resync(
     }
     if !fits {
         world.ground.count(|counters| counters.inconsistent += 1);
-        world.reports.report(what, key, failed(operation), vec![INCONSISTENT.into()], Vec::new());
+        world.reports.report(
+            what,
+            key,
+            operation.failed(),
+            vec![INCONSISTENT.into()],
+            runtime(Vec::new()),
+        );
     }
 }
 
@@ -75,7 +82,7 @@ async fn run(world: &Arc<World>, what: What, operation: Operation, key: &ObjectK
     if let Some(missing) = missing(world, what, operation, key) {
         return fail(world, what, operation, key, vec![missing]);
     }
-    world.reports.report(what, key, busy(operation), Vec::new(), Vec::new());
+    world.reports.report(what, key, operation.busy(), Vec::new(), runtime(Vec::new()));
     // The end is told apart from the beginning, as the original's crm does.
     world.flushed().await;
     match &fault {
@@ -127,14 +134,14 @@ fn end(world: &World, what: What, operation: Operation, key: &ObjectKey, fault: 
         if residue {
             world.ground.apply(what, operation, key, plan);
         }
-        let words = words(what, operation);
+        let words = operation.failure(what);
         let errors = errors.into_iter().map(|error| format!("{words}: {error}")).collect();
         return fail(world, what, operation, key, errors);
     }
     if (what, operation) == (What::Cluster, Operation::Update)
         && world.options.cluster_update != ClusterUpdate::Works
     {
-        let text = format!("{}: sim does not update clusters", words(what, operation));
+        let text = format!("{}: sim does not update clusters", operation.failure(what));
         return fail(world, what, operation, key, vec![text]);
     }
     let containers = plan.containers.clone();
@@ -143,13 +150,13 @@ fn end(world: &World, what: What, operation: Operation, key: &ObjectKey, fault: 
     if operation == Operation::Delete {
         world.reports.withdraw(what, key);
     } else {
-        world.reports.report(what, key, TrackedState::Ready, Vec::new(), containers);
+        world.reports.report(what, key, TrackedState::Ready, Vec::new(), runtime(containers));
     }
 }
 
 fn fail(world: &World, what: What, operation: Operation, key: &ObjectKey, errors: Vec<String>) {
     world.ground.count(|counters| *counters.failed.entry((what, operation)).or_default() += 1);
-    world.reports.report(what, key, failure(world, what, operation), errors, Vec::new());
+    world.reports.report(what, key, failure(world, what, operation), errors, runtime(Vec::new()));
 }
 
 /// The state in which a failure is reported.
@@ -157,7 +164,7 @@ fn failure(world: &World, what: What, operation: Operation) -> TrackedState {
     let original = world.options.cluster_update == ClusterUpdate::FailsAsTheOriginal;
     match (what, operation) {
         (What::Cluster, Operation::Update) if original => TrackedState::DeleteError,
-        _ => failed(operation),
+        _ => operation.failed(),
     }
 }
 
@@ -171,33 +178,5 @@ fn plan(world: &World, what: What, key: &ObjectKey) -> Plan {
             let name = world.app_of(key).and_then(|app| app.key.clone()).unwrap_or_default().name;
             Plan { containers: vec![format!("sim-{name}")], ..Plan::default() }
         }
-    }
-}
-
-fn busy(operation: Operation) -> TrackedState {
-    match operation {
-        Operation::Create => TrackedState::Creating,
-        Operation::Update => TrackedState::Updating,
-        Operation::Delete => TrackedState::Deleting,
-    }
-}
-
-fn failed(operation: Operation) -> TrackedState {
-    match operation {
-        Operation::Create => TrackedState::CreateError,
-        Operation::Update => TrackedState::UpdateError,
-        Operation::Delete => TrackedState::DeleteError,
-    }
-}
-
-/// How the original's errors begin.
-fn words(what: What, operation: Operation) -> &'static str {
-    match (what, operation) {
-        (What::Cluster, Operation::Create) => "Create failed",
-        (What::Cluster, Operation::Update) => "update failed",
-        (What::Cluster, Operation::Delete) => "Delete failed",
-        (What::Instance, Operation::Create) => "Create App Inst failed",
-        (What::Instance, Operation::Update) => "Update App Inst failed",
-        (What::Instance, Operation::Delete) => "Delete App Inst failed",
     }
 }

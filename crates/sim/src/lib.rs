@@ -18,7 +18,6 @@ mod faults;
 mod fleet;
 mod infra;
 mod options;
-mod reports;
 mod steps;
 
 pub use crm::{SimCrm, SimStatus};
@@ -27,25 +26,6 @@ pub use faults::{Fault, FaultRule};
 pub use fleet::SimFleet;
 pub use infra::{Counters, Infrastructure};
 pub use options::{ClusterUpdate, Exec, Limits, Mode, Resync, SimOptions};
+pub use selvage_cloudlet::{Operation, What};
 pub use selvage_notify::Error;
 pub use steps::{Stage, Step};
-
-/// What an operation is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum What {
-    /// A ClusterInst.
-    Cluster,
-    /// An AppInst.
-    Instance,
-}
-
-/// What is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
-    /// To make it.
-    Create,
-    /// To change it.
-    Update,
-    /// To remove it.
-    Delete,
-}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use selvage_api::edgeproto::{
     App, AppInst, AppInstInfo, AppInstRuntime, Cloudlet, CloudletInfo, ClusterInst,
-    ClusterInstInfo, ExecRequest, Flavor, Node, TrackedState,
+    ClusterInstInfo, ExecRequest, Flavor, Metric, Node, TrackedState,
 };
 use selvage_notify::{Cache, Error, Exchange, Letters, Mailbox, ObjectKey};
 
@@ -14,21 +14,28 @@ use crate::What;
 const HISTORY: usize = 16;
 /// Requests to run a command that may wait.
 const EXECS: usize = 32;
+/// Samples that may wait while the controller is away.
+const METRICS: usize = 1000;
 
-pub(crate) struct Reports {
-    pub(crate) flavors: Arc<Cache<Flavor>>,
-    pub(crate) apps: Arc<Cache<App>>,
-    pub(crate) instances: Arc<Cache<AppInst>>,
-    pub(crate) cloudlets: Arc<Cache<Cloudlet>>,
-    pub(crate) clusters: Arc<Cache<ClusterInst>>,
-    pub(crate) cloudlet_infos: Arc<Cache<CloudletInfo>>,
-    pub(crate) instance_infos: Arc<Cache<AppInstInfo>>,
-    pub(crate) cluster_infos: Arc<Cache<ClusterInstInfo>>,
-    pub(crate) nodes: Arc<Cache<Node>>,
+/// What lies on a crm's desk: what came in, and what goes out.
+#[derive(Debug)]
+pub struct Desk {
+    /// What the controller has.
+    pub flavors: Arc<Cache<Flavor>>,
+    pub apps: Arc<Cache<App>>,
+    pub instances: Arc<Cache<AppInst>>,
+    pub cloudlets: Arc<Cache<Cloudlet>>,
+    pub clusters: Arc<Cache<ClusterInst>>,
+    /// What the controller is told.
+    pub cloudlet_infos: Arc<Cache<CloudletInfo>>,
+    pub instance_infos: Arc<Cache<AppInstInfo>>,
+    pub cluster_infos: Arc<Cache<ClusterInstInfo>>,
+    pub nodes: Arc<Cache<Node>>,
 }
 
-impl Reports {
-    pub(crate) fn new() -> Result<Self, Error> {
+impl Desk {
+    /// An empty one.
+    pub fn new() -> Result<Self, Error> {
         Ok(Self {
             flavors: Cache::with_history(HISTORY)?,
             apps: Cache::with_history(HISTORY)?,
@@ -42,8 +49,8 @@ impl Reports {
         })
     }
 
-    /// As the original's crm has it.
-    pub(crate) fn exchange(&self) -> Result<(Exchange, Letters<ExecRequest>), Error> {
+    /// What is sent and received, in the original's order.
+    pub fn exchange(&self) -> Result<(Exchange, Letters<ExecRequest>), Error> {
         let (mailbox, letters) = Mailbox::new(EXECS)?;
         let exchange = Exchange::new()
             .send(self.cloudlet_infos.clone())
@@ -51,6 +58,7 @@ impl Reports {
             .send(self.cluster_infos.clone())
             .send(self.nodes.clone())
             .send_messages_up_to::<ExecRequest>(EXECS)?
+            .send_messages_up_to::<Metric>(METRICS)?
             .receive(self.flavors.clone())
             .receive(self.apps.clone())
             .receive(self.instances.clone())
@@ -61,7 +69,7 @@ impl Reports {
     }
 
     /// What a process that starts knows: nothing.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.flavors.clear();
         self.apps.clear();
         self.instances.clear();
@@ -72,7 +80,7 @@ impl Reports {
     }
 
     /// The state of an object as the controller has it.
-    pub(crate) fn wanted(&self, what: What, key: &ObjectKey) -> Option<TrackedState> {
+    pub fn wanted(&self, what: What, key: &ObjectKey) -> Option<TrackedState> {
         match what {
             What::Cluster => self.clusters.object(key).map(|object| object.state()),
             What::Instance => self.instances.object(key).map(|object| object.state()),
@@ -80,20 +88,21 @@ impl Reports {
     }
 
     /// The state that was reported last.
-    pub(crate) fn reported(&self, what: What, key: &ObjectKey) -> Option<TrackedState> {
+    pub fn reported(&self, what: What, key: &ObjectKey) -> Option<TrackedState> {
         match what {
             What::Cluster => self.cluster_infos.object(key).map(|info| info.state()),
             What::Instance => self.instance_infos.object(key).map(|info| info.state()),
         }
     }
 
-    pub(crate) fn report(
+    /// Reports on an object; what runs is told of instances that are ready.
+    pub fn report(
         &self,
         what: What,
         key: &ObjectKey,
         state: TrackedState,
         errors: Vec<String>,
-        containers: Vec<String>,
+        runtime: AppInstRuntime,
     ) {
         let outcome = match what {
             What::Cluster => key.decode().and_then(|key| {
@@ -105,7 +114,6 @@ impl Reports {
                 })
             }),
             What::Instance => key.decode().and_then(|key| {
-                let runtime = AppInstRuntime { container_ids: containers };
                 self.instance_infos.put(AppInstInfo {
                     key: Some(key),
                     state: state.into(),
@@ -120,7 +128,8 @@ impl Reports {
         }
     }
 
-    pub(crate) fn withdraw(&self, what: What, key: &ObjectKey) {
+    /// Takes a report back.
+    pub fn withdraw(&self, what: What, key: &ObjectKey) {
         match what {
             What::Cluster => self.cluster_infos.remove_key(key),
             What::Instance => self.instance_infos.remove_key(key),

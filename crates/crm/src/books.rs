@@ -1,0 +1,178 @@
+//! What the crm has made, or was making when it died: on disk, one row for
+//! each cluster and instance.
+
+use std::{path::Path, sync::Arc};
+
+use parking_lot::Mutex;
+use selvage_cloudlet::What;
+use selvage_notify::ObjectKey;
+use selvage_store::{
+    KeyRange, SharedStore, StoreExt,
+    embedded::{Embedded, Options},
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::{
+    Error, Result,
+    platform::{ClusterFacts, InstanceFacts},
+};
+
+const ROOT: &str = "/made/";
+/// A crm has little to remember; its memory is for others.
+const CACHE: usize = 1 << 20;
+
+/// How far something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// Some of it may be there.
+    Making,
+    /// All of it is.
+    Made,
+    /// Some of it may be gone.
+    Removing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Facts {
+    Cluster(ClusterFacts),
+    Instance(InstanceFacts),
+}
+
+impl Facts {
+    pub(crate) fn cluster(self) -> Option<ClusterFacts> {
+        match self {
+            Self::Cluster(facts) => Some(facts),
+            Self::Instance(_) => None,
+        }
+    }
+
+    pub(crate) fn instance(self) -> Option<InstanceFacts> {
+        match self {
+            Self::Instance(facts) => Some(facts),
+            Self::Cluster(_) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// The key on the wire.
+    pub(crate) key: Vec<u8>,
+    pub(crate) phase: Phase,
+    pub(crate) facts: Facts,
+}
+
+/// All rows, in memory as on disk.
+pub(crate) struct Books {
+    store: SharedStore,
+    rows: Mutex<BTreeMap<(What, String), Row>>,
+    /// Held from looking what is taken to having written down what is.
+    planning: tokio::sync::Mutex<()>,
+}
+
+/// Opens the crm's file.
+pub(crate) async fn open_store(path: &Path) -> Result<SharedStore> {
+    let options = Options { cache_bytes: CACHE, ..Options::default() };
+    Ok(Embedded::open(path, options).await?)
+}
+
+impl Books {
+    pub(crate) async fn open(store: SharedStore) -> Result<Arc<Self>> {
+        let mut rows = BTreeMap::new();
+        for item in store.list(ROOT).await?.items {
+            let row: Row = serde_json::from_slice(&item.value)
+                .map_err(|error| Error::state(format!("the crm's books are damaged: {error}")))?;
+            let name = String::from_utf8_lossy(&item.key).into_owned();
+            rows.insert(parse(&name)?, row);
+        }
+        Ok(Arc::new(Self {
+            store,
+            rows: Mutex::new(rows),
+            planning: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn get(&self, what: What, key: &str) -> Option<Row> {
+        self.rows.lock().get(&(what, key.to_owned())).cloned()
+    }
+
+    /// What is known of a cluster that is made.
+    pub(crate) fn cluster(&self, key: &str) -> Option<ClusterFacts> {
+        let row = self.get(What::Cluster, key)?;
+        if row.phase == Phase::Made { row.facts.cluster() } else { None }
+    }
+
+    /// What is known of an instance that is made.
+    pub(crate) fn instance(&self, key: &str) -> Option<InstanceFacts> {
+        let row = self.get(What::Instance, key)?;
+        if row.phase == Phase::Made { row.facts.instance() } else { None }
+    }
+
+    /// All rows of a kind.
+    pub(crate) fn all(&self, what: What) -> Vec<(String, Row)> {
+        let rows = self.rows.lock();
+        let ours = rows.iter().filter(|((kind, _), _)| *kind == what);
+        ours.map(|((_, key), row)| (key.clone(), row.clone())).collect()
+    }
+
+    /// Plans something new beside what there is, and writes it down before
+    /// anything is made of it. One that was begun keeps its plan.
+    pub(crate) async fn begin(
+        &self,
+        what: What,
+        key: &ObjectKey,
+        plan: impl FnOnce(Vec<(String, Facts)>) -> Result<Facts>,
+    ) -> Result<Facts> {
+        let _alone = self.planning.lock().await;
+        if let Some(row) = self.get(what, key.text()) {
+            return Ok(row.facts);
+        }
+        let others = self.all(what).into_iter().map(|(key, row)| (key, row.facts)).collect();
+        let facts = plan(others)?;
+        let row = Row { key: key.wire().to_vec(), phase: Phase::Making, facts: facts.clone() };
+        self.put(what, key.text(), row).await?;
+        Ok(facts)
+    }
+
+    /// Notes how far something is that was begun.
+    pub(crate) async fn note(&self, what: What, key: &str, phase: Phase) -> Result<()> {
+        match self.get(what, key) {
+            Some(row) if row.phase != phase => self.put(what, key, Row { phase, ..row }).await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn put(&self, what: What, key: &str, row: Row) -> Result<()> {
+        let value = serde_json::to_vec(&row)
+            .map_err(|error| Error::state(format!("cannot be written down: {error}")))?;
+        self.store.put(name(what, key), value).await?;
+        self.rows.lock().insert((what, key.to_owned()), row);
+        Ok(())
+    }
+
+    pub(crate) async fn remove(&self, what: What, key: &str) -> Result<()> {
+        self.store.delete(KeyRange::key(name(what, key))).await?;
+        self.rows.lock().remove(&(what, key.to_owned()));
+        Ok(())
+    }
+}
+
+fn name(what: What, key: &str) -> String {
+    let kind = match what {
+        What::Cluster => "cluster",
+        What::Instance => "instance",
+    };
+    format!("{ROOT}{kind}/{key}")
+}
+
+fn parse(name: &str) -> Result<(What, String)> {
+    let rest = name.strip_prefix(ROOT).unwrap_or_default();
+    match rest.split_once('/') {
+        Some(("cluster", key)) => Ok((What::Cluster, key.to_owned())),
+        Some(("instance", key)) => Ok((What::Instance, key.to_owned())),
+        _ => Err(Error::state(format!("the crm's books are damaged: row {name:?}"))),
+    }
+}

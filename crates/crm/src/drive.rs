@@ -1,0 +1,357 @@
+//! What is done about a cluster or an instance, by the state the controller
+//! gives it and by what is there.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use selvage_api::edgeproto::{
+    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, TrackedState,
+};
+use selvage_cloudlet::{Desk, Operation, What};
+use selvage_notify::{NotifyClient, ObjectKey};
+use tokio::time::Instant;
+
+use crate::{
+    Error, Result,
+    books::{Books, Facts, Phase, Row},
+    platform::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform},
+    publish::Publisher,
+};
+
+/// All that work on a cloudlet takes.
+pub(crate) struct World {
+    pub(crate) desk: Desk,
+    pub(crate) books: Arc<Books>,
+    pub(crate) platform: Arc<dyn Platform>,
+    pub(crate) publisher: Publisher,
+    pub(crate) client: NotifyClient,
+    /// How long the controller must not have mentioned something that is
+    /// there before it is removed.
+    pub(crate) grace: Duration,
+    pub(crate) unmentioned: Mutex<HashMap<(What, String), Instant>>,
+}
+
+/// Looks at an object once and does what is to be done. Calls for one object
+/// never overlap.
+pub(crate) async fn consider(world: Arc<World>, what: What, key: ObjectKey) {
+    let Some(wanted) = world.desk.wanted(what, &key) else {
+        return unmentioned(&world, what, &key).await;
+    };
+    world.unmentioned.lock().remove(&(what, key.text().to_owned()));
+    match Operation::asked_by(wanted) {
+        // Without its app an instance cannot be considered; the app's arrival
+        // brings it back here.
+        Some((Operation::Create | Operation::Update, _)) if !world.has_app(what, &key) => {}
+        Some((operation, _)) => run(&world, what, operation, &key).await,
+        None if wanted == TrackedState::Ready => keep(&world, what, &key).await,
+        None => {}
+    }
+}
+
+async fn run(world: &World, what: What, operation: Operation, key: &ObjectKey) {
+    let work = async {
+        match (what, operation) {
+            (_, Operation::Delete) => delete(world, what, key).await,
+            (What::Cluster, Operation::Create) => create_cluster(world, key).await,
+            (What::Cluster, Operation::Update) => update_cluster(world, key).await,
+            (What::Instance, Operation::Create) => create_instance(world, key).await,
+            (What::Instance, Operation::Update) => update_instance(world, key).await,
+        }
+    };
+    let Err(error) = work.await else { return };
+    let text = format!("{}: {}", operation.failure(what), with_sources(&error));
+    tracing::warn!(key = key.text(), ?what, ?operation, error = text, "failed");
+    if operation == Operation::Create
+        && let Err(error) = remove(world, what, key).await
+    {
+        tracing::error!(key = key.text(), %error, "what a failure left could not be removed");
+    }
+    world.desk.report(what, key, operation.failed(), vec![text], AppInstRuntime::default());
+}
+
+fn with_sources(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text += &format!(": {inner_text}");
+        }
+        source = inner.source();
+    }
+    text
+}
+
+impl World {
+    fn busy(&self, what: What, operation: Operation, key: &ObjectKey) {
+        self.desk.report(what, key, operation.busy(), Vec::new(), AppInstRuntime::default());
+    }
+
+    fn ready(&self, what: What, key: &ObjectKey, container_ids: Vec<String>) {
+        let runtime = AppInstRuntime {
+            container_ids,
+            addresses: self.publisher.addresses(key.text()),
+            unhealthy: self.publisher.trouble(key.text()),
+        };
+        self.desk.report(what, key, TrackedState::Ready, Vec::new(), runtime);
+    }
+
+    /// Reports instances anew that have begun to answer, or ceased to.
+    pub(crate) fn tell_health(&self) {
+        for info in self.desk.instance_infos.list() {
+            let (Ok(key), Some(told)) = (ObjectKey::of(info.as_ref()), &info.runtime_info) else {
+                continue;
+            };
+            if told.unhealthy != self.publisher.trouble(key.text()) {
+                self.ready(What::Instance, &key, told.container_ids.clone());
+            }
+        }
+    }
+
+    fn has_app(&self, what: What, key: &ObjectKey) -> bool {
+        what == What::Cluster || self.app_of(key).is_some()
+    }
+
+    fn app_of(&self, key: &ObjectKey) -> Option<Arc<App>> {
+        let key: AppInstKey = key.decode().ok()?;
+        self.desk.apps.find(&key.app_key.unwrap_or_default())
+    }
+
+    fn flavor(&self, key: Option<&FlavorKey>) -> Result<Flavor> {
+        let key = key.cloned().unwrap_or_default();
+        let found = self.desk.flavors.find(&key);
+        let found = found.ok_or_else(|| Error::missing(format!("Flavor {}", key.name)))?;
+        Ok(found.as_ref().clone())
+    }
+
+    fn cluster_order(&self, key: &ObjectKey) -> Result<ClusterOrder> {
+        let cluster = self.desk.clusters.object(key);
+        let cluster = cluster.ok_or_else(|| Error::missing("the cluster"))?;
+        let flavor = self.flavor(cluster.flavor.as_ref())?;
+        Ok(ClusterOrder { cluster: cluster.as_ref().clone(), flavor })
+    }
+
+    fn cluster_of(&self, key: &AppInstKey) -> Result<(ClusterInstKey, String)> {
+        let cluster = key.cluster_inst_key.clone().unwrap_or_default();
+        let named = ClusterInst { key: Some(cluster.clone()), ..ClusterInst::default() };
+        let text = ObjectKey::of(&named)?.text().to_owned();
+        Ok((cluster, text))
+    }
+
+    pub(crate) fn instance_order(&self, key: &ObjectKey) -> Result<InstanceOrder> {
+        let instance = self.desk.instances.object(key);
+        let instance = instance.ok_or_else(|| Error::missing("the instance"))?;
+        let app = self.app_of(key).ok_or_else(|| Error::missing("the App"))?;
+        let flavor = self.flavor(instance.flavor.as_ref())?;
+        let parsed: AppInstKey = key.decode()?;
+        let (cluster, text) = self.cluster_of(&parsed)?;
+        let cluster_facts = self.books.cluster(&text).ok_or_else(|| {
+            let name = cluster.cluster_key.clone().unwrap_or_default().name;
+            Error::missing(format!("Cluster instance {name}"))
+        })?;
+        Ok(InstanceOrder {
+            key: parsed,
+            app: app.as_ref().clone(),
+            instance: instance.as_ref().clone(),
+            flavor,
+            cluster,
+            cluster_facts,
+        })
+    }
+
+    async fn publish(
+        &self,
+        key: &ObjectKey,
+        order: &InstanceOrder,
+        facts: &InstanceFacts,
+    ) -> Result<()> {
+        let cluster = self.desk.clusters.find(&order.cluster);
+        let own = order.cluster_facts.address;
+        let publisher = &self.publisher;
+        let text = key.text();
+        publisher.publish(text, &order.instance, cluster.as_deref(), own, facts.address).await
+    }
+
+    /// The instances in a cluster.
+    fn instances_in(&self, cluster: &ClusterInstKey) -> Vec<(String, Row)> {
+        let of = |row: &Row| -> Option<ClusterInstKey> {
+            <AppInstKey as prost::Message>::decode(row.key.as_slice()).ok()?.cluster_inst_key
+        };
+        let mut all = self.books.all(What::Instance);
+        all.retain(|(_, row)| of(row).as_ref() == Some(cluster));
+        all
+    }
+}
+
+async fn create_cluster(world: &World, key: &ObjectKey) -> Result<()> {
+    if world.books.cluster(key.text()).is_some() {
+        world.ready(What::Cluster, key, Vec::new());
+        return Ok(());
+    }
+    let order = world.cluster_order(key)?;
+    world.busy(What::Cluster, Operation::Create, key);
+    let plan = |others: Vec<(String, Facts)>| {
+        let others: Vec<ClusterFacts> =
+            others.into_iter().filter_map(|(_, facts)| facts.cluster()).collect();
+        Ok(Facts::Cluster(world.platform.plan_cluster(&order, &others)?))
+    };
+    let facts = world.books.begin(What::Cluster, key, plan).await?;
+    let facts = facts.cluster().ok_or_else(|| Error::state("the books are damaged"))?;
+    world.platform.create_cluster(&order, &facts).await?;
+    world.books.note(What::Cluster, key.text(), Phase::Made).await?;
+    world.ready(What::Cluster, key, Vec::new());
+    Ok(())
+}
+
+async fn update_cluster(world: &World, key: &ObjectKey) -> Result<()> {
+    let facts = world.books.cluster(key.text());
+    let facts = facts.ok_or_else(|| Error::missing("the cluster"))?;
+    let order = world.cluster_order(key)?;
+    world.busy(What::Cluster, Operation::Update, key);
+    let facts = world.platform.update_cluster(&order, &facts).await?;
+    let row = Row { key: key.wire().to_vec(), phase: Phase::Made, facts: Facts::Cluster(facts) };
+    world.books.put(What::Cluster, key.text(), row).await?;
+    world.ready(What::Cluster, key, Vec::new());
+    Ok(())
+}
+
+async fn create_instance(world: &World, key: &ObjectKey) -> Result<()> {
+    let order = world.instance_order(key)?;
+    if let Some(facts) = world.books.instance(key.text()) {
+        return settle(world, key, &order, &facts).await;
+    }
+    world.busy(What::Instance, Operation::Create, key);
+    let neighbours: Vec<String> =
+        world.instances_in(&order.cluster).into_iter().map(|(key, _)| key).collect();
+    let plan = |others: Vec<(String, Facts)>| {
+        let near = others.into_iter().filter(|(key, _)| neighbours.contains(key));
+        let near: Vec<InstanceFacts> = near.filter_map(|(_, facts)| facts.instance()).collect();
+        Ok(Facts::Instance(world.platform.plan_instance(&order, &near)?))
+    };
+    let facts = world.books.begin(What::Instance, key, plan).await?;
+    let facts = facts.instance().ok_or_else(|| Error::state("the books are damaged"))?;
+    world.platform.create_instance(&order, &facts).await?;
+    world.publish(key, &order, &facts).await?;
+    world.books.note(What::Instance, key.text(), Phase::Made).await?;
+    world.ready(What::Instance, key, facts.containers);
+    Ok(())
+}
+
+/// Makes sure of an instance that an earlier process made, before anybody is
+/// told of it.
+pub(crate) async fn rediscover(world: &World, key: &ObjectKey) {
+    let Some(facts) = world.books.instance(key.text()) else { return };
+    let settled = match world.instance_order(key) {
+        Ok(order) => settle(world, key, &order, &facts).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = settled {
+        tracing::warn!(key = key.text(), error = with_sources(&error), "is not as it should be");
+    }
+}
+
+/// Makes sure of an instance that was made, and says so.
+async fn settle(
+    world: &World,
+    key: &ObjectKey,
+    order: &InstanceOrder,
+    facts: &InstanceFacts,
+) -> Result<()> {
+    if world.platform.keep_instance(order, facts).await? {
+        tracing::info!(key = key.text(), "an instance was started again");
+    }
+    world.publish(key, order, facts).await?;
+    world.ready(What::Instance, key, facts.containers.clone());
+    Ok(())
+}
+
+/// An instance is replaced by one as it should be now, at the same place.
+async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
+    let order = world.instance_order(key)?;
+    let facts = world.books.instance(key.text());
+    let facts = facts.ok_or_else(|| Error::missing("the instance"))?;
+    world.busy(What::Instance, Operation::Update, key);
+    world.platform.create_instance(&order, &facts).await?;
+    world.publish(key, &order, &facts).await?;
+    world.ready(What::Instance, key, facts.containers);
+    Ok(())
+}
+
+async fn delete(world: &World, what: What, key: &ObjectKey) -> Result<()> {
+    world.busy(what, Operation::Delete, key);
+    remove(world, what, key).await?;
+    world.desk.withdraw(what, key);
+    Ok(())
+}
+
+/// Removes whatever there is of an object.
+async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
+    world.books.note(what, key.text(), Phase::Removing).await?;
+    match what {
+        What::Instance => {
+            world.publisher.withdraw(key.text()).await;
+            world.platform.delete_instance(&key.decode()?).await?;
+        }
+        What::Cluster => {
+            let cluster: ClusterInstKey = key.decode()?;
+            for (text, row) in world.instances_in(&cluster) {
+                let inside: AppInstKey = prost::Message::decode(row.key.as_slice())
+                    .map_err(|error| Error::state(format!("the books are damaged: {error}")))?;
+                world.books.note(What::Instance, &text, Phase::Removing).await?;
+                world.publisher.withdraw(&text).await;
+                world.platform.delete_instance(&inside).await?;
+                world.books.remove(What::Instance, &text).await?;
+            }
+            world.platform.delete_cluster(&cluster).await?;
+        }
+    }
+    world.books.remove(what, key.text()).await
+}
+
+/// Sees to it that what should run runs.
+async fn keep(world: &World, what: What, key: &ObjectKey) {
+    let kept = match what {
+        What::Cluster => keep_cluster(world, key).await,
+        What::Instance => create_instance(world, key).await,
+    };
+    if let Err(error) = kept {
+        let error = with_sources(&error);
+        tracing::warn!(key = key.text(), ?what, error, "is not as it should be");
+    }
+}
+
+async fn keep_cluster(world: &World, key: &ObjectKey) -> Result<()> {
+    let Some(facts) = world.books.cluster(key.text()) else {
+        return create_cluster(world, key).await;
+    };
+    world.platform.keep_cluster(&key.decode()?, &facts).await?;
+    world.ready(What::Cluster, key, Vec::new());
+    Ok(())
+}
+
+/// The controller does not know of it. It may be about to tell: what is
+/// there is removed only when it has not for a while.
+async fn unmentioned(world: &World, what: What, key: &ObjectKey) {
+    let text = key.text().to_owned();
+    if world.books.get(what, &text).is_none() {
+        world.desk.withdraw(what, key);
+        world.unmentioned.lock().remove(&(what, text));
+        return;
+    }
+    if !world.client.status().in_sync {
+        world.unmentioned.lock().remove(&(what, text));
+        return;
+    }
+    let since = *world.unmentioned.lock().entry((what, text.clone())).or_insert_with(Instant::now);
+    if since.elapsed() < world.grace {
+        return;
+    }
+    match remove(world, what, key).await {
+        Ok(()) => {
+            tracing::info!(key = text, ?what, "removed, as the controller does not know of it");
+            world.desk.withdraw(what, key);
+            world.unmentioned.lock().remove(&(what, text));
+        }
+        Err(error) => tracing::warn!(key = text, %error, "not removed"),
+    }
+}

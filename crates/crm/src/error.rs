@@ -1,0 +1,86 @@
+//! Everything that can go wrong in a crm.
+
+use std::{io, path::PathBuf};
+
+use selvage_api::Code;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{field}: {reason}")]
+    Invalid { field: String, reason: String },
+    #[error("cannot read {}", .path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("a cloudlet of kind {kind} cannot be run by this version: use containers")]
+    Kind { kind: String },
+    /// What it takes is not on this cloudlet.
+    #[error("{what} not found")]
+    Missing { what: String },
+    #[error("{reason}")]
+    State { reason: String },
+    #[error("{doing}: {source}")]
+    Network { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("{doing}: {source}")]
+    Io { doing: &'static str, source: io::Error },
+    #[error(transparent)]
+    Runtime(#[from] selvage_runtime::Error),
+    #[error(transparent)]
+    Balancer(#[from] selvage_balancer::Error),
+    #[error(transparent)]
+    Store(#[from] selvage_store::Error),
+    #[error(transparent)]
+    Notify(#[from] selvage_notify::Error),
+}
+
+impl Error {
+    /// What this means to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid { .. } => Code::InvalidArgument,
+            Self::Kind { .. } => Code::Unimplemented,
+            Self::Missing { .. } => Code::NotFound,
+            Self::File { .. } | Self::State { .. } => Code::FailedPrecondition,
+            Self::Runtime(error) => error.code(),
+            Self::Balancer(error) => error.code(),
+            Self::Store(error) => error.code(),
+            Self::Network { .. } | Self::Io { .. } | Self::Notify(_) => Code::Internal,
+        }
+    }
+
+    pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn state(reason: impl Into<String>) -> Self {
+        Self::State { reason: reason.into() }
+    }
+
+    pub(crate) fn missing(what: impl Into<String>) -> Self {
+        Self::Missing { what: what.into() }
+    }
+}
+
+/// `.during("making a bridge")` on what the kernel answers.
+pub(crate) trait During<T> {
+    fn during(self, doing: &'static str) -> Result<T>;
+}
+
+impl<T> During<T> for io::Result<T> {
+    fn during(self, doing: &'static str) -> Result<T> {
+        self.map_err(|source| Error::Io { doing, source })
+    }
+}
+
+impl<T> During<T> for std::result::Result<T, rtnetlink::Error> {
+    fn during(self, doing: &'static str) -> Result<T> {
+        self.map_err(|source| Error::Network { doing, source: Box::new(source) })
+    }
+}
+
+impl<T> During<T> for nix::Result<T> {
+    fn during(self, doing: &'static str) -> Result<T> {
+        self.map_err(|source| Error::Io { doing, source: source.into() })
+    }
+}

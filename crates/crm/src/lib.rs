@@ -1,0 +1,27 @@
+//! The crm: the agent of one cloudlet. It learns from a controller which
+//! clusters and instances should be on its cloudlet, makes them so with a
+//! [`Platform`], leads the public ports to them, and reports how they are.
+//!
+//! What it is told and what it has made is on disk ([`mirror`], [`books`]):
+//! it works and starts again while the controller is away, and looks at what
+//! runs before it says anything. Whatever it did not finish it does again or
+//! undoes; names of everything it makes follow from the keys, so that nothing
+//! is lost sight of.
+//!
+//! Which instances there should be, and what their ports and names are, is
+//! the controller's to say; containers, images and cgroups are the runtime's.
+
+mod books;
+mod drive;
+mod error;
+mod metrics;
+mod mirror;
+mod part;
+pub mod platform;
+mod publish;
+mod site;
+
+pub use error::{Error, Result};
+pub use part::{Crm, Settings, Status};
+pub use platform::Platform;
+pub use site::{Kind, Site};

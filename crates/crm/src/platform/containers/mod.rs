@@ -1,0 +1,342 @@
+//! Containers on this machine, with containerd or with an OCI runtime driven
+//! directly: a cluster is a network of its own, an instance a container in it.
+
+mod image;
+mod names;
+mod network;
+mod order;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use selvage_api::{
+    distributed_match_engine::LProto,
+    edgeproto::{AppInstKey, CloudletKey, ClusterInstKey, FlavorInfo},
+};
+use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime};
+use tokio::time::Instant;
+
+pub use self::network::Range;
+use self::{
+    image::Images,
+    names::Namer,
+    network::{Networks, namespace_path},
+};
+use super::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, Resources, Usage};
+use crate::{Error, Result, error::During, site::Registry};
+
+/// Which cloudlet's containers these are.
+const SITE_LABEL: &str = "selvage.site";
+/// The first address of a network is the bridge's.
+const HOSTS: std::ops::RangeInclusive<u8> = 2..=254;
+/// How often to look whether an instance takes connections.
+const LOOK: Duration = Duration::from_millis(5);
+/// Lines of a log that tell why a container ended.
+const LAST_WORDS: u64 = 5;
+
+/// What it takes to run containers.
+#[derive(Clone)]
+pub struct Options {
+    pub runtime: Arc<dyn Runtime>,
+    /// The runtime's namespace for instances.
+    pub namespace: String,
+    pub range: Range,
+    pub registry: Option<Registry>,
+    /// Where disk is counted.
+    pub data: PathBuf,
+    /// How long an instance may take until its first port takes connections;
+    /// one that takes longer counts as made and as not healthy.
+    pub patience: Duration,
+}
+
+/// The platform.
+pub struct Containers {
+    options: Options,
+    site: String,
+    namer: Namer,
+    networks: Networks,
+    images: Images,
+}
+
+impl Containers {
+    /// Must be called inside a tokio runtime.
+    pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
+        Ok(Self {
+            site: names::text(cloudlet)?,
+            namer: Namer::new(cloudlet)?,
+            networks: Networks::open(options.range)?,
+            images: Images::new(&options),
+            options,
+        })
+    }
+
+    fn namespace(&self) -> &str {
+        &self.options.namespace
+    }
+
+    async fn find(&self, id: &str) -> Result<Option<Container>> {
+        match self.options.runtime.inspect(self.namespace(), id).await {
+            Ok(found) => Ok(Some(found)),
+            Err(selvage_runtime::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn remove(&self, id: &str) -> Result<()> {
+        match self.options.runtime.delete(self.namespace(), id, true).await {
+            Ok(()) | Err(selvage_runtime::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the container anew and starts it.
+    async fn run(&self, order: &InstanceOrder, address: Ipv4Addr) -> Result<()> {
+        let names = self.namer.instance(&order.key)?;
+        let cluster = self.namer.cluster(&order.cluster)?;
+        let image = self.images.provide(&order.app.image_path).await?;
+        self.remove(&names.container).await?;
+        let network = order.cluster_facts.network;
+        self.networks.provide_instance(&cluster, &names, network, address).await?;
+        let path = namespace_path(&names.namespace);
+        let mut spec = order::spec(order, &names.container, image, path)?;
+        spec.labels.insert(SITE_LABEL.into(), self.site.clone());
+        let runtime = &self.options.runtime;
+        runtime.create(self.namespace(), spec).await?;
+        runtime.start(self.namespace(), &names.container).await?;
+        self.until_it_answers(order, &names.container, address).await
+    }
+
+    /// Returns when the instance takes connections, or has had its time. Fails
+    /// when it has ended.
+    async fn until_it_answers(
+        &self,
+        order: &InstanceOrder,
+        id: &str,
+        address: Ipv4Addr,
+    ) -> Result<()> {
+        let tcp = order.instance.mapped_ports.iter().find(|port| port.proto() != LProto::Udp);
+        let port = tcp.and_then(|port| u16::try_from(port.internal_port).ok());
+        let place = port.map(|port| SocketAddr::from((address, port)));
+        let until = Instant::now() + self.options.patience;
+        loop {
+            let container = self.find(id).await?.ok_or_else(|| Error::missing(id))?;
+            if !container.status.is_running() || container.restarts > 0 {
+                return Err(self.ended(id, &container).await);
+            }
+            let Some(place) = place else { return Ok(()) };
+            let connected = tokio::time::timeout(LOOK * 20, tokio::net::TcpStream::connect(place));
+            if matches!(connected.await, Ok(Ok(_))) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                tracing::warn!(container = id, %place, "runs and does not take connections yet");
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Why a container does not run any more, in its own words.
+    async fn ended(&self, id: &str, container: &Container) -> Error {
+        let options = LogOptions { follow: false, tail: Some(LAST_WORDS) };
+        let mut words = Vec::new();
+        if let Ok(mut log) = self.options.runtime.logs(self.namespace(), id, options).await {
+            while let Some(Ok(piece)) = log.next().await {
+                words.extend_from_slice(&piece);
+            }
+        }
+        let code = container.exit.and_then(|exit| exit.code);
+        let code = code.map_or_else(String::new, |code| format!(" with code {code}"));
+        let words = String::from_utf8_lossy(&words);
+        let words = words.trim();
+        let words = if words.is_empty() { String::new() } else { format!(": {words}") };
+        Error::state(format!("the container ended{code}{words}"))
+    }
+}
+
+/// Networks of clusters are IPv4.
+fn inner(facts: &InstanceFacts) -> Result<Ipv4Addr> {
+    match facts.address {
+        IpAddr::V4(address) => Ok(address),
+        IpAddr::V6(_) => Err(Error::state("the instance has no IPv4 address")),
+    }
+}
+
+#[async_trait]
+impl Platform for Containers {
+    fn kind(&self) -> &'static str {
+        "containers"
+    }
+
+    async fn resources(&self) -> Result<Resources> {
+        let data = self.options.data.clone();
+        let read = tokio::task::spawn_blocking(move || order::machine(&data)).await;
+        let whole = read.map_err(|_| Error::state("looking at the machine was cut off"))??;
+        let flavor = |name: &str, share: u64| FlavorInfo {
+            name: name.into(),
+            vcpus: (whole.vcores / share).max(1),
+            ram: whole.ram / share,
+            disk: whole.disk / share,
+        };
+        let flavors = vec![flavor("quarter", 4), flavor("half", 2), flavor("machine", 1)];
+        Ok(Resources { flavors, ..whole })
+    }
+
+    fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts> {
+        let range = self.networks.range();
+        // The first network is left out: its first address is the range's own.
+        let free = |number: &u32| others.iter().all(|other| other.network != *number);
+        let network = (1..range.size()).find(free).ok_or_else(|| {
+            Error::state(format!("all {} networks of the cloudlet are in use", range.size() - 1))
+        })?;
+        let own = IpAddr::V4(range.address(network, 1));
+        let address = order.cluster.allocated_ip.parse().unwrap_or(own);
+        Ok(ClusterFacts { address, network, nodes: order.cluster.num_nodes })
+    }
+
+    async fn create_cluster(&self, order: &ClusterOrder, facts: &ClusterFacts) -> Result<()> {
+        let key = order.cluster.key.clone().unwrap_or_default();
+        self.keep_cluster(&key, facts).await
+    }
+
+    async fn update_cluster(
+        &self,
+        order: &ClusterOrder,
+        facts: &ClusterFacts,
+    ) -> Result<ClusterFacts> {
+        Ok(ClusterFacts { nodes: order.cluster.num_nodes, ..facts.clone() })
+    }
+
+    async fn keep_cluster(&self, key: &ClusterInstKey, facts: &ClusterFacts) -> Result<()> {
+        self.networks.provide_cluster(&self.namer.cluster(key)?, facts.network).await
+    }
+
+    async fn delete_cluster(&self, key: &ClusterInstKey) -> Result<()> {
+        self.networks.remove_cluster(&self.namer.cluster(key)?).await
+    }
+
+    fn plan_instance(
+        &self,
+        order: &InstanceOrder,
+        others: &[InstanceFacts],
+    ) -> Result<InstanceFacts> {
+        let range = self.networks.range();
+        let mut addresses = HOSTS.map(|host| range.address(order.cluster_facts.network, host));
+        let free = |address: &Ipv4Addr| others.iter().all(|other| other.address != *address);
+        let address = addresses.find(free);
+        let address = address.ok_or_else(|| Error::state("the cluster has no address left"))?;
+        let containers = vec![self.namer.instance(&order.key)?.container];
+        Ok(InstanceFacts { containers, address: IpAddr::V4(address) })
+    }
+
+    async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
+        self.run(order, inner(facts)?).await
+    }
+
+    async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool> {
+        let names = self.namer.instance(&order.key)?;
+        let cluster = self.namer.cluster(&order.cluster)?;
+        let address = inner(facts)?;
+        let network = order.cluster_facts.network;
+        let there = self.networks.provide_instance(&cluster, &names, network, address).await?;
+        match self.find(&names.container).await? {
+            Some(found) if there && (found.status.is_running() || found.supervised) => Ok(false),
+            Some(found) if there && found.exit.is_some() => {
+                self.options.runtime.start(self.namespace(), &names.container).await?;
+                Ok(true)
+            }
+            _ => self.run(order, address).await.map(|()| true),
+        }
+    }
+
+    async fn delete_instance(&self, key: &AppInstKey) -> Result<()> {
+        let names = self.namer.instance(key)?;
+        self.remove(&names.container).await?;
+        self.networks.remove_instance(&names).await
+    }
+
+    async fn sweep(
+        &self,
+        clusters: &[ClusterInstKey],
+        instances: &[AppInstKey],
+    ) -> Result<Vec<String>> {
+        let known = instances.iter().map(|key| self.namer.instance(key));
+        let known: Vec<_> = known.collect::<Result<_>>()?;
+        let bridges = clusters.iter().map(|key| self.namer.cluster(key));
+        let bridges: Vec<_> = bridges.collect::<Result<_>>()?;
+        let mut swept = Vec::new();
+        for container in self.options.runtime.list(self.namespace()).await? {
+            let ours = container.labels.get(SITE_LABEL) == Some(&self.site);
+            if ours && known.iter().all(|names| names.container != container.runtime_id) {
+                self.remove(&container.runtime_id).await?;
+                swept.push(format!("container {}", container.runtime_id));
+            }
+        }
+        let (found_bridges, namespaces) = self.networks.found(&self.namer).await?;
+        for namespace in namespaces {
+            if known.iter().all(|names| names.namespace != namespace) {
+                self.networks.remove_namespace(&namespace).await?;
+                swept.push(format!("network namespace {namespace}"));
+            }
+        }
+        for bridge in found_bridges {
+            if bridges.iter().all(|names| names.bridge != bridge) {
+                self.networks
+                    .remove_cluster(&names::ClusterNames { bridge: bridge.clone() })
+                    .await?;
+                swept.push(format!("bridge {bridge}"));
+            }
+        }
+        Ok(swept)
+    }
+
+    async fn usage(&self, key: &AppInstKey) -> Result<Usage> {
+        let id = self.namer.instance(key)?.container;
+        let container = self.options.runtime.inspect(self.namespace(), &id).await?;
+        let pid = container.pid.ok_or(selvage_runtime::Error::ProcessFinished)?;
+        let mut reader = self.options.runtime.metrics(self.namespace(), &id).await?;
+        let sample = reader.sample().during("reading the control group")?;
+        let (received_bytes, sent_bytes) = network::traffic(pid).unwrap_or_default();
+        Ok(Usage {
+            cpu_ns: sample.core.cpu_ns,
+            memory_bytes: sample.core.working_set_bytes,
+            disk_bytes: sample.io.write_bytes,
+            sent_bytes,
+            received_bytes,
+        })
+    }
+
+    async fn exec(&self, key: &AppInstKey, container: &str, spec: ExecSpec) -> Result<Exec> {
+        let id = self.one_of(key, container)?;
+        Ok(self.options.runtime.exec(self.namespace(), &id, spec).await?)
+    }
+
+    async fn logs(
+        &self,
+        key: &AppInstKey,
+        container: &str,
+        options: LogOptions,
+    ) -> Result<LogStream> {
+        let id = self.one_of(key, container)?;
+        Ok(self.options.runtime.logs(self.namespace(), &id, options).await?)
+    }
+}
+
+impl Containers {
+    /// The container of an instance that is meant; others are none of the
+    /// caller's business.
+    fn one_of(&self, key: &AppInstKey, container: &str) -> Result<String> {
+        let names = self.namer.instance(key)?;
+        if container.is_empty() || container == names.container {
+            Ok(names.container)
+        } else {
+            Err(Error::missing(format!("container {container:?} of the instance")))
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Names of what is made on the machine. Each follows from a key, so that
+//! what a process left behind that died can be found by the next.
+
+use selvage_api::{
+    edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
+    object::Key,
+};
+use sha2::{Digest, Sha256};
+
+use crate::{Error, Result};
+
+/// Of a digest, in names; names of interfaces have 15 characters at most.
+const SITE: usize = 4;
+const SHORT: usize = 8;
+/// What containers keep of the app's name.
+const READABLE: usize = 40;
+
+/// Gives names. Several crms on one machine, each of a cloudlet of its own, do
+/// not give the same.
+#[derive(Debug, Clone)]
+pub(super) struct Namer {
+    site: String,
+}
+
+/// The names of what one cluster has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClusterNames {
+    pub(super) bridge: String,
+}
+
+/// The names of what one instance has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InstanceNames {
+    pub(super) container: String,
+    pub(super) namespace: String,
+    pub(super) cable: String,
+}
+
+impl Namer {
+    pub(super) fn new(cloudlet: &CloudletKey) -> Result<Self> {
+        Ok(Self { site: digest(&text(cloudlet)?, SITE) })
+    }
+
+    /// What all bridges begin with.
+    pub(super) fn bridges(&self) -> String {
+        format!("slv{}", self.site)
+    }
+
+    /// What all namespaces begin with.
+    pub(super) fn namespaces(&self) -> String {
+        format!("slv-{}-", self.site)
+    }
+
+    pub(super) fn cluster(&self, key: &ClusterInstKey) -> Result<ClusterNames> {
+        Ok(ClusterNames { bridge: format!("{}{}", self.bridges(), digest(&text(key)?, SHORT)) })
+    }
+
+    pub(super) fn instance(&self, key: &AppInstKey) -> Result<InstanceNames> {
+        let digest = digest(&text(key)?, SHORT);
+        let app = key.app_key.clone().unwrap_or_default();
+        let readable = readable(&format!("{}-{}", app.name, app.version));
+        let name = format!("{readable}-{digest}").trim_start_matches('-').to_owned();
+        Ok(InstanceNames {
+            namespace: format!("{}{name}", self.namespaces()),
+            container: name,
+            cable: format!("slw{}{digest}", self.site),
+        })
+    }
+}
+
+/// The canonical text of a key.
+pub(super) fn text<K: prost::Message + prost::Name>(key: &K) -> Result<String> {
+    let key = Key::from_message(key).map_err(|error| Error::invalid("key", error.to_string()))?;
+    Ok(key.to_string())
+}
+
+fn digest(text: &str, digits: usize) -> String {
+    let mut digest = hex::encode(Sha256::digest(text.as_bytes()));
+    digest.truncate(digits);
+    digest
+}
+
+/// Letters, digits and single dashes.
+fn readable(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars().flat_map(char::to_lowercase) {
+        match c {
+            'a'..='z' | '0'..='9' => out.push(c),
+            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
+            _ => {}
+        }
+    }
+    out.truncate(READABLE);
+    out.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use selvage_api::edgeproto::{AppKey, ClusterKey, DeveloperKey};
+
+    use super::*;
+
+    fn key(developer: &str, app: &str) -> AppInstKey {
+        AppInstKey {
+            app_key: Some(AppKey {
+                developer_key: Some(DeveloperKey { name: developer.into() }),
+                name: app.into(),
+                version: "1.0".into(),
+            }),
+            cluster_inst_key: Some(ClusterInstKey {
+                cluster_key: Some(ClusterKey { name: "c".into() }),
+                cloudlet_key: None,
+                developer: developer.into(),
+            }),
+        }
+    }
+
+    fn namer(cloudlet: &str) -> Namer {
+        Namer::new(&CloudletKey { operator_key: None, name: cloudlet.into() }).unwrap()
+    }
+
+    #[test]
+    fn names_are_short_readable_and_told_apart() {
+        let here = namer("here");
+        let one = here.instance(&key("Acme", "Hello, World & Co")).unwrap();
+        assert!(one.container.starts_with("hello-world-co-1-0-"), "{one:?}");
+        assert!(one.cable.len() <= 15 && one.namespace.starts_with(&here.namespaces()), "{one:?}");
+        let other = here.instance(&key("Other", "Hello, World & Co")).unwrap();
+        assert_ne!(one.container, other.container);
+        assert_eq!(one, here.instance(&key("Acme", "Hello, World & Co")).unwrap());
+        let long = here.instance(&key("Acme", &"x".repeat(300))).unwrap();
+        assert!(long.container.len() <= 76, "{long:?}");
+        let strange = here.instance(&key("Acme", "日本")).unwrap();
+        assert!(strange.container.is_ascii(), "{strange:?}");
+    }
+
+    #[test]
+    fn clusters_of_two_developers_may_have_one_name() {
+        let here = namer("here");
+        let cluster = |developer: &str| key(developer, "a").cluster_inst_key.unwrap();
+        let (one, other) =
+            (here.cluster(&cluster("a")).unwrap(), here.cluster(&cluster("b")).unwrap());
+        assert_ne!(one, other);
+        assert!(one.bridge.len() <= 15);
+        assert_ne!(one, namer("there").cluster(&cluster("a")).unwrap());
+    }
+}

@@ -1,0 +1,121 @@
+//! From what the controller wants to what a runtime is told.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use selvage_api::edgeproto::App;
+use selvage_runtime::{ContainerSpec, Limits, Mount, Network, RestartPolicy};
+use serde::Deserialize;
+
+use crate::{
+    Error, Result,
+    error::During,
+    platform::{InstanceOrder, Resources},
+};
+
+/// Where the machine's name servers are written; the first that is there. A
+/// local forwarder cannot be reached from another network.
+const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
+/// Variables of containers, in the contract's word for it.
+const VARIABLES: &str = "envVarsYaml";
+/// More processes than any service needs, and less than it takes to stop the
+/// machine.
+const PROCESSES: u64 = 4096;
+
+pub(super) fn spec(
+    order: &InstanceOrder,
+    id: &str,
+    image: String,
+    namespace: PathBuf,
+) -> Result<ContainerSpec> {
+    let command = order.app.command.split_whitespace().map(str::to_owned).collect();
+    let flavor = &order.flavor;
+    let limits = Limits {
+        cpu_millis: (flavor.vcpus > 0).then_some(flavor.vcpus * 1000),
+        memory_bytes: (flavor.ram > 0).then_some(flavor.ram << 20),
+        pids: Some(PROCESSES),
+    };
+    let resolver = NAME_SERVERS.iter().map(Path::new).find(|path| path.exists());
+    let mounts = resolver.map(|source| Mount {
+        source: source.to_owned(),
+        target: "/etc/resolv.conf".into(),
+        read_only: true,
+    });
+    Ok(ContainerSpec {
+        id: id.to_owned(),
+        image,
+        command,
+        env: variables(&order.app)?,
+        hostname: None,
+        mounts: mounts.into_iter().collect(),
+        limits,
+        network: Network::Path(namespace),
+        restart: RestartPolicy::Always,
+        ..ContainerSpec::default()
+    })
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    #[serde(default)]
+    value: String,
+}
+
+/// Those of later files win.
+fn variables(app: &App) -> Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for config in app.configs.iter().filter(|config| config.kind == VARIABLES) {
+        let read: Vec<Variable> = serde_saphyr::from_str(&config.config)
+            .map_err(|error| Error::invalid(format!("configs ({VARIABLES})"), error.to_string()))?;
+        all.extend(read.into_iter().map(|variable| (variable.name, variable.value)));
+    }
+    Ok(all)
+}
+
+/// What the machine has, without sizes.
+pub(super) fn machine(data: &Path) -> Result<Resources> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").during("reading the memory's size")?;
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let total =
+        total.ok_or_else(|| Error::state("the machine does not say how much memory it has"))?;
+    let cores = std::thread::available_parallelism().during("counting cores")?;
+    let disk =
+        rustix::fs::statvfs(data).map_err(std::io::Error::from).during("measuring the disk")?;
+    Ok(Resources {
+        ram: total >> 10,
+        vcores: cores.get() as u64,
+        disk: disk.f_blocks.saturating_mul(disk.f_frsize) / 1_000_000_000,
+        flavors: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use selvage_api::edgeproto::ConfigFile;
+
+    use super::*;
+
+    fn config(text: &str) -> App {
+        let config = ConfigFile { kind: VARIABLES.into(), config: text.into() };
+        App { configs: vec![config], ..App::default() }
+    }
+
+    #[test]
+    fn variables_come_from_configs() {
+        let read = variables(&config("- name: A\n  value: one\n- name: B\n")).unwrap();
+        assert_eq!(read, BTreeMap::from([("A".into(), "one".into()), ("B".into(), String::new())]));
+        let error = variables(&config("a: [")).unwrap_err().to_string();
+        assert!(error.starts_with("configs (envVarsYaml): "), "{error}");
+    }
+
+    #[test]
+    fn the_machine_says_what_it_has() {
+        let machine = machine(Path::new("/")).unwrap();
+        assert!(machine.ram > 0 && machine.vcores > 0 && machine.disk > 0, "{machine:?}");
+    }
+}

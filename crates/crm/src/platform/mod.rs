@@ -1,0 +1,146 @@
+//! What a cloudlet is made of, behind one trait.
+
+pub mod containers;
+
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use selvage_api::edgeproto::{
+    App, AppInst, AppInstKey, ClusterInst, ClusterInstKey, Flavor, FlavorInfo,
+};
+use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// What a cloudlet can hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Memory in MB.
+    pub ram: u64,
+    pub vcores: u64,
+    /// Disk in GB.
+    pub disk: u64,
+    /// Sizes of machine it offers.
+    pub flavors: Vec<FlavorInfo>,
+}
+
+/// What is known of a cluster that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterFacts {
+    /// Where its public ports are.
+    pub address: IpAddr,
+    /// Which of the cloudlet's inner networks it has.
+    pub network: u32,
+    pub nodes: u32,
+}
+
+/// What is known of an instance that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceFacts {
+    /// Names of its containers; the first is where a command runs.
+    pub containers: Vec<String>,
+    /// Where it listens, inside the cloudlet.
+    pub address: IpAddr,
+}
+
+/// What an instance uses, or has used since its container was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_ns: u64,
+    pub memory_bytes: u64,
+    /// Written so far.
+    pub disk_bytes: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
+/// A cluster that is wanted.
+#[derive(Debug, Clone)]
+pub struct ClusterOrder {
+    pub cluster: ClusterInst,
+    pub flavor: Flavor,
+}
+
+/// An instance that is wanted, with everything it refers to.
+#[derive(Debug, Clone)]
+pub struct InstanceOrder {
+    pub key: AppInstKey,
+    pub app: App,
+    pub instance: AppInst,
+    pub flavor: Flavor,
+    /// The cluster it runs in.
+    pub cluster: ClusterInstKey,
+    pub cluster_facts: ClusterFacts,
+}
+
+/// A cloudlet's infrastructure.
+///
+/// Everything may be asked again after a crash at any point: what is there
+/// already is used or replaced, what is gone already is not missed. Whatever
+/// is made bears a name that follows from the key alone.
+#[async_trait]
+pub trait Platform: Send + Sync + 'static {
+    /// As `cloudlet_kind` has it.
+    fn kind(&self) -> &'static str;
+
+    /// What the cloudlet can hold.
+    async fn resources(&self) -> Result<Resources>;
+
+    /// What a cluster will have beside those that there are.
+    fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts>;
+
+    /// Makes a cluster as planned.
+    async fn create_cluster(&self, order: &ClusterOrder, facts: &ClusterFacts) -> Result<()>;
+
+    /// What a cluster has after a change; the change is made.
+    async fn update_cluster(
+        &self,
+        order: &ClusterOrder,
+        facts: &ClusterFacts,
+    ) -> Result<ClusterFacts>;
+
+    /// Makes sure that what a cluster had is there again after a restart.
+    async fn keep_cluster(&self, key: &ClusterInstKey, facts: &ClusterFacts) -> Result<()>;
+
+    /// Removes a cluster and whatever half of it there is.
+    async fn delete_cluster(&self, key: &ClusterInstKey) -> Result<()>;
+
+    /// What an instance will have beside the others of its cluster.
+    fn plan_instance(
+        &self,
+        order: &InstanceOrder,
+        others: &[InstanceFacts],
+    ) -> Result<InstanceFacts>;
+
+    /// Makes an instance as planned and lets it run.
+    async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()>;
+
+    /// Makes sure that an instance runs; whether something had to be done.
+    async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool>;
+
+    /// Removes an instance and whatever half of it there is.
+    async fn delete_instance(&self, key: &AppInstKey) -> Result<()>;
+
+    /// Removes what bears a name of ours and belongs to none of these; says
+    /// what it was.
+    async fn sweep(
+        &self,
+        clusters: &[ClusterInstKey],
+        instances: &[AppInstKey],
+    ) -> Result<Vec<String>>;
+
+    /// What an instance that runs uses.
+    async fn usage(&self, key: &AppInstKey) -> Result<Usage>;
+
+    /// Runs a program in a container of an instance.
+    async fn exec(&self, key: &AppInstKey, container: &str, spec: ExecSpec) -> Result<Exec>;
+
+    /// The log of a container of an instance.
+    async fn logs(
+        &self,
+        key: &AppInstKey,
+        container: &str,
+        options: LogOptions,
+    ) -> Result<LogStream>;
+}

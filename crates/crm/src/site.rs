@@ -1,0 +1,163 @@
+//! What a cloudlet is: the file that says so, as the contract's messages.
+
+use std::path::Path;
+
+use selvage_api::{
+    edgeproto::{CloudletInfraCommon, CloudletInfraProperties},
+    json,
+    object::{self, Object},
+};
+use zeroize::Zeroizing;
+
+use crate::{Error, Result, platform::containers::Range};
+
+/// What the common settings are called beside those of the kind.
+const COMMON: &str = "common";
+
+/// What runs things on the cloudlet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Containers on this machine.
+    #[default]
+    Containers,
+}
+
+/// A cloudlet's infrastructure, as its file has it. The file is a
+/// `CloudletInfraProperties` in YAML or JSON, with a `CloudletInfraCommon`
+/// beside it under the name `common`.
+#[derive(Clone, Default)]
+pub struct Site {
+    pub kind: Kind,
+    pub registry: Option<Registry>,
+    pub range: Range,
+    /// The zone in which instances have their names; empty: the controller's.
+    pub dns_zone: String,
+}
+
+/// A registry that asks who is there.
+#[derive(Clone)]
+pub struct Registry {
+    pub host: String,
+    pub user: String,
+    pub password: Zeroizing<String>,
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let registry = self.registry.as_ref().map(|registry| &registry.host);
+        f.debug_struct("Site").field("kind", &self.kind).field("registry", &registry).finish()
+    }
+}
+
+impl Site {
+    /// Reads the file of a cloudlet.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|source| Error::File { path: path.to_owned(), source })?;
+        Self::parse(&text)
+    }
+
+    /// The same from a text.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = |reason: String| Error::invalid("cloudlet", reason);
+        let value: serde_json::Value =
+            serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let mut fields = match value {
+            serde_json::Value::Null => serde_json::Map::new(),
+            serde_json::Value::Object(fields) => fields,
+            _ => return Err(wrong("is not a set of names and values".into())),
+        };
+        let common = fields.remove(COMMON).unwrap_or_else(|| serde_json::json!({}));
+        let common: CloudletInfraCommon = message(COMMON, &common)?;
+        let properties = message("cloudlet", &serde_json::Value::Object(fields))?;
+        Self::of(&properties, common)
+    }
+
+    fn of(properties: &CloudletInfraProperties, common: CloudletInfraCommon) -> Result<Self> {
+        let kind = match properties.cloudlet_kind.as_str() {
+            "" | "containers" => Kind::Containers,
+            kind @ ("openstack" | "azure" | "gcp" | "dind" | "kubernetes" | "vm" | "kvm") => {
+                return Err(Error::Kind { kind: kind.to_owned() });
+            }
+            "fake" | "sim" => {
+                let reason = "a simulated cloudlet is run by the sim crate, not by a crm";
+                return Err(Error::invalid("cloudlet_kind", reason));
+            }
+            other => {
+                let reason = format!("{other:?} is not one of containers, openstack, azure, gcp");
+                return Err(Error::invalid("cloudlet_kind", reason));
+            }
+        };
+        let password = Zeroizing::new(common.docker_reg_pass);
+        let registry = match (common.docker_registry.as_str(), password.is_empty()) {
+            ("", true) => None,
+            ("", false) => {
+                let reason = "is needed with docker_reg_pass";
+                return Err(Error::invalid("common.docker_registry", reason));
+            }
+            (_, true) => None,
+            (host, false) => {
+                // `user:password`, or the password of the original's one user.
+                let (user, password) = match password.split_once(':') {
+                    Some((user, password)) => (user, Zeroizing::new(password.to_owned())),
+                    None => ("mobiledgex", password.clone()),
+                };
+                Some(Registry { host: host.to_owned(), user: user.to_owned(), password })
+            }
+        };
+        let range = match common.network_scheme.as_str() {
+            "" => Range::default(),
+            scheme => {
+                Range::parse(scheme).map_err(|error| Error::invalid("common", error.to_string()))?
+            }
+        };
+        Ok(Self { kind, registry, range, dns_zone: common.dns_zone })
+    }
+}
+
+fn message<M: Object>(field: &str, value: &serde_json::Value) -> Result<M> {
+    let wrong = |reason: String| Error::invalid(field, reason);
+    let descriptor = object::descriptor_of::<M>().map_err(|error| wrong(error.to_string()))?;
+    let text = value.to_string();
+    let read = json::from_json(&descriptor, text.as_bytes(), json::Options::edge().strict())
+        .map_err(|error| wrong(error.to_string()))?;
+    object::from_dynamic(&read).map_err(|error| wrong(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn the_contracts_messages_are_the_file() {
+        let site = Site::parse(
+            "cloudlet_kind: containers\ncommon:\n  docker_registry: reg.example:5000\n  \
+             docker_reg_pass: joe:geheim\n  network_scheme: 10.8.0.0/16\n  dns_zone: edge.example\n",
+        )
+        .unwrap();
+        let registry = site.registry.clone().unwrap();
+        assert_eq!((registry.host.as_str(), registry.user.as_str()), ("reg.example:5000", "joe"));
+        assert_eq!(registry.password.as_str(), "geheim");
+        assert_eq!(site.range, Range::parse("10.8.0.0/16").unwrap());
+        assert!(!format!("{site:?}").contains("geheim"));
+        assert_eq!(Site::parse("").unwrap().kind, Kind::Containers);
+    }
+
+    #[test]
+    fn what_is_not_built_or_misspelt_is_said_in_a_sentence() {
+        for (text, says) in [
+            ("cloudlet_kind: azure", "a cloudlet of kind azure cannot be run by this version"),
+            ("cloudlet_kind: container", "cloudlet_kind: \"container\" is not one of"),
+            ("cloudlet_knd: azure", "cloudlet: "),
+            ("common: {docker_reg_pass: geheim}", "common.docker_registry: is needed"),
+            ("common: {network_scheme: everywhere}", "network_scheme"),
+            ("[1, 2]", "cloudlet: is not a set"),
+            ("a: [", "cloudlet: "),
+        ] {
+            let error = Site::parse(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+            assert!(!error.contains("geheim"), "{error}");
+        }
+    }
+}

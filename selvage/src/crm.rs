@@ -1,0 +1,199 @@
+//! The agent of one cloudlet: in the process of a controller, or joined to
+//! one.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use selvage_api::edgeproto::{CloudletKey, OperatorKey};
+use selvage_crm::{Crm, Settings, Site};
+use selvage_kit::{
+    identity::Machine,
+    serve::{Server, Services},
+    tasks::Tasks,
+    telemetry::{self, Metrics},
+};
+use selvage_node::member::Kind;
+use selvage_notify::ClientOptions;
+use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
+
+use crate::{
+    agent,
+    args::{Join, Serve},
+    assemble,
+    config::{Config, CrmRuntime},
+    part::Part,
+    peers::Peers,
+    system::System,
+    up,
+};
+
+/// Runs the agent of a cloudlet alone.
+pub(crate) async fn run(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCode {
+    let loaded = up::load(serve).and_then(|mut config| {
+        agent::apply(join, ca, &mut config)?;
+        Ok(config)
+    });
+    let config = match up::begin(serve, loaded) {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    let ran = Box::pin(joined(&config, serve, join)).await;
+    ran.unwrap_or_else(|error| up::fail(&error))
+}
+
+/// Reads `operator/name`.
+fn cloudlet(text: &str) -> anyhow::Result<(CloudletKey, Machine)> {
+    let machine = Machine::parse(&format!("cloudlet/{text}"));
+    let Ok(Machine::Cloudlet { operator, name }) = machine else {
+        bail!("crm.cloudlet: {text:?} is not OPERATOR/NAME");
+    };
+    let operator_key = Some(OperatorKey { name: operator.clone() });
+    let key = CloudletKey { operator_key, name: name.clone() };
+    Ok((key, Machine::Cloudlet { operator, name }))
+}
+
+/// Whether containers run without containerd.
+pub(crate) fn drives_containers(config: &Config) -> bool {
+    match config.crm.runtime {
+        CrmRuntime::Containerd => false,
+        CrmRuntime::Oci => true,
+        CrmRuntime::Auto => !config.node.containerd.exists(),
+    }
+}
+
+/// Whether the agent of this machine and the crm have containers in common.
+pub(crate) fn shares_containers(config: &Config) -> bool {
+    !config.crm.cloudlet.is_empty() && drives_containers(config)
+}
+
+/// What runs containers; `shared` is what this process has already.
+async fn runtime(
+    config: &Config,
+    shared: Option<Arc<dyn Runtime>>,
+) -> anyhow::Result<Arc<dyn Runtime>> {
+    if !drives_containers(config) {
+        let options = containerd::Options::new(&config.node.containerd);
+        return Ok(Arc::new(containerd::Containerd::new(options)));
+    }
+    if let Some(shared) = shared {
+        return Ok(shared);
+    }
+    let options = assemble::own_containers(config);
+    Ok(Arc::new(oci::Oci::open(options).await.context("containers")?))
+}
+
+async fn open(
+    config: &Config,
+    cloudlet: CloudletKey,
+    notify: ClientOptions,
+    shared: Option<Arc<dyn Runtime>>,
+) -> anyhow::Result<Arc<Crm>> {
+    let given = &config.crm;
+    let site = match &given.site {
+        Some(path) => Site::read(path).with_context(|| path.display().to_string())?,
+        None => Site::default(),
+    };
+    let settings = Settings {
+        cloudlet,
+        node: assemble::host_name(),
+        site,
+        data: config.data.clone(),
+        notify,
+        runtime: runtime(config, shared).await?,
+        namespace: EMBEDDED.into(),
+        addresses: given.addresses.clone(),
+        tls: None,
+        patience: given.patience.0,
+        grace: given.grace.0,
+        look: given.look.0,
+        samples: given.samples.0,
+    };
+    Ok(Arc::new(Crm::open(settings).await.context("crm")?))
+}
+
+/// The crm of a process that has the controller too.
+pub(crate) struct Beside {
+    crm: Arc<Crm>,
+    peers: Option<Arc<Peers>>,
+}
+
+/// Opens the crm beside its controller, if a cloudlet is named.
+pub(crate) async fn beside(
+    config: &Config,
+    keys: Option<&assemble::Keys>,
+    address: SocketAddr,
+    shared: Option<Arc<dyn Runtime>>,
+) -> anyhow::Result<Option<Beside>> {
+    if config.crm.cloudlet.is_empty() {
+        return Ok(None);
+    }
+    let (key, machine) = cloudlet(&config.crm.cloudlet)?;
+    let peers = match keys {
+        Some(keys) => Some(Arc::new(Peers::open(&config.data, Arc::clone(&keys.ca), machine)?)),
+        None => None,
+    };
+    let notify = ClientOptions {
+        addresses: vec![near(address).to_string()],
+        tls: peers.as_ref().map(|peers| peers.tls()),
+        ..ClientOptions::default()
+    };
+    Ok(Some(Beside { crm: open(config, key, notify, shared).await?, peers }))
+}
+
+/// By which a process reaches itself.
+fn near(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+impl Beside {
+    pub(crate) fn spawn(self, tasks: &Tasks) {
+        self.crm.spawn(tasks);
+        if let Some(peers) = self.peers {
+            tasks.spawn("crm's certificate", peers.run(tasks.token().clone()));
+        }
+    }
+}
+
+async fn server(config: &Config, tasks: &Tasks) -> anyhow::Result<Server> {
+    let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
+    telemetry::install_panic_hook(&metrics);
+    metrics.watch_tasks(tasks);
+    let mut services = Services::default();
+    services.add(System::service(&[Part::Crm], None, false));
+    let server = Server::new(services, metrics, assemble::limits(config)).await;
+    Ok(server.context("server")?.origins(config.listen.origins.clone()))
+}
+
+/// Runs a crm that belongs to a controller until a signal comes.
+async fn joined(config: &Config, serve: &Serve, join: &Join) -> anyhow::Result<ExitCode> {
+    if !agent::belongs(config, Kind::Cloudlet) {
+        bail!(
+            "a crm needs a controller: give --controller HOST:PORT and the token that `selvage \
+             join-token create cloudlet/OPERATOR/NAME` prints, or run both with `selvage up --set \
+             crm.cloudlet=OPERATOR/NAME`"
+        );
+    }
+    agent::belong(config, serve, join, Kind::Cloudlet, async |member, tasks| {
+        let (key, _) = cloudlet(member.name())?;
+        let notify = ClientOptions {
+            addresses: vec![member.controller()],
+            tls: Some(member.client_tls()?),
+            ..ClientOptions::default()
+        };
+        let crm = open(config, key, notify, None).await?;
+        let server = server(config, tasks).await?;
+        crm.spawn(tasks);
+        Ok(server)
+    })
+    .await
+}

@@ -1,0 +1,199 @@
+//! `selvage up --demo`: this machine becomes a cloudlet, and an app runs on
+//! it. Everything is made through the contract, as anybody would make it, and
+//! stays until it is deleted; a second start finds it.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use selvage_api::{
+    distributed_match_engine::Loc,
+    edgeproto::{
+        App, AppInst, AppInstKey, AppKey, Cloudlet, CloudletInfo, CloudletKey, CloudletState,
+        ClusterInstKey, ClusterKey, Developer, DeveloperKey, Flavor, FlavorKey, ImageType,
+        Operator, OperatorKey, Result as Progress, app_api_client::AppApiClient,
+        app_inst_api_client::AppInstApiClient, cloudlet_api_client::CloudletApiClient,
+        cloudlet_info_api_client::CloudletInfoApiClient, developer_api_client::DeveloperApiClient,
+        flavor_api_client::FlavorApiClient, operator_api_client::OperatorApiClient,
+    },
+};
+use selvage_runtime::ImageBuilder;
+use tonic::{Code, Response, Status, Streaming, transport::Channel};
+
+use crate::{config::Config, peers};
+
+/// The cloudlet that the demonstration makes of this machine.
+pub(crate) const CLOUDLET: &str = "demo/here";
+const IMAGE: &str = "localhost/selvage-demo:1";
+const PAGE: &str = "<!doctype html><title>Selvage</title><h1>Hello from the edge</h1>\n";
+/// How long the cloudlet may take to report.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn operator() -> Option<OperatorKey> {
+    Some(OperatorKey { name: "demo".into() })
+}
+
+fn cloudlet() -> Option<CloudletKey> {
+    Some(CloudletKey { operator_key: operator(), name: "here".into() })
+}
+
+fn developer() -> Option<DeveloperKey> {
+    Some(DeveloperKey { name: "demo".into() })
+}
+
+fn flavor() -> Option<FlavorKey> {
+    Some(FlavorKey { name: "demo.tiny".into() })
+}
+
+fn app() -> Option<AppKey> {
+    Some(AppKey { developer_key: developer(), name: "hello".into(), version: "1".into() })
+}
+
+fn instance() -> AppInst {
+    let cluster = ClusterInstKey {
+        cluster_key: Some(ClusterKey { name: "autoclusterhello".into() }),
+        cloudlet_key: cloudlet(),
+        developer: "demo".into(),
+    };
+    let key = Some(AppInstKey { app_key: app(), cluster_inst_key: Some(cluster) });
+    AppInst { key, ..AppInst::default() }
+}
+
+/// Makes everything, telling how it goes.
+pub(crate) async fn run(config: Config) {
+    let told = match make(&config).await {
+        Ok(()) => guide(),
+        Err(error) => format!("\n  The demonstration did not come up: {error:#}\n\n"),
+    };
+    // A closed stdout is no reason to stop serving.
+    let _ = std::io::stdout().write_all(told.as_bytes());
+}
+
+fn guide() -> String {
+    format!(
+        "\n  The app {} runs on {CLOUDLET}, which is this machine. Try:\n        curl http://10.101.1.1/\n        selvage appinst show\n        selvage dme find --developer demo --appname hello --appvers 1 --carrier demo --latitude 50 --longitude 8\n\n",
+        app().map(|app| app.name).unwrap_or_default(),
+    )
+}
+
+async fn make(config: &Config) -> anyhow::Result<()> {
+    let image = config.data.join("demo-image.tar");
+    write_image(&image)?;
+    let channel = peers::local(&config.dme_socket())?;
+    objects(&channel, &image).await?;
+    until_ready(&channel).await?;
+    let created = AppInstApiClient::new(channel).create_app_inst(instance()).await;
+    finished("CreateAppInst", created).await
+}
+
+/// What there must be before anything can run.
+async fn objects(channel: &Channel, image: &Path) -> anyhow::Result<()> {
+    let to = || channel.clone();
+    let of = Flavor { key: flavor(), ram: 64, vcpus: 1, disk: 1, ..Flavor::default() };
+    fine("CreateFlavor", FlavorApiClient::new(to()).create_flavor(of).await)?;
+    let of = Operator { key: operator(), ..Operator::default() };
+    fine("CreateOperator", OperatorApiClient::new(to()).create_operator(of).await)?;
+    let of = Developer { key: developer(), ..Developer::default() };
+    fine("CreateDeveloper", DeveloperApiClient::new(to()).create_developer(of).await)?;
+    let location = Some(Loc { latitude: 50.1, longitude: 8.7, ..Loc::default() });
+    let of = Cloudlet { key: cloudlet(), location, num_dynamic_ips: 254, ..Cloudlet::default() };
+    finished("CreateCloudlet", CloudletApiClient::new(to()).create_cloudlet(of).await).await?;
+    let of = App {
+        key: app(),
+        image_path: format!("file://{}", image.display()),
+        image_type: ImageType::Docker.into(),
+        deployment: "docker".into(),
+        access_ports: "tcp:80".into(),
+        default_flavor: flavor(),
+        ..App::default()
+    };
+    fine("CreateApp", AppApiClient::new(to()).create_app(of).await)
+}
+
+/// Waits for the cloudlet to report.
+async fn until_ready(channel: &Channel) -> anyhow::Result<()> {
+    let mut infos = CloudletInfoApiClient::new(channel.clone());
+    let asked = CloudletInfo { key: cloudlet(), ..CloudletInfo::default() };
+    let looked = async {
+        loop {
+            let mut shown = infos.show_cloudlet_info(asked.clone()).await?.into_inner();
+            if let Some(info) = shown.message().await?
+                && info.state() == CloudletState::Ready
+            {
+                return Ok::<_, Status>(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, looked).await {
+        Ok(outcome) => outcome.map_err(|status| failed("ShowCloudletInfo", &status)),
+        Err(_) => bail!("the cloudlet {CLOUDLET} does not report"),
+    }
+}
+
+fn failed(what: &str, status: &Status) -> anyhow::Error {
+    anyhow::anyhow!("{what}: {}", status.message())
+}
+
+/// What an earlier start made is as good as made now.
+fn is_there(status: &Status) -> bool {
+    status.code() == Code::AlreadyExists || status.message().contains("already exists")
+}
+
+fn fine(what: &str, outcome: Result<Response<Progress>, Status>) -> anyhow::Result<()> {
+    match outcome {
+        Err(status) if !is_there(&status) => Err(failed(what, &status)),
+        _ => Ok(()),
+    }
+}
+
+/// The same for what tells of its progress.
+async fn finished(
+    what: &str,
+    outcome: Result<Response<Streaming<Progress>>, Status>,
+) -> anyhow::Result<()> {
+    let mut told = match outcome {
+        Ok(told) => told.into_inner(),
+        Err(status) if is_there(&status) => return Ok(()),
+        Err(status) => return Err(failed(what, &status)),
+    };
+    loop {
+        match told.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            Err(status) if is_there(&status) => return Ok(()),
+            Err(status) => return Err(failed(what, &status)),
+        }
+    }
+}
+
+/// A web server with one page, out of the machine's own busybox.
+fn write_image(path: &Path) -> anyhow::Result<()> {
+    let busybox = ["/usr/bin/busybox", "/bin/busybox"].map(PathBuf::from);
+    let found = busybox.iter().find(|path| path.is_file());
+    let Some(found) = found else {
+        bail!("the demonstration's app is made of busybox: install busybox-static");
+    };
+    let program = fs::read(found).with_context(|| found.display().to_string())?;
+    let mut image = ImageBuilder::new().variable("PATH", "/bin").command([
+        "/bin/httpd",
+        "-f",
+        "-p",
+        "80",
+        "-h",
+        "/www",
+    ]);
+    for folder in ["bin", "etc", "tmp", "www", "proc", "sys", "dev"] {
+        image = image.directory(folder, 0o755)?;
+    }
+    image = image.file("bin/busybox", 0o755, &program)?;
+    for link in ["sh", "httpd", "ls", "cat", "ps", "wget"] {
+        image = image.link(&format!("bin/{link}"), "busybox")?;
+    }
+    image.file("www/index.html", 0o644, PAGE.as_bytes())?.write(IMAGE, path)?;
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! The whole way: an app is created at the controller, the crm runs it in a
+//! real container on this machine, its public port leads to it, a device
+//! finds it, and killing any process brings all of it back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use selvage_runtime::ImageBuilder;
+use selvage_tests::{
+    Selvage,
+    process::{Cli, wait_for},
+    real::skip,
+};
+
+fn can_run() -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        skip("containers", "this needs root");
+        return false;
+    }
+    for program in ["/usr/sbin/runc", "/bin/busybox"] {
+        if !Path::new(program).exists() {
+            skip(program, "it is not installed: run ./dev test");
+            return false;
+        }
+    }
+    true
+}
+
+/// What is answered at a public port; none when nobody does.
+fn fetch(place: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(2)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    text.contains(" 200 OK").then_some(text)
+}
+
+/// An image with a web server that answers so.
+fn write_image(path: &Path, answer: &str) {
+    let busybox = std::fs::read("/bin/busybox").unwrap();
+    let mut image = ImageBuilder::new().variable("PATH", "/bin").command([
+        "/bin/httpd",
+        "-f",
+        "-p",
+        "8080",
+        "-h",
+        "/www",
+    ]);
+    for folder in ["bin", "etc", "tmp", "www", "proc", "sys", "dev"] {
+        image = image.directory(folder, 0o755).unwrap();
+    }
+    image = image.file("bin/busybox", 0o755, &busybox).unwrap();
+    for link in ["sh", "httpd"] {
+        image = image.link(&format!("bin/{link}"), "busybox").unwrap();
+    }
+    image
+        .file("www/index.html", 0o644, answer.as_bytes())
+        .unwrap()
+        .write("localhost/a:1", path)
+        .unwrap();
+}
+
+const DEMO: [&str; 12] = [
+    "--developer",
+    "demo",
+    "--appname",
+    "hello",
+    "--appvers",
+    "1",
+    "--operator",
+    "demo",
+    "--cloudlet",
+    "here",
+    "--cluster",
+    "autoclusterhello",
+];
+
+#[test]
+fn the_demonstration_runs_survives_a_kill_and_goes() {
+    if !can_run() {
+        return;
+    }
+    let place = SocketAddr::from(([10, 101, 1, 1], 80));
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = ["--set", "crm.runtime=oci"];
+    let mut selvage = Selvage::up_in(directory.path(), &[&["--demo"][..], &runtime].concat());
+    let page = wait_for("the app's page", || fetch(place));
+    assert!(page.contains("Hello from the edge"), "{page}");
+    let cli = Cli::admin_of(&selvage);
+    wait_for("the app to be ready", || {
+        cli.ok(&["appinst", "show", "-o", "json"]).contains("READY").then_some(())
+    });
+    let found = cli.ok(&[
+        "dme",
+        "find",
+        "--developer",
+        "demo",
+        "--appname",
+        "hello",
+        "--appvers",
+        "1",
+        "--carrier",
+        "demo",
+        "--latitude",
+        "50",
+        "--longitude",
+        "8",
+    ]);
+    assert!(found.contains("here.demo.mobiledgex.net"), "{found}");
+
+    let containers = |cli: &Cli| cli.ok(&["node", "containers", "--namespace", "selvage"]);
+    let before = containers(&cli);
+    selvage.kill();
+    assert_eq!(fetch(place), None, "nobody leads there any more");
+    let selvage = Selvage::up_in(directory.path(), &runtime);
+    assert!(selvage.log().contains("answers on"));
+    // Without --demo the cloudlet is not this process's.
+    drop(selvage);
+    let cloudlet = ["--set", "crm.cloudlet=demo/here"];
+    let selvage = Selvage::up_in(directory.path(), &[&cloudlet[..], &runtime].concat());
+    wait_for("the app's page again", || fetch(place));
+    let cli = Cli::admin_of(&selvage);
+    assert_eq!(before, containers(&cli), "the container was never stopped");
+
+    cli.ok(&[&["appinst", "delete", "--yes"][..], &DEMO].concat());
+    assert_eq!(fetch(place), None);
+    let links = std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&links.stdout).contains("10.101."), "a bridge is left");
+}
+
+const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
+const PLACE: [&str; 6] = ["--operator", "op", "--cloudlet", "site", "--cluster", "autoclusterweb"];
+
+#[test]
+fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    std::fs::write(path("token"), cli.ok(&["join-token", "create", "cloudlet/op/site", "--quiet"]))
+        .unwrap();
+    std::fs::write(path("site.yaml"), "common: {network_scheme: 10.102.0.0/16}\n").unwrap();
+    write_image(Path::new(&path("web.tar")), "joined");
+    let site = format!("crm.site={}", path("site.yaml"));
+    let token = path("token");
+    let flags = ["--set", &site, "--set", "crm.runtime=oci"];
+    let joining = ["--controller", selvage.address(), "--join-file", &token];
+    let home = directory.path().join("crm");
+    std::fs::create_dir(&home).unwrap();
+    let mut crm = Selvage::start("crm", &home, &[&joining[..], &flags].concat());
+
+    cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
+    cli.ok(&["operator", "create", "--name", "op"]);
+    cli.ok(&["developer", "create", "--name", "acme"]);
+    cli.ok(&[
+        "cloudlet",
+        "create",
+        "--operator",
+        "op",
+        "--name",
+        "site",
+        "--latitude",
+        "1",
+        "--longitude",
+        "1",
+        "--numdynamicips",
+        "9",
+    ]);
+    wait_for("the cloudlet", || {
+        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
+        shown.contains("CLOUDLET_STATE_READY").then_some(())
+    });
+    let image = format!("file://{}", path("web.tar"));
+    let of = [
+        "--imagepath",
+        &image,
+        "--imagetype",
+        "docker",
+        "--deployment",
+        "docker",
+        "--accessports",
+        "tcp:8080",
+        "--defaultflavor",
+        "s",
+    ];
+    cli.ok(&[&["app", "create"][..], &APP, &of].concat());
+    cli.ok(&[&["appinst", "create"][..], &APP, &PLACE].concat());
+    let place = SocketAddr::from(([10, 102, 1, 1], 8080));
+    assert!(fetch(place).unwrap().contains("joined"));
+
+    // The crm comes back without the token.
+    crm.kill();
+    assert_eq!(fetch(place), None, "nobody leads there any more");
+    let crm = Selvage::start("crm", &home, &flags);
+    assert!(fetch(place).unwrap().contains("joined"), "{}", crm.log());
+
+    cli.ok(&[&["appinst", "delete", "--yes"][..], &APP, &PLACE].concat());
+    assert_eq!(fetch(place), None);
+    let links = std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&links.stdout).contains("10.102."), "a bridge is left");
+}
