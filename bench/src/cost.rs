@@ -106,12 +106,41 @@ pub fn cpu_of_children() -> Result<Duration> {
     Ok(Duration::from_micros(sum.num_microseconds().try_into()?))
 }
 
-/// Resident memory in bytes.
-pub fn resident(pid: u32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let figure = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
-    Ok(figure.parse::<u64>()? * 1024)
+/// Memory of a process, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Memory {
+    /// All that is mapped: what `VmRSS` says.
+    pub resident: u64,
+    /// Of that, what is its own and in no file.
+    pub anonymous: u64,
+    /// Pages that several processes have, divided by their number.
+    pub proportional: u64,
+}
+
+impl Memory {
+    pub fn of(pid: u32) -> Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let bytes = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            let figure = line.and_then(|line| line.split_whitespace().next());
+            Ok::<u64, anyhow::Error>(
+                figure.with_context(|| format!("no {name}"))?.parse::<u64>()? * 1024,
+            )
+        };
+        Ok(Self {
+            resident: bytes("Rss:")?,
+            anonymous: bytes("Anonymous:")?,
+            proportional: bytes("Pss:")?,
+        })
+    }
+}
+
+impl std::fmt::Display for Memory {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [resident, anonymous, proportional] =
+            [self.resident, self.anonymous, self.proportional].map(|bytes| bytes as f64 / 1e6);
+        write!(to, "{resident:.1} MB ({anonymous:.1} anonymous, PSS {proportional:.1})")
+    }
 }
 
 /// How many processes there are.

@@ -9,13 +9,16 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// Layers from the ground up. A crate may use crates of lower layers, and of
 /// its own layer only where `BESIDE` says so.
 const LAYERS: &[&[&str]] = &[
-    &["selvage-api"],
+    &["selvage-api", "selvage-memory"],
     &["selvage-store", "selvage-transcode", "selvage-kit"],
-    &["selvage-work", "selvage-notify", "selvage-restic", "selvage-runtime"],
+    &["selvage-balancer", "selvage-work", "selvage-notify", "selvage-restic", "selvage-runtime"],
+    &["selvage-cloudlet"],
     &[
         "selvage-auth",
         "selvage-cli",
         "selvage-controller",
+        "selvage-dme",
+        "selvage-crm",
         "selvage-lvmd",
         "selvage-node",
         "selvage-sim",

@@ -121,6 +121,18 @@ fn topolvms_calls_on_lvm() {
     assert_eq!(said.lines().last(), Some("ok"), "{said}");
 }
 
+/// The status and the text of a page that a socket serves.
+fn page(socket: &str, path: &str) -> (String, String) {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().to_owned(), text.to_owned())
+}
+
 fn stock_config(folder: &Path, classes: &str) -> PathBuf {
     let path = folder.join("lvmd.yaml");
     let text = format!(
@@ -151,10 +163,35 @@ fn in_the_place_of_lvmd() {
     let mut selvage = Selvage::start("lvmd", loops.path(), &flags);
     let path = socket(&selvage);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    assert_eq!(page(&path, "/readiness"), ("200".to_owned(), "OK".to_owned()));
+    assert_eq!(page(&path, "/healthz").0, "200");
     topolvm(&python, &path, "ssd");
     selvage.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(selvage.wait().success());
     assert!(!Path::new(&path).exists());
+}
+
+/// A folder that cannot be read any more is a daemon that is not well, but
+/// answers what it knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_is_told_that_volumes_cannot_be_read() {
+    let Some(loops) = Loops::new() else { return };
+    let config = stock_config(loops.path(), ONE_CLASS);
+    let selvage = Selvage::start("lvmd", loops.path(), &["--config", config.to_str().unwrap()]);
+    let path = socket(&selvage);
+    let damaged = loops.path().join("volumes/vg1/damaged.volume");
+    fs::write(&damaged, "{").unwrap();
+    let told = wait_for("the trouble", || {
+        let (status, text) = page(&path, "/readiness");
+        (status == "503").then_some(text)
+    });
+    assert!(told.contains("damaged.volume"), "{told}");
+    assert_eq!(page(&path, "/healthz").0, "200", "it lives");
+    let mut groups = VgServiceClient::new(connect(&path).await);
+    let listed = groups.get_lv_list(GetLvListRequest::default()).await.unwrap().into_inner();
+    assert_eq!(listed.volumes.len(), 0);
+    fs::remove_file(damaged).unwrap();
+    wait_for("the end of it", || (page(&path, "/readiness").0 == "200").then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ fn commented(file: &FileDescriptor) -> HashSet<Vec<i32>> {
 
 #[test]
 fn everything_published_is_commented() {
-    let pool = selvage_api::pool();
+    let pool = selvage_api::pool_with_comments();
     let ours = |package: &str| !package.starts_with("google") && !package.starts_with("selvage");
     let mut bare = Vec::new();
     let mut check = |file: &FileDescriptor, path: &[i32], name: &str| {
@@ -46,4 +46,24 @@ fn everything_published_is_commented() {
         }
     }
     assert!(bare.is_empty(), "without a comment: {bare:#?}");
+}
+
+/// What is looked up by place is what stands there.
+#[test]
+fn every_comment_is_found_at_its_place() {
+    let mut found = 0;
+    for file in selvage_api::pool_with_comments().files() {
+        // Those that come with the compiler say nothing.
+        let info = file.file_descriptor_proto().source_code_info.as_ref();
+        for place in info.iter().flat_map(|info| &info.location) {
+            let expected = match (place.leading_comments(), place.trailing_comments()) {
+                ("", trailing) => trailing,
+                (leading, _) => leading,
+            };
+            assert_eq!(selvage_api::comment(file.name(), &place.path), expected, "{place:?}");
+            found += usize::from(!expected.is_empty());
+        }
+    }
+    assert!(found > 1000, "{found}");
+    assert_eq!(selvage_api::comment("nothing.proto", &[4, 0]), "");
 }

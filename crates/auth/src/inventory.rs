@@ -100,7 +100,9 @@ impl Auth {
         caller: &Caller,
         asked: wire::ReportRequest,
     ) -> Result<wire::ReportResponse> {
-        let Kind::Machine(machine @ Machine::Node { .. }) = &caller.identity.kind else {
+        let Kind::Machine(machine @ (Machine::Node { .. } | Machine::Dme { .. })) =
+            &caller.identity.kind
+        else {
             return Err(Error::NotAnAgent);
         };
         let report = read(asked, caller.peer.as_ref())?;
@@ -196,7 +198,7 @@ pub(crate) fn certificate_names(
     peer: Option<&Peer>,
 ) -> Vec<String> {
     let mut names = given.to_vec();
-    if let Machine::Node { name } = machine {
+    if let Machine::Node { name } | Machine::Dme { name } = machine {
         names.extend(LOOPBACK.map(str::to_owned));
         if let Some(Peer::Ip(ip)) = peer {
             names.push(ip.to_canonical().to_string());

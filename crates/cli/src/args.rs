@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, explain, export, join, login, machine, node, operation,
-        shell, user, volume,
+        api, apply, backup, call, context, dme, explain, export, join, login, machine, node,
+        operation, shell, user, volume,
     },
     duration,
     edge::flags,
@@ -176,6 +176,8 @@ pub enum Command {
     // up under it.
     #[command(skip)]
     Node(node::Node),
+    #[command(skip)]
+    Dme(dme::DmeCommand),
     /// Print a completion script for your shell
     Completion(shell::Completion),
     /// Write the man pages

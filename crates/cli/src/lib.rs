@@ -30,6 +30,7 @@ mod top;
 use std::process::ExitCode;
 
 pub use args::{Colour, Command, Global};
+pub use commands::dme::DmeCommand;
 pub use commands::node::{Node, NodeCommand, Nodes};
 pub use edge::catalog::meaning_objects;
 pub use error::Error;

@@ -251,7 +251,7 @@ fn enums(method: &'static str, good: &Value, at: &str, name: &str) -> Vec<Row> {
 }
 
 async fn up() -> (Selvage, Client) {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::part("controller", &[]);
     let client = Client::admin(&selvage).await;
     world(&client).await;
     (selvage, client)

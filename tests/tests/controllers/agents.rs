@@ -180,11 +180,11 @@ async fn an_agent_moves(numbers: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_found_from_everywhere_and_moves_when_its_controller_dies() {
-    an_agent_moves(true).await;
+    Box::pin(an_agent_moves(true)).await;
 }
 
 /// One that does not send the numbers of commands back.
 #[tokio::test(flavor = "multi_thread")]
 async fn so_does_an_agent_of_the_original() {
-    an_agent_moves(false).await;
+    Box::pin(an_agent_moves(false)).await;
 }

@@ -99,7 +99,8 @@ impl Fleet {
 pub(crate) fn up(place: &Path, etcd: &EtcdCluster, port: u16) -> Selvage {
     let endpoints = format!("store.endpoints={:?}", etcd.endpoints());
     let port = format!("listen.port={port}");
-    Selvage::up_in(place, &["--set", "store.kind=etcd", "--set", &endpoints, "--set", &port])
+    let flags = ["--set", "store.kind=etcd", "--set", &endpoints, "--set", &port];
+    Selvage::start("controller", place, &flags)
 }
 
 pub(crate) fn port_of(selvage: &Selvage) -> u16 {

@@ -8,6 +8,7 @@ pub const FIELDS: &[&str] = &[
     "auth_public_key",
     "auth_token",
     "cf_key",
+    "cookie_secret",
     "csr",
     "current_password",
     "data",

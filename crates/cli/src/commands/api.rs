@@ -217,17 +217,8 @@ fn comment(file: &FileDescriptor, path: &[i32], indent: &str) -> String {
 }
 
 /// What the contract says about it.
-pub(crate) fn comment_text(file: &FileDescriptor, path: &[i32]) -> String {
-    let proto = file.file_descriptor_proto();
-    let found = proto
-        .source_code_info
-        .as_ref()
-        .and_then(|info| info.location.iter().find(|location| location.path == path));
-    let Some(location) = found else { return String::new() };
-    match (location.leading_comments(), location.trailing_comments()) {
-        ("", trailing) => trailing.to_owned(),
-        (leading, _) => leading.to_owned(),
-    }
+pub(crate) fn comment_text(file: &FileDescriptor, path: &[i32]) -> &'static str {
+    selvage_api::comment(file.name(), path)
 }
 
 #[cfg(test)]

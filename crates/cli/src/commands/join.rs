@@ -94,7 +94,8 @@ pub(crate) async fn create_token(
     let JoinToken::Create(args) = command;
     let ttl_seconds =
         u32::try_from(args.ttl.as_secs()).map_err(|_| Error::invalid("--ttl: at most 7d"))?;
-    let agent = args.machine.starts_with("node/");
+    let daemon = args.machine.split('/').next().filter(|kind| ["node", "dme"].contains(kind));
+    let daemon = daemon.map(str::to_owned);
     let request = CreateJoinTokenRequest { machine: args.machine, ttl_seconds, names: args.names };
     let target = session.target()?;
     let answer = session
@@ -107,8 +108,8 @@ pub(crate) async fn create_token(
     let message = output::dynamic("selvage.identity.CreateJoinTokenResponse", &answer)?;
     let mut value = output::to_value(&message, true)?;
     value["command"] = join_command(&target.endpoint, &answer.ca_sha256).into();
-    if agent {
-        value["agent"] = agent_command(&target.endpoint).into();
+    if let Some(daemon) = daemon {
+        value["agent"] = agent_command(&daemon, &target.endpoint).into();
     }
     session.printer().record(&value)?;
     session.io.say(
@@ -122,14 +123,14 @@ pub(crate) async fn create_token(
     Ok(())
 }
 
-/// How a machine's agent joins.
-fn agent_command(endpoint: &Endpoint) -> String {
+/// How a machine's agent joins, or a match engine.
+fn agent_command(daemon: &str, endpoint: &Endpoint) -> String {
     let text = endpoint.to_string();
     let server = match endpoint {
         Endpoint::Https { .. } => text.trim_start_matches("https://").trim_end_matches('/'),
         Endpoint::Http { .. } | Endpoint::Unix(_) => "SERVER:PORT",
     };
-    format!("selvage node --controller {server} --address 0.0.0.0")
+    format!("selvage {daemon} --controller {server} --address 0.0.0.0")
 }
 
 fn join_command(endpoint: &Endpoint, ca_sha256: &str) -> String {

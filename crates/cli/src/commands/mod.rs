@@ -5,6 +5,7 @@ pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod context;
+pub(crate) mod dme;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod join;
@@ -46,6 +47,7 @@ pub(crate) async fn dispatch(
         Command::Export(args) => export::run(&args, session).await,
         Command::Operation(args) => operation::run(args, session).await,
         Command::Node(args) => node::run(args, session).await,
+        Command::Dme(args) => dme::run(args, session).await,
         Command::Volume(args) => volume::run(args, session).await,
         Command::Backup(args) => backup::run(args, session).await,
         Command::Completion(args) => shell::completion(&args, root, session),

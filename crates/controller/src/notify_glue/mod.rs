@@ -28,6 +28,9 @@ use crate::tables::{Held, Tables};
 pub(crate) struct Sources {
     flavors: Arc<TableSource<wire::Flavor>>,
     cloudlets: Arc<TableSource<wire::Cloudlet>>,
+    /// For match engines of ours, which send nobody to a cloudlet that is
+    /// down. The original's ask for none of it.
+    cloudlet_infos: Arc<TableSource<wire::CloudletInfo>>,
     clusters: Arc<TableSource<wire::Cluster>>,
     cluster_insts: Arc<TableSource<wire::ClusterInst>>,
     apps: Arc<TableSource<wire::App>>,
@@ -38,6 +41,7 @@ pub(crate) struct Sources {
 const KINDS: &[&str] = &[
     wire::Flavor::KIND,
     wire::Cloudlet::KIND,
+    wire::CloudletInfo::KIND,
     wire::Cluster::KIND,
     wire::ClusterInst::KIND,
     wire::App::KIND,
@@ -49,6 +53,7 @@ impl Sources {
         Ok(Self {
             flavors: TableSource::open(&tables.flavors, past)?,
             cloudlets: TableSource::open(&tables.cloudlets, past)?,
+            cloudlet_infos: TableSource::open(&tables.cloudlet_infos, past)?,
             clusters: TableSource::open(&tables.clusters, past)?,
             cluster_insts: TableSource::open(&tables.cluster_insts, past)?,
             apps: TableSource::open(&tables.apps, past)?,
@@ -69,6 +74,7 @@ impl Sources {
         tokio::join!(
             self.flavors.feed(&stop, |_| std::future::ready(())),
             self.cloudlets.feed(&stop, |_| std::future::ready(())),
+            self.cloudlet_infos.feed(&stop, |_| std::future::ready(())),
             self.clusters.feed(&stop, |_| std::future::ready(())),
             self.apps.feed(&stop, |_| std::future::ready(())),
             self.cluster_insts.feed(&stop, cluster_inst),
@@ -117,6 +123,7 @@ impl Downstream {
         let exchange = Exchange::new()
             .send(sources.flavors.clone())
             .send(sources.cloudlets.clone())
+            .send(sources.cloudlet_infos.clone())
             .send(sources.clusters.clone())
             .send(sources.cluster_insts.clone())
             .send(sources.apps.clone())

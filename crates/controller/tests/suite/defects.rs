@@ -1,7 +1,6 @@
 //! What the original got wrong, and the test that it would fail. The numbers
 //! are those of the list that this controller was built against.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use selvage_store::{
     Status, Store, StoreExt, Txn, TxnReply, Watch,
 };
 
-use super::harness::*;
+use super::{harness::*, named::assert_there_is};
 
 pub(crate) const SUITE: &str = "crates/controller/tests/suite";
 pub(crate) const INSTANCES: &str = "crates/controller/src/instances/tests";
@@ -270,14 +269,6 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
         "an_index_spares_looking_at_everything",
     ),
 ];
-
-/// What was wrong or has to be shown, where the proof is, and its name.
-pub(crate) fn assert_there_is(what: &str, folder: &str, file: &str, test: &str) {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let path = root.join(folder).join(file);
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains(&format!("fn {test}(")), "{what}: {path:?} has no {test}");
-}
 
 /// The list above names tests that there are, and leaves nothing out.
 #[test]

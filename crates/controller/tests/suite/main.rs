@@ -11,6 +11,8 @@ mod exec;
 mod harness;
 mod infos;
 mod lifecycle;
+#[path = "../../../../tests/shared/named.rs"]
+mod named;
 mod plain;
 mod races;
 mod references;

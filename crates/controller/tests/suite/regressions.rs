@@ -3,7 +3,10 @@
 //! are those of the lists that this controller was built against; what is the
 //! business of other parts is named as such.
 
-use super::defects::{INSTANCES, NOTIFY, SUITE, SYSTEM, assert_there_is};
+use super::{
+    defects::{INSTANCES, NOTIFY, SUITE, SYSTEM},
+    named::assert_there_is,
+};
 
 const NOTIFY_SOURCE: &str = "crates/notify/src";
 const SIM: &str = "crates/sim/tests";

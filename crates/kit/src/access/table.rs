@@ -150,6 +150,10 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     ("distributed_match_engine.DynamicLocGroupApi", &[("SendToGroup", Write, ANYONE)]),
+    (
+        "selvage.matching.MatchingService",
+        &[("ListCookieKeys", ReadSecret, &[Who::Machine(MachineKind::Dme)])],
+    ),
     // Clusters.
     (
         "cnct.kaas.api.Cluster",
@@ -319,7 +323,11 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ListBlockedMachines", ReadSecret, NOBODY_ELSE),
             // Said several times a minute: no audit line. Which machines are
             // blocked is in the reply.
-            ("Report", ReadSecret, &[Who::Machine(MachineKind::Node)]),
+            (
+                "Report",
+                ReadSecret,
+                &[Who::Machine(MachineKind::Node), Who::Machine(MachineKind::Dme)],
+            ),
             ("ListMachines", Read, STEERING_AND_OPERATORS),
             ("RemoveMachine", Write, NOBODY_ELSE),
         ],

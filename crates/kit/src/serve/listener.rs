@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -155,7 +155,7 @@ impl Listener {
                 let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
                 let connection =
                     Connection { peer: Peer::Unix(uid), machine: None, encrypted: false };
-                self.serve_plain(stream, connection, member, stop).await
+                Box::pin(self.serve_plain(stream, connection, member, stop)).await
             }
             Accepted::Tcp(stream, peer, tls) => {
                 // Small replies must not wait for Nagle.
@@ -166,8 +166,10 @@ impl Listener {
                     encrypted: tls.is_some(),
                 };
                 match tls {
-                    Some(tls) => self.serve_tls(stream, tls, connection, member, stop).await,
-                    None => self.serve_plain(stream, connection, member, stop).await,
+                    Some(tls) => {
+                        Box::pin(self.serve_tls(stream, tls, connection, member, stop)).await
+                    }
+                    None => Box::pin(self.serve_plain(stream, connection, member, stop)).await,
                 }
             }
         };
@@ -252,14 +254,14 @@ impl Listener {
                 .keep_alive_interval(Duration::from_secs(30))
                 .keep_alive_timeout(Duration::from_secs(20))
                 .serve_connection(io, service);
-            drive(connection, &self.limits, member, stop).await
+            drive(Box::pin(connection), &self.limits, member, stop).await
         } else {
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.limits.header_timeout)
                 .max_buf_size(64 * 1024)
                 .serve_connection(io, service);
-            drive(connection, &self.limits, member, stop).await
+            drive(Box::pin(connection), &self.limits, member, stop).await
         }
     }
 }
@@ -339,13 +341,15 @@ impl<T> ConnectionService for T where
 
 /// Runs a connection to its end. One that has nothing to say is closed, and
 /// so is one that has nothing left to say when the listener stops.
+///
+/// The connection is in a box, for a future keeps as much room for what it is
+/// given as for what it works on, and there may be thousands.
 async fn drive(
-    connection: impl Drains,
+    mut connection: Pin<Box<impl Drains>>,
     limits: &Limits,
     member: Member,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let mut connection = pin!(connection);
     let mut look = tokio::time::interval(limits.header_timeout / 2);
     let mut draining = false;
     loop {

@@ -120,9 +120,6 @@ pub enum Error {
     /// The access table is not right.
     #[error("access table")]
     Access(#[from] crate::access::TableError),
-    /// The descriptors cannot be offered for reflection.
-    #[error("reflection")]
-    Reflection(#[from] prost_reflect::DescriptorError),
 }
 
 /// Everything that a listener serves. Cheap to clone: several listeners may
@@ -184,7 +181,7 @@ impl Server {
         let health = Health(reporter);
         health.set(&names, tonic_health::ServingStatus::Serving).await;
         routes.add_service(health_service);
-        let (reflection, before_it_was_final) = reflection::services()?;
+        let (reflection, before_it_was_final) = reflection::services();
         routes.add_service(reflection);
         routes.add_service(before_it_was_final);
         Ok(Self {

@@ -1,6 +1,8 @@
 //! The plain pages that every listener has: is it alive, what does it count,
 //! what can be called.
 
+use std::sync::LazyLock;
+
 use axum::{
     Router,
     body::Body,
@@ -22,7 +24,6 @@ use crate::{
 struct Pages {
     rpc: Rpc,
     metrics: Metrics,
-    openapi: Bytes,
     ready: Option<Readiness>,
 }
 
@@ -32,12 +33,6 @@ pub(super) fn router(
     ready: Option<Readiness>,
     metrics_pages: Vec<(&'static str, MetricsPage)>,
 ) -> Router {
-    let openapi = serde_json::to_vec(&selvage_transcode::openapi(
-        env!("CARGO_PKG_VERSION"),
-        super::SESSION_COOKIE,
-    ))
-    .unwrap_or_default()
-    .into();
     let mut router = Router::new();
     for (path, page) in metrics_pages {
         router = router.route(path, get(more_metrics).layer(Extension(page)));
@@ -56,7 +51,7 @@ pub(super) fn router(
             let hint = if plain { "" } else { ": see /docs" };
             (StatusCode::NOT_FOUND, format!("Not Found{hint}\n"))
         })
-        .with_state(Pages { rpc, metrics, openapi, ready })
+        .with_state(Pages { rpc, metrics, ready })
 }
 
 async fn readiness_page(State(pages): State<Pages>) -> Response<Body> {
@@ -108,8 +103,15 @@ async fn may_see_metrics(
     })
 }
 
-async fn openapi_page(State(pages): State<Pages>) -> Response<Body> {
-    ([(header::CONTENT_TYPE, "application/json")], pages.openapi).into_response()
+async fn openapi_page() -> Response<Body> {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+        let version = env!("CARGO_PKG_VERSION");
+        let document = selvage_transcode::openapi(version, super::SESSION_COOKIE);
+        serde_json::to_vec(&document).unwrap_or_default().into()
+    });
+    // Making it takes a while, and most servers are never asked for it.
+    let made = tokio::task::spawn_blocking(|| Bytes::clone(&DOCUMENT)).await;
+    ([(header::CONTENT_TYPE, "application/json")], made.unwrap_or_default()).into_response()
 }
 
 async fn docs_page(uri: Uri) -> Response<Body> {

@@ -7,14 +7,14 @@
 use std::{
     collections::{BTreeSet, HashMap},
     convert::Infallible,
-    sync::Arc,
+    sync::LazyLock,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 use http::{Request as HttpRequest, Response as HttpResponse, uri::PathAndQuery};
-use prost_reflect::{DescriptorPool, EnumDescriptor, MessageDescriptor};
+use prost_reflect::{DescriptorError, DescriptorPool, EnumDescriptor, MessageDescriptor};
 use tonic::{Code, Request, Response, Status, Streaming, body::Body, server::NamedService};
 use tonic_reflection::pb::{
     v1::{
@@ -31,15 +31,27 @@ use tower::Service;
 const METHOD: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 /// Both versions of the service.
-pub(super) fn services()
--> Result<(ServerReflectionServer<Reflection>, Alpha), prost_reflect::DescriptorError> {
-    let server = ServerReflectionServer::new(Reflection::new()?);
-    Ok((server.clone(), Alpha(server)))
+pub(super) fn services() -> (ServerReflectionServer<Reflection>, Alpha) {
+    let server = ServerReflectionServer::new(Reflection);
+    (server.clone(), Alpha(server))
 }
 
-/// What there is to tell, made once.
-pub(super) struct Reflection {
-    index: Arc<Index>,
+pub(super) struct Reflection;
+
+/// What there is to tell, made when somebody asks: most servers never are.
+fn index() -> Result<&'static Index, Status> {
+    static INDEX: LazyLock<Result<Index, DescriptorError>> = LazyLock::new(|| {
+        let mut pool = selvage_api::pool_with_comments();
+        for more in [
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            v1::FILE_DESCRIPTOR_SET,
+            v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            pool.decode_file_descriptor_set(more)?;
+        }
+        Ok(Index::new(&pool))
+    });
+    INDEX.as_ref().map_err(|error| Status::internal(format!("reflection: {error}")))
 }
 
 struct Index {
@@ -51,20 +63,6 @@ struct Index {
     /// Full name of every message that is extended: by which numbers, and in
     /// which file.
     extensions: HashMap<String, HashMap<i32, String>>,
-}
-
-impl Reflection {
-    fn new() -> Result<Self, prost_reflect::DescriptorError> {
-        let mut pool = selvage_api::pool().clone();
-        for more in [
-            tonic_health::pb::FILE_DESCRIPTOR_SET,
-            v1::FILE_DESCRIPTOR_SET,
-            v1alpha::FILE_DESCRIPTOR_SET,
-        ] {
-            pool.decode_file_descriptor_set(more)?;
-        }
-        Ok(Self { index: Arc::new(Index::new(&pool)) })
-    }
 }
 
 impl Index {
@@ -195,7 +193,7 @@ impl ServerReflection for Reflection {
         &self,
         request: Request<Streaming<ServerReflectionRequest>>,
     ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
-        let index = self.index.clone();
+        let index = index()?;
         let answers =
             request.into_inner().map(move |request| request.map(|request| index.answer(request)));
         Ok(Response::new(answers.boxed()))
@@ -239,7 +237,7 @@ mod tests {
     fn ask(question: MessageRequest) -> MessageResponse {
         let request =
             ServerReflectionRequest { host: "here".to_owned(), message_request: Some(question) };
-        let answer = Reflection::new().unwrap().index.answer(request.clone());
+        let answer = index().unwrap().answer(request.clone());
         assert_eq!(answer.original_request, Some(request));
         answer.message_response.unwrap()
     }

@@ -22,7 +22,7 @@ contract names one, a REST route. gRPC and gRPC-Web answer at the same paths as 
 /// The document for a server of this version. `session_cookie` is the name of
 /// the cookie that browsers log in with.
 pub fn openapi(version: &str, session_cookie: &str) -> Json {
-    let comments = Comments::of(selvage_api::pool());
+    let comments = Comments::of(&selvage_api::pool_with_comments());
     let mut schemas = Schemas::new(&comments);
     let mut paths = Map::new();
     for method in methods() {

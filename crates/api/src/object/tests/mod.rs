@@ -25,7 +25,10 @@ fn app_inst() -> AppInst {
         flavor: Some(FlavorKey { name: "x1.small".into() }),
         state: TrackedState::Ready.into(),
         errors: vec!["one".into(), "two".into()],
-        runtime_info: Some(AppInstRuntime { container_ids: vec!["a".into()] }),
+        runtime_info: Some(AppInstRuntime {
+            container_ids: vec!["a".into()],
+            ..AppInstRuntime::default()
+        }),
         ..AppInst::default()
     }
 }

@@ -51,7 +51,8 @@ prop_compose! {
             uri: names[3].clone(),
             mapped_ports,
             errors,
-            runtime_info: containers.map(|container_ids| AppInstRuntime { container_ids }),
+            runtime_info: containers
+                .map(|container_ids| AppInstRuntime { container_ids, ..AppInstRuntime::default() }),
             state,
             ..AppInst::default()
         }

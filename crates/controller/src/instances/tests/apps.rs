@@ -52,8 +52,10 @@ async fn what_only_the_controller_may_set_is_not_taken_from_the_request() {
         inst.set_state(TrackedState::Deleting);
         inst.errors = vec!["mine".into()];
         inst.mapped_ports = vec![Default::default()];
-        inst.runtime_info =
-            Some(selvage_api::edgeproto::AppInstRuntime { container_ids: vec!["mine".into()] });
+        inst.runtime_info = Some(selvage_api::edgeproto::AppInstRuntime {
+            container_ids: vec!["mine".into()],
+            ..Default::default()
+        });
         inst.fields = vec!["4".into()];
     });
     world.create_app(&inst).await.ok();

@@ -229,7 +229,10 @@ impl Told for AppInst {
             key: self.key.clone(),
             state: state.into(),
             errors: errors.to_vec(),
-            runtime_info: ready.then(|| AppInstRuntime { container_ids: vec!["c1".into()] }),
+            runtime_info: ready.then(|| AppInstRuntime {
+                container_ids: vec!["c1".into()],
+                ..AppInstRuntime::default()
+            }),
             ..Default::default()
         };
         service.app_inst_info(info, gone).await;

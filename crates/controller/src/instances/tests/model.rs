@@ -28,6 +28,7 @@ enum Verb {
 }
 
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "there are few, in a test")]
 enum What {
     Cluster(ClusterInst),
     App(AppInst),

@@ -94,7 +94,10 @@ async fn a_ready_app_may_change_its_containers() {
     let info = selvage_api::edgeproto::AppInstInfo {
         key: inst.key.clone(),
         state: TrackedState::Ready.into(),
-        runtime_info: Some(AppInstRuntime { container_ids: vec!["c2".into()] }),
+        runtime_info: Some(AppInstRuntime {
+            container_ids: vec!["c2".into()],
+            ..AppInstRuntime::default()
+        }),
         ..Default::default()
     };
     world.service.app_inst_info(info, false).await;
