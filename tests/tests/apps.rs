@@ -147,8 +147,8 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     let selvage = Selvage::up(&[]);
     let cli = Cli::admin_of(&selvage);
-    std::fs::write(path("token"), cli.ok(&["join-token", "create", "cloudlet/op/site", "--quiet"]))
-        .unwrap();
+    let made = cli.json(&["join-token", "create", "cloudlet/op/site", "-o", "json"]);
+    std::fs::write(path("token"), made["token"].as_str().unwrap()).unwrap();
     std::fs::write(path("site.yaml"), "common: {network_scheme: 10.102.0.0/16}\n").unwrap();
     write_image(Path::new(&path("web.tar")), "joined");
     let site = format!("crm.site={}", path("site.yaml"));

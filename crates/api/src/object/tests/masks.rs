@@ -48,7 +48,10 @@ fn leaves_are_those_of_the_original() {
     for (name, leaves) in originals {
         let message = crate::pool().get_message_by_name(&format!("edgeproto.{name}")).unwrap();
         let plan = plan(&message);
-        let paths: Vec<_> = plan.leaves().iter().map(|leaf| leaf.path.clone()).collect();
+        // Fields of our own have numbers from 100 up.
+        let leaves_there = plan.leaves().iter();
+        let original = leaves_there.filter(|leaf| leaf.numbers.iter().all(|number| *number < 100));
+        let paths: Vec<_> = original.map(|leaf| leaf.path.clone()).collect();
         assert_eq!(paths, expand(leaves), "{name}");
     }
 }
