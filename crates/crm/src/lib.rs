@@ -2,7 +2,7 @@
 //! clusters and instances should be on its cloudlet, makes them so with a
 //! [`Platform`], leads the public ports to them, and reports how they are.
 //!
-//! What it is told and what it has made is on disk ([`mirror`], [`books`]):
+//! What it is told and what it has made is on disk (`mirror`, `books`):
 //! it works and starts again while the controller is away, and looks at what
 //! runs before it says anything. Whatever it did not finish it does again or
 //! undoes; names of everything it makes follow from the keys, so that nothing

@@ -69,12 +69,15 @@ pub struct Pressures {
     pub io: Pressure,
 }
 
+/// Enough for most files of a group. Readers keep none of it: there may be
+/// hundreds, and each is used for a moment.
+const ROOM: usize = 4096;
+
 /// The open files of one group.
 #[derive(Debug)]
 pub struct Reader {
     paths: Paths,
     files: Files,
-    buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -142,7 +145,7 @@ impl Reader {
                 pressure: pressure_files(group),
             }),
         };
-        Ok(Self { paths, files, buffer: vec![0; 4096] })
+        Ok(Self { paths, files })
     }
 
     /// Where it reads.
@@ -182,7 +185,7 @@ impl Reader {
 
     /// CPU and memory. Fails once the group is gone.
     pub fn core(&mut self) -> io::Result<Core> {
-        let buffer = &mut self.buffer;
+        let buffer = &mut vec![0; ROOM];
         match &self.files {
             Files::Split(files) => {
                 let cpu_ns = parse::number(read(&files.cpu_usage, buffer)?)?;
@@ -209,7 +212,7 @@ impl Reader {
     /// Everything. Fails once the group is gone.
     pub fn sample(&mut self) -> io::Result<Sample> {
         let core = self.core()?;
-        let buffer = &mut self.buffer;
+        let buffer = &mut vec![0; ROOM];
         match &self.files {
             Files::Split(files) => files.sample(core, buffer),
             Files::Unified(files) => files.sample(core, buffer),
