@@ -21,7 +21,7 @@ use selvage_api::{
     },
 };
 use selvage_crm::{
-    Crm, Platform, Result, Settings, Site,
+    Crm, Error, Platform, Result, Settings, Site,
     platform::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Resources, Usage},
 };
 use selvage_kit::tasks::Tasks;
@@ -355,8 +355,15 @@ impl Place {
     /// Starts its crm.
     pub(crate) async fn start(&self, controller: SocketAddr) -> Running {
         let settings = self.settings(controller).await;
-        let runtime = Arc::clone(&settings.runtime);
-        Running::of(Crm::open(settings).await.unwrap(), runtime)
+        // One that was cut off in this process may need a moment to let go.
+        let crm = wait_for("the crm's file", || async {
+            match Crm::open(settings.clone()).await {
+                Err(Error::Store(selvage_store::Error::Locked { .. })) => None,
+                opened => Some(opened.unwrap()),
+            }
+        })
+        .await;
+        Running::of(crm, settings.runtime)
     }
 
     /// Starts its crm on a platform that stops at some call.
