@@ -11,7 +11,14 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const LAYERS: &[&[&str]] = &[
     &["selvage-api", "selvage-memory"],
     &["selvage-store", "selvage-transcode", "selvage-kit"],
-    &["selvage-balancer", "selvage-work", "selvage-notify", "selvage-restic", "selvage-runtime"],
+    &[
+        "selvage-balancer",
+        "selvage-work",
+        "selvage-notify",
+        "selvage-restic",
+        "selvage-runtime",
+        "selvage-shell",
+    ],
     &["selvage-cloudlet"],
     &[
         "selvage-auth",

@@ -18,6 +18,9 @@ use crate::{
     publish::Publisher,
 };
 
+/// What needs no cluster.
+const VM: &str = "vm";
+
 /// All that work on a cloudlet takes.
 pub(crate) struct World {
     pub(crate) desk: Desk,
@@ -145,10 +148,11 @@ impl World {
         let flavor = self.flavor(instance.flavor.as_ref())?;
         let parsed: AppInstKey = key.decode()?;
         let (cluster, text) = self.cluster_of(&parsed)?;
-        let cluster_facts = self.books.cluster(&text).ok_or_else(|| {
+        let cluster_facts = self.books.cluster(&text);
+        if cluster_facts.is_none() && app.deployment != VM {
             let name = cluster.cluster_key.clone().unwrap_or_default().name;
-            Error::missing(format!("Cluster instance {name}"))
-        })?;
+            return Err(Error::missing(format!("Cluster instance {name}")));
+        }
         Ok(InstanceOrder {
             key: parsed,
             app: app.as_ref().clone(),
@@ -166,10 +170,10 @@ impl World {
         facts: &InstanceFacts,
     ) -> Result<()> {
         let cluster = self.desk.clusters.find(&order.cluster);
-        let own = order.cluster_facts.address;
+        let own = order.cluster_facts.as_ref().map(|facts| facts.address);
         let publisher = &self.publisher;
         let text = key.text();
-        publisher.publish(text, &order.instance, cluster.as_deref(), own, facts.address).await
+        publisher.publish(text, &order.instance, cluster.as_deref(), own, facts).await
     }
 
     /// The instances in a cluster.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -13,7 +13,7 @@ use selvage_api::{
 };
 use selvage_balancer::{Balancer, Health, Options, Port, Protocol, Service};
 
-use crate::{Error, Result};
+use crate::{Error, Result, platform::InstanceFacts};
 
 /// All balancers of a cloudlet: one for everybody, and one for each cluster
 /// with an address of its own.
@@ -36,11 +36,12 @@ impl Publisher {
         key: &str,
         instance: &AppInst,
         cluster: Option<&ClusterInst>,
-        own: IpAddr,
-        target: IpAddr,
+        own: Option<IpAddr>,
+        facts: &InstanceFacts,
     ) -> Result<()> {
         let dedicated = cluster.is_some_and(|cluster| cluster.ip_access() == IpAccess::Dedicated);
-        let addresses = if dedicated { vec![own] } else { self.shared.clone() };
+        let own = own.filter(|_| dedicated);
+        let addresses = own.map_or_else(|| self.shared.clone(), |own| vec![own]);
         let before = self.places.lock().get(key).cloned();
         if before.is_some_and(|before| before != addresses) {
             self.withdraw(key).await;
@@ -62,9 +63,9 @@ impl Publisher {
                 public: number("public_port", port.public_port)?,
                 path_prefix: port.path_prefix.clone(),
                 tls: protocol == Protocol::Http && self.tls.is_some(),
-                targets: vec![SocketAddr::new(
-                    target,
+                targets: vec![facts.place(
                     number("internal_port", port.internal_port)?,
+                    protocol == Protocol::Udp,
                 )],
                 health_path: None,
             })

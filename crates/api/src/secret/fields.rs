@@ -23,6 +23,7 @@ pub const FIELDS: &[&str] = &[
     "open_rc_vars",
     "passhash",
     "password",
+    "relay",
     "secret_access_key",
     "session_cookie",
     "session_token",

@@ -2,7 +2,7 @@
 
 pub mod containers;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use async_trait::async_trait;
 use selvage_api::edgeproto::{
@@ -11,7 +11,7 @@ use selvage_api::edgeproto::{
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// What a cloudlet can hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +42,27 @@ pub struct InstanceFacts {
     pub containers: Vec<String>,
     /// Where it listens, inside the cloudlet.
     pub address: IpAddr,
+    /// Its ports that are reached in another way than by their own number at
+    /// `address`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<PortPlace>,
+}
+
+/// Where a port of an instance is reached inside the cloudlet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortPlace {
+    /// The number it has in the instance.
+    pub internal: u16,
+    pub udp: bool,
+    pub at: SocketAddr,
+}
+
+impl InstanceFacts {
+    /// Where a port is reached.
+    pub fn place(&self, internal: u16, udp: bool) -> SocketAddr {
+        let elsewhere = self.places.iter().find(|place| (place.internal, place.udp) == (internal, udp));
+        elsewhere.map_or_else(|| SocketAddr::new(self.address, internal), |place| place.at)
+    }
 }
 
 /// What an instance uses, or has used since its container was made.
@@ -71,7 +92,18 @@ pub struct InstanceOrder {
     pub flavor: Flavor,
     /// The cluster it runs in.
     pub cluster: ClusterInstKey,
-    pub cluster_facts: ClusterFacts,
+    /// None for a virtual machine, which is in no cluster.
+    pub cluster_facts: Option<ClusterFacts>,
+}
+
+impl InstanceOrder {
+    /// What is known of the cluster, for those who need one.
+    pub fn in_cluster(&self) -> Result<&ClusterFacts> {
+        self.cluster_facts.as_ref().ok_or_else(|| {
+            let deployment = &self.app.deployment;
+            Error::state(format!("deployment {deployment:?} is in no cluster"))
+        })
+    }
 }
 
 /// A cloudlet's infrastructure.

@@ -26,6 +26,7 @@ const CLUSTER_INST_AND_PEERS: &[Who] =
     &[Who::Member(Role::Developer, "key.developer"), Who::Machine(MachineKind::Controller)];
 const CLOUDLET: &[Who] = &[Who::Member(Role::Operator, "key.operator_key.name")];
 const EXEC: &[Who] = &[Who::Member(Role::Developer, "app_inst_key.app_key.developer_key.name")];
+const SHELL: &[Who] = &[Who::SignedIn, Who::Machine(MachineKind::Cloudlet)];
 const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
 
 const CONTROLLER: &[Who] = &[Who::Machine(MachineKind::Controller)];
@@ -115,6 +116,8 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ShowDeveloper", ReadSecret, OWN_DEVELOPER),
         ],
     ),
+    // The token of the first piece says to which command.
+    ("selvage.shell.ShellService", &[("Attach", Write, SHELL)]),
     ("edgeproto.ExecApi", &[("RunCommand", Write, EXEC), ("SendLocalRequest", Write, CONTROLLER)]),
     (
         "edgeproto.FlavorApi",

@@ -101,7 +101,7 @@ impl Containers {
         let cluster = self.namer.cluster(&order.cluster)?;
         let image = self.images.provide(&order.app.image_path).await?;
         self.remove(&names.container).await?;
-        let network = order.cluster_facts.network;
+        let network = order.in_cluster()?.network;
         self.networks.provide_instance(&cluster, &names, network, address).await?;
         let path = namespace_path(&names.namespace);
         let mut spec = order::spec(order, &names.container, image, path)?;
@@ -227,12 +227,13 @@ impl Platform for Containers {
         others: &[InstanceFacts],
     ) -> Result<InstanceFacts> {
         let range = self.networks.range();
-        let mut addresses = HOSTS.map(|host| range.address(order.cluster_facts.network, host));
+        let network = order.in_cluster()?.network;
+        let mut addresses = HOSTS.map(|host| range.address(network, host));
         let free = |address: &Ipv4Addr| others.iter().all(|other| other.address != *address);
         let address = addresses.find(free);
         let address = address.ok_or_else(|| Error::state("the cluster has no address left"))?;
         let containers = vec![self.namer.instance(&order.key)?.container];
-        Ok(InstanceFacts { containers, address: IpAddr::V4(address) })
+        Ok(InstanceFacts { containers, address: IpAddr::V4(address), places: Vec::new() })
     }
 
     async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
@@ -243,7 +244,7 @@ impl Platform for Containers {
         let names = self.namer.instance(&order.key)?;
         let cluster = self.namer.cluster(&order.cluster)?;
         let address = inner(facts)?;
-        let network = order.cluster_facts.network;
+        let network = order.in_cluster()?.network;
         let there = self.networks.provide_instance(&cluster, &names, network, address).await?;
         match self.find(&names.container).await? {
             Some(found) if there && (found.status.is_running() || found.supervised) => Ok(false),
