@@ -12,9 +12,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::{
-    resource::{UsageWho, getrusage},
-    time::TimeValLike,
+use nix::{
+    sys::{
+        resource::{UsageWho, getrusage},
+        signal::{Signal, kill},
+        time::TimeValLike,
+    },
+    unistd::Pid,
 };
 
 /// The tree whose groups account CPU time, and the file that tells it.
@@ -22,7 +26,7 @@ const TREES: [(&str, &str); 2] =
     [("/sys/fs/cgroup/cpuacct", "cpuacct.usage"), ("/sys/fs/cgroup", "cpu.stat")];
 
 /// Processes whose CPU time is told together, those that ended included.
-/// Gone when dropped, once nothing is in it.
+/// Gone when dropped, with everything that is still in it.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
@@ -49,6 +53,24 @@ impl Group {
         let root = self.path.parent().map(|tree| tree.join("cgroup.procs"));
         if let Some(root) = root {
             let _ = fs::write(root, std::process::id().to_string());
+        }
+    }
+
+    /// Ends everything that is here, and what that starts meanwhile.
+    pub fn end(&self) {
+        // What is killed leaves its group only when the kernel is done with it.
+        for _ in 0..250 {
+            let inside = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+            let inside = inside.lines().filter_map(|pid| pid.parse().ok());
+            let others: Vec<i32> =
+                inside.filter(|&pid: &i32| pid.unsigned_abs() != std::process::id()).collect();
+            if others.is_empty() {
+                return;
+            }
+            for pid in others {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -89,8 +111,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What is killed leaves its group only when the kernel is done with it.
         for _ in 0..100 {
+            self.end();
             if fs::remove_dir(&self.path).is_ok() {
                 return;
             }

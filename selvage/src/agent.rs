@@ -213,7 +213,7 @@ pub(crate) async fn run(
     ready::answers(address, ready::Speak::Connect).await?;
     ready::socket_answers(&config.node_socket()).await?;
     let sockets = Sockets { node: Some(config.node_socket()), ..Sockets::default() };
-    let endpoint = format!("https://{address}");
+    let endpoint = format!("https://{}", assemble::near(address));
     let ready = Ready { endpoint, ca: Some(member.ca_path()), admin: None, sockets };
     if let Some(path) = &serve.ready_file {
         ready.write(path)?;
@@ -255,7 +255,7 @@ pub(crate) async fn belong(
 
     // Under which of its names it listens, the certificate need not say.
     ready::answers(address, ready::Speak::Connect).await?;
-    let endpoint = format!("https://{address}");
+    let endpoint = format!("https://{}", assemble::near(address));
     let ca = Some(member.ca_path());
     let ready = Ready { endpoint, ca, admin: None, sockets: Sockets::default() };
     if let Some(path) = &serve.ready_file {

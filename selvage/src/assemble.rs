@@ -12,11 +12,13 @@ use std::{
 use anyhow::Context;
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
 use selvage_controller::{
-    EdgeController, FetchPolicy, Settings, Surroundings, Timeouts, registry::PeerConnector,
+    EdgeController, FetchPolicy, Influx, InfluxLogin, Settings, Surroundings, Timeouts,
+    registry::PeerConnector,
 };
 use selvage_dme::Dme;
 use selvage_kit::{
-    identity::Machine,
+    config::SecretFile,
+    identity::{Machine, Secret},
     pki::{self, Ca, ServerIdentity},
     serve::{Limits, Server, Services, Socket},
     tasks::Tasks,
@@ -170,6 +172,16 @@ pub(crate) fn keys(config: &Config) -> anyhow::Result<Keys> {
     Ok(Keys { ca, identity, server })
 }
 
+/// By which a process is reached on its own machine.
+pub(crate) fn near(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
 /// By what names clients on this machine and around it reach us.
 pub(crate) fn names(config: &Config) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
@@ -263,9 +275,40 @@ pub(crate) async fn controller(
     if let Some(peers) = &peers {
         surroundings.peers = Arc::clone(peers) as Arc<dyn PeerConnector>;
     }
-    let settings = controller_settings(config, address);
+    let influx = influx(config)?;
+    let settings = Settings { influx, ..controller_settings(config, address) };
     let opened = EdgeController::open(store, settings, surroundings).await;
     Ok(ControllerPart { controller: opened.context("controller")?, peers })
+}
+
+/// The database that samples go to; who we are there comes from files or from
+/// the environment.
+fn influx(config: &Config) -> anyhow::Result<Option<Influx>> {
+    let given = &config.controller.influx;
+    if given.url.is_empty() {
+        return Ok(None);
+    }
+    let of_environment = |name: &str| std::env::var(name).unwrap_or_default();
+    let secret = |file: &Option<SecretFile>, key: &'static str, variable: &str| match file {
+        Some(file) => Ok(Secret::new(file.read().context(key)?.expose().trim())),
+        None => anyhow::Ok(Secret::new(of_environment(variable))),
+    };
+    let token = secret(&given.token_file, "controller.influx.token_file", "INFLUX_TOKEN")?;
+    let user = match given.user.as_str() {
+        "" => of_environment("INFLUX_USERNAME"),
+        user => user.to_owned(),
+    };
+    let login = if !token.expose().is_empty() {
+        InfluxLogin::Token(token)
+    } else if user.is_empty() {
+        InfluxLogin::Nobody
+    } else {
+        let key = "controller.influx.password_file";
+        let password = secret(&given.password_file, key, "INFLUX_PASSWORD")?;
+        InfluxLogin::Password { user, password }
+    };
+    let (url, database) = (given.url.clone(), given.database.clone());
+    Ok(Some(Influx { url, database, login }))
 }
 
 fn controller_settings(config: &Config, address: SocketAddr) -> Settings {
@@ -430,6 +473,10 @@ pub(crate) async fn server(
     services.add(auth.identity_service());
     services.add(System::service(parts.running, Some(store), config.insecure));
     let mut server = Server::new(services, metrics, limits(config)).await.context("server")?;
+    if let Some(part) = parts.controller {
+        let page = part.controller.controller().shell_page();
+        server = server.web_socket(selvage_controller::WEB_SOCKET, page);
+    }
     if let Some(agent) = &parts.node.agent {
         server = server.metrics_page("/metrics/node", agent.metrics_page());
     }

@@ -134,6 +134,38 @@ pub(crate) struct Controller {
     /// Hosts from which manifests and configs may be fetched; empty: any with
     /// a public address.
     pub(crate) fetch_hosts: Vec<String>,
+    /// A database that all samples are sent to besides.
+    pub(crate) influx: Influx,
+}
+
+/// A database that takes InfluxDB's line protocol.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Influx {
+    /// Such as `http://127.0.0.1:8086`. Empty: none.
+    pub(crate) url: String,
+    /// Made if it is not there.
+    pub(crate) database: String,
+    /// Who we are there; otherwise the environment's INFLUX_USERNAME.
+    pub(crate) user: String,
+    /// File with the user's password; otherwise the environment's
+    /// INFLUX_PASSWORD.
+    pub(crate) password_file: Option<SecretFile>,
+    /// File with a token instead of both; otherwise the environment's
+    /// INFLUX_TOKEN.
+    pub(crate) token_file: Option<SecretFile>,
+}
+
+impl Default for Influx {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            database: "metrics".into(),
+            user: String::new(),
+            password_file: None,
+            token_file: None,
+        }
+    }
 }
 
 /// The agent of this machine.
@@ -209,9 +241,18 @@ pub(crate) struct Crm {
     pub(crate) cloudlet: String,
     /// File that says what the cloudlet is made of (YAML).
     pub(crate) site: Option<PathBuf>,
+    /// Where a cluster of Kubernetes is and who we are there, for a cloudlet of
+    /// that kind; as `kubectl` finds it where not given.
+    pub(crate) kubeconfig: Option<PathBuf>,
     /// What runs containers: `containerd`, `oci` (runc, crun or youki without
     /// a daemon) or `auto`, which takes containerd where it is.
     pub(crate) runtime: CrmRuntime,
+    /// Socket of the machine's lvmd, for apps that ask for volumes; that of
+    /// this data directory where not given.
+    pub(crate) lvmd: Option<PathBuf>,
+    /// Whether HTTP ports of apps speak TLS, with the certificate of this
+    /// process.
+    pub(crate) https: bool,
     /// Addresses of the public ports of clusters without one of their own.
     pub(crate) addresses: Vec<IpAddr>,
     /// How long an instance may take until it takes connections.
@@ -239,7 +280,10 @@ impl Default for Crm {
         Self {
             cloudlet: String::new(),
             site: None,
+            kubeconfig: None,
             runtime: CrmRuntime::Auto,
+            lvmd: None,
+            https: false,
             addresses: vec![IpAddr::from([0, 0, 0, 0])],
             patience: seconds(30),
             grace: seconds(60),
@@ -349,6 +393,7 @@ impl Default for Controller {
             update_timeout: Duration(settings.timeouts.update),
             delete_timeout: Duration(settings.timeouts.delete),
             fetch_hosts: settings.fetch.allowed_hosts,
+            influx: Influx::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! one.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::Path,
     process::ExitCode,
     sync::Arc,
@@ -71,12 +71,14 @@ pub(crate) fn shares_containers(config: &Config) -> bool {
     !config.crm.cloudlet.is_empty() && drives_containers(config)
 }
 
-/// What runs containers; `shared` is what this process has already.
+/// What runs containers; `shared` is what this process has already. Where none
+/// are run nothing is made that could fail.
 async fn runtime(
     config: &Config,
+    kind: selvage_crm::Kind,
     shared: Option<Arc<dyn Runtime>>,
 ) -> anyhow::Result<Arc<dyn Runtime>> {
-    if !drives_containers(config) {
+    if kind != selvage_crm::Kind::Containers || !drives_containers(config) {
         let options = containerd::Options::new(&config.node.containerd);
         return Ok(Arc::new(containerd::Containerd::new(options)));
     }
@@ -91,23 +93,27 @@ async fn open(
     config: &Config,
     cloudlet: CloudletKey,
     notify: ClientOptions,
+    tls: Option<Arc<rustls::ServerConfig>>,
     shared: Option<Arc<dyn Runtime>>,
 ) -> anyhow::Result<Arc<Crm>> {
     let given = &config.crm;
-    let site = match &given.site {
+    let mut site = match &given.site {
         Some(path) => Site::read(path).with_context(|| path.display().to_string())?,
         None => Site::default(),
     };
+    site.kubeconfig.clone_from(&given.kubeconfig);
+    let kind = site.kind;
     let settings = Settings {
         cloudlet,
         node: assemble::host_name(),
         site,
         data: config.data.clone(),
         notify,
-        runtime: runtime(config, shared).await?,
+        runtime: runtime(config, kind, shared).await?,
         namespace: EMBEDDED.into(),
+        lvmd: given.lvmd.clone().unwrap_or_else(|| config.lvmd_socket()),
         addresses: given.addresses.clone(),
-        tls: None,
+        tls,
         patience: given.patience.0,
         grace: given.grace.0,
         look: given.look.0,
@@ -138,21 +144,15 @@ pub(crate) async fn beside(
         None => None,
     };
     let notify = ClientOptions {
-        addresses: vec![near(address).to_string()],
+        addresses: vec![assemble::near(address).to_string()],
         tls: peers.as_ref().map(|peers| peers.tls()),
         ..ClientOptions::default()
     };
-    Ok(Some(Beside { crm: open(config, key, notify, shared).await?, peers }))
-}
-
-/// By which a process reaches itself.
-fn near(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
-        ip => ip,
+    let tls = match (config.crm.https, keys) {
+        (true, None) => bail!("crm.https: there is no certificate with --insecure"),
+        (https, keys) => keys.filter(|_| https).map(|keys| Arc::clone(&keys.server)),
     };
-    SocketAddr::new(ip, address.port())
+    Ok(Some(Beside { crm: open(config, key, notify, tls, shared).await?, peers }))
 }
 
 impl Beside {
@@ -190,7 +190,8 @@ async fn joined(config: &Config, serve: &Serve, join: &Join) -> anyhow::Result<E
             tls: Some(member.client_tls()?),
             ..ClientOptions::default()
         };
-        let crm = open(config, key, notify, None).await?;
+        let tls = if config.crm.https { Some(member.server_tls()?) } else { None };
+        let crm = open(config, key, notify, tls, None).await?;
         let server = server(config, tasks).await?;
         crm.spawn(tasks);
         Ok(server)

@@ -488,7 +488,7 @@ fn describe(
 ) -> Ready {
     let scheme = if keys.is_some() { "https" } else { "http" };
     Ready {
-        endpoint: format!("{scheme}://{address}"),
+        endpoint: format!("{scheme}://{}", assemble::near(address)),
         ca: keys.map(|keys| keys.ca.path().to_owned()),
         admin: Some(Admin {
             username: selvage_auth::FIRST_USER.into(),

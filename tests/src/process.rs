@@ -74,12 +74,23 @@ impl Selvage {
 
     /// Any daemon, in a directory that outlives it.
     pub fn start(subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
+        Self::launch(command(), subcommand, directory, flags)
+    }
+
+    /// The same in a network namespace that has a name.
+    pub fn start_in(namespace: &str, subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
+        let mut enter = Command::new("nsenter");
+        enter.arg(format!("--net=/run/netns/{namespace}")).arg(binary()).stdin(Stdio::null());
+        Self::launch(enter, subcommand, directory, flags)
+    }
+
+    fn launch(mut command: Command, subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
         let data = directory.join("data");
         let ready_file = directory.join("ready.json");
         let log = directory.join("log");
         let _ = fs::remove_file(&ready_file);
         let append = File::options().create(true).append(true).open(&log).unwrap();
-        let mut child = command()
+        let mut child = command
             .args([subcommand, "--port", "0", "--data"])
             .arg(&data)
             .arg("--ready-file")

@@ -33,6 +33,11 @@ pub fn node_modules() -> Option<PathBuf> {
     from_environment("SELVAGE_TEST_NODE_MODULES", "node")
 }
 
+/// The program of `tests/clients/pion`, or `None` with a loud word.
+pub fn pion() -> Option<PathBuf> {
+    from_environment("SELVAGE_TEST_PION", "pion")
+}
+
 fn from_environment(variable: &str, part: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.exists());
     if path.is_none() {

@@ -324,3 +324,36 @@ async fn a_region_is_built_up_and_taken_down() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
+
+/// With several agents on a controller the original took the first refusal
+/// for the answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_reaches_its_one_of_five_cloudlets_at_the_first_try() {
+    let selvage = Selvage::up(&[]);
+    let cli = Cli::admin_of(&selvage);
+    set_up(&cli);
+    let names = ["cloud-1", "cloud-2", "cloud-3", "cloud-4", "cloud-5"];
+    let mut crms = Vec::new();
+    for name in names {
+        if !["cloud-1", "cloud-2"].contains(&name) {
+            let at = ["--latitude", "31", "--longitude", "-91", "--numdynamicips", "254"];
+            let of = ["cloudlet", "create", "--operator", "tmus", "--name", name];
+            cli.ok(&[&of[..], &at].concat());
+        }
+        let tls = join(&selvage, &format!("cloudlet/tmus/{name}")).await;
+        crms.push(cloudlet(&selvage, name, tls));
+        ready(&cli, name).await;
+        let place = ["--operator", "tmus", "--cloudlet", name, "--cluster", "autoclusterapp"];
+        cli.ok(&[&["appinst", "create"][..], &APP, &place].concat());
+    }
+    for (name, crm) in names.iter().zip(&crms) {
+        for way in ["direct", "relay"] {
+            let place = ["exec", "app", "--cloudlet", name, "--via", way, "--", "echo", "hi", name];
+            assert_eq!(cli.ok(&place), format!("hi {name}\r\n"), "{way}");
+        }
+        assert_eq!(crm.counters().execs, 2, "each went to {name} and no other");
+    }
+    let many = cli.run(&["exec", "app", "--", "echo", "hi"]);
+    assert!(many.stderr.contains("5 instances fit"), "{many:?}");
+    assert!(many.stderr.contains("--cloudlet cloud-3"), "{many:?}");
+}

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, dme, explain, export, join, login, machine, node,
+        api, apply, backup, call, context, dme, exec, explain, export, join, login, machine, node,
         operation, shell, user, volume,
     },
     duration,
@@ -163,6 +163,10 @@ pub enum Command {
     Unapply(apply::Unapply),
     /// Write what there is in the form that apply reads
     Export(export::Export),
+    /// Run a command in an instance, or sit at a shell there
+    Exec(exec::Exec),
+    /// Read what an instance writes
+    Logs(exec::Logs),
     /// Look at long work, follow it, cancel it
     #[command(subcommand)]
     Operation(operation::Operation),

@@ -72,6 +72,9 @@ pub enum Error {
     /// No answer in time.
     #[error("no complete answer within {0:?}")]
     Deadline(std::time::Duration),
+    /// A command ran and ended like this; it has said why itself.
+    #[error("the command ended with {0}")]
+    Exited(u8),
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -137,13 +140,17 @@ impl Error {
             Self::Interrupted | Self::Declined(_) => Code::Cancelled,
             Self::NeedsInput { .. } | Self::NoServer => Code::FailedPrecondition,
             Self::NotDry(_) => Code::Unimplemented,
-            Self::Unexpected(_) | Self::Output(_) => Code::Internal,
+            Self::Exited(_) | Self::Unexpected(_) | Self::Output(_) => Code::Internal,
         }
     }
 
     /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
-        if self.is_closed_pipe() { 0 } else { self.code().exit() }
+        match self {
+            Self::Exited(code) => *code,
+            _ if self.is_closed_pipe() => 0,
+            _ => self.code().exit(),
+        }
     }
 
     /// What to do about it, one sentence each.
@@ -163,7 +170,7 @@ impl Error {
 
     /// Writes the message, its causes and what to do.
     pub fn report(&self, out: &mut dyn Write, colour: bool) -> io::Result<()> {
-        if self.is_closed_pipe() {
+        if self.is_closed_pipe() || matches!(self, Self::Exited(_)) {
             return Ok(());
         }
         let (red, cyan, plain) =

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::metrics::Samples;
+use crate::metrics::influx::Sink;
 use crate::notify_glue::Downstream;
 use crate::objects::reconcile_locations;
 use crate::registry::{PeerConnector, Plaintext};
@@ -132,13 +133,14 @@ impl Controller {
         let driver = settings.external_address.clone();
         let engine = Engine::open(Arc::clone(&store), driver, surroundings.engine).await?;
         let samples = Samples::new(settings.samples_kept, settings.samples_age);
+        let influx = settings.influx.clone().map(Sink::new).transpose()?;
         let controller = Arc::new(Self {
             store,
             tables,
             clock: surroundings.clock,
             engine,
             lease: RwLock::new(lease.id),
-            memory: Memory::new(samples),
+            memory: Memory::new(samples, influx),
             peers: surroundings.peers,
             downstream: OnceLock::new(),
             instances: OnceLock::new(),

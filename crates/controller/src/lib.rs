@@ -6,7 +6,8 @@
 //! memory, the settings. `objects` has the rules of the plain objects, `instances`
 //! the life of ClusterInsts and AppInsts, `derive` what is computed from
 //! objects without touching anything, `services` the gRPC face of it all,
-//! `notify_glue` the way to and from agents, `registry` how several
+//! `notify_glue` the way to and from agents, `relay` where callers and agents
+//! meet, `registry` how several
 //! controllers know of each other, `version` how data of older models is
 //! brought up to date.
 //!
@@ -27,6 +28,7 @@ mod notify_glue;
 pub mod objects;
 mod part;
 pub mod registry;
+mod relay;
 pub mod row;
 pub mod services;
 pub mod settings;
@@ -37,5 +39,6 @@ mod version;
 pub use controller::{Controller, Mode, Progress, Surroundings};
 pub use error::{Error, Result};
 pub use part::EdgeController;
-pub use settings::{FetchPolicy, Settings, Timeouts};
+pub use services::WEB_SOCKET;
+pub use settings::{FetchPolicy, Influx, InfluxLogin, Settings, Timeouts};
 pub use tables::Tables;

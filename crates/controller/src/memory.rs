@@ -9,6 +9,9 @@ use selvage_api::edgeproto as wire;
 use crate::exec::Waiting;
 use crate::keys::KeyText;
 use crate::metrics::Samples;
+use crate::metrics::influx::Sink;
+use crate::metrics::newest::Newest;
+use crate::relay::Relays;
 
 /// The newest object per key.
 #[derive(Debug)]
@@ -48,18 +51,25 @@ pub(crate) struct Memory {
     /// CloudletInfos that hang on our lease.
     pub(crate) own_infos: Mutex<BTreeMap<String, wire::CloudletInfo>>,
     pub(crate) samples: Samples,
+    pub(crate) newest: Newest,
+    /// Where samples go besides.
+    pub(crate) influx: Option<Arc<Sink>>,
     pub(crate) waiting: Waiting,
+    pub(crate) relays: Relays,
 }
 
 impl Memory {
-    pub(crate) fn new(samples: Samples) -> Self {
+    pub(crate) fn new(samples: Samples, influx: Option<Arc<Sink>>) -> Self {
         Self {
             app_inst_infos: Latest::default(),
             cluster_inst_infos: Latest::default(),
             nodes: Latest::default(),
             own_infos: Mutex::default(),
             samples,
+            newest: Newest::default(),
+            influx,
             waiting: Waiting::default(),
+            relays: Relays::default(),
         }
     }
 }

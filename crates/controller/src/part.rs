@@ -59,6 +59,9 @@ impl EdgeController {
     pub fn spawn(&self, tasks: &Tasks) -> Reconcilers {
         let running = Arc::clone(&self.controller).run(tasks.token().clone());
         tasks.spawn_critical("controller", running);
+        if let Some(sink) = self.controller.memory.influx.clone() {
+            tasks.spawn("influx", sink.run(tasks.token().clone()));
+        }
         let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
         reconcilers.add(self.instances.caretaker(), Schedule::every(CARE));
         reconcilers

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use selvage_kit::identity::Secret;
+
 /// How the controller behaves. [`Settings::default`] is right for one
 /// controller on an embedded store.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub struct Settings {
     /// How many samples of metrics are kept, and for how long.
     pub samples_kept: usize,
     pub samples_age: Duration,
+    /// Where samples are sent besides.
+    pub influx: Option<Influx>,
 }
 
 impl Default for Settings {
@@ -44,6 +48,7 @@ impl Default for Settings {
             auto_upgrade: true,
             samples_kept: 1_000_000,
             samples_age: Duration::from_secs(24 * 3600),
+            influx: None,
         }
     }
 }
@@ -112,4 +117,21 @@ impl Default for FetchPolicy {
     fn default() -> Self {
         Self { allowed_hosts: Vec::new(), timeout: Duration::from_secs(10), max_bytes: 512 * 1024 }
     }
+}
+
+/// A database that takes InfluxDB's line protocol.
+#[derive(Debug, Clone)]
+pub struct Influx {
+    pub url: String,
+    /// Made if it is not there.
+    pub database: String,
+    pub login: InfluxLogin,
+}
+
+/// Who we are there.
+#[derive(Debug, Clone)]
+pub enum InfluxLogin {
+    Nobody,
+    Password { user: String, password: Secret },
+    Token(Secret),
 }

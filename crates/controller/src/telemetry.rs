@@ -1,5 +1,5 @@
-//! What is counted of the connections to agents, for whoever watches the
-//! process.
+//! What is counted of agents and shown of what they sent, for whoever watches
+//! the process.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -35,8 +35,33 @@ impl Collector for Agents {
     }
 }
 
-/// Adds the connections to what is shown.
+/// The newest samples, and what became of those that go to a database.
+#[derive(Debug)]
+struct Newest(Weak<Controller>);
+
+impl Collector for Newest {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(controller) = self.0.upgrade() else { return Ok(()) };
+        let newest = &controller.memory.newest;
+        newest.forget(controller.clock.now(), |of| of.is_there(&controller.tables));
+        newest.encode(&mut encoder)?;
+        let Some(sink) = &controller.memory.influx else { return Ok(()) };
+        let help = "Samples for the database, by what became of them";
+        let name = "selvage_influx_points";
+        let mut points = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (outcome, count) in sink.counts() {
+            ConstCounter::new(count).encode(points.encode_family(&[("outcome", outcome)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the connections and the samples to what is shown.
 pub(crate) fn watch(controller: &Arc<Controller>, metrics: &Metrics) {
     let agents = Box::new(Agents(Arc::downgrade(controller)));
-    metrics.with_registry(|registry| registry.register_collector(agents));
+    let newest = Box::new(Newest(Arc::downgrade(controller)));
+    metrics.with_registry(|registry| {
+        registry.register_collector(agents);
+        registry.register_collector(newest);
+    });
 }

@@ -32,16 +32,24 @@ pub(crate) struct World {
     /// there before it is removed.
     pub(crate) grace: Duration,
     pub(crate) unmentioned: Mutex<HashMap<(What, String), Instant>>,
+    /// What failed, and when: whoever asked for it hears of that before it is
+    /// begun again.
+    pub(crate) failed: Mutex<HashMap<(What, String), (Operation, Instant)>>,
 }
 
 /// Looks at an object once and does what is to be done. Calls for one object
 /// never overlap.
 pub(crate) async fn consider(world: Arc<World>, what: What, key: ObjectKey) {
     let Some(wanted) = world.desk.wanted(what, &key) else {
+        world.failed.lock().remove(&(what, key.text().to_owned()));
         return unmentioned(&world, what, &key).await;
     };
     world.unmentioned.lock().remove(&(what, key.text().to_owned()));
-    match Operation::asked_by(wanted) {
+    let asked = Operation::asked_by(wanted);
+    if world.has_just_failed(what, &key, asked.map(|(operation, _)| operation)) {
+        return;
+    }
+    match asked {
         // Without its app an instance cannot be considered; the app's arrival
         // brings it back here.
         Some((Operation::Create | Operation::Update, _)) if !world.has_app(what, &key) => {}
@@ -64,6 +72,7 @@ async fn run(world: &World, what: What, operation: Operation, key: &ObjectKey) {
     let Err(error) = work.await else { return };
     let text = format!("{}: {}", operation.failure(what), with_sources(&error));
     tracing::warn!(key = key.text(), ?what, ?operation, error = text, "failed");
+    world.failed.lock().insert((what, key.text().to_owned()), (operation, Instant::now()));
     if operation == Operation::Create
         && let Err(error) = remove(world, what, key).await
     {
@@ -72,7 +81,7 @@ async fn run(world: &World, what: What, operation: Operation, key: &ObjectKey) {
     world.desk.report(what, key, operation.failed(), vec![text], AppInstRuntime::default());
 }
 
-fn with_sources(error: &Error) -> String {
+pub(crate) fn with_sources(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
@@ -86,6 +95,20 @@ fn with_sources(error: &Error) -> String {
 }
 
 impl World {
+    /// Whether this is what failed a moment ago; anything else makes that
+    /// forgotten.
+    fn has_just_failed(&self, what: What, key: &ObjectKey, asked: Option<Operation>) -> bool {
+        let mut failed = self.failed.lock();
+        let key = (what, key.text().to_owned());
+        let just = failed
+            .get(&key)
+            .is_some_and(|(operation, at)| Some(*operation) == asked && at.elapsed() < self.grace);
+        if !just {
+            failed.remove(&key);
+        }
+        just
+    }
+
     fn busy(&self, what: What, operation: Operation, key: &ObjectKey) {
         self.desk.report(what, key, operation.busy(), Vec::new(), AppInstRuntime::default());
     }
@@ -150,7 +173,7 @@ impl World {
         let (cluster, text) = self.cluster_of(&parsed)?;
         let cluster_facts = self.books.cluster(&text);
         if cluster_facts.is_none() && app.deployment != VM {
-            let name = cluster.cluster_key.clone().unwrap_or_default().name;
+            let name = cluster.cluster_key.unwrap_or_default().name;
             return Err(Error::missing(format!("Cluster instance {name}")));
         }
         Ok(InstanceOrder {
@@ -228,17 +251,37 @@ async fn create_instance(world: &World, key: &ObjectKey) -> Result<()> {
     let neighbours: Vec<String> =
         world.instances_in(&order.cluster).into_iter().map(|(key, _)| key).collect();
     let plan = |others: Vec<(String, Facts)>| {
-        let near = others.into_iter().filter(|(key, _)| neighbours.contains(key));
+        // What is in no cluster has the whole cloudlet beside it.
+        let alone = order.cluster_facts.is_none();
+        let near = others.into_iter().filter(|(key, _)| alone || neighbours.contains(key));
         let near: Vec<InstanceFacts> = near.filter_map(|(_, facts)| facts.instance()).collect();
         Ok(Facts::Instance(world.platform.plan_instance(&order, &near)?))
     };
     let facts = world.books.begin(What::Instance, key, plan).await?;
     let facts = facts.instance().ok_or_else(|| Error::state("the books are damaged"))?;
     world.platform.create_instance(&order, &facts).await?;
+    let facts = look_at(world, key, &order, &facts).await?;
     world.publish(key, &order, &facts).await?;
     world.books.note(What::Instance, key.text(), Phase::Made).await?;
     world.ready(What::Instance, key, facts.containers);
     Ok(())
+}
+
+/// What an instance turned out to have, written down.
+async fn look_at(
+    world: &World,
+    key: &ObjectKey,
+    order: &InstanceOrder,
+    facts: &InstanceFacts,
+) -> Result<InstanceFacts> {
+    let found = world.platform.look_at_instance(order, facts).await?;
+    if let Some(row) = world.books.get(What::Instance, key.text())
+        && found != *facts
+    {
+        let row = Row { facts: Facts::Instance(found.clone()), ..row };
+        world.books.put(What::Instance, key.text(), row).await?;
+    }
+    Ok(found)
 }
 
 /// Makes sure of an instance that an earlier process made, before anybody is
@@ -264,8 +307,9 @@ async fn settle(
     if world.platform.keep_instance(order, facts).await? {
         tracing::info!(key = key.text(), "an instance was started again");
     }
-    world.publish(key, order, facts).await?;
-    world.ready(What::Instance, key, facts.containers.clone());
+    let facts = look_at(world, key, order, facts).await?;
+    world.publish(key, order, &facts).await?;
+    world.ready(What::Instance, key, facts.containers);
     Ok(())
 }
 
@@ -276,6 +320,7 @@ async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
     let facts = facts.ok_or_else(|| Error::missing("the instance"))?;
     world.busy(What::Instance, Operation::Update, key);
     world.platform.create_instance(&order, &facts).await?;
+    let facts = look_at(world, key, &order, &facts).await?;
     world.publish(key, &order, &facts).await?;
     world.ready(What::Instance, key, facts.containers);
     Ok(())
@@ -298,7 +343,11 @@ async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
         }
         What::Cluster => {
             let cluster: ClusterInstKey = key.decode()?;
-            for (text, row) in world.instances_in(&cluster) {
+            // What bears the name of a cluster that was never begun is a
+            // machine of its own, and stays.
+            let begun = world.books.get(what, key.text()).is_some();
+            let inside = if begun { world.instances_in(&cluster) } else { Vec::new() };
+            for (text, row) in inside {
                 let inside: AppInstKey = prost::Message::decode(row.key.as_slice())
                     .map_err(|error| Error::state(format!("the books are damaged: {error}")))?;
                 world.books.note(What::Instance, &text, Phase::Removing).await?;

@@ -20,6 +20,9 @@ pub enum Error {
     Missing { what: String },
     #[error("{reason}")]
     State { reason: String },
+    /// What a cluster of Kubernetes answered, or that it did not.
+    #[error("{reason}")]
+    Kubernetes { code: Code, reason: String },
     #[error("{doing}: {source}")]
     Network { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("{doing}: {source}")]
@@ -28,6 +31,8 @@ pub enum Error {
     Runtime(#[from] selvage_runtime::Error),
     #[error(transparent)]
     Balancer(#[from] selvage_balancer::Error),
+    #[error(transparent)]
+    Shell(#[from] selvage_shell::Error),
     #[error(transparent)]
     Store(#[from] selvage_store::Error),
     #[error(transparent)]
@@ -42,8 +47,10 @@ impl Error {
             Self::Kind { .. } => Code::Unimplemented,
             Self::Missing { .. } => Code::NotFound,
             Self::File { .. } | Self::State { .. } => Code::FailedPrecondition,
+            Self::Kubernetes { code, .. } => *code,
             Self::Runtime(error) => error.code(),
             Self::Balancer(error) => error.code(),
+            Self::Shell(error) => error.code(),
             Self::Store(error) => error.code(),
             Self::Network { .. } | Self::Io { .. } | Self::Notify(_) => Code::Internal,
         }

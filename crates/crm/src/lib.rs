@@ -19,6 +19,7 @@ mod mirror;
 mod part;
 pub mod platform;
 mod publish;
+mod shell;
 mod site;
 
 pub use error::{Error, Result};

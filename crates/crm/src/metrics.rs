@@ -8,7 +8,7 @@ use std::{
 
 use prost::Message;
 use selvage_api::edgeproto::{
-    AppInstKey, CloudletKey, Metric, MetricTag, MetricVal, metric_val::Value,
+    AppInstKey, CloudletKey, ClusterInstKey, Metric, MetricTag, MetricVal, metric_val::Value,
 };
 use selvage_cloudlet::What;
 use tokio::time::Instant;
@@ -17,13 +17,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     books::Phase,
     drive::World,
-    platform::{Resources, Usage},
+    platform::{ClusterSize, Resources, Usage},
 };
 
 /// Samples of one instance,
 const INSTANCE: &str = "crm-appinst";
 /// of the connections to it,
 const CONNECTIONS: &str = "appinst-connections";
+/// of all of a cluster,
+const CLUSTER: &str = "crm-cluster";
 /// and of the cloudlet.
 const CLOUDLET: &str = "cloudlet-utilization";
 
@@ -37,6 +39,8 @@ pub(crate) async fn run(
     let mut before: HashMap<String, (Usage, Instant)> = HashMap::new();
     while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let mut now = HashMap::new();
+        let mut clusters: HashMap<ClusterInstKey, Sum> = HashMap::new();
+        let mut whole = Sum::default();
         for (text, row) in world.books.all(What::Instance) {
             let Ok(key) = AppInstKey::decode(row.key.as_slice()) else { continue };
             if row.phase != Phase::Made {
@@ -50,23 +54,74 @@ pub(crate) async fn run(
             });
             let tags = instance_tags(&key, &cloudlet);
             send(&world, INSTANCE, tags.clone(), instance_values(share, &usage));
-            if let Some(open) = world.publisher.connections(&text) {
+            let open = world.publisher.connections(&text);
+            if let Some(open) = open {
                 let values = vec![count("active", open.0), count("total", open.1)];
                 send(&world, CONNECTIONS, tags, values);
             }
+            let cluster = clusters.entry(key.cluster_inst_key.unwrap_or_default()).or_default();
+            for sum in [cluster, &mut whole] {
+                sum.add(share, &usage, open.unwrap_or_default().0);
+            }
             now.insert(text, (usage, taken));
         }
-        let used = now.values().map(|(usage, _)| usage.memory_bytes).sum();
-        if let Ok(all) = world.platform.resources().await {
-            send(
-                &world,
-                CLOUDLET,
-                cloudlet_tags(&cloudlet),
-                cloudlet_values(used, now.len(), &all),
-            );
-        }
+        let Ok(all) = world.platform.resources().await else { continue };
+        send_clusters(&world, &cloudlet, &clusters, &all);
+        send(&world, CLOUDLET, cloudlet_tags(&cloudlet), cloudlet_values(&whole, now.len(), &all));
         before = now;
     }
+}
+
+/// What several instances use together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Sum {
+    /// In hundredths of a core.
+    share: f64,
+    memory_bytes: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    connections: u64,
+}
+
+impl Sum {
+    fn add(&mut self, share: f64, usage: &Usage, connections: u64) {
+        self.share += share;
+        self.memory_bytes += usage.memory_bytes;
+        self.sent_bytes += usage.sent_bytes;
+        self.received_bytes += usage.received_bytes;
+        self.connections += connections;
+    }
+}
+
+fn send_clusters(
+    world: &World,
+    cloudlet: &CloudletKey,
+    sums: &HashMap<ClusterInstKey, Sum>,
+    all: &Resources,
+) {
+    for (_, row) in world.books.all(What::Cluster) {
+        let (Phase::Made, Some(facts)) = (row.phase, row.facts.cluster()) else { continue };
+        let Ok(key) = ClusterInstKey::decode(row.key.as_slice()) else { continue };
+        let sum = sums.get(&key).copied().unwrap_or_default();
+        let mut tags = cloudlet_tags(cloudlet);
+        tags.push(tag("cluster", &key.cluster_key.unwrap_or_default().name));
+        tags.push(tag("dev", &key.developer));
+        send(world, CLUSTER, tags, cluster_values(&sum, facts.size, all));
+    }
+}
+
+/// Shares are of what the cluster may use: of the whole cloudlet where nothing
+/// else is said.
+fn cluster_values(sum: &Sum, size: ClusterSize, all: &Resources) -> Vec<MetricVal> {
+    let limit = |own: u64, whole: u64| if own == 0 { whole.max(1) } else { own } as f64;
+    let memory = sum.memory_bytes as f64 / f64::from(1 << 20);
+    vec![
+        number("cpu", sum.share / limit(size.vcores, all.vcores)),
+        number("mem", memory * 100.0 / limit(size.ram, all.ram)),
+        count("sendBytes", sum.sent_bytes),
+        count("recvBytes", sum.received_bytes),
+        count("tcpConns", sum.connections),
+    ]
 }
 
 /// In hundredths.
@@ -83,6 +138,10 @@ fn count(name: &str, value: u64) -> MetricVal {
     MetricVal { name: name.into(), value: Some(Value::Ival(value)) }
 }
 
+fn number(name: &str, value: f64) -> MetricVal {
+    MetricVal { name: name.into(), value: Some(Value::Dval(value)) }
+}
+
 fn cloudlet_tags(cloudlet: &CloudletKey) -> Vec<MetricTag> {
     let operator = cloudlet.operator_key.clone().unwrap_or_default();
     vec![tag("operator", &operator.name), tag("cloudlet", &cloudlet.name)]
@@ -92,16 +151,21 @@ fn instance_tags(key: &AppInstKey, cloudlet: &CloudletKey) -> Vec<MetricTag> {
     let cluster = key.cluster_inst_key.clone().unwrap_or_default();
     let app = key.app_key.clone().unwrap_or_default();
     let mut tags = cloudlet_tags(cloudlet);
+    let developer = app.developer_key.unwrap_or_default().name;
     tags.push(tag("cluster", &cluster.cluster_key.unwrap_or_default().name));
-    tags.push(tag("dev", &app.developer_key.unwrap_or_default().name));
+    tags.push(tag("dev", &developer));
     tags.push(tag("app", &app.name));
     tags.push(tag("ver", &app.version));
+    // Only where it cannot be told from the rest.
+    if cluster.developer != developer {
+        tags.push(tag("clusterdev", &cluster.developer));
+    }
     tags
 }
 
 fn instance_values(share: f64, usage: &Usage) -> Vec<MetricVal> {
     vec![
-        MetricVal { name: "cpu".into(), value: Some(Value::Dval(share)) },
+        number("cpu", share),
         count("mem", usage.memory_bytes),
         count("disk", usage.disk_bytes),
         count("sendBytes", usage.sent_bytes),
@@ -109,9 +173,10 @@ fn instance_values(share: f64, usage: &Usage) -> Vec<MetricVal> {
     ]
 }
 
-fn cloudlet_values(memory: u64, instances: usize, all: &Resources) -> Vec<MetricVal> {
+fn cloudlet_values(used: &Sum, instances: usize, all: &Resources) -> Vec<MetricVal> {
     vec![
-        count("memUsed", memory >> 20),
+        number("vCpuUsed", used.share / 100.0),
+        count("memUsed", used.memory_bytes >> 20),
         count("memMax", all.ram),
         count("vCpuMax", all.vcores),
         count("diskMax", all.disk),
@@ -141,5 +206,39 @@ mod tests {
         assert!((share_of_core(0, 1_000_000_000, second) - 100.0).abs() < 1e-9);
         assert!(share_of_core(5, 3, second).abs() < 1e-9, "a counter that began anew");
         assert!(share_of_core(0, 0, Duration::ZERO).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_cluster_is_measured_by_what_it_may_use() {
+        let mut sum = Sum::default();
+        let usage = Usage { memory_bytes: 32 << 20, sent_bytes: 5, ..Usage::default() };
+        sum.add(50.0, &usage, 2);
+        sum.add(150.0, &usage, 1);
+        let all = Resources { ram: 6400, vcores: 8, ..Resources::default() };
+        let told = |size| {
+            let values = cluster_values(&sum, size, &all);
+            values.into_iter().map(|value| (value.name, value.value)).collect::<HashMap<_, _>>()
+        };
+        let own = told(ClusterSize { vcores: 2, ram: 128 });
+        assert_eq!(own["cpu"], Some(Value::Dval(100.0)));
+        assert_eq!(own["mem"], Some(Value::Dval(50.0)));
+        assert_eq!(
+            (own["sendBytes"], own["tcpConns"]),
+            (Some(Value::Ival(10)), Some(Value::Ival(3)))
+        );
+        let whole = told(ClusterSize::default());
+        assert_eq!((whole["cpu"], whole["mem"]), (Some(Value::Dval(25.0)), Some(Value::Dval(1.0))));
+    }
+
+    #[test]
+    fn the_developer_of_a_cluster_is_told_where_it_is_another() {
+        let mut key = AppInstKey::default();
+        let names = |key: &AppInstKey| {
+            let tags = instance_tags(key, &CloudletKey::default());
+            tags.into_iter().map(|tag| tag.name).collect::<Vec<_>>()
+        };
+        assert!(!names(&key).contains(&"clusterdev".to_owned()));
+        key.cluster_inst_key = Some(ClusterInstKey { developer: "x".into(), ..Default::default() });
+        assert!(names(&key).contains(&"clusterdev".to_owned()));
     }
 }

@@ -20,14 +20,23 @@ use crate::{
     drive::{self, World},
     metrics,
     mirror::Mirror,
-    platform::containers::{self, Containers},
+    platform::{
+        containers::{self, Containers},
+        kubernetes::{self, Kubernetes},
+        vm::{self, Machines},
+    },
     publish::Publisher,
+    shell,
 };
 
 /// The file that everything is remembered in.
 const FILE: &str = "crm.redb";
+/// What charts are installed with.
+const HELM: &str = "helm";
 /// How often to look which instances answer.
 const HEALTH: Duration = Duration::from_secs(1);
+/// How long a virtual machine may take to turn itself off.
+const POWERDOWN: Duration = Duration::from_secs(30);
 
 /// What a crm is opened with.
 #[derive(Clone)]
@@ -45,6 +54,8 @@ pub struct Settings {
     pub runtime: Arc<dyn Runtime>,
     /// The runtime's namespace for instances.
     pub namespace: String,
+    /// Where lvmd listens, for instances that ask for volumes.
+    pub lvmd: PathBuf,
     /// Where public ports are of clusters without an address of their own.
     pub addresses: Vec<IpAddr>,
     /// For public ports that speak TLS.
@@ -103,7 +114,27 @@ impl Crm {
                     range: settings.site.range,
                     registry: settings.site.registry.clone(),
                     data: settings.data.clone(),
+                    lvmd: settings.lvmd.clone(),
                     patience: settings.patience,
+                },
+            )?)),
+            Kind::Kubernetes => Ok(Arc::new(Kubernetes::open(
+                &settings.cloudlet,
+                kubernetes::Options {
+                    kubeconfig: settings.site.kubeconfig.clone(),
+                    registry: settings.site.registry.clone(),
+                    addresses: settings.addresses.clone(),
+                    data: settings.data.clone(),
+                    patience: settings.patience,
+                    helm: HELM.into(),
+                },
+            )?)),
+            Kind::Machines => Ok(Arc::new(Machines::open(
+                &settings.cloudlet,
+                vm::Options {
+                    data: settings.data.clone(),
+                    patience: settings.patience,
+                    powerdown: POWERDOWN,
                 },
             )?)),
         }
@@ -126,6 +157,7 @@ impl Crm {
             client,
             grace: settings.grace,
             unmentioned: Mutex::new(HashMap::new()),
+            failed: Mutex::new(HashMap::new()),
         });
         let considered = Arc::downgrade(&world);
         let worker = KeyWorker::new(move |(what, key), ()| {
@@ -146,6 +178,7 @@ impl Crm {
         };
         crm.rediscover().await?;
         crm.announce().await?;
+        crm.introduce()?;
         crm.watch();
         Ok(crm)
     }
@@ -166,9 +199,14 @@ impl Crm {
             }
         }
         let (clusters, instances) = self.known();
-        let swept = world.platform.sweep(&clusters, &instances).await?;
-        for what in swept {
-            tracing::info!(what, "removed, as it belongs to nothing");
+        match world.platform.sweep(&clusters, &instances).await {
+            Ok(swept) => {
+                for what in swept {
+                    tracing::info!(what, "removed, as it belongs to nothing");
+                }
+            }
+            // What cannot be reached now may be reached later: the crm runs.
+            Err(error) => tracing::warn!(%error, "not looked for what belongs to nothing"),
         }
         let made = world.books.all(What::Instance).into_iter();
         let made = made.filter(|(_, row)| row.phase == Phase::Made);
@@ -206,7 +244,29 @@ impl Crm {
                 info.errors = vec![format!("get limits failed: {error}")];
             }
         }
-        self.world.desk.cloudlet_infos.put(info)?;
+        let infos = &self.world.desk.cloudlet_infos;
+        if infos.find(&self.settings.cloudlet).is_none_or(|told| *told != info) {
+            for error in &info.errors {
+                tracing::warn!(error, "the cloudlet cannot be used");
+            }
+            infos.put(info)?;
+        }
+        Ok(())
+    }
+
+    /// Reports anew what has changed of the cloudlet.
+    async fn watch_cloudlet(self: Arc<Self>, stop: CancellationToken) {
+        let pause = || tokio::time::sleep(self.settings.look);
+        while stop.run_until_cancelled(pause()).await.is_some() {
+            match stop.run_until_cancelled(self.announce()).await {
+                Some(Err(error)) => tracing::warn!(%error, "the cloudlet was not reported"),
+                Some(Ok(())) => {}
+                None => return,
+            }
+        }
+    }
+
+    fn introduce(&self) -> Result<()> {
         self.world.desk.nodes.put(Node {
             key: Some(NodeKey {
                 name: self.settings.node.clone(),
@@ -276,7 +336,9 @@ impl Crm {
             tasks.spawn("crm's mirror", mirror.run(stop.clone()));
         }
         if let Some(execs) = self.execs.lock().take() {
-            tasks.spawn("crm's shells", answer(Arc::clone(&self.world), execs, stop.clone()));
+            let tls = self.settings.notify.tls.clone();
+            let answering = shell::answer(Arc::clone(&self.world), tls, execs, stop.clone());
+            tasks.spawn("crm's shells", answering);
         }
         let samples = metrics::run(
             Arc::clone(&self.world),
@@ -288,6 +350,7 @@ impl Crm {
         let client = self.world.client.clone();
         let until = stop.clone();
         tasks.spawn("crm's controller", async move { client.run(until).await });
+        tasks.spawn("crm's cloudlet", Arc::clone(self).watch_cloudlet(stop.clone()));
         tasks.spawn("crm", Arc::clone(self).run(stop));
     }
 
@@ -318,20 +381,4 @@ fn cluster_key(row: &books::Row) -> Option<ObjectKey> {
 fn instance_key(row: &books::Row) -> Option<ObjectKey> {
     let key = prost::Message::decode(row.key.as_slice()).ok();
     ObjectKey::of(&AppInst { key, ..AppInst::default() }).ok()
-}
-
-/// Answers requests to run a command.
-async fn answer(world: Arc<World>, mut execs: Letters<ExecRequest>, stop: CancellationToken) {
-    while let Some(Some((request, _))) = stop.run_until_cancelled(execs.recv()).await {
-        let key = request.app_inst_key.clone().unwrap_or_default();
-        let there = world.desk.instances.find(&key).is_some();
-        let err = if there {
-            "this crm cannot open a shell yet: use selvage node exec on its machine".to_owned()
-        } else {
-            format!("app inst {} not found", key.app_key.unwrap_or_default().name)
-        };
-        if let Err(error) = world.client.post(&ExecRequest { err, ..request }) {
-            tracing::error!(%error, "answer not sent");
-        }
-    }
 }

@@ -1,10 +1,6 @@
 //! The way from public ports to instances.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use parking_lot::Mutex;
 use selvage_api::{

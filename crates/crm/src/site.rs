@@ -1,6 +1,6 @@
 //! What a cloudlet is: the file that says so, as the contract's messages.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use selvage_api::{
     edgeproto::{CloudletInfraCommon, CloudletInfraProperties},
@@ -14,12 +14,19 @@ use crate::{Error, Result, platform::containers::Range};
 /// What the common settings are called beside those of the kind.
 const COMMON: &str = "common";
 
+/// The secret that generated manifests fetch images with.
+const REGISTRY_SECRET: &str = "mexgitlabsecret";
+
 /// What runs things on the cloudlet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// Containers on this machine.
     #[default]
     Containers,
+    /// Virtual machines on this machine.
+    Machines,
+    /// A cluster of Kubernetes, wherever it is.
+    Kubernetes,
 }
 
 /// A cloudlet's infrastructure, as its file has it. The file is a
@@ -30,6 +37,9 @@ pub struct Site {
     pub kind: Kind,
     pub registry: Option<Registry>,
     pub range: Range,
+    /// Where a cluster of Kubernetes is and who we are there; the process that
+    /// runs the crm knows, not the file.
+    pub kubeconfig: Option<PathBuf>,
     /// The zone in which instances have their names; empty: the controller's.
     pub dns_zone: String,
 }
@@ -40,6 +50,8 @@ pub struct Registry {
     pub host: String,
     pub user: String,
     pub password: Zeroizing<String>,
+    /// What clusters of Kubernetes keep the password under.
+    pub secret: String,
 }
 
 impl std::fmt::Debug for Site {
@@ -76,7 +88,9 @@ impl Site {
     fn of(properties: &CloudletInfraProperties, common: CloudletInfraCommon) -> Result<Self> {
         let kind = match properties.cloudlet_kind.as_str() {
             "" | "containers" => Kind::Containers,
-            kind @ ("openstack" | "azure" | "gcp" | "dind" | "kubernetes" | "vm" | "kvm") => {
+            "vm" | "kvm" => Kind::Machines,
+            "kubernetes" => Kind::Kubernetes,
+            kind @ ("openstack" | "azure" | "gcp" | "dind") => {
                 return Err(Error::Kind { kind: kind.to_owned() });
             }
             "fake" | "sim" => {
@@ -84,7 +98,9 @@ impl Site {
                 return Err(Error::invalid("cloudlet_kind", reason));
             }
             other => {
-                let reason = format!("{other:?} is not one of containers, openstack, azure, gcp");
+                let reason = format!(
+                    "{other:?} is not one of containers, kubernetes, vm, openstack, azure, gcp"
+                );
                 return Err(Error::invalid("cloudlet_kind", reason));
             }
         };
@@ -102,7 +118,11 @@ impl Site {
                     Some((user, password)) => (user, Zeroizing::new(password.to_owned())),
                     None => ("mobiledgex", password.clone()),
                 };
-                Some(Registry { host: host.to_owned(), user: user.to_owned(), password })
+                let secret = match common.docker_registry_secret.as_str() {
+                    "" => REGISTRY_SECRET.to_owned(),
+                    name => name.to_owned(),
+                };
+                Some(Registry { host: host.to_owned(), user: user.to_owned(), password, secret })
             }
         };
         let range = match common.network_scheme.as_str() {
@@ -111,7 +131,7 @@ impl Site {
                 Range::parse(scheme).map_err(|error| Error::invalid("common", error.to_string()))?
             }
         };
-        Ok(Self { kind, registry, range, dns_zone: common.dns_zone })
+        Ok(Self { kind, registry, range, kubeconfig: None, dns_zone: common.dns_zone })
     }
 }
 
@@ -142,6 +162,12 @@ mod tests {
         assert_eq!(site.range, Range::parse("10.8.0.0/16").unwrap());
         assert!(!format!("{site:?}").contains("geheim"));
         assert_eq!(Site::parse("").unwrap().kind, Kind::Containers);
+        for kind in ["vm", "kvm"] {
+            let site = Site::parse(&format!("cloudlet_kind: {kind}")).unwrap();
+            assert_eq!(site.kind, Kind::Machines);
+        }
+        assert_eq!(Site::parse("cloudlet_kind: kubernetes").unwrap().kind, Kind::Kubernetes);
+        assert_eq!(registry.secret, "mexgitlabsecret");
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! that is most of its resident memory. This crate knows nothing of what the
 //! process does; it only asks the allocator and the kernel.
 //!
-//! The workspace's one use of `unsafe` is here, in `system`.
+//! The workspace's one use of `unsafe` is here, in `system`. So is the one
+//! other call that has no safe way to it: [`cpu_time`].
 
 mod maps;
 mod system;
 
-use std::{fs, io};
+use std::{fs, io, os::fd::OwnedFd, sync::Arc};
 
 use maps::Mapping;
 
@@ -20,7 +21,16 @@ use maps::Mapping;
 pub fn frugal() -> Frugal {
     system::few_arenas();
     let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    Frugal { of_program: maps::read(&maps).filter(Mapping::is_read_only_file).collect() }
+    let of_program: Vec<Mapping> = maps::read(&maps).filter(Mapping::is_read_only_file).collect();
+    let as_in_file = of_program.iter().filter(|mapping| mapping.is_as_in_file());
+    let page_by_page = system::page_by_page(as_in_file).ok().map(Arc::new);
+    Frugal { of_program, _page_by_page: page_by_page }
+}
+
+/// For how long all threads of a process have run, in nanoseconds; none when
+/// there is no such process.
+pub fn cpu_time(process: i32) -> Option<u64> {
+    system::cpu_time(process)
 }
 
 /// A process that is frugal with memory.
@@ -29,6 +39,10 @@ pub struct Frugal {
     /// The program and the libraries that it was linked with. They stay where
     /// they are for as long as the process lives.
     of_program: Vec<Mapping>,
+    /// While this is open, a page of the program that is needed does not bring
+    /// its neighbours with it, which the kernel maps sixteen at a time. None
+    /// where the kernel is too old for that.
+    _page_by_page: Option<Arc<OwnedFd>>,
 }
 
 impl Frugal {
@@ -54,6 +68,32 @@ mod tests {
 
     /// Large, and read in full below.
     static TEXT: &[u8] = include_bytes!("lib.rs");
+
+    #[test]
+    fn time_of_a_process_is_that_of_all_its_threads() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let before = cpu_time(own).unwrap();
+        let ran = std::thread::spawn(|| {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let number = i32::try_from(child.id()).unwrap();
+            let there = cpu_time(number);
+            child.wait().unwrap();
+            (there, cpu_time(number))
+        });
+        let (there, gone) = ran.join().unwrap();
+        assert!(there.is_some() && gone.is_none(), "{there:?} {gone:?}");
+        assert!(cpu_time(own).unwrap() > before);
+        assert_eq!((cpu_time(0), cpu_time(-1)), (None, None), "no process has such a number");
+    }
+
+    #[test]
+    fn neighbours_of_a_page_stay_away() {
+        let frugal = frugal();
+        let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+        let marked = flags.filter(|flags| flags.split_whitespace().any(|flag| flag == "uw"));
+        assert_eq!(marked.count() > 0, frugal._page_by_page.is_some(), "{maps}");
+    }
 
     #[test]
     fn the_program_goes_on_as_it_was() {

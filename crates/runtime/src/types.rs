@@ -295,6 +295,10 @@ pub struct ContainerSpec {
     pub hostname: Option<String>,
     pub mounts: Vec<Mount>,
     pub limits: Limits,
+    /// The control group that the container's is in, from the top; the
+    /// runtime's own where not given.
+    #[serde(default)]
+    pub group: Option<String>,
     pub network: Network,
     pub restart: RestartPolicy,
     pub labels: BTreeMap<String, String>,

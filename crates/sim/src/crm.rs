@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Counters, Exec, FaultRule, Infrastructure, Mode, Operation, SimOptions, Stage, Step, What,
-    drive, faults::Faults, infra::Ground, steps::Steps,
+    drive, faults::Faults, infra::Ground, shell, steps::Steps,
 };
 
 type Worker = KeyWorker<(What, ObjectKey), ()>;
@@ -417,9 +417,7 @@ async fn answer(world: Weak<World>, mut execs: Letters<ExecRequest>) {
                 ExecRequest { err: format!("app inst {name} not found"), ..request }
             }
             Exec::Error(text) => ExecRequest { err: text.clone(), ..request },
-            Exec::Answer => {
-                ExecRequest { answer: format!("sim-answer: {}", request.command), ..request }
-            }
+            Exec::Answer => shell::answer(request, world.options.client.tls.clone()).await,
         };
         if let Err(error) = world.client.post(&reply) {
             tracing::error!(%error, "answer not sent");

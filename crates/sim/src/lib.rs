@@ -18,6 +18,7 @@ mod faults;
 mod fleet;
 mod infra;
 mod options;
+mod shell;
 mod steps;
 
 pub use crm::{SimCrm, SimStatus};

@@ -63,7 +63,9 @@ pub enum Resync {
 /// How requests to run a command are answered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Exec {
-    /// With `sim-answer: ` and the command.
+    /// As the original's fake platform: whoever comes by the offer or the relay
+    /// hears the command itself, or what `echo` would say. Nothing is run. An
+    /// offer that is none is answered with `sim-answer: ` and the command.
     #[default]
     Answer,
     /// With this error.

@@ -15,7 +15,7 @@ use selvage_api::{
 };
 use selvage_kit::pki::{self, KeyRequest, RotatingIdentity};
 use selvage_sim::{Limits, Operation, SimCrm, SimOptions, What};
-use selvage_tests::Client;
+use selvage_tests::{Client, process::PATIENCE};
 
 use crate::{
     fleet::{Fleet, all, bounded, everything, show, until},
@@ -91,8 +91,24 @@ async fn commands_arrive(fleet: &Fleet, crm: &SimCrm) {
         let mut api = ExecApiClient::new(client.channel.clone());
         let reply = bounded(api.run_command(client.request(request))).await.unwrap().into_inner();
         assert_eq!((reply.answer.as_str(), reply.err.as_str()), ("sim-answer: ls", ""));
+
+        // Without an offer the two meet at the controller that was asked.
+        let request = ExecRequest {
+            app_inst_key: app_inst("one").key,
+            command: "echo hi".into(),
+            ..ExecRequest::default()
+        };
+        let reply = bounded(api.run_command(client.request(request))).await.unwrap().into_inner();
+        let token = reply.relay.rsplit_once('/').unwrap().1.to_owned();
+        let (credentials, ..) = client.request(()).into_parts();
+        let attaching = selvage_shell::attach(client.channel.clone(), token, |request| {
+            *request.metadata_mut() = credentials;
+        });
+        let mut talk = tokio::time::timeout(PATIENCE, attaching).await.unwrap().unwrap();
+        let word = tokio::time::timeout(PATIENCE, talk.incoming.recv()).await.unwrap();
+        assert_eq!(word, Some(selvage_shell::Word::Data("hi\r\n".into())));
     }
-    assert_eq!(crm.counters().execs, before + clients.len() as u64, "each once");
+    assert_eq!(crm.counters().execs, before + 2 * clients.len() as u64, "each once");
 }
 
 /// Every controller shows the one agent there is.

@@ -172,7 +172,10 @@ impl Containerd {
 
     /// Makes and starts a container, as people do.
     pub(crate) async fn run(&self, name: &str) -> Result<()> {
-        self.ctr().args(["run", "--detach", IMAGE, name]).args(COMMAND).check().await
+        let fifos = self.folder.join("fifos");
+        let mut run = self.ctr();
+        run.args(["run", "--detach", "--fifo-dir"]).arg(fifos);
+        run.args([IMAGE, name]).args(COMMAND).check().await
     }
 
     /// As many containers as these.
@@ -206,13 +209,28 @@ impl Containerd {
     }
 }
 
+impl Containerd {
+    /// Where its helpers listen: in a place that all containerds share.
+    fn shim_sockets(&self) -> Vec<PathBuf> {
+        let bundles = self.folder.join("state/io.containerd.runtime.v2.task").join(NAMESPACE);
+        let bundles = fs::read_dir(bundles).into_iter().flatten().flatten();
+        let addresses = bundles.filter_map(|entry| {
+            let address = fs::read_to_string(entry.path().join("address")).ok()?;
+            Some(PathBuf::from(address.trim().strip_prefix("unix://")?))
+        });
+        addresses.collect()
+    }
+}
+
 impl Drop for Containerd {
     fn drop(&mut self) {
-        for pid in self.helpers().unwrap_or_default() {
-            kill(pid);
-        }
+        // Nobody starts anything any more; then what it has started.
         let _ = self.daemon.child.kill();
         let _ = self.daemon.child.wait();
+        self.daemon.group.end();
+        for socket in self.shim_sockets() {
+            let _ = fs::remove_file(socket);
+        }
         let _ = fs::remove_dir_all(REMEMBERED);
     }
 }

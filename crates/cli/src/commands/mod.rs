@@ -6,6 +6,7 @@ pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod dme;
+pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod join;
@@ -48,6 +49,8 @@ pub(crate) async fn dispatch(
         Command::Operation(args) => operation::run(args, session).await,
         Command::Node(args) => node::run(args, session).await,
         Command::Dme(args) => dme::run(args, session).await,
+        Command::Exec(args) => Box::pin(exec::exec(args, session)).await,
+        Command::Logs(args) => Box::pin(exec::logs(args, session)).await,
         Command::Volume(args) => volume::run(args, session).await,
         Command::Backup(args) => backup::run(args, session).await,
         Command::Completion(args) => shell::completion(&args, root, session),

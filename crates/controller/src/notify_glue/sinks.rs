@@ -211,7 +211,7 @@ impl MessageSink for Metrics {
     async fn receive(&self, payload: Bytes, _: &Stream) -> Result<(), selvage_notify::Error> {
         let controller = alive(&self.controller)?;
         let sample = decoded(payload)?;
-        if controller.memory.samples.add(sample, controller.clock.now()) {
+        if controller.receive_sample(sample) {
             return Ok(());
         }
         Err(refused(Error::invalid("a sample without a name, or with too many parts")))

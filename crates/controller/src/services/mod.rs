@@ -4,6 +4,7 @@
 mod exec;
 mod infos;
 mod plain;
+mod shell;
 mod streams;
 
 use std::sync::Arc;
@@ -12,12 +13,15 @@ use futures::stream::BoxStream;
 use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::metrics_service_server::MetricsServiceServer;
 use selvage_api::selvage::operations::operation_service_server::OperationServiceServer;
+use selvage_api::selvage::shell::shell_service_server::ShellServiceServer;
 use selvage_kit::serve::Services;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Request, Response, Status};
 
 use crate::controller::{Controller, Mode};
 use crate::error::{Error, Result};
+
+pub use shell::WEB_SOCKET;
 
 /// Metadata that asks for a dry run.
 pub const DRY_RUN: &str = "x-selvage-dry-run";
@@ -90,7 +94,8 @@ impl Controller {
             node_api_server::NodeApiServer,
             exec_api_server::ExecApiServer,
         }
-        services.add(MetricsServiceServer::new(api));
+        services.add(MetricsServiceServer::new(api.clone()));
+        services.add(ShellServiceServer::new(api));
         let operations = selvage_work::OperationsApi::new(self.engine.clone());
         services.add(OperationServiceServer::new(operations));
         if let Some(notify) = self.notify() {

@@ -203,3 +203,114 @@ async fn a_command_finds_an_agent_that_is_not_where_it_is_said_to_be() {
         assert_eq!(call.await.unwrap().unwrap().into_inner().answer, "found", "{said:?}");
     }
 }
+
+/// A command without an offer: what the agent and the caller are told.
+async fn relayed(
+    house: &House,
+    agent: &Agent,
+    commands: &mut mpsc::UnboundedReceiver<wire::ExecRequest>,
+) -> (String, wire::ExecRequest) {
+    let mut client = house.exec();
+    let call = tokio::spawn(async move { client.run_command(command("west", "")).await });
+    let mut got = commands.recv().await.unwrap();
+    let relay = got.relay.clone();
+    got.answer = "relay".into();
+    agent.client.post(&got).unwrap();
+    (relay, call.await.unwrap().unwrap().into_inner())
+}
+
+fn token(relay: &str) -> String {
+    relay.rsplit_once('/').unwrap().1.to_owned()
+}
+
+#[tokio::test]
+async fn without_an_offer_the_two_meet_at_the_controller() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let (relay, reply) = relayed(&house, &west, &mut for_west).await;
+    let (own, host) = (token(&reply.relay), house.address);
+    assert_eq!(relay, format!("{host}/{}", token(&relay)));
+    assert_eq!(reply.relay, format!("{host}/{own}"));
+    assert_eq!(reply.answer, format!("ws://{host}/selvage/v1/shell?token={own}"));
+    assert_ne!(own, token(&relay), "each has a token of his own");
+
+    let attach = |token: String| selvage_shell::attach(house.channel(), token, |_| {});
+    let (caller, crm) = tokio::join!(attach(own.clone()), attach(token(&relay)));
+    let (mut caller, mut crm) = (caller.unwrap(), crm.unwrap());
+    let used = attach(own).await.unwrap_err();
+    assert_eq!(used.code(), Code::PermissionDenied, "{used}");
+    let (question, exit) = (
+        selvage_shell::Word::Data(Bytes::from_static(b"who?")),
+        selvage_shell::Word::Exit { code: 3, reason: String::new() },
+    );
+    caller.outgoing.send(question.clone()).await.unwrap();
+    assert_eq!(crm.incoming.recv().await, Some(question));
+    crm.outgoing.send(exit.clone()).await.unwrap();
+    assert_eq!(caller.incoming.recv().await, Some(exit));
+    crm.close().await;
+    assert_eq!(caller.incoming.recv().await, None, "the end of one is the end of the other");
+
+    // The other way round: the caller goes.
+    let (relay, reply) = relayed(&house, &west, &mut for_west).await;
+    let (caller, crm) = tokio::join!(attach(token(&reply.relay)), attach(token(&relay)));
+    let mut crm = crm.unwrap();
+    drop(caller.unwrap());
+    assert_eq!(crm.incoming.recv().await, None);
+}
+
+#[tokio::test]
+async fn what_will_not_be_leaves_no_token() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let mut client = house.exec();
+    let call = tokio::spawn(async move { client.run_command(command("west", "")).await });
+    let mut got = for_west.recv().await.unwrap();
+    let relay = got.relay.clone();
+    got.err = "no containers to run command in".into();
+    west.client.post(&got).unwrap();
+    let reply = call.await.unwrap().unwrap().into_inner();
+    assert_eq!((reply.err.as_str(), reply.relay.as_str()), (got.err.as_str(), ""));
+    let refused = selvage_shell::attach(house.channel(), token(&relay), |_| {}).await;
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn a_browser_talks_by_a_web_socket() {
+    use futures::{SinkExt, StreamExt};
+    use tokio_tungstenite::tungstenite::{Error, Message};
+
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let (relay, reply) = relayed(&house, &west, &mut for_west).await;
+    let dial = async || tokio::net::TcpStream::connect(house.address).await.unwrap();
+    let forged = reply.answer.replace("token=", "token=x");
+    let refused = tokio_tungstenite::client_async(&forged, dial().await).await.unwrap_err();
+    assert!(matches!(refused, Error::Http(response) if response.status() == 403));
+
+    let browser = tokio_tungstenite::client_async(&reply.answer, dial().await);
+    let crm = selvage_shell::attach(house.channel(), token(&relay), |_| {});
+    let (browser, crm) = tokio::join!(browser, crm);
+    let ((mut browser, _), mut crm) = (browser.unwrap(), crm.unwrap());
+    browser.send(Message::text(r#"{"resize":[132,50]}"#)).await.unwrap();
+    browser.send(Message::binary("ls\n")).await.unwrap();
+    let size = selvage_shell::Word::Size { columns: 132, rows: 50 };
+    assert_eq!(crm.incoming.recv().await, Some(size));
+    let typed = selvage_shell::Word::Data(Bytes::from_static(b"ls\n"));
+    assert_eq!(crm.incoming.recv().await, Some(typed));
+    let output = Bytes::from_static(b"a b c");
+    crm.outgoing.send(selvage_shell::Word::Data(output.clone())).await.unwrap();
+    let exit = selvage_shell::Word::Exit { code: 7, reason: String::new() };
+    crm.outgoing.send(exit).await.unwrap();
+    crm.close().await;
+    let mut heard = Vec::new();
+    while let Some(Ok(message)) = browser.next().await {
+        if !message.is_ping() {
+            heard.push(message);
+        }
+    }
+    assert_eq!(heard[..2], [Message::Binary(output), Message::text(r#"{"exit":7}"#)]);
+    assert!(heard[2..].iter().all(Message::is_close), "{heard:?}");
+}

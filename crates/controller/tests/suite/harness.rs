@@ -59,6 +59,7 @@ pub(crate) async fn house_on(store: SharedStore, change: impl FnOnce(&mut Settin
     let mut services = Services::default();
     controller.add_to(&mut services);
     let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
+    let server = server.web_socket(selvage_controller::WEB_SOCKET, controller.shell_page());
     let stop = CancellationToken::new();
     let agents = tempfile::tempdir().unwrap();
     let local = Socket::unix(&agents.path().join("agents")).await.unwrap();

@@ -1,6 +1,9 @@
 //! What a cloudlet is made of, behind one trait.
 
 pub mod containers;
+mod host;
+pub mod kubernetes;
+pub mod vm;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,6 +36,26 @@ pub struct ClusterFacts {
     /// Which of the cloudlet's inner networks it has.
     pub network: u32,
     pub nodes: u32,
+    /// What its instances may use together.
+    #[serde(default)]
+    pub size: ClusterSize,
+}
+
+/// A flavor as often as there are nodes; 0 for no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterSize {
+    pub vcores: u64,
+    /// Memory in MB.
+    pub ram: u64,
+}
+
+impl ClusterSize {
+    /// A cluster without nodes has its master, and runs things on that.
+    pub fn of(order: &ClusterOrder) -> Self {
+        let nodes = u64::from(order.cluster.num_nodes.max(1));
+        let times = |amount: u64| amount.saturating_mul(nodes);
+        Self { vcores: times(order.flavor.vcpus), ram: times(order.flavor.ram) }
+    }
 }
 
 /// What is known of an instance that was made.
@@ -60,7 +83,8 @@ pub struct PortPlace {
 impl InstanceFacts {
     /// Where a port is reached.
     pub fn place(&self, internal: u16, udp: bool) -> SocketAddr {
-        let elsewhere = self.places.iter().find(|place| (place.internal, place.udp) == (internal, udp));
+        let elsewhere =
+            self.places.iter().find(|place| (place.internal, place.udp) == (internal, udp));
         elsewhere.map_or_else(|| SocketAddr::new(self.address, internal), |place| place.at)
     }
 }
@@ -147,6 +171,16 @@ pub trait Platform: Send + Sync + 'static {
 
     /// Makes an instance as planned and lets it run.
     async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()>;
+
+    /// What is known of an instance once it is made, where more shows then
+    /// than was planned: what its containers are called, where its ports are.
+    async fn look_at_instance(
+        &self,
+        _: &InstanceOrder,
+        facts: &InstanceFacts,
+    ) -> Result<InstanceFacts> {
+        Ok(facts.clone())
+    }
 
     /// Makes sure that an instance runs; whether something had to be done.
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool>;

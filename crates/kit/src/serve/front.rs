@@ -33,7 +33,7 @@ use crate::identity::Connection;
 
 /// Header that carries the host the client asked for, whatever the version of
 /// HTTP.
-pub(super) const AUTHORITY: &str = "x-selvage-authority";
+pub const AUTHORITY: &str = "x-selvage-authority";
 
 #[derive(Clone)]
 pub(super) struct Front {

@@ -260,7 +260,8 @@ impl Listener {
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.limits.header_timeout)
                 .max_buf_size(64 * 1024)
-                .serve_connection(io, service);
+                .serve_connection(io, service)
+                .with_upgrades();
             drive(Box::pin(connection), &self.limits, member, stop).await
         }
     }
@@ -293,7 +294,8 @@ trait Drains: Future<Output = hyper::Result<()>> {
     fn drain(self: Pin<&mut Self>);
 }
 
-impl<S, B> Drains for hyper::server::conn::http1::Connection<TokioIo<S>, TowerToHyperService<B>>
+impl<S, B> Drains
+    for hyper::server::conn::http1::UpgradeableConnection<TokioIo<S>, TowerToHyperService<B>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: ConnectionService,

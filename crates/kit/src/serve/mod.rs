@@ -23,6 +23,7 @@ mod reflection;
 pub mod relay;
 mod rpc;
 mod watched;
+mod web_socket;
 mod web_text;
 
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
@@ -35,7 +36,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, server::NamedService};
 use tower::Service;
 
-pub use self::{credentials::SESSION_COOKIE, frame::MAX_MESSAGE, listener::Socket, rpc::Trust};
+pub use self::{
+    credentials::SESSION_COOKIE,
+    front::AUTHORITY,
+    frame::MAX_MESSAGE,
+    listener::Socket,
+    rpc::Trust,
+    web_socket::{Talk, WebSocket, WebSocketPage},
+};
 use crate::{access::Access, telemetry::Metrics};
 
 /// How much a listener takes on.
@@ -137,6 +145,7 @@ pub struct Server {
     ready: Option<Readiness>,
     relay: Option<Arc<dyn relay::Relay>>,
     metrics_pages: Vec<(&'static str, MetricsPage)>,
+    web_sockets: Vec<(&'static str, WebSocketPage)>,
 }
 
 /// Makes a page in the text format of Prometheus.
@@ -196,6 +205,7 @@ impl Server {
             ready: None,
             relay: None,
             metrics_pages: Vec::new(),
+            web_sockets: Vec::new(),
         })
     }
 
@@ -208,6 +218,12 @@ impl Server {
     /// Adds a page of metrics beside `/metrics`, for those who may see that.
     pub fn metrics_page(mut self, path: &'static str, page: MetricsPage) -> Self {
         self.metrics_pages.push((path, page));
+        self
+    }
+
+    /// Adds a place where web sockets are opened.
+    pub fn web_socket(mut self, path: &'static str, page: WebSocketPage) -> Self {
+        self.web_sockets.push((path, page));
         self
     }
 
@@ -242,6 +258,7 @@ impl Server {
             self.ready.clone(),
             self.metrics_pages,
         );
+        let pages = pages.merge(pages::web_sockets(&rpc, self.web_sockets));
         let pages = pages.merge(self.pages);
         let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout, intake);
         // Streams without end get the last part of the drain time to be told.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use axum::{
     Router,
     body::Body,
-    extract::{Extension, State},
+    extract::{Extension, Request, State},
     http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header},
     response::{IntoResponse, Redirect},
     routing::get,
@@ -14,7 +14,7 @@ use axum::{
 use bytes::Bytes;
 use tonic::Status;
 
-use super::{MetricsPage, Readiness, front::refuse, rpc::Rpc};
+use super::{MetricsPage, Readiness, WebSocketPage, front::refuse, rpc::Rpc, web_socket};
 use crate::{
     identity::{Connection, Kind, Role},
     telemetry::{self, Metrics},
@@ -52,6 +52,17 @@ pub(super) fn router(
             (StatusCode::NOT_FOUND, format!("Not Found{hint}\n"))
         })
         .with_state(Pages { rpc, metrics, ready })
+}
+
+/// The places where web sockets are opened.
+pub(super) fn web_sockets(rpc: &Rpc, places: Vec<(&'static str, WebSocketPage)>) -> Router {
+    places.into_iter().fold(Router::new(), |router, (path, page)| {
+        let rpc = rpc.clone();
+        let open = move |request: Request<Body>| async move {
+            web_socket::answer(&rpc, &page, request).await
+        };
+        router.route(path, get(open))
+    })
 }
 
 async fn readiness_page(State(pages): State<Pages>) -> Response<Body> {

@@ -118,6 +118,15 @@ impl Rpc {
         self.shared.identify(headers, connection, Effect::Read, false).await
     }
 
+    /// The same for one through which something is changed.
+    pub(super) async fn identify_to_change(
+        &self,
+        headers: &HeaderMap,
+        connection: &Connection,
+    ) -> Result<Identity, Status> {
+        self.shared.identify(headers, connection, Effect::Write, false).await
+    }
+
     async fn handle(self, request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
         let protocol = protocol_of(request.headers());

@@ -5,6 +5,7 @@
 //! unified one, and both give the same numbers: the working set is what is
 //! used less the file pages that nobody touched of late.
 
+pub mod group;
 mod parse;
 mod paths;
 

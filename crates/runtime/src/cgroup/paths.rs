@@ -93,6 +93,11 @@ impl Mounts {
         trees.map(|mounted| mounted.group(path)).collect()
     }
 
+    /// Where a group is in the tree of a controller, on the old layout.
+    pub fn group_of(&self, controller: &str, path: &str) -> Option<PathBuf> {
+        self.tree(controller).map(|mounted| mounted.group(path))
+    }
+
     fn tree(&self, controller: &str) -> Option<&Mounted> {
         let has = |controllers: &[String]| controllers.iter().any(|name| name == controller);
         self.split.iter().find(|(controllers, _)| has(controllers)).map(|(_, mounted)| mounted)

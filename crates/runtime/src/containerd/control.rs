@@ -279,7 +279,10 @@ impl Inner {
         let config = &resolved.document.config;
         let place = spec::Place {
             rootfs: std::path::Path::new("rootfs"),
-            cgroup: &format!("/{namespace}/{}", spec.id),
+            cgroup: &match &spec.group {
+                Some(group) => format!("{group}/{}", spec.id),
+                None => format!("/{namespace}/{}", spec.id),
+            },
             // Without the root file system only numbers mean something.
             user: spec::user(&config.user, "", "")?,
             unified: cgroup::Mounts::read().during("reading the mounts")?.is_unified(),

@@ -13,6 +13,8 @@ use zeroize::Zeroizing;
 use super::{Blobs, Descriptor, INDEX, Index, LARGEST_DOCUMENT, MANIFEST, Manifest, Named};
 use crate::{Credentials, Error, Pull, Result};
 
+/// More than any registry has to say about what is wrong.
+const MOST_WORDS: usize = 64 * 1024;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long nothing may come before a transfer counts as stuck.
 const STALL: Duration = Duration::from_secs(30);
@@ -193,7 +195,7 @@ impl Session {
     async fn get(&mut self, url: &str, accept: &str) -> Result<Response> {
         let response = self.send(url, accept).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
-            return checked(response);
+            return checked(response).await;
         }
         let challenge = response
             .headers()
@@ -202,7 +204,7 @@ impl Session {
             .unwrap_or_default()
             .to_owned();
         self.authorization = self.authorize(&challenge).await?;
-        checked(self.send(url, accept).await?)
+        checked(self.send(url, accept).await?).await
     }
 
     async fn send(&self, url: &str, accept: &str) -> Result<Response> {
@@ -246,7 +248,7 @@ impl Session {
             }
         }
         let response = self.basic(request).send().await.map_err(|error| failed(&error))?;
-        let token: Token = checked(response)?.json().await.map_err(|error| failed(&error))?;
+        let token: Token = checked(response).await?.json().await.map_err(|error| failed(&error))?;
         let token = token.token.or(token.access_token).ok_or_else(denied)?;
         Ok(Authorization::Bearer(Zeroizing::new(token)))
     }
@@ -271,7 +273,7 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     None
 }
 
-fn checked(response: Response) -> Result<Response> {
+async fn checked(response: Response) -> Result<Response> {
     let status = response.status();
     if status.is_success() {
         return Ok(response);
@@ -284,8 +286,33 @@ fn checked(response: Response) -> Result<Response> {
         status if status.is_server_error() => Code::Unavailable,
         _ => Code::FailedPrecondition,
     };
-    let what = response.url().path().to_owned();
-    Err(Error::Registry { code, reason: format!("{what}: {status}") })
+    let mut reason = format!("{}: {status}", response.url().path());
+    for word in own_words(response).await {
+        reason += &format!(": {word}");
+    }
+    Err(Error::Registry { code, reason })
+}
+
+/// What a registry says is wrong, as the protocol has it.
+async fn own_words(mut response: Response) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Said {
+        errors: Vec<Wrong>,
+    }
+    #[derive(Deserialize)]
+    struct Wrong {
+        message: String,
+    }
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await {
+        body.extend_from_slice(&piece);
+        if body.len() > MOST_WORDS {
+            return Vec::new();
+        }
+    }
+    let said =
+        serde_json::from_slice::<Said>(&body).map_or_else(|_| Vec::new(), |said| said.errors);
+    said.into_iter().map(|wrong| wrong.message).collect()
 }
 
 fn failed(error: &reqwest::Error) -> Error {

@@ -10,21 +10,20 @@ use std::{
 };
 
 use serde::Deserialize;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
+use super::mixed;
 use crate::{Error, Result, error::During};
 
 /// In order of how fast they start a container.
-const UNIFIED: [&str; 3] = ["crun", "runc", "youki"];
-/// With a tree a controller `crun` refuses where a unified one is beside them.
-const SPLIT: [&str; 3] = ["runc", "youki", "crun"];
+const PROGRAMS: [&str; 3] = ["crun", "runc", "youki"];
 const DIRECTORIES: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// No step takes longer, or something is badly wrong.
 const LONGEST: Duration = Duration::from_secs(30);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Driver {
     program: PathBuf,
     root: PathBuf,
@@ -44,18 +43,29 @@ impl Streams {
 }
 
 impl Driver {
-    pub(super) fn find(program: Option<PathBuf>, root: PathBuf, unified: bool) -> Result<Self> {
+    pub(super) fn find(program: Option<PathBuf>, root: PathBuf) -> Result<Self> {
         let program = match program {
             Some(program) if program.is_file() => program,
             Some(program) => {
                 return Err(Error::invalid("program", format!("{} is no file", program.display())));
             }
-            None => search(if unified { UNIFIED } else { SPLIT }).ok_or(Error::Unreachable {
+            None => search(PROGRAMS).ok_or(Error::Unreachable {
                 runtime: "oci",
                 reason: "none of crun, runc and youki is installed".into(),
             })?,
         };
         Ok(Self { program, root })
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// One that uses the program that started a container: none of them knows
+    /// what another has written down.
+    pub(super) fn by(&self, program: Option<&Path>) -> Self {
+        let program = program.filter(|program| program.is_file()).unwrap_or(&self.program);
+        Self { program: program.to_owned(), root: self.root.clone() }
     }
 
     pub(super) async fn version(&self) -> Result<String> {
@@ -87,13 +97,13 @@ impl Driver {
 
     /// Begins to start a program in a container that runs: the step, and the
     /// files of the program's pid and of what went wrong.
-    pub(super) fn exec(
+    pub(super) async fn exec(
         &self,
         name: &str,
         directory: &Path,
         console: Option<&Path>,
-        command: impl FnOnce(&mut Command),
-    ) -> Result<(tokio::process::Child, PathBuf, PathBuf)> {
+        streams: Streams,
+    ) -> Result<(Child, PathBuf, PathBuf)> {
         let (process, pid_file) = (directory.join("process.json"), directory.join("pid"));
         let log = directory.join("runtime.log");
         let mut arguments: Vec<OsString> = vec!["exec".into(), "--detach".into()];
@@ -107,9 +117,7 @@ impl Driver {
             pid_file.clone().into(),
             name.into(),
         ]);
-        let mut step = self.command(&arguments, &log);
-        command(&mut step);
-        let child = step.spawn().during("starting the runtime")?;
+        let child = self.spawn(&arguments, &log, streams).await?;
         Ok((child, pid_file, log))
     }
 
@@ -121,20 +129,27 @@ impl Driver {
         self.step(&["delete", "--force", name], log, Streams::null()).await
     }
 
-    fn command<A: AsRef<OsStr>>(&self, arguments: &[A], log: &Path) -> Command {
+    /// Our copies of the streams do not outlive this.
+    async fn spawn<A: AsRef<OsStr>>(
+        &self,
+        arguments: &[A],
+        log: &Path,
+        to: Streams,
+    ) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).arg("--log").arg(log).args(["--log-format", "json"]);
-        command.args(arguments);
-        command
+        command.args(arguments).stdin(to.stdin).stdout(to.stdout).stderr(to.stderr);
+        let spawned = if mixed::is_refused_by(&self.program) {
+            mixed::spawn(command).await
+        } else {
+            command.spawn()
+        };
+        spawned.during("starting the runtime")
     }
 
     async fn step<A: AsRef<OsStr>>(&self, arguments: &[A], log: &Path, to: Streams) -> Result<()> {
         let _ = fs::remove_file(log);
-        let mut command = self.command(arguments, log);
-        command.stdin(to.stdin).stdout(to.stdout).stderr(to.stderr);
-        let mut child = command.spawn().during("starting the runtime")?;
-        // Our copies of a container's streams must not outlive the step.
-        drop(command);
+        let mut child = self.spawn(arguments, log, to).await?;
         let status = match tokio::time::timeout(LONGEST, child.wait()).await {
             Ok(status) => status.during("waiting for the runtime")?,
             Err(_) => {

@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::record::{self, Phase, Record, State};
+use super::{
+    driver::Driver,
+    record::{self, Phase, Record, State},
+};
 use crate::{
     Container, Exit, Network, RestartPolicy, Result, Status,
     identity::{self, Names},
@@ -57,6 +60,11 @@ impl Entry {
         *state = new;
         self.changed.send_replace(());
         Ok(())
+    }
+
+    /// How it is dealt with: by the program that started it.
+    pub(super) fn driver(&self, ours: &Driver) -> Driver {
+        ours.by(self.state.lock().program.as_deref())
     }
 
     pub(super) fn phase(&self) -> Phase {

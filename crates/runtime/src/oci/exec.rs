@@ -27,8 +27,9 @@ use tokio::{
 };
 
 use super::{
-    driver::read_pid,
-    lifecycle::{Inner, blocking, exit_code, open_pid},
+    driver::{Driver, Streams, read_pid},
+    lifecycle::{Inner, blocking},
+    process::{exit_code, open_pid},
     record,
 };
 use crate::{
@@ -63,9 +64,10 @@ pub(super) async fn run(
     let scratch = Scratch::new()?;
     record::write(&scratch.0.join("process.json"), &process)?;
     let name = entry.runtime_name();
+    let driver = entry.driver(&inner.driver);
     let running = match exec.tty {
-        Some(size) => with_terminal(inner, &name, &scratch, size).await?,
-        None => with_pipes(inner, &name, &scratch, exec.stdin).await?,
+        Some(size) => with_terminal(&driver, &name, &scratch, size).await?,
+        None => with_pipes(&driver, &name, &scratch, exec.stdin).await?,
     };
     let (input, inputs) = mpsc::channel(16);
     let (outputs, output) = mpsc::channel(16);
@@ -73,18 +75,25 @@ pub(super) async fn run(
     Ok(Exec { input, output })
 }
 
-async fn with_pipes(inner: &Inner, name: &str, scratch: &Scratch, stdin: bool) -> Result<Running> {
-    let (mut child, pid_file, log) = inner.driver.exec(name, &scratch.0, None, |command| {
-        let input = if stdin { Stdio::piped() } else { Stdio::null() };
-        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-    })?;
+async fn with_pipes(
+    driver: &Driver,
+    name: &str,
+    scratch: &Scratch,
+    stdin: bool,
+) -> Result<Running> {
+    let streams = Streams {
+        stdin: if stdin { Stdio::piped() } else { Stdio::null() },
+        stdout: Stdio::piped(),
+        stderr: Stdio::piped(),
+    };
+    let (mut child, pid_file, log) = driver.exec(name, &scratch.0, None, streams).await?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let status = timeout(STARTING, child.wait())
         .await
         .map_err(|_| Error::Timeout { what: "starting the program", after: STARTING })?
         .during("waiting for the runtime")?;
     if !status.success() {
-        return Err(inner.driver.failed(&log));
+        return Err(driver.failed(&log));
     }
     let pid = read_pid(&pid_file)?;
     let missing = || Error::state("the program has no output");
@@ -99,7 +108,7 @@ async fn with_pipes(inner: &Inner, name: &str, scratch: &Scratch, stdin: bool) -
 }
 
 async fn with_terminal(
-    inner: &Inner,
+    driver: &Driver,
     name: &str,
     scratch: &Scratch,
     size: TerminalSize,
@@ -107,14 +116,17 @@ async fn with_terminal(
     let socket = scratch.0.join("console");
     let listener = UnixListener::bind(&socket).during("waiting for a terminal")?;
     let (mut child, pid_file, log) =
-        inner.driver.exec(name, &scratch.0, Some(&socket), |command| {
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        })?;
+        driver.exec(name, &scratch.0, Some(&socket), Streams::null()).await?;
     let accepting = async {
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted.during("waiting for a terminal")?.0,
-            _ = child.wait() => return Err(inner.driver.failed(&log)),
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // A fast one may have sent it and be gone.
+            Ok(status) = child.wait() => match status.success() {
+                true => listener.accept().await,
+                false => return Err(driver.failed(&log)),
+            },
         };
+        let (stream, _) = accepted.during("waiting for a terminal")?;
         let stream = stream.into_std().during("waiting for a terminal")?;
         blocking(move || receive(&stream)).await
     };
@@ -123,7 +135,7 @@ async fn with_terminal(
         .map_err(|_| Error::Timeout { what: "starting the program", after: STARTING })??;
     let status = child.wait().await.during("waiting for the runtime")?;
     if !status.success() {
-        return Err(inner.driver.failed(&log));
+        return Err(driver.failed(&log));
     }
     resize(&terminal, size)?;
     rustix::io::ioctl_fionbio(&terminal, true).during("preparing a terminal")?;

@@ -3,10 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
-    },
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Weak},
@@ -15,10 +12,7 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use rustix::{
-    fs::FlockOperation,
-    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions},
-};
+use rustix::{fs::FlockOperation, process::Signal};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -28,6 +22,7 @@ use super::{
     driver::{Driver, Streams},
     entry::Entry,
     overlay::{self, Stack},
+    process::{exit_code, open_pid, send},
     record::{self, Phase, Process, Record, State},
     store::Store,
     strays, tidy, unpack,
@@ -75,7 +70,7 @@ impl Inner {
         let lock = lock(&options.root)?;
         fs::create_dir_all(&options.state).during("making the directory of the runtime")?;
         let unified = cgroup::Mounts::read().during("reading the mounts")?.is_unified();
-        let driver = Driver::find(options.program.clone(), options.state.clone(), unified)?;
+        let driver = Driver::find(options.program.clone(), options.state.clone())?;
         let store = Store::open(&options.root)?;
         let inner = Arc::new(Self {
             driver,
@@ -262,7 +257,10 @@ impl Inner {
         let config = &image.document.config;
         let place = spec::Place {
             rootfs: &rootfs,
-            cgroup: &format!("{}/{namespace}/{}", self.options.cgroup, record.spec.id),
+            cgroup: &match &record.spec.group {
+                Some(group) => format!("{group}/{}", record.spec.id),
+                None => format!("{}/{namespace}/{}", self.options.cgroup, record.spec.id),
+            },
             user: spec::user(&config.user, &passwd, &group)?,
             unified: self.unified,
         };
@@ -310,13 +308,15 @@ impl Inner {
         };
         let name = entry.runtime_name();
         if self.options.state.join(&name).exists() {
-            self.driver.delete(&name, &entry.directory.join("runtime.log")).await?;
+            let log = entry.directory.join("runtime.log");
+            entry.driver(&self.driver).delete(&name, &log).await?;
         }
         let pid = self.driver.run(&name, &entry.directory, streams).await?;
         let (process, pidfd) = (Process::of_pid(pid)?, open_pid(pid)?);
         entry.update(|state| {
             state.phase = Phase::Running;
             state.process = Some(process);
+            state.program = Some(self.driver.program().to_owned());
             state.wanted = true;
             state.restarts += u32::from(again);
             (state.exit_code, state.exited) = (None, None);
@@ -338,7 +338,7 @@ impl Inner {
 
     async fn has_ended(&self, entry: &Arc<Entry>, code: Option<i32>) {
         let (name, log) = (entry.runtime_name(), entry.directory.join("runtime.log"));
-        if let Err(error) = self.driver.delete(&name, &log).await {
+        if let Err(error) = entry.driver(&self.driver).delete(&name, &log).await {
             warn!(namespace = entry.namespace, id = entry.id(), %error, "cannot tidy up");
         }
         let written = entry.update(|state| {
@@ -432,7 +432,8 @@ impl Inner {
             return Err(Error::state(format!("container {id:?} runs: stop it first")));
         }
         self.end(&entry, Duration::ZERO).await?;
-        self.driver.delete(&entry.runtime_name(), &entry.directory.join("runtime.log")).await?;
+        let (name, log) = (entry.runtime_name(), entry.directory.join("runtime.log"));
+        entry.driver(&self.driver).delete(&name, &log).await?;
         let directory = entry.directory.clone();
         blocking(move || {
             // Without its record it is not a container, however far we get.
@@ -492,32 +493,6 @@ async fn keep_reaping() -> std::convert::Infallible {
     loop {
         strays::reap_unborn();
         tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Waits for the end of a process; the code only of one that is our child.
-pub(super) async fn exit_code(pidfd: OwnedFd) -> Option<i32> {
-    let pidfd = crate::pollable(pidfd).ok()?;
-    pidfd.readable().await.ok()?;
-    let status = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
-    let status = status.ok()??;
-    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal))
-}
-
-pub(super) fn open_pid(pid: u32) -> Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Error::ProcessFinished)?;
-    rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).during("taking hold of a process")
-}
-
-/// Sends a signal to this very process, whatever its number means by now.
-fn send(process: &Process, signal: Signal) -> Result<()> {
-    let pidfd = open_pid(process.pid).map_err(|_| Error::ProcessFinished)?;
-    if !process.is_there() {
-        return Err(Error::ProcessFinished);
-    }
-    match rustix::process::pidfd_send_signal(&pidfd, signal) {
-        Err(rustix::io::Errno::SRCH) => Err(Error::ProcessFinished),
-        sent => sent.during("sending a signal"),
     }
 }
 

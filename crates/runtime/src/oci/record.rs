@@ -1,6 +1,11 @@
 //! What is written down about a container, and how its process is known again.
 
-use std::{fs, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -25,6 +30,9 @@ pub(super) struct State {
     pub(super) exit_code: Option<i32>,
     pub(super) exited: Option<i64>,
     pub(super) restarts: u32,
+    /// What started the process.
+    #[serde(default)]
+    pub(super) program: Option<PathBuf>,
     /// Whether somebody wants it to run: started, and not stopped since.
     pub(super) wanted: bool,
 }

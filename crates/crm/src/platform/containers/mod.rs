@@ -5,6 +5,8 @@ mod image;
 mod names;
 mod network;
 mod order;
+mod outside;
+mod volumes;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -19,16 +21,21 @@ use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey, FlavorInfo},
 };
-use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime};
+use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime, cgroup::group};
 use tokio::time::Instant;
 
 pub use self::network::Range;
 use self::{
     image::Images,
-    names::Namer,
+    names::{ClusterNames, Namer},
     network::{Networks, namespace_path},
+    outside::Outside,
+    volumes::Volumes,
 };
-use super::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, Resources, Usage};
+use super::{
+    ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
+    Usage,
+};
 use crate::{Error, Result, error::During, site::Registry};
 
 /// Which cloudlet's containers these are.
@@ -48,11 +55,19 @@ pub struct Options {
     pub namespace: String,
     pub range: Range,
     pub registry: Option<Registry>,
-    /// Where disk is counted.
+    /// Where disk is counted and volumes are mounted.
     pub data: PathBuf,
+    /// Where lvmd listens, for instances that ask for volumes.
+    pub lvmd: PathBuf,
     /// How long an instance may take until its first port takes connections;
     /// one that takes longer counts as made and as not healthy.
     pub patience: Duration,
+}
+
+/// What the names of bridges, control groups and rules of a cloudlet have in
+/// them.
+pub fn prefix(cloudlet: &CloudletKey) -> Result<String> {
+    Ok(Namer::new(cloudlet)?.bridges())
 }
 
 /// The platform.
@@ -62,16 +77,21 @@ pub struct Containers {
     namer: Namer,
     networks: Networks,
     images: Images,
+    outside: Outside,
+    volumes: Volumes,
 }
 
 impl Containers {
     /// Must be called inside a tokio runtime.
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
+        let namer = Namer::new(cloudlet)?;
         Ok(Self {
             site: names::text(cloudlet)?,
-            namer: Namer::new(cloudlet)?,
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
+            outside: Outside::new(&namer, options.range),
+            volumes: Volumes::new(options.lvmd.clone(), &options.data),
+            namer,
             options,
         })
     }
@@ -99,12 +119,15 @@ impl Containers {
     async fn run(&self, order: &InstanceOrder, address: Ipv4Addr) -> Result<()> {
         let names = self.namer.instance(&order.key)?;
         let cluster = self.namer.cluster(&order.cluster)?;
+        let wanted = volumes::wanted(&order.app)?;
         let image = self.images.provide(&order.app.image_path).await?;
         self.remove(&names.container).await?;
+        let volumes = self.volumes.provide(&names.container, &wanted).await?;
         let network = order.in_cluster()?.network;
         self.networks.provide_instance(&cluster, &names, network, address).await?;
-        let path = namespace_path(&names.namespace);
-        let mut spec = order::spec(order, &names.container, image, path)?;
+        let namespace = namespace_path(&names.namespace);
+        let place = order::Place { namespace, group: cluster.group, volumes };
+        let mut spec = order::spec(order, &names.container, image, place)?;
         spec.labels.insert(SITE_LABEL.into(), self.site.clone());
         let runtime = &self.options.runtime;
         runtime.create(self.namespace(), spec).await?;
@@ -197,7 +220,8 @@ impl Platform for Containers {
         })?;
         let own = IpAddr::V4(range.address(network, 1));
         let address = order.cluster.allocated_ip.parse().unwrap_or(own);
-        Ok(ClusterFacts { address, network, nodes: order.cluster.num_nodes })
+        let (nodes, size) = (order.cluster.num_nodes, ClusterSize::of(order));
+        Ok(ClusterFacts { address, network, nodes, size })
     }
 
     async fn create_cluster(&self, order: &ClusterOrder, facts: &ClusterFacts) -> Result<()> {
@@ -210,15 +234,23 @@ impl Platform for Containers {
         order: &ClusterOrder,
         facts: &ClusterFacts,
     ) -> Result<ClusterFacts> {
-        Ok(ClusterFacts { nodes: order.cluster.num_nodes, ..facts.clone() })
+        let (nodes, size) = (order.cluster.num_nodes, ClusterSize::of(order));
+        let facts = ClusterFacts { nodes, size, ..facts.clone() };
+        self.create_cluster(order, &facts).await?;
+        Ok(facts)
     }
 
     async fn keep_cluster(&self, key: &ClusterInstKey, facts: &ClusterFacts) -> Result<()> {
-        self.networks.provide_cluster(&self.namer.cluster(key)?, facts.network).await
+        let names = self.namer.cluster(key)?;
+        let limits = order::cluster_limits(facts.size);
+        group::provide(&names.group, &limits).during("making a cluster's control group")?;
+        self.networks.provide_cluster(&names, facts.network, facts.address).await?;
+        self.outside.open().await;
+        Ok(())
     }
 
     async fn delete_cluster(&self, key: &ClusterInstKey) -> Result<()> {
-        self.networks.remove_cluster(&self.namer.cluster(key)?).await
+        self.remove_cluster(&self.namer.cluster(key)?).await
     }
 
     fn plan_instance(
@@ -244,6 +276,11 @@ impl Platform for Containers {
         let names = self.namer.instance(&order.key)?;
         let cluster = self.namer.cluster(&order.cluster)?;
         let address = inner(facts)?;
+        // Before its network: without that nothing starts it.
+        let wanted = volumes::wanted(&order.app)?;
+        if !self.volumes.are_mounted(&names.container, &wanted) {
+            self.volumes.provide(&names.container, &wanted).await?;
+        }
         let network = order.in_cluster()?.network;
         let there = self.networks.provide_instance(&cluster, &names, network, address).await?;
         match self.find(&names.container).await? {
@@ -259,7 +296,8 @@ impl Platform for Containers {
     async fn delete_instance(&self, key: &AppInstKey) -> Result<()> {
         let names = self.namer.instance(key)?;
         self.remove(&names.container).await?;
-        self.networks.remove_instance(&names).await
+        self.networks.remove_instance(&names).await?;
+        self.volumes.remove(&names.container).await
     }
 
     async fn sweep(
@@ -288,10 +326,8 @@ impl Platform for Containers {
         }
         for bridge in found_bridges {
             if bridges.iter().all(|names| names.bridge != bridge) {
-                self.networks
-                    .remove_cluster(&names::ClusterNames { bridge: bridge.clone() })
-                    .await?;
                 swept.push(format!("bridge {bridge}"));
+                self.remove_cluster(&Namer::behind(bridge)).await?;
             }
         }
         Ok(swept)
@@ -330,6 +366,14 @@ impl Platform for Containers {
 }
 
 impl Containers {
+    /// Removes what a cluster has; with the last one goes what all had.
+    async fn remove_cluster(&self, names: &ClusterNames) -> Result<()> {
+        self.networks.remove_cluster(names).await?;
+        group::remove(&names.group).during("removing a cluster's control group")?;
+        let (bridges, _) = self.networks.found(&self.namer).await?;
+        if bridges.is_empty() { self.outside.close().await } else { Ok(()) }
+    }
+
     /// The container of an instance that is meant; others are none of the
     /// caller's business.
     fn one_of(&self, key: &AppInstKey, container: &str) -> Result<String> {

@@ -12,6 +12,8 @@ use crate::{Error, Result};
 /// Of a digest, in names; names of interfaces have 15 characters at most.
 const SITE: usize = 4;
 const SHORT: usize = 8;
+/// The control group that those of clusters are in.
+pub(super) const GROUPS: &str = "/selvage-clusters";
 /// What containers keep of the app's name.
 const READABLE: usize = 40;
 
@@ -26,6 +28,8 @@ pub(super) struct Namer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClusterNames {
     pub(super) bridge: String,
+    /// The control group of all its containers.
+    pub(super) group: String,
 }
 
 /// The names of what one instance has.
@@ -52,7 +56,12 @@ impl Namer {
     }
 
     pub(super) fn cluster(&self, key: &ClusterInstKey) -> Result<ClusterNames> {
-        Ok(ClusterNames { bridge: format!("{}{}", self.bridges(), digest(&text(key)?, SHORT)) })
+        Ok(Self::behind(format!("{}{}", self.bridges(), digest(&text(key)?, SHORT))))
+    }
+
+    /// The names of the cluster that a bridge is of.
+    pub(super) fn behind(bridge: String) -> ClusterNames {
+        ClusterNames { group: format!("{GROUPS}/{bridge}"), bridge }
     }
 
     pub(super) fn instance(&self, key: &AppInstKey) -> Result<InstanceNames> {

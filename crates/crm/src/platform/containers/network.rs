@@ -48,6 +48,12 @@ impl Default for Range {
     }
 }
 
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
 impl Range {
     /// Reads `10.101.0.0/16`, as `network_scheme` has it.
     pub fn parse(text: &str) -> Result<Self> {
@@ -98,7 +104,12 @@ impl Networks {
     }
 
     /// Makes a cluster's bridge, or sees that it is as it should be.
-    pub(super) async fn provide_cluster(&self, names: &ClusterNames, network: u32) -> Result<()> {
+    pub(super) async fn provide_cluster(
+        &self,
+        names: &ClusterNames,
+        network: u32,
+        public: IpAddr,
+    ) -> Result<()> {
         let bridge = &names.bridge;
         if self.index(bridge).await?.is_none() {
             let made = self.handle.link().add(LinkBridge::new(bridge).build()).execute().await;
@@ -108,6 +119,11 @@ impl Networks {
         let address = self.range.address(network, 1);
         let added = self.handle.address().add(index, IpAddr::V4(address), CLUSTER_PREFIX);
         tolerate(added.execute().await, EXISTS).during("giving a bridge its address")?;
+        if !is_ours(public) {
+            let prefix = if public.is_ipv4() { 32 } else { 128 };
+            let added = self.handle.address().add(index, public, prefix).execute().await;
+            tolerate(added, EXISTS).during("giving a cluster its public address")?;
+        }
         let up = LinkUnspec::new_with_index(index).up().build();
         self.handle.link().set(up).execute().await.during("setting a bridge up")?;
         self.isolate(bridge).await
@@ -227,6 +243,11 @@ pub(super) fn namespace_path(name: &str) -> PathBuf {
     Path::new(NAMESPACES).join(name)
 }
 
+/// Whether an address is one of this machine's.
+fn is_ours(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0)).is_ok()
+}
+
 fn gone(name: &str) -> Error {
     Error::state(format!("the interface {name} is gone"))
 }
@@ -321,7 +342,7 @@ fn counted(table: &str) -> Option<(u64, u64)> {
     Some((columns.next()??, columns.nth(7)??))
 }
 
-fn is_mounted(path: &Path) -> bool {
+pub(super) fn is_mounted(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     let parent = path.parent().and_then(device);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::{
     Error, Result,
     error::During,
-    platform::{InstanceOrder, Resources},
+    platform::{ClusterSize, InstanceOrder, Resources},
 };
 
 /// Where the machine's name servers are written; the first that is there. A
@@ -24,13 +24,23 @@ const VARIABLES: &str = "envVarsYaml";
 /// machine.
 const PROCESSES: u64 = 4096;
 
+/// Where a container is put.
+pub(super) struct Place {
+    /// Its network namespace.
+    pub(super) namespace: PathBuf,
+    /// The control group of its cluster.
+    pub(super) group: String,
+    pub(super) volumes: Vec<Mount>,
+}
+
 pub(super) fn spec(
     order: &InstanceOrder,
     id: &str,
     image: String,
-    namespace: PathBuf,
+    place: Place,
 ) -> Result<ContainerSpec> {
-    let command = order.app.command.split_whitespace().map(str::to_owned).collect();
+    let command = shell_words::split(&order.app.command)
+        .map_err(|_| Error::invalid("command", "has a quote that is not closed"))?;
     let flavor = &order.flavor;
     let limits = Limits {
         cpu_millis: (flavor.vcpus > 0).then_some(flavor.vcpus * 1000),
@@ -38,20 +48,22 @@ pub(super) fn spec(
         pids: Some(PROCESSES),
     };
     let resolver = NAME_SERVERS.iter().map(Path::new).find(|path| path.exists());
-    let mounts = resolver.map(|source| Mount {
+    let mut mounts = place.volumes;
+    mounts.extend(resolver.map(|source| Mount {
         source: source.to_owned(),
         target: "/etc/resolv.conf".into(),
         read_only: true,
-    });
+    }));
     Ok(ContainerSpec {
         id: id.to_owned(),
         image,
         command,
         env: variables(&order.app)?,
         hostname: None,
-        mounts: mounts.into_iter().collect(),
+        mounts,
         limits,
-        network: Network::Path(namespace),
+        group: Some(place.group),
+        network: Network::Path(place.namespace),
         restart: RestartPolicy::Always,
         ..ContainerSpec::default()
     })
@@ -73,6 +85,15 @@ fn variables(app: &App) -> Result<BTreeMap<String, String>> {
         all.extend(read.into_iter().map(|variable| (variable.name, variable.value)));
     }
     Ok(all)
+}
+
+/// What all containers of a cluster may use together.
+pub(super) fn cluster_limits(size: ClusterSize) -> Limits {
+    Limits {
+        cpu_millis: (size.vcores > 0).then_some(size.vcores * 1000),
+        memory_bytes: (size.ram > 0).then_some(size.ram << 20),
+        pids: None,
+    }
 }
 
 /// What the machine has, without sizes.

@@ -1,5 +1,10 @@
 //! Samples that agents send: kept in memory, a bounded number of them for a
-//! bounded time, the oldest going first.
+//! bounded time, the oldest going first; the newest of each shown to whoever
+//! watches the process; all of them handed on to a database, if there is one.
+
+pub(crate) mod influx;
+mod line;
+pub(crate) mod newest;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,13 +16,17 @@ use prost::Message;
 use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::ListSamplesRequest;
 
+use crate::controller::Controller;
+
 /// How many samples a caller gets who does not say.
 const DEFAULT_LIMIT: usize = 1000;
 /// Most tags, or values, of a sample that is kept.
 const MAX_PARTS: usize = 256;
 /// A sample of an application carries this tag,
 const APP_TAG: &str = "app";
-/// one of a cloudlet this one.
+/// one of a cluster this one,
+const CLUSTER_TAG: &str = "cluster";
+/// and one of a cloudlet only this one.
 const CLOUDLET_TAG: &str = "cloudlet";
 
 #[derive(Debug)]
@@ -45,7 +54,7 @@ impl Counts {
         let tagged = |name: &str| sample.tags.iter().any(|tag| tag.name == name);
         if tagged(APP_TAG) {
             Some(&mut self.app_insts)
-        } else if tagged(CLOUDLET_TAG) {
+        } else if tagged(CLOUDLET_TAG) && !tagged(CLUSTER_TAG) {
             Some(&mut self.cloudlets)
         } else {
             None
@@ -72,12 +81,16 @@ impl Samples {
         Self { kept, age, ring: RwLock::default() }
     }
 
-    /// Takes a sample in; one without a time is of now. Says false when it is
-    /// not one that can be kept.
-    pub(crate) fn add(&self, mut sample: wire::Metric, now: Timestamp) -> bool {
+    /// Takes a sample in; one without a time is of now. None when it is not
+    /// one that can be kept.
+    pub(crate) fn add(
+        &self,
+        mut sample: wire::Metric,
+        now: Timestamp,
+    ) -> Option<Arc<wire::Metric>> {
         if sample.name.is_empty() || sample.tags.len() > MAX_PARTS || sample.vals.len() > MAX_PARTS
         {
-            return false;
+            return None;
         }
         sample.timestamp.get_or_insert(prost_types::Timestamp {
             seconds: now.as_second(),
@@ -89,13 +102,14 @@ impl Samples {
         if let Some(count) = ring.counts.place(&sample) {
             *count += 1;
         }
-        ring.samples.push_back(Arc::new(sample));
+        let sample = Arc::new(sample);
+        ring.samples.push_back(Arc::clone(&sample));
         while ring.samples.len() > self.kept
             || ring.samples.front().is_some_and(|sample| time_of(sample).0 < oldest)
         {
             ring.drop_oldest();
         }
-        true
+        Some(sample)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -115,6 +129,20 @@ impl Samples {
         let mut found: Vec<_> = matching.take(limit).cloned().collect();
         found.reverse();
         found
+    }
+}
+
+impl Controller {
+    /// Takes in what an agent sent; says false when it is not a sample that
+    /// can be kept.
+    pub(crate) fn receive_sample(&self, sample: wire::Metric) -> bool {
+        let now = self.clock.now();
+        let Some(sample) = self.memory.samples.add(sample, now) else { return false };
+        self.memory.newest.put(&sample, now);
+        if let Some(sink) = &self.memory.influx {
+            sink.put(sample);
+        }
+        true
     }
 }
 
@@ -166,12 +194,12 @@ mod tests {
     fn the_ring_is_bounded_in_number_and_age_and_counts_what_it_holds() {
         let samples = Samples::new(3, Duration::from_secs(100));
         for second in 0..5 {
-            assert!(samples.add(sample("cpu", "app", second), at(second)));
+            assert!(samples.add(sample("cpu", "app", second), at(second)).is_some());
         }
         assert_eq!(samples.counts(), Counts { app_insts: 3, cloudlets: 0 });
-        assert!(samples.add(sample("disk", "cloudlet", 200), at(200)));
+        assert!(samples.add(sample("disk", "cloudlet", 200), at(200)).is_some());
         assert_eq!(samples.counts(), Counts { app_insts: 0, cloudlets: 1 });
-        assert!(!samples.add(sample("", "app", 1), at(200)), "a sample needs a name");
+        assert!(samples.add(sample("", "app", 1), at(200)).is_none(), "a sample needs a name");
     }
 
     #[test]

@@ -1,0 +1,347 @@
+//! A cluster is a namespace: what it may use, who reaches it, and where its
+//! images come from.
+
+use std::time::Duration;
+
+use kube::{
+    Client,
+    api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+};
+use selvage_api::edgeproto::ClusterInstKey;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    client::{Told, kind, objects, unless_gone},
+    names::{Namer, SITE, text},
+};
+use crate::{
+    Error, Result,
+    platform::{ClusterFacts, ClusterSize},
+    site::Registry,
+};
+
+/// Who changes fields, as the cluster remembers it.
+pub(super) const MANAGER: &str = "selvage";
+/// Names of what every cluster has.
+const QUOTA: &str = "selvage-cluster";
+const SIZES: &str = "selvage-container";
+const APART: &str = "selvage-apart";
+/// The original's, which apps of that time read.
+const ABOUT: &str = "mexcluster-info";
+/// What a container counts that does not say what it needs.
+const UNSAID: (&str, &str) = ("10m", "16Mi");
+/// How long a namespace may take to come or to go.
+const PATIENCE: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The namespaces of one cloudlet.
+pub(super) struct Clusters<'a> {
+    pub(super) client: Client,
+    pub(super) namer: &'a Namer,
+    pub(super) registry: Option<&'a Registry>,
+}
+
+pub(super) fn namespaces(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &kind("", "v1", "Namespace"))
+}
+
+pub(super) fn patching() -> PatchParams {
+    PatchParams::apply(MANAGER).force()
+}
+
+impl Clusters<'_> {
+    /// Makes a cluster, or makes one as it should be.
+    pub(super) async fn provide(&self, key: &ClusterInstKey, facts: &ClusterFacts) -> Result<()> {
+        let name = self.namer.namespace(key)?;
+        self.until_not_ending(&name).await?;
+        self.provide_namespace(&name, key).await?;
+        for (kind, object) in sizes(facts.size, facts.nodes) {
+            self.apply(&name, &kind, &object).await?;
+        }
+        self.furnish(&name, key).await?;
+        self.until_accounts(&name).await
+    }
+
+    /// Whether what holds a cluster together is there.
+    pub(super) async fn is_whole(&self, key: &ClusterInstKey) -> Result<bool> {
+        let name = self.namer.namespace(key)?;
+        if self.found(&name).await?.is_none_or(|found| is_ending(&found)) {
+            return Ok(false);
+        }
+        let policies = kind("networking.k8s.io", "v1", "NetworkPolicy");
+        for (kind, name_of) in [(kind("", "v1", "ResourceQuota"), QUOTA), (policies, APART)] {
+            let api = objects(&self.client, &name, &kind);
+            let found = api.get_metadata_opt(name_of).await;
+            if found.told(&format!("looking for {} {name_of}", kind.kind))?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn found(&self, name: &str) -> Result<Option<DynamicObject>> {
+        let found = namespaces(&self.client).get_opt(name).await;
+        found.told(&format!("looking for namespace {name}"))
+    }
+
+    async fn provide_namespace(&self, name: &str, key: &ClusterInstKey) -> Result<()> {
+        let ours = |found: &DynamicObject| {
+            let labels = found.metadata.labels.as_ref();
+            labels.and_then(|labels| labels.get(SITE)).map(String::as_str)
+                == Some(self.namer.site())
+        };
+        if self.found(name).await?.is_some_and(|found| !ours(&found)) {
+            let reason = format!("namespace {name} is there already and is not this cloudlet's");
+            return Err(Error::state(reason));
+        }
+        let namespace = json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "labels": {
+                    SITE: self.namer.site(),
+                    "app.kubernetes.io/managed-by": MANAGER,
+                    // Pods that are root on their node would be in no cluster.
+                    "pod-security.kubernetes.io/enforce": "baseline",
+                },
+                "annotations": { "selvage.cluster": text(key)? },
+            },
+        });
+        let api = namespaces(&self.client);
+        let made = api.patch(name, &patching(), &Patch::Apply(&namespace)).await;
+        made.told(&format!("making namespace {name}")).map(drop)
+    }
+
+    async fn apply(&self, namespace: &str, kind: &ApiResource, object: &Value) -> Result<()> {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let api = objects(&self.client, namespace, kind);
+        let applied = api.patch(name, &patching(), &Patch::Apply(object)).await;
+        applied.told(&format!("making {} {name}", kind.kind))?;
+        Ok(())
+    }
+
+    /// Everything that does not depend on the cluster's size.
+    async fn furnish(&self, name: &str, key: &ClusterInstKey) -> Result<()> {
+        let policies = kind("networking.k8s.io", "v1", "NetworkPolicy");
+        let nodes = Api::<DynamicObject>::all_with(self.client.clone(), &kind("", "v1", "Node"));
+        let nodes = nodes.list(&ListParams::default()).await.told("listing nodes")?;
+        self.apply(name, &policies, &apart(&nodes.items)).await?;
+        self.apply(name, &kind("", "v1", "ConfigMap"), &about(key)).await?;
+        if let Some(registry) = self.registry {
+            self.apply(name, &kind("", "v1", "Secret"), &password(registry)).await?;
+        }
+        Ok(())
+    }
+
+    /// Pods are refused in a namespace until it has an account for them.
+    async fn until_accounts(&self, name: &str) -> Result<()> {
+        let accounts = objects(&self.client, name, &kind("", "v1", "ServiceAccount"));
+        let until = Instant::now() + PATIENCE;
+        while accounts.get_opt("default").await.told("looking for the account of pods")?.is_none() {
+            if Instant::now() >= until {
+                let reason = "has no account for pods: does a controller manager run?";
+                return Err(Error::state(format!("namespace {name} {reason}")));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn until_not_ending(&self, name: &str) -> Result<()> {
+        if self.found(name).await?.is_some_and(|found| is_ending(&found)) {
+            self.until_gone(name).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a namespace with everything in it, and waits until it is gone.
+    pub(super) async fn remove(&self, name: &str) -> Result<()> {
+        let Some(found) = self.found(name).await? else { return Ok(()) };
+        let labels = found.metadata.labels.unwrap_or_default();
+        if labels.get(SITE).map(String::as_str) != Some(self.namer.site()) {
+            // It only bears the name; what we never made is not ours to remove.
+            return Ok(());
+        }
+        let removed = namespaces(&self.client).delete(name, &DeleteParams::background()).await;
+        unless_gone(removed).told(&format!("removing namespace {name}"))?;
+        self.until_gone(name).await
+    }
+
+    async fn until_gone(&self, name: &str) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while let Some(found) = self.found(name).await? {
+            if Instant::now() >= until {
+                let why = waiting_for(&found);
+                return Err(Error::state(format!("namespace {name} does not go{why}")));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+}
+
+fn is_ending(namespace: &DynamicObject) -> bool {
+    namespace.metadata.deletion_timestamp.is_some()
+}
+
+/// What a namespace that does not go says about it.
+fn waiting_for(namespace: &DynamicObject) -> String {
+    let conditions = namespace.data.pointer("/status/conditions").and_then(Value::as_array);
+    let told = conditions.into_iter().flatten().filter(|condition| condition["status"] == "True");
+    let told: Vec<&str> = told.filter_map(|condition| condition["message"].as_str()).collect();
+    if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
+}
+
+/// What all pods together may ask for, and what one container may use.
+///
+/// Requests are what Kubernetes takes from a node's capacity; so that two apps
+/// can share a node as they always could, a container that says nothing counts
+/// little and may use as much as one node has.
+fn sizes(size: ClusterSize, nodes: u32) -> [(ApiResource, Value); 2] {
+    let count = u64::from(nodes.max(1));
+    let mut hard = serde_json::Map::new();
+    let mut most = serde_json::Map::new();
+    if size.vcores > 0 {
+        hard.insert("requests.cpu".into(), json!(size.vcores.to_string()));
+        most.insert("cpu".into(), json!(size.vcores.div_ceil(count).to_string()));
+    }
+    if size.ram > 0 {
+        hard.insert("requests.memory".into(), json!(format!("{}Mi", size.ram)));
+        most.insert("memory".into(), json!(format!("{}Mi", size.ram.div_ceil(count))));
+    }
+    let quota = json!({
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": { "name": QUOTA },
+        "spec": { "hard": hard },
+    });
+    let sizes = json!({
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": { "name": SIZES },
+        "spec": { "limits": [{
+            "type": "Container",
+            "default": most,
+            "defaultRequest": { "cpu": UNSAID.0, "memory": UNSAID.1 },
+            "max": most,
+        }] },
+    });
+    [(kind("", "v1", "ResourceQuota"), quota), (kind("", "v1", "LimitRange"), sizes)]
+}
+
+/// Pods are reached from their own namespace, and from what is no pod: nodes
+/// and everything outside of the cluster.
+fn apart(nodes: &[DynamicObject]) -> Value {
+    let mut pods: Vec<&str> = Vec::new();
+    for node in nodes {
+        let ranges = node.data.pointer("/spec/podCIDRs").and_then(Value::as_array);
+        pods.extend(ranges.into_iter().flatten().filter_map(Value::as_str));
+    }
+    let mut from = vec![json!({ "podSelector": {} })];
+    if pods.is_empty() {
+        // Where pods have their addresses from is not known: nodes only.
+        from.extend(super::ports::addresses(nodes).map(|address| {
+            let length = if address.is_ipv4() { 32 } else { 128 };
+            json!({ "ipBlock": { "cidr": format!("{address}/{length}") } })
+        }));
+    } else {
+        for (all, colon) in [("0.0.0.0/0", false), ("::/0", true)] {
+            let except: Vec<&&str> =
+                pods.iter().filter(|range| range.contains(':') == colon).collect();
+            from.push(json!({ "ipBlock": { "cidr": all, "except": except } }));
+        }
+    }
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": { "name": APART },
+        "spec": {
+            "podSelector": {},
+            "policyTypes": ["Ingress"],
+            "ingress": [{ "from": from }],
+        },
+    })
+}
+
+fn about(key: &ClusterInstKey) -> Value {
+    let cloudlet = key.cloudlet_key.clone().unwrap_or_default();
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": ABOUT },
+        "data": {
+            "ClusterName": key.cluster_key.clone().unwrap_or_default().name,
+            "CloudletName": cloudlet.name,
+            "OperatorName": cloudlet.operator_key.unwrap_or_default().name,
+        },
+    })
+}
+
+/// The password of the registry, as nodes take it.
+fn password(registry: &Registry) -> Value {
+    let config = json!({ "auths": { &registry.host: {
+        "username": registry.user,
+        "password": registry.password.as_str(),
+    } } });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/dockerconfigjson",
+        "metadata": { "name": registry.secret },
+        "stringData": { ".dockerconfigjson": config.to_string() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use zeroize::Zeroizing;
+
+    use super::*;
+
+    #[test]
+    fn a_quota_is_the_flavor_for_each_node() {
+        let size = ClusterSize { vcores: 6, ram: 12_288 };
+        let [(_, quota), (_, limits)] = sizes(size, 3);
+        let hard = json!({ "requests.cpu": "6", "requests.memory": "12288Mi" });
+        assert_eq!(quota["spec"]["hard"], hard);
+        assert_eq!(limits["spec"]["limits"][0]["max"], json!({ "cpu": "2", "memory": "4096Mi" }));
+        // A cluster of no nodes is one machine that does everything.
+        let [_, (_, limits)] = sizes(size, 0);
+        assert_eq!(limits["spec"]["limits"][0]["max"]["cpu"], "6");
+    }
+
+    #[test]
+    fn other_namespaces_are_kept_out() {
+        let node = |value: Value| serde_json::from_value::<DynamicObject>(value).unwrap();
+        let known =
+            node(json!({ "metadata": {}, "spec": { "podCIDRs": ["10.1.0.0/24", "fd00::/64"] } }));
+        let policy = apart(&[known]);
+        let from = &policy["spec"]["ingress"][0]["from"];
+        assert_eq!(from[0], json!({ "podSelector": {} }));
+        assert_eq!(from[1]["ipBlock"], json!({ "cidr": "0.0.0.0/0", "except": ["10.1.0.0/24"] }));
+        assert_eq!(from[2]["ipBlock"], json!({ "cidr": "::/0", "except": ["fd00::/64"] }));
+        let addresses = json!([{ "type": "InternalIP", "address": "192.0.2.7" }]);
+        let unknown = node(json!({ "metadata": {}, "status": { "addresses": addresses } }));
+        let policy = apart(&[unknown]);
+        let from = policy["spec"]["ingress"][0]["from"].as_array().unwrap().clone();
+        assert_eq!(from[1..], [json!({ "ipBlock": { "cidr": "192.0.2.7/32" } })]);
+    }
+
+    #[test]
+    fn a_registrys_password_is_given_as_nodes_take_it() {
+        let registry = Registry {
+            host: "reg.example:5000".into(),
+            user: "joe".into(),
+            password: Zeroizing::new("ge\"heim".into()),
+            secret: "mexgitlabsecret".into(),
+        };
+        let secret = password(&registry);
+        let inside = secret["stringData"][".dockerconfigjson"].as_str().unwrap();
+        let inside: Value = serde_json::from_str(inside).unwrap();
+        assert_eq!(inside["auths"]["reg.example:5000"]["password"], "ge\"heim");
+        assert_eq!(secret["metadata"]["name"], "mexgitlabsecret");
+    }
+}

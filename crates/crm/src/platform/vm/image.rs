@@ -1,0 +1,346 @@
+//! Images of machines: fetched once, checked, and kept by what is in them, so
+//! that a disk that builds on one never sees it change.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use md5::Md5;
+use reqwest::{StatusCode, Url, header};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{
+    source::{Place, Source},
+    tools::Tools,
+};
+use crate::{Error, Result, error::During};
+
+/// How long a connection may take, and how long nothing may come.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an image is kept that no machine uses.
+const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
+const PIECE: usize = 256 << 10;
+/// What is being fetched.
+const PART: &str = "part";
+const IMAGE: &str = "qcow2";
+const NOTE: &str = "json";
+
+/// An image that is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Image {
+    pub(super) path: PathBuf,
+    /// Of the disk that a machine sees.
+    pub(super) size: u64,
+}
+
+/// What is known of the image at an address.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    pub(super) sha256: String,
+    pub(super) md5: String,
+    size: u64,
+    version: Version,
+}
+
+/// By which a change is seen without fetching.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Version {
+    tag: Option<String>,
+    modified: Option<String>,
+    length: Option<u64>,
+}
+
+pub(super) struct Images {
+    directory: PathBuf,
+    tools: Tools,
+    client: reqwest::Client,
+    /// One image at a time.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+/// What came of asking for an image.
+enum Asked {
+    Unchanged,
+    Coming(Box<reqwest::Response>, Version),
+    Here(PathBuf, Version),
+}
+
+impl Images {
+    pub(super) fn open(directory: PathBuf, tools: Tools) -> Result<Self> {
+        std::fs::create_dir_all(&directory).during("making a place for images")?;
+        // What was being fetched when an earlier process ended.
+        for path in with_end(&directory, PART)? {
+            std::fs::remove_file(path).during("tidying images up")?;
+        }
+        let client = reqwest::Client::builder().connect_timeout(PATIENCE).read_timeout(PATIENCE);
+        let client = client.build().map_err(|error| Error::state(told(error)))?;
+        Ok(Self { directory, tools, client, fetching: tokio::sync::Mutex::default() })
+    }
+
+    /// Sees that an image is here, as it is where it comes from.
+    pub(super) async fn provide(&self, path: &str) -> Result<Image> {
+        let source = Source::parse(path)?;
+        let _alone = self.fetching.lock().await;
+        let kept = self.kept(&source);
+        if let Some(note) = &kept
+            && source.checksum.is_some()
+            && source.check(note).is_ok()
+        {
+            return self.used(&source, note);
+        }
+        let known = kept.as_ref().map(|note| note.version.clone());
+        let asked = self.ask(&source, known.as_ref()).await;
+        let usable = kept.filter(|note| source.check(note).is_ok());
+        match (asked, usable) {
+            (Ok(Asked::Unchanged), Some(note)) => self.used(&source, &note),
+            (Err(error), Some(note)) => {
+                tracing::warn!(%error, "the image was not looked for again, the one here is used");
+                self.used(&source, &note)
+            }
+            (Err(error), None) => Err(error),
+            (Ok(Asked::Unchanged), None) => {
+                let asked = self.ask(&source, None).await?;
+                self.take(&source, asked).await
+            }
+            (Ok(asked), _) => self.take(&source, asked).await,
+        }
+    }
+
+    fn kept(&self, source: &Source) -> Option<Note> {
+        let text = std::fs::read(self.note_path(source)).ok()?;
+        let note: Note = serde_json::from_slice(&text).ok()?;
+        self.image_path(&note).is_file().then_some(note)
+    }
+
+    fn note_path(&self, source: &Source) -> PathBuf {
+        self.directory.join(format!("{}.{NOTE}", source.name()))
+    }
+
+    fn image_path(&self, note: &Note) -> PathBuf {
+        self.directory.join(format!("{}.{IMAGE}", note.sha256))
+    }
+
+    fn used(&self, source: &Source, note: &Note) -> Result<Image> {
+        // How long ago it was used is the note's age.
+        self.write_note(source, note)?;
+        Ok(Image { path: self.image_path(note), size: note.size })
+    }
+
+    fn write_note(&self, source: &Source, note: &Note) -> Result<()> {
+        let path = self.note_path(source);
+        let part = path.with_extension(PART);
+        let text = serde_json::to_vec(note).map_err(std::io::Error::other);
+        text.and_then(|text| std::fs::write(&part, text))
+            .and_then(|()| std::fs::rename(&part, &path))
+            .during("noting an image")
+    }
+
+    async fn ask(&self, source: &Source, known: Option<&Version>) -> Result<Asked> {
+        match &source.place {
+            Place::File(path) => {
+                let metadata = tokio::fs::metadata(path).await;
+                let metadata =
+                    metadata.map_err(|source| Error::File { path: path.clone(), source })?;
+                let modified = metadata.modified().during("looking at an image")?;
+                let version = Version {
+                    modified: Some(format!("{modified:?}")),
+                    length: Some(metadata.len()),
+                    tag: None,
+                };
+                if known == Some(&version) {
+                    return Ok(Asked::Unchanged);
+                }
+                Ok(Asked::Here(path.clone(), version))
+            }
+            Place::Web(url) => self.ask_web(url, known).await,
+        }
+    }
+
+    async fn ask_web(&self, url: &Url, known: Option<&Version>) -> Result<Asked> {
+        let mut request = self.client.get(url.clone());
+        if let Some(tag) = known.and_then(|version| version.tag.as_ref()) {
+            request = request.header(header::IF_NONE_MATCH, tag);
+        }
+        if let Some(modified) = known.and_then(|version| version.modified.as_ref()) {
+            request = request.header(header::IF_MODIFIED_SINCE, modified);
+        }
+        let failed = |text: String| {
+            let host = url.host_str().unwrap_or_default();
+            Error::state(format!("the image cannot be fetched from {host}: {text}"))
+        };
+        let response = request.send().await.map_err(|error| failed(told(error)))?;
+        match response.status() {
+            StatusCode::NOT_MODIFIED => Ok(Asked::Unchanged),
+            StatusCode::OK => {
+                let text = |name| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+                let version = Version {
+                    tag: text(header::ETAG),
+                    modified: text(header::LAST_MODIFIED),
+                    length: response.content_length(),
+                };
+                Ok(Asked::Coming(Box::new(response), version))
+            }
+            status => Err(failed(format!("it answers {status}"))),
+        }
+    }
+
+    /// Takes an image in whole, or not at all.
+    async fn take(&self, source: &Source, asked: Asked) -> Result<Image> {
+        let part = Part(self.directory.join(format!("{}.image.{PART}", source.name())));
+        let length = match &asked {
+            Asked::Coming(_, version) | Asked::Here(_, version) => version.length,
+            Asked::Unchanged => return Err(Error::missing("the image")),
+        };
+        self.check_room(length.unwrap_or_default())?;
+        let mut taking = Taking::new(&part.0).await?;
+        let version = match asked {
+            Asked::Coming(mut response, version) => {
+                let cut = |error| Error::state(format!("the image did not come: {}", told(error)));
+                while let Some(piece) = response.chunk().await.map_err(cut)? {
+                    taking.add(&piece).await?;
+                }
+                version
+            }
+            Asked::Here(path, version) => {
+                let mut file = tokio::fs::File::open(&path)
+                    .await
+                    .map_err(|source| Error::File { path, source })?;
+                let mut piece = vec![0; PIECE];
+                loop {
+                    let length = file.read(&mut piece).await.during("reading an image")?;
+                    if length == 0 {
+                        break version;
+                    }
+                    taking.add(&piece[..length]).await?;
+                }
+            }
+            Asked::Unchanged => return Err(Error::missing("the image")),
+        };
+        let mut note = taking.finish().await?;
+        source.check(&note)?;
+        note.size = self.inspect(&part.0).await?;
+        note.version = version;
+        let path = self.image_path(&note);
+        std::fs::rename(&part.0, &path).during("keeping an image")?;
+        self.used(source, &note)
+    }
+
+    fn check_room(&self, length: u64) -> Result<()> {
+        let disk = rustix::fs::statvfs(&self.directory).map_err(std::io::Error::from);
+        let disk = disk.during("measuring the disk")?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if length < free {
+            return Ok(());
+        }
+        let (needs, free) = (length >> 20, free >> 20);
+        Err(Error::state(format!("the image has {needs} MB and the disk has room for {free}")))
+    }
+
+    /// How large a disk it is. One that builds on another file would show a
+    /// machine files of this one.
+    async fn inspect(&self, path: &Path) -> Result<u64> {
+        let arguments = ["info", "-f", "qcow2", "--output=json"].map(AsRef::as_ref);
+        let said = self.tools.image(arguments.into_iter().chain([path.as_os_str()])).await?;
+        let said: serde_json::Value = serde_json::from_slice(&said)
+            .map_err(|error| Error::state(format!("qemu-img cannot be understood: {error}")))?;
+        let outside = said.get("backing-filename").is_some()
+            || !said["format-specific"]["data"]["data-file"].is_null();
+        if outside {
+            return Err(Error::invalid("image_path", "the image builds on a file outside of it"));
+        }
+        let size = said["virtual-size"].as_u64().filter(|size| *size > 0);
+        size.ok_or_else(|| Error::invalid("image_path", "the image is of an empty disk"))
+    }
+
+    /// Removes images that none of these disks builds on: those that others
+    /// took the place of, and those that were not asked for in a long time.
+    pub(super) async fn tidy(&self, used: &[PathBuf]) -> Result<Vec<String>> {
+        let _alone = self.fetching.lock().await;
+        let mut current = Vec::new();
+        for path in with_end(&self.directory, NOTE)? {
+            let note = std::fs::read(&path).ok();
+            let note: Option<Note> = note.and_then(|text| serde_json::from_slice(&text).ok());
+            let age = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+            let age = age.ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+            match note {
+                Some(note) if age.is_none_or(|age| age < UNUSED) => {
+                    current.push(self.image_path(&note));
+                }
+                Some(note) if used.contains(&self.image_path(&note)) => {}
+                _ => std::fs::remove_file(&path).during("tidying images up")?,
+            }
+        }
+        let mut removed = Vec::new();
+        for path in with_end(&self.directory, IMAGE)? {
+            if !used.contains(&path) && !current.contains(&path) {
+                std::fs::remove_file(&path).during("tidying images up")?;
+                removed.push(format!("image {}", path.display()));
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Without the address, which may have a password in it.
+fn told(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(inner) = source {
+        text += &format!(": {inner}");
+        source = inner.source();
+    }
+    text
+}
+
+fn with_end(directory: &Path, end: &str) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory).during("looking at images")?;
+    let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    Ok(paths.filter(|path| path.extension().is_some_and(|found| found == end)).collect())
+}
+
+/// A file that goes if it was not given another name.
+struct Part(PathBuf);
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Writes and counts at once.
+struct Taking {
+    file: tokio::fs::File,
+    sha256: Sha256,
+    md5: Md5,
+}
+
+impl Taking {
+    async fn new(path: &Path) -> Result<Self> {
+        let file = tokio::fs::File::create(path).await.during("writing an image")?;
+        Ok(Self { file, sha256: Sha256::new(), md5: Md5::new() })
+    }
+
+    async fn add(&mut self, piece: &[u8]) -> Result<()> {
+        self.sha256.update(piece);
+        self.md5.update(piece);
+        self.file.write_all(piece).await.during("writing an image")
+    }
+
+    async fn finish(mut self) -> Result<Note> {
+        self.file.flush().await.during("writing an image")?;
+        self.file.sync_all().await.during("writing an image")?;
+        Ok(Note {
+            sha256: hex::encode(self.sha256.finalize()),
+            md5: hex::encode(self.md5.finalize()),
+            ..Note::default()
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;

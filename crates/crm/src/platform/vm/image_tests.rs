@@ -1,0 +1,142 @@
+//! Images with a real `qemu-img`, and a web server that counts.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use super::*;
+
+fn tools() -> Option<Tools> {
+    let tools = Tools::find().ok();
+    if tools.is_none() {
+        assert!(std::env::var("CI").is_err(), "qemu is missing on CI");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: qemu: it is not installed: run ./dev test");
+    }
+    tools
+}
+
+async fn qcow(tools: &Tools, path: &Path, size: &str) {
+    let arguments = ["create", "-q", "-f", "qcow2"].map(Path::new);
+    tools.image(arguments.into_iter().chain([path, Path::new(size)])).await.unwrap();
+}
+
+/// What a server has, and how often it gave it away.
+#[derive(Default)]
+struct Web {
+    content: Mutex<Vec<u8>>,
+    tag: AtomicUsize,
+    given: AtomicUsize,
+    asked: AtomicUsize,
+}
+
+async fn serve(web: Arc<Web>) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/vm.qcow2", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                asked.push(stream.read_u8().await.unwrap());
+            }
+            web.asked.fetch_add(1, Ordering::SeqCst);
+            let asked = String::from_utf8(asked).unwrap().to_lowercase();
+            let tag = format!("\"v{}\"", web.tag.load(Ordering::SeqCst));
+            let (head, body) = if asked.contains(&format!("if-none-match: {tag}")) {
+                ("HTTP/1.1 304 Not Modified".to_owned(), Vec::new())
+            } else {
+                web.given.fetch_add(1, Ordering::SeqCst);
+                let body = web.content.lock().clone();
+                (format!("HTTP/1.1 200 OK\r\ncontent-length: {}", body.len()), body)
+            };
+            let head = format!("{head}\r\netag: {tag}\r\nconnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(&body).await.unwrap();
+        }
+    });
+    (url, serving)
+}
+
+fn names(directory: &Path) -> usize {
+    std::fs::read_dir(directory).unwrap().count()
+}
+
+#[tokio::test]
+async fn an_image_is_fetched_once_and_again_when_it_changed() {
+    let Some(tools) = tools() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("images");
+    let original = directory.path().join("a.qcow2");
+    qcow(&tools, &original, "3M").await;
+    let web = Arc::new(Web::default());
+    *web.content.lock() = std::fs::read(&original).unwrap();
+    let (url, serving) = serve(Arc::clone(&web)).await;
+    let images = Images::open(home.clone(), tools.clone()).unwrap();
+    let first = images.provide(&url).await.unwrap();
+    assert_eq!(first.size, 3 << 20);
+    assert_eq!(std::fs::read(&first.path).unwrap(), *web.content.lock());
+    assert_eq!(images.provide(&url).await.unwrap(), first);
+    assert_eq!((web.asked.load(Ordering::SeqCst), web.given.load(Ordering::SeqCst)), (2, 1));
+
+    // One that is known by its checksum is not even asked for.
+    let sum = hex::encode(Md5::digest(&*web.content.lock()));
+    assert_eq!(images.provide(&format!("{url}#md5:{sum}")).await.unwrap(), first);
+    assert_eq!(web.asked.load(Ordering::SeqCst), 2);
+
+    qcow(&tools, &original, "5M").await;
+    *web.content.lock() = std::fs::read(&original).unwrap();
+    web.tag.fetch_add(1, Ordering::SeqCst);
+    let second = images.provide(&url).await.unwrap();
+    assert_eq!(second.size, 5 << 20);
+    assert!(first.path.is_file(), "a disk may build on it");
+    assert_eq!(images.tidy(std::slice::from_ref(&first.path)).await.unwrap(), [""; 0]);
+    assert_eq!(images.tidy(&[]).await.unwrap().len(), 1);
+    assert!(!first.path.exists() && second.path.is_file());
+
+    // A server that is away does not stop what is here.
+    serving.abort();
+    let _ = serving.await;
+    assert_eq!(images.provide(&url).await.unwrap(), second);
+    assert_eq!(names(&home), 2, "an image and its note");
+}
+
+#[tokio::test]
+async fn what_is_no_image_is_refused_and_leaves_nothing() {
+    let Some(tools) = tools() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("images");
+    let images = Images::open(home.clone(), tools.clone()).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("text"), "not a disk").unwrap();
+    qcow(&tools, &at("good"), "1M").await;
+    let base = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"].map(Path::new);
+    let (good, on_top) = (at("good"), at("on_top"));
+    tools.image(base.into_iter().chain([good.as_path(), &on_top])).await.unwrap();
+    let told = async |name: &str, sum: &str| {
+        let path = format!("file://{}{sum}", at(name).display());
+        images.provide(&path).await.unwrap_err().to_string()
+    };
+    let error = told("text", "").await;
+    assert!(error.contains("Image is not in qcow2 format"), "{error}");
+    let error = told("on_top", "").await;
+    assert!(error.contains("builds on a file outside"), "{error}");
+    let error = told("good", &format!("#sha256:{}", "0".repeat(64))).await;
+    assert!(error.contains("the image's sha256 is "), "{error}");
+    let error = told("nothing", "").await;
+    assert!(error.starts_with("cannot read "), "{error}");
+    let error = images.provide("http://user:geheim@127.0.0.1:1/x?token=geheim").await.unwrap_err();
+    assert!(error.to_string().starts_with("the image cannot be fetched from 127.0.0.1: "));
+    assert!(!error.to_string().contains("geheim"), "{error}");
+    assert_eq!(names(&home), 0);
+    std::fs::write(home.join("x.image.part"), "half").unwrap();
+    Images::open(home.clone(), tools).unwrap();
+    assert_eq!(names(&home), 0, "what was being fetched is gone");
+}

@@ -1,0 +1,135 @@
+//! Names of machines. Each follows from a key, so that what a process left
+//! behind that died can be found by the next.
+
+use std::path::Path;
+
+use selvage_api::{
+    edgeproto::{AppInstKey, CloudletKey},
+    object::Key,
+};
+use sha2::{Digest, Sha256};
+
+use crate::{Error, Result};
+
+/// Digits of a digest in names.
+const SITE: usize = 8;
+const SHORT: usize = 8;
+/// What names keep of the app's: sockets have paths of 107 bytes at most.
+const READABLE: usize = 24;
+
+/// Gives names. Two crms on one machine do not give the same, even of one
+/// cloudlet, as long as each has a directory of its own.
+#[derive(Debug, Clone)]
+pub(super) struct Namer {
+    site: String,
+}
+
+/// The names of what one machine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Names {
+    /// Of the machine, and of its directory.
+    pub(super) machine: String,
+    /// What its process is told it is called.
+    pub(super) process: String,
+    pub(super) uuid: String,
+    pub(super) mac: String,
+    /// Where to begin to look for ports.
+    pub(super) seed: u16,
+}
+
+impl Namer {
+    pub(super) fn new(cloudlet: &CloudletKey, data: &Path) -> Result<Self> {
+        let mut digest = Sha256::new();
+        digest.update(text(cloudlet)?);
+        digest.update(data.as_os_str().as_encoded_bytes());
+        Ok(Self { site: short(&digest.finalize(), SITE) })
+    }
+
+    /// What the names of all processes begin with.
+    pub(super) fn processes(&self) -> String {
+        format!("slv-{}-", self.site)
+    }
+
+    /// What the process of a machine is called.
+    pub(super) fn process(&self, machine: &str) -> String {
+        format!("{}{machine}", self.processes())
+    }
+
+    pub(super) fn instance(&self, key: &AppInstKey) -> Result<Names> {
+        let digest: [u8; 32] = Sha256::digest(format!("{}/{}", self.site, text(key)?)).into();
+        let app = key.app_key.clone().unwrap_or_default();
+        let readable = readable(&format!("{}-{}", app.name, app.version));
+        let short = short(&digest, SHORT);
+        let machine = format!("{readable}-{short}").trim_start_matches('-').to_owned();
+        let [_, _, _, _, a, b, c, d, e, ..] = digest;
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[16..]);
+        Ok(Names {
+            process: self.process(&machine),
+            machine,
+            uuid: uuid::Builder::from_custom_bytes(id).into_uuid().to_string(),
+            mac: format!("52:54:00:{a:02x}:{b:02x}:{c:02x}"),
+            seed: u16::from_be_bytes([d, e]),
+        })
+    }
+}
+
+/// The canonical text of a key.
+fn text<K: prost::Message + prost::Name>(key: &K) -> Result<String> {
+    let key = Key::from_message(key).map_err(|error| Error::invalid("key", error.to_string()))?;
+    Ok(key.to_string())
+}
+
+fn short(digest: &[u8], digits: usize) -> String {
+    let mut text = hex::encode(digest);
+    text.truncate(digits);
+    text
+}
+
+/// Letters, digits and single dashes.
+fn readable(name: &str) -> String {
+    let mut out = String::new();
+    for c in name.chars().flat_map(char::to_lowercase) {
+        match c {
+            'a'..='z' | '0'..='9' => out.push(c),
+            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
+            _ => {}
+        }
+    }
+    out.truncate(READABLE);
+    out.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use selvage_api::edgeproto::{AppKey, DeveloperKey};
+
+    use super::*;
+
+    fn key(developer: &str, app: &str) -> AppInstKey {
+        AppInstKey {
+            app_key: Some(AppKey {
+                developer_key: Some(DeveloperKey { name: developer.into() }),
+                name: app.into(),
+                version: "1.0".into(),
+            }),
+            cluster_inst_key: None,
+        }
+    }
+
+    #[test]
+    fn names_are_stable_readable_and_told_apart() {
+        let cloudlet = CloudletKey { operator_key: None, name: "here".into() };
+        let here = Namer::new(&cloudlet, Path::new("/a")).unwrap();
+        let one = here.instance(&key("acme", "Hello, World & Co")).unwrap();
+        assert!(one.machine.starts_with("hello-world-co-1-0-"), "{one:?}");
+        assert!(one.process.starts_with(&here.processes()) && one.mac.len() == 17, "{one:?}");
+        assert_eq!(one, here.instance(&key("acme", "Hello, World & Co")).unwrap());
+        assert_ne!(one.machine, here.instance(&key("other", "Hello, World & Co")).unwrap().machine);
+        let elsewhere = Namer::new(&cloudlet, Path::new("/b")).unwrap();
+        assert_ne!(one.process, elsewhere.process(&one.machine));
+        let strange = here.instance(&key("acme", "日本")).unwrap();
+        assert!(strange.machine.is_ascii() && !strange.machine.starts_with('-'), "{strange:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The process of a machine, found by what it was told it is called. One that
+//! is held is held by the kernel's own handle: whoever has its number later is
+//! never taken for it.
+
+use std::{
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    time::Duration,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio::net::unix::pipe;
+
+use crate::{Result, error::During, platform::Usage};
+
+/// How long a process may take that was killed.
+const KILLED: Duration = Duration::from_secs(10);
+
+pub(super) struct Process {
+    pub(super) name: String,
+    pid: i32,
+    handle: OwnedFd,
+}
+
+/// All processes of machines whose name is accepted. More than one of a name
+/// is there when a start was cut off.
+pub(super) async fn find(accept: impl Fn(&str) -> bool + Send + 'static) -> Result<Vec<Process>> {
+    let looked = tokio::task::spawn_blocking(move || {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let pid = name.to_str().and_then(|name| name.parse().ok());
+            found.extend(pid.and_then(|pid| Process::of(pid, &accept)));
+        }
+        Ok(found)
+    });
+    looked.await.map_err(std::io::Error::other).and_then(|found| found).during("looking at /proc")
+}
+
+/// The process of one machine.
+pub(super) async fn one(name: &str) -> Result<Option<Process>> {
+    let name = name.to_owned();
+    Ok(find(move |found| found == name).await?.into_iter().next())
+}
+
+/// What a process was told it is called, if it runs a machine and is ours.
+fn name_of(pid: i32) -> Option<String> {
+    let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
+    if !program.starts_with(b"qemu-system-") {
+        return None;
+    }
+    let at = words.iter().position(|word| *word == b"-name")?;
+    String::from_utf8(words.get(at + 1)?.to_vec()).ok()
+}
+
+impl Process {
+    fn of(pid: i32, accept: impl Fn(&str) -> bool) -> Option<Self> {
+        let name = name_of(pid).filter(|name| accept(name))?;
+        let handle = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
+        // Looked at again with the handle in hand: it is the same.
+        (name_of(pid)? == name).then_some(Self { name, pid, handle })
+    }
+
+    /// Waits for its end; whether it came in time.
+    pub(super) async fn ended(&self, within: Duration) -> Result<bool> {
+        let handle = self.handle.try_clone().during("watching a machine")?;
+        // No pipe, but told of in the same way.
+        let watched = pipe::Receiver::from_owned_fd_unchecked(handle);
+        let watched = watched.during("watching a machine")?;
+        match tokio::time::timeout(within, watched.readable()).await {
+            Ok(ready) => ready.map(|()| true).during("watching a machine"),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Ends it at once.
+    pub(super) async fn kill(&self) -> Result<()> {
+        match rustix::process::pidfd_send_signal(&self.handle, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(std::io::Error::from(error)).during("ending a machine"),
+        }
+        if self.ended(KILLED).await? {
+            return Ok(());
+        }
+        let reason = format!("process {} of machine {} does not end", self.pid, self.name);
+        Err(crate::Error::state(reason))
+    }
+
+    /// What it uses.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", self.pid)).ok();
+        let (stat, statm, io) = (read("stat")?, read("statm")?, read("io")?);
+        parse(&stat, &statm, &io, rustix::param::clock_ticks_per_second())
+    }
+}
+
+fn parse(stat: &str, statm: &str, io: &str, ticks: u64) -> Option<Usage> {
+    // What stands in brackets may have anything in it.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = fields.split(' ').collect();
+    let spent = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let spent = spent(11)?.saturating_add(spent(12)?);
+    let resident: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "))?;
+    Some(Usage {
+        cpu_ns: spent.saturating_mul(1_000_000_000 / ticks.max(1)),
+        memory_bytes: resident.saturating_mul(rustix::param::page_size() as u64),
+        disk_bytes: written.parse().ok()?,
+        ..Usage::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn what_proc_says_is_read() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 4 0 99";
+        let io = "rchar: 1\nread_bytes: 2\nwrite_bytes: 4096\ncancelled_write_bytes: 0\n";
+        let usage = parse(stat, "100 3 1 1 0 1 0", io, 100).unwrap();
+        assert_eq!((usage.cpu_ns, usage.disk_bytes), (3_000_000_000, 4096));
+        assert_eq!(usage.memory_bytes, 3 * rustix::param::page_size() as u64);
+        assert_eq!(parse("7 (a) S 1", "", "", 100), None);
+    }
+
+    #[tokio::test]
+    async fn strangers_are_not_taken_for_machines() {
+        // This process has no such name, and another program may say what it
+        // likes of itself.
+        let mut stranger = std::process::Command::new("sleep").args(["60"]).spawn().unwrap();
+        assert!(
+            find(|_| true)
+                .await
+                .unwrap()
+                .iter()
+                .all(|found| { found.pid != i32::try_from(stranger.id()).unwrap() })
+        );
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+}

@@ -1,0 +1,218 @@
+//! What a cluster is made of: a size, a way out, an address, volumes; and a
+//! command that is words and nothing else.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    process::Command,
+};
+
+use selvage_api::edgeproto::{FlavorKey, TrackedState};
+use selvage_runtime::cgroup::Mounts;
+
+use crate::support::{ANSWER, Place, Upstairs, can_run, fetch, wait_for};
+
+/// What the kernel has as the limit of memory of the groups that a process is
+/// in, its own first.
+fn memory_limits(pid: u32) -> Vec<u64> {
+    let mounts = Mounts::read().unwrap();
+    let unified = mounts.is_unified();
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let own = groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let wanted = if unified { "" } else { "memory" };
+        controllers.split(',').any(|name| name == wanted).then(|| path.to_owned())
+    });
+    let own = std::path::PathBuf::from(own.unwrap());
+    let read = |path: &std::path::Path| {
+        let path = path.to_str()?;
+        let (group, file) = if unified {
+            (mounts.groups(path).first()?.clone(), "memory.max")
+        } else {
+            (mounts.group_of("memory", path)?, "memory.limit_in_bytes")
+        };
+        std::fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
+    };
+    own.ancestors().filter_map(read).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_bounds_its_instances_together_and_grows_with_its_nodes() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("size", 241);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let pid = running.runtime.list("selvage").await.unwrap()[0].pid.unwrap();
+    // An instance of the flavor in a cluster of one node of it.
+    assert_eq!(memory_limits(pid)[..2], [64 << 20, 64 << 20]);
+
+    let mut cluster = place.cluster(TrackedState::UpdateRequested);
+    cluster.num_nodes = 3;
+    controller.clusters.put(cluster).unwrap();
+    wait_for("the larger cluster", || async {
+        (memory_limits(pid)[..2] == [64 << 20, 192 << 20]).then_some(())
+    })
+    .await;
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+/// A machine beyond this one: a network namespace at the other end of a cable.
+struct Beyond {
+    name: String,
+    cable: String,
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
+}
+
+impl Beyond {
+    fn new(range: u8) -> Self {
+        let beyond = Self { name: format!("beyond-{range}"), cable: format!("slvbeyond{range}") };
+        let (name, cable) = (beyond.name.as_str(), beyond.cable.as_str());
+        let address = |host: u8| format!("203.0.113.{host}/30");
+        ip(&["netns", "add", name]);
+        ip(&["link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name]);
+        ip(&["addr", "add", &address(1), "dev", cable]);
+        ip(&["link", "set", cable, "up"]);
+        ip(&["-n", name, "addr", "add", &address(2), "dev", "eth0"]);
+        ip(&["-n", name, "link", "set", "eth0", "up"]);
+        ip(&["-n", name, "link", "set", "lo", "up"]);
+        beyond
+    }
+
+    /// A web server there, which has no way back to any cluster.
+    fn serve(&self, folder: &std::path::Path) -> std::process::Child {
+        let arguments = ["netns", "exec", &self.name, "busybox", "httpd", "-f", "-p", "8099", "-h"];
+        Command::new("ip").args(arguments).arg(folder).spawn().unwrap()
+    }
+}
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.cable]).output();
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_reach_other_machines_and_the_rules_go_with_the_last_cluster() {
+    if !can_run() {
+        return;
+    }
+    let beyond = Beyond::new(242);
+    let mut place = Place::new("outside", 242);
+    std::fs::write(place.directory.path().join("word"), "from beyond").unwrap();
+    let mut server = beyond.serve(place.directory.path());
+    // It asks until somebody answers, and then shows what it was told.
+    place.command =
+        "/bin/sh -c 'until wget -q -O /www/index.html http://203.0.113.2:8099/word; do \
+                     sleep 0.1; done; exec httpd -f -p 8080 -h /www'"
+            .into();
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let answer = wait_for("what it was told", || async {
+        fetch(place.public()).await.filter(|answer| !answer.contains(ANSWER))
+    })
+    .await;
+    assert!(answer.contains("from beyond"), "{answer}");
+    let left = place.left_behind();
+    assert!(left.iter().any(|line| line.starts_with("table ip selvage_")), "{left:?}");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_of_its_own_is_put_on_the_machine_and_taken_away() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("address", 243);
+    let own = Ipv4Addr::new(198, 51, 100, 43);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.furnish(&place);
+    let mut cluster = place.cluster(TrackedState::CreateRequested);
+    cluster.allocated_ip = own.to_string();
+    controller.clusters.put(cluster.clone()).unwrap();
+    controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
+    controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
+    let info = controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
+    assert_eq!(info.runtime_info.clone().unwrap().addresses, [own.to_string()]);
+    let answer = fetch((IpAddr::V4(own), 80).into()).await.unwrap();
+    assert!(answer.contains(ANSWER), "{answer}");
+    controller.unmake(&place).await;
+    assert!(std::net::UdpSocket::bind((own, 0)).is_err(), "the address is still there");
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_full_of_metacharacters_reaches_only_the_container() {
+    if !can_run() {
+        return;
+    }
+    let mut place = Place::new("words", 244);
+    let canary = place.directory.path().join("canary");
+    let nasty = format!(
+        "; touch {0} | touch {0} & $(touch {0}) `touch {0}` > {0} < /etc/passwd * ? ~ $HOME \\\\n #",
+        canary.display()
+    );
+    // One word to echo, however many a shell would see; then the server.
+    place.command = format!(
+        "/bin/sh -c 'echo \"$1\" > /www/index.html; exec httpd -f -p 8080 -h /www' sh '{nasty}'"
+    );
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let answer = fetch(place.public()).await.unwrap();
+    assert!(answer.contains("; touch ") && answer.contains("$HOME"), "{answer}");
+    assert!(!canary.exists());
+    controller.unmake(&place).await;
+
+    place.command = "/bin/echo 'never closed".into();
+    controller.furnish(&place);
+    controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
+    controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
+    controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
+    let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
+    assert!(info.errors[0].contains("command: has a quote that is not closed"), "{info:?}");
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_without_a_volume_service_are_refused_with_a_sentence() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("novolume", 245);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.furnish(&place);
+    let mut app = place.app();
+    app.annotations = "volume.data=1:/data".into();
+    controller.apps.put(app).unwrap();
+    controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
+    controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
+    let mut instance = place.instance(TrackedState::CreateRequested);
+    instance.flavor = Some(FlavorKey { name: "small".into() });
+    controller.instances.put(instance).unwrap();
+    let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
+    assert!(info.errors[0].contains("no lvmd answers at "), "{info:?}");
+    assert!(!place.directory.path().join("volumes").exists());
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}

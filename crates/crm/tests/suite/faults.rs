@@ -1,0 +1,182 @@
+//! What goes wrong around a cloudlet, one thing at a time: afterwards all is
+//! as it should be, and nothing is left over.
+
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use selvage_api::edgeproto::{AppInstInfo, TrackedState};
+
+use crate::support::{ANSWER, Place, Running, Upstairs, can_run, fetch, wait_for};
+
+/// Wants an instance that cannot be made, and what is said about it.
+async fn refusal(controller: &Upstairs, place: &Place) -> String {
+    controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
+    let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
+    let text = AppInstInfo::clone(&info).errors.remove(0);
+    controller.instances.put(place.instance(TrackedState::DeleteRequested)).unwrap();
+    wait_for("the report's end", || async {
+        controller.instance_infos.find(&place.instance_key()).is_none().then_some(())
+    })
+    .await;
+    controller.instances.remove(&place.instance(TrackedState::Ready)).unwrap();
+    text
+}
+
+async fn with_a_cluster(place: &Place) -> (Upstairs, Running) {
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.furnish(place);
+    controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
+    controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
+    (controller, running)
+}
+
+async fn answers(place: &Place) {
+    let answer = wait_for("an answer", || fetch(place.public())).await;
+    assert!(answer.contains(ANSWER), "{answer}");
+}
+
+async fn goes(place: &Place, controller: &Upstairs, running: Running) {
+    controller.unmake(place).await;
+    assert!(running.runtime.list("selvage").await.unwrap().is_empty());
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+async fn pid(running: &Running) -> Option<u32> {
+    running.runtime.list("selvage").await.unwrap().first()?.pid
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_somebody_else_has_is_named_and_may_be_had_later() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("port", 231);
+    let (controller, running) = with_a_cluster(&place).await;
+    let taken = std::net::TcpListener::bind(place.public()).unwrap();
+    let text = refusal(&controller, &place).await;
+    assert!(text.starts_with("Create App Inst failed: "), "{text}");
+    assert!(text.contains("tcp port 80 is taken"), "{text}");
+    assert!(running.runtime.list("selvage").await.unwrap().is_empty());
+    drop(taken);
+    controller.make(&place).await;
+    answers(&place).await;
+    goes(&place, &controller, running).await;
+}
+
+/// A file system of a few megabytes.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: &Path) -> Self {
+        std::fs::create_dir_all(at).unwrap();
+        let options = std::ffi::CString::new("size=8m,mode=700").unwrap();
+        mount("small", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str())).unwrap();
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_said_to_be_full_and_nothing_half_made_stays() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("full", 232);
+    let folder = place.directory.path().join("containers");
+    let small = Small::mount(&folder);
+    let (controller, running) = with_a_cluster(&place).await;
+    let ballast = folder.join("ballast");
+    // Until nothing more goes in.
+    let error = std::fs::write(&ballast, vec![1; 16 << 20]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    let text = refusal(&controller, &place).await;
+    assert!(text.contains("No space left on device"), "{text}");
+    assert!(running.runtime.list("selvage").await.unwrap().is_empty());
+    std::fs::remove_file(&ballast).unwrap();
+    controller.make(&place).await;
+    answers(&place).await;
+    controller.unmake(&place).await;
+    running.stop().await;
+    drop(small);
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_controller_everything_runs_on_and_comes_back() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("alone", 233);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let address = controller.address;
+    drop(controller);
+
+    let before = pid(&running).await.unwrap();
+    kill(before);
+    let after =
+        wait_for("another process", || async { pid(&running).await.filter(|pid| *pid != before) })
+            .await;
+    answers(&place).await;
+    running.stop().await;
+
+    // Nobody is there at this address any more.
+    let running = place.start(address).await;
+    answers(&place).await;
+    assert_eq!(pid(&running).await, Some(after), "the container was left alone");
+    running.stop().await;
+
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.furnish(&place);
+    controller.clusters.put(place.cluster(TrackedState::Ready)).unwrap();
+    controller.instances.put(place.instance(TrackedState::Ready)).unwrap();
+    controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
+    assert_eq!(pid(&running).await, Some(after), "and is still the same");
+    goes(&place, &controller, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_that_vanishes_stops_new_instances_and_no_old_one() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("vanish", 234);
+    let (controller, running) = with_a_cluster(&place).await;
+    controller.make(&place).await;
+    let image = place.app().image_path;
+    let image = image.strip_prefix("file://").unwrap();
+    let kept = format!("{image}.kept");
+    std::fs::rename(image, &kept).unwrap();
+
+    let before = pid(&running).await.unwrap();
+    kill(before);
+    wait_for("another process", || async { pid(&running).await.filter(|pid| *pid != before) })
+        .await;
+    answers(&place).await;
+
+    controller.instances.put(place.instance(TrackedState::DeleteRequested)).unwrap();
+    wait_for("the instance's end", || async {
+        controller.instance_infos.find(&place.instance_key()).is_none().then_some(())
+    })
+    .await;
+    let text = refusal(&controller, &place).await;
+    assert!(text.contains("hello.tar"), "{text}");
+    std::fs::rename(&kept, image).unwrap();
+    controller.make(&place).await;
+    answers(&place).await;
+    goes(&place, &controller, running).await;
+}

@@ -1,0 +1,299 @@
+//! A cloudlet to test with: a runtime, and an app that answers.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use selvage_api::{
+    distributed_match_engine::{AppPort, LProto},
+    edgeproto::{
+        App, AppInst, AppInstKey, AppKey, CloudletKey, ClusterInst, ClusterInstKey, ClusterKey,
+        DeveloperKey, FlavorKey, IpAccess, OperatorKey, TrackedState,
+    },
+};
+use selvage_crm::{Crm, Error, Settings, Site};
+use selvage_kit::tasks::Tasks;
+use selvage_notify::ClientOptions;
+use selvage_runtime::{ImageBuilder, Runtime, oci};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ANSWER, PATIENCE, find,
+    stuck::{Stops, Stuck},
+    wait_for,
+};
+
+const IMAGE: &str = "localhost/hello:1";
+
+/// A cloudlet, by its name, with a cluster and an app on it. Tests that run at
+/// the same time have different ones.
+pub(crate) struct Place {
+    pub(crate) name: &'static str,
+    /// The second byte of its networks.
+    pub(crate) range: u8,
+    pub(crate) directory: tempfile::TempDir,
+    image: PathBuf,
+    /// What the app says its image is; the file at first.
+    pub(crate) image_path: String,
+    pub(crate) command: String,
+    /// A registry and its user, with a password.
+    pub(crate) registry: Option<(String, String)>,
+    /// What the cloudlet is made of, and what the app is.
+    pub(crate) kind: &'static str,
+    pub(crate) deployment: &'static str,
+    pub(crate) public_port: u16,
+}
+
+impl Place {
+    pub(crate) fn new(name: &'static str, range: u8) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("hello.tar");
+        let busybox = std::fs::read(find("busybox").unwrap()).unwrap();
+        let start = "#!/bin/sh\necho started\nexec /bin/httpd -f -p 8080 -h /www\n";
+        let mut builder = ImageBuilder::new().variable("PATH", "/bin").command(["/bin/start"]);
+        for folder in ["bin", "etc", "tmp", "www", "proc", "sys", "dev"] {
+            builder = builder.directory(folder, 0o755).unwrap();
+        }
+        builder = builder.file("bin/busybox", 0o755, &busybox).unwrap();
+        builder = builder.file("bin/start", 0o755, start.as_bytes()).unwrap();
+        for link in ["sh", "httpd", "sleep", "cat", "touch", "wget", "ls", "false", "echo"] {
+            builder = builder.link(&format!("bin/{link}"), "busybox").unwrap();
+        }
+        builder = builder.file("www/index.html", 0o644, ANSWER.as_bytes()).unwrap();
+        builder.write(IMAGE, &image).unwrap();
+        let image_path = format!("file://{}", image.display());
+        Self {
+            name,
+            range,
+            directory,
+            image,
+            image_path,
+            command: String::new(),
+            registry: None,
+            kind: "containers",
+            deployment: "docker",
+            public_port: 80,
+        }
+    }
+
+    /// The file of its image.
+    pub(crate) fn image(&self) -> &Path {
+        &self.image
+    }
+
+    pub(crate) fn cloudlet(&self) -> CloudletKey {
+        CloudletKey {
+            operator_key: Some(OperatorKey { name: "test".into() }),
+            name: self.name.into(),
+        }
+    }
+
+    pub(crate) fn cluster_key(&self) -> ClusterInstKey {
+        ClusterInstKey {
+            cluster_key: Some(ClusterKey { name: "cluster".into() }),
+            cloudlet_key: Some(self.cloudlet()),
+            developer: "dev".into(),
+        }
+    }
+
+    pub(crate) fn instance_key(&self) -> AppInstKey {
+        AppInstKey { app_key: self.app().key, cluster_inst_key: Some(self.cluster_key()) }
+    }
+
+    pub(crate) fn app(&self) -> App {
+        App {
+            key: Some(AppKey {
+                developer_key: Some(DeveloperKey { name: "dev".into() }),
+                name: "Hello".into(),
+                version: "1.0".into(),
+            }),
+            image_path: self.image_path.clone(),
+            deployment: self.deployment.into(),
+            access_ports: "tcp:8080".into(),
+            command: self.command.clone(),
+            ..App::default()
+        }
+    }
+
+    pub(crate) fn cluster(&self, state: TrackedState) -> ClusterInst {
+        ClusterInst {
+            key: Some(self.cluster_key()),
+            flavor: Some(FlavorKey { name: "small".into() }),
+            state: state.into(),
+            ip_access: IpAccess::Dedicated.into(),
+            deployment: "docker".into(),
+            ..ClusterInst::default()
+        }
+    }
+
+    pub(crate) fn instance(&self, state: TrackedState) -> AppInst {
+        AppInst {
+            key: Some(self.instance_key()),
+            flavor: Some(FlavorKey { name: "small".into() }),
+            state: state.into(),
+            mapped_ports: vec![AppPort {
+                proto: LProto::Tcp.into(),
+                internal_port: 8080,
+                public_port: self.public_port.into(),
+                ..AppPort::default()
+            }],
+            ..AppInst::default()
+        }
+    }
+
+    /// Where the first cluster's public ports are.
+    pub(crate) fn public(&self) -> SocketAddr {
+        SocketAddr::from(([10, self.range, 1, 1], self.public_port))
+    }
+
+    pub(crate) async fn runtime(&self) -> Arc<dyn Runtime> {
+        let mut options = oci::Options::new(self.directory.path().join("containers"));
+        options.state = self.directory.path().join("run");
+        options.cgroup = format!("/selvage-crm-{}", self.name);
+        options.program = find("runc");
+        // One that was there before may need a moment to let go.
+        wait_for("the runtime", || async {
+            let opened = oci::Oci::open(options.clone()).await;
+            opened.ok().map(|runtime| Arc::new(runtime) as Arc<dyn Runtime>)
+        })
+        .await
+    }
+
+    async fn settings(&self, controller: SocketAddr) -> Settings {
+        let (kind, range) = (self.kind, self.range);
+        let mut site =
+            format!("cloudlet_kind: {kind}\ncommon:\n  network_scheme: 10.{range}.0.0/16\n");
+        if let Some((host, user)) = &self.registry {
+            site += &format!("  docker_registry: {host}\n  docker_reg_pass: {user}\n");
+        }
+        Settings {
+            cloudlet: self.cloudlet(),
+            node: "test".into(),
+            site: Site::parse(&site).unwrap(),
+            data: self.directory.path().to_owned(),
+            notify: ClientOptions {
+                addresses: vec![controller.to_string()],
+                ..ClientOptions::default()
+            },
+            runtime: self.runtime().await,
+            namespace: "selvage".into(),
+            lvmd: self.directory.path().join("lvmd.sock"),
+            addresses: vec![IpAddr::from([127, 0, 0, 1])],
+            tls: None,
+            patience: Duration::from_secs(30),
+            grace: Duration::from_millis(300),
+            look: Duration::from_millis(200),
+            samples: Duration::from_millis(200),
+        }
+    }
+
+    /// Starts its crm.
+    pub(crate) async fn start(&self, controller: SocketAddr) -> Running {
+        let settings = self.settings(controller).await;
+        // One that was cut off in this process may need a moment to let go.
+        let crm = wait_for("the crm's file", || async {
+            match Crm::open(settings.clone()).await {
+                Err(Error::Store(selvage_store::Error::Locked { .. })) => None,
+                opened => Some(opened.unwrap()),
+            }
+        })
+        .await;
+        Running::of(crm, settings.runtime)
+    }
+
+    /// Starts its crm on a platform that stops at some call.
+    pub(crate) async fn start_stuck(&self, controller: SocketAddr, stuck: &Arc<Stuck>) -> Running {
+        let settings = self.settings(controller).await;
+        let runtime = Arc::clone(&settings.runtime);
+        let platform = Crm::platform_of(&settings).unwrap();
+        let platform = Arc::new(Stops::new(platform, stuck));
+        Running::of(Crm::with_platform(settings, platform).await.unwrap(), runtime)
+    }
+
+    /// What of ours is on the machine: bridges, cables, rules, control groups,
+    /// mounts.
+    pub(crate) fn left_behind(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let links = std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap();
+        let mine = format!("10.{}.", self.range);
+        let links = String::from_utf8_lossy(&links.stdout).into_owned();
+        left.extend(links.lines().filter(|line| line.contains(&mine)).map(str::to_owned));
+        let rules = std::process::Command::new("ip").args(["rule"]).output().unwrap();
+        let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+        left.extend(rules.lines().filter(|line| line.contains(&mine)).map(str::to_owned));
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let home = self.directory.path().display().to_string();
+        let site = selvage_crm::platform::containers::prefix(&self.cloudlet()).unwrap();
+        let groups = selvage_runtime::cgroup::group::inside("/selvage-clusters").unwrap();
+        left.extend(groups.into_iter().filter(|group| group.starts_with(&site)));
+        let tables = std::process::Command::new("nft").args(["list", "tables"]).output();
+        let tables = tables.map(|told| told.stdout).unwrap_or_default();
+        let tables = String::from_utf8_lossy(&tables).into_owned();
+        left.extend(tables.lines().filter(|line| line.contains(&site)).map(str::to_owned));
+        left.extend(mounts.lines().filter(|line| line.contains(&home)).map(str::to_owned));
+        left
+    }
+}
+
+/// A crm that runs.
+pub(crate) struct Running {
+    pub(crate) crm: Arc<Crm>,
+    tasks: Tasks,
+    pub(crate) runtime: Arc<dyn Runtime>,
+}
+
+impl Running {
+    fn of(crm: Crm, runtime: Arc<dyn Runtime>) -> Self {
+        let crm = Arc::new(crm);
+        let tasks = Tasks::new(CancellationToken::new());
+        crm.spawn(&tasks);
+        Self { crm, tasks, runtime }
+    }
+
+    /// Ends it, in good order; containers run on.
+    pub(crate) async fn stop(self) {
+        self.tasks.token().cancel();
+        let _ = self.tasks.shutdown(PATIENCE).await;
+        drop(self.crm);
+        assert_eq!(Arc::strong_count(&self.runtime), 1, "somebody still holds the runtime");
+    }
+}
+
+/// A crm with threads of its own, so that it can be ended as by a power cut.
+pub(crate) struct Life {
+    threads: Option<tokio::runtime::Runtime>,
+}
+
+impl Life {
+    pub(crate) async fn start(
+        place: &Arc<Place>,
+        controller: SocketAddr,
+        stuck: &Arc<Stuck>,
+    ) -> Self {
+        let (place, stuck) = (Arc::clone(place), Arc::clone(stuck));
+        let started = tokio::task::spawn_blocking(move || {
+            let threads = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap();
+            let running = threads.block_on(place.start_stuck(controller, &stuck));
+            // It lives as long as the threads do.
+            threads.spawn(async move {
+                let _running = running;
+                std::future::pending::<()>().await
+            });
+            threads
+        });
+        Self { threads: Some(started.await.unwrap()) }
+    }
+
+    /// Cuts the power.
+    pub(crate) async fn cut(mut self) {
+        let threads = self.threads.take().unwrap();
+        tokio::task::spawn_blocking(move || threads.shutdown_timeout(PATIENCE)).await.unwrap();
+    }
+}

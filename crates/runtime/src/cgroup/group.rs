@@ -1,0 +1,172 @@
+//! Groups that hold the groups of several containers, and bound them
+//! together.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::Mounts;
+use crate::Limits;
+
+/// Over which a quota of processor time is counted.
+const PERIOD_US: u64 = 100_000;
+/// What a group on the unified tree hands to those below it.
+const HANDED_DOWN: &str = "+cpu +memory +pids";
+
+/// Makes a group with these limits, or gives one that is there these.
+pub fn provide(path: &str, limits: &Limits) -> io::Result<()> {
+    let mounts = Mounts::read()?;
+    if mounts.is_unified() {
+        return provide_unified(&mounts, path, limits);
+    }
+    for (controller, files) in split(limits) {
+        let Some(group) = mounts.group_of(controller, path) else { continue };
+        fs::create_dir_all(&group)?;
+        for (file, value) in files {
+            write(&group.join(file), &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a group that nothing is in, and those above it that are empty then.
+/// One that is in use stays.
+pub fn remove(path: &str) -> io::Result<()> {
+    let mounts = Mounts::read()?;
+    for above in Path::new(path).ancestors().filter(|part| part.parent().is_some()) {
+        for group in mounts.groups(&above.to_string_lossy()) {
+            // Leftovers of containers whose end was cut off.
+            if above == Path::new(path) {
+                children(&group).iter().for_each(|child| drop(fs::remove_dir(child)));
+            }
+            match fs::remove_dir(&group) {
+                Err(error) if above == Path::new(path) && !tolerated(&error) => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The groups directly in this one.
+pub fn inside(path: &str) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    for group in Mounts::read()?.groups(path) {
+        let found = children(&group).into_iter();
+        names.extend(found.filter_map(|child| Some(child.file_name()?.to_str()?.to_owned())));
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn tolerated(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn children(group: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+fn write(file: &Path, value: &str) -> io::Result<()> {
+    fs::write(file, value)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+}
+
+type Files = Vec<(&'static str, String)>;
+
+fn split(limits: &Limits) -> [(&'static str, Files); 3] {
+    let text =
+        |limit: Option<u64>, none: &str| limit.map_or(none.into(), |limit| limit.to_string());
+    let quota = limits.cpu_millis.map(|millis| millis * PERIOD_US / 1000);
+    [
+        (
+            "cpu",
+            vec![
+                ("cpu.cfs_period_us", PERIOD_US.to_string()),
+                ("cpu.cfs_quota_us", text(quota, "-1")),
+            ],
+        ),
+        ("memory", vec![("memory.limit_in_bytes", text(limits.memory_bytes, "-1"))]),
+        ("pids", vec![("pids.max", text(limits.pids, "max"))]),
+    ]
+}
+
+fn unified(limits: &Limits) -> Files {
+    let text = |limit: Option<u64>| limit.map_or("max".into(), |limit| limit.to_string());
+    let quota = text(limits.cpu_millis.map(|millis| millis * PERIOD_US / 1000));
+    vec![
+        ("cpu.max", format!("{quota} {PERIOD_US}")),
+        ("memory.max", text(limits.memory_bytes)),
+        ("pids.max", text(limits.pids)),
+    ]
+}
+
+fn provide_unified(mounts: &Mounts, path: &str, limits: &Limits) -> io::Result<()> {
+    let above: Vec<&Path> = Path::new(path).ancestors().skip(1).collect();
+    for part in above.into_iter().rev() {
+        for group in mounts.groups(&part.to_string_lossy()) {
+            fs::create_dir_all(&group)?;
+            write(&group.join("cgroup.subtree_control"), HANDED_DOWN)?;
+        }
+    }
+    for group in mounts.groups(path) {
+        fs::create_dir_all(&group)?;
+        for (file, value) in unified(limits) {
+            write(&group.join(file), &value)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    const LIMITS: Limits =
+        Limits { cpu_millis: Some(1500), memory_bytes: Some(64 << 20), pids: None };
+
+    #[test]
+    fn limits_are_written_as_each_layout_has_them() {
+        let told: Vec<String> = unified(&LIMITS).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(told, ["150000 100000", "67108864", "max"]);
+        let [(_, cpu), (_, memory), (_, pids)] = split(&LIMITS);
+        assert_eq!(cpu[1], ("cpu.cfs_quota_us", "150000".into()));
+        assert_eq!(memory[0], ("memory.limit_in_bytes", "67108864".into()));
+        assert_eq!(pids[0], ("pids.max", "max".into()));
+        let [(_, cpu), ..] = split(&Limits::default());
+        assert_eq!(cpu[1].1, "-1");
+    }
+
+    #[test]
+    fn a_group_is_made_changed_and_removed() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = format!("/selvage-test-{}/inner", std::process::id());
+        provide(&path, &LIMITS).unwrap();
+        let read = |limits: &Limits| {
+            let mounts = Mounts::read().unwrap();
+            let (file, group) = if mounts.is_unified() {
+                ("memory.max", mounts.groups(&path).remove(0))
+            } else {
+                ("memory.limit_in_bytes", mounts.group_of("memory", &path).unwrap())
+            };
+            provide(&path, limits).unwrap();
+            fs::read_to_string(group.join(file)).unwrap().trim().to_owned()
+        };
+        assert_eq!(read(&LIMITS), "67108864");
+        let more = Limits { memory_bytes: Some(128 << 20), ..LIMITS };
+        assert_eq!(read(&more), "134217728");
+        let top = path.rsplit_once('/').unwrap().0;
+        assert_eq!(inside(top).unwrap(), ["inner"]);
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(inside(top).unwrap().is_empty());
+        let mounts = Mounts::read().unwrap();
+        assert!(mounts.groups(top).iter().all(|group| !group.exists()));
+    }
+}

@@ -1,0 +1,50 @@
+//! Commands that are not run: the caller hears what he said.
+
+use std::sync::Arc;
+
+use selvage_api::edgeproto::ExecRequest;
+use selvage_shell::{Conversation, Word, peer};
+
+/// Answers a request, and whoever comes by what it says.
+pub(crate) async fn answer(
+    request: ExecRequest,
+    tls: Option<Arc<rustls::ClientConfig>>,
+) -> ExecRequest {
+    let text = told(&request);
+    if let Some((address, token)) = request.relay.split_once('/') {
+        let (address, token) = (address.to_owned(), token.to_owned());
+        tokio::spawn(async move {
+            let Ok(channel) = selvage_shell::dial(&address, tls).await else { return };
+            if let Ok(conversation) = selvage_shell::attach(channel, token, |_| {}).await {
+                tell(conversation, text).await;
+            }
+        });
+        return ExecRequest { answer: "relay".into(), ..request };
+    }
+    match peer::answer(&request.offer, peer::Options::default()).await {
+        Ok((answer, conversation)) => {
+            tokio::spawn(tell(conversation, text));
+            ExecRequest { answer, ..request }
+        }
+        Err(_) => ExecRequest { answer: format!("sim-answer: {}", request.command), ..request },
+    }
+}
+
+async fn tell(mut conversation: Conversation, text: String) {
+    if conversation.opened().await {
+        // Fails where the caller has gone.
+        let _ = conversation.outgoing.send(Word::Data(text.into())).await;
+        let exit = Word::Exit { code: 0, reason: String::new() };
+        let _ = conversation.outgoing.send(exit).await;
+    }
+    conversation.close().await;
+}
+
+/// What the command would say, if it is `echo`; else what it is.
+fn told(request: &ExecRequest) -> String {
+    let command = match request.words.as_slice() {
+        [] => request.command.clone(),
+        words => words.join(" "),
+    };
+    format!("{}\r\n", command.strip_prefix("echo ").unwrap_or(&command))
+}

@@ -1,0 +1,93 @@
+//! An app to run, and how to ask for it.
+
+use std::{path::Path, process::Command};
+
+use selvage_runtime::ImageBuilder;
+use selvage_tests::{process::Cli, real::skip};
+
+pub(crate) const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
+
+/// Whether containers can be made here; says so loudly when not.
+pub(crate) fn can_run() -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        skip("containers", "this needs root");
+        return false;
+    }
+    for program in ["/usr/sbin/runc", "/bin/busybox", "/usr/sbin/nft", "/sbin/mkfs.ext4"] {
+        if !Path::new(program).exists() {
+            skip(program, "it is not installed: run ./dev test");
+            return false;
+        }
+    }
+    true
+}
+
+/// A busybox that serves `/www`.
+pub(crate) fn write_image(path: &Path) {
+    let busybox = std::fs::read("/bin/busybox").unwrap();
+    let mut image = ImageBuilder::new().variable("PATH", "/bin").command([
+        "/bin/httpd",
+        "-f",
+        "-p",
+        "8080",
+        "-h",
+        "/www",
+    ]);
+    for folder in ["bin", "data", "etc", "tmp", "www", "proc", "sys", "dev"] {
+        image = image.directory(folder, 0o755).unwrap();
+    }
+    image = image.file("bin/busybox", 0o755, &busybox).unwrap();
+    for link in ["sh", "httpd", "cat", "date", "df"] {
+        image = image.link(&format!("bin/{link}"), "busybox").unwrap();
+    }
+    image.file("www/index.html", 0o644, b"hello").unwrap().write("localhost/web:1", path).unwrap();
+}
+
+/// Everything up to the cloudlets.
+pub(crate) fn furnish(cli: &Cli) {
+    cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
+    cli.ok(&["operator", "create", "--name", "op"]);
+    cli.ok(&["developer", "create", "--name", "acme"]);
+}
+
+pub(crate) fn create_cloudlet(cli: &Cli, name: &str) {
+    let place = ["--latitude", "1", "--longitude", "1", "--numdynamicips", "9"];
+    let named = ["cloudlet", "create", "--operator", "op", "--name", name];
+    cli.ok(&[&named[..], &place].concat());
+}
+
+pub(crate) fn create_app(cli: &Cli, image: &Path, more: &[&str]) {
+    let path = format!("file://{}", image.display());
+    let of = [
+        "--imagepath",
+        &path,
+        "--imagetype",
+        "docker",
+        "--deployment",
+        "docker",
+        "--accessports",
+        "tcp:8080",
+        "--defaultflavor",
+        "s",
+    ];
+    cli.ok(&[&["app", "create"][..], &APP, &of, more].concat());
+}
+
+/// The words that name the instance of the app on a cloudlet.
+pub(crate) fn on(cloudlet: &str) -> Vec<&str> {
+    let place = ["--operator", "op", "--cloudlet", cloudlet, "--cluster", "autoclusterweb"];
+    [&APP[..], &place].concat()
+}
+
+/// What a web server says, asked from a network namespace or from here.
+pub(crate) fn page(namespace: Option<&str>, address: &str) -> Option<String> {
+    let curl = ["curl", "-s", "-m", "5", "-f", address];
+    let output = match namespace {
+        Some(name) => {
+            let enter = format!("--net=/run/netns/{name}");
+            Command::new("nsenter").arg(enter).args(curl).output().unwrap()
+        }
+        None => Command::new(curl[0]).args(&curl[1..]).output().unwrap(),
+    };
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
