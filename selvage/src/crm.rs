@@ -1,12 +1,7 @@
 //! The agent of one cloudlet: in the process of a controller, or joined to
 //! one.
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, bail};
 use selvage_api::edgeproto::{CloudletKey, OperatorKey};

@@ -97,9 +97,8 @@ async fn carry(
     let receiving = async {
         while let Some(Ok(piece)) = replies.next().await {
             let Ok(word) = Word::from_piece(piece) else { break };
-            if heard.send(word).await.is_err() {
-                break;
-            }
+            // Who does not listen any more may still have something to say.
+            let _ = heard.send(word).await;
         }
         drop(heard);
     };

@@ -62,7 +62,7 @@ struct Description {
 
 /// An offer that waits for its answer.
 pub struct Offer {
-    rtc: Rtc,
+    rtc: Box<Rtc>,
     sockets: Sockets,
     pending: SdpPendingOffer,
     data: ChannelId,
@@ -120,7 +120,7 @@ pub async fn answer(offer: &str, options: Options) -> Result<(String, Conversati
     Ok((text, runner.spawn(options.patience)))
 }
 
-async fn prepare(options: &Options, others: &[IpAddr]) -> Result<(Rtc, Sockets)> {
+async fn prepare(options: &Options, others: &[IpAddr]) -> Result<(Box<Rtc>, Sockets)> {
     let addresses = match options.addresses.as_slice() {
         [] => addresses::usable(others).await,
         given => given.to_vec(),
@@ -129,7 +129,8 @@ async fn prepare(options: &Options, others: &[IpAddr]) -> Result<(Rtc, Sockets)>
     let mut config = Rtc::builder().clear_codecs();
     config.set_max_stun_rto(ASKED_AGAIN);
     config.set_max_stun_retransmits(ASKED);
-    let mut rtc = config.build(Instant::now());
+    // Large, and handed on several times.
+    let mut rtc = Box::new(config.build(Instant::now()));
     for address in sockets.addresses() {
         if let Ok(candidate) = Candidate::host(address, "udp") {
             rtc.add_local_candidate(candidate);

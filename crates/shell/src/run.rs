@@ -70,7 +70,7 @@ struct Outbox {
 }
 
 pub(crate) struct Runner {
-    rtc: Rtc,
+    rtc: Box<Rtc>,
     sockets: Sockets,
     understood: bool,
     channels: Channels,
@@ -101,7 +101,7 @@ enum Step {
 
 impl Runner {
     pub(crate) fn new(
-        rtc: Rtc,
+        rtc: Box<Rtc>,
         sockets: Sockets,
         data: Option<ChannelId>,
         understood: bool,

@@ -1,11 +1,16 @@
 //! What goes wrong around a cloudlet, one thing at a time: afterwards all is
 //! as it should be, and nothing is left over.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use selvage_api::edgeproto::{AppInstInfo, TrackedState};
+use selvage_runtime::{Runtime, containerd};
 
+use crate::real;
 use crate::support::{ANSWER, Place, Running, Upstairs, can_run, fetch, wait_for};
 
 /// Wants an instance that cannot be made, and what is said about it.
@@ -179,4 +184,42 @@ async fn an_image_that_vanishes_stops_new_instances_and_no_old_one() {
     controller.make(&place).await;
     answers(&place).await;
     goes(&place, &controller, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_containerd_that_is_killed_takes_no_instance_with_it() {
+    const NAMESPACE: &str = "selvage-crm-faults";
+    if !can_run() {
+        return;
+    }
+    let Some(mut daemon) = real::Containerd::start() else { return };
+    let options = containerd::Options {
+        logs: daemon.directory.path().join("logs"),
+        ..containerd::Options::new(daemon.socket())
+    };
+    let runtime: Arc<dyn Runtime> = Arc::new(containerd::Containerd::new(options));
+    wait_for("containerd", || async { runtime.version().await.ok() }).await;
+    let place = Place::new("containerd", 235);
+    let controller = Upstairs::start().await;
+    let running = place.start_on(controller.address, &runtime, NAMESPACE).await;
+    controller.make(&place).await;
+    let before = runtime.list(NAMESPACE).await.unwrap()[0].pid;
+
+    daemon.kill();
+    answers(&place).await;
+    // Whatever is asked of it meanwhile is done when it is back.
+    controller.instances.put(place.instance(TrackedState::UpdateRequested)).unwrap();
+    controller.instance_state(&place.instance_key(), TrackedState::UpdateError).await;
+    answers(&place).await;
+    daemon.spawn();
+    wait_for("containerd again", || async { runtime.version().await.ok() }).await;
+    controller.instances.put(place.instance(TrackedState::Ready)).unwrap();
+    answers(&place).await;
+    assert_eq!(runtime.list(NAMESPACE).await.unwrap()[0].pid, before, "it was left alone");
+
+    controller.unmake(&place).await;
+    assert!(runtime.list(NAMESPACE).await.unwrap().is_empty());
+    drop(runtime);
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
 }

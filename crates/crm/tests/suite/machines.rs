@@ -57,7 +57,7 @@ const OFF: &str = "#!/busybox sh\necho goodbye >/dev/console\n/busybox poweroff 
 fn init() -> String {
     let modules: String = MODULES.map(|name| format!("$b insmod /{name}.ko\n")).concat();
     format!(
-        "#!/busybox sh\nb=/busybox\n$b mkdir -p /proc /sys /dev /seed\n\
+        "#!/busybox sh\nb=/busybox\n$b mkdir -p /proc /sys /dev /seed /var/log /var/run\n\
          $b mount -t proc proc /proc\n$b mount -t sysfs sys /sys\n$b mount -t devtmpfs dev /dev\n\
          {modules}\
          $b mount -t vfat -o ro /dev/vdb /seed\n\

@@ -38,8 +38,8 @@ use tower::Service;
 
 pub use self::{
     credentials::SESSION_COOKIE,
-    front::AUTHORITY,
     frame::MAX_MESSAGE,
+    front::AUTHORITY,
     listener::Socket,
     rpc::Trust,
     web_socket::{Talk, WebSocket, WebSocketPage},

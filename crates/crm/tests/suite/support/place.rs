@@ -204,6 +204,19 @@ impl Place {
         Running::of(crm, settings.runtime)
     }
 
+    /// Starts its crm on another runtime.
+    pub(crate) async fn start_on(
+        &self,
+        controller: SocketAddr,
+        runtime: &Arc<dyn Runtime>,
+        namespace: &str,
+    ) -> Running {
+        let runtime = Arc::clone(runtime);
+        let namespace = namespace.to_owned();
+        let settings = Settings { runtime, namespace, ..self.settings(controller).await };
+        Running::of(Crm::open(settings.clone()).await.unwrap(), settings.runtime)
+    }
+
     /// Starts its crm on a platform that stops at some call.
     pub(crate) async fn start_stuck(&self, controller: SocketAddr, stuck: &Arc<Stuck>) -> Running {
         let settings = self.settings(controller).await;
