@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(words(""), ["/bin/sh"]);
         assert_eq!(words("ls -l '/a b'"), ["ls", "-l", "/a b"]);
         assert_eq!(words("x; touch /tmp/p"), ["x;", "touch", "/tmp/p"]);
-        assert_eq!(words(r#"a "$(id)" `id` > /b | c & * ? \; < d"#).len(), 12);
+        assert_eq!(words(r#"a "$(id)" `id` > /b | c & * ? \; < d"#).len(), 13);
         let request = ExecRequest { command: "echo 'open".into(), ..ExecRequest::default() };
         assert!(wanted(&request).unwrap_err().to_string().starts_with("command: "));
         let given = ExecRequest {

@@ -89,6 +89,15 @@ pub(super) fn refused(status: &Status) -> Error {
     }
 }
 
+/// Whether it failed because somebody makes the same thing at this moment.
+pub(super) fn is_collision(error: &Error) -> bool {
+    match error {
+        Error::Refused { code: Code::AlreadyExists, .. } => true,
+        Error::Refused { text, .. } => text.ends_with("file exists"),
+        _ => false,
+    }
+}
+
 /// Whether it failed because what it names is not there.
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::Refused { code: Code::NotFound, .. })

@@ -20,12 +20,12 @@ use containerd_client::{
 use futures::FutureExt;
 use prost_types::Any;
 use selvage_api::Code;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
 use super::{
     Inner,
-    connection::{is_missing, refused, within},
+    connection::{is_collision, is_missing, refused, within},
     images::LEASE,
     inventory::timestamp,
 };
@@ -37,6 +37,8 @@ use crate::{
 /// Work that containerd does itself, where waiting 2 s would be impatient.
 pub(super) const WORK: Duration = Duration::from_secs(20);
 
+/// How long two who start the same container may be in each other's way.
+const COLLISION: Duration = Duration::from_secs(5);
 const TERM: i32 = 15;
 const KILL: i32 = 9;
 
@@ -173,7 +175,27 @@ impl Inner {
     }
 
     /// Makes a task where there is none that could be started, and starts it.
+    /// containerd starts a container that it looks after by itself when it
+    /// ends. Whoever comes at the same moment is refused, and finds it running
+    /// in the next.
     pub(super) async fn start(&self, namespace: &str, id: &str) -> Result<u32> {
+        let until = Instant::now() + COLLISION;
+        loop {
+            match self.start_once(namespace, id).await {
+                Err(error) if is_collision(&error) && Instant::now() < until => {
+                    tokio::time::sleep(COLLISION / 50).await;
+                    let task = self.task(namespace, id).await?;
+                    if let Some(task) = task.filter(|task| task.status() == TaskStatus::Running) {
+                        self.inventory.changed(namespace);
+                        return Ok(task.pid);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn start_once(&self, namespace: &str, id: &str) -> Result<u32> {
         let old = self.task(namespace, id).await?;
         let status = old.as_ref().map(Process::status);
         if matches!(status, Some(TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing)) {
