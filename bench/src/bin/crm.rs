@@ -249,6 +249,8 @@ impl Cloud {
         let cluster = wire::ClusterInst {
             deployment: "docker".into(),
             ip_access: wire::IpAccess::Dedicated.into(),
+            num_masters: 0,
+            num_nodes: 0,
             ..edge::cluster_inst(key, &flavor)
         };
         let mut clusters = ClusterInstApiClient::new(channel.clone());
