@@ -179,21 +179,8 @@ fn write_image(path: &Path) -> anyhow::Result<()> {
         bail!("the demonstration's app is made of busybox: install busybox-static");
     };
     let program = fs::read(found).with_context(|| found.display().to_string())?;
-    let mut image = ImageBuilder::new().variable("PATH", "/bin").command([
-        "/bin/httpd",
-        "-f",
-        "-p",
-        "80",
-        "-h",
-        "/www",
-    ]);
-    for folder in ["bin", "etc", "tmp", "www", "proc", "sys", "dev"] {
-        image = image.directory(folder, 0o755)?;
-    }
-    image = image.file("bin/busybox", 0o755, &program)?;
-    for link in ["sh", "httpd", "ls", "cat", "ps", "wget"] {
-        image = image.link(&format!("bin/{link}"), "busybox")?;
-    }
+    let image = ImageBuilder::busybox(&program, &["sh", "httpd", "ls", "cat", "ps", "wget"])?
+        .command(["/bin/httpd", "-f", "-p", "80", "-h", "/www"]);
     image.file("www/index.html", 0o644, PAGE.as_bytes())?.write(IMAGE, path)?;
     Ok(())
 }

@@ -342,11 +342,7 @@ async fn to_end(told: tonic::Response<tonic::Streaming<wire::Result>>) -> Result
 /// A web server in a busybox, as an image in a file.
 fn image(folder: &Path, flavor: &wire::Flavor) -> Result<wire::App> {
     let words = ["/bin/httpd", "-f", "-p", &PORT.to_string(), "-h", "/www"].map(str::to_owned);
-    let mut image = ImageBuilder::new().command(words);
-    for folder in ["bin", "www", "proc", "sys", "dev", "tmp", "etc"] {
-        image = image.directory(folder, 0o755)?;
-    }
-    image = image.file("bin/busybox", 0o755, &busybox()?)?.link("bin/httpd", "busybox")?;
+    let image = ImageBuilder::busybox(&busybox()?, &["httpd"])?.command(words);
     let path = folder.join("web.tar");
     image.write("localhost/web:1", &path)?;
     Ok(wire::App {

@@ -25,21 +25,11 @@ pub(crate) fn can_run() -> bool {
 /// A busybox that serves `/www`.
 pub(crate) fn write_image(path: &Path) {
     let busybox = std::fs::read("/bin/busybox").unwrap();
-    let mut image = ImageBuilder::new().variable("PATH", "/bin").command([
-        "/bin/httpd",
-        "-f",
-        "-p",
-        "8080",
-        "-h",
-        "/www",
-    ]);
-    for folder in ["bin", "data", "etc", "tmp", "www", "proc", "sys", "dev"] {
-        image = image.directory(folder, 0o755).unwrap();
-    }
-    image = image.file("bin/busybox", 0o755, &busybox).unwrap();
-    for link in ["sh", "httpd", "cat", "date", "df"] {
-        image = image.link(&format!("bin/{link}"), "busybox").unwrap();
-    }
+    let image = ImageBuilder::busybox(&busybox, &["sh", "httpd", "cat", "date", "df"])
+        .unwrap()
+        .command(["/bin/httpd", "-f", "-p", "8080", "-h", "/www"])
+        .directory("data", 0o755)
+        .unwrap();
     image.file("www/index.html", 0o644, b"hello").unwrap().write("localhost/web:1", path).unwrap();
 }
 

@@ -38,3 +38,15 @@ fn machine(data: &Path) -> Result<Resources> {
         flavors: Vec::new(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn the_machine_says_what_it_has() {
+        let machine = machine(Path::new("/")).unwrap();
+        assert!(machine.ram > 0 && machine.vcores > 0 && machine.disk > 0, "{machine:?}");
+    }
+}

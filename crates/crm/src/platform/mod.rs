@@ -3,6 +3,7 @@
 pub mod containers;
 mod host;
 pub mod kubernetes;
+mod naming;
 pub mod vm;
 
 use std::net::{IpAddr, SocketAddr};

@@ -30,6 +30,19 @@ impl ImageBuilder {
         Self::default()
     }
 
+    /// With the usual folders, and this busybox under its own name and others.
+    pub fn busybox(program: &[u8], names: &[&str]) -> Result<Self> {
+        let mut image = Self::new().variable("PATH", "/bin");
+        for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "www"] {
+            image = image.directory(folder, 0o755)?;
+        }
+        image = image.file("bin/busybox", 0o755, program)?;
+        for name in names {
+            image = image.link(&format!("bin/{name}"), "busybox")?;
+        }
+        Ok(image)
+    }
+
     /// What runs where a container says nothing else.
     #[must_use]
     pub fn command(mut self, command: impl IntoIterator<Item = impl Into<String>>) -> Self {

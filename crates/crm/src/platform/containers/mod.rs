@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use selvage_api::{
     distributed_match_engine::LProto,
-    edgeproto::{AppInstKey, CloudletKey, ClusterInstKey, FlavorInfo},
+    edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
 use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime, cgroup::group};
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ use self::{
 };
 use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
-    Usage,
+    Usage, host, naming,
 };
 use crate::{Error, Result, error::During, site::Registry};
 
@@ -86,7 +86,7 @@ impl Containers {
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
         let namer = Namer::new(cloudlet)?;
         Ok(Self {
-            site: names::text(cloudlet)?,
+            site: naming::text(cloudlet)?,
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
             outside: Outside::new(&namer, options.range),
@@ -198,17 +198,7 @@ impl Platform for Containers {
     }
 
     async fn resources(&self) -> Result<Resources> {
-        let data = self.options.data.clone();
-        let read = tokio::task::spawn_blocking(move || order::machine(&data)).await;
-        let whole = read.map_err(|_| Error::state("looking at the machine was cut off"))??;
-        let flavor = |name: &str, share: u64| FlavorInfo {
-            name: name.into(),
-            vcpus: (whole.vcores / share).max(1),
-            ram: whole.ram / share,
-            disk: whole.disk / share,
-        };
-        let flavors = vec![flavor("quarter", 4), flavor("half", 2), flavor("machine", 1)];
-        Ok(Resources { flavors, ..whole })
+        host::resources(&self.options.data).await
     }
 
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts> {

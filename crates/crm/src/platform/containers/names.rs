@@ -1,13 +1,12 @@
 //! Names of what is made on the machine. Each follows from a key, so that
 //! what a process left behind that died can be found by the next.
 
-use selvage_api::{
-    edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
-    object::Key,
-};
-use sha2::{Digest, Sha256};
+use selvage_api::edgeproto::{AppInstKey, CloudletKey, ClusterInstKey};
 
-use crate::{Error, Result};
+use crate::{
+    Result,
+    platform::naming::{digest, readable, text},
+};
 
 /// Of a digest, in names; names of interfaces have 15 characters at most.
 const SITE: usize = 4;
@@ -67,7 +66,7 @@ impl Namer {
     pub(super) fn instance(&self, key: &AppInstKey) -> Result<InstanceNames> {
         let digest = digest(&text(key)?, SHORT);
         let app = key.app_key.clone().unwrap_or_default();
-        let readable = readable(&format!("{}-{}", app.name, app.version));
+        let readable = readable(&format!("{}-{}", app.name, app.version), READABLE);
         let name = format!("{readable}-{digest}").trim_start_matches('-').to_owned();
         Ok(InstanceNames {
             namespace: format!("{}{name}", self.namespaces()),
@@ -75,32 +74,6 @@ impl Namer {
             cable: format!("slw{}{digest}", self.site),
         })
     }
-}
-
-/// The canonical text of a key.
-pub(super) fn text<K: prost::Message + prost::Name>(key: &K) -> Result<String> {
-    let key = Key::from_message(key).map_err(|error| Error::invalid("key", error.to_string()))?;
-    Ok(key.to_string())
-}
-
-fn digest(text: &str, digits: usize) -> String {
-    let mut digest = hex::encode(Sha256::digest(text.as_bytes()));
-    digest.truncate(digits);
-    digest
-}
-
-/// Letters, digits and single dashes.
-fn readable(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars().flat_map(char::to_lowercase) {
-        match c {
-            'a'..='z' | '0'..='9' => out.push(c),
-            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
-            _ => {}
-        }
-    }
-    out.truncate(READABLE);
-    out.trim_end_matches('-').to_owned()
 }
 
 #[cfg(test)]

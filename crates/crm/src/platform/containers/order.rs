@@ -11,8 +11,7 @@ use serde::Deserialize;
 
 use crate::{
     Error, Result,
-    error::During,
-    platform::{ClusterSize, InstanceOrder, Resources},
+    platform::{ClusterSize, InstanceOrder},
 };
 
 /// Where the machine's name servers are written; the first that is there. A
@@ -96,24 +95,6 @@ pub(super) fn cluster_limits(size: ClusterSize) -> Limits {
     }
 }
 
-/// What the machine has, without sizes.
-pub(super) fn machine(data: &Path) -> Result<Resources> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").during("reading the memory's size")?;
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let total = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    let total =
-        total.ok_or_else(|| Error::state("the machine does not say how much memory it has"))?;
-    let cores = std::thread::available_parallelism().during("counting cores")?;
-    let disk =
-        rustix::fs::statvfs(data).map_err(std::io::Error::from).during("measuring the disk")?;
-    Ok(Resources {
-        ram: total >> 10,
-        vcores: cores.get() as u64,
-        disk: disk.f_blocks.saturating_mul(disk.f_frsize) / 1_000_000_000,
-        flavors: Vec::new(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -132,11 +113,5 @@ mod tests {
         assert_eq!(read, BTreeMap::from([("A".into(), "one".into()), ("B".into(), String::new())]));
         let error = variables(&config("a: [")).unwrap_err().to_string();
         assert!(error.starts_with("configs (envVarsYaml): "), "{error}");
-    }
-
-    #[test]
-    fn the_machine_says_what_it_has() {
-        let machine = machine(Path::new("/")).unwrap();
-        assert!(machine.ram > 0 && machine.vcores > 0 && machine.disk > 0, "{machine:?}");
     }
 }

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 
 use super::{
     client::{Told, kind, objects, unless_gone},
-    names::{Namer, SITE, text},
+    names::{Namer, SITE},
 };
 use crate::{
     Error, Result,
-    platform::{ClusterFacts, ClusterSize},
+    platform::{ClusterFacts, ClusterSize, naming},
     site::Registry,
 };
 
@@ -106,7 +106,7 @@ impl Clusters<'_> {
                     // Pods that are root on their node would be in no cluster.
                     "pod-security.kubernetes.io/enforce": "baseline",
                 },
-                "annotations": { "selvage.cluster": text(key)? },
+                "annotations": { "selvage.cluster": naming::text(key)? },
             },
         });
         let api = namespaces(&self.client);

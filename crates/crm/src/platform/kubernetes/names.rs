@@ -4,13 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use selvage_api::{
-    edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
-    object::Key,
-};
-use sha2::{Digest, Sha256};
+use selvage_api::edgeproto::{AppInstKey, CloudletKey, ClusterInstKey};
 
-use crate::{Error, Result};
+use crate::{
+    Result,
+    platform::naming::{digest, readable, text},
+};
 
 /// Whose cloudlet something is.
 pub(super) const SITE: &str = "selvage.site";
@@ -66,7 +65,7 @@ impl Namer {
     pub(super) fn namespace(&self, key: &ClusterInstKey) -> Result<String> {
         let digest = digest(&format!("{}/{}", self.site, text(key)?), SHORT);
         let name = key.cluster_key.clone().unwrap_or_default().name;
-        let readable = readable(&format!("{}-{name}", key.developer));
+        let readable = readable(&format!("{}-{name}", key.developer), READABLE);
         Ok(joined(&["slv", &readable, &digest]))
     }
 
@@ -74,7 +73,7 @@ impl Namer {
         let cluster = key.cluster_inst_key.clone().unwrap_or_default();
         let text = format!("{}/{}", self.site, text(key)?);
         let app = key.app_key.clone().unwrap_or_default();
-        let readable = readable(&format!("{}-{}", app.name, app.version));
+        let readable = readable(&format!("{}-{}", app.name, app.version), READABLE);
         let id = digest(&text, LONG);
         Ok(InstanceNames {
             namespace: self.namespace(&cluster)?,
@@ -116,40 +115,14 @@ pub(super) fn of_instance(id: &str) -> String {
     format!("{INSTANCE}={id}")
 }
 
-/// The canonical text of a key.
-pub(super) fn text<K: prost::Message + prost::Name>(key: &K) -> Result<String> {
-    let key = Key::from_message(key).map_err(|error| Error::invalid("key", error.to_string()))?;
-    Ok(key.to_string())
-}
-
 /// The digest of a text, as a label's value.
 pub(super) fn label_of(text: &str) -> String {
     digest(text, LONG)
 }
 
-fn digest(text: &str, digits: usize) -> String {
-    let mut digest = hex::encode(Sha256::digest(text.as_bytes()));
-    digest.truncate(digits);
-    digest
-}
-
 fn joined(parts: &[&str]) -> String {
     let parts: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
     parts.join("-")
-}
-
-/// Letters, digits and single dashes.
-fn readable(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars().flat_map(char::to_lowercase) {
-        match c {
-            'a'..='z' | '0'..='9' => out.push(c),
-            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
-            _ => {}
-        }
-    }
-    out.truncate(READABLE);
-    out.trim_end_matches('-').to_owned()
 }
 
 /// As the value of a label.

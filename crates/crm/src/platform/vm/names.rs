@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use selvage_api::{
-    edgeproto::{AppInstKey, CloudletKey},
-    object::Key,
-};
+use selvage_api::edgeproto::{AppInstKey, CloudletKey};
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result};
+use crate::{
+    Result,
+    platform::naming::{readable, text},
+};
 
 /// Digits of a digest in names.
 const SITE: usize = 8;
@@ -58,7 +58,7 @@ impl Namer {
     pub(super) fn instance(&self, key: &AppInstKey) -> Result<Names> {
         let digest: [u8; 32] = Sha256::digest(format!("{}/{}", self.site, text(key)?)).into();
         let app = key.app_key.clone().unwrap_or_default();
-        let readable = readable(&format!("{}-{}", app.name, app.version));
+        let readable = readable(&format!("{}-{}", app.name, app.version), READABLE);
         let short = short(&digest, SHORT);
         let machine = format!("{readable}-{short}").trim_start_matches('-').to_owned();
         let [_, _, _, _, a, b, c, d, e, ..] = digest;
@@ -74,30 +74,10 @@ impl Namer {
     }
 }
 
-/// The canonical text of a key.
-fn text<K: prost::Message + prost::Name>(key: &K) -> Result<String> {
-    let key = Key::from_message(key).map_err(|error| Error::invalid("key", error.to_string()))?;
-    Ok(key.to_string())
-}
-
 fn short(digest: &[u8], digits: usize) -> String {
     let mut text = hex::encode(digest);
     text.truncate(digits);
     text
-}
-
-/// Letters, digits and single dashes.
-fn readable(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars().flat_map(char::to_lowercase) {
-        match c {
-            'a'..='z' | '0'..='9' => out.push(c),
-            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
-            _ => {}
-        }
-    }
-    out.truncate(READABLE);
-    out.trim_end_matches('-').to_owned()
 }
 
 #[cfg(test)]

@@ -74,15 +74,12 @@ fn binaries() -> Option<PathBuf> {
 
 fn image(folder: &Path, name: &str, file: &str, command: &[&str]) -> PathBuf {
     let busybox = std::fs::read("/bin/busybox").unwrap();
-    let mut builder = ImageBuilder::new().variable("PATH", "/bin").command(command.to_vec());
-    for folder in ["bin", "etc", "tmp", "www", "proc", "sys", "dev"] {
-        builder = builder.directory(folder, 0o755).unwrap();
-    }
-    builder = builder.file("bin/busybox", 0o755, &busybox).unwrap();
-    for link in ["sh", "httpd", "sleep", "cat", "echo", "env", "stty", "false", "touch"] {
-        builder = builder.link(&format!("bin/{link}"), "busybox").unwrap();
-    }
-    builder = builder.file("www/index.html", 0o644, ANSWER.as_bytes()).unwrap();
+    let names = ["sh", "httpd", "sleep", "cat", "echo", "env", "stty", "false", "touch"];
+    let builder = ImageBuilder::busybox(&busybox, &names)
+        .unwrap()
+        .command(command.to_vec())
+        .file("www/index.html", 0o644, ANSWER.as_bytes())
+        .unwrap();
     let path = folder.join(file);
     builder.write(name, &path).unwrap();
     path

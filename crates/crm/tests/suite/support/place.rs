@@ -53,16 +53,14 @@ impl Place {
         let image = directory.path().join("hello.tar");
         let busybox = std::fs::read(find("busybox").unwrap()).unwrap();
         let start = "#!/bin/sh\necho started\nexec /bin/httpd -f -p 8080 -h /www\n";
-        let mut builder = ImageBuilder::new().variable("PATH", "/bin").command(["/bin/start"]);
-        for folder in ["bin", "etc", "tmp", "www", "proc", "sys", "dev"] {
-            builder = builder.directory(folder, 0o755).unwrap();
-        }
-        builder = builder.file("bin/busybox", 0o755, &busybox).unwrap();
-        builder = builder.file("bin/start", 0o755, start.as_bytes()).unwrap();
-        for link in ["sh", "httpd", "sleep", "cat", "touch", "wget", "ls", "false", "echo"] {
-            builder = builder.link(&format!("bin/{link}"), "busybox").unwrap();
-        }
-        builder = builder.file("www/index.html", 0o644, ANSWER.as_bytes()).unwrap();
+        let names = ["sh", "httpd", "sleep", "cat", "touch", "wget", "ls", "false", "echo"];
+        let builder = ImageBuilder::busybox(&busybox, &names)
+            .unwrap()
+            .command(["/bin/start"])
+            .file("bin/start", 0o755, start.as_bytes())
+            .unwrap()
+            .file("www/index.html", 0o644, ANSWER.as_bytes())
+            .unwrap();
         builder.write(IMAGE, &image).unwrap();
         let image_path = format!("file://{}", image.display());
         Self {
