@@ -270,7 +270,7 @@ pub(crate) async fn belong(
 }
 
 /// Gives back what starting needed, and later what a busy time did.
-async fn stay_small(frugal: Frugal, stop: CancellationToken) {
+pub(crate) async fn stay_small(frugal: Frugal, stop: CancellationToken) {
     let mut wait = SETTLED;
     while stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
         if let Err(error) = frugal.give_back() {

@@ -12,6 +12,7 @@ use selvage_kit::{
     tasks::Tasks,
     telemetry::{self, Metrics},
 };
+use selvage_memory::Frugal;
 use selvage_node::member::Kind;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
@@ -28,7 +29,12 @@ use crate::{
 };
 
 /// Runs the agent of a cloudlet alone.
-pub(crate) async fn run(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCode {
+pub(crate) async fn run(
+    serve: &Serve,
+    join: &Join,
+    ca: Option<&Path>,
+    frugal: Option<Frugal>,
+) -> ExitCode {
     let loaded = up::load(serve).and_then(|mut config| {
         agent::apply(join, ca, &mut config)?;
         Ok(config)
@@ -37,7 +43,7 @@ pub(crate) async fn run(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCo
         Ok(config) => config,
         Err(code) => return code,
     };
-    let ran = Box::pin(joined(&config, serve, join)).await;
+    let ran = Box::pin(joined(&config, serve, join, frugal)).await;
     ran.unwrap_or_else(|error| up::fail(&error))
 }
 
@@ -170,7 +176,12 @@ async fn server(config: &Config, tasks: &Tasks) -> anyhow::Result<Server> {
 }
 
 /// Runs a crm that belongs to a controller until a signal comes.
-async fn joined(config: &Config, serve: &Serve, join: &Join) -> anyhow::Result<ExitCode> {
+async fn joined(
+    config: &Config,
+    serve: &Serve,
+    join: &Join,
+    frugal: Option<Frugal>,
+) -> anyhow::Result<ExitCode> {
     if !agent::belongs(config, Kind::Cloudlet) {
         bail!(
             "a crm needs a controller: give --controller HOST:PORT and the token that `selvage \
@@ -189,6 +200,9 @@ async fn joined(config: &Config, serve: &Serve, join: &Join) -> anyhow::Result<E
         let crm = open(config, key, notify, tls, None).await?;
         let server = server(config, tasks).await?;
         crm.spawn(tasks);
+        if let Some(frugal) = frugal {
+            tasks.spawn("memory", agent::stay_small(frugal, tasks.token().clone()));
+        }
         Ok(server)
     })
     .await

@@ -42,7 +42,8 @@ fn main() -> ExitCode {
     }
     // An agent is on every machine and has little to do: it is to be small.
     let is_agent = matches!(&cli.command, Command::Node(Node { command: None, .. }));
-    let frugal = is_agent.then(selvage_memory::frugal);
+    let is_small = is_agent || matches!(&cli.command, Command::Crm(_));
+    let frugal = is_small.then(selvage_memory::frugal);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if is_agent {
         builder.worker_threads(AGENT_THREADS);
@@ -119,7 +120,7 @@ async fn dispatch(cli: Cli, frugal: Option<Frugal>) -> ExitCode {
         }
         Command::Controller(serve) => (serve, vec![Part::Controller]),
         Command::Crm(Agent { serve, join }) => {
-            return crm::run(&serve, &join, global.ca.as_deref()).await;
+            return crm::run(&serve, &join, global.ca.as_deref(), frugal).await;
         }
         Command::Dme(Dme { serve, join, command: None }) => {
             return dme::run(&serve, &join, global.ca.as_deref()).await;

@@ -35,7 +35,10 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 
 /// A command without this process's `SELVAGE_` variables.
 pub fn command() -> Command {
-    let mut command = Command::new(binary());
+    clean(Command::new(binary()))
+}
+
+fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SELVAGE_")) {
         command.env_remove(name);
     }
@@ -80,8 +83,8 @@ impl Selvage {
     /// The same in a network namespace that has a name.
     pub fn start_in(namespace: &str, subcommand: &str, directory: &Path, flags: &[&str]) -> Self {
         let mut enter = Command::new("nsenter");
-        enter.arg(format!("--net=/run/netns/{namespace}")).arg(binary()).stdin(Stdio::null());
-        Self::launch(enter, subcommand, directory, flags)
+        enter.arg(format!("--net=/run/netns/{namespace}")).arg(binary());
+        Self::launch(clean(enter), subcommand, directory, flags)
     }
 
     fn launch(mut command: Command, subcommand: &str, directory: &Path, flags: &[&str]) -> Self {

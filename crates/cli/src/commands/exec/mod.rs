@@ -5,7 +5,7 @@ mod meet;
 mod talk;
 mod terminal;
 
-use selvage_api::edgeproto::{ExecLogs, ExecRequest};
+use selvage_api::{edgeproto::ExecRequest, selvage::shell};
 
 use self::{find::Which, talk::Talk, terminal::Raw};
 use super::node::interrupt::or_interrupted;
@@ -110,7 +110,7 @@ pub(crate) async fn logs(args: Logs, session: &mut Session<'_>) -> Result<(), Er
     let request = ExecRequest {
         app_inst_key: Some(key),
         container_id: args.way.container,
-        logs: Some(ExecLogs { follow: args.follow, tail: args.tail.unwrap_or_default() }),
+        logs: Some(shell::Logs { follow: args.follow, tail: args.tail.unwrap_or_default() }),
         ..ExecRequest::default()
     };
     let conversation = Box::pin(meet::meet(&client, request, args.way.via)).await?;
