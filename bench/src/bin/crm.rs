@@ -1,7 +1,7 @@
 //! How long it takes from asking for an instance until it takes connections,
 //! through a controller and the crm of a cloudlet, against `runc run` of the
-//! same image; what an idle crm holds in memory; and how long a command in the
-//! instance takes to its first byte, against `runc exec`.
+//! same image; and how long a command in the instance takes to its first byte,
+//! against `runc exec`.
 //!
 //! Both sides start the same web server and both count until it takes a
 //! connection. What a commit of the controller's store costs is measured by
