@@ -216,11 +216,15 @@ async fn a_cloudlet_that_restarts_goes_on() {
         assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
     }
 
-    // Asked while it was away: it is done when it is back.
-    crm.script(FaultRule::once(What::Instance, Operation::Create, Fault::Crash { remember: true }));
-    let failed = instance(&cli, "create");
-    assert_ne!(failed.code, 0, "the original's reports what it knows nothing of as failed");
-    assert!(failed.stderr.contains("inconsistent Controller vs CRM state"), "{failed:?}");
+    // It dies when the controller knows that it has begun.
+    crm.script(FaultRule::once(What::Instance, Operation::Create, Fault::Stall));
+    let creating = create_beside(&cli);
+    shows(&cli, "CREATING").await;
+    crm.restart(true).await;
+    let failed = creating.join().unwrap();
+    assert!(!failed.status.success(), "the original's reports what it knows nothing of as failed");
+    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(said.contains("inconsistent Controller vs CRM state"), "{said}");
     assert!(cli.ok(&["appinst", "show", "-o", "json"]).is_empty(), "and nothing is left");
     assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
     assert_eq!(instance(&cli, "create").code, 0);

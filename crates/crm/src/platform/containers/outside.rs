@@ -31,14 +31,12 @@ impl Outside {
         if *self.open.lock() {
             return;
         }
-        match self.make().await {
-            Ok(()) => *self.open.lock() = true,
-            Err(error) => {
-                tracing::warn!(%error, "instances reach this machine and no other");
-                // Not asked again for every cluster, but by the next process.
-                *self.open.lock() = true;
-            }
+        if let Err(error) = self.make().await {
+            tracing::warn!(%error, "instances reach this machine and no other");
         }
+        // What failed is not tried again for every cluster, but by the next
+        // process.
+        *self.open.lock() = true;
     }
 
     async fn make(&self) -> Result<()> {

@@ -1,0 +1,58 @@
+//! HTTP ports of apps that speak TLS with the certificate of the cloudlet.
+
+use std::process::Command;
+
+use selvage_tests::{
+    Selvage,
+    process::{Cli, wait_for},
+};
+
+use crate::lab::{APP, can_run, create_cloudlet, furnish, on, write_image};
+
+/// Asks by a name that the certificate carries, at the cluster's address.
+fn ask(ca: &str, scheme: &str, path: &str) -> Option<String> {
+    let output = Command::new("curl")
+        .args(["-s", "-m", "5", "-f", "--cacert", ca])
+        .args(["--connect-to", "localhost:443:10.104.1.1:443"])
+        .arg(format!("{scheme}://localhost:443/{path}/"))
+        .output()
+        .unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn an_http_port_speaks_tls_where_it_is_asked_to() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("web.tar");
+    write_image(&image);
+    let site = directory.path().join("site.yaml");
+    std::fs::write(&site, "common: {network_scheme: 10.104.0.0/16}\n").unwrap();
+    let site = format!("crm.site={}", site.display());
+    let cloudlet = ["--set", "crm.cloudlet=op/tls", "--set", &site, "--set", "crm.runtime=oci"];
+    let selvage =
+        Selvage::up_in(directory.path(), &[&cloudlet[..], &["--set", "crm.https=true"]].concat());
+    let cli = Cli::admin_of(&selvage);
+    furnish(&cli);
+    create_cloudlet(&cli, "tls");
+    wait_for("the cloudlet", || {
+        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
+        shown.contains("CLOUDLET_STATE_READY").then_some(())
+    });
+    let path = format!("file://{}", image.display());
+    let of = ["--imagepath", &path, "--imagetype", "docker", "--deployment", "docker"];
+    let ports = ["--accessports", "http:8080", "--defaultflavor", "s"];
+    cli.ok(&[&["app", "create"][..], &APP, &of, &ports].concat());
+    cli.ok(&[&["appinst", "create"][..], &on("tls")].concat());
+    let shown = cli.json(&["appinst", "show", "-o", "json"]);
+    let prefix = shown["mapped_ports"][0]["path_prefix"].as_str().unwrap().to_owned();
+
+    let ca = selvage.ready()["ca"].as_str().unwrap();
+    let page = wait_for("the page", || ask(ca, "https", &prefix));
+    assert_eq!(page, "hello");
+    assert_eq!(ask(ca, "http", &prefix), None, "nothing is told without TLS");
+    cli.ok(&[&["appinst", "delete", "--yes"][..], &on("tls")].concat());
+    assert_eq!(ask(ca, "https", &prefix), None);
+}
