@@ -64,7 +64,7 @@ impl Report {
 /// How many times `a` is `b`, and whether that meets the goal.
 pub fn at_least(a: f64, b: f64, goal: f64) -> Verdict {
     let ratio = a / b;
-    Verdict::new(format!("{ratio:.1}x"), format!(">= {goal}x"), ratio >= goal)
+    Verdict::new(format!("{ratio:.2}x"), format!(">= {goal}x"), ratio >= goal)
 }
 
 /// How many times `a` is `b`, where more is worse.

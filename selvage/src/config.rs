@@ -255,6 +255,10 @@ pub(crate) struct Crm {
     pub(crate) https: bool,
     /// Addresses of the public ports of clusters without one of their own.
     pub(crate) addresses: Vec<IpAddr>,
+    /// Who leads what comes to tcp and udp ports of containers from other
+    /// machines: `kernel`, `proxy` (this process), or `auto`, which takes the
+    /// kernel unless it cannot or a firewall drops what it passes on.
+    pub(crate) forwarding: CrmForwarding,
     /// How long an instance may take until it takes connections.
     pub(crate) patience: Duration,
     /// How long the controller must not have mentioned something that runs
@@ -274,6 +278,14 @@ pub(crate) enum CrmRuntime {
     Oci,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CrmForwarding {
+    Auto,
+    Kernel,
+    Proxy,
+}
+
 impl Default for Crm {
     fn default() -> Self {
         let seconds = |count| Duration(std::time::Duration::from_secs(count));
@@ -285,6 +297,7 @@ impl Default for Crm {
             lvmd: None,
             https: false,
             addresses: vec![IpAddr::from([0, 0, 0, 0])],
+            forwarding: CrmForwarding::Auto,
             patience: seconds(30),
             grace: seconds(60),
             look: seconds(10),

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, bail};
 use selvage_api::edgeproto::{CloudletKey, OperatorKey};
-use selvage_crm::{Crm, Settings, Site};
+use selvage_crm::{Crm, Forwarding, Settings, Site};
 use selvage_kit::{
     identity::Machine,
     serve::{Server, Services},
@@ -21,7 +21,7 @@ use crate::{
     agent,
     args::{Join, Serve},
     assemble,
-    config::{Config, CrmRuntime},
+    config::{Config, CrmForwarding, CrmRuntime},
     part::Part,
     peers::Peers,
     system::System,
@@ -39,12 +39,35 @@ pub(crate) async fn run(
         agent::apply(join, ca, &mut config)?;
         Ok(config)
     });
-    let config = match up::begin(serve, loaded) {
+    let config = match up::begin(serve, loaded).and_then(checked) {
         Ok(config) => config,
         Err(code) => return code,
     };
     let ran = Box::pin(joined(&config, serve, join, frugal)).await;
     ran.unwrap_or_else(|error| up::fail(&error))
+}
+
+/// What the cloudlet is made of.
+fn site(config: &Config) -> anyhow::Result<Site> {
+    let given = &config.crm;
+    let mut site = match &given.site {
+        Some(path) => Site::read(path).with_context(|| path.display().to_string())?,
+        None => Site::default(),
+    };
+    site.kubeconfig.clone_from(&given.kubeconfig);
+    Ok(site)
+}
+
+/// A configuration whose cloudlet can be run. One that cannot is told of before
+/// anything is made and before a token is spent.
+pub(crate) fn checked(config: Config) -> Result<Config, ExitCode> {
+    match site(&config) {
+        Ok(_) => Ok(config),
+        Err(error) => {
+            up::fail(&error);
+            Err(ExitCode::from(up::BAD_CONFIG))
+        }
+    }
 }
 
 /// Reads `operator/name`.
@@ -98,11 +121,7 @@ async fn open(
     shared: Option<Arc<dyn Runtime>>,
 ) -> anyhow::Result<Arc<Crm>> {
     let given = &config.crm;
-    let mut site = match &given.site {
-        Some(path) => Site::read(path).with_context(|| path.display().to_string())?,
-        None => Site::default(),
-    };
-    site.kubeconfig.clone_from(&given.kubeconfig);
+    let site = site(config)?;
     let kind = site.kind;
     let settings = Settings {
         cloudlet,
@@ -114,6 +133,11 @@ async fn open(
         namespace: EMBEDDED.into(),
         lvmd: given.lvmd.clone().unwrap_or_else(|| config.lvmd_socket()),
         addresses: given.addresses.clone(),
+        forwarding: match given.forwarding {
+            CrmForwarding::Auto => Forwarding::Auto,
+            CrmForwarding::Kernel => Forwarding::Kernel,
+            CrmForwarding::Proxy => Forwarding::Proxy,
+        },
         tls,
         patience: given.patience.0,
         grace: given.grace.0,

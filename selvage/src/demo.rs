@@ -15,7 +15,7 @@ use selvage_api::{
     edgeproto::{
         App, AppInst, AppInstKey, AppKey, Cloudlet, CloudletInfo, CloudletKey, CloudletState,
         ClusterInstKey, ClusterKey, Developer, DeveloperKey, Flavor, FlavorKey, ImageType,
-        Operator, OperatorKey, Result as Progress, app_api_client::AppApiClient,
+        Operator, OperatorKey, Result as Progress, TrackedState, app_api_client::AppApiClient,
         app_inst_api_client::AppInstApiClient, cloudlet_api_client::CloudletApiClient,
         cloudlet_info_api_client::CloudletInfoApiClient, developer_api_client::DeveloperApiClient,
         flavor_api_client::FlavorApiClient, operator_api_client::OperatorApiClient,
@@ -66,28 +66,45 @@ fn instance() -> AppInst {
 /// Makes everything, telling how it goes.
 pub(crate) async fn run(config: Config) {
     let told = match make(&config).await {
-        Ok(()) => guide(),
+        Ok(address) => guide(&address),
         Err(error) => format!("\n  The demonstration did not come up: {error:#}\n\n"),
     };
     // A closed stdout is no reason to stop serving.
     let _ = std::io::stdout().write_all(told.as_bytes());
 }
 
-fn guide() -> String {
+fn guide(address: &str) -> String {
     format!(
-        "\n  The app {} runs on {CLOUDLET}, which is this machine. Try:\n        curl http://10.101.1.1/\n        selvage appinst show\n        selvage dme find --developer demo --appname hello --appvers 1 --carrier demo --latitude 50 --longitude 8\n\n",
+        "\n  The app {} runs on {CLOUDLET}, which is this machine. Try:\n        curl http://{address}/\n        selvage appinst show\n        selvage dme find --developer demo --appname hello --appvers 1 --carrier demo --latitude 50 --longitude 8\n\n",
         app().map(|app| app.name).unwrap_or_default(),
     )
 }
 
-async fn make(config: &Config) -> anyhow::Result<()> {
+/// Makes everything; where the app answers.
+async fn make(config: &Config) -> anyhow::Result<String> {
     let image = config.data.join("demo-image.tar");
     write_image(&image)?;
     let channel = peers::local(&config.dme_socket())?;
     objects(&channel, &image).await?;
     until_ready(&channel).await?;
-    let created = AppInstApiClient::new(channel).create_app_inst(instance()).await;
-    finished("CreateAppInst", created).await
+    let mut instances = AppInstApiClient::new(channel);
+    finished("CreateAppInst", instances.create_app_inst(instance()).await).await?;
+    let shown = instances.show_app_inst(instance()).await;
+    let mut shown = shown.map_err(|status| failed("ShowAppInst", &status))?.into_inner();
+    let found = shown.message().await.map_err(|status| failed("ShowAppInst", &status))?;
+    address(&found.context("the instance is gone again")?)
+}
+
+/// Where an instance answers; why it does not, where an earlier start made one
+/// that failed.
+fn address(found: &AppInst) -> anyhow::Result<String> {
+    if found.state() != TrackedState::Ready {
+        let (state, errors) = (found.state().as_str_name(), found.errors.join(", "));
+        bail!("the instance that is there is in state {state}: {errors}");
+    }
+    let mut addresses = found.runtime_info.iter().flat_map(|runtime| &runtime.addresses);
+    let particular = addresses.find(|address| *address != "0.0.0.0");
+    Ok(particular.map_or("127.0.0.1", String::as_str).to_owned())
 }
 
 /// What there must be before anything can run.
@@ -183,4 +200,26 @@ fn write_image(path: &Path) -> anyhow::Result<()> {
         .command(["/bin/httpd", "-f", "-p", "80", "-h", "/www"]);
     image.file("www/index.html", 0o644, PAGE.as_bytes())?.write(IMAGE, path)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use selvage_api::edgeproto::AppInstRuntime;
+
+    use super::*;
+
+    #[test]
+    fn the_address_that_is_told_is_the_instances() {
+        let mut inst = instance();
+        inst.set_state(TrackedState::Ready);
+        assert_eq!(address(&inst).unwrap(), "127.0.0.1");
+        let addresses = vec!["0.0.0.0".into(), "10.8.3.1".into()];
+        inst.runtime_info = Some(AppInstRuntime { addresses, ..AppInstRuntime::default() });
+        assert_eq!(address(&inst).unwrap(), "10.8.3.1");
+        inst.set_state(TrackedState::DeleteError);
+        inst.errors = vec!["no way".into()];
+        let refused = address(&inst).unwrap_err().to_string();
+        assert_eq!(refused, "the instance that is there is in state DELETE_ERROR: no way");
+    }
 }

@@ -4,8 +4,9 @@
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
+use selvage_api::Code;
 use selvage_dme::{
-    Dme, LocationApi, Settings, Upstream,
+    Dme, LocationApi, Mirror, Settings, Upstream,
     keys::{KeyService, KeySource, Policy, RemoteKeys, StoreKeys},
 };
 use selvage_kit::{
@@ -33,6 +34,9 @@ use crate::{
 /// How long a start waits for a controller: it may be away, and devices can be
 /// answered as soon as it is not.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a joined engine keeps what it was told.
+const MIRROR: &str = "mirror.redb";
 
 /// Runs the match engine alone.
 pub(crate) async fn run(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCode {
@@ -130,7 +134,7 @@ pub(crate) fn open(
         );
     }
     let controllers = ClientOptions { addresses, ..ClientOptions::default() };
-    let upstream = Upstream { controllers, keys: kept_keys(config, store) };
+    let upstream = Upstream { controllers, keys: kept_keys(config, store), mirror: None };
     let settings = settings(config, &assemble::host_name())?;
     let opened = Dme::open(settings, upstream, Arc::new(SystemClock));
     Ok(Some(opened.context("match engine")?))
@@ -144,13 +148,31 @@ pub(crate) async fn settle(dme: &Dme) {
     }
 }
 
-fn open_joined(config: &Config, member: &Member) -> anyhow::Result<Dme> {
+/// What the engine knew at its last start. Without a disk to keep it on, it
+/// has to be told.
+async fn mirror(config: &Config, member: &Member) -> anyhow::Result<Option<Mirror>> {
+    let path = config.joined(Kind::Dme).join(MIRROR);
+    match Mirror::open(&path, member.ca_pem()).await {
+        Ok(mirror) => Ok(Some(mirror)),
+        Err(error) if error.code() == Code::FailedPrecondition => {
+            Err(error).with_context(|| path.display().to_string())
+        }
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            tracing::warn!("{error:#}: a start without a controller will know nothing");
+            Ok(None)
+        }
+    }
+}
+
+async fn open_joined(config: &Config, member: &Member) -> anyhow::Result<Dme> {
     let tls = member.client_tls()?;
     let controller = member.controller();
     let keys = peers::channel(Arc::clone(&tls), &controller)?;
     let controllers =
         ClientOptions { addresses: vec![controller], tls: Some(tls), ..ClientOptions::default() };
-    let upstream = Upstream { controllers, keys: Arc::new(RemoteKeys::new(keys)) };
+    let keys = Arc::new(RemoteKeys::new(keys));
+    let upstream = Upstream { controllers, keys, mirror: mirror(config, member).await? };
     let opened = Dme::open(settings(config, member.name())?, upstream, Arc::new(SystemClock));
     opened.context("match engine")
 }
@@ -171,7 +193,7 @@ async fn server(config: &Config, dme: &Dme, tasks: &Tasks) -> anyhow::Result<Ser
 /// Runs an engine that belongs to a controller until a signal comes.
 async fn joined(config: &Config, serve: &Serve, join: &Join) -> anyhow::Result<ExitCode> {
     agent::belong(config, serve, join, Kind::Dme, async |member, tasks| {
-        let dme = open_joined(config, member)?;
+        let dme = open_joined(config, member).await?;
         let server = server(config, &dme, tasks).await?;
         dme.spawn(tasks);
         settle(&dme).await;

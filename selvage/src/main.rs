@@ -20,6 +20,7 @@ use std::{
     ffi::{OsStr, OsString},
     os::unix::{ffi::OsStrExt, process::CommandExt},
     process::ExitCode,
+    time::Duration,
 };
 
 use args::{Agent, Cli, Command, Dme, Join, Node, Serve, Up};
@@ -28,9 +29,13 @@ use clap::{
 };
 use part::Part;
 use selvage_memory::Frugal;
+use tokio::runtime::Runtime;
 
 /// Threads of an agent, besides those that wait for files.
 const AGENT_THREADS: usize = 2;
+
+/// What is still under way when all is said and done may take so long.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let cli = parse(selvage_cli::meaning_objects(std::env::args_os()));
@@ -52,7 +57,14 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return up::fail(&anyhow::Error::new(error).context("cannot start")),
     };
-    runtime.block_on(Box::pin(dispatch(cli, frugal)))
+    finish(runtime, Box::pin(dispatch(cli, frugal)))
+}
+
+/// Does the work and ends, also when a thread waits for a file that never comes.
+fn finish(runtime: Runtime, work: impl Future<Output = ExitCode>) -> ExitCode {
+    let code = runtime.block_on(work);
+    runtime.shutdown_timeout(LAST_WORDS);
+    code
 }
 
 /// Reads the command line; ends the process where it is no good.
@@ -160,6 +172,21 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_thread_that_hangs_does_not_keep_the_process() {
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        let (ended, seen) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = Runtime::new().unwrap();
+            runtime.spawn_blocking(move || hangs.recv());
+            let code = finish(runtime, async { ExitCode::from(7) });
+            ended.send(code == ExitCode::from(7))
+        });
+        let seen = seen.recv_timeout(LAST_WORDS * 10);
+        drop(release);
+        assert_eq!(seen, Ok(true));
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// Exit code of a configuration that cannot be used.
-const BAD_CONFIG: u8 = 64;
+pub(crate) const BAD_CONFIG: u8 = 64;
 
 /// How long tasks may take to end once the listeners have drained.
 const AFTER_DRAIN: Duration = Duration::from_secs(3);
@@ -65,7 +65,7 @@ const CLIENT_VARIABLES: [&str; 12] = [
 
 /// Runs the parts until a signal comes.
 pub(crate) async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
-    let config = match begin(serve, load(serve)) {
+    let config = match begin(serve, load(serve)).and_then(crm::checked) {
         Ok(config) => config,
         Err(code) => return code,
     };

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// How long anything may take before a test gives up. Generous: machines that
 /// run tests are slow and shared.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The binary that was built with the tests.
 pub fn binary() -> PathBuf {
@@ -93,8 +93,11 @@ impl Selvage {
         let log = directory.join("log");
         let _ = fs::remove_file(&ready_file);
         let append = File::options().create(true).append(true).open(&log).unwrap();
+        let port = if flags.contains(&"--port") { &[][..] } else { &["--port", "0"] };
         let mut child = command
-            .args([subcommand, "--port", "0", "--data"])
+            .arg(subcommand)
+            .args(port)
+            .arg("--data")
             .arg(&data)
             .arg("--ready-file")
             .arg(&ready_file)

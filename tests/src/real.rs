@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -13,6 +13,10 @@ use crate::process::wait_for;
 /// Says loudly that a test did not run. On CI a missing part is a failure.
 pub fn skip(part: &str, reason: &str) {
     assert!(std::env::var("CI").is_err(), "{part} is missing on CI: {reason}");
+    say_skipped(part, reason);
+}
+
+fn say_skipped(part: &str, reason: &str) {
     // Straight to the file descriptor: the test harness hides what passing
     // tests print.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {part}: {reason}");
@@ -33,9 +37,40 @@ pub fn node_modules() -> Option<PathBuf> {
     from_environment("SELVAGE_TEST_NODE_MODULES", "node")
 }
 
-/// The program of `tests/clients/pion`, or `None` with a loud word.
-pub fn pion() -> Option<PathBuf> {
-    from_environment("SELVAGE_TEST_PION", "pion")
+/// A script of `tests/browser`, ready to be run, or `None` with a loud word.
+pub fn browser(script: &str) -> Option<Command> {
+    let modules = node_modules()?;
+    if !Path::new("/usr/bin/chromium").exists() {
+        skip("chromium", "it is not installed: run ./dev test");
+        return None;
+    }
+    let mut command = Command::new("node");
+    command.env("NODE_PATH", modules);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("browser").join(script));
+    Some(command)
+}
+
+/// Runs a command that ends with `ok` on a line of its own.
+pub fn must_end_ok(command: &mut Command) {
+    let output = command.output().unwrap();
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert_eq!(stdout.lines().last(), Some("ok"), "{stdout}\n{stderr}");
+}
+
+/// The programs of `tests/clients/pion`: the release that the original came
+/// with and a later one. None, with a loud word, where there are none; where
+/// `./dev` found that they cannot be had, on CI too.
+pub fn pions() -> Vec<PathBuf> {
+    if std::env::var_os("SELVAGE_TEST_WITHOUT_PION").is_some() {
+        say_skipped("pion", "there is no Go here, or its modules cannot be had");
+        return Vec::new();
+    }
+    let folder = from_environment("SELVAGE_TEST_PION", "pion");
+    folder
+        .map(|folder| ["2.0.7", "2.2.0"].map(|release| folder.join(release)).to_vec())
+        .unwrap_or_default()
 }
 
 fn from_environment(variable: &str, part: &str) -> Option<PathBuf> {

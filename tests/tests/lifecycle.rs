@@ -189,6 +189,34 @@ fn wrong_configuration_names_key_and_line_and_exits_64() {
 }
 
 #[test]
+fn a_cloudlet_that_cannot_be_run_is_told_of_before_a_token_is_spent() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, data) = (directory.path().join("site.yaml"), directory.path().join("data"));
+    for (text, says) in [
+        ("cloudlet_kind: openstack", "a cloudlet of kind openstack cannot be run by this version"),
+        ("cloudlet_knd: vm", "cloudlet_knd"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        for part in ["crm", "up"] {
+            let mut command = command();
+            command.args([part, "--data"]).arg(&data);
+            command.arg("--set").arg(format!("crm.site={}", file.display()));
+            if part == "crm" {
+                // Nobody listens there: whoever tries to join says so.
+                command
+                    .args(["--controller", "127.0.0.1:1"])
+                    .env("SELVAGE_JOIN_TOKEN", "slvj_x.00");
+            }
+            let refused = command.output().unwrap();
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert_eq!(refused.status.code(), Some(64), "{part}: {said}");
+            assert!(said.contains("site.yaml: ") && said.contains(says), "{part}: {said}");
+            assert!(!data.exists(), "{part} has made something");
+        }
+    }
+}
+
+#[test]
 fn the_dumped_configuration_can_be_loaded() {
     let dumped = command()
         .args(["up", "--dump-config", "--set", "listen.drain=3s", "--port", "4711"])

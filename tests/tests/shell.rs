@@ -1,5 +1,6 @@
 //! `selvage exec` and `selvage logs` into a real container, by both ways; the
-//! original's WebRTC stack at the other end; a terminal that is as it was.
+//! original's WebRTC stack and a browser at the other end; a terminal that is
+//! as it was.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -100,6 +101,12 @@ impl Edge {
         drop(self.directory);
     }
 
+    fn instance_key(&self) -> serde_json::Value {
+        let show = self.cli.json(&["appinst", "show", "-o", "json"]);
+        let instance = show.as_array().and_then(|all| all.first()).unwrap_or(&show);
+        instance["key"].clone()
+    }
+
     /// The command as this user runs it.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = selvage_tests::process::command();
@@ -141,7 +148,10 @@ fn a_command_in_an_app_by_both_ways() {
     assert!(piped.stderr.contains("terminal"), "{piped:?}");
 
     follows(&edge);
-    original(&edge);
+    for client in real::pions() {
+        original(&edge, &client);
+    }
+    browser(&edge);
     terminal(&edge);
     edge.down();
 }
@@ -160,8 +170,7 @@ fn follows(edge: &Edge) {
 }
 
 /// The WebRTC stack of the original's client.
-fn original(edge: &Edge) {
-    let Some(pion) = real::pion() else { return };
+fn original(edge: &Edge, pion: &Path) {
     let script = "cat /bin/busybox | wc -c; exit\n";
     let mut client = Command::new(pion)
         .arg(script)
@@ -172,9 +181,8 @@ fn original(edge: &Edge) {
     let mut output = BufReader::new(client.stdout.take().unwrap());
     let mut offer = String::new();
     output.read_line(&mut offer).unwrap();
-    let show = edge.cli.json(&["appinst", "show", "-o", "json"]);
-    let instance = show.as_array().and_then(|all| all.first()).unwrap_or(&show);
-    let request = json!({ "app_inst_key": instance["key"], "command": "", "offer": offer.trim() });
+    let key = edge.instance_key();
+    let request = json!({ "app_inst_key": key, "command": "", "offer": offer.trim() });
     let reply = edge.cli.run_with(
         &["call", "edgeproto.ExecApi/RunCommand", "-", "-o", "json"],
         &[],
@@ -189,6 +197,19 @@ fn original(edge: &Edge) {
     assert!(client.wait().unwrap().success(), "{heard}");
     let size = std::fs::metadata("/bin/busybox").unwrap().len();
     assert!(heard.contains(&format!("{size}\r\n")), "{heard}");
+}
+
+/// A page that opens the web socket of the relay.
+fn browser(edge: &Edge) {
+    let Some(mut browser) = real::browser("shell.mjs") else { return };
+    real::must_end_ok(
+        browser
+            .arg(edge.selvage.endpoint())
+            .arg("admin")
+            .arg(edge.selvage.ready()["admin"]["password_file"].as_str().unwrap())
+            .arg(edge.instance_key().to_string())
+            .arg("/bin/busybox"),
+    );
 }
 
 /// Runs a shell on a terminal, changes its size, types, and looks whether the

@@ -7,20 +7,11 @@ use std::{path::Path, process::Command};
 
 use selvage_tests::{
     Selvage,
-    real::{node_modules, python, skip},
+    real::{browser, must_end_ok, python, skip},
 };
 
 fn repository(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
-
-/// Runs a command that ends with `ok` on a line of its own.
-fn must_end_ok(command: &mut Command) {
-    let output = command.output().unwrap();
-    let (stdout, stderr) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
-    assert_eq!(stdout.lines().last(), Some("ok"), "{stdout}\n{stderr}");
 }
 
 #[test]
@@ -40,16 +31,11 @@ fn a_python_client_made_from_the_protos() {
 
 #[test]
 fn a_browser() {
-    let Some(modules) = node_modules() else { return };
-    if !Path::new("/usr/bin/chromium").exists() {
-        return skip("chromium", "not installed");
-    }
+    let Some(mut browser) = browser("docs.mjs") else { return };
     let selvage = Selvage::up(&[]);
     let screenshot = std::env::temp_dir().join("selvage-docs.png");
     must_end_ok(
-        Command::new("node")
-            .env("NODE_PATH", modules)
-            .arg(repository("tests/browser/docs.mjs"))
+        browser
             .arg(selvage.endpoint())
             .arg("admin")
             .arg(selvage.ready()["admin"]["password_file"].as_str().unwrap())

@@ -1,7 +1,7 @@
 //! How long it takes from asking for an instance until it takes connections,
 //! through a controller and the crm of a cloudlet, against `runc run` of the
-//! same image; and how long a command in the instance takes to its first byte,
-//! against `runc exec`.
+//! same image; how long a command in the instance takes to its first byte, and
+//! how fast it can write, against `runc exec`.
 //!
 //! Both sides start the same web server and both count until it takes a
 //! connection. What a commit of the controller's store costs is measured by
@@ -28,12 +28,12 @@ use selvage_bench::{
     edge::{self, House},
     report::{Report, at_most, of_goal},
 };
-use selvage_crm::{Crm, Settings, Site};
+use selvage_crm::{Crm, Forwarding, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
 use selvage_shell::{
-    Word,
+    Conversation, Word,
     peer::{Offer, Options},
 };
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,12 @@ const LOOK: Duration = Duration::from_micros(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A command that says two bytes.
 const ECHO: [&str; 3] = ["/bin/busybox", "echo", "x"];
+/// A command that writes [`MUCH`].
+const ZEROES: [&str; 6] =
+    ["/bin/busybox", "dd", "if=/dev/zero", "bs=64k", "count=1024", "status=none"];
+const MUCH: usize = 64 << 20;
+/// How many times that is done by each way.
+const STREAMS: usize = 3;
 /// What the first byte of a command may take, in seconds.
 const FIRST_BYTE: f64 = 0.3;
 
@@ -71,7 +77,7 @@ async fn main() -> Result<()> {
         site.delete().await?;
         commits.push(site.commit(round).await?);
     }
-    let exec = exec(&bare, &site, args.rounds).await?;
+    let (first, much) = exec(&bare, &site, args.rounds).await?;
     site.close().await?;
     let (runc, ours, commit) = (median(runc), median(ours), median(commits));
     let mut report = Report::new();
@@ -83,34 +89,69 @@ async fn main() -> Result<()> {
         format!("runc run, until it takes connections: {}", shown(runc)),
         at_most(ours - commit, runc, 1.3),
     );
-    let [alone, direct, relayed] = exec;
-    for (way, took) in [("directly", direct), ("through the controller", relayed)] {
+    for (way, took) in first.ours() {
         report.row(
             format!("first byte of a command in it, {way}"),
             shown(took),
-            format!("runc exec: {}", shown(alone)),
+            format!("runc exec: {}", shown(first.alone)),
             of_goal(took, FIRST_BYTE),
         );
-        report.row("", "", "", format!("{:.2}x runc exec", took / alone));
+        report.row("", "", "", format!("{:.2}x runc exec", took / first.alone));
+    }
+    let speed = |took: f64| format!("{:.0} MB/s", MUCH as f64 / took / 1e6);
+    for (way, took) in much.ours() {
+        report.row(
+            format!("64 MiB out of a command in it, {way}"),
+            speed(took),
+            format!("runc exec into a pipe: {}", speed(much.alone)),
+            format!("{:.3}x", much.alone / took),
+        );
     }
     report.print();
     Ok(())
 }
 
-/// How long it takes to the first byte of a command: with runc alone, by the
-/// direct way, and by the other.
-async fn exec(bare: &Bare, site: &Cloud, rounds: usize) -> Result<[f64; 3]> {
-    let (mut alone, mut direct, mut relayed) = (Vec::new(), Vec::new(), Vec::new());
+/// Seconds with runc alone, by the direct way, and by the other.
+struct Ways {
+    alone: f64,
+    direct: f64,
+    relayed: f64,
+}
+
+impl Ways {
+    fn ours(&self) -> [(&'static str, f64); 2] {
+        [("directly", self.direct), ("through the controller", self.relayed)]
+    }
+}
+
+/// How long commands take to their first byte, and to write much.
+async fn exec(bare: &Bare, site: &Cloud, rounds: usize) -> Result<(Ways, Ways)> {
     let id = bare.start()?;
     site.create().await?;
-    for _ in 0..rounds {
-        alone.push(bare.first_byte(&id)?);
-        direct.push(site.first_byte(true).await?);
-        relayed.push(site.first_byte(false).await?);
-    }
+    let first = by_all_ways(bare, site, &id, rounds, &ECHO, 1).await?;
+    let much = by_all_ways(bare, site, &id, STREAMS, &ZEROES, MUCH).await?;
     site.delete().await?;
     Bare::stop(&id)?;
-    Ok([median(alone), median(direct), median(relayed)])
+    Ok((first, much))
+}
+
+/// How long it takes until a command has written so many bytes.
+async fn by_all_ways(
+    bare: &Bare,
+    site: &Cloud,
+    id: &str,
+    rounds: usize,
+    words: &[&str],
+    bytes: usize,
+) -> Result<Ways> {
+    let (mut alone, mut direct, mut relayed) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        alone.push(bare.reads(id, words, bytes)?);
+        direct.push(site.reads(true, words, bytes).await?);
+        relayed.push(site.reads(false, words, bytes).await?);
+    }
+    let [alone, direct, relayed] = [alone, direct, relayed].map(median);
+    Ok(Ways { alone, direct, relayed })
 }
 
 fn median(mut times: Vec<Duration>) -> f64 {
@@ -183,15 +224,20 @@ impl Bare {
         Ok(id)
     }
 
-    fn first_byte(&self, id: &str) -> Result<Duration> {
+    fn reads(&self, id: &str, words: &[&str], bytes: usize) -> Result<Duration> {
         let start = Instant::now();
         let mut run = Command::new("runc");
-        run.args(["exec", id]).args(ECHO).stdin(Stdio::null()).stdout(Stdio::piped());
+        run.args(["exec", id]).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = run.spawn()?;
-        let read = child.stdout.as_mut().map(|out| out.read(&mut [0; 16])).transpose()?;
+        let out = child.stdout.as_mut().context("no pipe")?;
+        let (mut buffer, mut read) = (vec![0; 64 * 1024], 0);
+        while read < bytes {
+            let more = out.read(&mut buffer)?;
+            ensure!(more > 0, "runc exec wrote {read} bytes of {bytes}");
+            read += more;
+        }
         let took = start.elapsed();
         child.wait()?;
-        ensure!(read == Some(2), "runc exec said nothing");
         Ok(took)
     }
 
@@ -283,15 +329,29 @@ impl Cloud {
         to_end(client.delete_app_inst(self.instance.clone()).await?).await
     }
 
-    /// From the call to the first byte of what a command writes.
-    async fn first_byte(&self, direct: bool) -> Result<Duration> {
+    /// From the call until a command has written so many bytes.
+    async fn reads(&self, direct: bool, words: &[&str], bytes: usize) -> Result<Duration> {
+        let start = Instant::now();
+        let mut talk = self.run(direct, words).await?;
+        let mut read = 0;
+        while read < bytes {
+            match talk.incoming.recv().await {
+                Some(Word::Data(more)) => read += more.len(),
+                other => bail!("the command wrote {read} bytes of {bytes}: {other:?}"),
+            }
+        }
+        let took = start.elapsed();
+        talk.close().await;
+        Ok(took)
+    }
+
+    async fn run(&self, direct: bool, words: &[&str]) -> Result<Conversation> {
         let mut client = ExecApiClient::new(self.channel.clone());
         let mut request = wire::ExecRequest {
             app_inst_key: self.instance.key.clone(),
-            words: ECHO.map(str::to_owned).to_vec(),
+            words: words.iter().map(|word| (*word).to_owned()).collect(),
             ..Default::default()
         };
-        let start = Instant::now();
         let mut talk = if direct {
             let offer = Offer::make(Options::default()).await?;
             request.offer = offer.text().to_owned();
@@ -304,11 +364,7 @@ impl Cloud {
         };
         ensure!(talk.opened().await, "the crm was not reached");
         talk.outgoing.send(Word::Size { columns: 0, rows: 0 }).await?;
-        let word = talk.incoming.recv().await;
-        let took = start.elapsed();
-        talk.close().await;
-        ensure!(matches!(word, Some(Word::Data(_))), "the command said {word:?}");
-        Ok(took)
+        Ok(talk)
     }
 
     async fn commit(&self, round: usize) -> Result<Duration> {
@@ -376,6 +432,7 @@ async fn settings(
         runtime,
         namespace: "selvage".into(),
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
+        forwarding: Forwarding::default(),
         tls: None,
         patience: PATIENCE,
         grace: Duration::from_secs(60),

@@ -11,6 +11,10 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use clap::Parser;
 use futures::future::try_join_all;
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeValLike,
+};
 use selvage_api::{
     Code,
     distributed_match_engine::{
@@ -46,6 +50,9 @@ struct Args {
     /// Instances of the one app
     #[arg(long, default_value_t = 10_000)]
     instances: usize,
+    /// Devices that ask for it, in turn
+    #[arg(long, default_value_t = 1_000)]
+    devices: usize,
     /// Seconds for each measurement
     #[arg(long, default_value_t = 3)]
     seconds: u64,
@@ -125,7 +132,7 @@ impl KeySource for OneKey {
 /// An engine that knows so many instances. Nobody tells it more.
 async fn engine(instances: usize) -> Result<Dme> {
     let nowhere = ClientOptions { addresses: vec!["127.0.0.1:1".into()], ..Default::default() };
-    let upstream = Upstream { controllers: nowhere, keys: Arc::new(OneKey) };
+    let upstream = Upstream { controllers: nowhere, keys: Arc::new(OneKey), mirror: None };
     let dme = Dme::open(Settings::default(), upstream, Arc::new(SystemClock))?;
     dme.engine().cookies().load().await?;
     let feed = dme.engine().feed();
@@ -282,21 +289,45 @@ impl Serving {
     }
 }
 
-/// Calls in a second when so many are under way all the time.
-async fn calls(args: &Args, to: SocketAddr, questions: &[FindCloudletRequest]) -> Result<f64> {
+/// How fast calls are answered, and what they cost.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// Calls in a second.
+    rate: f64,
+    /// CPU time of a call, of client and server together, in us. Others on the
+    /// machine make it slower, not dearer.
+    cost: f64,
+}
+
+impl Pace {
+    fn median(all: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| median(all.iter().map(figure).collect());
+        Self { rate: of(|pace| pace.rate), cost: of(|pace| pace.cost) }
+    }
+}
+
+/// CPU time of this process so far.
+fn cpu() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let sum = usage.user_time() + usage.system_time();
+    Ok(Duration::from_micros(sum.num_microseconds().try_into()?))
+}
+
+/// Makes calls, so many of them under way all the time.
+async fn calls(args: &Args, to: SocketAddr, questions: &[FindCloudletRequest]) -> Result<Pace> {
     let connect = (0..args.connections.max(1)).map(|_| async {
         anyhow::Ok(Endpoint::from_shared(format!("http://{to}"))?.connect().await?)
     });
     let channels: Vec<Channel> = try_join_all(connect).await?;
     let time = Duration::from_secs(args.seconds);
     let questions: Arc<[FindCloudletRequest]> = questions.into();
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), cpu()?);
     let callers = (0..args.calls).map(|number| {
         let mut client = MatchEngineApiClient::new(channels[number % channels.len()].clone());
         let questions = Arc::clone(&questions);
         tokio::spawn(async move {
             let mut count = 0_u64;
-            let mut next = questions.iter().cycle().skip(number * 7 % questions.len());
+            let mut next = questions.iter().cycle().skip(number * 61 % questions.len());
             while begun.elapsed() < time
                 && let Some(question) = next.next()
             {
@@ -308,7 +339,9 @@ async fn calls(args: &Args, to: SocketAddr, questions: &[FindCloudletRequest]) -
     });
     let callers: Vec<_> = callers.collect();
     let counts = try_join_all(callers).await?.into_iter().collect::<Result<Vec<u64>>>()?;
-    Ok(counts.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64())
+    let count = counts.iter().sum::<u64>() as f64;
+    let cost = cpu()?.saturating_sub(before).as_secs_f64() * 1e6 / count;
+    Ok(Pace { rate: count / begun.elapsed().as_secs_f64(), cost })
 }
 
 /// What part of the calls the server answered within a millisecond.
@@ -341,10 +374,13 @@ async fn main() -> Result<()> {
     let time = Duration::from_secs(args.seconds);
     let mut report = Report::new();
     let dme = engine(args.instances).await?;
-    let cookie = dme.engine().cookies().issue(&app(), "127.0.0.1")?;
-    // Devices are elsewhere than instances.
-    let elsewhere = places(args.instances + 1000).skip(args.instances);
-    let questions: Vec<_> = elsewhere.map(|place| question(&cookie, place)).collect();
+    // Devices are elsewhere than instances, and each has a cookie of its own.
+    let elsewhere = places(args.instances + args.devices).skip(args.instances);
+    let ask = |(number, place)| {
+        let cookie = dme.engine().cookies().issue(&app(), &format!("device {number}"))?;
+        Ok(question(&cookie, place))
+    };
+    let questions = elsewhere.enumerate().map(ask).collect::<Result<Vec<_>>>()?;
 
     let rate = lookups(dme.engine(), &questions, time)?;
     let what = format!("FindCloudlet in process, {} instances, one thread", args.instances);
@@ -352,7 +388,8 @@ async fn main() -> Result<()> {
     report.row(what, per_second(rate), took, at_least_figure(rate, 100_000.0));
     let rate = sessions(dme.engine(), &questions, time).await?;
     let took = format!("{:.2} us each", 1e6 / rate);
-    report.row("the same, cookie verified", per_second(rate), took, Verdict::default());
+    let what = format!("the same with the cookies of {} devices", args.devices);
+    report.row(what, per_second(rate), took, Verdict::default());
 
     over_grpc(&args, &dme, &questions, &mut report).await?;
     report.print();
@@ -370,16 +407,20 @@ async fn over_grpc(
     let metrics = Metrics::new("bench");
     let plain = Serving::plain(reply)?;
     let engine = Serving::engine(dme, &metrics).await?;
-    let (mut plain_rates, mut engine_rates) = (Vec::new(), Vec::new());
+    let (mut peer, mut own) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds.max(1) {
-        plain_rates.push(calls(args, plain.address, questions).await?);
-        engine_rates.push(calls(args, engine.address, questions).await?);
+        peer.push(calls(args, plain.address, questions).await?);
+        own.push(calls(args, engine.address, questions).await?);
     }
-    let (plain_rate, rate) = (median(plain_rates), median(engine_rates));
+    let (peer, own) = (Pace::median(&peer), Pace::median(&own));
     let what = format!("FindCloudlet over gRPC, {} calls under way", args.calls);
-    report.row(&*what, per_second(rate), "", at_least_figure(rate, 15_000.0));
-    let compared = format!("{} plain tonic", per_second(plain_rate));
-    report.row("the same", per_second(rate), compared, at_least(rate, plain_rate, 0.7));
+    report.row(&*what, per_second(own.rate), "", at_least_figure(own.rate, 15_000.0));
+    let compared = format!("{} plain tonic", per_second(peer.rate));
+    report.row("the same", per_second(own.rate), compared, at_least(own.rate, peer.rate, 0.7));
+    let micros = |pace: Pace| format!("{:.1} us", pace.cost);
+    let compared = format!("{} plain tonic", micros(peer));
+    let verdict = format!("{:.2}x", own.cost / peer.cost);
+    report.row("CPU of a call, client and server", micros(own), compared, verdict);
     let slow = 1.0 - within_a_millisecond(&metrics)?;
     let measured = format!("{:.3} %", slow * 100.0);
     report.row("calls that took the server over 1 ms", measured, "1 %", of_goal(slow, 0.01));

@@ -100,15 +100,23 @@ impl Auth {
         caller: &Caller,
         asked: wire::ReportRequest,
     ) -> Result<wire::ReportResponse> {
-        let Kind::Machine(machine @ (Machine::Node { .. } | Machine::Dme { .. })) =
-            &caller.identity.kind
-        else {
+        let Kind::Machine(machine) = &caller.identity.kind else {
             return Err(Error::NotAnAgent);
+        };
+        // A crm works for one operator and calls no other machine: where they
+        // are is none of its business.
+        let calls_others = match machine {
+            Machine::Node { .. } | Machine::Dme { .. } => true,
+            Machine::Cloudlet { .. } => false,
+            Machine::Controller => return Err(Error::NotAnAgent),
         };
         let report = read(asked, caller.peer.as_ref())?;
         self.report(machine, report).await?;
         let reachable = |machine: &wire::Machine| {
-            machine.machine.starts_with("node/") && !machine.address.is_empty() && !machine.blocked
+            calls_others
+                && machine.machine.starts_with("node/")
+                && !machine.address.is_empty()
+                && !machine.blocked
         };
         let blocked = self.inner.blocked.list();
         Ok(wire::ReportResponse {

@@ -8,7 +8,8 @@
 //! * tcp: to the target with the fewest connections; the next one when it does
 //!   not take it. What ends on one side ends on the other in the same way:
 //!   half, whole, or by a reset. In bulk, bytes never leave the kernel.
-//! * udp: one session for each client address.
+//! * udp: one session for each client address and address of ours that it
+//!   asks; the answer comes from the latter.
 //! * HTTP/1.1 and HTTP/2, by path prefix; upgrades (WebSocket) and gRPC pass.
 //!
 //! There is no RPC here and no policy: what is to be published, under which
@@ -16,6 +17,7 @@
 //! a restart they publish again.
 
 mod check;
+mod datagram;
 mod error;
 mod gate;
 mod health;

@@ -10,7 +10,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt},
 };
 
-use crate::{Error, Protocol, error::Result};
+use crate::{Error, Protocol, datagram::Public, error::Result};
 
 /// Connections that the kernel holds for us until we take them.
 const BACKLOG: i32 = 4096;
@@ -22,7 +22,7 @@ const DATAGRAMS: usize = 4 * 1024 * 1024;
 /// dropping them undoes it.
 pub(crate) enum Bound {
     Streams(Vec<tokio::net::TcpListener>),
-    Datagrams(Vec<tokio::net::UdpSocket>),
+    Datagrams(Vec<Public>),
 }
 
 impl Bound {
@@ -75,7 +75,7 @@ fn stream(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::from_std(TcpListener::from(socket))
 }
 
-fn datagrams(address: SocketAddr) -> io::Result<tokio::net::UdpSocket> {
+fn datagrams(address: SocketAddr) -> io::Result<Public> {
     let socket = open(address, SocketType::DGRAM)?;
     // What comes while we are busy shall not be lost. Whoever may not have
     // more than the machine's limit gets that.
@@ -83,7 +83,7 @@ fn datagrams(address: SocketAddr) -> io::Result<tokio::net::UdpSocket> {
         let _ = sockopt::set_socket_recv_buffer_size(&socket, DATAGRAMS);
     }
     bind(&socket, &address)?;
-    tokio::net::UdpSocket::from_std(UdpSocket::from(socket))
+    Public::new(tokio::net::UdpSocket::from_std(UdpSocket::from(socket))?, address.ip())
 }
 
 fn open(address: SocketAddr, kind: SocketType) -> io::Result<rustix::fd::OwnedFd> {

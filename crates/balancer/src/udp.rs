@@ -1,5 +1,6 @@
 //! Datagrams: every client address has a session with a socket of its own
-//! towards one target; what comes back leaves by the public port.
+//! towards one target; what comes back leaves by the public port, from the
+//! address that the client asked.
 
 use std::{
     collections::HashMap,
@@ -20,6 +21,7 @@ use tokio::{
 };
 
 use crate::{
+    datagram::{Asked, Public},
     gate::{Gate, Visit},
     target::{Lease, Target},
 };
@@ -38,7 +40,7 @@ const BREATH: Duration = Duration::from_millis(10);
 const DATAGRAM: usize = 64 * 1024;
 
 /// Serves one public socket until the gate stops.
-pub(crate) async fn serve(gate: Arc<Gate>, socket: UdpSocket) {
+pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
     let idle = gate.context.limits.udp_idle;
     let mut sweep = tokio::time::interval((idle / 4).clamp(Duration::from_millis(1), SWEEP));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -50,8 +52,8 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: UdpSocket) {
         tokio::select! {
             () = stop.cancelled() => break,
             _ = sweep.tick() => desk.sweep(idle),
-            came = desk.public.recv_from(&mut buffer) => match came {
-                Ok((count, client)) => desk.pass(client, &buffer[..count]).await,
+            came = desk.public.receive(&mut buffer) => match came {
+                Ok((count, client, asked)) => desk.pass((client, asked), &buffer[..count]).await,
                 Err(error) => {
                     tracing::debug!(%error, "cannot receive datagrams");
                     tokio::time::sleep(BREATH).await;
@@ -61,12 +63,15 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: UdpSocket) {
     }
 }
 
+/// Who sends, and to which of our addresses.
+type Ends = (SocketAddr, Asked);
+
 /// All sessions of one public socket.
 struct Desk {
     gate: Arc<Gate>,
-    public: Arc<UdpSocket>,
+    public: Arc<Public>,
     start: Instant,
-    sessions: HashMap<SocketAddr, Session>,
+    sessions: HashMap<Ends, Session>,
 }
 
 struct Session {
@@ -104,15 +109,15 @@ impl Desk {
 
     /// Passes a datagram on. What cannot be passed on is lost, as datagrams
     /// are; a target that refused before is not tried twice.
-    async fn pass(&mut self, client: SocketAddr, datagram: &[u8]) {
+    async fn pass(&mut self, ends: Ends, datagram: &[u8]) {
         let mut tried = Vec::new();
         loop {
-            if self.sessions.get(&client).is_none_or(|session| !session.alive()) {
-                self.sessions.remove(&client);
-                let Some(session) = self.open(client, &tried).await else { break };
-                self.sessions.insert(client, session);
+            if self.sessions.get(&ends).is_none_or(|session| !session.alive()) {
+                self.sessions.remove(&ends);
+                let Some(session) = self.open(ends, &tried).await else { break };
+                self.sessions.insert(ends, session);
             }
-            let Some(session) = self.sessions.get(&client) else { break };
+            let Some(session) = self.sessions.get(&ends) else { break };
             match session.link.socket.try_send(datagram) {
                 Ok(_) => {
                     session.link.moved.store(self.now(), Relaxed);
@@ -130,7 +135,7 @@ impl Desk {
         self.gate.error();
     }
 
-    async fn open(&mut self, client: SocketAddr, tried: &[SocketAddr]) -> Option<Session> {
+    async fn open(&mut self, ends: Ends, tried: &[SocketAddr]) -> Option<Session> {
         let visit = match self.gate.admit() {
             Some(visit) => visit,
             None => {
@@ -153,7 +158,7 @@ impl Desk {
             gate: self.gate.clone(),
             public: self.public.clone(),
             link: link.clone(),
-            client,
+            ends,
             start: self.start,
         };
         let replies = self.gate.helpers.spawn(replies.run(lease.0.clone())).abort_handle();
@@ -165,15 +170,15 @@ impl Desk {
         let mut ages: Vec<_> = self
             .sessions
             .iter()
-            .map(|(client, session)| (session.link.moved.load(Relaxed), *client))
+            .map(|(ends, session)| (session.link.moved.load(Relaxed), *ends))
             .collect();
         if ages.is_empty() {
             return;
         }
         let last = (ages.len() / PART).min(ages.len() - 1);
-        ages.select_nth_unstable(last);
-        for (_, client) in &ages[..=last] {
-            self.sessions.remove(client);
+        ages.select_nth_unstable_by_key(last, |(moved, _)| *moved);
+        for (_, ends) in &ages[..=last] {
+            self.sessions.remove(ends);
         }
     }
 
@@ -188,9 +193,9 @@ impl Desk {
 /// What comes back from a target in one session.
 struct Replies {
     gate: Arc<Gate>,
-    public: Arc<UdpSocket>,
+    public: Arc<Public>,
     link: Arc<Link>,
-    client: SocketAddr,
+    ends: Ends,
     start: Instant,
 }
 
@@ -225,7 +230,8 @@ impl Replies {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.link.moved.store(now, Relaxed);
         // The client may be gone: that is no news of the target.
-        if self.public.send_to(&buffer[..count], self.client).await.is_ok() {
+        let (client, asked) = self.ends;
+        if self.public.send(&buffer[..count], client, asked).await.is_ok() {
             self.gate.counters.bytes_out.fetch_add(count as u64, Relaxed);
         }
         Ok(())

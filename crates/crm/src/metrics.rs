@@ -41,6 +41,7 @@ pub(crate) async fn run(
         let mut now = HashMap::new();
         let mut clusters: HashMap<ClusterInstKey, Sum> = HashMap::new();
         let mut whole = Sum::default();
+        world.publisher.count().await;
         for (text, row) in world.books.all(What::Instance) {
             let Ok(key) = AppInstKey::decode(row.key.as_slice()) else { continue };
             if row.phase != Phase::Made {
@@ -56,12 +57,12 @@ pub(crate) async fn run(
             send(&world, INSTANCE, tags.clone(), instance_values(share, &usage));
             let open = world.publisher.connections(&text);
             if let Some(open) = open {
-                let values = vec![count("active", open.0), count("total", open.1)];
+                let values = vec![count("active", open.active), count("total", open.total)];
                 send(&world, CONNECTIONS, tags, values);
             }
             let cluster = clusters.entry(key.cluster_inst_key.unwrap_or_default()).or_default();
             for sum in [cluster, &mut whole] {
-                sum.add(share, &usage, open.unwrap_or_default().0);
+                sum.add(share, &usage, open.unwrap_or_default().active);
             }
             now.insert(text, (usage, taken));
         }

@@ -15,7 +15,7 @@ use selvage_store::SharedStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Kind, Platform, Result, Site,
+    Forwarding, Kind, Platform, Result, Site,
     books::{self, Books, Phase},
     drive::{self, World},
     metrics,
@@ -58,6 +58,8 @@ pub struct Settings {
     pub lvmd: PathBuf,
     /// Where public ports are of clusters without an address of their own.
     pub addresses: Vec<IpAddr>,
+    /// Who leads what comes to them from other machines, of containers.
+    pub forwarding: Forwarding,
     /// For public ports that speak TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// How long an instance may take until it takes connections.
@@ -116,6 +118,7 @@ impl Crm {
                     data: settings.data.clone(),
                     lvmd: settings.lvmd.clone(),
                     patience: settings.patience,
+                    forwarding: settings.forwarding,
                 },
             )?)),
             Kind::Kubernetes => Ok(Arc::new(Kubernetes::open(
@@ -149,11 +152,13 @@ impl Crm {
         let (exchange, execs) = desk.exchange()?;
         let client =
             NotifyClient::new(exchange, ClientOptions { filter: true, ..settings.notify.clone() })?;
+        let publisher =
+            Publisher::new(settings.addresses.clone(), settings.tls.clone(), platform.shortcut());
         let world = Arc::new(World {
             desk,
             books,
             platform,
-            publisher: Publisher::new(settings.addresses.clone(), settings.tls.clone()),
+            publisher,
             client,
             grace: settings.grace,
             unmentioned: Mutex::new(HashMap::new()),
@@ -213,6 +218,7 @@ impl Crm {
         let keys = made.filter_map(|(_, row)| instance_key(&row));
         let settled = keys.map(|key| async move { drive::rediscover(world, &key).await });
         futures::future::join_all(settled).await;
+        world.publisher.settled().await;
         Ok(())
     }
 
@@ -361,7 +367,10 @@ impl Crm {
             tokio::select! {
                 () = stop.cancelled() => break,
                 _ = look.tick() => self.look(),
-                _ = health.tick() => self.world.tell_health(),
+                _ = health.tick() => {
+                    self.world.tell_health();
+                    self.world.publisher.follow_health().await;
+                }
             }
         }
         // What is under way is begun again by the next process, or ends now.

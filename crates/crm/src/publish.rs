@@ -1,15 +1,23 @@
-//! The way from public ports to instances.
+//! The way from public ports to instances: through a balancer for everybody,
+//! and past it for those whom the platform can lead by a shortcut.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr, SocketAddrV4},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInst, ClusterInst, IpAccess},
 };
-use selvage_balancer::{Balancer, Health, Options, Port, Protocol, Service};
+use selvage_balancer::{Balancer, Health, Limits, Options, Port, PortStatus, Protocol, Service};
 
-use crate::{Error, Result, platform::InstanceFacts};
+use crate::{
+    Error, Result,
+    platform::{Connections, InstanceFacts, Shortcut, Way},
+};
 
 /// All balancers of a cloudlet: one for everybody, and one for each cluster
 /// with an address of its own.
@@ -19,11 +27,31 @@ pub(crate) struct Publisher {
     balancers: Mutex<HashMap<Vec<IpAddr>, Balancer>>,
     /// By which addresses an instance is reached.
     places: Mutex<HashMap<String, Vec<IpAddr>>>,
+    shortcut: Option<Arc<dyn Shortcut>>,
+    /// The ways to an instance past its balancer,
+    ways: Mutex<HashMap<String, Vec<Way>>>,
+    /// and who was there when they were last counted.
+    led: Mutex<HashMap<Way, Connections>>,
+    /// What is told last to the shortcut is what was seen last.
+    turns: tokio::sync::Mutex<()>,
 }
 
 impl Publisher {
-    pub(crate) fn new(shared: Vec<IpAddr>, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
-        Self { shared, tls, balancers: Mutex::default(), places: Mutex::default() }
+    pub(crate) fn new(
+        shared: Vec<IpAddr>,
+        tls: Option<Arc<rustls::ServerConfig>>,
+        shortcut: Option<Arc<dyn Shortcut>>,
+    ) -> Self {
+        Self {
+            shared,
+            tls,
+            balancers: Mutex::default(),
+            places: Mutex::default(),
+            shortcut,
+            ways: Mutex::default(),
+            led: Mutex::default(),
+            turns: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Leads the ports of an instance to where it is.
@@ -68,9 +96,47 @@ impl Publisher {
         });
         let ports = ports.collect::<Result<Vec<Port>>>()?;
         let balancer = self.balancer(&addresses);
+        let ways = ways(&addresses, &ports);
         balancer.publish(Service { id: key.to_owned(), ports }).await?;
         self.places.lock().insert(key.to_owned(), addresses);
+        self.ways.lock().insert(key.to_owned(), ways);
+        self.lead().await;
         Ok(())
+    }
+
+    /// Tells the shortcut which ways there are. Those to a port that is not
+    /// healthy are closed: what the balancer does then holds for everybody.
+    async fn lead(&self) {
+        let Some(shortcut) = &self.shortcut else { return };
+        let _turn = self.turns.lock().await;
+        let wanted = self.ways.lock().clone();
+        let mut all = BTreeMap::new();
+        for (key, ways) in wanted {
+            let status = self.at(&key).and_then(|(_, balancer)| balancer.status(&key));
+            let ports = status.map(|status| status.ports).unwrap_or_default();
+            let sick = |way: &Way| {
+                let of_way = |port: &&PortStatus| {
+                    port.public == way.public.port() && (port.protocol == Protocol::Udp) == way.udp
+                };
+                ports.iter().find(of_way).is_some_and(|port| port.health.is_unhealthy())
+            };
+            all.extend(ways.into_iter().map(|way| (way, !sick(&way))));
+        }
+        shortcut.lead(all).await;
+    }
+
+    /// Opens and closes shortcuts as the health of ports has it.
+    pub(crate) async fn follow_health(&self) {
+        if !self.ways.lock().is_empty() {
+            self.lead().await;
+        }
+    }
+
+    /// What an earlier process had published is published again.
+    pub(crate) async fn settled(&self) {
+        if let Some(shortcut) = &self.shortcut {
+            shortcut.settled().await;
+        }
     }
 
     fn balancer(&self, addresses: &[IpAddr]) -> Balancer {
@@ -95,7 +161,16 @@ impl Publisher {
     /// Ends what was published of an instance; its ports are free afterwards.
     pub(crate) async fn withdraw(&self, key: &str) {
         let Some((place, balancer)) = self.at(key) else { return };
-        balancer.withdraw(key).await;
+        let ways = self.ways.lock().remove(key).unwrap_or_default();
+        if !ways.is_empty() {
+            self.lead().await;
+        }
+        let led = async {
+            if let Some(shortcut) = &self.shortcut {
+                shortcut.end(ways, Limits::default().drain).await;
+            }
+        };
+        tokio::join!(balancer.withdraw(key), led);
         self.places.lock().remove(key);
         let unused = !self.places.lock().values().any(|used| *used == place);
         if unused && place != self.shared {
@@ -119,21 +194,77 @@ impl Publisher {
         places.get(key).into_iter().flatten().map(ToString::to_string).collect()
     }
 
-    /// How many connections an instance has, and has had.
-    pub(crate) fn connections(&self, key: &str) -> Option<(u64, u64)> {
-        let (_, balancer) = self.at(key)?;
-        let status = balancer.status(key)?;
-        let add = |sum: (u64, u64), port: &selvage_balancer::PortStatus| {
-            (sum.0 + port.connections as u64, sum.1 + port.total)
-        };
-        Some(status.ports.iter().fold((0, 0), add))
+    /// Counts anew who came past the balancers.
+    pub(crate) async fn count(&self) {
+        if let Some(shortcut) = &self.shortcut {
+            *self.led.lock() = shortcut.connections().await;
+        }
     }
 
-    /// Ends everything.
+    /// How many connections an instance has, and has had: those of its
+    /// balancer, and those past it as last counted.
+    pub(crate) fn connections(&self, key: &str) -> Option<Connections> {
+        let (_, balancer) = self.at(key)?;
+        let mut sum = Connections::default();
+        for port in balancer.status(key)?.ports {
+            sum += Connections { active: port.connections as u64, total: port.total };
+        }
+        let led = self.led.lock();
+        for way in self.ways.lock().get(key).into_iter().flatten() {
+            sum += led.get(way).copied().unwrap_or_default();
+        }
+        Some(sum)
+    }
+
+    /// Ends everything that needs this process; shortcuts do not.
     pub(crate) async fn close(&self) {
         let all: Vec<Balancer> = self.balancers.lock().drain().map(|(_, it)| it).collect();
         for balancer in all {
             balancer.close().await;
         }
+    }
+}
+
+/// The ways past a balancer at these addresses: of bare tcp and udp, and in
+/// IPv4, as far as others than this machine can ask for them.
+fn ways(addresses: &[IpAddr], ports: &[Port]) -> Vec<Way> {
+    let outer = addresses.iter().filter_map(|address| match address {
+        IpAddr::V4(address) if !address.is_loopback() => Some(*address),
+        _ => None,
+    });
+    let outer: Vec<_> = outer.collect();
+    let bare = ports.iter().filter(|port| port.protocol != Protocol::Http && !port.tls);
+    let led = bare.flat_map(|port| {
+        let [SocketAddr::V4(target)] = port.targets[..] else { return Vec::new() };
+        let udp = port.protocol == Protocol::Udp;
+        let way =
+            |address: &_| Way { udp, public: SocketAddrV4::new(*address, port.public), target };
+        outer.iter().map(way).collect()
+    });
+    led.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn shortcuts_are_for_bare_ports_that_others_can_reach() {
+        let port = |protocol, tls| Port {
+            protocol,
+            public: 80,
+            tls,
+            targets: vec!["10.101.1.2:8080".parse().unwrap()],
+            ..Port::default()
+        };
+        let addresses = ["127.0.0.1", "0.0.0.0", "::", "198.51.100.4"];
+        let addresses = addresses.map(|address| address.parse().unwrap());
+        let found = ways(&addresses, &[port(Protocol::Udp, false)]);
+        let public: Vec<_> = found.iter().map(|way| way.public.to_string()).collect();
+        assert_eq!(public, ["0.0.0.0:80", "198.51.100.4:80"]);
+        assert!(found.iter().all(|way| way.udp && way.target.port() == 8080), "{found:?}");
+        let none = [port(Protocol::Http, false), port(Protocol::Tcp, true)];
+        assert_eq!(ways(&addresses, &none), []);
     }
 }

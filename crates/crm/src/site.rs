@@ -139,8 +139,14 @@ fn message<M: Object>(field: &str, value: &serde_json::Value) -> Result<M> {
     let wrong = |reason: String| Error::invalid(field, reason);
     let descriptor = object::descriptor_of::<M>().map_err(|error| wrong(error.to_string()))?;
     let text = value.to_string();
-    let read = json::from_json(&descriptor, text.as_bytes(), json::Options::edge().strict())
-        .map_err(|error| wrong(error.to_string()))?;
+    let read = json::from_json(&descriptor, text.as_bytes(), json::Options::edge().strict());
+    let read = read.map_err(|error| match error {
+        // Where it stands in a text that nobody has seen helps nobody.
+        json::Error::Read { reason, .. } => {
+            wrong(reason.split(" at line ").next().unwrap_or_default().to_owned())
+        }
+        error @ json::Error::Write { .. } => wrong(error.to_string()),
+    })?;
     object::from_dynamic(&read).map_err(|error| wrong(error.to_string()))
 }
 
@@ -175,7 +181,8 @@ mod tests {
         for (text, says) in [
             ("cloudlet_kind: azure", "a cloudlet of kind azure cannot be run by this version"),
             ("cloudlet_kind: container", "cloudlet_kind: \"container\" is not one of"),
-            ("cloudlet_knd: azure", "cloudlet: "),
+            ("cloudlet_knd: azure", "cloudlet: unrecognized field name 'cloudlet_knd'"),
+            ("common: {dns_zon: a}", "common: unrecognized field name 'dns_zon'"),
             ("common: {docker_reg_pass: geheim}", "common.docker_registry: is needed"),
             ("common: {network_scheme: everywhere}", "network_scheme"),
             ("[1, 2]", "cloudlet: is not a set"),
@@ -184,6 +191,7 @@ mod tests {
             let error = Site::parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
             assert!(!error.contains("geheim"), "{error}");
+            assert!(!error.contains("JSON"), "{error}");
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     error::{Error, Result},
     keys::KeySource,
     table::AppName,
+    verified::Verified,
 };
 
 /// Longer than any cookie.
@@ -97,15 +98,21 @@ enum Bad {
 
 /// Keys, oldest first.
 #[derive(Default)]
-struct Ring(Vec<(u32, hmac::Key)>);
+struct Ring {
+    keys: Vec<(u32, hmac::Key)>,
+    /// As they came, to tell whether others have.
+    source: Vec<CookieKey>,
+    /// Sessions' cookies that these keys signed.
+    verified: Verified,
+}
 
 impl Ring {
     fn get(&self, kid: u32) -> Option<&hmac::Key> {
-        self.0.iter().rev().find(|(version, _)| *version == kid).map(|(_, key)| key)
+        self.keys.iter().rev().find(|(version, _)| *version == kid).map(|(_, key)| key)
     }
 
     fn newest(&self) -> Option<&(u32, hmac::Key)> {
-        self.0.last()
+        self.keys.last()
     }
 }
 
@@ -133,12 +140,20 @@ impl Cookies {
 
     /// Gets the keys that there are now.
     pub async fn load(&self) -> Result<()> {
-        let mut keys = self.source.keys().await?;
+        self.install(self.source.keys().await?);
+        Ok(())
+    }
+
+    /// Goes by these keys until others are loaded.
+    pub(crate) fn install(&self, mut keys: Vec<CookieKey>) {
         keys.sort_by_key(|key| key.version);
         let ready =
             |key: &CookieKey| (key.version, hmac::Key::new(hmac::HMAC_SHA512, &key.cookie_secret));
-        self.ring.store(Arc::new(Ring(keys.iter().map(ready).collect())));
-        Ok(())
+        let ring = Ring { keys: keys.iter().map(ready).collect(), source: keys, ..Ring::default() };
+        // What is known of cookies goes with the keys, and stays with them.
+        if self.ring.load().source != ring.source {
+            self.ring.store(Arc::new(ring));
+        }
     }
 
     /// The number of the key that cookies are signed with.
@@ -158,9 +173,16 @@ impl Cookies {
     }
 
     /// Whose cookie this is.
-    pub async fn verify(&self, cookie: &str) -> Result<Session> {
-        let key: SessionKey = self.open(cookie).await?;
-        Ok(Session { app: AppName::new(key.devname, key.appname, key.appvers), peer: key.peerip })
+    pub async fn verify(&self, cookie: &str) -> Result<Arc<Session>> {
+        let now = self.clock.now().as_second();
+        if let Some(session) = self.ring.load().verified.find(cookie, now) {
+            return Ok(session);
+        }
+        let (Claims { exp, key, .. }, ring) = self.open::<SessionKey>(cookie).await?;
+        let app = AppName::new(key.devname, key.appname, key.appvers);
+        let session = Arc::new(Session { app, peer: key.peerip });
+        ring.verified.insert(cookie, exp, &session);
+        Ok(session)
     }
 
     /// A cookie that says that an app is in a group.
@@ -176,7 +198,7 @@ impl Cookies {
 
     /// The group that a cookie is of.
     pub async fn verify_group(&self, cookie: &str) -> Result<u64> {
-        Ok(self.open::<GroupKey>(cookie).await?.group)
+        Ok(self.open::<GroupKey>(cookie).await?.0.key.group)
     }
 
     fn sign<T: Serialize>(&self, key: impl FnOnce(u32) -> T) -> Result<String> {
@@ -196,7 +218,11 @@ impl Cookies {
         Ok(token)
     }
 
-    async fn open<T: Signed + for<'de> Deserialize<'de>>(&self, cookie: &str) -> Result<T> {
+    /// What a good cookie says, with the keys that tell that it is good.
+    async fn open<T: Signed + for<'de> Deserialize<'de>>(
+        &self,
+        cookie: &str,
+    ) -> Result<(Claims<T>, Arc<Ring>)> {
         let outcome = match self.check(cookie) {
             // Another engine may have signed it with a key that is newer.
             Err(Bad::UnknownKey(kid)) if self.newest().is_none_or(|newest| kid > newest) => {
@@ -208,7 +234,10 @@ impl Cookies {
         outcome.map_err(|bad| Error::Unauthenticated(format!("VerifyCookie failed: {bad}")))
     }
 
-    fn check<T: Signed + for<'de> Deserialize<'de>>(&self, cookie: &str) -> Result<T, Bad> {
+    fn check<T: Signed + for<'de> Deserialize<'de>>(
+        &self,
+        cookie: &str,
+    ) -> Result<(Claims<T>, Arc<Ring>), Bad> {
         if cookie.is_empty() {
             return Err(Bad::Missing);
         }
@@ -223,14 +252,14 @@ impl Cookies {
         // Which key it is is said inside: nothing else of it is believed yet.
         let claims: Claims<T> = read(claims)?;
         let kid = claims.key.kid();
-        let ring = self.ring.load();
+        let ring = self.ring.load_full();
         let key = ring.get(kid).ok_or(Bad::UnknownKey(kid))?;
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Bad::Malformed)?;
         hmac::verify(key, signed.as_bytes(), &signature).map_err(|_| Bad::Signature)?;
         if claims.exp <= self.clock.now().as_second() {
             return Err(Bad::Expired);
         }
-        Ok(claims.key)
+        Ok((claims, ring))
     }
 
     async fn reload(&self, kid: u32) {

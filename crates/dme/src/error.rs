@@ -33,6 +33,9 @@ pub enum Error {
     /// The store does not give them.
     #[error("keys of cookies")]
     Store(#[from] selvage_store::Error),
+    /// What the controller said cannot be kept on disk.
+    #[error("the mirror of what the controller said")]
+    Mirror(#[source] selvage_store::Error),
     /// The connection to the controller cannot be made as it is configured.
     #[error("notify")]
     Notify(#[from] selvage_notify::Error),
@@ -51,7 +54,7 @@ impl Error {
             Self::Denied(_) => Code::PermissionDenied,
             Self::NoSigningKey | Self::Random => Code::Internal,
             Self::Controller(status) => Code::from_grpc(status.code()).unwrap_or(Code::Internal),
-            Self::Store(error) => error.code(),
+            Self::Store(error) | Self::Mirror(error) => error.code(),
             Self::Notify(error) => error.code(),
             Self::LocationApi(_) => Code::InvalidArgument,
         }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::Result,
+    mirror::Found,
     stats::Stats,
     table::{AppEntry, AppName, CloudletName, Instance, Site, Table},
 };
@@ -124,6 +125,27 @@ impl Feed {
     pub fn in_sync(&self) {
         let told = self.cloudlets.checkpoint().is_some() || !self.cloudlets.is_empty();
         self.shared.change(|known| known.tell_of_cloudlets(told));
+    }
+
+    /// Whether the controller tells which cloudlets are up.
+    pub(crate) fn told_of_cloudlets(&self) -> bool {
+        self.shared.known.lock().told_of_cloudlets
+    }
+
+    /// Goes by what was known once, until a controller says more.
+    pub(crate) fn restore(&self, found: Found) -> Result<()> {
+        for app in found.apps {
+            self.apps.put(app)?;
+        }
+        for instance in found.instances {
+            self.instances.put(instance)?;
+        }
+        for cloudlet in found.cloudlets {
+            self.cloudlets.put(cloudlet)?;
+        }
+        self.shared.change(|known| known.tell_of_cloudlets(found.tells_of_cloudlets));
+        self.publish();
+        Ok(())
     }
 
     /// Keeps the table up to date until told to stop.

@@ -4,7 +4,8 @@
 //! What it knows comes by notify: apps, their instances and which cloudlets
 //! are up. It is kept as one immutable [`Table`] that is replaced as a whole,
 //! so that a lookup takes no lock and waits for nobody. While the controller
-//! is away it goes on with what it was last told.
+//! is away it goes on with what it was last told, after a start too where it
+//! has a [`Mirror`].
 //!
 //! Devices have no accounts: they show a cookie that [`Engine`] gave them when
 //! they registered. All engines of a region sign with the same keys, which are
@@ -21,6 +22,7 @@ mod find;
 pub mod keys;
 mod list;
 mod location;
+mod mirror;
 mod near;
 mod part;
 mod place;
@@ -28,11 +30,13 @@ mod service;
 mod stats;
 mod table;
 mod telemetry;
+mod verified;
 
 pub use cookie::{Cookies, Session};
 pub use engine::{Engine, LocationApi, Settings};
 pub use error::{Error, Result};
 pub use feed::Feed;
+pub use mirror::Mirror;
 pub use part::{Dme, Upstream};
 pub use place::{EARTH_RADIUS_KM, Position};
 pub use stats::Stats;

@@ -18,6 +18,7 @@ use crate::{
     engine::{Engine, Settings},
     error::Result,
     keys::KeySource,
+    mirror::{Disk, Found, Mirror, Remembered},
     service::Service,
     stats::Origin,
     telemetry,
@@ -34,12 +35,13 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Where what the engine knows comes from.
-#[derive(Clone)]
 pub struct Upstream {
     /// The controllers, and how to speak to them.
     pub controllers: ClientOptions,
     /// The keys of cookies.
     pub keys: Arc<dyn KeySource>,
+    /// Where it is kept for the next start.
+    pub mirror: Option<Mirror>,
 }
 
 /// A match engine with everything that belongs to it. Clones are the same.
@@ -48,22 +50,41 @@ pub struct Dme {
     engine: Arc<Engine>,
     client: NotifyClient,
     step: Arc<Step>,
+    disk: Option<Arc<Disk>>,
+}
+
+/// When the engine was last in step with a controller.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    /// As the clock counts.
+    at: Duration,
+    /// How long ago it was already then, if that was before the start.
+    before: Duration,
 }
 
 /// How well it is in step with a controller.
 struct Step {
-    /// When it last was, as the clock counts.
-    last: Mutex<Option<Duration>>,
+    last: Mutex<Option<Last>>,
     begun: Duration,
     ready: watch::Sender<std::result::Result<(), String>>,
 }
 
 impl Dme {
-    /// Opens an engine. It knows nothing before it runs.
+    /// Opens an engine. What its mirror has it knows; the rest it is told when
+    /// it runs.
     pub fn open(settings: Settings, upstream: Upstream, clock: Arc<dyn Clock>) -> Result<Self> {
         let node = node(&settings);
         let begun = clock.elapsed();
-        let engine = Arc::new(Engine::new(settings, upstream.keys, clock)?);
+        let Upstream { controllers, mut keys, mirror } = upstream;
+        let (disk, found) = mirror.map(|mirror| (mirror.disk, mirror.found)).unzip();
+        if let Some(disk) = &disk {
+            keys = Arc::new(Remembered { source: keys, disk: Arc::clone(disk) });
+        }
+        let engine = Arc::new(Engine::new(settings, keys, clock)?);
+        let last = match found.flatten() {
+            Some(found) => Some(Last { at: begun, before: restore(&engine, found)? }),
+            None => None,
+        };
         let nodes = Cache::new()?;
         nodes.put(node)?;
         let feed = engine.feed();
@@ -74,11 +95,16 @@ impl Dme {
             .receive(feed.instances.clone())
             // The original's controllers do not have this one to send.
             .receive(feed.cloudlets.clone());
-        let options = ClientOptions { filter: false, ..upstream.controllers };
+        if let Some(disk) = &disk {
+            disk.follow(&feed.apps);
+            disk.follow(&feed.instances);
+            disk.follow(&feed.cloudlets);
+        }
+        let options = ClientOptions { filter: false, ..controllers };
         let client = NotifyClient::new(exchange, options)?;
         let waiting = Err("dme: no controller has told it of apps yet".to_owned());
-        let step = Step { last: Mutex::default(), begun, ready: watch::Sender::new(waiting) };
-        Ok(Self { engine, client, step: Arc::new(step) })
+        let step = Step { last: Mutex::new(last), begun, ready: watch::Sender::new(waiting) };
+        Ok(Self { engine, client, step: Arc::new(step), disk })
     }
 
     /// The engine itself.
@@ -111,8 +137,8 @@ impl Dme {
         telemetry::watch(self, metrics);
     }
 
-    /// Whether it can answer: once it has heard from a controller, and for as
-    /// long as that is not too long ago.
+    /// Whether it can answer: once it has heard from a controller, before its
+    /// start or after, and for as long as that is not too long ago.
     pub fn ready(&self) -> Readiness {
         self.step.ready.subscribe()
     }
@@ -123,7 +149,15 @@ impl Dme {
         if self.client.status().in_sync {
             return Duration::ZERO;
         }
-        now.saturating_sub(self.step.last.lock().unwrap_or(self.step.begun))
+        let last = self.step.last.lock();
+        let last = last.unwrap_or(Last { at: self.step.begun, before: Duration::ZERO });
+        now.saturating_sub(last.at).saturating_add(last.before)
+    }
+
+    /// How many objects a crash now would lose from the mirror, if there is
+    /// one.
+    pub fn mirror_pending(&self) -> Option<usize> {
+        self.disk.as_ref().map(|disk| disk.pending())
     }
 
     /// Starts what the engine does by itself. Ends with the tasks.
@@ -136,6 +170,9 @@ impl Dme {
         tasks.spawn("dme: keys", self.clone().keep_keys(stop()));
         tasks.spawn("dme: step", self.clone().keep_step(stop()));
         tasks.spawn("dme: samples", self.clone().send_samples(stop()));
+        if let Some(disk) = &self.disk {
+            tasks.spawn("dme: mirror", Arc::clone(disk).run(stop()));
+        }
     }
 
     async fn keep_keys(self, stop: CancellationToken) {
@@ -172,7 +209,11 @@ impl Dme {
             let feed = self.engine.feed();
             feed.in_sync();
             feed.publish();
-            *self.step.last.lock() = Some(self.engine.clock.elapsed());
+            let at = self.engine.clock.elapsed();
+            *self.step.last.lock() = Some(Last { at, before: Duration::ZERO });
+            if let Some(disk) = &self.disk {
+                disk.in_step(self.engine.clock.now(), feed.told_of_cloudlets());
+            }
         }
         if self.step.last.lock().is_some() {
             let most = self.engine.settings.max_staleness;
@@ -207,6 +248,17 @@ impl Dme {
             }
         }
     }
+}
+
+/// Takes over what was known before the start; how long ago that was.
+fn restore(engine: &Engine, found: Found) -> Result<Duration> {
+    let since = found.in_step;
+    engine.cookies().install(found.keys.clone());
+    engine.feed().restore(found)?;
+    let table = engine.feed().table();
+    let (apps, instances) = (table.app_count(), table.instance_count());
+    tracing::info!(%since, apps, instances, "answers go by what was known until a controller is heard from");
+    Ok(engine.clock.now().duration_since(since).try_into().unwrap_or_default())
 }
 
 fn node(settings: &Settings) -> Node {

@@ -50,7 +50,7 @@ impl Service {
         Ok(Response::new(outcome?))
     }
 
-    async fn session(&self, cookie: &str) -> Result<Session> {
+    async fn session(&self, cookie: &str) -> Result<Arc<Session>> {
         self.0.cookies.verify(cookie).await
     }
 }

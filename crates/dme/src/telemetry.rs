@@ -39,6 +39,13 @@ impl Collector for Shown {
             "Instances that devices may be sent to",
             signed(table.instance_count()) as f64,
         )?;
+        if let Some(pending) = self.0.mirror_pending() {
+            gauge(
+                "selvage_dme_mirror_pending",
+                "Changes that are not on disk yet",
+                signed(pending) as f64,
+            )?;
+        }
         let stats = self.0.upstream_stats();
         let help = "What happened on the connection to controllers";
         let name = "selvage_dme_notify_events";

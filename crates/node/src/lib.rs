@@ -17,6 +17,7 @@ mod os_service;
 mod part;
 pub mod proc;
 pub mod prometheus;
+mod refusal;
 mod rows;
 pub mod sampler;
 pub mod security;

@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     kmsg::{Kmsg, Query},
     proc::Scanner,
+    refusal::refusal,
     rows,
     sampler::Sampler,
 };
@@ -66,7 +67,7 @@ pub(crate) fn may_see_secrets<T>(request: &Request<T>) -> bool {
 }
 
 pub(crate) fn status(error: &selvage_runtime::Error) -> Status {
-    Status::new(error.code().grpc(), error.to_string())
+    refusal(error.code(), error)
 }
 
 #[tonic::async_trait]
@@ -90,11 +91,8 @@ impl OsService for Os {
         request: Request<DmesgRequest>,
     ) -> Result<Response<Self::DmesgStream>, Status> {
         let query = Query::of(request.get_ref())
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let stream = self
-            .kmsg
-            .stream(query)
-            .map_err(|error| Status::new(error.code().grpc(), error.to_string()))?;
+            .map_err(|error| refusal(selvage_api::Code::InvalidArgument, error))?;
+        let stream = self.kmsg.stream(query).map_err(|error| refusal(error.code(), error))?;
         Ok(Response::new(stream.map(Ok).boxed()))
     }
 
@@ -132,8 +130,13 @@ impl OsService for Os {
             false => selvage_runtime::Restart::Full { grace },
         };
         let runtime = self.runtimes.select(driver, &namespace).map_err(|error| status(&error))?;
-        let restarted =
-            runtime.restart(&namespace, &id, how).await.map_err(|error| status(&error))?;
+        // Goes on without the caller: he may give up when the container has
+        // ended and does not run again yet.
+        let restarting = tokio::spawn(async move { runtime.restart(&namespace, &id, how).await });
+        let restarted = match restarting.await {
+            Ok(outcome) => outcome.map_err(|error| status(&error))?,
+            Err(_) => return Err(Status::internal("the restart was cut off")),
+        };
         let message = Restart {
             old_pid: restarted.old_pid.unwrap_or(0),
             new_pid: restarted.new_pid.unwrap_or(0),

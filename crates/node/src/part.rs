@@ -71,6 +71,8 @@ pub enum Error {
     Proc { path: PathBuf, source: io::Error },
     #[error("container runtime")]
     Runtime(#[from] selvage_runtime::Error),
+    #[error("roots: {} is not an absolute path", .path.display())]
+    Root { path: PathBuf },
 }
 
 impl Error {
@@ -78,6 +80,7 @@ impl Error {
         match self {
             Self::Proc { .. } => Code::FailedPrecondition,
             Self::Runtime(error) => error.code(),
+            Self::Root { .. } => Code::InvalidArgument,
         }
     }
 }
@@ -101,6 +104,9 @@ impl NodeAgent {
 
     /// Opens an agent that looks at these runtimes.
     pub fn with_runtimes(settings: Settings, runtimes: Runtimes) -> Result<Self, Error> {
+        if let Some(path) = settings.roots.iter().find(|root| !root.is_absolute()) {
+            return Err(Error::Root { path: path.clone() });
+        }
         let proc = &settings.proc;
         let unreadable = |source| Error::Proc { path: proc.clone(), source };
         let sampler = Sampler::open(proc).map_err(unreadable)?;
@@ -173,5 +179,17 @@ impl NodeAgent {
             }
             .boxed()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_root_that_nothing_can_be_below_is_refused() {
+        let settings = Settings { roots: vec!["/srv".into(), "srv".into()], ..Settings::default() };
+        let refused = NodeAgent::open(settings).await.err().map(|error| error.to_string());
+        assert_eq!(refused.as_deref(), Some("roots: srv is not an absolute path"));
     }
 }

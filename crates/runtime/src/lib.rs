@@ -82,6 +82,12 @@ pub trait Runtime: Send + Sync + 'static {
             .map_err(|error| Error::Io { doing: "opening the control group", error })
     }
 
+    /// Bytes that a container holds on a disk of its own; none where it has
+    /// none, see [`Limits::disk_bytes`].
+    async fn disk(&self, _namespace: &str, _id: &str) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Sends a signal to the container's first process.
     async fn signal(&self, namespace: &str, id: &str, signal: i32) -> Result<()>;
 

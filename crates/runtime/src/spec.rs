@@ -290,7 +290,12 @@ mod tests {
     #[test]
     fn limits_and_networks() {
         let image = ImageConfig { cmd: vec!["x".into()], ..Default::default() };
-        let limits = Limits { cpu_millis: Some(250), memory_bytes: Some(64 << 20), pids: Some(50) };
+        let limits = Limits {
+            cpu_millis: Some(250),
+            memory_bytes: Some(64 << 20),
+            pids: Some(50),
+            disk_bytes: Some(1 << 30),
+        };
         let own = ContainerSpec { limits, network: Network::Path("/n".into()), ..spec() };
         let linux = &made(&own, &image)["linux"];
         assert_eq!(linux["resources"]["cpu"]["quota"], 25_000);

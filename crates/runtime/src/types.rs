@@ -336,6 +336,11 @@ pub struct Limits {
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub pids: Option<u64>,
+    /// What it may write to its root, beside what the image has. Kept by the
+    /// runtime without a daemon, where the machine has loop devices and ext4;
+    /// others say once in the log that it is no limit with them.
+    #[serde(default)]
+    pub disk_bytes: Option<u64>,
 }
 
 /// Which network a container is in.
@@ -404,6 +409,8 @@ impl Limits {
     fn check(&self) -> Result<()> {
         /// Less cannot even start: the kernel refuses or kills.
         const LEAST_MEMORY: u64 = 4 << 20;
+        /// Of less, little would be left for files.
+        const LEAST_DISK: u64 = 16 << 20;
         let invalid = |field: &str, reason: &str| {
             Err(Error::Invalid { field: field.into(), reason: reason.into() })
         };
@@ -418,6 +425,9 @@ impl Limits {
         }
         if self.pids.is_some_and(|pids| pids == 0 || pids > 4_194_304) {
             return invalid("limits.pids", "must be from 1 to 4194304");
+        }
+        if self.disk_bytes.is_some_and(|bytes| bytes < LEAST_DISK) {
+            return invalid("limits.disk_bytes", "must be at least 16777216");
         }
         Ok(())
     }

@@ -237,8 +237,18 @@ async fn pods(daemon: &real::Containerd) {
     let restarted = restarted.unwrap();
     assert_eq!(restarted.old_pid, Some(pid));
     assert_ne!(restarted.new_pid.unwrap(), pid);
-    let second = cri.inspect(NAMESPACE, APP).await.unwrap();
-    assert_eq!((second.pid, second.restarts), (restarted.new_pid, 1));
+    for runtime in [&cri as &dyn Runtime, &by_containerd] {
+        let second = runtime.inspect(NAMESPACE, APP).await.unwrap();
+        assert_eq!((second.pid, second.restarts), (restarted.new_pid, 1), "{}", runtime.name());
+        // Both containers wrote the same; each into its own file.
+        let file = directory.join("pods/app/1.log");
+        let written = wait_for("the second log", async || {
+            fs::read_to_string(&file).ok().filter(|text| text.ends_with('\n'))
+        })
+        .await;
+        let log = runtime.logs(NAMESPACE, APP, LogOptions::default()).await.unwrap();
+        assert_eq!(text(log).await, written, "{}", runtime.name());
+    }
     let ended = cri.inspect(NAMESPACE, &format!("{APP}:{}", &first[..12])).await.unwrap();
     assert_eq!((ended.status, ended.pid), (Status::ContainerExited, None));
 

@@ -14,6 +14,7 @@ mod addresses;
 mod attach;
 mod control;
 mod conversation;
+mod dtls;
 mod error;
 pub mod peer;
 mod run;

@@ -15,12 +15,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use str0m::{
-    Candidate, Rtc,
+    Candidate, Rtc, RtcConfig,
     change::{SdpAnswer, SdpOffer, SdpPendingOffer},
     channel::{ChannelConfig, ChannelId},
 };
 
-use crate::{Conversation, Error, Result, addresses, run::Runner, sockets::Sockets};
+use crate::{Conversation, Error, Result, addresses, dtls, run::Runner, sockets::Sockets};
 
 /// The channel that carries the bytes.
 pub(crate) const DATA: &str = "data";
@@ -73,7 +73,7 @@ pub struct Offer {
 impl Offer {
     /// Offers a conversation.
     pub async fn make(options: Options) -> Result<Self> {
-        let (mut rtc, sockets) = prepare(&options, &[]).await?;
+        let (mut rtc, sockets) = prepare(&options, Rtc::builder(), &[]).await?;
         let mut change = rtc.sdp_api();
         let data = change.add_channel(DATA.to_owned());
         let (offer, pending) = change
@@ -106,7 +106,11 @@ pub async fn answer(offer: &str, options: Options) -> Result<(String, Conversati
     let understood = is_ours(&sdp);
     let parsed =
         SdpOffer::from_sdp_string(&sdp).map_err(|error| Error::description("offer", error))?;
-    let (mut rtc, sockets) = prepare(&options, &candidates(&sdp)).await?;
+    let config = match understood {
+        true => Rtc::builder(),
+        false => Rtc::builder().set_crypto_provider(dtls::provider()),
+    };
+    let (mut rtc, sockets) = prepare(&options, config, &candidates(&sdp)).await?;
     let answer = rtc.sdp_api().accept_offer(parsed);
     let answer = answer.map_err(|error| Error::description("offer", error))?;
     if understood {
@@ -120,13 +124,17 @@ pub async fn answer(offer: &str, options: Options) -> Result<(String, Conversati
     Ok((text, runner.spawn(options.patience)))
 }
 
-async fn prepare(options: &Options, others: &[IpAddr]) -> Result<(Box<Rtc>, Sockets)> {
+async fn prepare(
+    options: &Options,
+    config: RtcConfig,
+    others: &[IpAddr],
+) -> Result<(Box<Rtc>, Sockets)> {
     let addresses = match options.addresses.as_slice() {
         [] => addresses::usable(others).await,
         given => given.to_vec(),
     };
     let sockets = Sockets::open(&addresses).await?;
-    let mut config = Rtc::builder().clear_codecs();
+    let mut config = config.clear_codecs();
     config.set_max_stun_rto(ASKED_AGAIN);
     config.set_max_stun_retransmits(ASKED);
     // Large, and handed on several times.

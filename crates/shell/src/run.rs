@@ -147,7 +147,7 @@ impl Runner {
                 Step::Time => self.rtc.handle_input(Input::Timeout(Instant::now()))?,
                 Step::Packet(packet) => self.packet(&packet)?,
                 Step::Said(Some(word)) => self.said(word),
-                Step::Said(None) => self.ended(),
+                Step::Said(None) => self.outbox.ended = true,
                 Step::Heard => self.heard(),
                 Step::Deaf => ends.incoming = None,
             }
@@ -196,10 +196,7 @@ impl Runner {
             let wake = loop {
                 match self.rtc.poll_output()? {
                     Output::Timeout(when) => break when,
-                    Output::Transmit(packet) => {
-                        let (source, destination) = (packet.source, packet.destination);
-                        self.sockets.send(source, destination, &packet.contents).await;
-                    }
+                    Output::Transmit(packet) => self.sockets.send(&packet).await,
                     Output::Event(event) => self.event(event),
                 }
             };
@@ -333,10 +330,6 @@ impl Runner {
         outbox.controls.extend(said);
     }
 
-    fn ended(&mut self) {
-        self.outbox.ended = true;
-    }
-
     /// Writes one message, if there is one and it may go now.
     fn write(&mut self) -> Result<bool> {
         if let Some(control) = self.outbox.controls.front() {
@@ -379,10 +372,7 @@ impl Runner {
         while self.rtc.is_alive() {
             match self.rtc.poll_output()? {
                 Output::Timeout(_) => break,
-                Output::Transmit(packet) => {
-                    let (source, destination) = (packet.source, packet.destination);
-                    self.sockets.send(source, destination, &packet.contents).await;
-                }
+                Output::Transmit(packet) => self.sockets.send(&packet).await,
                 Output::Event(_) => {}
             }
         }

@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use str0m::net::Transmit;
 use tokio::{net::UdpSocket, sync::mpsc, task::JoinSet};
 
 use crate::{Error, Result};
@@ -13,6 +15,10 @@ use crate::{Error, Result};
 const PACKET: usize = 2048;
 /// Packets that wait to be looked at; the kernel keeps more.
 const WAITING: usize = 64;
+/// Bytes that the kernel is asked to keep, where it counts twice what is in a
+/// packet. More than str0m has under way, which is 128 KiB: its SCTP looks at
+/// all of that for every packet, so that more of it makes everything slower.
+const KEPT: usize = 512 * 1024;
 
 /// A packet, from where and to where.
 pub(crate) struct Packet {
@@ -36,6 +42,8 @@ impl Sockets {
         for address in addresses {
             let Ok(socket) = UdpSocket::bind((*address, 0)).await else { continue };
             let Ok(local) = socket.local_addr() else { continue };
+            // With less, bursts are lost, and sent again much later.
+            let _ = set_socket_recv_buffer_size(&socket, KEPT);
             let socket = Arc::new(socket);
             readers.spawn(read(Arc::clone(&socket), local, sender.clone()));
             sockets.push((local, socket));
@@ -51,10 +59,11 @@ impl Sockets {
     }
 
     /// Sends a packet; what cannot be sent is lost, as packets are.
-    pub(crate) async fn send(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) {
-        let socket = self.sockets.iter().find(|(address, _)| *address == source);
+    pub(crate) async fn send(&self, packet: &Transmit) {
+        let Transmit { source, destination, contents, .. } = packet;
+        let socket = self.sockets.iter().find(|(address, _)| address == source);
         if let Some((_, socket)) = socket
-            && let Err(error) = socket.send_to(bytes, destination).await
+            && let Err(error) = socket.send_to(contents, *destination).await
         {
             tracing::trace!(%source, %destination, %error, "packet not sent");
         }

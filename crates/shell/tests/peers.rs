@@ -121,6 +121,29 @@ async fn the_originals_peers_get_bytes_and_a_closed_channel() {
     assert_eq!(everything(&mut crm).await, (b"exit\n".to_vec(), Vec::new(), None));
 }
 
+/// With the certificate of somebody else.
+fn forged(text: &str) -> String {
+    let (before, after) = text.split_once("a=fingerprint:sha-256 ").unwrap();
+    let (digits, rest) = after.split_at(2);
+    let other = if digits == "00" { "01" } else { "00" };
+    format!("{before}a=fingerprint:sha-256 {other}{rest}")
+}
+
+#[tokio::test]
+async fn whoever_shows_another_certificate_than_was_said_is_hung_up_on() {
+    for ours in [true, false] {
+        let offer = Offer::make(loopback()).await.unwrap();
+        let text = forged(offer.text());
+        let text = if ours { text } else { nameless(text).await };
+        let (answer, mut crm) = peer::answer(&text, loopback()).await.unwrap();
+        let answer = if ours { answer } else { nameless(answer).await };
+        let caller = offer.accept(&answer).unwrap();
+        say(&caller, Word::Data(Bytes::from_static(b"rm -r /\n"))).await;
+        assert!(!within(crm.opened()).await, "ours: {ours}");
+        assert_eq!(within(crm.incoming.recv()).await, None);
+    }
+}
+
 #[tokio::test]
 async fn what_is_typed_before_anybody_listens_is_kept() {
     let offer = Offer::make(loopback()).await.unwrap();

@@ -21,7 +21,7 @@
 //! # Writing an operation
 //!
 //! ```
-//! use selvage_work::{Failure, Next, Operation, Scope};
+//! use selvage_work::{Failure, Next, Operation, Scope, Subject};
 //!
 //! #[derive(Clone, PartialEq, prost::Message)]
 //! struct Publish {
@@ -32,16 +32,18 @@
 //!     port: u32,
 //! }
 //!
+//! impl Subject for Publish {
+//!     fn key(&self) -> String {
+//!         self.name.clone()
+//!     }
+//! }
+//!
 //! struct PublishApp;
 //!
 //! #[async_trait::async_trait]
 //! impl Operation for PublishApp {
 //!     const KIND: &'static str = "PublishApp";
 //!     type State = Publish;
-//!
-//!     fn key(&self, state: &Publish) -> String {
-//!         state.name.clone()
-//!     }
 //!
 //!     fn steps(&self, _: &Publish) -> Vec<&'static str> {
 //!         vec!["reserve", "publish"]
@@ -82,7 +84,7 @@ pub use engine::Engine;
 pub use error::{Error, Running};
 pub use failure::{Failure, Interrupt};
 pub use follow::{Event, Follow, Handle};
-pub use operation::{Next, Operation};
+pub use operation::{Next, Operation, Subject};
 pub use options::Options;
 pub use reconcile::{Reconcile, ReconcilerStatus, Reconcilers, Schedule, Summary, Trigger};
 pub use scope::Scope;

@@ -22,6 +22,20 @@ pub enum Next {
     Wait(Duration),
 }
 
+/// What an operation keeps, and what it is about: the same for all kinds of
+/// operations on one kind of object.
+pub trait Subject: Message + Default + Clone + Send + Sync + 'static {
+    /// The object it works on, canonical JSON where the object has a key
+    /// message. At most one operation, of whatever kind, runs on an object.
+    /// Empty for none, then any number run.
+    fn key(&self) -> String;
+
+    /// The organisation that owns the object.
+    fn organisation(&self) -> String {
+        String::new()
+    }
+}
+
 /// A kind of operation.
 ///
 /// The rules, which [`crate::testing::check`] proves:
@@ -45,18 +59,7 @@ pub trait Operation: Send + Sync + 'static {
     /// What is kept between steps: the input, and what steps decided. A step
     /// that fails keeps what it wrote here, so that undo knows. Forgotten when
     /// the operation ends.
-    type State: Message + Default + Clone + Send + Sync + 'static;
-
-    /// The object it works on, canonical JSON where the object has a key
-    /// message. At most one operation, of whatever kind, runs on an object.
-    /// Empty for none, then any number run.
-    fn key(&self, state: &Self::State) -> String;
-
-    /// The organisation that owns the object.
-    fn organisation(&self, state: &Self::State) -> String {
-        let _ = state;
-        String::new()
-    }
+    type State: Subject;
 
     /// The steps in their order, each name once. Asked anew after every step:
     /// the next one is the first that was neither done nor jumped over.
@@ -125,8 +128,8 @@ impl<O: Operation> Erased for Registered<O> {
     fn plan(&self, data: &[u8]) -> Result<Plan, prost::DecodeError> {
         let state = O::State::decode(data)?;
         Ok(Plan {
-            key: self.0.key(&state),
-            organisation: self.0.organisation(&state),
+            key: state.key(),
+            organisation: state.organisation(),
             steps: self.0.steps(&state),
             time_limit: self.0.time_limit(&state),
         })

@@ -10,6 +10,7 @@ use selvage_api::distributed_match_engine::{AppInstListRequest, Loc};
 use selvage_tests::{
     Client, Selvage,
     process::{Cli, wait_for},
+    real::free_port,
 };
 
 use crate::site::{APP, Device, Site, question};
@@ -129,6 +130,56 @@ async fn a_second_engine() {
     assert_eq!(alone, listed);
     let fresh = device.cookie(&APP).await;
     device.is_sent(question(&fresh, 36.0, -96.0), "cloud-2.dmuus.mobiledgex.net").await;
+}
+
+/// What an engine knew it knows after a power cut, with nobody there to tell it,
+/// and its cookies hold. When the controller is back it knows better.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_starts_while_its_controller_is_away() {
+    const FIRST: &str = "cloud-1.dmuus.mobiledgex.net";
+    const SECOND: &str = "cloud-2.dmuus.mobiledgex.net";
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("controller");
+    std::fs::create_dir(&home).unwrap();
+    let port = free_port().to_string();
+    let up = || Selvage::up_in(&home, &["--port", &port]);
+    let mut site = Site::of(up()).await;
+    site.create_app(&APP);
+    site.create("dmuus", "cloud-1");
+    site.create("dmuus", "cloud-2");
+    let admin = Client::admin(&site.selvage).await.token.unwrap();
+    let mut engine = join(&site, folder.path(), "west", &[]);
+    let mut device = Device::of(&engine).await;
+    let cookie = device.cookie(&APP).await;
+    device.is_sent(question(&cookie, 36.0, -96.0), SECOND).await;
+    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    while metric(&engine, &admin, "selvage_dme_mirror_pending").await != Some(0.0) {
+        assert!(std::time::Instant::now() < deadline, "it keeps nothing");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    site.selvage.kill();
+    engine.kill();
+
+    let directory = folder.path().join("dme-west");
+    let mut engine = Selvage::start("dme", &directory, &OFTEN);
+    let mut device = Device::of(&engine).await;
+    device.is_sent(question(&cookie, 36.0, -96.0), SECOND).await;
+    let fresh = device.cookie(&APP).await;
+    device.is_sent(question(&fresh, 31.0, -91.0), FIRST).await;
+    assert_eq!(readiness(&engine).await, 200);
+    assert!(engine.log().contains("answers go by what was known"), "{}", engine.log());
+    engine.kill();
+
+    // An instance goes, and the engine hears of it only later.
+    site.selvage = up();
+    site.is_ready("dmuus", "cloud-2");
+    site.delete("dmuus", "cloud-2");
+    site.selvage.kill();
+    let engine = Selvage::start("dme", &directory, &OFTEN);
+    let mut device = Device::of(&engine).await;
+    device.is_sent(question(&fresh, 36.0, -96.0), SECOND).await;
+    site.selvage = up();
+    device.is_sent(question(&fresh, 36.0, -96.0), FIRST).await;
 }
 
 /// What is too old to go by is said to be.

@@ -80,7 +80,7 @@ impl Site {
         site
     }
 
-    fn is_ready(&self, operator: &str, name: &str) {
+    pub(crate) fn is_ready(&self, operator: &str, name: &str) {
         let show = ["cloudletinfo", "show", "--operator", operator, "--name", name, "-o", "json"];
         wait_for("a cloudlet to be ready", || {
             self.cli.ok(&show).contains("CLOUDLET_STATE_READY").then_some(())

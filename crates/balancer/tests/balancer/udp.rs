@@ -1,6 +1,6 @@
 use std::{net::SocketAddr, time::Duration};
 
-use selvage_balancer::{Health, Limits, Options, PortStatus, Protocol};
+use selvage_balancer::{Health, Limits, Options, PortStatus, Protocol, Service};
 use tokio::net::UdpSocket;
 
 use crate::common::*;
@@ -155,4 +155,45 @@ async fn sessions_follow_their_targets() {
     assert_eq!(ask(&socket, b"3").await, b"b3");
     soon(bed.balancer.withdraw("it")).await;
     UdpSocket::bind(bed.at(2000)).await.unwrap();
+}
+
+/// A balancer with every address of this machine, and a port that it got.
+async fn everywhere(target: SocketAddr) -> (Bed, u16) {
+    let addresses = Options::default().addresses;
+    let bed = Bed::with(Options { addresses, ..options() });
+    // Others on this machine have some of them.
+    for public in 21000..22000 {
+        let ports = vec![port(Protocol::Udp, public, &[target])];
+        if bed.balancer.publish(Service { id: "it".into(), ports }).await.is_ok() {
+            return (bed, public);
+        }
+    }
+    panic!("no free port");
+}
+
+#[tokio::test]
+async fn whoever_asks_one_of_many_addresses_is_answered_by_that_one() {
+    let target = datagram_echo("a").await;
+    let (bed, public) = everywhere(target.address).await;
+    let client = UdpSocket::bind((place(), 0)).await.unwrap();
+    let mut buffer = [0; 100];
+    for asked in [place(), place()] {
+        let asked = SocketAddr::new(asked, public);
+        client.send_to(b"who", asked).await.unwrap();
+        let (count, from) = soon(client.recv_from(&mut buffer)).await.unwrap();
+        assert_eq!((&buffer[..count], from), (b"awho".as_slice(), asked));
+    }
+    assert_eq!(bed.seen("it").connections, 2, "an address has a session of its own");
+}
+
+#[tokio::test]
+#[allow(clippy::print_stdout, reason = "what is skipped is said")]
+async fn the_other_family_is_answered_as_well() {
+    let Ok(client) = UdpSocket::bind("[::1]:0").await else {
+        return println!("SKIPPED: IPv6: this machine does not have it");
+    };
+    let target = datagram_echo("a").await;
+    let (_bed, public) = everywhere(target.address).await;
+    client.connect(("::1", public)).await.unwrap();
+    assert_eq!(ask(&client, b"who").await, b"awho");
 }

@@ -94,8 +94,7 @@ pub(crate) async fn create_token(
     let JoinToken::Create(args) = command;
     let ttl_seconds =
         u32::try_from(args.ttl.as_secs()).map_err(|_| Error::invalid("--ttl: at most 7d"))?;
-    let daemon = args.machine.split('/').next().filter(|kind| ["node", "dme"].contains(kind));
-    let daemon = daemon.map(str::to_owned);
+    let machine = args.machine.clone();
     let request = CreateJoinTokenRequest { machine: args.machine, ttl_seconds, names: args.names };
     let target = session.target()?;
     let answer = session
@@ -108,8 +107,8 @@ pub(crate) async fn create_token(
     let message = output::dynamic("selvage.identity.CreateJoinTokenResponse", &answer)?;
     let mut value = output::to_value(&message, true)?;
     value["command"] = join_command(&target.endpoint, &answer.ca_sha256).into();
-    if let Some(daemon) = daemon {
-        value["agent"] = agent_command(&daemon, &target.endpoint).into();
+    if let Some(agent) = agent_command(&machine, &target.endpoint) {
+        value["agent"] = agent.into();
     }
     session.printer().record(&value)?;
     session.io.say(
@@ -123,14 +122,21 @@ pub(crate) async fn create_token(
     Ok(())
 }
 
-/// How a machine's agent joins, or a match engine.
-fn agent_command(daemon: &str, endpoint: &Endpoint) -> String {
+/// How a machine's agent joins, a match engine, or the crm of a cloudlet, which
+/// nobody has to reach.
+fn agent_command(machine: &str, endpoint: &Endpoint) -> Option<String> {
+    let (daemon, address) = match machine.split('/').next()? {
+        "node" => ("node", " --address 0.0.0.0"),
+        "dme" => ("dme", " --address 0.0.0.0"),
+        "cloudlet" => ("crm", ""),
+        _ => return None,
+    };
     let text = endpoint.to_string();
     let server = match endpoint {
         Endpoint::Https { .. } => text.trim_start_matches("https://").trim_end_matches('/'),
         Endpoint::Http { .. } | Endpoint::Unix(_) => "SERVER:PORT",
     };
-    format!("selvage {daemon} --controller {server} --address 0.0.0.0")
+    Some(format!("selvage {daemon} --controller {server}{address}"))
 }
 
 fn join_command(endpoint: &Endpoint, ca_sha256: &str) -> String {
@@ -290,4 +296,23 @@ fn without_login_hint(error: Error) -> Error {
 
 fn no_key(error: rcgen::Error) -> Error {
     Error::Unexpected(format!("no key could be made: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_kind_of_agent_is_told_its_own_command() {
+        let server = Endpoint::parse("https://edge.example:8443").unwrap();
+        let told = |machine| agent_command(machine, &server);
+        let node = "selvage node --controller edge.example:8443 --address 0.0.0.0";
+        assert_eq!(told("node/rack3-7").as_deref(), Some(node));
+        let engine = "selvage dme --controller edge.example:8443 --address 0.0.0.0";
+        assert_eq!(told("dme/west").as_deref(), Some(engine));
+        let crm = "selvage crm --controller edge.example:8443";
+        assert_eq!(told("cloudlet/demo/shop-7").as_deref(), Some(crm));
+        assert_eq!(told("controller"), None);
+    }
 }

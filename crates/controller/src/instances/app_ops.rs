@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use selvage_api::distributed_match_engine::Timestamp;
 use selvage_api::edgeproto::{AppInst, AppInstKey, ClusterInst, ClusterInstKey, TrackedState};
-use selvage_work::{Failure, Next, Operation, Scope};
+use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::core::Core;
 use super::error::Error;
@@ -47,10 +47,6 @@ pub(crate) struct AppWork {
 }
 
 impl AppWork {
-    pub(super) fn key_text(&self) -> String {
-        self.app_inst_key().text()
-    }
-
     pub(super) fn app_inst_key(&self) -> &AppInstKey {
         self.key.as_ref().unwrap_or(AppInstKey::empty())
     }
@@ -67,6 +63,12 @@ impl AppWork {
     pub(super) fn ignores_crm(&self) -> bool {
         let cloudlet = self.cluster_key().cloudlet_or_empty();
         self.over().ignores_crm() || names::is_default_cloudlet(cloudlet)
+    }
+}
+
+impl Subject for AppWork {
+    fn key(&self) -> String {
+        self.app_inst_key().text()
     }
 
     fn organisation(&self) -> String {
@@ -85,14 +87,6 @@ impl Operation for CreateAppInst {
     const KIND: &'static str = "CreateAppInst";
     type State = AppWork;
 
-    fn key(&self, state: &AppWork) -> String {
-        state.key_text()
-    }
-
-    fn organisation(&self, state: &AppWork) -> String {
-        state.organisation()
-    }
-
     fn steps(&self, work: &AppWork) -> Vec<&'static str> {
         if work.placed { vec![APP] } else { vec![CLUSTER, APP] }
     }
@@ -109,7 +103,7 @@ impl Operation for CreateAppInst {
         if step == CLUSTER {
             return self.drop_cluster(work, scope).await;
         }
-        let key = work.key_text();
+        let key = work.key();
         if work.adopted {
             return self.0.leave_failed::<AppInst>(scope, &key, Goal::Create).await;
         }
@@ -124,12 +118,12 @@ impl Operation for CreateAppInst {
 impl CreateAppInst {
     /// Whether the row, if there is one, was written by this operation.
     async fn is_own(&self, work: &AppWork) -> Result<bool, Error> {
-        let row = self.0.stored::<AppInst>(&work.key_text()).await?;
+        let row = self.0.stored::<AppInst>(&work.key()).await?;
         Ok(row.is_some_and(|row| row.created_at == work.created_at))
     }
 
     async fn create(&self, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
-        let key = work.key_text();
+        let key = work.key();
         let mut early = self.0.early::<AppInst>(scope, work.adopted);
         if !work.placed && !work.adopted {
             let changes = self.0.tables.app_insts.subscribe_key(&key);
@@ -148,7 +142,7 @@ impl CreateAppInst {
     async fn place(&self, work: &AppWork) -> Result<bool, Failure> {
         let core = &self.0;
         let request = work.request.clone().unwrap_or_default();
-        let (key, created_at) = (work.key_text(), work.created_at.unwrap_or_default());
+        let (key, created_at) = (work.key(), work.created_at.unwrap_or_default());
         let (request, key) = (&request, &key);
         let committed = core
             .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
@@ -273,14 +267,6 @@ impl Operation for UpdateAppInst {
     const KIND: &'static str = "UpdateAppInst";
     type State = AppWork;
 
-    fn key(&self, state: &AppWork) -> String {
-        state.key_text()
-    }
-
-    fn organisation(&self, state: &AppWork) -> String {
-        state.organisation()
-    }
-
     fn steps(&self, _: &AppWork) -> Vec<&'static str> {
         vec!["update"]
     }
@@ -290,14 +276,14 @@ impl Operation for UpdateAppInst {
         if work.ignores_crm() {
             self.0.say_done::<AppInst>(scope, Goal::Update);
         } else {
-            let key = work.key_text();
+            let key = work.key();
             self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
         }
         Ok(Next::Done)
     }
 
     async fn undo(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<AppInst>(scope, &work.key_text(), Goal::Update).await
+        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await
     }
 }
 
@@ -307,14 +293,6 @@ pub(crate) struct DeleteAppInst(pub(super) Arc<Core>);
 impl Operation for DeleteAppInst {
     const KIND: &'static str = "DeleteAppInst";
     type State = AppWork;
-
-    fn key(&self, state: &AppWork) -> String {
-        state.key_text()
-    }
-
-    fn organisation(&self, state: &AppWork) -> String {
-        state.organisation()
-    }
 
     fn steps(&self, _: &AppWork) -> Vec<&'static str> {
         vec![APP, CLUSTER]
@@ -335,7 +313,7 @@ impl Operation for DeleteAppInst {
             self.0.say_done::<AppInst>(scope, Goal::Delete);
             return Ok(Next::Done);
         }
-        let key = work.key_text();
+        let key = work.key();
         match self.0.ask(scope, &key, Goal::Delete, work.over(), early).await? {
             Asked::Done => Ok(Next::Done),
             Asked::LeftBusy => Ok(Next::Finish),
@@ -346,7 +324,7 @@ impl Operation for DeleteAppInst {
         if step == CLUSTER {
             return Ok(());
         }
-        let (key, before) = (work.key_text(), state_of(work.before));
+        let (key, before) = (work.key(), state_of(work.before));
         let restored = self.0.restore::<AppInst>(scope, &key, before, &work.errors_before).await?;
         match self.0.state_now::<AppInst>(&key).await? {
             // The crm was faster: then its cluster goes as well.

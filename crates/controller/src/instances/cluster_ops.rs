@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use selvage_api::edgeproto::{AppInst, ClusterInst, ClusterInstKey, TrackedState};
-use selvage_work::{Failure, Next, Operation, Scope};
+use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::core::Core;
 use super::error::Error;
@@ -36,16 +36,18 @@ pub(crate) struct ClusterWork {
 }
 
 impl ClusterWork {
-    pub(super) fn key_text(&self) -> String {
-        self.cluster_key().text()
-    }
-
     fn cluster_key(&self) -> &ClusterInstKey {
         self.key.as_ref().unwrap_or(ClusterInstKey::empty())
     }
 
     fn over(&self) -> Override {
         Override::of(self.crm_override)
+    }
+}
+
+impl Subject for ClusterWork {
+    fn key(&self) -> String {
+        self.cluster_key().text()
     }
 
     fn organisation(&self) -> String {
@@ -60,14 +62,6 @@ impl Operation for CreateClusterInst {
     const KIND: &'static str = "CreateClusterInst";
     type State = ClusterWork;
 
-    fn key(&self, state: &ClusterWork) -> String {
-        state.key_text()
-    }
-
-    fn organisation(&self, state: &ClusterWork) -> String {
-        state.organisation()
-    }
-
     fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
         vec!["create"]
     }
@@ -75,14 +69,14 @@ impl Operation for CreateClusterInst {
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
         let early = self.0.early::<ClusterInst>(scope, work.adopted);
         if !work.over().ignores_crm() {
-            let key = work.key_text();
+            let key = work.key();
             self.0.ask(scope, &key, Goal::Create, work.over(), early).await?;
         }
         Ok(Next::Done)
     }
 
     async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        let key = work.key_text();
+        let key = work.key();
         if work.adopted {
             return self.0.leave_failed::<ClusterInst>(scope, &key, Goal::Create).await;
         }
@@ -99,14 +93,6 @@ impl Operation for UpdateClusterInst {
     const KIND: &'static str = "UpdateClusterInst";
     type State = ClusterWork;
 
-    fn key(&self, state: &ClusterWork) -> String {
-        state.key_text()
-    }
-
-    fn organisation(&self, state: &ClusterWork) -> String {
-        state.organisation()
-    }
-
     fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
         vec!["update"]
     }
@@ -114,14 +100,14 @@ impl Operation for UpdateClusterInst {
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
         let early = self.0.early::<ClusterInst>(scope, work.adopted);
         if !work.over().ignores_crm() {
-            let key = work.key_text();
+            let key = work.key();
             self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
         }
         Ok(Next::Done)
     }
 
     async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<ClusterInst>(scope, &work.key_text(), Goal::Update).await
+        self.0.leave_failed::<ClusterInst>(scope, &work.key(), Goal::Update).await
     }
 }
 
@@ -135,14 +121,6 @@ const CLUSTER: &str = "cluster";
 impl Operation for DeleteClusterInst {
     const KIND: &'static str = "DeleteClusterInst";
     type State = ClusterWork;
-
-    fn key(&self, state: &ClusterWork) -> String {
-        state.key_text()
-    }
-
-    fn organisation(&self, state: &ClusterWork) -> String {
-        state.organisation()
-    }
 
     fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
         vec![APPS, CLUSTER]
@@ -167,7 +145,7 @@ impl Operation for DeleteClusterInst {
     }
 
     async fn undo(&self, step: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        let key = work.key_text();
+        let key = work.key();
         let state = self.0.state_now::<ClusterInst>(&key).await?;
         let untouched = state == TrackedState::DeletePrepare;
         // What was only prepared goes back quietly, with the first step.
@@ -188,7 +166,7 @@ impl DeleteClusterInst {
     /// Deletes the AppInsts whose Apps want to go with their cluster.
     async fn delete_apps(&self, work: &ClusterWork, scope: &Scope) -> Result<(), Failure> {
         let deadline = scope.now().saturating_add(millis(self.0.timeout(Goal::Delete)));
-        let insts = self.0.tables.find::<AppInst>(index::CLUSTER_INST, &work.key_text());
+        let insts = self.0.tables.find::<AppInst>(index::CLUSTER_INST, &work.key());
         for held in insts {
             let inst = &held.value.0;
             let app = &inst.object_key().app_or_empty().name;
@@ -235,7 +213,7 @@ impl DeleteClusterInst {
     }
 
     async fn delete_cluster(&self, work: &ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        let key = work.key_text();
+        let key = work.key();
         let changes = self.0.tables.cluster_insts.subscribe_key(&key);
         let Some(asked_now) = self.request_deletion(work).await? else {
             return Ok(());
@@ -251,7 +229,7 @@ impl DeleteClusterInst {
     /// Asks the crm, or removes the row if that is not to be asked. Says
     /// whether it was asked now or before; nothing if the row is gone.
     async fn request_deletion(&self, work: &ClusterWork) -> Result<Option<bool>, Failure> {
-        let (key, over) = (&*work.key_text(), work.over());
+        let (key, over) = (&*work.key(), work.over());
         let committed = self
             .0
             .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {

@@ -70,6 +70,10 @@ pub enum Error {
     )]
     CloudletNotReady { operator: String, name: String, state: &'static str },
 
+    /// Its agent is in touch and can do nothing.
+    #[error("Cloudlet operator_key:<name:{operator:?} > name:{name:?}  cannot be used: {reason}")]
+    CloudletUnusable { operator: String, name: String, reason: String },
+
     /// The same once something is under way there.
     #[error(
         "Cloudlet operator_key:<name:{operator:?} > name:{name:?}  not ready, state is {state}; operation {operation} goes on when it is back"
@@ -121,7 +125,9 @@ impl Error {
                 Code::InvalidArgument
             }
             Self::NameTaken { .. } => Code::AlreadyExists,
-            Self::CloudletNotReady { .. } | Self::CloudletAway { .. } => Code::Unavailable,
+            Self::CloudletNotReady { .. }
+            | Self::CloudletUnusable { .. }
+            | Self::CloudletAway { .. } => Code::Unavailable,
             Self::Crm(_) | Self::Vanished => Code::Aborted,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::Other(failure) => failure.code(),

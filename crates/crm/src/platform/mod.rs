@@ -6,7 +6,12 @@ pub mod kubernetes;
 mod naming;
 pub mod vm;
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr, SocketAddrV4},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use selvage_api::edgeproto::{
@@ -95,10 +100,61 @@ impl InstanceFacts {
 pub struct Usage {
     pub cpu_ns: u64,
     pub memory_bytes: u64,
-    /// Written so far.
+    /// Held on its disk, or written so far where nobody counts that.
     pub disk_bytes: u64,
     pub sent_bytes: u64,
     pub received_bytes: u64,
+}
+
+/// How many there are, and have been.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Connections {
+    pub active: u64,
+    pub total: u64,
+}
+
+impl std::ops::AddAssign for Connections {
+    fn add_assign(&mut self, other: Self) {
+        self.active += other.active;
+        self.total += other.total;
+    }
+}
+
+/// A way from a public port straight to an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Way {
+    pub udp: bool,
+    /// Where it begins; 0.0.0.0 for all addresses of the machine.
+    pub public: SocketAddrV4,
+    pub target: SocketAddrV4,
+}
+
+impl Way {
+    /// Where it begins: no two ways have the same.
+    pub fn door(&self) -> (bool, SocketAddrV4) {
+        (self.udp, self.public)
+    }
+}
+
+/// Leads those who come from other machines past the balancer, where something
+/// can do that. Ways outlive the process that asked for them.
+#[async_trait]
+pub trait Shortcut: Send + Sync + 'static {
+    /// There are these ways and no others, except for those of an earlier
+    /// process until all is [`settled`](Self::settled). Of a way that is not
+    /// open nothing but its counts is kept.
+    async fn lead(&self, ways: BTreeMap<Way, bool>);
+
+    /// All that an earlier process had led and that is still wanted was asked
+    /// for; the rest goes.
+    async fn settled(&self);
+
+    /// Gives those who came by ways that are no more some time to leave, then
+    /// cuts them off.
+    async fn end(&self, ways: Vec<Way>, grace: Duration);
+
+    /// Who comes and came by the ways that there are.
+    async fn connections(&self) -> HashMap<Way, Connections>;
 }
 
 /// A cluster that is wanted.
@@ -143,6 +199,11 @@ pub trait Platform: Send + Sync + 'static {
 
     /// What the cloudlet can hold.
     async fn resources(&self) -> Result<Resources>;
+
+    /// What leads to instances past the balancer.
+    fn shortcut(&self) -> Option<Arc<dyn Shortcut>> {
+        None
+    }
 
     /// What a cluster will have beside those that there are.
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts>;

@@ -1,15 +1,12 @@
 //! What a cluster is made of: a size, a way out, an address, volumes; and a
 //! command that is words and nothing else.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    process::Command,
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use selvage_api::edgeproto::{FlavorKey, TrackedState};
 use selvage_runtime::cgroup::Mounts;
 
-use crate::support::{ANSWER, Place, Upstairs, can_run, fetch, wait_for};
+use crate::support::{ANSWER, Beyond, Place, Upstairs, can_run, fetch, wait_for};
 
 /// What the kernel has as the limit of memory of the groups that a process is
 /// in, its own first.
@@ -61,46 +58,6 @@ async fn a_cluster_bounds_its_instances_together_and_grows_with_its_nodes() {
     assert_eq!(place.left_behind(), Vec::<String>::new());
 }
 
-/// A machine beyond this one: a network namespace at the other end of a cable.
-struct Beyond {
-    name: String,
-    cable: String,
-}
-
-fn ip(arguments: &[&str]) {
-    let output = Command::new("ip").args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
-}
-
-impl Beyond {
-    fn new(range: u8) -> Self {
-        let beyond = Self { name: format!("beyond-{range}"), cable: format!("slvbeyond{range}") };
-        let (name, cable) = (beyond.name.as_str(), beyond.cable.as_str());
-        let address = |host: u8| format!("203.0.113.{host}/30");
-        ip(&["netns", "add", name]);
-        ip(&["link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name]);
-        ip(&["addr", "add", &address(1), "dev", cable]);
-        ip(&["link", "set", cable, "up"]);
-        ip(&["-n", name, "addr", "add", &address(2), "dev", "eth0"]);
-        ip(&["-n", name, "link", "set", "eth0", "up"]);
-        ip(&["-n", name, "link", "set", "lo", "up"]);
-        beyond
-    }
-
-    /// A web server there, which has no way back to any cluster.
-    fn serve(&self, folder: &std::path::Path) -> std::process::Child {
-        let arguments = ["netns", "exec", &self.name, "busybox", "httpd", "-f", "-p", "8099", "-h"];
-        Command::new("ip").args(arguments).arg(folder).spawn().unwrap()
-    }
-}
-
-impl Drop for Beyond {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["link", "del", &self.cable]).output();
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_reach_other_machines_and_the_rules_go_with_the_last_cluster() {
     if !can_run() {
@@ -111,10 +68,11 @@ async fn instances_reach_other_machines_and_the_rules_go_with_the_last_cluster()
     std::fs::write(place.directory.path().join("word"), "from beyond").unwrap();
     let mut server = beyond.serve(place.directory.path());
     // It asks until somebody answers, and then shows what it was told.
-    place.command =
-        "/bin/sh -c 'until wget -q -O /www/index.html http://203.0.113.2:8099/word; do \
-                     sleep 0.1; done; exec httpd -f -p 8080 -h /www'"
-            .into();
+    place.command = format!(
+        "/bin/sh -c 'until wget -q -O /www/index.html http://{}:8099/word; do sleep 0.1; done; \
+         exec httpd -f -p 8080 -h /www'",
+        beyond.address()
+    );
     let controller = Upstairs::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
@@ -123,8 +81,7 @@ async fn instances_reach_other_machines_and_the_rules_go_with_the_last_cluster()
     })
     .await;
     assert!(answer.contains("from beyond"), "{answer}");
-    let left = place.left_behind();
-    assert!(left.iter().any(|line| line.starts_with("table ip selvage_")), "{left:?}");
+    assert_eq!(place.tables().len(), 1);
     server.kill().unwrap();
     server.wait().unwrap();
     controller.unmake(&place).await;

@@ -298,6 +298,7 @@ impl Fixture for InContainers {
             data: self.place.directory.path().to_owned(),
             lvmd: self.place.directory.path().join("lvmd.sock"),
             patience: PATIENCE,
+            forwarding: containers::Forwarding::default(),
         };
         Arc::new(Containers::open(cloudlet, options).unwrap())
     }

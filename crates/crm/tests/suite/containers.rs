@@ -1,8 +1,11 @@
 //! Instances come up, answer at their public ports, and go without a trace.
 
-use selvage_api::edgeproto::{AppInstInfo, CloudletState, TrackedState};
+use selvage_api::edgeproto::{AppInstInfo, CloudletState, Metric, TrackedState, metric_val};
+use selvage_runtime::{ExecOutput, ExecSpec, Runtime};
 
-use crate::support::{ANSWER, Place, Upstairs, can_run, fetch, wait_for};
+use crate::support::{
+    ANSWER, Place, Upstairs, can_run, fetch, has_program, loop_devices, wait_for,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_runs_answers_and_goes_without_a_trace() {
@@ -64,6 +67,66 @@ async fn what_cannot_run_says_why_and_leaves_nothing() {
     controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
     let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
     assert!(info.errors[0].contains("registry"), "{:?}", info.errors);
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+/// Runs busybox in a container: what it complains of, and its code.
+async fn busybox(runtime: &dyn Runtime, id: &str, words: &[&str]) -> (String, i32) {
+    let argv = ["/bin/busybox"].iter().chain(words).map(ToString::to_string).collect();
+    let spec = ExecSpec { argv, ..ExecSpec::default() };
+    let mut ran = runtime.exec("selvage", id, spec).await.unwrap();
+    let mut told = Vec::new();
+    loop {
+        match ran.output.recv().await.expect("a code") {
+            ExecOutput::Stderr(bytes) => told.extend_from_slice(&bytes),
+            ExecOutput::Stdout(_) => {}
+            ExecOutput::Exited(code) => return (String::from_utf8(told).unwrap(), code),
+            ExecOutput::Failed(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn disk(sample: &Metric) -> Option<u64> {
+    let value = sample.vals.iter().find(|value| value.name == "disk")?;
+    match value.value.as_ref()? {
+        metric_val::Value::Ival(bytes) => Some(*bytes),
+        metric_val::Value::Dval(_) => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_holds_what_its_flavors_disk_holds() {
+    if !can_run() || !has_program("mkfs.ext4") {
+        return;
+    }
+    let place = Place::new("disk", 209);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let runtime = running.runtime.as_ref();
+    let id = runtime.list("selvage").await.unwrap()[0].runtime_id.clone();
+    assert_eq!(loop_devices(place.directory.path()).len(), 1);
+    // Room that is taken without a byte written: the flavor has 1 GiB.
+    let (told, code) = busybox(runtime, &id, &["fallocate", "-l", "1045M", "/more"]).await;
+    assert_ne!(code, 0, "it takes more than the flavor has");
+    assert!(told.contains("No space left on device"), "{told}");
+    busybox(runtime, &id, &["rm", "-f", "/more"]).await;
+    assert_eq!(busybox(runtime, &id, &["fallocate", "-l", "1000M", "/much"]).await.1, 0);
+    let mut sample = None;
+    while sample.as_ref().and_then(disk).is_none_or(|held| held < 1000 << 20) {
+        sample = Some(controller.sample("crm-appinst", &sample).await);
+    }
+    assert!(sample.as_ref().and_then(disk) < Some(1030 << 20), "{sample:?}");
+
+    let found = runtime.inspect("selvage", &id).await.unwrap();
+    runtime.signal("selvage", &id, 9).await.unwrap();
+    wait_for("another process", || async {
+        runtime.inspect("selvage", &id).await.ok()?.pid.filter(|pid| Some(*pid) != found.pid)
+    })
+    .await;
+    assert_eq!(busybox(runtime, &id, &["test", "-s", "/much"]).await.1, 0, "a restart keeps it");
     controller.unmake(&place).await;
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());

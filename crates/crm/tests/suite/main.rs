@@ -8,6 +8,7 @@ mod conformance;
 mod containers;
 mod crashes;
 mod faults;
+mod forwarding;
 mod kubernetes;
 mod machines;
 #[path = "../../../runtime/tests/real/mod.rs"]

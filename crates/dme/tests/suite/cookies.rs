@@ -55,7 +55,8 @@ async fn a_cookie_says_what_clients_of_the_original_read_in_it() {
     });
     assert_eq!(claims, expected);
     let read = engine.cookies().verify(cookie).await.unwrap();
-    assert_eq!((read.app, read.peer), (some, "2001:db8::7".to_owned()));
+    assert_eq!((&read.app, &*read.peer), (&some, "2001:db8::7"));
+    assert_eq!(engine.cookies().verify(cookie).await.unwrap(), read, "and again");
 }
 
 /// Another implementation of the same standard agrees.
@@ -106,6 +107,8 @@ async fn bad_cookies_are_told_apart() {
     assert_eq!(verify(&format!("{signed}.AAAA")).await, wrong);
     clock.advance(DAY - Duration::from_secs(1));
     assert!(cookies.verify(&good).await.is_ok());
+    assert_eq!(verify(&format!("{signed}.AAAA")).await, wrong, "also of one that was seen");
+    assert_eq!(verify(&format!("{header}.{forged}.{signature}")).await, wrong);
     clock.advance(Duration::from_secs(1));
     assert_eq!(verify(&good).await, failed("the cookie has expired"));
 }
@@ -136,6 +139,7 @@ async fn engines_read_each_others_cookies_across_rotations() {
     clock.advance(Duration::from_secs(5));
     assert!(older.verify(&later).await.is_ok());
 
+    assert!(older.verify(&before).await.is_ok(), "seen with the keys of before");
     keys.0.lock().unwrap().remove(0);
     keys.0.lock().unwrap().remove(0);
     older.load().await.unwrap();

@@ -6,6 +6,7 @@ mod cookies;
 mod defects;
 mod lab;
 mod location;
+mod mirror;
 mod rules;
 mod tokens;
 mod upstream;

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use selvage_api::edgeproto::{
     App, AppInst, AppInstRuntime, CloudletInfo, CloudletState, Metric, Node, NodeType, TrackedState,
 };
-use selvage_dme::{Dme, Settings, Upstream};
+use selvage_dme::{Dme, Mirror, Settings, Upstream, keys::KeySource};
 use selvage_kit::{clock::SystemClock, tasks::Tasks};
 use selvage_notify::{
     Backoff, Cache, ClientOptions, Exchange, Letters, Mailbox, NotifyServer, OpenGate,
@@ -17,24 +17,24 @@ use tokio_util::sync::CancellationToken;
 use crate::lab::{Keys, app, info, instance, listed, name, until};
 
 /// A controller made of caches.
-struct Controller {
-    apps: Arc<Cache<App>>,
-    instances: Arc<Cache<AppInst>>,
+pub(crate) struct Controller {
+    pub(crate) apps: Arc<Cache<App>>,
+    pub(crate) instances: Arc<Cache<AppInst>>,
     infos: Arc<Cache<CloudletInfo>>,
     nodes: Arc<Cache<Node>>,
     metrics: Arc<Mailbox<Metric>>,
     letters: Letters<Metric>,
 }
 
-struct Serving {
+pub(crate) struct Serving {
     server: NotifyServer,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Controller {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (metrics, letters) = Mailbox::new(1000).unwrap();
         Self {
             apps: Cache::new().unwrap(),
@@ -46,7 +46,7 @@ impl Controller {
         }
     }
 
-    async fn serve(&self, tells_of_cloudlets: bool, at: Option<SocketAddr>) -> Serving {
+    pub(crate) async fn serve(&self, tells_of_cloudlets: bool, at: Option<SocketAddr>) -> Serving {
         let mut exchange = Exchange::new();
         if tells_of_cloudlets {
             exchange = exchange.send(self.infos.clone());
@@ -73,7 +73,7 @@ impl Controller {
 }
 
 impl Serving {
-    async fn stop(self) -> SocketAddr {
+    pub(crate) async fn stop(self) -> SocketAddr {
         self.server.close().await;
         self.stop.cancel();
         self.task.await.unwrap();
@@ -81,13 +81,22 @@ impl Serving {
     }
 }
 
-struct Running {
-    dme: Dme,
+pub(crate) struct Running {
+    pub(crate) dme: Dme,
     tasks: Tasks,
 }
 
 impl Running {
-    fn start(address: SocketAddr, settings: Settings) -> Self {
+    pub(crate) fn start(address: SocketAddr, settings: Settings) -> Self {
+        Self::start_with(address, settings, Arc::new(Keys::with(1)), None)
+    }
+
+    pub(crate) fn start_with(
+        address: SocketAddr,
+        settings: Settings,
+        keys: Arc<dyn KeySource>,
+        mirror: Option<Mirror>,
+    ) -> Self {
         let controllers = ClientOptions {
             addresses: vec![address.to_string()],
             backoff: Backoff {
@@ -97,40 +106,40 @@ impl Running {
             },
             ..ClientOptions::default()
         };
-        let upstream = Upstream { controllers, keys: Arc::new(Keys::with(1)) };
+        let upstream = Upstream { controllers, keys, mirror };
         let dme = Dme::open(settings, upstream, Arc::new(SystemClock)).unwrap();
         let tasks = Tasks::new(CancellationToken::new());
         dme.spawn(&tasks);
         Self { dme, tasks }
     }
 
-    fn names(&self, app_name: &str) -> Vec<String> {
+    pub(crate) fn names(&self, app_name: &str) -> Vec<String> {
         let all = listed(self.dme.engine(), &name(app_name), "", (1.0, 1.0));
         all.into_iter().map(|(cloudlet, ..)| cloudlet).collect()
     }
 
-    async fn offers(&self, app_name: &str, expected: &[&str]) {
+    pub(crate) async fn offers(&self, app_name: &str, expected: &[&str]) {
         until(&format!("{app_name} on {expected:?}"), || self.names(app_name) == expected).await;
     }
 
-    async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         let mut ready = self.dme.ready();
         ready.wait_for(Result::is_ok).await.unwrap();
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         self.tasks.token().cancel();
         self.tasks.shutdown(Duration::from_secs(10)).await.unwrap();
     }
 }
 
-fn quick() -> Settings {
+pub(crate) fn quick() -> Settings {
     Settings { stats_interval: Duration::from_millis(10), ..Settings::default() }
 }
 
-const PLACES: [(&str, &str); 3] = [("TDG", "a"), ("TDG", "b"), ("TMUS", "c")];
+pub(crate) const PLACES: [(&str, &str); 3] = [("TDG", "a"), ("TDG", "b"), ("TMUS", "c")];
 
-fn put_all(controller: &Controller, app_name: &str) {
+pub(crate) fn put_all(controller: &Controller, app_name: &str) {
     for (index, place) in (1_u8..).zip(PLACES) {
         let at = (f64::from(index), 1.0);
         let ready = instance(&name(app_name), place, at, place.1);
@@ -138,7 +147,7 @@ fn put_all(controller: &Controller, app_name: &str) {
     }
 }
 
-fn all_up(controller: &Controller) {
+pub(crate) fn all_up(controller: &Controller) {
     for (operator, cloudlet) in PLACES {
         controller.infos.put(info(operator, cloudlet, CloudletState::Ready)).unwrap();
     }

@@ -68,7 +68,7 @@ impl std::ops::DerefMut for Client {
 
 async fn dme() -> (Dme, Services) {
     let nowhere = ClientOptions { addresses: vec!["127.0.0.1:1".into()], ..Default::default() };
-    let upstream = Upstream { controllers: nowhere, keys: Arc::new(Keys::with(1)) };
+    let upstream = Upstream { controllers: nowhere, keys: Arc::new(Keys::with(1)), mirror: None };
     let dme = Dme::open(Settings::default(), upstream, Arc::new(SystemClock)).unwrap();
     dme.engine().cookies().load().await.unwrap();
     let some = name("some");

@@ -329,7 +329,11 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             (
                 "Report",
                 ReadSecret,
-                &[Who::Machine(MachineKind::Node), Who::Machine(MachineKind::Dme)],
+                &[
+                    Who::Machine(MachineKind::Cloudlet),
+                    Who::Machine(MachineKind::Node),
+                    Who::Machine(MachineKind::Dme),
+                ],
             ),
             ("ListMachines", Read, STEERING_AND_OPERATORS),
             ("RemoveMachine", Write, NOBODY_ELSE),

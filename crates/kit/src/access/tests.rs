@@ -100,6 +100,12 @@ fn machines_do_what_their_kind_does() {
     let renew = "/selvage.identity.IdentityService/Renew";
     assert_eq!(decide(renew, &node, &[]), Ok(Decision::Allow));
     assert_eq!(decide(renew, &user(&[(Role::Viewer, "")]), &[]), Err(Code::PermissionDenied));
+    // Whoever joined says regularly that he is there.
+    let engine = Identity::machine(Machine::parse("dme/west").unwrap());
+    for joined in [&cloudlet, &node, &engine] {
+        let report = "/selvage.identity.IdentityService/Report";
+        assert_eq!(decide(report, joined, &[]), Ok(Decision::Allow), "{joined:?}");
+    }
 }
 
 #[test]

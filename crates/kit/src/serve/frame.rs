@@ -3,7 +3,7 @@
 
 use std::{io::Read, pin::Pin, task::Poll, time::Duration};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
@@ -52,14 +52,40 @@ pub(super) fn coding(headers: &HeaderMap) -> Coding {
     }
 }
 
-/// Reads the one message of a call that does not stream its request.
-pub(super) async fn read_message(
+/// The request message of a call, as it is framed when it is not compressed.
+pub(super) struct Received(Bytes);
+
+impl Received {
+    /// The message itself.
+    pub(super) fn message(&self) -> Bytes {
+        self.0.slice(HEADER..)
+    }
+
+    /// The body of a call with this message, and with more fields after it.
+    pub(super) fn into_body(self, appended: &[u8]) -> Body {
+        if appended.is_empty() {
+            return Body::new(http_body_util::Full::new(self.0));
+        }
+        one_message(&self.message(), appended)
+    }
+}
+
+/// Reads the one message of a call that does not stream its request. What is
+/// there already is taken as it is. `wait` is asked first where more has to
+/// come, and what it gives is kept until all has.
+pub(super) async fn read_message<T>(
     body: Body,
     coding: Coding,
     limit: usize,
     patience: Duration,
-) -> Result<Bytes, Status> {
-    tokio::time::timeout(patience, read_to_end(body, coding, limit)).await.unwrap_or_else(|_| {
+    wait: impl FnOnce() -> Result<T, Status>,
+) -> Result<Received, Status> {
+    let mut reading = std::pin::pin!(read_to_end(body, coding, limit));
+    if let Poll::Ready(read) = futures::poll!(reading.as_mut()) {
+        return read;
+    }
+    let _ticket = wait()?;
+    tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| {
         Err(Status::deadline_exceeded(format!(
             "request message did not arrive within {} s",
             patience.as_secs()
@@ -67,12 +93,12 @@ pub(super) async fn read_message(
     })
 }
 
-async fn read_to_end(mut body: Body, coding: Coding, limit: usize) -> Result<Bytes, Status> {
-    let mut whole = BytesMut::new();
+async fn read_to_end(mut body: Body, coding: Coding, limit: usize) -> Result<Received, Status> {
+    // Nearly always it comes in one piece, which need not be copied.
+    let mut whole = Bytes::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame?;
-        let Ok(mut data) = frame.into_data() else { continue };
-        whole.put(&mut data);
+        let Ok(data) = frame?.into_data() else { continue };
+        whole = if whole.is_empty() { data } else { joined(whole, &data) };
         if whole.len() >= HEADER {
             let length = declared_length(&whole, limit)?;
             if whole.len() > HEADER + length {
@@ -83,13 +109,19 @@ async fn read_to_end(mut body: Body, coding: Coding, limit: usize) -> Result<Byt
     if whole.len() < HEADER || whole.len() < HEADER + declared_length(&whole, limit)? {
         return Err(Status::invalid_argument("request message ends too early"));
     }
-    let compressed = whole.first() == Some(&1);
-    whole.advance(HEADER);
-    match (compressed, coding) {
-        (false, _) => Ok(whole.freeze()),
-        (true, Coding::Gzip) => unzip(&whole, limit),
-        (true, Coding::Identity) => Err(not_compressed()),
+    match (whole.first(), coding) {
+        (Some(1), Coding::Gzip) => unzip(&whole[HEADER..], limit),
+        (Some(1), Coding::Identity) => Err(not_compressed()),
+        _ => Ok(Received(whole)),
     }
+}
+
+/// Both in one piece. Only what was joined before is in memory of our own and
+/// grows in place.
+fn joined(begin: Bytes, more: &[u8]) -> Bytes {
+    let mut whole = begin.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&*shared));
+    whole.put_slice(more);
+    whole.freeze()
 }
 
 fn not_compressed() -> Status {
@@ -100,7 +132,7 @@ fn not_compressed() -> Status {
     status
 }
 
-fn unzip(zipped: &[u8], limit: usize) -> Result<Bytes, Status> {
+fn unzip(zipped: &[u8], limit: usize) -> Result<Received, Status> {
     let mut plain = Vec::new();
     let longest = limit as u64 + 1;
     let read = MultiGzDecoder::new(zipped).take(longest).read_to_end(&mut plain);
@@ -108,7 +140,7 @@ fn unzip(zipped: &[u8], limit: usize) -> Result<Bytes, Status> {
     if plain.len() > limit {
         return Err(too_large(plain.len(), limit));
     }
-    Ok(plain.into())
+    Ok(Received(framed(&plain, &[])))
 }
 
 fn declared_length(header: &[u8], limit: usize) -> Result<usize, Status> {
@@ -123,15 +155,19 @@ fn declared_length(header: &[u8], limit: usize) -> Result<usize, Status> {
     Ok(length)
 }
 
-/// The body of a call with one message.
-pub(super) fn one_message(message: &[u8], appended: &[u8]) -> Body {
+fn framed(message: &[u8], appended: &[u8]) -> Bytes {
     let length = message.len() + appended.len();
     let mut framed = BytesMut::with_capacity(HEADER + length);
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     framed.put_slice(message);
     framed.put_slice(appended);
-    Body::new(http_body_util::Full::new(framed.freeze()))
+    framed.freeze()
+}
+
+/// The body of a call with one message.
+pub(super) fn one_message(message: &[u8], appended: &[u8]) -> Body {
+    Body::new(http_body_util::Full::new(framed(message, appended)))
 }
 
 /// A streamed request in which a message over the limit ends the call with
@@ -199,6 +235,7 @@ impl http_body::Body for Limited {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use futures::StreamExt;
     use tonic::Code;
 
     use super::*;
@@ -209,23 +246,50 @@ mod tests {
         Body::new(http_body_util::Full::new(Bytes::copy_from_slice(bytes)))
     }
 
+    async fn read(body: Body, coding: Coding, limit: usize) -> Result<Bytes, Status> {
+        let read = read_message(body, coding, limit, PATIENCE, || Ok(())).await;
+        read.map(|received| received.message())
+    }
+
     async fn code(bytes: &[u8]) -> Code {
-        read_message(body(bytes), Coding::Identity, MAX_MESSAGE, PATIENCE).await.unwrap_err().code()
+        read(body(bytes), Coding::Identity, MAX_MESSAGE).await.unwrap_err().code()
     }
 
     #[tokio::test]
     async fn a_message_reads_back_with_what_was_appended() {
         let framed = one_message(b"abc", b"de");
-        assert_eq!(
-            read_message(framed, Coding::Identity, MAX_MESSAGE, PATIENCE).await.unwrap(),
-            "abcde"
-        );
-        assert_eq!(
-            read_message(one_message(b"", b""), Coding::Identity, MAX_MESSAGE, PATIENCE)
-                .await
-                .unwrap(),
-            ""
-        );
+        assert_eq!(read(framed, Coding::Identity, MAX_MESSAGE).await.unwrap(), "abcde");
+        let empty = one_message(b"", b"");
+        assert_eq!(read(empty, Coding::Identity, MAX_MESSAGE).await.unwrap(), "");
+    }
+
+    fn in_pieces(bytes: &[u8], size: usize) -> Body {
+        let pieces: Vec<_> = bytes.chunks(size).map(Bytes::copy_from_slice).collect();
+        let late = futures::stream::iter(pieces).then(|piece| async move {
+            tokio::task::yield_now().await;
+            Ok::<_, Status>(Frame::data(piece))
+        });
+        Body::new(http_body_util::StreamBody::new(Box::pin(late)))
+    }
+
+    #[tokio::test]
+    async fn a_message_may_come_in_pieces() {
+        let whole = framed(b"abc", b"de");
+        for size in 1..=whole.len() {
+            let read = read(in_pieces(&whole, size), Coding::Identity, MAX_MESSAGE).await;
+            assert_eq!(read.unwrap(), "abcde", "pieces of {size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_is_on_its_way_needs_room() {
+        let full = || Err::<(), _>(Status::resource_exhausted("full"));
+        let read = async |body: Body| {
+            read_message(body, Coding::Identity, MAX_MESSAGE, PATIENCE, full).await
+        };
+        assert_eq!(read(one_message(b"abc", b"")).await.unwrap().message(), "abc");
+        let refused = read(in_pieces(&framed(b"abc", b""), 3)).await.map(|_| ()).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
     }
 
     #[tokio::test]
@@ -250,9 +314,7 @@ mod tests {
             framed.extend(zipped);
             framed
         };
-        let read = async |bytes: &[u8]| {
-            read_message(body(bytes), Coding::Gzip, MAX_UNKNOWN, PATIENCE).await
-        };
+        let read = async |bytes: &[u8]| read(body(bytes), Coding::Gzip, MAX_UNKNOWN).await;
         assert_eq!(read(&zip(b"abc")).await.unwrap(), "abc");
         // A small bomb.
         let refused = read(&zip(&vec![0; 10 * MAX_UNKNOWN])).await.unwrap_err();
@@ -264,7 +326,7 @@ mod tests {
     async fn strangers_may_send_little() {
         let framed = one_message(&vec![0; MAX_UNKNOWN + 1], &[]);
         let limit = limit_of(&Identity::anonymous());
-        let refused = read_message(framed, Coding::Identity, limit, PATIENCE).await.unwrap_err();
+        let refused = read(framed, Coding::Identity, limit).await.unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("without credentials"), "{refused}");
     }
@@ -274,9 +336,7 @@ mod tests {
         let silent = http_body_util::StreamBody::new(futures::stream::pending::<
             Result<Frame<Bytes>, Status>,
         >());
-        let refused = read_message(Body::new(silent), Coding::Identity, MAX_MESSAGE, PATIENCE)
-            .await
-            .unwrap_err();
+        let refused = read(Body::new(silent), Coding::Identity, MAX_MESSAGE).await.unwrap_err();
         assert_eq!(refused.code(), Code::DeadlineExceeded);
     }
 

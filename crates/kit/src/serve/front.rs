@@ -9,6 +9,7 @@ use std::{
 };
 
 use axum::body::Body as PageBody;
+use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
@@ -21,7 +22,7 @@ use tonic_web::GrpcWebLayer;
 use tower::{Layer, Service, ServiceExt};
 
 use super::{
-    census::Activity,
+    census::{Activity, InFlight},
     frame::{MAX_MESSAGE, MAX_UNKNOWN, limit_of},
     guard::{Guarded, Timely},
     intake::Intake,
@@ -34,6 +35,7 @@ use crate::identity::Connection;
 /// Header that carries the host the client asked for, whatever the version of
 /// HTTP.
 pub const AUTHORITY: &str = "x-selvage-authority";
+const AUTHORITY_NAME: HeaderName = HeaderName::from_static(AUTHORITY);
 
 #[derive(Clone)]
 pub(super) struct Front {
@@ -60,23 +62,15 @@ impl Front {
         Door { front: self.clone(), connection, activity }
     }
 
-    async fn answer(self, request: Request<PageBody>) -> Response<PageBody> {
+    async fn answer(self, web: bool, request: Request<PageBody>) -> Response<PageBody> {
         let origin = self.foreign_origin(request.headers());
         let encrypted = request.extensions().get::<Connection>().is_some_and(|c| c.encrypted);
         if let (Some(origin), true) = (&origin, is_preflight(&request)) {
             return preflight(origin);
         }
-        let response = match kind(&request) {
-            Kind::Grpc => return self.grpc(request).await,
-            Kind::GrpcWeb => self.grpc_web(request).await,
-            Kind::Other => self.transcoded_or_page(request).await,
-        };
+        let response =
+            if web { self.grpc_web(request).await } else { self.transcoded_or_page(request).await };
         finish(response, origin.as_ref(), encrypted)
-    }
-
-    async fn grpc(self, request: Request<PageBody>) -> Response<PageBody> {
-        let Ok(response) = self.rpc.oneshot(request.map(Body::new)).await;
-        response.map(PageBody::new)
     }
 
     async fn grpc_web(self, mut request: Request<PageBody>) -> Response<PageBody> {
@@ -160,18 +154,24 @@ enum Kind {
     Other,
 }
 
-fn kind(request: &Request<PageBody>) -> Kind {
+fn kind<B>(request: &Request<B>) -> Kind {
     let content_type = request.headers().get(header::CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
-    match essence.to_ascii_lowercase().as_str() {
-        _ if request.method() != Method::POST => Kind::Other,
-        "application/grpc" | "application/grpc+proto" => Kind::Grpc,
-        "application/grpc-web"
-        | "application/grpc-web+proto"
-        | "application/grpc-web-text"
-        | "application/grpc-web-text+proto" => Kind::GrpcWeb,
-        _ => Kind::Other,
+    let is = |names: &[&str]| names.iter().any(|name| essence.eq_ignore_ascii_case(name));
+    if request.method() != Method::POST {
+        Kind::Other
+    } else if is(&["application/grpc", "application/grpc+proto"]) {
+        Kind::Grpc
+    } else if is(&[
+        "application/grpc-web",
+        "application/grpc-web+proto",
+        "application/grpc-web-text",
+        "application/grpc-web-text+proto",
+    ]) {
+        Kind::GrpcWeb
+    } else {
+        Kind::Other
     }
 }
 
@@ -259,31 +259,53 @@ impl Service<Request<Incoming>> for Door {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let front = self.front.clone();
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
         let in_flight = self.activity.begin();
-        let mut request = request.map(PageBody::new);
         prepare(&mut request, self.connection.clone());
+        // Most calls by far are gRPC: they do not pay for what the others need.
+        let web = match kind(&request) {
+            Kind::Grpc => {
+                let rpc = self.front.rpc.clone();
+                return Box::pin(async move {
+                    let call = rpc.handle(request.map(Body::new));
+                    match AssertUnwindSafe(call).catch_unwind().await {
+                        Ok(response) => Ok(kept(response, in_flight)),
+                        Err(_) => Ok(kept(broken(), in_flight)),
+                    }
+                });
+            }
+            Kind::GrpcWeb => true,
+            Kind::Other => false,
+        };
+        let front = self.front.clone();
         Box::pin(async move {
-            let answered = AssertUnwindSafe(front.answer(request)).catch_unwind().await;
-            let response = answered.unwrap_or_else(|_| broken());
-            Ok(response.map(|body| PageBody::new(Guarded::new(body, in_flight))))
+            let answer = front.answer(web, request.map(PageBody::new));
+            let answered = AssertUnwindSafe(answer).catch_unwind().await;
+            Ok(kept(answered.unwrap_or_else(|_| broken()), in_flight))
         })
     }
 }
 
-fn prepare(request: &mut Request<PageBody>, connection: Connection) {
+/// A response that is under way until its body is done with.
+fn kept<B>(response: Response<B>, in_flight: InFlight) -> Response<PageBody>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + Unpin + 'static,
+{
+    response.map(|body| PageBody::new(Guarded::new(body, in_flight)))
+}
+
+fn prepare<B>(request: &mut Request<B>, connection: Connection) {
     without_api_prefix(request.uri_mut());
     // With these the front speaks to the inner stack; clients have no say.
     selvage_transcode::strip_internal(request.headers_mut());
-    request.headers_mut().remove(AUTHORITY);
+    request.headers_mut().remove(AUTHORITY_NAME);
     let host = request.headers().get(header::HOST).cloned();
     let authority = request
         .uri()
         .authority()
         .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     if let Some(authority) = authority.or(host) {
-        request.headers_mut().insert(AUTHORITY, authority);
+        request.headers_mut().insert(AUTHORITY_NAME, authority);
     }
     request.extensions_mut().insert(connection);
 }

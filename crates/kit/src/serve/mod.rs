@@ -250,7 +250,7 @@ impl Server {
     pub async fn run(self, socket: Socket, trust: Trust, stop: CancellationToken) {
         let intake = intake::Intake::default();
         let now = CancellationToken::new();
-        let stopping = rpc::Stopping { soon: stop.clone(), now: now.clone() };
+        let stopping = rpc::Stopping { soon: Arc::new(stop.clone()), now: Arc::new(now.clone()) };
         let rpc = rpc::Rpc::new(&self, trust, intake.clone(), stopping);
         let pages = pages::router(
             rpc.clone(),

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderMap, Request, Response, request};
+use http::{HeaderMap, HeaderName, Request, Response, request};
 use selvage_api::Method;
 use selvage_transcode::PROTOCOL_HEADER;
 use tokio::{
@@ -77,13 +77,14 @@ struct Shared {
     relay: Option<Arc<dyn relay::Relay>>,
 }
 
-/// The end of the listener, as calls see it.
+/// The end of the listener, as calls see it. Each has a token for itself only
+/// when it has to wait: making one takes a lock that all calls have in common.
 #[derive(Clone)]
 pub(super) struct Stopping {
     /// No more connections are taken.
-    pub(super) soon: CancellationToken,
+    pub(super) soon: Arc<CancellationToken>,
     /// Streams that are still open are ended with a status.
-    pub(super) now: CancellationToken,
+    pub(super) now: Arc<CancellationToken>,
 }
 
 impl Rpc {
@@ -127,11 +128,12 @@ impl Rpc {
         self.shared.identify(headers, connection, Effect::Write, false).await
     }
 
-    async fn handle(self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn handle(self, request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
+        let shared = Arc::clone(&self.shared);
         let protocol = protocol_of(request.headers());
-        let path = request.uri().path().to_owned();
-        let call = self.shared.metrics.call(&path, protocol);
+        let path = request.uri().path();
+        let call = shared.metrics.call(path, protocol);
         let deadline = match deadline_of(request.headers(), started) {
             Ok(deadline) => deadline,
             Err(status) => {
@@ -144,13 +146,12 @@ impl Rpc {
             method = path.trim_start_matches('/'),
             protocol = protocol.name()
         );
-        let stopping = self.shared.stopping.clone();
-        let stop =
-            if self.shared.access.rule(&path).is_some() { stopping.now } else { stopping.soon };
-        match self.run(request, protocol, deadline).instrument(span).await {
-            Ok((response, on_end)) => watch(response, deadline, stop, move |code| {
+        let rule = shared.access.rule(path);
+        let stop = if rule.is_some() { &shared.stopping.now } else { &shared.stopping.soon };
+        match self.run(request, rule, protocol, deadline).instrument(span).await {
+            Ok((response, held)) => watch(response, deadline, stop, move |code| {
                 call.finish(selvage_api::Code::from_grpc(code));
-                on_end(code);
+                held.release(code);
             }),
             Err(status) => {
                 call.finish(selvage_api::Code::from_grpc(status.code()));
@@ -162,27 +163,20 @@ impl Rpc {
     async fn run(
         self,
         request: Request<Body>,
+        rule: Option<&Rule>,
         protocol: Protocol,
         deadline: Option<Instant>,
-    ) -> Result<(Response<Body>, watched::OnEnd), Status> {
+    ) -> Result<(Response<Body>, Held), Status> {
         let (parts, body) = request.into_parts();
-        let shared = self.shared.clone();
-        let Some(rule) = shared.access.rule(parts.uri.path()) else {
+        let Some(rule) = rule else {
             return self.run_infrastructure(parts, body, deadline).await;
         };
-        let admitted = within(deadline, shared.admit(parts, body, rule, protocol)).await?;
-        let Admitted { request, permit, audit } = admitted;
-        let outcome = self.answer(rule, request, deadline).await;
-        let on_end: watched::OnEnd = Box::new(move |code| {
-            drop(permit);
-            if let Some(audit) = audit {
-                audit.write(code);
-            }
-        });
-        match outcome {
-            Ok(response) => Ok((response, on_end)),
+        let admitted = within(deadline, self.shared.admit(parts, body, rule, protocol)).await?;
+        let Admitted { request, held } = admitted;
+        match self.answer(rule, request, deadline).await {
+            Ok(response) => Ok((response, held)),
             Err(status) => {
-                on_end(status.code());
+                held.release(status.code());
                 Err(status)
             }
         }
@@ -193,7 +187,7 @@ impl Rpc {
         parts: request::Parts,
         body: Body,
         deadline: Option<Instant>,
-    ) -> Result<(Response<Body>, watched::OnEnd), Status> {
+    ) -> Result<(Response<Body>, Held), Status> {
         let path = parts.uri.path();
         if !INFRASTRUCTURE.iter().any(|prefix| path.starts_with(prefix)) {
             return Err(Status::unimplemented(format!(
@@ -208,7 +202,7 @@ impl Rpc {
         };
         let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
         let response = self.call_routes(request, deadline).await?;
-        Ok((response, Box::new(move |_| drop(permit))))
+        Ok((response, Held { _permit: permit, audit: None }))
     }
 
     /// Answers here, or takes the call to those it is meant for.
@@ -277,8 +271,21 @@ impl Service<Request<Body>> for Rpc {
 /// A call that has passed every check.
 struct Admitted {
     request: Request<Body>,
-    permit: OwnedSemaphorePermit,
+    held: Held,
+}
+
+/// What a call has until its end.
+struct Held {
+    _permit: OwnedSemaphorePermit,
     audit: Option<audit::Entry>,
+}
+
+impl Held {
+    fn release(self, code: Code) {
+        if let Some(audit) = self.audit {
+            audit.write(code);
+        }
+    }
 }
 
 impl Shared {
@@ -304,11 +311,12 @@ impl Shared {
         let (body, message) = if rule.method.client_streaming {
             (Body::new(frame::Limited::new(body)), Bytes::new())
         } else {
-            let message = self.read_message(&parts.headers, body, &caller, peer).await?;
+            let received = self.read_message(&parts.headers, body, &caller, peer).await?;
             parts.headers.remove(frame::ENCODING);
+            let message = received.message();
             let body = match rule.decide(&caller, &message).map_err(refuse)? {
-                Decision::Allow => frame::one_message(&message, &[]),
-                Decision::Narrow(appended) => frame::one_message(&message, &appended),
+                Decision::Allow => received.into_body(&[]),
+                Decision::Narrow(appended) => received.into_body(&appended),
             };
             (body, message)
         };
@@ -320,7 +328,8 @@ impl Shared {
         let audit = (rule.effect == Effect::Write)
             .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol));
         parts.extensions.insert(caller);
-        Ok(Admitted { request: Request::from_parts(parts, body), permit, audit })
+        let held = Held { _permit: permit, audit };
+        Ok(Admitted { request: Request::from_parts(parts, body), held })
     }
 
     async fn read_message(
@@ -329,11 +338,11 @@ impl Shared {
         body: Body,
         caller: &Identity,
         peer: &Peer,
-    ) -> Result<Bytes, Status> {
+    ) -> Result<frame::Received, Status> {
         let unknown = caller.kind == Kind::Anonymous;
-        let _ticket = if unknown { Some(self.intake.admit(peer)?) } else { None };
-        let limit = frame::limit_of(caller);
-        frame::read_message(body, frame::coding(headers), limit, self.limits.body_timeout).await
+        let room = || if unknown { self.intake.admit(peer).map(Some) } else { Ok(None) };
+        let (coding, limit) = (frame::coding(headers), frame::limit_of(caller));
+        frame::read_message(body, coding, limit, self.limits.body_timeout, room).await
     }
 
     async fn identify(
@@ -426,7 +435,7 @@ fn not_built(method: &Method) -> Status {
 fn watch(
     response: Response<Body>,
     deadline: Option<Instant>,
-    stop: CancellationToken,
+    stop: &Arc<CancellationToken>,
     on_end: impl FnOnce(Code) + Send + 'static,
 ) -> Response<Body> {
     // A reply that is all headers has its status there.
@@ -434,6 +443,7 @@ fn watch(
         on_end(code);
         return response;
     }
+    let stop = Arc::clone(stop);
     response.map(|body| Body::new(watched::Watched::new(body, deadline, stop, Box::new(on_end))))
 }
 
@@ -446,8 +456,10 @@ fn protocol_of(headers: &HeaderMap) -> Protocol {
     }
 }
 
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
 fn deadline_of(headers: &HeaderMap, now: Instant) -> Result<Option<Instant>, Status> {
-    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
     let parsed = value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
         Status::invalid_argument("grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
     })?;

@@ -6,11 +6,12 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -22,7 +23,9 @@ pub(super) type OnEnd = Box<dyn FnOnce(Code) + Send>;
 pub(super) struct Watched {
     inner: Option<Body>,
     deadline: Option<Pin<Box<Sleep>>>,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    stop: Arc<CancellationToken>,
+    /// Made when there is something to wait for: most replies are whole.
+    stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     on_end: Option<OnEnd>,
 }
 
@@ -30,12 +33,11 @@ impl Watched {
     pub(super) fn new(
         inner: Body,
         deadline: Option<Instant>,
-        stop: CancellationToken,
+        stop: Arc<CancellationToken>,
         on_end: OnEnd,
     ) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        let stop = Box::pin(stop.cancelled_owned());
-        Self { inner: Some(inner), deadline, stop, on_end: Some(on_end) }
+        Self { inner: Some(inner), deadline, stop, stopped: None, on_end: Some(on_end) }
     }
 
     fn end(&mut self, code: Code) {
@@ -55,9 +57,11 @@ impl Watched {
     }
 }
 
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
 /// The status that headers or trailers carry, if any.
 pub(super) fn status_code(headers: &HeaderMap) -> Option<Code> {
-    headers.get("grpc-status").map(|value| Code::from_bytes(value.as_bytes()))
+    headers.get(STATUS).map(|value| Code::from_bytes(value.as_bytes()))
 }
 
 impl http_body::Body for Watched {
@@ -82,7 +86,10 @@ impl http_body::Body for Watched {
         };
         match &polled {
             Poll::Pending => {
-                if this.stop.as_mut().poll(context).is_ready() {
+                let stopped = this.stopped.get_or_insert_with(|| {
+                    Box::pin(CancellationToken::clone(&this.stop).cancelled_owned())
+                });
+                if stopped.as_mut().poll(context).is_ready() {
                     return this.end_with(Status::unavailable("the server is stopping"));
                 }
             }
@@ -128,7 +135,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         let body = Body::new(StreamBody::new(futures::stream::iter(frames)));
         let on_end = Box::new(move |code| sender.send(code).unwrap());
-        (Watched::new(body, deadline, CancellationToken::new(), on_end), receiver)
+        (Watched::new(body, deadline, Arc::default(), on_end), receiver)
     }
 
     fn trailers(code: Code) -> Frame<Bytes> {
@@ -162,7 +169,7 @@ mod tests {
         let body = Watched::new(
             Body::new(pending),
             Some(at),
-            CancellationToken::new(),
+            Arc::default(),
             Box::new(move |code| sender.send(code).unwrap()),
         );
         let ended = body.collect().await.unwrap();
@@ -174,11 +181,11 @@ mod tests {
     async fn a_stream_without_end_is_ended_when_the_server_stops() {
         let pending = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Status>>());
         let (sender, outcome) = mpsc::channel();
-        let stop = CancellationToken::new();
+        let stop = Arc::new(CancellationToken::new());
         let body = Watched::new(
             Body::new(pending),
             None,
-            stop.clone(),
+            Arc::clone(&stop),
             Box::new(move |code| sender.send(code).unwrap()),
         );
         stop.cancel();
@@ -197,7 +204,7 @@ mod tests {
         let body = Watched::new(
             Body::new(StreamBody::new(panicking)),
             None,
-            CancellationToken::new(),
+            Arc::default(),
             Box::new(move |code| sender.send(code).unwrap()),
         );
         let ended = body.collect().await.unwrap();

@@ -110,8 +110,10 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: RwLock<Registry>,
-    methods: HashMap<&'static str, MethodCells>,
-    other: MethodCells,
+    /// Where the cells of a path are.
+    paths: HashMap<&'static str, usize>,
+    /// The first ones are for whatever has no others.
+    methods: Vec<MethodCells>,
     calls: Family<CallLabels, Counter>,
     durations: Durations,
     in_flight: Gauge,
@@ -133,14 +135,16 @@ impl Metrics {
         let contracts = selvage_api::methods()
             .iter()
             .map(|method| (method.path.as_str(), method.service.as_str(), method.name.as_str()));
-        let methods = contracts
-            .chain(STANDARD)
-            .map(|(path, service, method)| (path, MethodCells::new(service, method)))
-            .collect();
+        let mut methods = vec![MethodCells::new("other", "other")];
+        let mut paths = HashMap::new();
+        for (path, service, method) in contracts.chain(STANDARD) {
+            paths.insert(path, methods.len());
+            methods.push(MethodCells::new(service, method));
+        }
         let inner = Inner {
             registry: RwLock::new(Registry::default()),
+            paths,
             methods,
-            other: MethodCells::new("other", "other"),
             calls: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             in_flight: Gauge::default(),
@@ -168,8 +172,8 @@ impl Metrics {
     /// gRPC path of the method, by whatever protocol it came.
     pub fn call(&self, path: &str, protocol: Protocol) -> RpcCall {
         self.0.in_flight.inc();
-        let key = self.0.methods.get_key_value(path).map(|(key, _)| *key);
-        RpcCall { metrics: self.clone(), key, protocol, started: Instant::now(), code: None }
+        let cells = self.0.paths.get(path).copied().unwrap_or(0);
+        RpcCall { metrics: self.clone(), cells, protocol, started: Instant::now(), code: None }
     }
 
     /// Counts a connection until the answer is dropped.
@@ -260,7 +264,7 @@ impl Inner {
 #[derive(Debug)]
 pub struct RpcCall {
     metrics: Metrics,
-    key: Option<&'static str>,
+    cells: usize,
     protocol: Protocol,
     started: Instant,
     /// The outer option: not finished yet.
@@ -278,9 +282,10 @@ impl Drop for RpcCall {
     fn drop(&mut self) {
         let inner = &self.metrics.0;
         inner.in_flight.dec();
-        let cells = self.key.and_then(|key| inner.methods.get(key)).unwrap_or(&inner.other);
         let code = self.code.unwrap_or(Some(Code::Cancelled));
-        inner.count(cells, self.protocol, code, self.started.elapsed().as_secs_f64());
+        if let Some(cells) = inner.methods.get(self.cells) {
+            inner.count(cells, self.protocol, code, self.started.elapsed().as_secs_f64());
+        }
     }
 }
 
@@ -351,7 +356,7 @@ mod tests {
         let text = metrics.render();
         assert_eq!(text.matches("selvage_rpc_calls_total{").count(), code::ALL.len());
         for method in selvage_api::methods() {
-            assert!(metrics.0.methods.contains_key(method.path.as_str()));
+            assert!(metrics.0.paths.contains_key(method.path.as_str()));
         }
     }
 

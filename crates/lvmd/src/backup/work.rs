@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use selvage_work::{Failure, Interrupt, Next, Operation, Scope};
+use selvage_work::{Failure, Interrupt, Next, Operation, Scope, Subject};
 
 use super::{
     Access, Error, Kind, Result, Shared,
@@ -21,6 +21,12 @@ pub(crate) struct Key {
     pub(crate) job: String,
 }
 
+impl Subject for Key {
+    fn key(&self) -> String {
+        self.job.clone()
+    }
+}
+
 /// Does jobs.
 pub(crate) struct Run(pub(super) Arc<Shared>);
 
@@ -28,10 +34,6 @@ pub(crate) struct Run(pub(super) Arc<Shared>);
 impl Operation for Run {
     const KIND: &'static str = "VolumeJob";
     type State = Key;
-
-    fn key(&self, state: &Key) -> String {
-        state.job.clone()
-    }
 
     fn steps(&self, state: &Key) -> Vec<&'static str> {
         // The kind is the first thing in the key.

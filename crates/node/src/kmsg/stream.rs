@@ -56,12 +56,14 @@ pub struct Kmsg {
     path: Arc<Path>,
     /// Present while somebody follows.
     live: Arc<Mutex<Option<broadcast::Sender<Live>>>>,
+    boot: Arc<Mutex<Boot>>,
 }
 
 impl Kmsg {
     /// The log behind that path, in all likelihood `/dev/kmsg`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into().into(), live: Arc::default() }
+        let boot = Arc::new(Mutex::new(Boot::now()));
+        Self { path: path.into().into(), live: Arc::default(), boot }
     }
 
     /// The records that the query asks for. When it returns, a follower
@@ -72,7 +74,7 @@ impl Kmsg {
         let live = query.follow.then(|| self.subscribe()).transpose()?;
         let ring = if query.only_new { None } else { Some(self.open()?) };
         let last = query.last;
-        let mut view = View::new(query, Boot::now());
+        let mut view = View::new(query, self.boot.lock().kept(Boot::now()));
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
             if let Some(ring) = ring {

@@ -2,8 +2,12 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// The moment of boot, in nanoseconds since 1970. Asked for once a stream, so
-/// that a record has one time in all of it.
+/// How far two readings of two clocks, one after the other, may be apart while
+/// nobody has set them.
+const NOT_SET: u64 = 10_000_000;
+
+/// The moment of boot, in nanoseconds since 1970. Asked for once and then kept,
+/// so that a record has the same time whenever it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boot(i64);
 
@@ -17,6 +21,14 @@ impl Boot {
         let nanoseconds = |time: Timespec| time.tv_sec * 1_000_000_000 + time.tv_nsec;
         let real = nanoseconds(clock_gettime(ClockId::Realtime));
         Self(real - nanoseconds(clock_gettime(ClockId::Monotonic)))
+    }
+
+    /// This one, unless the clock was set since: then what it tells now.
+    pub fn kept(&mut self, now: Self) -> Self {
+        if self.0.abs_diff(now.0) > NOT_SET {
+            *self = now;
+        }
+        *self
     }
 
     /// So many microseconds later, in nanoseconds since 1970.
@@ -75,6 +87,15 @@ mod tests {
     fn zeros_at_the_end_are_left_out() {
         assert_eq!(rfc3339(1_700_000_000_000_000_000), "2023-11-14T22:13:20Z");
         assert_eq!(rfc3339(1_700_000_000_500_000_000), "2023-11-14T22:13:20.5Z");
+    }
+
+    #[test]
+    fn boot_stays_where_it_was_until_the_clock_is_set() {
+        let mut boot = Boot::new(1_700_000_000_000_000_000);
+        let (later, set) = (Boot::new(boot.0 + 900), Boot::new(boot.0 - 3_600_000_000_000));
+        assert_eq!(boot.kept(later), Boot::new(1_700_000_000_000_000_000));
+        assert_eq!(boot.kept(set), set);
+        assert_eq!(boot.kept(later), later);
     }
 
     #[test]

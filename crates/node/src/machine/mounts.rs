@@ -2,7 +2,7 @@
 //! is gone) costs its own row, not the call.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     fs, io,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, future, stream};
 use parking_lot::Mutex;
 use selvage_api::machine::MountStat;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::Error;
 
@@ -33,13 +33,24 @@ pub(super) struct Space {
 /// Asks a mount for its space; `None` when it is no folder. May hang.
 type Probe = Arc<dyn Fn(&Path) -> io::Result<Option<Space>> + Send + Sync>;
 
+/// What a mount answers, for all who wait for it.
+type Answer = Result<Option<Space>, String>;
+
+/// A question that is not answered yet.
+#[derive(Clone)]
+struct Asked {
+    since: Instant,
+    answer: future::Shared<future::BoxFuture<'static, Answer>>,
+}
+
 /// Asks mounts, and remembers those that hang: they are not asked again
-/// before they have answered, so that they do not pile up.
+/// before they have answered, so that they do not pile up. Whoever asks
+/// meanwhile waits for the same answer.
 #[derive(Clone)]
 pub(super) struct Prober {
     probe: Probe,
     patience: Duration,
-    waiting: Arc<Mutex<HashSet<PathBuf>>>,
+    waiting: Arc<Mutex<HashMap<PathBuf, Asked>>>,
 }
 
 impl Default for Prober {
@@ -85,31 +96,39 @@ impl Prober {
         rows.buffered(AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
-    async fn space(&self, path: PathBuf) -> Result<Option<Space>, String> {
-        if !self.waiting.lock().insert(path.clone()) {
+    async fn space(&self, path: PathBuf) -> Answer {
+        let Asked { since, answer } = self.question(path)?;
+        let left = self.patience.saturating_sub(since.elapsed());
+        if left.is_zero() {
             return Err("has not answered an earlier question yet".into());
         }
+        tokio::time::timeout(left, answer).await.unwrap_or_else(|_| {
+            Err(format!("does not answer within {} ms", self.patience.as_millis()))
+        })
+    }
+
+    /// The question that waits for an answer already, or a new one.
+    fn question(&self, path: PathBuf) -> Result<Asked, String> {
+        let mut waiting = self.waiting.lock();
+        if let Some(asked) = waiting.get(&path) {
+            return Ok(asked.clone());
+        }
         let (sender, receiver) = oneshot::channel();
-        let prober = self.clone();
+        let (prober, asking) = (self.clone(), path.clone());
         // A thread of its own: one that hangs for ever must not keep a
         // runtime from stopping.
-        let asking = std::thread::Builder::new().name("mount".into()).spawn({
-            let path = path.clone();
-            move || {
-                let told = (prober.probe)(&path);
-                prober.waiting.lock().remove(&path);
+        std::thread::Builder::new()
+            .name("mount".into())
+            .spawn(move || {
+                let told = (prober.probe)(&asking).map_err(|error| words(&error));
+                prober.waiting.lock().remove(&asking);
                 let _ = sender.send(told);
-            }
-        });
-        if let Err(error) = asking {
-            self.waiting.lock().remove(&path);
-            return Err(error.to_string());
-        }
-        match tokio::time::timeout(self.patience, receiver).await {
-            Ok(Ok(told)) => told.map_err(|error| words(&error)),
-            Ok(Err(_)) => Err("asking has failed".into()),
-            Err(_) => Err(format!("does not answer within {} ms", self.patience.as_millis())),
-        }
+            })
+            .map_err(|error| error.to_string())?;
+        let answer = async { receiver.await.unwrap_or_else(|_| Err("asking has failed".into())) };
+        let asked = Asked { since: Instant::now(), answer: answer.boxed().shared() };
+        waiting.insert(path, asked.clone());
+        Ok(asked)
     }
 }
 
@@ -203,6 +222,32 @@ mod tests {
         drop(release);
         while !prober.waiting.lock().is_empty() {
             tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_at_the_same_time_is_told_the_same() {
+        let (answer, answers) = mpsc::channel::<()>();
+        let answers = Mutex::new(answers);
+        let probe: Probe = Arc::new(move |_| {
+            let _ = answers.lock().recv();
+            Ok(Some(Space { size: 7, available: 3 }))
+        });
+        let patience = Duration::from_secs(60);
+        let prober = Prober { probe, patience, waiting: Arc::default() };
+        // One is mounted over the other; and somebody else asks as well.
+        let (first, second) = (prober.clone(), prober.clone());
+        let first =
+            tokio::spawn(async move { first.rows(mounts(&["/dev/shm", "/dev/shm"])).await });
+        let second = tokio::spawn(async move { second.rows(mounts(&["/dev/shm"])).await });
+        while prober.waiting.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        drop(answer);
+        for rows in [first.await.unwrap(), second.await.unwrap()] {
+            for row in rows {
+                assert_eq!((row.size, row.error.as_str()), (7, ""));
+            }
         }
     }
 

@@ -23,6 +23,8 @@ struct Fake {
     restarts: Mutex<Vec<selvage_runtime::Restart>>,
     lists: AtomicUsize,
     unreachable: bool,
+    /// What a restart waits for.
+    held: Option<Arc<tokio::sync::Notify>>,
 }
 
 const NO: Error = Error::Unsupported { runtime: "fake", what: "this" };
@@ -50,6 +52,9 @@ impl Runtime for Fake {
     }
     async fn restart(&self, _: &str, id: &str, how: selvage_runtime::Restart) -> Result<Restarted> {
         let container = identity::find(self.containers.clone(), id)?;
+        if let Some(held) = &self.held {
+            held.notified().await;
+        }
         self.restarts.lock().push(how);
         Ok(Restarted { old_pid: container.pid, new_pid: Some(4321) })
     }
@@ -203,6 +208,36 @@ async fn a_restart_tells_both_pids_and_a_signal_can_be_all() {
     let patient = RestartRequest { grace_seconds: 4000, ..request("a") };
     let refused = os.restart(Request::new(patient)).await.unwrap_err();
     assert!(refused.message().starts_with("grace_seconds: "), "{refused}");
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_when_its_caller_is_gone() {
+    let held = Arc::new(tokio::sync::Notify::new());
+    let containers = vec![ourselves("a")];
+    let (os, fake) = os(Fake { containers, held: Some(held.clone()), ..Fake::default() });
+    let request =
+        RestartRequest { namespace: "system".into(), id: "a".into(), ..Default::default() };
+    let mut asking = os.restart(Request::new(request));
+    assert!(futures::poll!(&mut asking).is_pending());
+    drop(asking);
+    held.notify_one();
+    let done = async {
+        while fake.restarts.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), done).await.expect("nobody restarts it");
+}
+
+#[tokio::test]
+async fn what_a_caller_said_at_length_does_not_hide_the_answer() {
+    let (os, _) = with(Vec::new());
+    let id = "x".repeat(70_000);
+    let request = RestartRequest { namespace: "system".into(), id, ..Default::default() };
+    let refused = os.restart(Request::new(request)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    assert!(refused.message().ends_with("xx\" not found"), "{refused}");
+    assert!(refused.message().len() < 4096, "{}", refused.message().len());
 }
 
 /// A child that is ended when the test ends.

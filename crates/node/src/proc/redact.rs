@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// What stands for a secret.
 const BLOT: &str = "***";
 
-/// Parts of the names that secrets are given under.
+/// Parts of the names that secrets are given under, without `-` and `_`.
 const TELLING: &[&str] = &[
     "password",
     "passwd",
@@ -16,14 +16,13 @@ const TELLING: &[&str] = &[
     "token",
     "credential",
     "apikey",
-    "api-key",
-    "api_key",
-    "access-key",
-    "access_key",
     "accesskey",
-    "private-key",
-    "private_key",
+    "accountkey",
+    "encryptionkey",
+    "masterkey",
     "privatekey",
+    "sharedkey",
+    "signingkey",
     "auth",
     "bearer",
     "cookie",
@@ -54,6 +53,9 @@ const TOKENS: &[&str] = &[
 /// are blotted out wherever they stand in a word.
 const OWN_TOKENS: &[&str] = &["slv_", "slvj_"];
 
+/// Options of many programs that hold `user:password`.
+const USERS: &[&str] = &["-u", "--user", "--proxy-user"];
+
 /// Programs whose short option holds a password.
 const SHORT_PASSWORD: &[(&str, &str)] = &[
     ("mysql", "-p"),
@@ -73,14 +75,22 @@ const SHORT_PASSWORD: &[(&str, &str)] = &[
 
 /// The words of a command line with everything in them that looks like a
 /// secret blotted out: values of options with a telling name, whether after
-/// `=` or as the next word, users in URLs, headers, well-known tokens.
+/// `=` or as the next word, users in URLs, headers, fields of JSON, well-known
+/// tokens.
 pub fn redact<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<Cow<'a, str>> {
     let mut program = "";
     let mut next_is_secret = false;
     let mut redacted = Vec::new();
+    let mut before = "";
     for (index, word) in words.into_iter().enumerate() {
-        if index == 0 {
-            program = word.rsplit('/').next().unwrap_or_default();
+        // A shell's line has several, and some run others.
+        let name = word.rsplit('/').next().unwrap_or_default();
+        if index == 0 || SHORT_PASSWORD.iter().any(|(known, _)| *known == name) {
+            program = name;
+        }
+        let option = std::mem::replace(&mut before, word);
+        if USERS.contains(&option) && holds_password(word) {
+            next_is_secret = true;
         }
         // A path that is called secret is none: `--token-file /etc/token`.
         if std::mem::take(&mut next_is_secret) && !word.starts_with('-') && !is_path(word) {
@@ -88,8 +98,13 @@ pub fn redact<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<Cow<'a, str>>
             continue;
         }
         next_is_secret = announces_secret(program, word);
-        let shown =
-            if index == 0 && !word.contains([' ', '=']) { url(word) } else { one(program, word) };
+        let shown = if index == 0 && !word.contains([' ', '=']) {
+            url(word)
+        } else if let Some(blotted) = fields(word) {
+            Cow::Owned(one(program, &blotted).into_owned())
+        } else {
+            one(program, word)
+        };
         redacted.push(match own_tokens(&shown) {
             Some(blotted) => Cow::Owned(blotted),
             None => shown,
@@ -116,6 +131,45 @@ fn own_tokens(word: &str) -> Option<String> {
     }
     blotted.push_str(rest);
     Some(blotted)
+}
+
+/// The word without the values of fields with a telling name, if there are any
+/// as JSON writes them. Within a string of a shell its quotes are escaped.
+fn fields(word: &str) -> Option<String> {
+    let mut blotted = String::new();
+    let mut rest = word;
+    while let Some(colon) = rest.find("\":") {
+        let (before, after) = rest.split_at(colon + 2);
+        blotted.push_str(before);
+        let name = before[..colon].trim_end_matches('\\');
+        let name = name.rsplit(['"', '\\']).next().unwrap_or_default();
+        let value = after.trim_start();
+        rest = after;
+        if telling(name) && !value.is_empty() {
+            blotted.push_str(&after[..after.len() - value.len()]);
+            blotted.push_str(BLOT);
+            rest = &value[end_of_value(value)..];
+        }
+    }
+    blotted.push_str(rest);
+    (blotted != word).then_some(blotted)
+}
+
+/// Where a value of JSON ends.
+fn end_of_value(value: &str) -> usize {
+    for quote in ["\"", "\\\""] {
+        let Some(inside) = value.strip_prefix(quote) else { continue };
+        let ends = |at: &usize| quote.len() > 1 || !inside[..*at].ends_with('\\');
+        let end = inside.match_indices(quote).map(|(at, _)| at).find(ends);
+        return end.map_or(value.len(), |at| quote.len() + at + quote.len());
+    }
+    value.find([',', '}', ' ', '\n']).unwrap_or(value.len())
+}
+
+/// Whether this is a user with his password, and not two numbers.
+fn holds_password(user: &str) -> bool {
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    user.split_once(':').is_some_and(|(user, group)| !(number(user) && number(group)))
 }
 
 /// Whether the next word is the value of this one.
@@ -146,7 +200,8 @@ fn one<'a>(program: &str, word: &'a str) -> Cow<'a, str> {
     if let Some((name, value)) = word.split_once('=')
         && !value.is_empty()
     {
-        if telling(name) && !is_path(value) {
+        let user = USERS.contains(&name) && holds_password(value);
+        if user || (telling(name) && !is_path(value)) {
             return Cow::Owned(format!("{name}={BLOT}"));
         }
         return match one("", value) {
@@ -174,9 +229,10 @@ fn is_path(value: &str) -> bool {
 fn telling(name: &str) -> bool {
     // The last part counts: `--set auth.idle=5m` says nothing secret.
     let last = name.rsplit(['.', ',', ' ', '/', '=']).next().unwrap_or(name);
-    let last = last.to_ascii_lowercase();
+    let last = last.to_ascii_lowercase().replace(['-', '_'], "");
     let not_itself = ["file", "path", "dir", "ttl", "type", "mode", "method", "timeout"];
-    TELLING.iter().any(|part| last.contains(part))
+    let pass = last.ends_with("pass") && !last.ends_with("bypass");
+    (pass || TELLING.iter().any(|part| last.contains(part)))
         && !not_itself.iter().any(|suffix| last.ends_with(suffix))
 }
 
@@ -211,6 +267,23 @@ mod tests {
             ("sh|-c|A=slv_a; B='slvj_b.c' x", "sh -c A=***; B='***' x"),
             ("slvj_hunter2", "***"),
             ("curl|https://h/x?t=slv_hunter2&u=1", "curl https://h/x?t=***&u=1"),
+            ("redis-server|--requirepass|hunter2", "redis-server --requirepass ***"),
+            ("env|MYSQL_ROOT_PASS=hunter2", "env MYSQL_ROOT_PASS=***"),
+            ("srv|--encryption-key=hunter2", "srv --encryption-key=***"),
+            ("srv|--api_key|hunter2", "srv --api_key ***"),
+            ("httpie|--user|bob:hunter2|h", "httpie --user *** h"),
+            ("httpie|--user=bob:hunter2", "httpie --user=***"),
+            ("sh|-c|cd x && curl -u bob:hunter2 h", "sh -c cd x && curl -u *** h"),
+            ("sudo|mysql|-phunter2", "sudo mysql -p***"),
+            (
+                r#"curl|-d|{"user":"bob","password":"hun\"ter2","n":1}"#,
+                r#"curl -d {"user":"bob","password":***,"n":1}"#,
+            ),
+            (r#"srv|--x={"token":12345}"#, r#"srv --x={"token":***}"#),
+            (
+                r#"sh|-c|curl -d "{\"pass\":\"hunter2\",\"n\":1}" h"#,
+                r#"sh -c curl -d "{\"pass\":***,\"n\":1}" h"#,
+            ),
         ] {
             assert_eq!(redacted(line), shown);
         }
@@ -226,6 +299,10 @@ mod tests {
             "srv|--password",
             "srv|--password|--port=80",
             "mkdir|-p|/srv/x",
+            "docker|run|-u|1000:1000|x",
+            "sudo|-u|bob|x",
+            "srv|--allow-bypass|on",
+            r#"srv|{"user":"bob","n":1}"#,
             "",
         ] {
             assert_eq!(redacted(line), line.replace('|', " "));

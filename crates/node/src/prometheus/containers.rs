@@ -49,7 +49,7 @@ pub(super) fn write(page: &mut Page, sampler: &Sampler) {
                 labels: tracked.labels.clone(),
                 measured: measured.clone(),
                 started: created.map(|at| at.as_millisecond() as f64 / 1000.0),
-                network: tracked.container.kind != Place::App,
+                network: tracked.has_network(),
             });
         }
     });

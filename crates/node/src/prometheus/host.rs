@@ -26,7 +26,7 @@ pub(super) fn write(page: &mut Page, sampler: &Sampler, filesystems: &[Filesyste
         for (name, number) in keyed(reader.virtual_memory()) {
             if VIRTUAL_MEMORY.contains(&name) {
                 let metric = format!("node_vmstat_{name}");
-                page.single(&metric, Kind::Counter, "As /proc/vmstat has it.", number);
+                page.single(&metric, Kind::Untyped, "As /proc/vmstat has it.", number);
             }
         }
         sockets(page, reader.sockets());

@@ -13,6 +13,8 @@ pub(super) struct Page(String);
 pub(super) enum Kind {
     Counter,
     Gauge,
+    /// May be either, as node_exporter says of what it passes on by name.
+    Untyped,
 }
 
 /// A metric, or a mode of one, and where its number is.
@@ -45,6 +47,7 @@ impl Page {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Untyped => "untyped",
         };
         for part in ["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"] {
             self.0.push_str(part);

@@ -86,6 +86,12 @@ impl Tracked {
         self.latest.as_ref()
     }
 
+    /// Whether it has a network that is its own: what is in a pod has that of
+    /// the sandbox, and some have the machine's.
+    pub(crate) fn has_network(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| files.network.is_some())
+    }
+
     /// Measures. Fails once the container is gone.
     pub(super) fn look(&mut self, now: i64, full: bool, buffer: &mut Vec<u8>) -> io::Result<()> {
         let (Some(files), Some(pid)) = (&mut self.files, self.container.pid) else {

@@ -128,8 +128,12 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { cpu_millis: Some(1500), memory_bytes: Some(64 << 20), pids: None };
+    const LIMITS: Limits = Limits {
+        cpu_millis: Some(1500),
+        memory_bytes: Some(64 << 20),
+        pids: None,
+        disk_bytes: None,
+    };
 
     #[test]
     fn limits_are_written_as_each_layout_has_them() {

@@ -457,6 +457,9 @@ impl Inner {
             .find(|known| known.container.runtime_id == container.runtime_id)
             .ok_or_else(|| Error::NotFound { id: container.id.clone() })?;
         if container.kind == Kind::App {
+            if let Some(file) = &ours.log_file {
+                return Ok(file.clone());
+            }
             let sandbox = known.iter().find(|other| {
                 other.container.kind == Kind::Sandbox
                     && ours.sandbox_id.as_ref() == Some(&other.container.runtime_id)

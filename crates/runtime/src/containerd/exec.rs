@@ -1,12 +1,13 @@
 //! Programs inside a container of containerd's, over named pipes.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use containerd_client::services::v1::{
     CloseIoRequest, DeleteProcessRequest, ExecProcessRequest, GetContainerRequest,
     ResizePtyRequest, StartRequest, WaitRequest, containers_client::ContainersClient,
 };
+use futures::FutureExt;
 use prost_types::Any;
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
@@ -15,6 +16,7 @@ use tokio::{
     net::unix::pipe,
     sync::mpsc,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Inner,
@@ -27,6 +29,8 @@ use crate::{
 
 const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 const PIECE: usize = 16 << 10;
+/// After which nothing more is expected of a program that has ended.
+const SILENCE: Duration = Duration::from_millis(250);
 
 struct Running {
     inner: Arc<Inner>,
@@ -154,15 +158,16 @@ impl Running {
         inputs: mpsc::Receiver<ExecInput>,
         outputs: mpsc::Sender<ExecOutput>,
     ) {
+        let over = CancellationToken::new();
         let copying = async {
             tokio::join!(
-                copy(stdout, outputs.clone(), ExecOutput::Stdout),
+                copy(stdout, outputs.clone(), ExecOutput::Stdout, &over),
                 async {
                     if let Some(stderr) = stderr {
-                        copy(stderr, outputs.clone(), ExecOutput::Stderr).await;
+                        copy(stderr, outputs.clone(), ExecOutput::Stderr, &over).await;
                     }
                 },
-                self.wait(),
+                self.wait().inspect(|_| over.cancel()),
             )
         };
         let ended = tokio::select! {
@@ -220,15 +225,26 @@ impl Running {
     }
 }
 
-/// Copies until the other side closes.
+/// Copies until the other side closes. Programs that were left behind may hold
+/// it for ever: once ours has ended, only until nothing comes for a moment.
 pub(crate) async fn copy(
     mut from: impl AsyncRead + Unpin,
     to: mpsc::Sender<ExecOutput>,
     wrap: fn(Bytes) -> ExecOutput,
+    ended: &CancellationToken,
 ) {
     let mut piece = vec![0; PIECE];
     loop {
-        match from.read(&mut piece).await {
+        let silence = async {
+            ended.cancelled().await;
+            tokio::time::sleep(SILENCE).await;
+        };
+        let read = tokio::select! {
+            biased;
+            read = from.read(&mut piece) => read,
+            () = silence => return,
+        };
+        match read {
             // A terminal whose other side closed gives an error, not an end.
             Ok(0) | Err(_) => return,
             Ok(length) => {

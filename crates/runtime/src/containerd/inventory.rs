@@ -30,12 +30,18 @@ const LOG_DIRECTORY: &str = "io.kubernetes.cri.sandbox-log-directory";
 const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
 const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 
+/// Where the part of containerd that serves Kubernetes keeps what it was told
+/// of a container. Of that only some is in the specification.
+const KUBERNETES_RECORD: &str = "io.cri-containerd.container.metadata";
+
 /// A container, and what only this runtime needs to know of it.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub(super) container: Container,
     /// Of a sandbox: where logs of its containers are.
     pub(super) log_directory: Option<PathBuf>,
+    /// Of a container in a pod: its log, where it is known.
+    pub(super) log_file: Option<PathBuf>,
     pub(super) sandbox_id: Option<String>,
     pub(super) process: Process,
 }
@@ -213,6 +219,40 @@ struct LinuxNamespace {
     path: Option<PathBuf>,
 }
 
+/// What we read of what Kubernetes asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Kubernetes {
+    log_path: Option<PathBuf>,
+    config: KubernetesConfig,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct KubernetesConfig {
+    metadata: KubernetesMetadata,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct KubernetesMetadata {
+    attempt: u32,
+}
+
+impl Kubernetes {
+    /// Nothing where there is none, or another than is known.
+    fn of(record: &Record) -> Self {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Versioned {
+            metadata: Kubernetes,
+        }
+        let kept = record.extensions.get(KUBERNETES_RECORD);
+        let kept = kept.and_then(|any| serde_json::from_slice::<Versioned>(&any.value).ok());
+        kept.map(|kept| kept.metadata).unwrap_or_default()
+    }
+}
+
 fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> Known {
     let spec = record.spec.as_ref().map_or(&b"{}"[..], |any| &any.value);
     let (spec, mut problem) = match serde_json::from_slice::<Specification>(spec) {
@@ -222,6 +262,7 @@ fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> K
         }
     };
     let annotations = spec.annotations.unwrap_or_default();
+    let kubernetes = Kubernetes::of(&record);
     let (image, image_problem) = tags.shown(&record.image);
     problem = problem.or(image_problem);
     let labels = sorted(record.labels);
@@ -240,7 +281,10 @@ fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> K
         status,
         exit: (status == Status::Stopped).then(|| exit(&process)),
         created: record.created_at.and_then(timestamp),
-        restarts: annotations.get(RESTART_COUNT).and_then(|n| n.parse().ok()).unwrap_or(0),
+        restarts: annotations
+            .get(RESTART_COUNT)
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(kubernetes.config.metadata.attempt),
         supervised: labels.contains_key(identity::POD_NAME) || labels.contains_key(RESTART_LABEL),
         uid: labels.get(identity::POD_UID).cloned().unwrap_or_default(),
         network_namespace: network
@@ -254,6 +298,7 @@ fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> K
     Known {
         container,
         log_directory: annotations.get(LOG_DIRECTORY).map(PathBuf::from),
+        log_file: kubernetes.log_path.filter(|path| !path.as_os_str().is_empty()),
         sandbox_id: annotations.get(SANDBOX_ID).cloned(),
         process,
     }
@@ -315,6 +360,25 @@ mod tests {
         let known = describe("system", record, process, &tags());
         assert_eq!(known.container.pid, Some(7));
         assert!(known.container.problem.unwrap().starts_with("its specification is damaged"));
+    }
+
+    #[test]
+    fn a_container_in_a_pod_is_as_kubernetes_asked_for_it() {
+        let kept = br#"{"Version":"v1","Metadata":{"ID":"c1","LogPath":"/logs/app/3.log",
+            "Config":{"metadata":{"name":"app","attempt":3},"log_path":"app/3.log"}}}"#;
+        let known = |kept: &[u8]| {
+            let any = prost_types::Any { type_url: String::new(), value: kept.to_vec() };
+            let extensions = [(KUBERNETES_RECORD.to_owned(), any)].into();
+            let record = Record { id: "c1".into(), extensions, ..Record::default() };
+            describe("k8s.io", record, Process::default(), &tags())
+        };
+        let third = known(kept);
+        assert_eq!(third.container.restarts, 3);
+        assert_eq!(third.log_file, Some(PathBuf::from("/logs/app/3.log")));
+        for other in [&b"{"[..], b"{}", br#"{"Metadata":{"LogPath":"","Config":{}}}"#] {
+            let known = known(other);
+            assert_eq!((known.container.restarts, known.log_file), (0, None));
+        }
     }
 
     #[test]

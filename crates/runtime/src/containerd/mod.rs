@@ -15,7 +15,10 @@ mod inventory;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -58,6 +61,8 @@ impl Options {
 pub struct Containerd {
     inner: Arc<Inner>,
     subscription: AbortHandle,
+    /// Whether it was said that disks have no limit.
+    told: AtomicBool,
 }
 
 struct Inner {
@@ -78,7 +83,7 @@ impl Containerd {
             options,
         });
         let subscription = tokio::spawn(events::subscribe(Arc::downgrade(&inner))).abort_handle();
-        Self { inner, subscription }
+        Self { inner, subscription, told: AtomicBool::new(false) }
     }
 
     async fn found(&self, namespace: &str, id: &str) -> Result<Container> {
@@ -127,6 +132,10 @@ impl Runtime for Containerd {
 
     async fn restart(&self, namespace: &str, id: &str, how: Restart) -> Result<Restarted> {
         let container = self.found(namespace, id).await?;
+        // What is known may be older than what keeps containerd from
+        // answering. If it hangs, it would end the container whenever it wakes
+        // up, and nobody would be left to start it again.
+        self.version().await?;
         match how {
             Restart::SignalOnly(signal) => {
                 self.inner.kill(namespace, &container.runtime_id, signal).await?;
@@ -178,6 +187,9 @@ impl Runtime for Containerd {
     async fn create(&self, namespace: &str, spec: ContainerSpec) -> Result<Container> {
         identity::check_namespace(namespace)?;
         spec.check()?;
+        if spec.limits.disk_bytes.is_some() && !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!("with containerd, containers write to their disks without a limit");
+        }
         self.inner.create(namespace, spec).await
     }
 

@@ -22,8 +22,12 @@ pub(crate) fn import(path: &Path, blobs: &Blobs, name: Option<&str>) -> Result<V
         }
         _ => Error::Io { doing: "looking at the layout", error },
     })?;
-    let index =
-        if metadata.is_dir() { from_directory(path, blobs)? } else { from_tar(path, blobs)? };
+    let index = match metadata.file_type() {
+        kind if kind.is_dir() => from_directory(path, blobs)?,
+        kind if kind.is_file() => from_tar(path, blobs)?,
+        // Pipes and devices: reading them may never end.
+        _ => return Err(Error::invalid("path", "is neither a file nor a folder")),
+    };
     let index: Index = serde_json::from_slice(&index)
         .map_err(|error| Error::invalid("path", format!("its index.json is damaged: {error}")))?;
     let images = named(index, name)?;
@@ -76,7 +80,7 @@ fn from_directory(path: &Path, blobs: &Blobs) -> Result<Vec<u8>> {
         let Some(digest) = entry.file_name().to_str().map(|hex| format!("sha256:{hex}")) else {
             continue;
         };
-        if super::hex_of(&digest).is_ok() {
+        if super::hex_of(&digest).is_ok() && entry.path().is_file() {
             let file = fs::File::open(entry.path()).during("opening a blob of the layout")?;
             blobs.add(&digest, file)?;
         }
@@ -85,7 +89,9 @@ fn from_directory(path: &Path, blobs: &Blobs) -> Result<Vec<u8>> {
 }
 
 fn from_tar(path: &Path, blobs: &Blobs) -> Result<Vec<u8>> {
-    let bad = |error: std::io::Error| Error::invalid("path", format!("is no tar: {error}"));
+    // In its own words an error quotes the file, which may be anybody's.
+    let bad =
+        |error: std::io::Error| Error::invalid("path", format!("is no tar: {}", error.kind()));
     let mut archive = tar::Archive::new(super::decompressed(path)?);
     let mut index = None;
     for entry in archive.entries().map_err(bad)? {

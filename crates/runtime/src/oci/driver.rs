@@ -49,7 +49,7 @@ impl Driver {
             Some(program) => {
                 return Err(Error::invalid("program", format!("{} is no file", program.display())));
             }
-            None => search(PROGRAMS).ok_or(Error::Unreachable {
+            None => search(&PROGRAMS).ok_or(Error::Unreachable {
                 runtime: "oci",
                 reason: "none of crun, runc and youki is installed".into(),
             })?,
@@ -181,7 +181,8 @@ impl Driver {
     }
 }
 
-fn search(programs: [&str; 3]) -> Option<PathBuf> {
+/// The first of these programs that is installed.
+pub(super) fn search(programs: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> =
         std::env::split_paths(&path).chain(DIRECTORIES.iter().map(PathBuf::from)).collect();

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use rustix::{
     fs::Mode,
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
@@ -25,6 +26,7 @@ use tokio::{
     sync::mpsc,
     time::timeout,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     driver::{Driver, Streams, read_pid},
@@ -181,14 +183,16 @@ fn resize(terminal: &OwnedFd, size: TerminalSize) -> Result<()> {
 impl Running {
     async fn attend(self, inputs: mpsc::Receiver<ExecInput>, outputs: mpsc::Sender<ExecOutput>) {
         let Self { stdin, stdout, stderr, terminal, process, handle } = self;
+        let over = CancellationToken::new();
         let copying = async {
             let errors = async {
                 if let Some(stderr) = stderr {
-                    copy(stderr, outputs.clone(), ExecOutput::Stderr).await;
+                    copy(stderr, outputs.clone(), ExecOutput::Stderr, &over).await;
                 }
             };
-            let output = copy(stdout, outputs.clone(), ExecOutput::Stdout);
-            tokio::join!(output, errors, exit_code(process)).2
+            let output = copy(stdout, outputs.clone(), ExecOutput::Stdout, &over);
+            let exit = exit_code(process).inspect(|_| over.cancel());
+            tokio::join!(output, errors, exit).2
         };
         let ended = tokio::select! {
             code = copying => Some(code),

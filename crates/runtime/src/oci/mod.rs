@@ -11,10 +11,12 @@
 //! A log is bounded by punching out its beginning: the file keeps its offsets
 //! and the writer notices nothing.
 
+mod disk;
 mod driver;
 mod entry;
 mod exec;
 mod lifecycle;
+mod making;
 mod mixed;
 mod overlay;
 mod process;
@@ -23,6 +25,7 @@ mod store;
 mod strays;
 mod tidy;
 mod unpack;
+mod watch;
 
 use std::{
     path::{Path, PathBuf},
@@ -108,6 +111,11 @@ impl Runtime for Oci {
     async fn list(&self, namespace: &str) -> Result<Vec<Container>> {
         identity::check_namespace(namespace)?;
         Ok(self.inner.list(namespace))
+    }
+
+    async fn disk(&self, namespace: &str, id: &str) -> Result<Option<u64>> {
+        let id = self.found(namespace, id)?.runtime_id;
+        self.inner.disk(namespace, &id)
     }
 
     async fn signal(&self, namespace: &str, id: &str, signal: i32) -> Result<()> {

@@ -11,30 +11,47 @@ use rustix::{
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags},
 };
 
+use super::disk;
 use crate::{Error, Result, error::During};
 
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 /// What fits into the one page that `mount` takes.
 const ONE_PAGE: usize = 4000;
 
-/// The writable side of a container, in its directory.
-pub(super) struct Stack<'a> {
+/// The writable side of a container, in its directory or on its disk.
+pub(super) struct Stack {
     /// The topmost first.
     pub(super) layers: Vec<PathBuf>,
-    pub(super) directory: &'a Path,
+    pub(super) directory: PathBuf,
+    /// Whether it has a disk.
+    pub(super) limited: bool,
 }
 
-impl Stack<'_> {
+impl Stack {
+    fn target(&self) -> PathBuf {
+        self.directory.join("rootfs")
+    }
+
+    pub(super) fn is_mounted(&self) -> bool {
+        let target = self.target();
+        rustix::fs::statfs(&target).is_ok_and(|found| found.f_type == OVERLAY_MAGIC)
+            && is_mount_point(&target)
+    }
+
     /// Mounts at `rootfs`, unless that is done.
     pub(super) fn mount(&self) -> Result<()> {
-        let target = self.directory.join("rootfs");
-        if is_mounted(&target) {
+        if self.is_mounted() {
             return Ok(());
         }
-        for name in ["rootfs", "upper", "work"] {
-            fs::create_dir_all(self.directory.join(name)).during("making a snapshot")?;
+        let mut writable = self.directory.clone();
+        if self.limited {
+            disk::mount(&self.directory)?;
+            writable = disk::place(&self.directory);
         }
-        let (upper, work) = (self.directory.join("upper"), self.directory.join("work"));
+        let (target, upper, work) = (self.target(), writable.join("upper"), writable.join("work"));
+        for directory in [&target, &upper, &work] {
+            fs::create_dir_all(directory).during("making a snapshot")?;
+        }
         if self.layers.is_empty() {
             return rustix::mount::mount_bind(&upper, &target).during("mounting a snapshot");
         }
@@ -80,20 +97,22 @@ impl Stack<'_> {
     }
 }
 
-fn is_mounted(target: &Path) -> bool {
+/// Whether another file system is there than around it.
+pub(super) fn is_mount_point(target: &Path) -> bool {
     let same_device = || -> std::io::Result<bool> {
         use std::os::unix::fs::MetadataExt;
         let parent = fs::metadata(target.parent().unwrap_or(target))?;
         Ok(fs::metadata(target)?.dev() == parent.dev())
     };
-    rustix::fs::statfs(target).is_ok_and(|found| found.f_type == OVERLAY_MAGIC)
-        && !same_device().unwrap_or(true)
+    !same_device().unwrap_or(true)
 }
 
-/// Takes a snapshot's mount away, however often it was mounted.
+/// Takes a container's mounts away, however often they were mounted.
 pub(super) fn unmount(directory: &Path) {
-    let target = directory.join("rootfs");
-    while rustix::mount::unmount(&target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+    for target in [directory.join("rootfs"), disk::place(directory)] {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        while rustix::mount::unmount(&target, flags).is_ok() {}
+    }
 }
 
 /// A small file of a container, never one outside of it.

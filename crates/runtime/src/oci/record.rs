@@ -19,6 +19,9 @@ pub(super) struct Record {
     /// The lowest layer first.
     pub(super) diff_ids: Vec<String>,
     pub(super) created: i64,
+    /// Whether it writes to a disk of its own.
+    #[serde(default)]
+    pub(super) limited: bool,
 }
 
 /// How a container is.
@@ -75,7 +78,8 @@ impl Process {
     }
 }
 
-fn boot() -> String {
+/// Differs with each start of the machine.
+pub(super) fn boot() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }

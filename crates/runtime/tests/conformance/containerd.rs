@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use futures::StreamExt;
 use selvage_api::Code;
-use selvage_runtime::{EventKind, Runtime, Status, containerd};
+use selvage_runtime::{EventKind, GRACE, Restart, Runtime, Status, containerd};
 
 use crate::{
     NAMESPACE,
@@ -76,6 +76,24 @@ async fn containerd_killed_under_load_is_said_and_found_again() {
     tokio::time::timeout(PATIENCE, again).await.unwrap();
     load.abort();
     runtime.delete(NAMESPACE, "k1", true).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_containerd_that_hangs_does_not_end_a_container_later() {
+    let Some(daemon) = real::Containerd::start() else { return };
+    let runtime = containerd_at(&daemon).await;
+    runtime.import(NAMESPACE, &real::image_tar(daemon.directory.path()), None).await.unwrap();
+    runtime.create(NAMESPACE, spec("h1", &[])).await.unwrap();
+    let pid = runtime.start(NAMESPACE, "h1").await.unwrap().pid;
+    assert_eq!(runtime.inspect(NAMESPACE, "h1").await.unwrap().pid, pid);
+    daemon.hang(true);
+    let error = runtime.restart(NAMESPACE, "h1", Restart::Full { grace: GRACE }).await.unwrap_err();
+    assert_eq!(error.to_string(), "containerd does not answer: no answer within 2 s");
+    daemon.hang(false);
+    wait_for("containerd to go on", async || runtime.version().await.ok()).await;
+    let restarted = runtime.restart(NAMESPACE, "h1", Restart::Full { grace: GRACE }).await.unwrap();
+    assert_eq!(restarted.old_pid, pid);
+    runtime.delete(NAMESPACE, "h1", true).await.unwrap();
 }
 
 /// Defects 17 and 18 of the original: a connection for every call, and six

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod containerd;
+mod disk;
 mod oci;
 #[path = "../real/mod.rs"]
 mod real;
@@ -119,7 +120,12 @@ async fn images(runtime: &dyn Runtime, scratch: &Path) {
 async fn lifecycle(runtime: &dyn Runtime) {
     let mut events = runtime.events().await.unwrap();
     let labels: BTreeMap<_, _> = [("app".to_owned(), "x".to_owned())].into();
-    let limits = Limits { cpu_millis: Some(500), memory_bytes: Some(64 << 20), pids: Some(50) };
+    let limits = Limits {
+        cpu_millis: Some(500),
+        memory_bytes: Some(64 << 20),
+        pids: Some(50),
+        disk_bytes: Some(64 << 20),
+    };
     let made = ContainerSpec { labels: labels.clone(), limits, ..spec("c1", &[]) };
     let container = runtime.create(NAMESPACE, made.clone()).await.unwrap();
     assert_eq!(container.status, Status::Created);

@@ -17,7 +17,7 @@ fn cgroup_of(directory: &Path) -> String {
     format!("/selvage-test{}", directory.file_name().unwrap().display())
 }
 
-fn oci_options(directory: &Path, program: &str) -> oci::Options {
+pub(crate) fn oci_options(directory: &Path, program: &str) -> oci::Options {
     oci::Options {
         state: directory.join("state"),
         program: real::find(program),

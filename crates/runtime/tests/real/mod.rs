@@ -13,7 +13,7 @@ use flate2::{Compression, write::GzEncoder};
 use sha2::{Digest, Sha256};
 
 /// How long anything may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 /// The image that every runtime is given.
 pub const IMAGE: &str = "localhost/busybox:1";
 
@@ -43,6 +43,15 @@ pub fn machine() -> Option<Command> {
     let mut command = Command::new(script);
     command.args(["-t", "900", "--"]).env(IN_MACHINE, "1");
     Some(command)
+}
+
+/// The files below a directory that have a loop device.
+pub fn loop_devices(below: &Path) -> Vec<PathBuf> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let files = devices
+        .filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    let files = files.map(|file| PathBuf::from(file.trim_end_matches('\n')));
+    files.filter(|file| file.starts_with(below)).collect()
 }
 
 /// Waits until the condition gives something.
@@ -315,6 +324,14 @@ impl Containerd {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Makes it hang, or go on.
+    pub fn hang(&self, hangs: bool) {
+        use rustix::process::{Pid, Signal, kill_process};
+        let signal = if hangs { Signal::STOP } else { Signal::CONT };
+        let child = self.child.as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
     }
 
     fn ctr(&self, namespace: &str, arguments: &[&str]) -> String {

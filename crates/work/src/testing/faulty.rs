@@ -136,14 +136,6 @@ impl<O: Operation> Operation for Faulty<O> {
     const KIND: &'static str = O::KIND;
     type State = O::State;
 
-    fn key(&self, state: &Self::State) -> String {
-        self.operation.key(state)
-    }
-
-    fn organisation(&self, state: &Self::State) -> String {
-        self.operation.organisation(state)
-    }
-
     fn steps(&self, state: &Self::State) -> Vec<&'static str> {
         self.operation.steps(state)
     }

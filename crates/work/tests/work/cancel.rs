@@ -75,10 +75,6 @@ impl Operation for Resolute {
     const KIND: &'static str = "Resolute";
     type State = Order;
 
-    fn key(&self, state: &Order) -> String {
-        state.name.clone()
-    }
-
     fn steps(&self, _: &Order) -> Vec<&'static str> {
         vec!["first", "second"]
     }

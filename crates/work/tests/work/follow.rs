@@ -78,10 +78,6 @@ impl Operation for Chatty {
     const KIND: &'static str = "Chatty";
     type State = Order;
 
-    fn key(&self, state: &Order) -> String {
-        state.name.clone()
-    }
-
     fn steps(&self, _: &Order) -> Vec<&'static str> {
         vec!["talk", "listen"]
     }

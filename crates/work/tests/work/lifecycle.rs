@@ -227,10 +227,6 @@ impl Operation for Patient {
     const KIND: &'static str = "Patient";
     type State = Order;
 
-    fn key(&self, state: &Order) -> String {
-        state.name.clone()
-    }
-
     fn steps(&self, _: &Order) -> Vec<&'static str> {
         vec!["wait"]
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use selvage_api::Code;
 use selvage_store::clock::ManualClock;
 use selvage_store::{Record, SharedStore, Table, transact};
-use selvage_work::{Engine, Failure, Interrupt, Next, Operation, Scope};
+use selvage_work::{Engine, Failure, Interrupt, Next, Operation, Scope, Subject};
 
 use crate::support::{
     Make, Process, Shop, memory, memory_with_clock, order, quick, soon, with_clock,
@@ -19,6 +19,12 @@ struct Note {
     name: String,
     #[prost(uint32, tag = "2")]
     number: u32,
+}
+
+impl Subject for Note {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
 }
 
 impl Record for Note {
@@ -73,10 +79,6 @@ impl Probe {
 impl Operation for Probe {
     const KIND: &'static str = "Probe";
     type State = Note;
-
-    fn key(&self, state: &Note) -> String {
-        state.name.clone()
-    }
 
     fn steps(&self, _: &Note) -> Vec<&'static str> {
         vec!["work"]

@@ -12,7 +12,7 @@ use selvage_store::SharedStore;
 use selvage_store::clock::ManualClock;
 use selvage_store::embedded::{Embedded, Options as StoreOptions};
 use selvage_work::testing::World;
-use selvage_work::{Engine, Error, Failure, Next, Operation, Options, Scope};
+use selvage_work::{Engine, Error, Failure, Next, Operation, Options, Scope, Subject};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -144,6 +144,16 @@ pub(crate) struct Order {
     pub(crate) object: String,
 }
 
+impl Subject for Order {
+    fn key(&self) -> String {
+        if self.object.is_empty() { self.name.clone() } else { self.object.clone() }
+    }
+
+    fn organisation(&self) -> String {
+        "acme".into()
+    }
+}
+
 pub(crate) fn order(name: &str) -> Order {
     Order { name: name.into(), ..Order::default() }
 }
@@ -173,14 +183,6 @@ impl Make {
 impl Operation for Make {
     const KIND: &'static str = "Make";
     type State = Order;
-
-    fn key(&self, state: &Order) -> String {
-        if state.object.is_empty() { state.name.clone() } else { state.object.clone() }
-    }
-
-    fn organisation(&self, _: &Order) -> String {
-        "acme".into()
-    }
 
     fn steps(&self, _: &Order) -> Vec<&'static str> {
         STEPS.to_vec()

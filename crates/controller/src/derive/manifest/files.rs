@@ -45,23 +45,31 @@ pub(crate) fn check_cloud_config(app: &App) -> Result<()> {
     if app.deployment_manifest.is_empty() {
         return Ok(());
     }
-    let problem = if !app.deployment_manifest.starts_with("#cloud-config") {
-        "only cloud-init script support, must start with '#cloud-config'"
-    } else if !app.command.is_empty() {
-        "both deploymentmanifest and command cannot be used together for VM based deployment"
-    } else {
-        return Ok(());
-    };
-    Err(Error::invalid(format!("invalid deploymentment manifest {problem}")))
+    let failed =
+        |problem: &str| Err(Error::invalid(format!("invalid deploymentment manifest {problem}")));
+    if !app.deployment_manifest.starts_with("#cloud-config") {
+        return failed("only cloud-init script support, must start with '#cloud-config'");
+    }
+    if !app.command.is_empty() {
+        return failed(
+            "both deploymentmanifest and command cannot be used together for VM based deployment",
+        );
+    }
+    // The machine would start, and say nothing of why it does not do its work.
+    match yaml::read(&app.deployment_manifest) {
+        Ok(Value::Object(_) | Value::Null) => Ok(()),
+        Ok(_) => failed("it is not a set of names and values"),
+        Err(reason) => failed(&format!("it is not YAML: {reason}")),
+    }
 }
 
 /// Whether every customisation file is of a kind that suits the deployment,
 /// and can be read.
 pub(crate) fn check_config_files(app_deployment: &str, files: &[ConfigFile]) -> Result<()> {
     files.iter().try_for_each(|file| {
-        let needed = match file.kind.as_str() {
-            kind if HELM_VALUES.contains(&kind) => deployment::HELM,
-            ENVIRONMENT => deployment::KUBERNETES,
+        let suitable: &[&str] = match file.kind.as_str() {
+            kind if HELM_VALUES.contains(&kind) => &[deployment::HELM],
+            ENVIRONMENT => &[deployment::KUBERNETES, deployment::DOCKER],
             other => {
                 return Err(Error::invalid(format!(
                     "invalid config kind {other}, must be one of [{} {ENVIRONMENT}]",
@@ -69,17 +77,17 @@ pub(crate) fn check_config_files(app_deployment: &str, files: &[ConfigFile]) -> 
                 )));
             }
         };
-        if app_deployment != needed {
+        if !suitable.contains(&app_deployment) {
             return Err(Error::invalid(format!(
                 "config kind {} is not valid for deployment {app_deployment}",
                 file.kind
             )));
         }
-        check_content(file)
+        check_content(app_deployment, file)
     })
 }
 
-fn check_content(file: &ConfigFile) -> Result<()> {
+fn check_content(app_deployment: &str, file: &ConfigFile) -> Result<()> {
     let failed =
         |reason: &str| Error::invalid(format!("invalid config of kind {}, {reason}", file.kind));
     if file.config.trim().is_empty() {
@@ -87,17 +95,27 @@ fn check_content(file: &ConfigFile) -> Result<()> {
     }
     let value = yaml::read(&file.config).map_err(|reason| failed(&reason))?;
     match (&value, file.kind.as_str()) {
-        (Value::Array(variables), ENVIRONMENT) => {
-            let named = |variable: &Value| variable["name"].as_str().is_some_and(|n| !n.is_empty());
-            if variables.iter().all(named) {
-                Ok(())
-            } else {
-                Err(failed("every variable needs a name"))
-            }
-        }
+        (Value::Array(variables), ENVIRONMENT) => variables.iter().try_for_each(|variable| {
+            check_variable(app_deployment, variable).map_err(|reason| failed(&reason))
+        }),
         (_, ENVIRONMENT) => Err(failed("it is not a list of variables")),
         (Value::Object(_) | Value::Null, _) => Ok(()),
         _ => Err(failed("it is not an object")),
+    }
+}
+
+/// A variable as Kubernetes writes it. What only a cluster can look up has no
+/// value in a container.
+fn check_variable(app_deployment: &str, variable: &Value) -> std::result::Result<(), String> {
+    let name = variable["name"].as_str().filter(|name| !name.is_empty());
+    let name = name.ok_or("every variable needs a name")?;
+    let only_here = |member: &&String| !["name", "value"].contains(&member.as_str());
+    let other = variable.as_object().and_then(|members| members.keys().find(only_here));
+    match other {
+        Some(other) if app_deployment == deployment::DOCKER => {
+            Err(format!("{other} of the variable {name} needs deployment kubernetes"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -138,6 +156,18 @@ mod tests {
         check("", "").unwrap();
         check("", "run").unwrap();
         check("#cloud-config\n", "").unwrap();
+        check("#cloud-config\nruncmd: [[touch, /a]]\n", "").unwrap();
+        let binary = "#cloud-config\nwrite_files:\n- content: !!binary |\n    aGk=\n  path: /a\n";
+        check(binary, "").unwrap();
+        let refused = check("#cloud-config\nruncmd: [a\nb: c: d\n", "").unwrap_err();
+        assert!(
+            refused.starts_with("invalid deploymentment manifest it is not YAML: "),
+            "{refused}"
+        );
+        assert_eq!(
+            check("#cloud-config\n- touch /a\n", "").unwrap_err(),
+            "invalid deploymentment manifest it is not a set of names and values"
+        );
         assert_eq!(
             check("#!/bin/sh\n", "").unwrap_err(),
             "invalid deploymentment manifest only cloud-init script support, \
@@ -160,7 +190,20 @@ mod tests {
             check("helm", kind, "a: {b: 1}").unwrap();
             assert!(check("helm", kind, "[a]").is_err());
         }
-        check("kubernetes", "envVarsYaml", "- name: A\n  value: b\n- name: C\n").unwrap();
+        let looked_up = "- name: A\n  valueFrom: {fieldRef: {fieldPath: status.podIP}}\n";
+        check("kubernetes", "envVarsYaml", looked_up).unwrap();
+        assert_eq!(
+            check("docker", "envVarsYaml", looked_up).unwrap_err(),
+            "invalid config of kind envVarsYaml, valueFrom of the variable A needs deployment \
+             kubernetes"
+        );
+        for deployment in ["kubernetes", "docker"] {
+            check(deployment, "envVarsYaml", "- name: A\n  value: b\n- name: C\n").unwrap();
+        }
+        assert_eq!(
+            check("vm", "envVarsYaml", "- name: A\n").unwrap_err(),
+            "config kind envVarsYaml is not valid for deployment vm"
+        );
         assert_eq!(
             check("kubernetes", "envVarsYaml", "a: b").unwrap_err(),
             "invalid config of kind envVarsYaml, it is not a list of variables"

@@ -1,8 +1,8 @@
 //! ClusterInsts.
 
 use selvage_api::edgeproto::{
-    Cloudlet, CloudletInfo, Cluster, ClusterInst, DeveloperKey, Flavor, FlavorKey, IpAccess,
-    Liveness, TrackedState,
+    Cloudlet, CloudletInfo, CloudletKey, CloudletState, Cluster, ClusterInst, DeveloperKey, Flavor,
+    FlavorKey, IpAccess, Liveness, TrackedState,
 };
 use selvage_api::object::{Key, Mask, check_enums};
 
@@ -78,13 +78,27 @@ pub(crate) fn create(
     let flavor =
         world.flavor.ok_or_else(|| Error::ClusterFlavorNotFound(flavor_key.name.clone()))?;
     inst.flavor = Some(flavor_key);
-    inst.node_flavor = flavors::closest(&flavor, &info.flavors)?;
+    inst.node_flavor = node_flavor(key.cloudlet_or_empty(), &flavor, &info)?;
     let access = IpAccess::try_from(inst.ip_access).unwrap_or_default();
     inst.ip_access = ips::settle_access(key.cloudlet_or_empty(), access).into();
     let state =
         if over.ignores_crm() { TrackedState::Ready } else { TrackedState::CreateRequested };
     inst.set_state(state);
     Ok(Planned { inst, flavor, cloudlet, info })
+}
+
+/// What carries a node. A cloudlet with errors offers nothing, and no smaller
+/// flavor would help there.
+fn node_flavor(key: &CloudletKey, flavor: &Flavor, info: &CloudletInfo) -> Result<String, Error> {
+    let has_errors = info.state() == CloudletState::Errors && !info.errors.is_empty();
+    if has_errors && info.flavors.is_empty() {
+        return Err(Error::CloudletUnusable {
+            operator: key.operator_or_empty().name.clone(),
+            name: key.name.clone(),
+            reason: info.errors.join(", "),
+        });
+    }
+    Ok(flavors::closest(flavor, &info.flavors)?)
 }
 
 /// The request without what only the controller may set.

@@ -337,6 +337,26 @@ async fn a_cloudlet_that_is_away_takes_nothing() {
 }
 
 #[tokio::test]
+async fn a_cloudlet_with_errors_says_them_and_not_that_its_flavors_are_small() {
+    let world = world("").await;
+    let key = cloudlet_key("tmus", "cloud-1");
+    let held = world.controller.tables.get::<selvage_api::edgeproto::CloudletInfo>(&key);
+    let broken = over(&held.unwrap().value.0, |info: &mut selvage_api::edgeproto::CloudletInfo| {
+        info.set_state(CloudletState::Errors);
+        info.flavors.clear();
+        info.errors = vec!["get limits failed: the cluster does not answer".into()];
+    });
+    world.put(broken).await;
+    let answer = world.create_cluster(&cluster("two")).await;
+    assert_eq!(answer.error.as_ref().unwrap().code(), tonic::Code::Unavailable);
+    assert_eq!(
+        answer.refused(),
+        "Cloudlet operator_key:<name:\"tmus\" > name:\"cloud-1\"  cannot be used: get limits \
+         failed: the cluster does not answer"
+    );
+}
+
+#[tokio::test]
 async fn a_missing_developer_of_the_cluster_is_the_apps() {
     let world = world("").await;
     let bare = over(&app_inst("app", "one"), |inst: &mut AppInst| {

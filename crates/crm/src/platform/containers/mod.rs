@@ -1,6 +1,8 @@
 //! Containers on this machine, with containerd or with an OCI runtime driven
 //! directly: a cluster is a network of its own, an instance a container in it.
 
+mod conntrack;
+mod filter;
 mod image;
 mod names;
 mod network;
@@ -9,6 +11,7 @@ mod outside;
 mod volumes;
 
 use std::{
+    fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -24,7 +27,6 @@ use selvage_api::{
 use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime, cgroup::group};
 use tokio::time::Instant;
 
-pub use self::network::Range;
 use self::{
     image::Images,
     names::{ClusterNames, Namer},
@@ -32,9 +34,10 @@ use self::{
     outside::Outside,
     volumes::Volumes,
 };
+pub use self::{network::Range, outside::Forwarding};
 use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
-    Usage, host, naming,
+    Shortcut, Usage, host, naming,
 };
 use crate::{Error, Result, error::During, site::Registry};
 
@@ -62,6 +65,8 @@ pub struct Options {
     /// How long an instance may take until its first port takes connections;
     /// one that takes longer counts as made and as not healthy.
     pub patience: Duration,
+    /// Who leads what comes to public ports from other machines.
+    pub forwarding: Forwarding,
 }
 
 /// What the names of bridges, control groups and rules of a cloudlet have in
@@ -77,7 +82,7 @@ pub struct Containers {
     namer: Namer,
     networks: Networks,
     images: Images,
-    outside: Outside,
+    outside: Arc<Outside>,
     volumes: Volumes,
 }
 
@@ -85,15 +90,21 @@ impl Containers {
     /// Must be called inside a tokio runtime.
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
         let namer = Namer::new(cloudlet)?;
-        Ok(Self {
+        let opened = Self {
             site: naming::text(cloudlet)?,
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
-            outside: Outside::new(&namer, options.range),
+            outside: Arc::new(Outside::new(&namer, options.range, options.forwarding)),
             volumes: Volumes::new(options.lvmd.clone(), &options.data),
             namer,
             options,
-        })
+        };
+        fs::write(opened.hosts(), order::HOSTS).during("writing the names that instances know")?;
+        Ok(opened)
+    }
+
+    fn hosts(&self) -> PathBuf {
+        self.options.data.join("hosts")
     }
 
     fn namespace(&self) -> &str {
@@ -124,13 +135,19 @@ impl Containers {
         self.remove(&names.container).await?;
         let volumes = self.volumes.provide(&names.container, &wanted).await?;
         let network = order.in_cluster()?.network;
-        self.networks.provide_instance(&cluster, &names, network, address).await?;
         let namespace = namespace_path(&names.namespace);
-        let place = order::Place { namespace, group: cluster.group, volumes };
+        let (group, hosts) = (cluster.group.clone(), self.hosts());
+        let place = order::Place { namespace, group, volumes, hosts };
         let mut spec = order::spec(order, &names.container, image, place)?;
         spec.labels.insert(SITE_LABEL.into(), self.site.clone());
         let runtime = &self.options.runtime;
-        runtime.create(self.namespace(), spec).await?;
+        // Neither needs the other until it starts; both end before one fails.
+        let (plugged, made) = tokio::join!(
+            self.networks.provide_instance(&cluster, &names, network, address),
+            runtime.create(self.namespace(), spec),
+        );
+        plugged?;
+        made?;
         runtime.start(self.namespace(), &names.container).await?;
         self.until_it_answers(order, &names.container, address).await
     }
@@ -199,6 +216,10 @@ impl Platform for Containers {
 
     async fn resources(&self) -> Result<Resources> {
         host::resources(&self.options.data).await
+    }
+
+    fn shortcut(&self) -> Option<Arc<dyn Shortcut>> {
+        Some(Arc::<Outside>::clone(&self.outside))
     }
 
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts> {
@@ -320,6 +341,11 @@ impl Platform for Containers {
                 self.remove_cluster(&Namer::behind(bridge)).await?;
             }
         }
+        if clusters.is_empty()
+            && let Err(error) = self.outside.close().await
+        {
+            tracing::debug!(%error, "rules that nothing needs may be left");
+        }
         Ok(swept)
     }
 
@@ -329,11 +355,12 @@ impl Platform for Containers {
         let pid = container.pid.ok_or(selvage_runtime::Error::ProcessFinished)?;
         let mut reader = self.options.runtime.metrics(self.namespace(), &id).await?;
         let sample = reader.sample().during("reading the control group")?;
+        let held = self.options.runtime.disk(self.namespace(), &id).await?;
         let (received_bytes, sent_bytes) = network::traffic(pid).unwrap_or_default();
         Ok(Usage {
             cpu_ns: sample.core.cpu_ns,
             memory_bytes: sample.core.working_set_bytes,
-            disk_bytes: sample.io.write_bytes,
+            disk_bytes: held.unwrap_or(sample.io.write_bytes),
             sent_bytes,
             received_bytes,
         })

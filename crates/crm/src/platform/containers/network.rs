@@ -11,6 +11,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use futures::TryStreamExt;
@@ -22,6 +23,7 @@ use rtnetlink::{
         rule::RuleAction,
     },
 };
+use tokio::sync::Mutex;
 
 use super::names::{ClusterNames, InstanceNames, Namer};
 use crate::{Error, Result, error::During};
@@ -88,6 +90,8 @@ impl Range {
 pub(super) struct Networks {
     handle: Handle,
     range: Range,
+    /// The kernel gives one list at a time over one socket.
+    lists: Arc<Mutex<()>>,
 }
 
 impl Networks {
@@ -96,7 +100,7 @@ impl Networks {
         let (connection, handle, _) =
             rtnetlink::new_connection().during("opening the kernel's network socket")?;
         tokio::spawn(connection);
-        Ok(Self { handle, range })
+        Ok(Self { handle, range, lists: Arc::default() })
     }
 
     pub(super) fn range(&self) -> Range {
@@ -148,6 +152,7 @@ impl Networks {
 
     async fn remove_rules(&self, bridge: &str) -> Result<()> {
         use rtnetlink::packet_route::rule::RuleAttribute;
+        let listing = self.lists.lock().await;
         let mut rules = self.handle.rule().get(rtnetlink::IpVersion::V4).execute();
         let mut ours = Vec::new();
         while let Some(rule) = rules.try_next().await.during("listing routing rules")? {
@@ -158,6 +163,7 @@ impl Networks {
                 ours.push(rule);
             }
         }
+        drop(listing);
         for rule in ours {
             let removed = self.handle.rule().del(rule).execute().await;
             tolerate(removed, GONE).during("removing a routing rule")?;
@@ -207,6 +213,7 @@ impl Networks {
     }
 
     async fn index(&self, name: &str) -> Result<Option<u32>> {
+        let _listing = self.lists.lock().await;
         let mut links = self.handle.link().get().match_name(name.to_owned()).execute();
         match links.try_next().await {
             Ok(link) => Ok(link.map(|link| link.header.index)),
@@ -217,6 +224,7 @@ impl Networks {
 
     /// Bridges and namespaces of ours.
     pub(super) async fn found(&self, namer: &Namer) -> Result<(Vec<String>, Vec<String>)> {
+        let listing = self.lists.lock().await;
         let mut links = self.handle.link().get().execute();
         let mut bridges = Vec::new();
         while let Some(link) = links.try_next().await.during("listing interfaces")? {
@@ -226,6 +234,7 @@ impl Networks {
             });
             bridges.extend(name.filter(|name| name.starts_with(&namer.bridges())));
         }
+        drop(listing);
         let namespaces = match fs::read_dir(NAMESPACES) {
             Ok(entries) => entries
                 .flatten()
@@ -368,6 +377,15 @@ fn remove_namespace(path: &Path) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    #[tokio::test]
+    async fn many_lists_are_asked_for_at_once() {
+        let networks = Networks::open(Range::default()).unwrap();
+        let asked = (0..64).map(|_| networks.remove_rules("none such"));
+        for answer in futures::future::join_all(asked).await {
+            answer.unwrap();
+        }
+    }
 
     #[test]
     fn traffic_is_counted_inside() {

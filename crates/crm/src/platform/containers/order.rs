@@ -17,11 +17,15 @@ use crate::{
 /// Where the machine's name servers are written; the first that is there. A
 /// local forwarder cannot be reached from another network.
 const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
+/// Names that containers know without a name server.
+pub(super) const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 /// Variables of containers, in the contract's word for it.
 const VARIABLES: &str = "envVarsYaml";
 /// More processes than any service needs, and less than it takes to stop the
 /// machine.
 const PROCESSES: u64 = 4096;
+/// The contract's GB, of virtual machines as well.
+const GIB: u64 = 1 << 30;
 
 /// Where a container is put.
 pub(super) struct Place {
@@ -30,6 +34,8 @@ pub(super) struct Place {
     /// The control group of its cluster.
     pub(super) group: String,
     pub(super) volumes: Vec<Mount>,
+    /// What it reads as `/etc/hosts`.
+    pub(super) hosts: PathBuf,
 }
 
 pub(super) fn spec(
@@ -45,14 +51,17 @@ pub(super) fn spec(
         cpu_millis: (flavor.vcpus > 0).then_some(flavor.vcpus * 1000),
         memory_bytes: (flavor.ram > 0).then_some(flavor.ram << 20),
         pids: Some(PROCESSES),
+        disk_bytes: (flavor.disk > 0).then_some(flavor.disk.saturating_mul(GIB)),
     };
     let resolver = NAME_SERVERS.iter().map(Path::new).find(|path| path.exists());
     let mut mounts = place.volumes;
-    mounts.extend(resolver.map(|source| Mount {
+    let file = |source: &Path, target: &str| Mount {
         source: source.to_owned(),
-        target: "/etc/resolv.conf".into(),
+        target: target.into(),
         read_only: true,
-    }));
+    };
+    mounts.extend(resolver.map(|source| file(source, "/etc/resolv.conf")));
+    mounts.push(file(&place.hosts, "/etc/hosts"));
     Ok(ContainerSpec {
         id: id.to_owned(),
         image,
@@ -92,6 +101,7 @@ pub(super) fn cluster_limits(size: ClusterSize) -> Limits {
         cpu_millis: (size.vcores > 0).then_some(size.vcores * 1000),
         memory_bytes: (size.ram > 0).then_some(size.ram << 20),
         pids: None,
+        disk_bytes: None,
     }
 }
 

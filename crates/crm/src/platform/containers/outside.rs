@@ -1,96 +1,373 @@
-//! The way out of a machine's clusters: what an instance sends to other
-//! machines bears this machine's address.
+//! What lies between a machine's clusters and other machines, all in one table
+//! of the kernel's packet filter. The way out: what an instance sends bears
+//! this machine's address. The ways in: who comes from elsewhere to a public
+//! port gets straight to the instance, past the balancer.
+//!
+//! The balancer listens all the same. It has those whom the kernel leaves
+//! alone: clients on this machine, instances that ask for a public port, and
+//! everybody while an instance is not healthy or the kernel is of no help.
 
-use std::{fs, process::Stdio};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Write,
+    fs,
+    time::Duration,
+};
 
-use parking_lot::Mutex;
-use tokio::io::AsyncWriteExt;
+use async_trait::async_trait;
+use tokio::{sync::Mutex, time::Instant};
 
-use super::{names::Namer, network::Range};
-use crate::{Error, Result, error::During};
+use super::{conntrack, filter, names::Namer, network::Range};
+use crate::{
+    Error, Result,
+    error::During,
+    platform::{Connections, Shortcut, Way},
+};
 
 /// Whether packets are passed on at all.
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+/// How often to look whether connections have ended.
+const LOOK: Duration = Duration::from_millis(100);
 
-/// The rules of one cloudlet, all in one table of the kernel's packet filter.
+/// Who leads those that come to a public port from other machines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Forwarding {
+    /// The kernel, unless it cannot or a firewall drops what it passes on.
+    #[default]
+    Auto,
+    /// The kernel, whatever firewalls there are.
+    Kernel,
+    /// The balancer.
+    Proxy,
+}
+
+/// The rules of one cloudlet.
 pub(super) struct Outside {
     table: String,
     bridges: String,
     range: Range,
-    open: Mutex<bool>,
+    forwarding: Forwarding,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What could be done was done.
+    made: bool,
+    /// The table has ways in.
+    leads: bool,
+    /// Why it has none, as it was told.
+    obstacle: Option<String>,
+    /// Ways that there should be; those that are not open only keep their
+    /// counts.
+    wanted: BTreeMap<Way, bool>,
+    /// Ways that the kernel has.
+    there: BTreeSet<Way>,
+    /// Those of a process before this one that nobody has asked for yet.
+    inherited: BTreeSet<Way>,
+    /// Connections by the ways that are there, as last seen,
+    counted: BTreeMap<Way, u64>,
+    /// and before those were made.
+    earlier: BTreeMap<Way, u64>,
+}
+
+impl State {
+    /// What the kernel should have.
+    fn ways(&self) -> BTreeSet<Way> {
+        let open = self.wanted.iter().filter(|(_, open)| **open).map(|(way, _)| *way);
+        open.chain(self.inherited.iter().copied()).collect()
+    }
+
+    /// What was counted of ways that begin anew is not lost.
+    fn keep_counts(&mut self, ways: impl IntoIterator<Item = Way>) {
+        for way in ways {
+            if let Some(count) = self.counted.remove(&way) {
+                *self.earlier.entry(way).or_default() += count;
+            }
+        }
+        self.earlier.retain(|way, _| self.wanted.contains_key(way));
+    }
 }
 
 impl Outside {
-    pub(super) fn new(namer: &Namer, range: Range) -> Self {
+    pub(super) fn new(namer: &Namer, range: Range, forwarding: Forwarding) -> Self {
         let bridges = namer.bridges();
-        Self { table: format!("selvage_{bridges}"), bridges, range, open: Mutex::new(false) }
+        let table = format!("selvage_{bridges}");
+        Self { table, bridges, range, forwarding, state: Mutex::default() }
     }
 
     /// Opens the way. A machine that cannot do so runs instances all the same.
     pub(super) async fn open(&self) {
-        if *self.open.lock() {
+        let mut state = self.state.lock().await;
+        if state.made {
             return;
         }
-        if let Err(error) = self.make().await {
-            tracing::warn!(%error, "instances reach this machine and no other");
+        // A process before this one may have led somebody: that goes on.
+        if self.forwarding != Forwarding::Proxy
+            && let Ok(found) = filter::ways(&self.table).await
+        {
+            state.inherited = found.into_keys().collect();
         }
-        // What failed is not tried again for every cluster, but by the next
-        // process.
-        *self.open.lock() = true;
+        self.make(&mut state).await;
     }
 
-    async fn make(&self) -> Result<()> {
+    /// Makes all rules anew, at once. What failed is not tried again for every
+    /// cluster, but when the ways are looked at or by the next process.
+    async fn make(&self, state: &mut State) {
+        state.made = true;
+        let before = std::mem::take(&mut state.there);
+        state.keep_counts(before);
+        state.leads = false;
+        let passing = self.pass_packets();
+        let obstacle = match &passing {
+            Ok(()) => self.try_to_lead(state).await,
+            Err(error) => Some(error.to_string()),
+        };
+        let is_news = obstacle != state.obstacle;
+        state.obstacle = obstacle;
+        let Some(reason) = &state.obstacle else { return };
+        state.inherited.clear();
+        let outward = match passing {
+            Ok(()) => filter::tell(&self.rules(None)).await,
+            failed => failed,
+        };
+        if is_news && self.forwarding != Forwarding::Proxy {
+            tracing::warn!(reason, "public ports are led by the balancer, not by the kernel");
+        }
+        if is_news && let Err(error) = outward {
+            tracing::warn!(%error, "instances reach this machine and no other");
+        }
+    }
+
+    /// Makes all rules with the ways in; why not, if that fails.
+    async fn try_to_lead(&self, state: &mut State) -> Option<String> {
+        let obstacle = self.obstacle().await;
+        if obstacle.is_some() {
+            return obstacle;
+        }
+        let ways = state.ways();
+        if let Err(error) = filter::tell(&self.rules(Some(&ways))).await {
+            return Some(error.to_string());
+        }
+        (state.there, state.leads) = (ways, true);
+        None
+    }
+
+    fn pass_packets(&self) -> Result<()> {
         if fs::read_to_string(FORWARDING).is_ok_and(|value| value.trim() == "0") {
             fs::write(FORWARDING, "1").during("letting packets through")?;
         }
-        nft(&self.rules()).await
+        Ok(())
     }
 
-    fn rules(&self) -> String {
+    /// Why the kernel shall not or cannot lead anybody.
+    async fn obstacle(&self) -> Option<String> {
+        match self.forwarding {
+            Forwarding::Proxy => Some("the configuration says so".into()),
+            Forwarding::Kernel => None,
+            Forwarding::Auto => match filter::barrier().await {
+                Ok(barrier) => barrier,
+                Err(error) => Some(error.to_string()),
+            },
+        }
+    }
+
+    fn rules(&self, ways: Option<&BTreeSet<Way>>) -> String {
         let Self { table, bridges, range, .. } = self;
         // Naming the table before deleting it makes it right whether or not
         // it was there; all of it takes effect at once.
-        format!(
+        let mut rules = format!(
             "table ip {table}\n\
              delete table ip {table}\n\
              table ip {table} {{\n\
              chain leaving {{\n\
              type nat hook postrouting priority 100; policy accept;\n\
              ip saddr {range} ip daddr != {range} oifname != \"{bridges}*\" masquerade\n\
-             }}\n\
+             }}\n"
+        );
+        if ways.is_some() {
+            rules += &self.arriving();
+        }
+        rules += "}\n";
+        for way in ways.into_iter().flatten() {
+            rules += &self.element("add", way);
+        }
+        rules
+    }
+
+    fn arriving(&self) -> String {
+        let bridges = &self.bridges;
+        let there = "ipv4_addr . inet_service";
+        let asked = "meta l4proto . th dport";
+        format!(
+            "map own {{ type ipv4_addr . inet_proto . inet_service : {there}; counter; }}\n\
+             map every {{ type inet_proto . inet_service : {there}; counter; }}\n\
+             chain arriving {{\n\
+             type nat hook prerouting priority -100; policy accept;\n\
+             iifname \"lo\" accept\n\
+             iifname \"{bridges}*\" accept\n\
+             ip daddr 127.0.0.0/8 accept\n\
+             fib daddr type != local accept\n\
+             meta l4proto {{ tcp, udp }} dnat ip to ip daddr . {asked} map @own\n\
+             meta l4proto {{ tcp, udp }} dnat ip to {asked} map @every\n\
              }}\n"
         )
     }
 
+    fn element(&self, what: &str, way: &Way) -> String {
+        let (table, protocol) = (&self.table, if way.udp { "udp" } else { "tcp" });
+        let (address, port) = (way.public.ip(), way.public.port());
+        let key = if address.is_unspecified() {
+            format!("every {{ {protocol} . {port}")
+        } else {
+            format!("own {{ {address} . {protocol} . {port}")
+        };
+        let (target, inner) = (way.target.ip(), way.target.port());
+        format!("{what} element ip {table} {key} : {target} . {inner} }}\n")
+    }
+
+    /// Brings the kernel to what is wanted, in one step.
+    async fn change(&self, state: &mut State) {
+        if !state.leads {
+            return;
+        }
+        let ways = state.ways();
+        let gone: Vec<Way> = state.there.difference(&ways).copied().collect();
+        let fresh: Vec<Way> = ways.difference(&state.there).copied().collect();
+        if gone.is_empty() && fresh.is_empty() {
+            return;
+        }
+        if !gone.is_empty()
+            && let Ok(counted) = filter::ways(&self.table).await
+        {
+            state.counted = counted;
+        }
+        let mut rules = String::new();
+        for (what, ways) in [("delete", &gone), ("add", &fresh)] {
+            for way in ways {
+                let _ = write!(rules, "{}", self.element(what, way));
+            }
+        }
+        match filter::tell(&rules).await {
+            Ok(()) => {
+                state.there = ways;
+                state.keep_counts(gone.iter().copied());
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the ways to instances are made anew");
+                self.make(state).await;
+            }
+        }
+        // Datagrams of one client are one connection for as long as they flow.
+        let gone: Vec<Way> = gone.into_iter().filter(|way| way.udp).collect();
+        forget(&gone, Duration::ZERO).await;
+    }
+
+    /// Sees whether the kernel still has what it was given, and whether it
+    /// could have what it was not.
+    async fn look(&self, state: &mut State) {
+        let obstacle = self.obstacle().await;
+        if !state.leads {
+            if obstacle.is_none() {
+                self.make(state).await;
+            }
+            return;
+        }
+        match filter::ways(&self.table).await {
+            Ok(found) if found.keys().eq(&state.there) && obstacle.is_none() => {
+                state.counted = found;
+            }
+            found => {
+                if obstacle.is_none() {
+                    let error = found.err().map(|error| error.to_string());
+                    tracing::warn!(error, "somebody changed the ways to instances");
+                }
+                self.make(state).await;
+            }
+        }
+    }
+
     /// Removes all rules.
     pub(super) async fn close(&self) -> Result<()> {
-        *self.open.lock() = false;
+        let mut state = self.state.lock().await;
+        *state = State::default();
         let table = &self.table;
-        match nft(&format!("table ip {table}\ndelete table ip {table}\n")).await {
+        match filter::tell(&format!("table ip {table}\ndelete table ip {table}\n")).await {
             Err(Error::Missing { .. }) => Ok(()),
             other => other,
         }
     }
 }
 
-async fn nft(rules: &str) -> Result<()> {
-    let command = tokio::process::Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn();
-    let mut child = command.map_err(|_| Error::missing("program nft (package nftables)"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(rules.as_bytes()).await.during("telling the packet filter")?;
+#[async_trait]
+impl Shortcut for Outside {
+    async fn lead(&self, ways: BTreeMap<Way, bool>) {
+        let mut state = self.state.lock().await;
+        let claimed: BTreeSet<_> = ways.keys().map(Way::door).collect();
+        state.inherited.retain(|way| !claimed.contains(&way.door()));
+        state.wanted = ways;
+        self.change(&mut state).await;
     }
-    let output = child.wait_with_output().await.during("telling the packet filter")?;
-    if output.status.success() {
-        return Ok(());
+
+    async fn settled(&self) {
+        let mut state = self.state.lock().await;
+        let orphans: Vec<Way> = std::mem::take(&mut state.inherited).into_iter().collect();
+        self.change(&mut state).await;
+        forget(&orphans, Duration::ZERO).await;
     }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(Error::state(format!("the packet filter refused: {}", words.trim())))
+
+    async fn end(&self, ways: Vec<Way>, grace: Duration) {
+        if self.state.lock().await.leads {
+            forget(&ways, grace).await;
+        }
+    }
+
+    async fn connections(&self) -> HashMap<Way, Connections> {
+        let mut state = self.state.lock().await;
+        if state.wanted.is_empty() {
+            return HashMap::new();
+        }
+        self.look(&mut state).await;
+        let entries = match conntrack::list().await {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::debug!(%error, "open connections are not known");
+                Vec::new()
+            }
+        };
+        let open: Vec<_> = entries.into_iter().filter(conntrack::Entry::is_open).collect();
+        let count = |way: &Way| {
+            let kept = [&state.counted, &state.earlier];
+            let total = kept.iter().filter_map(|counts| counts.get(way)).sum();
+            let active = open.iter().filter(|entry| entry.is_of(way)).count() as u64;
+            (*way, Connections { active, total })
+        };
+        state.wanted.keys().map(count).collect()
+    }
+}
+
+/// Makes the kernel forget who came by these ways, once their connections have
+/// ended or have had their time: what comes afterwards is new.
+async fn forget(ways: &[Way], grace: Duration) {
+    let until = Instant::now() + grace;
+    while !ways.is_empty() {
+        let mut left = match conntrack::list().await {
+            Ok(left) => left,
+            Err(error) => {
+                tracing::debug!(%error, "connections that were led are not known");
+                return;
+            }
+        };
+        left.retain(|entry| ways.iter().any(|way| entry.is_of(way)));
+        if Instant::now() < until && left.iter().any(conntrack::Entry::wants_time) {
+            tokio::time::sleep(LOOK).await;
+            continue;
+        }
+        if let Err(error) = conntrack::forget(left).await {
+            tracing::debug!(%error, "connections that were led are remembered");
+        }
+        return;
+    }
 }
 
 #[cfg(test)]
@@ -100,14 +377,51 @@ mod tests {
 
     use super::*;
 
+    fn outside() -> (Outside, String) {
+        let namer = Namer::new(&CloudletKey::default()).unwrap();
+        (Outside::new(&namer, Range::default(), Forwarding::Auto), namer.bridges())
+    }
+
+    fn way(public: &str) -> Way {
+        let target = "10.101.1.2:8080".parse().unwrap();
+        Way { udp: false, public: public.parse().unwrap(), target }
+    }
+
     #[test]
     fn only_what_leaves_the_machine_is_given_its_address() {
-        let namer = Namer::new(&CloudletKey::default()).unwrap();
-        let rules = Outside::new(&namer, Range::default()).rules();
-        let bridges = namer.bridges();
+        let (outside, bridges) = outside();
+        let rules = outside.rules(None);
         let rule = format!(
             "ip saddr 10.101.0.0/16 ip daddr != 10.101.0.0/16 oifname != \"{bridges}*\" masquerade"
         );
         assert!(rules.contains(&rule), "{rules}");
+        assert!(!rules.contains("dnat"), "{rules}");
+    }
+
+    #[test]
+    fn a_way_begins_at_its_own_address_or_at_every_one() {
+        let (outside, _) = outside();
+        let ways = BTreeSet::from([way("0.0.0.0:80"), way("198.51.100.4:80")]);
+        let rules = outside.rules(Some(&ways));
+        assert!(rules.contains(" every { tcp . 80 : 10.101.1.2 . 8080 }\n"), "{rules}");
+        assert!(rules.contains(" own { 198.51.100.4 . tcp . 80 : 10.101.1.2 . 8080 }"), "{rules}");
+    }
+
+    #[test]
+    fn counts_outlive_the_rules_but_not_the_way() {
+        let (one, other) = (way("0.0.0.0:80"), way("0.0.0.0:81"));
+        let mut state = State {
+            wanted: BTreeMap::from([(one, true), (other, false)]),
+            counted: BTreeMap::from([(one, 3)]),
+            ..State::default()
+        };
+        assert_eq!(state.ways(), BTreeSet::from([one]), "the other is not open");
+        state.keep_counts([one, other]);
+        state.counted.insert(one, 4);
+        state.keep_counts([one]);
+        assert_eq!(state.earlier, BTreeMap::from([(one, 7)]));
+        state.wanted.clear();
+        state.keep_counts([]);
+        assert_eq!(state.earlier, BTreeMap::new());
     }
 }

@@ -144,6 +144,12 @@ impl Images {
                 let metadata = tokio::fs::metadata(path).await;
                 let metadata =
                     metadata.map_err(|source| Error::File { path: path.clone(), source })?;
+                // A device may never end, and what is on it is not for guests; a
+                // pipe may never begin.
+                if !metadata.is_file() {
+                    let reason = format!("{} is not a file", path.display());
+                    return Err(Error::invalid("image_path", reason));
+                }
                 let modified = metadata.modified().during("looking at an image")?;
                 let version = Version {
                     modified: Some(format!("{modified:?}")),

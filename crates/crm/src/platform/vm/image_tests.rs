@@ -132,6 +132,10 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     assert!(error.contains("the image's sha256 is "), "{error}");
     let error = told("nothing", "").await;
     assert!(error.starts_with("cannot read "), "{error}");
+    for device in ["/dev/zero", "/dev"] {
+        let error = images.provide(&format!("file://{device}")).await.unwrap_err().to_string();
+        assert_eq!(error, format!("image_path: {device} is not a file"));
+    }
     let error = images.provide("http://user:geheim@127.0.0.1:1/x?token=geheim").await.unwrap_err();
     assert!(error.to_string().starts_with("the image cannot be fetched from 127.0.0.1: "));
     assert!(!error.to_string().contains("geheim"), "{error}");

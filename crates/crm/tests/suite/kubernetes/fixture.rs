@@ -21,7 +21,7 @@ use selvage_api::{
         ClusterKey, DeveloperKey, Flavor, FlavorKey, OperatorKey, TrackedState,
     },
 };
-use selvage_crm::{Crm, Platform, Settings, Site};
+use selvage_crm::{Crm, Forwarding, Platform, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{Exec, ExecOutput, ImageBuilder, containerd};
@@ -268,6 +268,7 @@ impl Edge {
             namespace: "selvage".into(),
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
+            forwarding: Forwarding::default(),
             tls: None,
             patience: self.patience,
             grace: Duration::from_secs(2),

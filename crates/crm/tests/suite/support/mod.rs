@@ -1,6 +1,7 @@
 //! What tests of cloudlets share: a controller's end of notify, a cloudlet with
 //! an app that answers, and a platform that stops where it is told to.
 
+mod beyond;
 mod place;
 mod stuck;
 mod upstairs;
@@ -8,11 +9,12 @@ mod upstairs;
 use std::{net::SocketAddr, time::Duration};
 
 pub(crate) use self::{
+    beyond::{Beyond, Mirror, Talk, run_in, taken_for},
     place::{Life, Place, Running},
     stuck::Stuck,
     upstairs::Upstairs,
 };
-pub(crate) use crate::real::{PATIENCE, find, skip, wait_for};
+pub(crate) use crate::real::{PATIENCE, find, loop_devices, skip, wait_for};
 
 /// What the app answers.
 pub(crate) const ANSWER: &str = "hello from the edge";

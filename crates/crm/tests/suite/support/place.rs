@@ -4,7 +4,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use selvage_api::{
@@ -14,14 +14,14 @@ use selvage_api::{
         DeveloperKey, FlavorKey, IpAccess, OperatorKey, TrackedState,
     },
 };
-use selvage_crm::{Crm, Error, Settings, Site};
+use selvage_crm::{Crm, Error, Forwarding, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ANSWER, PATIENCE, find,
+    ANSWER, PATIENCE, find, loop_devices,
     stuck::{Stops, Stuck},
     wait_for,
 };
@@ -45,6 +45,12 @@ pub(crate) struct Place {
     pub(crate) kind: &'static str,
     pub(crate) deployment: &'static str,
     pub(crate) public_port: u16,
+    /// Its ports beside the first: kind, number inside and number outside.
+    pub(crate) more_ports: Vec<(LProto, u16, u16)>,
+    /// Where shared clusters have their public ports.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) ip_access: IpAccess,
+    pub(crate) forwarding: Forwarding,
 }
 
 impl Place {
@@ -74,6 +80,10 @@ impl Place {
             kind: "containers",
             deployment: "docker",
             public_port: 80,
+            more_ports: Vec::new(),
+            addresses: vec![IpAddr::from([127, 0, 0, 1])],
+            ip_access: IpAccess::Dedicated,
+            forwarding: Forwarding::default(),
         }
     }
 
@@ -121,7 +131,7 @@ impl Place {
             key: Some(self.cluster_key()),
             flavor: Some(FlavorKey { name: "small".into() }),
             state: state.into(),
-            ip_access: IpAccess::Dedicated.into(),
+            ip_access: self.ip_access.into(),
             deployment: "docker".into(),
             ..ClusterInst::default()
         }
@@ -132,14 +142,29 @@ impl Place {
             key: Some(self.instance_key()),
             flavor: Some(FlavorKey { name: "small".into() }),
             state: state.into(),
-            mapped_ports: vec![AppPort {
-                proto: LProto::Tcp.into(),
-                internal_port: 8080,
-                public_port: self.public_port.into(),
-                ..AppPort::default()
-            }],
+            mapped_ports: [(LProto::Tcp, 8080, self.public_port)]
+                .iter()
+                .chain(&self.more_ports)
+                .map(|(proto, internal, public)| AppPort {
+                    proto: (*proto).into(),
+                    internal_port: (*internal).into(),
+                    public_port: (*public).into(),
+                    ..AppPort::default()
+                })
+                .collect(),
             ..AppInst::default()
         }
+    }
+
+    /// Another app, and an instance of it that is wanted in the same cluster.
+    pub(crate) fn neighbour(&self) -> (App, AppInst) {
+        let mut app = self.app();
+        let mut instance = self.instance(TrackedState::CreateRequested);
+        app.key.as_mut().unwrap().name = "Neighbour".into();
+        instance.key.as_mut().unwrap().app_key = app.key.clone();
+        instance.mapped_ports.truncate(1);
+        instance.mapped_ports[0].public_port += 2;
+        (app, instance)
     }
 
     /// Where the first cluster's public ports are.
@@ -179,7 +204,8 @@ impl Place {
             runtime: self.runtime().await,
             namespace: "selvage".into(),
             lvmd: self.directory.path().join("lvmd.sock"),
-            addresses: vec![IpAddr::from([127, 0, 0, 1])],
+            addresses: self.addresses.clone(),
+            forwarding: self.forwarding,
             tls: None,
             patience: Duration::from_secs(30),
             grace: Duration::from_millis(300),
@@ -224,8 +250,17 @@ impl Place {
         Running::of(Crm::with_platform(settings, platform).await.unwrap(), runtime)
     }
 
+    /// Its tables of the packet filter.
+    pub(crate) fn tables(&self) -> Vec<String> {
+        let site = selvage_crm::platform::containers::prefix(&self.cloudlet()).unwrap();
+        let tables = std::process::Command::new("nft").args(["list", "tables"]).output();
+        let tables = tables.map(|told| told.stdout).unwrap_or_default();
+        let tables = String::from_utf8_lossy(&tables).into_owned();
+        tables.lines().filter(|line| line.contains(&site)).map(str::to_owned).collect()
+    }
+
     /// What of ours is on the machine: bridges, cables, rules, control groups,
-    /// mounts.
+    /// mounts, loop devices.
     pub(crate) fn left_behind(&self) -> Vec<String> {
         let mut left = Vec::new();
         let links = std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap();
@@ -240,12 +275,25 @@ impl Place {
         let site = selvage_crm::platform::containers::prefix(&self.cloudlet()).unwrap();
         let groups = selvage_runtime::cgroup::group::inside("/selvage-clusters").unwrap();
         left.extend(groups.into_iter().filter(|group| group.starts_with(&site)));
-        let tables = std::process::Command::new("nft").args(["list", "tables"]).output();
-        let tables = tables.map(|told| told.stdout).unwrap_or_default();
-        let tables = String::from_utf8_lossy(&tables).into_owned();
-        left.extend(tables.lines().filter(|line| line.contains(&site)).map(str::to_owned));
-        left.extend(mounts.lines().filter(|line| line.contains(&home)).map(str::to_owned));
+        left.extend(self.tables());
+        let mounts: Vec<&str> = mounts.lines().filter(|line| line.contains(&home)).collect();
+        let disks = self.loop_devices(!mounts.is_empty());
+        left.extend(mounts.into_iter().map(str::to_owned));
+        left.extend(disks.iter().map(|file| file.display().to_string()));
         left
+    }
+
+    /// Disks that have a loop device. What is unmounted has one for as long as
+    /// something that starts just then has not let go of it.
+    fn loop_devices(&self, mounted: bool) -> Vec<PathBuf> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = loop_devices(self.directory.path());
+            if mounted || left.is_empty() || Instant::now() > until {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

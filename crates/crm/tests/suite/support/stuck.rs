@@ -8,7 +8,9 @@ use std::sync::{
 use selvage_api::edgeproto::{AppInstKey, ClusterInstKey};
 use selvage_crm::{
     Platform, Result,
-    platform::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Resources, Usage},
+    platform::{
+        ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Resources, Shortcut, Usage,
+    },
 };
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 
@@ -74,6 +76,10 @@ impl Platform for Stops {
 
     async fn resources(&self) -> Result<Resources> {
         self.platform.resources().await
+    }
+
+    fn shortcut(&self) -> Option<Arc<dyn Shortcut>> {
+        self.platform.shortcut()
     }
 
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts> {

@@ -1,15 +1,15 @@
 //! A controller's end of notify.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{fmt::Debug, net::SocketAddr, sync::Arc};
 
 use selvage_api::edgeproto::{
     App, AppInst, AppInstInfo, AppInstKey, Cloudlet, CloudletInfo, ClusterInst, ClusterInstInfo,
-    ClusterInstKey, ExecRequest, Flavor, FlavorKey, Node, TrackedState,
+    ClusterInstKey, ExecRequest, Flavor, FlavorKey, Metric, Node, TrackedState,
 };
 use selvage_notify::{Cache, Exchange, Letters, Mailbox, NotifyServer, OpenGate, ServerOptions};
 use tokio_util::sync::CancellationToken;
 
-use super::{Place, wait_for};
+use super::{PATIENCE, Place, wait_for};
 
 /// The controller's end: what it wants, and what it is told.
 pub(crate) struct Upstairs {
@@ -24,6 +24,7 @@ pub(crate) struct Upstairs {
     server: NotifyServer,
     /// What the crm answers to requests to run a command.
     answers: tokio::sync::Mutex<Letters<ExecRequest>>,
+    samples: tokio::sync::Mutex<Letters<Metric>>,
     pub(crate) address: SocketAddr,
     stop: CancellationToken,
 }
@@ -36,6 +37,8 @@ impl Upstairs {
         let (cloudlet_infos, cluster_infos) = (Cache::new().unwrap(), Cache::new().unwrap());
         let instance_infos: Arc<Cache<AppInstInfo>> = Cache::new().unwrap();
         let (mailbox, answers) = Mailbox::<ExecRequest>::new(8).unwrap();
+        // Those that nobody reads are dropped.
+        let (metrics, samples) = Mailbox::<Metric>::new(8).unwrap();
         let exchange = Exchange::new()
             .send(flavors.clone())
             .send(cloudlets.clone())
@@ -47,6 +50,7 @@ impl Upstairs {
             .receive(cluster_infos.clone())
             .receive(nodes)
             .receive_messages(mailbox)
+            .receive_messages(metrics)
             .send_messages::<ExecRequest>()
             .unwrap();
         let options = ServerOptions { gate: Arc::new(OpenGate), ..ServerOptions::default() };
@@ -74,6 +78,7 @@ impl Upstairs {
             instance_infos,
             server,
             answers: tokio::sync::Mutex::new(answers),
+            samples: tokio::sync::Mutex::new(samples),
             address,
             stop,
         }
@@ -84,6 +89,25 @@ impl Upstairs {
         let mut answers = self.answers.lock().await;
         assert_eq!(self.server.post(&request).unwrap(), 1, "there is one crm");
         answers.recv().await.unwrap().0
+    }
+
+    /// The next sample of this name of the app `Hello`. What the one before
+    /// was shows when none comes.
+    pub(crate) async fn sample(&self, name: &str, before: &impl Debug) -> Metric {
+        let of_hello = |metric: &Metric| {
+            metric.tags.iter().any(|tag| (tag.name.as_str(), tag.val.as_str()) == ("app", "Hello"))
+        };
+        let mut samples = self.samples.lock().await;
+        let next = async {
+            loop {
+                let (metric, _) = samples.recv().await.unwrap();
+                if metric.name == name && of_hello(&metric) {
+                    return metric;
+                }
+            }
+        };
+        let next = tokio::time::timeout(PATIENCE, next).await;
+        next.unwrap_or_else(|_| panic!("no sample {name} after {before:?}"))
     }
 
     /// Wants a cluster, and all that an app needs.

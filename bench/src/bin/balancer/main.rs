@@ -5,6 +5,10 @@
 //! threads of this one that do nothing but read and write. All of them share
 //! the machine's cores, so that whatever a proxy needs is taken from those
 //! who send and receive.
+//!
+//! Then the same from another machine, past the proxy by rules of the kernel.
+
+mod kernel;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -26,6 +30,9 @@ use selvage_bench::{
     report::{Report, at_least, of_goal},
 };
 use tokio::io::copy_bidirectional_with_sizes;
+
+/// Where everything is that needs no network.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Pieces in which bulk is sent and received.
 const PIECE: usize = 256 * 1024;
@@ -55,6 +62,9 @@ enum Work {
     #[command(hide = true)]
     Serve {
         target: SocketAddr,
+        /// Where to listen
+        #[arg(long)]
+        address: IpAddr,
         /// Instead of the balancer: copies in pieces of this size
         #[arg(long)]
         copy: Option<usize>,
@@ -63,23 +73,24 @@ enum Work {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if let Some(Work::Serve { target, copy }) = args.work {
-        return serve(target, copy);
+    if let Some(Work::Serve { target, address, copy }) = args.work {
+        return serve(target, address, copy);
     }
     let mut report = Report::new();
     throughput(&args, &mut report)?;
     latency(&args, &mut report)?;
     connecting(&args, &mut report)?;
     idle(&args, &mut report)?;
+    kernel::run(&args, &mut report)?;
     report.print();
     Ok(())
 }
 
 #[tokio::main]
-async fn serve(target: SocketAddr, copy: Option<usize>) -> Result<()> {
+async fn serve(target: SocketAddr, address: IpAddr, copy: Option<usize>) -> Result<()> {
     let address = match copy {
-        Some(size) => copying(target, size).await?,
-        None => balancing(target).await?,
+        Some(size) => copying(target, address, size).await?,
+        None => balancing(target, address).await?,
     };
     announce(address)?;
     tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
@@ -92,8 +103,7 @@ fn announce(address: SocketAddr) -> Result<()> {
     Ok(std::io::stdout().flush()?)
 }
 
-async fn balancing(target: SocketAddr) -> Result<SocketAddr> {
-    let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+async fn balancing(target: SocketAddr, address: IpAddr) -> Result<SocketAddr> {
     let limits = Limits { connections: 1_000_000, ..Limits::default() };
     let balancer =
         Balancer::new(Options { addresses: vec![address], limits, ..Options::default() });
@@ -110,8 +120,8 @@ async fn balancing(target: SocketAddr) -> Result<SocketAddr> {
 }
 
 /// The plainest proxy there is, to compare with.
-async fn copying(target: SocketAddr, size: usize) -> Result<SocketAddr> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+async fn copying(target: SocketAddr, address: IpAddr, size: usize) -> Result<SocketAddr> {
+    let listener = tokio::net::TcpListener::bind((address, 0)).await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
@@ -133,9 +143,9 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn start(target: SocketAddr, copy: Option<usize>) -> Result<Self> {
+    fn start(target: SocketAddr, copy: Option<usize>, address: IpAddr) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("serve").arg(target.to_string());
+        command.arg("serve").arg(target.to_string()).args(["--address", &address.to_string()]);
         if let Some(size) = copy {
             command.args(["--copy", &size.to_string()]);
         }
@@ -166,9 +176,16 @@ impl Drop for Proxy {
     }
 }
 
-/// A target: each connection gets a thread.
 fn target(serve: fn(TcpStream, &AtomicU64)) -> Result<(SocketAddr, Arc<AtomicU64>)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    target_at(Ipv4Addr::LOCALHOST, serve)
+}
+
+/// A target: each connection gets a thread.
+fn target_at(
+    address: Ipv4Addr,
+    serve: fn(TcpStream, &AtomicU64),
+) -> Result<(SocketAddr, Arc<AtomicU64>)> {
+    let listener = TcpListener::bind((address, 0))?;
     let address = listener.local_addr()?;
     let count = Arc::new(AtomicU64::new(0));
     let counted = count.clone();
@@ -268,7 +285,7 @@ fn throughput(args: &Args, report: &mut Report) -> Result<()> {
     let kinds =
         [("", None), ("copies by 64 KiB", Some(64 << 10)), ("copies by 1 MiB", Some(1 << 20))];
     for streams in [1, 4] {
-        let start = |(_, copy)| Proxy::start(address, copy);
+        let start = |(_, copy)| Proxy::start(address, copy, HERE);
         let proxies = kinds.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         let mut direct = Vec::new();
         let mut ways: Vec<Way> = proxies.iter().map(|_| Way::default()).collect();
@@ -317,7 +334,7 @@ fn ping(to: SocketAddr, time: Duration) -> Result<f64> {
 
 fn latency(args: &Args, report: &mut Report) -> Result<()> {
     let (address, _) = target(echo)?;
-    let proxy = Proxy::start(address, None)?;
+    let proxy = Proxy::start(address, None, HERE)?;
     let time = Duration::from_secs(args.seconds);
     let (mut direct, mut through) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
@@ -356,7 +373,7 @@ fn knock(to: SocketAddr, time: Duration) -> Result<f64> {
 
 fn connecting(args: &Args, report: &mut Report) -> Result<()> {
     let (address, _) = target(echo)?;
-    let proxy = Proxy::start(address, None)?;
+    let proxy = Proxy::start(address, None, HERE)?;
     let time = Duration::from_secs(args.seconds);
     let (mut direct, mut through) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
@@ -375,7 +392,7 @@ fn connecting(args: &Args, report: &mut Report) -> Result<()> {
 
 fn idle(args: &Args, report: &mut Report) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let proxy = Proxy::start(listener.local_addr()?, None)?;
+    let proxy = Proxy::start(listener.local_addr()?, None, HERE)?;
     let pid = proxy.process.id();
     let before = Memory::of(pid)?.resident;
     let mut held = Vec::new();

@@ -1,0 +1,170 @@
+//! Images taken in and forgotten, containers made of them and removed.
+
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{
+    entry::Entry,
+    lifecycle::{Inner, blocking},
+    overlay::{self, Stack},
+    record::{self, Phase, Record, State},
+    unpack,
+};
+use crate::{
+    ContainerSpec, Error, Event, EventKind, Image, Result, cgroup, error::During, image::Named,
+    spec,
+};
+
+impl Inner {
+    /// Unpacks an image and gives it its name.
+    pub(super) async fn take(self: &Arc<Self>, namespace: &str, named: Named) -> Result<Image> {
+        let _using = self.images.read().await;
+        let (inner, namespace) = (self.clone(), namespace.to_owned());
+        let name = named.name.clone();
+        let told =
+            Event { namespace: namespace.clone(), runtime_id: name, kind: EventKind::ImageChanged };
+        let image = blocking(move || inner.store.take(&namespace, named)).await?;
+        self.hub.send(told);
+        Ok(image)
+    }
+
+    pub(super) async fn remove_image(self: &Arc<Self>, namespace: &str, name: &str) -> Result<()> {
+        let _alone = self.images.write().await;
+        let in_use: BTreeSet<String> = self
+            .entries
+            .lock()
+            .values()
+            .flat_map(|entry| entry.record.diff_ids.iter().cloned())
+            .collect();
+        let (inner, owned) = (self.clone(), (namespace.to_owned(), name.to_owned()));
+        blocking(move || inner.store.remove(&owned.0, &owned.1, &in_use)).await?;
+        self.hub.send(Event {
+            namespace: namespace.to_owned(),
+            runtime_id: name.to_owned(),
+            kind: EventKind::ImageRemoved,
+        });
+        Ok(())
+    }
+
+    pub(super) async fn create(
+        self: &Arc<Self>,
+        namespace: &str,
+        spec: ContainerSpec,
+    ) -> Result<()> {
+        let _using = self.images.read().await;
+        let (inner, owned) = (self.clone(), namespace.to_owned());
+        let entry = blocking(move || inner.make(&owned, spec)).await?;
+        let key = (entry.namespace.clone(), entry.id().to_owned());
+        self.entries.lock().insert(key, entry.clone());
+        self.tell(&entry, EventKind::Created);
+        Ok(())
+    }
+
+    fn make(&self, namespace: &str, spec: ContainerSpec) -> Result<Arc<Entry>> {
+        let directory = self.directory(namespace, &spec.id);
+        fs::create_dir_all(self.home().join(namespace)).during("making a container's directory")?;
+        match fs::create_dir(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::Exists { id: spec.id });
+            }
+            made => made.during("making a container's directory")?,
+        }
+        let made = self.fill(namespace, &directory, spec);
+        if made.is_err() {
+            let _ = discard(&directory);
+        }
+        made
+    }
+
+    /// The record is written last: what has none is not a container.
+    fn fill(&self, namespace: &str, directory: &Path, spec: ContainerSpec) -> Result<Arc<Entry>> {
+        let image = self.store.resolve(namespace, &spec.image)?;
+        let record = Record {
+            diff_ids: image.document.rootfs.diff_ids.clone(),
+            created: Timestamp::now().as_millisecond(),
+            limited: self.disks.provide(directory, spec.limits.disk_bytes)?,
+            spec,
+        };
+        self.stack(directory, &record).mount()?;
+        let rootfs = directory.join("rootfs");
+        let (passwd, group) = (
+            overlay::read_inside(&rootfs, "etc/passwd"),
+            overlay::read_inside(&rootfs, "etc/group"),
+        );
+        let config = &image.document.config;
+        let place = spec::Place {
+            rootfs: &rootfs,
+            cgroup: &match &record.spec.group {
+                Some(group) => format!("{group}/{}", record.spec.id),
+                None => format!("{}/{namespace}/{}", self.options.cgroup, record.spec.id),
+            },
+            user: spec::user(&config.user, &passwd, &group)?,
+            unified: self.unified,
+        };
+        let document = spec::document(&record.spec, config, &place)?;
+        record::write(&directory.join("config.json"), &document)?;
+        let state = State::default();
+        record::write(&directory.join("state.json"), &state)?;
+        record::write(&directory.join("record.json"), &record)?;
+        Ok(Entry::new(namespace.to_owned(), directory.to_owned(), record, state))
+    }
+
+    pub(super) fn stack(&self, directory: &Path, record: &Record) -> Stack {
+        let layers = record.diff_ids.iter().rev().map(|id| self.store.layer(id)).collect();
+        Stack { layers, directory: directory.to_owned(), limited: record.limited }
+    }
+
+    pub(super) async fn delete(
+        self: &Arc<Self>,
+        namespace: &str,
+        id: &str,
+        force: bool,
+    ) -> Result<()> {
+        let entry = self.entry(namespace, id)?;
+        let _step = entry.step.lock().await;
+        if entry.phase() == Phase::Running && !force {
+            return Err(Error::state(format!("container {id:?} runs: stop it first")));
+        }
+        self.end(&entry, Duration::ZERO).await?;
+        let (name, log) = (entry.runtime_name(), entry.directory.join("runtime.log"));
+        entry.driver(&self.driver).delete(&name, &log).await?;
+        let directory = entry.directory.clone();
+        blocking(move || {
+            // Without its record it is not a container, however far we get.
+            fs::remove_file(directory.join("record.json")).during("removing a record")?;
+            discard(&directory)
+        })
+        .await?;
+        self.entries.lock().remove(&(namespace.to_owned(), id.to_owned()));
+        self.tell(&entry, EventKind::Deleted);
+        self.remove_empty_groups(namespace);
+        Ok(())
+    }
+
+    /// A control group is only removed when nothing is in it.
+    fn remove_empty_groups(&self, namespace: &str) {
+        let Ok(mounts) = cgroup::Mounts::read() else { return };
+        for path in [format!("{}/{namespace}", self.options.cgroup), self.options.cgroup.clone()] {
+            for group in mounts.groups(&path) {
+                let _ = fs::remove_dir(group);
+            }
+        }
+    }
+}
+
+/// Removes a container's directory with all that is mounted in it.
+pub(super) fn discard(directory: &Path) -> Result<()> {
+    /// A program that one of us started before he was killed may still mount
+    /// something, once.
+    const TRIES: usize = 3;
+    let mut removed = Ok(());
+    for _ in 0..TRIES {
+        overlay::unmount(directory);
+        removed = unpack::remove_all(directory);
+        if removed.is_ok() {
+            break;
+        }
+    }
+    removed.during("removing a container")
+}
