@@ -203,6 +203,10 @@ async fn exec(runtime: &dyn Runtime) {
     let (out, _, _) = run(argv(&["/bin/sh", "-c", "test -e /gone || echo removed"])).await;
     assert_eq!(out, "removed\n", "what an upper layer removes is gone");
 
+    // Who is left behind holds the output, and nobody waits for him.
+    let left = run(argv(&["/bin/sh", "-c", "sleep 3602 & echo left; exit 6"])).await;
+    assert_eq!(left, ("left\n".into(), String::new(), 6));
+
     let exec = runtime
         .exec(NAMESPACE, "e1", ExecSpec { stdin: true, ..argv(&["/bin/cat"]) })
         .await

@@ -65,6 +65,25 @@ async fn oci_by_youki() {
     oci_suite("youki").await;
 }
 
+/// Whoever may name an image must not read the machine's files by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn oci_says_nothing_of_what_is_in_a_file_that_is_no_image() {
+    if !real::can_run(&["runc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = oci::Oci::open(oci_options(directory.path(), "runc")).await.unwrap();
+    let (file, pipe) = (directory.path().join("file"), directory.path().join("pipe"));
+    fs::write(&file, "root:geheim:20000:0:99999:7:::\n".repeat(40)).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    for path in [file, pipe, "/dev/zero".into()] {
+        let error = runtime.import(NAMESPACE, &path, None).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert!(error.to_string().starts_with("path: is n"), "{error}");
+        assert!(!error.to_string().contains("geheim"), "{error}");
+    }
+}
+
 /// A program that is killed amid a step leaves a container that can be
 /// started, and none that runs is harmed.
 #[tokio::test(flavor = "multi_thread")]
