@@ -236,6 +236,7 @@ impl Crm {
         let mut info = CloudletInfo {
             key: Some(self.settings.cloudlet.clone()),
             state: CloudletState::Ready.into(),
+            dns_zone: self.settings.site.dns_zone.clone(),
             ..CloudletInfo::default()
         };
         match self.world.platform.resources().await {

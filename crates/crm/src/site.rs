@@ -131,8 +131,23 @@ impl Site {
                 Range::parse(scheme).map_err(|error| Error::invalid("common", error.to_string()))?
             }
         };
+        if !common.dns_zone.is_empty() && !is_domain(&common.dns_zone) {
+            let reason = format!("{:?} is not the name of a domain", common.dns_zone);
+            return Err(Error::invalid("common.dns_zone", reason));
+        }
         Ok(Self { kind, registry, range, kubeconfig: None, dns_zone: common.dns_zone })
     }
+}
+
+fn is_domain(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    name.len() <= 128
+        && name.split('.').all(|label| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(plain)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        })
 }
 
 fn message<M: Object>(field: &str, value: &serde_json::Value) -> Result<M> {
@@ -166,6 +181,7 @@ mod tests {
         assert_eq!((registry.host.as_str(), registry.user.as_str()), ("reg.example:5000", "joe"));
         assert_eq!(registry.password.as_str(), "geheim");
         assert_eq!(site.range, Range::parse("10.8.0.0/16").unwrap());
+        assert_eq!(site.dns_zone, "edge.example");
         assert!(!format!("{site:?}").contains("geheim"));
         assert_eq!(Site::parse("").unwrap().kind, Kind::Containers);
         for kind in ["vm", "kvm"] {
@@ -185,6 +201,7 @@ mod tests {
             ("common: {dns_zon: a}", "common: unrecognized field name 'dns_zon'"),
             ("common: {docker_reg_pass: geheim}", "common.docker_registry: is needed"),
             ("common: {network_scheme: everywhere}", "network_scheme"),
+            ("common: {dns_zone: .example}", "common.dns_zone: \".example\" is not the name"),
             ("[1, 2]", "cloudlet: is not a set"),
             ("a: [", "cloudlet: "),
         ] {

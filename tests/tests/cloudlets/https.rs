@@ -1,4 +1,5 @@
-//! HTTP ports of apps that speak TLS with the certificate of the cloudlet.
+//! HTTP ports of apps that speak TLS with the certificate of the cloudlet, names
+//! in its own zone, and files that come with the app.
 
 use std::process::Command;
 
@@ -29,7 +30,8 @@ fn an_http_port_speaks_tls_where_it_is_asked_to() {
     let image = directory.path().join("web.tar");
     write_image(&image);
     let site = directory.path().join("site.yaml");
-    std::fs::write(&site, "common: {network_scheme: 10.104.0.0/16}\n").unwrap();
+    std::fs::write(&site, "common: {network_scheme: 10.104.0.0/16, dns_zone: edge.example}\n")
+        .unwrap();
     let site = format!("crm.site={}", site.display());
     let cloudlet = ["--set", "crm.cloudlet=op/tls", "--set", &site, "--set", "crm.runtime=oci"];
     let selvage =
@@ -44,14 +46,16 @@ fn an_http_port_speaks_tls_where_it_is_asked_to() {
     let path = format!("file://{}", image.display());
     let of = ["--imagepath", &path, "--imagetype", "docker", "--deployment", "docker"];
     let ports = ["--accessports", "http:8080", "--defaultflavor", "s"];
-    cli.ok(&[&["app", "create"][..], &APP, &of, &ports].concat());
+    let file = ["--set", "configs[0]={kind: \"file:/www/index.html\", config: from the app}"];
+    cli.ok(&[&["app", "create"][..], &APP, &of, &ports, &file].concat());
     cli.ok(&[&["appinst", "create"][..], &on("tls")].concat());
     let shown = cli.json(&["appinst", "show", "-o", "json"]);
     let prefix = shown["mapped_ports"][0]["path_prefix"].as_str().unwrap().to_owned();
 
     let ca = selvage.ready()["ca"].as_str().unwrap();
     let page = wait_for("the page", || ask(ca, "https", &prefix));
-    assert_eq!(page, "hello");
+    assert_eq!(page, "from the app");
+    assert_eq!(shown["uri"], "autoclusterweb.tls.op.edge.example");
     assert_eq!(ask(ca, "http", &prefix), None, "nothing is told without TLS");
     cli.ok(&[&["appinst", "delete", "--yes"][..], &on("tls")].concat());
     assert_eq!(ask(ca, "https", &prefix), None);

@@ -89,12 +89,13 @@ impl Core {
             books::leave_app(tx, &existing).await?;
         }
         let limits = planned.info.as_ref().filter(|_| settings.enforce_resources);
+        let zone = planned.info.as_ref().map(|info| info.dns_zone.as_str());
         let place = books::Place {
             app: &planned.app,
             cluster: planned.cluster.as_ref(),
             flavor: &planned.flavor,
             limits,
-            root_domain: &settings.root_domain,
+            root_domain: zone.filter(|zone| !zone.is_empty()).unwrap_or(&settings.root_domain),
         };
         books::enter_app(tx, planned.inst, &place).await?;
         Ok(Placed { key, notes, need: Need::Nothing })

@@ -5,7 +5,7 @@ use futures::{Stream, stream};
 use http::{HeaderMap, Request, Response, Uri, uri::PathAndQuery};
 use http_body_util::BodyExt;
 use selvage_kit::serve::relay::Here;
-use tonic::{Code, Status, body::Body, transport::Channel};
+use tonic::{Code, Status, TimeoutExpired, body::Body, transport::Channel};
 use tower::ServiceExt;
 
 use super::splice;
@@ -44,16 +44,22 @@ impl Way {
 }
 
 /// A node that does not answer, with all that is known of why.
-fn unreachable(error: &dyn std::error::Error) -> Status {
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> Status {
     let mut text = error.to_string();
+    let mut late = error.is::<TimeoutExpired>();
     let mut source = error.source();
     while let Some(cause) = source {
+        late |= cause.is::<TimeoutExpired>();
         let next = cause.to_string();
         if !text.ends_with(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }
         source = cause.source();
+    }
+    // The library counts a call's time as we do, and may see its end first.
+    if late {
+        return Status::deadline_exceeded(text);
     }
     Status::unavailable(text)
 }
@@ -206,6 +212,17 @@ mod tests {
             frames.push(Ok(Frame::trailers(trailers)));
         }
         Response::new(Body::new(StreamBody::new(stream::iter(frames))))
+    }
+
+    #[test]
+    fn time_that_is_over_is_told_as_such_by_whom_ever_it_is_seen() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("transport error")]
+        struct Failed(#[source] TimeoutExpired);
+        let late = unreachable(&Failed(TimeoutExpired(())));
+        assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(unreachable(&refused).code(), Code::Unavailable);
     }
 
     #[tokio::test]

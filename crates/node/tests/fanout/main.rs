@@ -112,7 +112,8 @@ async fn each_node_answers_for_itself_alone() {
         .map(str::to_owned);
     assert_eq!(hosts(&answers), expected, "in order, and nobody twice");
     assert!(error(&answers[0]).starts_with("rpc error: code = Unavailable desc = "));
-    assert!(error(&answers[1]).starts_with("rpc error: code = DeadlineExceeded desc = "));
+    let late = error(&answers[1]);
+    assert!(late.starts_with("rpc error: code = DeadlineExceeded desc = "), "{late}");
     assert_eq!(error(&answers[2]), "rpc error: code = Unavailable desc = x");
     assert_eq!(
         (answers[3].server.as_str(), error(&answers[3])),

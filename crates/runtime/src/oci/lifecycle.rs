@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{fs::FlockOperation, process::Signal};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -35,6 +35,8 @@ use crate::{
 
 /// What a killed process may take until the kernel lets go of it.
 const DYING: Duration = Duration::from_secs(10);
+/// How long a lock may outlive its holder.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 type Key = (String, String);
 
@@ -65,7 +67,7 @@ impl Inner {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .during("becoming the reaper of containers")?;
         fs::create_dir_all(&options.root).during("making the directory of containers")?;
-        let lock = lock(&options.root)?;
+        let lock = lock(&options.root).await?;
         fs::create_dir_all(&options.state).during("making the directory of the runtime")?;
         let unified = cgroup::Mounts::read().during("reading the mounts")?.is_unified();
         let driver = Driver::find(options.program.clone(), options.state.clone())?;
@@ -294,19 +296,27 @@ impl Inner {
     }
 }
 
-/// Only one of us may look after a directory of containers.
-fn lock(root: &Path) -> Result<File> {
+/// Only one of us may look after a directory of containers. Of one that was
+/// killed, a program that he was just starting has the lock too, for a moment.
+async fn lock(root: &Path) -> Result<File> {
     let file = fs::OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(root.join("lock"))
         .during("opening the lock")?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Error::state(format!("{} is in use by another process", root.display())))
+    let deadline = Instant::now() + LETTING_GO;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                tokio::time::sleep(LETTING_GO / 50).await;
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let text = format!("{} is in use by another process", root.display());
+                return Err(Error::state(text));
+            }
+            locked => return locked.during("taking the lock").map(|()| file),
         }
-        locked => locked.during("taking the lock").map(|()| file),
     }
 }
 

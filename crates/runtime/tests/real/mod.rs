@@ -332,6 +332,16 @@ impl Containerd {
         let signal = if hangs { Signal::STOP } else { Signal::CONT };
         let child = self.child.as_ref().unwrap();
         kill_process(Pid::from_child(child), signal).unwrap();
+        // A thread stops when it has done what it is at.
+        let tasks = format!("/proc/{}/task", child.id());
+        let stopped = |task: &Path| {
+            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_none_or(|rest| rest.starts_with(['T', 'X', 'Z']))
+        };
+        let all = || fs::read_dir(&tasks).unwrap().flatten().all(|task| stopped(&task.path()));
+        while hangs && !all() {
+            std::thread::yield_now();
+        }
     }
 
     fn ctr(&self, namespace: &str, arguments: &[&str]) -> String {

@@ -10,6 +10,8 @@ use super::{
 
 const HELM_VALUES: [&str; 2] = ["hemlCustomizationYaml", "helmCustomizationYaml"];
 const ENVIRONMENT: &str = "envVarsYaml";
+/// Before the path at which containers find a file.
+const FILE: &str = "file:";
 
 /// How much of a config is quoted when it cannot be read.
 const QUOTED: usize = 200;
@@ -70,6 +72,7 @@ pub(crate) fn check_config_files(app_deployment: &str, files: &[ConfigFile]) -> 
         let suitable: &[&str] = match file.kind.as_str() {
             kind if HELM_VALUES.contains(&kind) => &[deployment::HELM],
             ENVIRONMENT => &[deployment::KUBERNETES, deployment::DOCKER],
+            kind if kind.starts_with(FILE) => &[deployment::DOCKER],
             other => {
                 return Err(Error::invalid(format!(
                     "invalid config kind {other}, must be one of [{} {ENVIRONMENT}]",
@@ -90,6 +93,9 @@ pub(crate) fn check_config_files(app_deployment: &str, files: &[ConfigFile]) -> 
 fn check_content(app_deployment: &str, file: &ConfigFile) -> Result<()> {
     let failed =
         |reason: &str| Error::invalid(format!("invalid config of kind {}, {reason}", file.kind));
+    if let Some(path) = file.kind.strip_prefix(FILE) {
+        return if is_path(path) { Ok(()) } else { Err(failed("it is not the path of a file")) };
+    }
     if file.config.trim().is_empty() {
         return Err(failed("it is empty"));
     }
@@ -102,6 +108,20 @@ fn check_content(app_deployment: &str, file: &ConfigFile) -> Result<()> {
         (Value::Object(_) | Value::Null, _) => Ok(()),
         _ => Err(failed("it is not an object")),
     }
+}
+
+/// Whether a container can have a file of its App there.
+fn is_path(path: &str) -> bool {
+    let kernels = ["proc", "sys", "dev"];
+    let mut parts = path.split('/');
+    let absolute = parts.next() == Some("");
+    let mut parts = parts.peekable();
+    let elsewhere = parts.peek().is_some_and(|first| !kernels.contains(first));
+    absolute
+        && elsewhere
+        && path.len() < 4096
+        && !path.contains('\0')
+        && parts.all(|part| !["", ".", ".."].contains(&part))
 }
 
 /// A variable as Kubernetes writes it. What only a cluster can look up has no
@@ -220,6 +240,15 @@ mod tests {
             check("kubernetes", "helmCustomizationYaml", "a: b").unwrap_err(),
             "config kind helmCustomizationYaml is not valid for deployment kubernetes"
         );
+        check("docker", "file:/etc/app/app.conf", "any = text [").unwrap();
+        assert_eq!(
+            check("kubernetes", "file:/etc/app.conf", "a").unwrap_err(),
+            "config kind file:/etc/app.conf is not valid for deployment kubernetes"
+        );
+        for bad in ["", "/", "etc/x", "/etc/", "/etc/../x", "/etc//x", "/proc/1/mem", "/dev"] {
+            let told = check("docker", &format!("file:{bad}"), "a").unwrap_err();
+            assert!(told.ends_with(", it is not the path of a file"), "{told}");
+        }
         assert_eq!(
             check("helm", "helm-values", "a: b").unwrap_err(),
             "invalid config kind helm-values, must be one of \

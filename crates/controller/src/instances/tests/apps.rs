@@ -2,7 +2,9 @@
 
 use super::support::*;
 use selvage_api::distributed_match_engine::LProto;
-use selvage_api::edgeproto::{AppInst, CloudletState, DeleteType, IpAccess, TrackedState};
+use selvage_api::edgeproto::{
+    AppInst, CloudletInfo, CloudletState, DeleteType, IpAccess, TrackedState,
+};
 
 /// A cloudlet with a cluster `one` and an App.
 async fn world(ports: &str) -> World {
@@ -10,6 +12,19 @@ async fn world(ports: &str) -> World {
     world.add_app(app("app", ports)).await;
     world.create_cluster(&cluster("one")).await.ok();
     world
+}
+
+#[tokio::test]
+async fn names_are_in_the_zone_of_the_cloudlet_if_it_has_one() {
+    let world = world("tcp:80").await;
+    let key = cloudlet_key("tmus", "cloud-1");
+    let mut info = world.controller.tables.get::<CloudletInfo>(&key).unwrap().value.0.clone();
+    info.dns_zone = "edge.example".into();
+    world.put(info).await;
+    let inst = app_inst("app", "one");
+    world.create_app(&inst).await.ok();
+    assert_eq!(world.app(&inst).unwrap().uri, "cloud-1.tmus.edge.example");
+    world.check();
 }
 
 #[tokio::test]
@@ -319,7 +334,7 @@ async fn a_cloudlet_that_is_away_takes_nothing() {
     let world = world("").await;
     let offline = |state: CloudletState| {
         let key = cloudlet_key("tmus", "cloud-1");
-        let held = world.controller.tables.get::<selvage_api::edgeproto::CloudletInfo>(&key);
+        let held = world.controller.tables.get::<CloudletInfo>(&key);
         over(&held.unwrap().value.0, |info| info.set_state(state))
     };
     let text = "Cloudlet operator_key:<name:\"tmus\" > name:\"cloud-1\"  not ready, state is CLOUDLET_STATE_OFFLINE";
@@ -340,8 +355,8 @@ async fn a_cloudlet_that_is_away_takes_nothing() {
 async fn a_cloudlet_with_errors_says_them_and_not_that_its_flavors_are_small() {
     let world = world("").await;
     let key = cloudlet_key("tmus", "cloud-1");
-    let held = world.controller.tables.get::<selvage_api::edgeproto::CloudletInfo>(&key);
-    let broken = over(&held.unwrap().value.0, |info: &mut selvage_api::edgeproto::CloudletInfo| {
+    let held = world.controller.tables.get::<CloudletInfo>(&key);
+    let broken = over(&held.unwrap().value.0, |info: &mut CloudletInfo| {
         info.set_state(CloudletState::Errors);
         info.flavors.clear();
         info.errors = vec!["get limits failed: the cluster does not answer".into()];

@@ -228,7 +228,7 @@ async fn cancelling_takes_the_cluster_along() {
         world.controller.engine.cancel(&own.id, "tester").await.unwrap();
     };
     let both = async { tokio::join!(calling, cancelling) };
-    let (answer, ()) = world.while_time_passes(both).await;
+    let (answer, ()) = world.while_moments_pass(both).await;
     assert_eq!(answer.error.unwrap().code(), tonic::Code::Cancelled);
     world.idle().await;
     assert!(world.controller.tables.cluster_insts.is_empty());

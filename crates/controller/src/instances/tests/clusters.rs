@@ -113,7 +113,7 @@ async fn time_runs_out() {
     world.crm.set("Create", Manner::Silent);
     world.crm.set("Delete", Manner::Silent);
     let inst = cluster("one");
-    let answer = world.while_time_passes(world.create_cluster(&inst)).await;
+    let answer = world.while_moments_pass(world.create_cluster(&inst)).await;
     let text = "Timed out; expected state Ready but is CreateRequested";
     assert_eq!(
         answer.all(),
@@ -221,7 +221,7 @@ async fn a_silent_crm_leaves_no_update_under_way() {
     world.create_cluster(&inst).await.ok();
     world.crm.set("Update", Manner::Silent);
     let request = resized("one", 3);
-    let answer = world.while_time_passes(world.update_cluster(&request)).await;
+    let answer = world.while_moments_pass(world.update_cluster(&request)).await;
     let text = "Timed out; expected state Ready but is UpdateRequested";
     assert_eq!(answer.refused(), text);
     let row = world.cluster(&inst).unwrap();

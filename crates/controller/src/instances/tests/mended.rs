@@ -63,9 +63,9 @@ async fn an_auto_cluster_that_takes_too_long_is_not_forgotten() {
     let world = world().await;
     world.crm.set("Create ClusterInst", Manner::Hangs);
     let (inst, auto) = (app_inst("app", "autocluster1"), cluster("autocluster1"));
-    let answer = world.while_time_passes(world.create_app(&inst)).await;
+    let answer = world.while_moments_pass(world.create_app(&inst)).await;
     assert!(answer.refused().ends_with(" not ready"));
-    world.while_time_passes(world.idle()).await;
+    world.while_moments_pass(world.idle()).await;
     assert_eq!(world.app(&inst), None);
     assert!(world.cluster(&auto).is_some(), "the crm is at work on it");
     world.check();

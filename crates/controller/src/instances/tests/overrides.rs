@@ -77,7 +77,7 @@ async fn a_silent_crm_counts_as_one_that_fails() {
     let world = world().await;
     world.crm.set("Create", Manner::Silent);
     let inst = cluster_with(CrmOverride::IgnoreCrmErrors);
-    let answer = world.while_time_passes(world.create_cluster(&inst)).await;
+    let answer = world.while_moments_pass(world.create_cluster(&inst)).await;
     assert_eq!(
         answer.ok(),
         [

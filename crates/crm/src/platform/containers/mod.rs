@@ -2,6 +2,7 @@
 //! directly: a cluster is a network of its own, an instance a container in it.
 
 mod conntrack;
+mod files;
 mod filter;
 mod image;
 mod names;
@@ -28,6 +29,7 @@ use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime,
 use tokio::time::Instant;
 
 use self::{
+    files::Files,
     image::Images,
     names::{ClusterNames, Namer},
     network::{Networks, namespace_path},
@@ -83,6 +85,7 @@ pub struct Containers {
     networks: Networks,
     images: Images,
     outside: Arc<Outside>,
+    files: Files,
     volumes: Volumes,
 }
 
@@ -95,6 +98,7 @@ impl Containers {
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
             outside: Arc::new(Outside::new(&namer, options.range, options.forwarding)),
+            files: Files::new(&options.data),
             volumes: Volumes::new(options.lvmd.clone(), &options.data),
             namer,
             options,
@@ -133,11 +137,12 @@ impl Containers {
         let wanted = volumes::wanted(&order.app)?;
         let image = self.images.provide(&order.app.image_path).await?;
         self.remove(&names.container).await?;
-        let volumes = self.volumes.provide(&names.container, &wanted).await?;
+        let mut mounts = self.volumes.provide(&names.container, &wanted).await?;
+        mounts.extend(self.files.provide(&names.container, &order.app)?);
         let network = order.in_cluster()?.network;
         let namespace = namespace_path(&names.namespace);
         let (group, hosts) = (cluster.group.clone(), self.hosts());
-        let place = order::Place { namespace, group, volumes, hosts };
+        let place = order::Place { namespace, group, mounts, hosts };
         let mut spec = order::spec(order, &names.container, image, place)?;
         spec.labels.insert(SITE_LABEL.into(), self.site.clone());
         let runtime = &self.options.runtime;
@@ -308,6 +313,7 @@ impl Platform for Containers {
         let names = self.namer.instance(key)?;
         self.remove(&names.container).await?;
         self.networks.remove_instance(&names).await?;
+        self.files.remove(&names.container)?;
         self.volumes.remove(&names.container).await
     }
 
@@ -325,6 +331,7 @@ impl Platform for Containers {
             let ours = container.labels.get(SITE_LABEL) == Some(&self.site);
             if ours && known.iter().all(|names| names.container != container.runtime_id) {
                 self.remove(&container.runtime_id).await?;
+                self.files.remove(&container.runtime_id)?;
                 swept.push(format!("container {}", container.runtime_id));
             }
         }

@@ -33,7 +33,8 @@ pub(super) struct Place {
     pub(super) namespace: PathBuf,
     /// The control group of its cluster.
     pub(super) group: String,
-    pub(super) volumes: Vec<Mount>,
+    /// Its volumes and the files of its app.
+    pub(super) mounts: Vec<Mount>,
     /// What it reads as `/etc/hosts`.
     pub(super) hosts: PathBuf,
 }
@@ -54,7 +55,7 @@ pub(super) fn spec(
         disk_bytes: (flavor.disk > 0).then_some(flavor.disk.saturating_mul(GIB)),
     };
     let resolver = NAME_SERVERS.iter().map(Path::new).find(|path| path.exists());
-    let mut mounts = place.volumes;
+    let mut mounts = place.mounts;
     let file = |source: &Path, target: &str| Mount {
         source: source.to_owned(),
         target: target.into(),

@@ -148,6 +148,8 @@ async fn what_cannot_run_says_why_and_leaves_nothing() {
     let namespace = edge.namespaces(cluster).await[0].metadata.name.clone().unwrap();
     let good = manifest(IMAGE, "");
     let crash = manifest(IMAGE, &command(&["/bin/sh", "-c", "echo the disk is on fire; exit 3"]));
+    // Without it the moment before it ends may count as well.
+    let crash = crash.replace("replicas: 1", "replicas: 1\n  minReadySeconds: 3");
     let large =
         |what: &str| manifest(IMAGE, &format!("        resources: {{requests: {{{what}}}}}\n"));
     let with = |text: &str| format!("{good}---\n{text}\n");
@@ -222,7 +224,10 @@ async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
     upstairs.instances.put(edge.instance(TrackedState::UpdateRequested)).unwrap();
     let info = upstairs.instance_state(&edge.key(), TrackedState::UpdateError).await;
     assert!(info.errors[0].contains("ErrImagePull"), "{:?}", info.errors);
-    assert!(fetch(edge.at()).await.is_some_and(|answer| answer.ends_with("new\n")));
+    wait_for("the answer of before", || async {
+        fetch(edge.at()).await.filter(|answer| answer.ends_with("new\n"))
+    })
+    .await;
 
     // More nodes, more to use.
     upstairs.clusters.put(edge.cluster(TrackedState::UpdateRequested, 5)).unwrap();

@@ -17,12 +17,13 @@ mod record;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     hash::{DefaultHasher, Hash, Hasher},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use attach::Attachments;
@@ -38,6 +39,9 @@ use crate::{
 /// Sizes of volumes are multiples of it, as with LVM.
 const EXTENT: u64 = 4 << 20;
 const GIB: u64 = 1 << 30;
+/// How long a lock may outlive its holder: a program that he was just starting
+/// has it too, for a moment.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// The loop backend.
 pub struct LoopFiles {
@@ -93,18 +97,21 @@ impl LoopFiles {
 fn lock(directory: &Path) -> Result<File> {
     let path = directory.join("lock");
     let file = File::create(&path).map_err(Error::file(&path))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
-        |error| Error::File {
-            path,
-            source: match error {
-                rustix::io::Errno::WOULDBLOCK => {
-                    io::Error::new(io::ErrorKind::WouldBlock, "another process has these volumes")
-                }
-                other => other.into(),
-            },
-        },
-    )?;
-    Ok(file)
+    let deadline = Instant::now() + LETTING_GO;
+    loop {
+        let source = match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(LETTING_GO / 50);
+                continue;
+            }
+            Err(TryLockError::WouldBlock) => {
+                io::Error::new(io::ErrorKind::WouldBlock, "another process has these volumes")
+            }
+            Err(TryLockError::Error(error)) => error,
+        };
+        return Err(Error::File { path, source });
+    }
 }
 
 impl Backend for LoopFiles {
