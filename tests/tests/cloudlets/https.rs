@@ -8,7 +8,7 @@ use selvage_tests::{
     process::{Cli, wait_for},
 };
 
-use crate::lab::{APP, can_run, create_cloudlet, furnish, on, write_image};
+use crate::lab::{can_run, cloudlet_here, create_app, furnish_here, on, write_image};
 
 /// Asks by a name that the certificate carries, at the cluster's address.
 fn ask(ca: &str, scheme: &str, path: &str) -> Option<String> {
@@ -29,25 +29,14 @@ fn an_http_port_speaks_tls_where_it_is_asked_to() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("web.tar");
     write_image(&image);
-    let site = directory.path().join("site.yaml");
-    std::fs::write(&site, "common: {network_scheme: 10.104.0.0/16, dns_zone: edge.example}\n")
-        .unwrap();
-    let site = format!("crm.site={}", site.display());
-    let cloudlet = ["--set", "crm.cloudlet=op/tls", "--set", &site, "--set", "crm.runtime=oci"];
-    let selvage =
-        Selvage::up_in(directory.path(), &[&cloudlet[..], &["--set", "crm.https=true"]].concat());
+    let common = "network_scheme: 10.104.0.0/16, dns_zone: edge.example";
+    let flags = cloudlet_here(directory.path(), "tls", common);
+    let flags = flags.iter().map(String::as_str).chain(["--set", "crm.https=true"]);
+    let selvage = Selvage::up_in(directory.path(), &flags.collect::<Vec<_>>());
     let cli = Cli::admin_of(&selvage);
-    furnish(&cli);
-    create_cloudlet(&cli, "tls");
-    wait_for("the cloudlet", || {
-        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
-        shown.contains("CLOUDLET_STATE_READY").then_some(())
-    });
-    let path = format!("file://{}", image.display());
-    let of = ["--imagepath", &path, "--imagetype", "docker", "--deployment", "docker"];
-    let ports = ["--accessports", "http:8080", "--defaultflavor", "s"];
-    let file = ["--set", "configs[0]={kind: \"file:/www/index.html\", config: from the app}"];
-    cli.ok(&[&["app", "create"][..], &APP, &of, &ports, &file].concat());
+    furnish_here(&cli, "tls");
+    let file = "configs[0]={kind: \"file:/www/index.html\", config: from the app}";
+    create_app(&cli, &image, "http:8080", &["--set", file]);
     cli.ok(&[&["appinst", "create"][..], &on("tls")].concat());
     let shown = cli.json(&["appinst", "show", "-o", "json"]);
     let prefix = shown["mapped_ports"][0]["path_prefix"].as_str().unwrap().to_owned();

@@ -3,7 +3,10 @@
 use std::{path::Path, process::Command};
 
 use selvage_runtime::ImageBuilder;
-use selvage_tests::{process::Cli, real::skip};
+use selvage_tests::{
+    process::{Cli, wait_for},
+    real::skip,
+};
 
 pub(crate) const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
 
@@ -46,21 +49,30 @@ pub(crate) fn create_cloudlet(cli: &Cli, name: &str) {
     cli.ok(&[&named[..], &place].concat());
 }
 
-pub(crate) fn create_app(cli: &Cli, image: &Path, more: &[&str]) {
+/// What makes a machine with a controller a cloudlet as well. `common` is what
+/// its site has in common with others.
+pub(crate) fn cloudlet_here(directory: &Path, name: &str, common: &str) -> Vec<String> {
+    let site = directory.join("site.yaml");
+    std::fs::write(&site, format!("common: {{{common}}}\n")).unwrap();
+    let (name, site) = (format!("crm.cloudlet=op/{name}"), format!("crm.site={}", site.display()));
+    ["--set", &name, "--set", &site, "--set", "crm.runtime=oci"].map(str::to_owned).to_vec()
+}
+
+/// Everything up to this one cloudlet, which is there.
+pub(crate) fn furnish_here(cli: &Cli, name: &str) {
+    furnish(cli);
+    create_cloudlet(cli, name);
+    wait_for("the cloudlet", || {
+        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
+        shown.contains("CLOUDLET_STATE_READY").then_some(())
+    });
+}
+
+pub(crate) fn create_app(cli: &Cli, image: &Path, port: &str, more: &[&str]) {
     let path = format!("file://{}", image.display());
-    let of = [
-        "--imagepath",
-        &path,
-        "--imagetype",
-        "docker",
-        "--deployment",
-        "docker",
-        "--accessports",
-        "tcp:8080",
-        "--defaultflavor",
-        "s",
-    ];
-    cli.ok(&[&["app", "create"][..], &APP, &of, more].concat());
+    let of = ["--imagepath", &path, "--imagetype", "docker", "--deployment", "docker"];
+    let runs = ["--accessports", port, "--defaultflavor", "s"];
+    cli.ok(&[&["app", "create"][..], &APP, &of, &runs, more].concat());
 }
 
 /// The words that name the instance of the app on a cloudlet.

@@ -134,7 +134,7 @@ fn a_machine_that_was_cut_off_agrees_with_everybody_afterwards() {
     for site in SITES {
         wait_for("the cloudlet", || state_of(&cli, site).contains(READY).then_some(()));
     }
-    create_app(&cli, &image, &[]);
+    create_app(&cli, &image, "tcp:8080", &[]);
     for site in SITES {
         cli.ok(&[&["appinst", "create"][..], &on(site)].concat());
         assert_eq!(web_of(site).as_deref(), Some("hello"), "{site}");

@@ -6,7 +6,7 @@ use selvage_tests::{
     process::{Cli, wait_for},
 };
 
-use crate::lab::{can_run, create_app, create_cloudlet, furnish, on, page, write_image};
+use crate::lab::{can_run, cloudlet_here, create_app, furnish_here, on, page, write_image};
 
 const PAGE: &str = "http://10.103.1.1:8080/";
 /// Adds a line at every start and shows them all.
@@ -33,19 +33,13 @@ fn data_on_a_volume_outlives_its_container_and_ends_with_its_instance() {
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("web.tar");
     write_image(&image);
-    let site = directory.path().join("site.yaml");
-    std::fs::write(&site, "common: {network_scheme: 10.103.0.0/16}\n").unwrap();
-    let site = format!("crm.site={}", site.display());
-    let flags = ["--set", "crm.cloudlet=op/store", "--set", &site, "--set", "crm.runtime=oci"];
+    let flags = cloudlet_here(directory.path(), "store", "network_scheme: 10.103.0.0/16");
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut selvage = Selvage::up_in(directory.path(), &flags);
     let cli = Cli::admin_of(&selvage);
-    furnish(&cli);
-    create_cloudlet(&cli, "store");
-    wait_for("the cloudlet", || {
-        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
-        shown.contains("CLOUDLET_STATE_READY").then_some(())
-    });
-    create_app(&cli, &image, &["--annotations", "volume.data=1:/data", "--command", COMMAND]);
+    furnish_here(&cli, "store");
+    let wants = ["--annotations", "volume.data=1:/data", "--command", COMMAND];
+    create_app(&cli, &image, "tcp:8080", &wants);
     cli.ok(&[&["appinst", "create"][..], &on("store")].concat());
     assert_eq!(starts(), Some(1));
     let volumes = cli.ok(&["volume", "list"]);

@@ -103,7 +103,8 @@ impl Containers {
             namer,
             options,
         };
-        fs::write(opened.hosts(), order::HOSTS).during("writing the names that instances know")?;
+        fs::write(opened.hosts(), order::KNOWN_NAMES)
+            .during("writing the names that instances know")?;
         Ok(opened)
     }
 
