@@ -316,13 +316,14 @@ impl Inner {
     }
 
     fn find(&self, id: &str) -> Option<Arc<Live>> {
-        if let Some(live) = self.known_live(id) {
-            return Some(live);
-        }
-        let live = self.live(&self.operations.get(id)?.value);
-        // It may have changed before the view was there to be told.
+        let live = match self.known_live(id) {
+            Some(live) => live,
+            None => self.live(&self.operations.get(id)?.value),
+        };
+        // The table may know more than the view, which is told after it: who
+        // saw an operation in a list does not find an older one here.
         if let Some(stored) = self.operations.get(id) {
-            live.merge(&stored.value);
+            live.merge_newer(&stored.value);
         }
         Some(live)
     }

@@ -133,6 +133,14 @@ impl Live {
         self.changed();
     }
 
+    /// As [`Self::merge`], and wakes nobody when it is no news.
+    pub(crate) fn merge_newer(&self, record: &OperationRecord) {
+        let known = self.record();
+        if (record.generation, record.writes) > (known.generation, known.writes) {
+            self.merge(record);
+        }
+    }
+
     /// Ends it for followers although the store knows nothing of it.
     pub(crate) fn never_committed(&self) {
         let mut record = OperationRecord::clone(&self.record());
