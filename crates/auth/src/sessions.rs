@@ -238,7 +238,10 @@ struct Touching<'a> {
 
 impl<'a> Touching<'a> {
     fn begin(all: &'a Mutex<HashSet<String>>, key: &'a str) -> Option<Self> {
-        all.lock().insert(key.to_owned()).then_some(Self { all, key })
+        // Not `then_some`: a mark made in vain would be dropped under the lock
+        // that its drop takes, and take away what another has marked.
+        let first = all.lock().insert(key.to_owned());
+        first.then(|| Self { all, key })
     }
 }
 
@@ -276,5 +279,30 @@ impl NewSession {
     /// How long a browser should keep the cookie.
     pub(crate) fn lifetime(&self) -> Duration {
         since(self.expires, from_millis(self.record.created_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{sync::mpsc, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_mark_that_is_there_is_not_made_twice_nor_waited_for() {
+        let (report, marks) = mpsc::channel();
+        // In a thread of its own: one that waited for itself would never end.
+        std::thread::spawn(move || {
+            let all = Mutex::default();
+            let first = Touching::begin(&all, "a");
+            let refused = Touching::begin(&all, "a").is_none();
+            let other = Touching::begin(&all, "b").is_some();
+            let kept = all.lock().contains("a");
+            drop(first);
+            report.send((refused, other, kept, Touching::begin(&all, "a").is_some())).unwrap();
+        });
+        let seen = marks.recv_timeout(Duration::from_secs(120)).unwrap();
+        assert_eq!(seen, (true, true, true, true));
     }
 }

@@ -99,6 +99,9 @@ pub struct Surroundings {
     pub peers: Arc<dyn PeerConnector>,
     pub engine: selvage_work::Options,
     pub notify: ServerOptions,
+    /// How long agents that come back wait for what changed to be looked up:
+    /// they would rather have everything than wait longer.
+    pub recall: Duration,
 }
 
 impl Default for Surroundings {
@@ -108,6 +111,7 @@ impl Default for Surroundings {
             peers: Arc::new(Plaintext),
             engine: selvage_work::Options::default(),
             notify: ServerOptions::default(),
+            recall: Duration::from_secs(2),
         }
     }
 }
@@ -147,7 +151,7 @@ impl Controller {
             settings,
         });
         let runs = controller.join_run().await?;
-        let downstream = Downstream::open(&controller, surroundings.notify, runs)?;
+        let downstream = Downstream::open(&controller, surroundings.notify, surroundings.recall, runs)?;
         downstream.began(controller.register().await?);
         // Just made: nobody else can have set it.
         let _ = controller.downstream.set(downstream);

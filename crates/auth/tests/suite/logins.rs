@@ -184,7 +184,7 @@ async fn another_server_on_the_same_store_follows() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(120), seen).await.unwrap();
     };
     here.add("anna", &[]).await;
     let token = here.token("anna").await;
@@ -341,7 +341,7 @@ async fn housekeeping_stops_when_told() {
         async move { auth.run_housekeeping(stop).await }
     });
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(10), running).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(120), running).await.unwrap().unwrap();
 }
 
 #[tokio::test]

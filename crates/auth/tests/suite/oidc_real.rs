@@ -18,7 +18,7 @@ use crate::{
     oidc::{Browser, PUBLIC, query},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct RealProvider {
     process: Child,

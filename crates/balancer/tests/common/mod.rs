@@ -19,7 +19,7 @@ use tokio::{
 };
 
 /// Longer than anything takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU8 = AtomicU8::new(1);
 

@@ -125,7 +125,7 @@ async fn watching_tells_what_changes() {
         let looked = |count: usize| {
             let world = world.clone();
             async move {
-                let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+                let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(120);
                 let looks = || {
                     let calls = world.calls.lock().unwrap();
                     calls.iter().filter(|call| call.method == "ShowFlavor").count()

@@ -6,6 +6,7 @@ mod sinks;
 mod source;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Object;
@@ -114,10 +115,11 @@ impl Downstream {
     pub(crate) fn open(
         controller: &Arc<Controller>,
         options: ServerOptions,
+        recall: Duration,
         runs: Runs,
     ) -> Result<Self> {
         let options = ServerOptions { lineage: Some(Arc::new(runs)), ..options };
-        let past = Arc::new(Past::new(Arc::clone(&controller.store), KINDS));
+        let past = Arc::new(Past::new(Arc::clone(&controller.store), KINDS, recall));
         let sources = Sources::open(&controller.tables, &past)?;
         let weak = Arc::downgrade(controller);
         let exchange = Exchange::new()

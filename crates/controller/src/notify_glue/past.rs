@@ -12,8 +12,6 @@ use selvage_store::{Error, Revision, SharedStore};
 /// How far to read beyond what was asked for: the next agent is a bit further
 /// behind.
 const SLACK: Revision = 1000;
-/// Agents wait for it, and would rather have everything than wait.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// All types together.
 const MOST: usize = 4 * History::DEFAULT_LIMIT;
 
@@ -21,6 +19,7 @@ const MOST: usize = 4 * History::DEFAULT_LIMIT;
 pub(super) struct Past {
     store: SharedStore,
     kinds: &'static [&'static str],
+    patience: Duration,
     /// A record was written at this revision, after everything here began to
     /// watch: a watch that starts before it gets there.
     until: OnceLock<Revision>,
@@ -37,8 +36,8 @@ struct Read {
 }
 
 impl Past {
-    pub(super) fn new(store: SharedStore, kinds: &'static [&'static str]) -> Self {
-        Self { store, kinds, until: OnceLock::new(), read: tokio::sync::Mutex::default() }
+    pub(super) fn new(store: SharedStore, kinds: &'static [&'static str], patience: Duration) -> Self {
+        Self { store, kinds, patience, until: OnceLock::new(), read: tokio::sync::Mutex::default() }
     }
 
     /// A record was written at this revision.
@@ -58,7 +57,7 @@ impl Past {
         let mut read = self.read.lock().await;
         let reaches = |read: &Read| read.after.is_some_and(|after| after <= revision);
         if !reaches(&read) && !read.ended {
-            let extended = tokio::time::timeout(PATIENCE, self.extend(&mut read, revision)).await;
+            let extended = tokio::time::timeout(self.patience, self.extend(&mut read, revision)).await;
             match extended {
                 Ok(Ok(())) => {}
                 Ok(Err(Error::Unavailable { .. } | Error::Timeout { .. })) => return None,

@@ -53,7 +53,9 @@ pub(crate) async fn house_on(store: SharedStore, change: impl FnOnce(&mut Settin
     let address = socket.address().unwrap();
     let mut settings = Settings { external_address: address.to_string(), ..Settings::default() };
     change(&mut settings);
-    let controller = Controller::open(store, settings, Surroundings::default()).await.unwrap();
+    // What comes again to agents must not depend on how busy the machine is.
+    let surroundings = Surroundings { recall: Duration::from_secs(60), ..Surroundings::default() };
+    let controller = Controller::open(store, settings, surroundings).await.unwrap();
     let instances = Arc::new(AtOnce(Arc::downgrade(&controller)));
     controller.set_instances(instances);
     let mut services = Services::default();
@@ -187,7 +189,7 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect(what);
+    tokio::time::timeout(Duration::from_secs(120), waiting).await.expect(what);
 }
 
 pub(crate) fn developer_key(name: &str) -> wire::DeveloperKey {

@@ -61,7 +61,7 @@ pub(crate) async fn engine_with(settings: Settings, keys: Keys, clock: ManualClo
 
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
     while !so() {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;

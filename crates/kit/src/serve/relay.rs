@@ -5,10 +5,11 @@
 //! sends [`CALLER`] along, and `on_behalf` decides who is believed.
 //!
 //! * A controller may speak for everybody: it holds the keys to all anyway.
-//! * A node may speak for others only to look. Every machine has such a
-//!   certificate, so one that was taken over could otherwise steer all others
-//!   in an administrator's name. To change something on other machines, call
-//!   through a controller.
+//! * A node may speak for others only to look, and for nobody above a viewer:
+//!   an administrator whom it names sees what a viewer sees. Every machine has
+//!   such a certificate, so one that was taken over could otherwise steer all
+//!   others in an administrator's name, or read what is secret there. For more
+//!   than that on other machines, call through a controller.
 //! * Anybody else who sends the header is refused, whoever he is himself.
 //!
 //! Only methods of nodes are relayed. Tokens and cookies are never sent on:
@@ -149,7 +150,13 @@ pub(super) fn on_behalf(
         code: Code::InvalidArgument,
         message: format!("{CALLER} is not as a relay writes it"),
     };
-    read(value).map(Some).ok_or_else(unreadable)
+    let mut caller = read(value).ok_or_else(unreadable)?;
+    if matches!(peer.kind, Kind::Machine(Machine::Node { .. })) {
+        for grant in caller.grants.iter_mut().filter(|grant| grant.role == Role::Admin) {
+            grant.role = Role::Viewer;
+        }
+    }
+    Ok(Some(caller))
 }
 
 #[cfg(test)]
@@ -195,7 +202,9 @@ mod tests {
 
     #[test]
     fn a_node_speaks_for_others_only_to_look() {
-        assert_eq!(judge(machine("node/n1"), LOOK), Ok(Some(admin())));
+        let believed = judge(machine("node/n1"), LOOK).unwrap().unwrap();
+        assert!(believed.has_role(Role::Viewer) && !believed.has_role(Role::Admin));
+        assert_eq!((believed.name, believed.kind), (admin().name, admin().kind));
         for path in [SECRET, CHANGE] {
             assert_eq!(judge(machine("node/n1"), path), Err(Code::PermissionDenied), "{path}");
         }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Does what somebody else on the machine would do.
 pub(crate) trait Outside {

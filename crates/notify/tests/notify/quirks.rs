@@ -70,7 +70,7 @@ impl Original {
     }
 
     pub(crate) async fn next(&mut self) -> Notice {
-        let next = tokio::time::timeout(Duration::from_secs(30), self.notices.message());
+        let next = tokio::time::timeout(Duration::from_secs(120), self.notices.message());
         next.await.expect("a notice in time").unwrap().expect("a notice")
     }
 

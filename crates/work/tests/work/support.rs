@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Waits for something that must happen, but not for ever.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future)
+    tokio::time::timeout(Duration::from_secs(120), future)
         .await
         .unwrap_or_else(|_| panic!("{what} does not happen"))
 }
