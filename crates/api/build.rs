@@ -102,7 +102,11 @@ fn secretive(set: &FileDescriptorSet) -> Vec<(String, String)> {
 
 fn find(message: &DescriptorProto, scope: &str, module: &str, found: &mut Vec<(String, String)>) {
     let name = format!("{scope}.{}", message.name());
-    if message.field.iter().any(|field| secret::FIELDS.contains(&field.name())) {
+    let is_secret = |field: &str| {
+        let full = format!("{}.{field}", name.trim_start_matches('.'));
+        secret::FIELDS.contains(&field) || secret::FIELDS.contains(&full.as_str())
+    };
+    if message.field.iter().any(|field| is_secret(field.name())) {
         found.push((name.clone(), format!("{module}::{}", message.name())));
     }
     let inner = format!("{module}::{}", snake(message.name()));

@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::{Join, Serve},
     assemble,
-    config::Config,
+    config::{self, Config},
     part::Part,
+    process,
     ready::{self, Ready, Sockets},
     system::System,
     up,
@@ -40,8 +41,21 @@ const GIVE_BACK: Duration = Duration::from_secs(60);
 /// No token is longer.
 const LONGEST_TOKEN: u64 = 4096;
 
+/// The configuration of an agent; an exit code where nothing comes after.
+pub(crate) fn configured(
+    serve: &Serve,
+    join: &Join,
+    ca: Option<&Path>,
+) -> Result<Config, ExitCode> {
+    let loaded = config::load(serve).and_then(|mut config| {
+        apply(join, ca, &mut config)?;
+        Ok(config)
+    });
+    up::begin(serve, loaded)
+}
+
 /// Puts the flags into the configuration.
-pub(crate) fn apply(join: &Join, ca: Option<&Path>, config: &mut Config) -> anyhow::Result<()> {
+fn apply(join: &Join, ca: Option<&Path>, config: &mut Config) -> anyhow::Result<()> {
     let node = &mut config.node;
     if let Some(controller) = &join.controller {
         node.controller.clone_from(controller);
@@ -88,6 +102,13 @@ fn token(config: &Config, join: &Join) -> anyhow::Result<Option<Secret>> {
     Ok(given.map(|text| Secret::new(text.trim())))
 }
 
+/// Whether there is a token; it is not read.
+fn token_is_given(config: &Config, join: &Join) -> bool {
+    join.join_file.is_some()
+        || config.node.join_file.is_some()
+        || std::env::var(TOKEN_VARIABLE).is_ok_and(|text| !text.trim().is_empty())
+}
+
 /// How the controller is known that a machine joins.
 fn anchor(config: &Config, token: &Secret) -> anyhow::Result<Anchor> {
     if let Some(path) = &config.node.ca {
@@ -121,6 +142,14 @@ pub(crate) async fn membership(config: &Config, join: &Join, kind: Kind) -> anyh
     if let Some(member) = kept {
         if !config.node.controller.is_empty() {
             member.move_to(&config.node.controller)?;
+        }
+        if token_is_given(config, join) {
+            let machine = format!("{kind}/{}", member.name());
+            tracing::warn!(
+                machine,
+                directory = %directory.display(),
+                "joined already: the join token is not used"
+            );
         }
         tracing::info!(name = member.name(), controller = member.controller(), "joined already");
         return Ok(member);
@@ -185,7 +214,7 @@ pub(crate) async fn run(
     join: &Join,
     frugal: Option<Frugal>,
 ) -> anyhow::Result<ExitCode> {
-    up::prepare(config, serve)?;
+    process::prepare(config, serve)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
     let member = Arc::new(membership(config, join, Kind::Node).await?);
@@ -205,8 +234,8 @@ pub(crate) async fn run(
     };
     let server = agent.server(config, &tasks).await?;
     let people = People::new(Arc::clone(&member), controller, Arc::new(SystemClock));
-    up::serve_on(&tasks, "port", &server, port, Trust::Credentials(Arc::new(people)));
-    up::serve_on(&tasks, "node socket", &server, local, Trust::Socket);
+    process::serve_on(&tasks, "port", &server, port, Trust::Credentials(Arc::new(people)));
+    process::serve_on(&tasks, "node socket", &server, local, Trust::Socket);
     agent.spawn(config, &tasks);
 
     // Under which of its names it listens, the certificate need not say.
@@ -222,11 +251,11 @@ pub(crate) async fn run(
     if let Some(frugal) = frugal {
         tasks.spawn("memory", stay_small(frugal, tasks.token().clone()));
     }
-    up::until_told(&mut signals, &tasks, None).await;
+    process::until_told(&mut signals, &tasks, None).await;
     if let Some(path) = &serve.ready_file {
         let _ = std::fs::remove_file(path);
     }
-    up::wind_down(&mut signals, &tasks, config.listen.drain.0).await
+    process::wind_down(&mut signals, &tasks, config.listen.drain.0).await
 }
 
 /// Runs what belongs to a controller, and is no machine's agent, until a
@@ -238,7 +267,7 @@ pub(crate) async fn belong(
     kind: Kind,
     start: impl AsyncFnOnce(&Member, &Tasks) -> anyhow::Result<Server>,
 ) -> anyhow::Result<ExitCode> {
-    up::prepare(config, serve)?;
+    process::prepare(config, serve)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
     let member = Arc::new(membership(config, join, kind).await?);
@@ -247,7 +276,7 @@ pub(crate) async fn belong(
     let address = port.address().context("the listener has no address")?;
     let server = start(&member, &tasks).await?;
     let people = People::new(Arc::clone(&member), Arc::clone(&controller), Arc::new(SystemClock));
-    up::serve_on(&tasks, "port", &server, port, Trust::Credentials(Arc::new(people)));
+    process::serve_on(&tasks, "port", &server, port, Trust::Credentials(Arc::new(people)));
     let node = &config.node;
     let report = member::report_of(address.port(), &node.advertise, &node.labels);
     let staying = Arc::clone(&member).run(controller, report, node.report.0, tasks.token().clone());
@@ -262,11 +291,11 @@ pub(crate) async fn belong(
         ready.write(path)?;
     }
     greet(&ready, &member, kind);
-    up::until_told(&mut signals, &tasks, None).await;
+    process::until_told(&mut signals, &tasks, None).await;
     if let Some(path) = &serve.ready_file {
         let _ = std::fs::remove_file(path);
     }
-    up::wind_down(&mut signals, &tasks, config.listen.drain.0).await
+    process::wind_down(&mut signals, &tasks, config.listen.drain.0).await
 }
 
 /// Gives back what starting needed, and later what a busy time did.
@@ -288,7 +317,8 @@ fn warn_if_hidden(config: &Config, member: &Member) {
     };
     let address = &config.listen.address;
     let hidden = address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if hidden && config.node.advertise.is_empty() && !loopback(&member.controller()) {
+    let beside = member.controllers().iter().all(|place| loopback(place));
+    if hidden && config.node.advertise.is_empty() && !beside {
         tracing::warn!(address, "other machines cannot reach this agent: say --address 0.0.0.0");
     }
 }

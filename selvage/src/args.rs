@@ -135,7 +135,7 @@ not needed again: the certificate that it buys renews itself.";
 // No doc comment: it would speak for whatever this is flattened into.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Join {
-    /// Controller that this machine's agent belongs to
+    /// Controller that this machine's agent belongs to; of several, all, with commas
     #[arg(long, value_name = "HOST:PORT", help_heading = "Belonging to a controller")]
     pub(crate) controller: Option<String>,
 

@@ -1,11 +1,13 @@
 //! The agent of one cloudlet: in the process of a controller, or joined to
 //! one.
 
-use std::{net::SocketAddr, path::Path, process::ExitCode, sync::Arc};
+use std::{
+    net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, process::ExitCode, sync::Arc,
+};
 
 use anyhow::{Context, bail};
 use selvage_api::edgeproto::{CloudletKey, OperatorKey};
-use selvage_crm::{Crm, Forwarding, Settings, Site};
+use selvage_crm::{Crm, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::{
     identity::Machine,
     serve::{Server, Services},
@@ -21,7 +23,8 @@ use crate::{
     agent,
     args::{Join, Serve},
     assemble,
-    config::{Config, CrmForwarding, CrmRuntime},
+    config::{self, Config, CrmForwarding, CrmRuntime},
+    demo,
     part::Part,
     peers::Peers,
     system::System,
@@ -35,11 +38,7 @@ pub(crate) async fn run(
     ca: Option<&Path>,
     frugal: Option<Frugal>,
 ) -> ExitCode {
-    let loaded = up::load(serve).and_then(|mut config| {
-        agent::apply(join, ca, &mut config)?;
-        Ok(config)
-    });
-    let config = match up::begin(serve, loaded).and_then(checked) {
+    let config = match agent::configured(serve, join, ca).and_then(checked) {
         Ok(config) => config,
         Err(code) => return code,
     };
@@ -62,12 +61,25 @@ fn site(config: &Config) -> anyhow::Result<Site> {
 /// anything is made and before a token is spent.
 pub(crate) fn checked(config: Config) -> Result<Config, ExitCode> {
     match site(&config) {
-        Ok(_) => Ok(config),
+        Ok(site) => {
+            if let (Some(path), Some(_)) = (&config.crm.site, &site.registry)
+                && std::fs::metadata(path).is_ok_and(|of| exposed(of.permissions().mode()))
+            {
+                let path = path.display();
+                tracing::warn!(%path, "everybody may read the password in crm.site: chmod 600");
+            }
+            Ok(config)
+        }
         Err(error) => {
             up::fail(&error);
-            Err(ExitCode::from(up::BAD_CONFIG))
+            Err(ExitCode::from(config::BAD_CONFIG))
         }
     }
+}
+
+/// Whether a file is for more than its owner and its group.
+fn exposed(mode: u32) -> bool {
+    mode & 0o007 != 0
 }
 
 /// Reads `operator/name`.
@@ -113,6 +125,13 @@ async fn runtime(
     Ok(Arc::new(oci::Oci::open(options).await.context("containers")?))
 }
 
+/// Where files may be images: folders that were named, and our own with the
+/// demonstration's.
+fn images(config: &Config) -> ImageFolders {
+    let own = [config.data.join("images"), demo::image(config)];
+    ImageFolders::new(own.into_iter().chain(config.crm.image_folders.iter().cloned()))
+}
+
 async fn open(
     config: &Config,
     cloudlet: CloudletKey,
@@ -131,6 +150,7 @@ async fn open(
         notify,
         runtime: runtime(config, kind, shared).await?,
         namespace: EMBEDDED.into(),
+        images: images(config),
         lvmd: given.lvmd.clone().unwrap_or_else(|| config.lvmd_socket()),
         addresses: given.addresses.clone(),
         forwarding: match given.forwarding {
@@ -216,7 +236,7 @@ async fn joined(
     agent::belong(config, serve, join, Kind::Cloudlet, async |member, tasks| {
         let (key, _) = cloudlet(member.name())?;
         let notify = ClientOptions {
-            addresses: vec![member.controller()],
+            addresses: member.controllers(),
             tls: Some(member.client_tls()?),
             ..ClientOptions::default()
         };
@@ -230,4 +250,15 @@ async fn joined(
         Ok(server)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_everybody_may_read_is_exposed() {
+        assert!(exposed(0o100_644));
+        assert!(!exposed(0o100_640) && !exposed(0o100_600));
+    }
 }

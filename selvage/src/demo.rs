@@ -80,9 +80,14 @@ fn guide(address: &str) -> String {
     )
 }
 
+/// The file of its image.
+pub(crate) fn image(config: &Config) -> PathBuf {
+    config.data.join("demo-image.tar")
+}
+
 /// Makes everything; where the app answers.
 async fn make(config: &Config) -> anyhow::Result<String> {
-    let image = config.data.join("demo-image.tar");
+    let image = image(config);
     write_image(&image)?;
     let channel = peers::local(&config.dme_socket())?;
     objects(&channel, &image).await?;

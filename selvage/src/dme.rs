@@ -40,11 +40,7 @@ const MIRROR: &str = "mirror.redb";
 
 /// Runs the match engine alone.
 pub(crate) async fn run(serve: &Serve, join: &Join, ca: Option<&Path>) -> ExitCode {
-    let loaded = up::load(serve).and_then(|mut config| {
-        agent::apply(join, ca, &mut config)?;
-        Ok(config)
-    });
-    let config = match up::begin(serve, loaded) {
+    let config = match agent::configured(serve, join, ca) {
         Ok(config) => config,
         Err(code) => return code,
     };
@@ -167,10 +163,9 @@ async fn mirror(config: &Config, member: &Member) -> anyhow::Result<Option<Mirro
 
 async fn open_joined(config: &Config, member: &Member) -> anyhow::Result<Dme> {
     let tls = member.client_tls()?;
-    let controller = member.controller();
-    let keys = peers::channel(Arc::clone(&tls), &controller)?;
-    let controllers =
-        ClientOptions { addresses: vec![controller], tls: Some(tls), ..ClientOptions::default() };
+    let addresses = member.controllers();
+    let keys = peers::channel(Arc::clone(&tls), &addresses)?;
+    let controllers = ClientOptions { addresses, tls: Some(tls), ..ClientOptions::default() };
     let keys = Arc::new(RemoteKeys::new(keys));
     let upstream = Upstream { controllers, keys, mirror: mirror(config, member).await? };
     let opened = Dme::open(settings(config, member.name())?, upstream, Arc::new(SystemClock));

@@ -23,7 +23,12 @@ use selvage_lvmd::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Serve, assemble, config::Config, ready, up};
+use crate::{
+    args::Serve,
+    assemble,
+    config::{self, Config},
+    process, ready, up,
+};
 
 /// The volume group of those who configure nothing.
 const GROUP: &str = "selvage";
@@ -88,7 +93,7 @@ pub(crate) fn is_stock(serve: &Serve) -> bool {
 pub(crate) async fn run_stock(serve: &Serve) -> ExitCode {
     let path = serve.config.clone().unwrap_or_default();
     let ours = Serve { config: None, ..serve.clone() };
-    let config = match up::begin(&ours, up::load(&ours)) {
+    let config = match up::begin(&ours, config::load(&ours)) {
         Ok(config) => config,
         Err(code) => return code,
     };
@@ -114,7 +119,7 @@ async fn stock(config: &Config, serve: &Serve, path: &Path) -> anyhow::Result<Ex
         Server::new(services, metrics, assemble::limits(config)).await.context("server")?;
     let server = server.ready(lvmd.readiness());
     let socket = bind(&socket_path, mode).await?;
-    up::serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
+    process::serve_on(&tasks, "lvmd socket", &server, socket, Trust::Socket);
     lvmd.spawn(&tasks);
     ready::socket_answers(&socket_path).await?;
     tracing::info!(socket = %socket_path.display(), "volumes are served");
@@ -122,11 +127,11 @@ async fn stock(config: &Config, serve: &Serve, path: &Path) -> anyhow::Result<Ex
         let told = serde_json::json!({ "sockets": { "lvmd": socket_path } });
         ready::replace(file, format!("{told}\n").as_bytes(), 0o644).context("ready file")?;
     }
-    up::until_told(&mut signals, &tasks, None).await;
+    process::until_told(&mut signals, &tasks, None).await;
     if let Some(file) = &serve.ready_file {
         let _ = fs::remove_file(file);
     }
-    up::wind_down(&mut signals, &tasks, config.listen.drain.0).await
+    process::wind_down(&mut signals, &tasks, config.listen.drain.0).await
 }
 
 /// Binds the socket, with permissions that do not depend on who starts us.

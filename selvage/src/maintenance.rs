@@ -15,8 +15,8 @@ use selvage_store::{
 use crate::{
     args::{Serve, Store},
     assemble,
-    config::{Config, StoreKind},
-    up::{fail, load},
+    config::{Config, StoreKind, load},
+    up::fail,
 };
 
 pub(crate) async fn run(command: Store) -> ExitCode {

@@ -84,9 +84,34 @@ impl PeerConnector for Peers {
     }
 }
 
-/// A connection that is made when it is needed, and again when it is lost.
-pub(crate) fn channel(tls: Arc<rustls::ClientConfig>, address: &str) -> anyhow::Result<Channel> {
-    Ok(endpoint(address)?.connect_with_connector_lazy(connector(tls, address)))
+/// A connection that is made when it is needed, and again when it is lost, to
+/// the first of several addresses that is there.
+pub(crate) fn channel(
+    tls: Arc<rustls::ClientConfig>,
+    addresses: &[String],
+) -> anyhow::Result<Channel> {
+    let first = addresses.first().context("no address to go to")?;
+    let patience = CONNECT * u32::try_from(addresses.len())?;
+    let connecting = tower::service_fn({
+        let (tls, addresses) = (TlsConnector::from(tls), addresses.to_vec());
+        move |_: http::Uri| {
+            let (tls, addresses) = (tls.clone(), addresses.clone());
+            async move { connect_first(&tls, &addresses).await }
+        }
+    });
+    Ok(endpoint(first)?.connect_timeout(patience).connect_with_connector_lazy(connecting))
+}
+
+async fn connect_first(tls: &TlsConnector, addresses: &[String]) -> std::io::Result<Connection> {
+    let mut failed = std::io::ErrorKind::NotConnected.into();
+    for address in addresses {
+        match tokio::time::timeout(CONNECT, connect(tls, address)).await {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = std::io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failed)
 }
 
 /// A connection to a socket of this machine, made when it is needed.
@@ -106,24 +131,24 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
 fn connector(
     tls: Arc<rustls::ClientConfig>,
     address: &str,
-) -> impl tower::Service<
-    http::Uri,
-    Response = TokioIo<TlsStream<TcpStream>>,
-    Error = std::io::Error,
-    Future: Send,
-> + Send
+) -> impl tower::Service<http::Uri, Response = Connection, Error = std::io::Error, Future: Send>
++ Send
 + 'static {
     let tls = TlsConnector::from(tls);
     let address = address.to_owned();
     tower::service_fn(move |_: http::Uri| {
         let (tls, address) = (tls.clone(), address.clone());
-        async move {
-            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-                .map_err(std::io::Error::other)?;
-            let stream = TcpStream::connect(&address).await?;
-            stream.set_nodelay(true)?;
-            Ok(TokioIo::new(tls.connect(name, stream).await?))
-        }
+        async move { connect(&tls, &address).await }
     })
+}
+
+type Connection = TokioIo<TlsStream<TcpStream>>;
+
+async fn connect(tls: &TlsConnector, address: &str) -> std::io::Result<Connection> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+        .map_err(std::io::Error::other)?;
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(TokioIo::new(tls.connect(name, stream).await?))
 }

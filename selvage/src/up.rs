@@ -1,22 +1,14 @@
 //! Runs a daemon: from its configuration to the signal that ends it.
 
-use std::{
-    io::Write,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use selvage_auth::{Auth, GeneratedPassword};
 use selvage_dme::Dme;
 use selvage_kit::{
-    config::Loader,
     pki,
     serve::{Readiness, Server, Socket, Trust},
-    tasks::{SignalEvent, Signals, Tasks},
+    tasks::{Signals, Tasks},
     telemetry::{self, Metrics},
 };
 use selvage_lvmd::Lvmd;
@@ -30,42 +22,21 @@ use crate::{
     agent,
     args::{Join, Serve},
     assemble,
-    config::Config,
-    crm, demo, dme, inventory, lvmd,
+    config::{self, Config},
+    crm, demo, dme, greeting, inventory, lvmd,
     part::Part,
+    process,
     ready::{self, Admin, Ready, Sockets},
 };
-
-/// Exit code of a configuration that cannot be used.
-pub(crate) const BAD_CONFIG: u8 = 64;
-
-/// How long tasks may take to end once the listeners have drained.
-const AFTER_DRAIN: Duration = Duration::from_secs(3);
 
 /// How often the store is asked how it is.
 const STORE_LOOK: Duration = Duration::from_secs(1);
 /// A store that takes longer to say a number is of no use to callers.
 const STORE_ANSWER: Duration = Duration::from_secs(1);
 
-/// Environment variables that are not settings of a daemon.
-const CLIENT_VARIABLES: [&str; 12] = [
-    "SELVAGE_CA",
-    "SELVAGE_CERT",
-    "SELVAGE_CONFIG",
-    "SELVAGE_CONFIG_FILE",
-    "SELVAGE_CONTEXT",
-    "SELVAGE_ENDPOINT",
-    agent::TOKEN_VARIABLE,
-    "SELVAGE_KEY",
-    "SELVAGE_NODES",
-    "SELVAGE_OUTPUT",
-    "SELVAGE_TIMEOUT",
-    "SELVAGE_TOKEN",
-];
-
 /// Runs the parts until a signal comes.
 pub(crate) async fn run(serve: &Serve, parts: &[Part]) -> ExitCode {
-    let config = match begin(serve, load(serve)).and_then(crm::checked) {
+    let config = match begin(serve, config::load(serve)).and_then(crm::checked) {
         Ok(config) => config,
         Err(code) => return code,
     };
@@ -79,11 +50,7 @@ pub(crate) async fn run_node(
     ca: Option<&Path>,
     frugal: Option<Frugal>,
 ) -> ExitCode {
-    let loaded = load(serve).and_then(|mut config| {
-        agent::apply(join, ca, &mut config)?;
-        Ok(config)
-    });
-    let config = match begin(serve, loaded) {
+    let config = match agent::configured(serve, join, ca) {
         Ok(config) => config,
         Err(code) => return code,
     };
@@ -99,11 +66,11 @@ pub(crate) async fn run_node(
 pub(crate) fn begin(serve: &Serve, loaded: anyhow::Result<Config>) -> Result<Config, ExitCode> {
     let bad = |error: &anyhow::Error| {
         fail(error);
-        ExitCode::from(BAD_CONFIG)
+        ExitCode::from(config::BAD_CONFIG)
     };
     let config = loaded.map_err(|error| bad(&error))?;
     if serve.dump_config {
-        return Err(dump(&config).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS));
+        return Err(config::dump(&config).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS));
     }
     telemetry::init(&config.log).map_err(|error| bad(&error.into()))?;
     Ok(config)
@@ -114,51 +81,6 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     // Nobody is left to hear of a failure to write to stderr.
     let _ = writeln!(std::io::stderr(), "selvage: {error:#}");
     ExitCode::FAILURE
-}
-
-/// Reads the configuration: defaults, file, environment, flags.
-pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
-    let mut loader = Loader::new().environment().allow_variables(CLIENT_VARIABLES);
-    if let Some(path) = &serve.config {
-        loader = loader.file(path);
-    }
-    if let Some(data) = &serve.data {
-        loader = loader.flag("--data", "data", data.display().to_string());
-    }
-    if let Some(port) = serve.port {
-        loader = loader.flag("--port", "listen.port", port.to_string());
-    }
-    if let Some(address) = &serve.address {
-        loader = loader.flag("--address", "listen.address", address.as_str());
-    }
-    if serve.insecure {
-        loader = loader.flag("--insecure", "insecure", "true");
-    }
-    if serve.allow_power {
-        loader = loader.flag("--allow-power", "node.allow_power", "true");
-    }
-    if let Some(filter) = &serve.log {
-        loader = loader.flag("--log", "log.filter", filter.as_str());
-    }
-    if let Some(format) = &serve.log_format {
-        loader = loader.flag("--log-format", "log.format", format.as_str());
-    }
-    for setting in &serve.settings {
-        loader = loader.set(setting)?;
-    }
-    let mut config: Config = loader.load()?;
-    if serve.demo && config.crm.cloudlet.is_empty() {
-        config.crm.cloudlet = demo::CLOUDLET.into();
-    }
-    config.validate()?;
-    // Paths in what we write must mean the same to whoever reads them.
-    config.data = std::path::absolute(&config.data).context("data")?;
-    Ok(config)
-}
-
-fn dump(config: &Config) -> anyhow::Result<()> {
-    let text = selvage_kit::config::dump(config)?;
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
 /// What a daemon stands on.
@@ -176,8 +98,19 @@ struct Ground {
 struct Listening {
     port: Socket,
     lvmd: Option<Socket>,
+    node: Option<Socket>,
     /// By which the match engine reaches the controller beside it.
     to_controller: Option<Socket>,
+}
+
+impl Listening {
+    /// Where this machine's root is served besides.
+    fn local(&self, config: &Config) -> Sockets {
+        Sockets {
+            lvmd: self.lvmd.is_some().then(|| config.lvmd_socket()),
+            node: self.node.is_some().then(|| config.node_socket()),
+        }
+    }
 }
 
 /// Opens everything that may fail for reasons outside. It comes before the
@@ -192,23 +125,17 @@ async fn ground(config: &Config, parts: &[Part]) -> anyhow::Result<Ground> {
         socket = Some(assemble::private_socket(&config.lvmd_socket()).await?);
         volumes = Some(lvmd::open(config).await?);
     }
+    let mut node = None;
+    if parts.contains(&Part::Node) {
+        node = Some(assemble::private_socket(&config.node_socket()).await?);
+    }
     let mut to_controller = None;
     if dme::is_beside(config, parts) {
         to_controller = Some(assemble::private_socket(&config.dme_socket()).await?);
     }
     let dme = dme::open(config, parts, Arc::clone(&store))?;
-    let sockets = Listening { port, lvmd: socket, to_controller };
+    let sockets = Listening { port, lvmd: socket, node, to_controller };
     Ok(Ground { store, keys, sockets, address, volumes, dme })
-}
-
-/// Makes room for a daemon.
-pub(crate) fn prepare(config: &Config, serve: &Serve) -> anyhow::Result<()> {
-    raise_file_limit();
-    if let Some(path) = &serve.ready_file {
-        // That of a process that was killed must not be taken for ours.
-        let _ = std::fs::remove_file(path);
-    }
-    assemble::data_dir(config)
 }
 
 pub(crate) async fn daemon(
@@ -216,28 +143,29 @@ pub(crate) async fn daemon(
     serve: &Serve,
     parts: &[Part],
 ) -> anyhow::Result<ExitCode> {
-    prepare(config, serve)?;
+    process::prepare(config, serve)?;
     let mut signals = Signals::install().context("signals")?;
     let tasks = Tasks::new(CancellationToken::new());
     let ground = ground(config, parts).await?;
     let store = Arc::clone(&ground.store);
-    let Up { keys, address, lvmd, first } = Box::pin(start(config, parts, ground, &tasks)).await?;
+    let Up { keys, address, sockets, first } =
+        Box::pin(start(config, parts, ground, &tasks)).await?;
 
-    check_answers(config, address, keys.as_ref(), lvmd.as_ref()).await?;
-    let ready = describe(config, address, keys.as_ref(), lvmd);
+    check_answers(config, address, keys.as_ref(), &sockets).await?;
+    let ready = describe(config, address, keys.as_ref(), sockets);
     if let Some(path) = &serve.ready_file {
         ready.write(path)?;
     }
-    greet(config, &ready, parts, first.as_ref());
+    greeting::greet(config, &ready, parts, first.as_ref());
     if serve.demo {
         tasks.spawn("demonstration", demo::run(config.clone()));
     }
 
-    until_told(&mut signals, &tasks, keys.as_ref()).await;
+    process::until_told(&mut signals, &tasks, keys.as_ref()).await;
     if let Some(path) = &serve.ready_file {
         let _ = std::fs::remove_file(path);
     }
-    let code = wind_down(&mut signals, &tasks, config.listen.drain.0).await;
+    let code = process::wind_down(&mut signals, &tasks, config.listen.drain.0).await;
     store.close().await.context("closing the store")?;
     code
 }
@@ -246,8 +174,8 @@ pub(crate) async fn daemon(
 struct Up {
     keys: Option<assemble::Keys>,
     address: SocketAddr,
-    /// Where volumes are served besides.
-    lvmd: Option<PathBuf>,
+    /// Where this machine's root is served besides.
+    sockets: Sockets,
     /// Of the administrator who was made just now.
     first: Option<GeneratedPassword>,
 }
@@ -284,7 +212,7 @@ async fn start(
     let matching = dme.as_ref().map(Dme::ready);
     let server = server.ready(watch_store(tasks, store, matching));
 
-    let lvmd = sockets.lvmd.is_some().then(|| config.lvmd_socket());
+    let local = sockets.local(config);
     serve_all(config, tasks, &server, sockets, &auth);
     if parts.contains(&Part::Node) {
         let report = inventory::own_report(config, address);
@@ -305,20 +233,21 @@ async fn start(
         crm.spawn(tasks);
     }
     spawn_beside(tasks, volumes, dme).await;
-    Ok(Up { keys, address, lvmd, first })
+    Ok(Up { keys, address, sockets: local, first })
 }
 
 /// Serves whoever is trusted on each socket.
 fn serve_all(config: &Config, tasks: &Tasks, server: &Server, sockets: Listening, auth: &Auth) {
-    let Listening { port, lvmd, to_controller } = sockets;
+    let Listening { port, lvmd, node, to_controller } = sockets;
     let trust =
         if config.insecure { Trust::Everybody } else { Trust::Credentials(Arc::new(auth.clone())) };
-    serve_on(tasks, "port", server, port, trust);
-    if let Some(socket) = lvmd {
-        serve_on(tasks, "lvmd socket", server, socket, Trust::Socket);
-    }
-    if let Some(socket) = to_controller {
-        serve_on(tasks, "dme socket", server, socket, Trust::Socket);
+    process::serve_on(tasks, "port", server, port, trust);
+    for (name, socket) in
+        [("lvmd socket", lvmd), ("node socket", node), ("dme socket", to_controller)]
+    {
+        if let Some(socket) = socket {
+            process::serve_on(tasks, name, server, socket, Trust::Socket);
+        }
     }
 }
 
@@ -331,27 +260,6 @@ async fn spawn_beside(tasks: &Tasks, volumes: Option<Lvmd>, dme: Option<Dme>) {
         dme.spawn(tasks);
         dme::settle(&dme).await;
     }
-}
-
-/// A server with thousands of clients needs more open files than the usual
-/// soft limit allows; the hard limit is the administrator's word.
-fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        tracing::warn!(%error, "cannot raise the limit of open files");
-    }
-}
-
-pub(crate) fn serve_on(
-    tasks: &Tasks,
-    name: &'static str,
-    server: &Server,
-    socket: Socket,
-    trust: Trust,
-) {
-    tasks.spawn_critical(name, server.clone().run(socket, trust, tasks.token().clone()));
 }
 
 fn keep_house(tasks: &Tasks, auth: Auth, keys: Option<&assemble::Keys>) {
@@ -413,7 +321,7 @@ async fn check_answers(
     config: &Config,
     address: SocketAddr,
     keys: Option<&assemble::Keys>,
-    lvmd: Option<&PathBuf>,
+    sockets: &Sockets,
 ) -> anyhow::Result<()> {
     let trusted = match keys {
         None => ready::Speak::Plain,
@@ -426,65 +334,17 @@ async fn check_answers(
         }
     };
     ready::answers(address, trusted).await?;
-    if let Some(path) = lvmd {
+    for path in [&sockets.lvmd, &sockets.node].into_iter().flatten() {
         ready::socket_answers(path).await?;
     }
     Ok(())
-}
-
-/// Serves until a signal, or the failure of something that must not fail.
-pub(crate) async fn until_told(
-    signals: &mut Signals,
-    tasks: &Tasks,
-    keys: Option<&assemble::Keys>,
-) {
-    loop {
-        let event = tokio::select! {
-            event = signals.next() => event,
-            () = tasks.token().cancelled() => return,
-        };
-        match event {
-            SignalEvent::Reload => {
-                if let Some(Err(error)) = keys.map(|keys| keys.identity.refresh()) {
-                    tracing::warn!(%error, "server certificate not reloaded, the old one stays");
-                }
-            }
-            SignalEvent::Shutdown { signal } => {
-                tracing::info!(signal, "stopping: calls in flight may finish");
-                return;
-            }
-            SignalEvent::Immediate { .. } => return,
-        }
-    }
-}
-
-pub(crate) async fn wind_down(
-    signals: &mut Signals,
-    tasks: &Tasks,
-    drain: Duration,
-) -> anyhow::Result<ExitCode> {
-    tasks.token().cancel();
-    tokio::select! {
-        ended = tasks.shutdown(drain + AFTER_DRAIN) => {
-            if let Err(stragglers) = ended {
-                tracing::warn!(%stragglers, "cut off");
-            }
-        }
-        SignalEvent::Immediate { exit_code } = signals.next() => {
-            return Ok(ExitCode::from(exit_code));
-        }
-    }
-    match tasks.failure() {
-        Some(failure) => Err(anyhow::anyhow!("{failure}")),
-        None => Ok(ExitCode::SUCCESS),
-    }
 }
 
 fn describe(
     config: &Config,
     address: SocketAddr,
     keys: Option<&assemble::Keys>,
-    lvmd: Option<PathBuf>,
+    sockets: Sockets,
 ) -> Ready {
     let scheme = if keys.is_some() { "https" } else { "http" };
     Ready {
@@ -494,64 +354,6 @@ fn describe(
             username: selvage_auth::FIRST_USER.into(),
             password_file: assemble::password_file(config),
         }),
-        sockets: Sockets { lvmd, node: None },
+        sockets,
     }
-}
-
-/// How a shell calls this program: by its name, where that leads here.
-fn command_name() -> String {
-    let name = env!("CARGO_PKG_NAME");
-    let Ok(own) = std::env::current_exe() else { return name.to_owned() };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|it| it.is_file());
-    let found = found.and_then(|found| found.canonicalize().ok());
-    if found.is_some() && found == own.canonicalize().ok() {
-        return name.to_owned();
-    }
-    own.display().to_string()
-}
-
-/// Tells the person who started it what to do next.
-fn greet(config: &Config, ready: &Ready, parts: &[Part], first: Option<&GeneratedPassword>) {
-    let mut text = String::new();
-    let endpoint = &ready.endpoint;
-    let selvage = command_name();
-    text += &format!("\nSelvage {} answers on {endpoint}\n", env!("CARGO_PKG_VERSION"));
-    if config.insecure {
-        text += "\n  *** INSECURE: no encryption, and everybody who can reach this port is admin. ***\n";
-    }
-    let password_file = assemble::password_file(config);
-    let kept = password_file.display();
-    match first {
-        Some(password) => {
-            text += &format!(
-                "\n  First start. Log in as admin with the password {}\n  (kept in {kept}; change it with `{selvage} user passwd`)\n",
-                password.expose(),
-            );
-        }
-        None if password_file.exists() => {
-            text += &format!("\n  The first password of admin is in {kept}\n");
-        }
-        None => {}
-    }
-    let missing: Vec<&str> =
-        parts.iter().filter(|part| !part.is_built()).map(|part| part.name()).collect();
-    if !missing.is_empty() {
-        text += &format!(
-            "\n  Not built in this version, answering UNIMPLEMENTED: {}\n",
-            missing.join(", ")
-        );
-    }
-    let ca = ready.ca.as_ref().map(|ca| format!(" --ca {}", ca.display())).unwrap_or_default();
-    let login = if config.insecure {
-        format!("export SELVAGE_ENDPOINT={endpoint}")
-    } else {
-        format!("{selvage} login {endpoint}{ca} --username admin")
-    };
-    text += &format!(
-        "\n  Try:  {login}\n        {selvage} status\n        {selvage} api list\n  Page: {endpoint}/docs\n\n"
-    );
-    // A closed stdout is no reason to stop serving.
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }

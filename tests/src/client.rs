@@ -1,8 +1,16 @@
 //! Clients of a [`Selvage`] process: gRPC by generated code and by raw
 //! bytes, and plain HTTP.
 
+use std::sync::Arc;
+
 use bytes::{Buf, BufMut, Bytes};
-use selvage_api::services::auth::{LoginRequest, auth_service_client::AuthServiceClient};
+use selvage_api::{
+    selvage::identity::{
+        CreateJoinTokenRequest, JoinRequest, identity_service_client::IdentityServiceClient,
+    },
+    services::auth::{LoginRequest, auth_service_client::AuthServiceClient},
+};
+use selvage_kit::pki::{self, KeyRequest, RotatingIdentity};
 use tonic::{
     Code, Request, Status,
     client::Grpc,
@@ -43,6 +51,22 @@ impl Client {
         let request = LoginRequest { username: username.into(), password: password.into() };
         let reply = AuthServiceClient::new(channel.clone()).login(request).await?;
         Ok(Self { channel, token: Some(reply.into_inner().token) })
+    }
+
+    /// Trades a join token, which this client may make, for what it takes to
+    /// speak as that machine. `ca` is the server's, PEM.
+    pub async fn join(&self, ca: &str, machine: &str) -> Arc<rustls::ClientConfig> {
+        let mut identity = IdentityServiceClient::new(self.channel.clone());
+        let machine = machine.to_owned();
+        let request = CreateJoinTokenRequest { machine, ttl_seconds: 60, names: Vec::new() };
+        let made = identity.create_join_token(self.request(request)).await.unwrap().into_inner();
+        let key = KeyRequest::new().unwrap();
+        let request = JoinRequest { token: made.token, csr: key.csr_pem().into() };
+        let signed = identity.join(request).await.unwrap().into_inner();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("machine.pem");
+        let machine = RotatingIdentity::create(&path, &key, &signed.certificate).unwrap();
+        Arc::new(pki::client_config(ca, Some(&machine)).unwrap())
     }
 
     /// A request with this client's credentials.

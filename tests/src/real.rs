@@ -1,6 +1,7 @@
 //! The real parts that tests talk to. `./dev test` installs them.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
@@ -57,6 +58,37 @@ pub fn must_end_ok(command: &mut Command) {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
     assert_eq!(stdout.lines().last(), Some("ok"), "{stdout}\n{stderr}");
+}
+
+/// Runs a script of `tests/uml` under a kernel with a device mapper, LVM's
+/// configuration and a disk in `folder`; whether it could be run, with a loud
+/// word where not. `detail` adds what the script is given.
+pub fn on_lvm(
+    folder: &Path,
+    seconds: u32,
+    script: &str,
+    detail: impl FnOnce(&mut Command),
+) -> bool {
+    for (part, path) in [
+        ("user-mode-linux", "/usr/bin/linux.uml"),
+        ("lvm2", "/usr/sbin/lvm"),
+        ("kmod", "/usr/sbin/modprobe"),
+    ] {
+        if !Path::new(path).exists() {
+            skip(part, "not installed");
+            return false;
+        }
+    }
+    let uml = Path::new(env!("CARGO_MANIFEST_DIR")).join("uml");
+    let disk = folder.join("disk");
+    fs::File::create(&disk).unwrap().set_len(6 << 30).unwrap();
+    fs::copy(uml.join("lvm.conf"), folder.join("lvm.conf")).unwrap();
+    let mut command = Command::new(uml.join("run"));
+    command.env("LVM_SYSTEM_DIR", folder);
+    command.args(["-t", &seconds.to_string(), "-d"]).arg(disk).arg("--").arg(uml.join(script));
+    detail(&mut command);
+    must_end_ok(&mut command);
+    true
 }
 
 /// The programs of `tests/clients/pion`: the release that the original came

@@ -60,20 +60,9 @@ fn write_image(path: &Path, answer: &str) {
         .unwrap();
 }
 
-const DEMO: [&str; 12] = [
-    "--developer",
-    "demo",
-    "--appname",
-    "hello",
-    "--appvers",
-    "1",
-    "--operator",
-    "demo",
-    "--cloudlet",
-    "here",
-    "--cluster",
-    "autoclusterhello",
-];
+const DEMO_APP: [&str; 6] = ["--developer", "demo", "--appname", "hello", "--appvers", "1"];
+const DEMO_PLACE: [&str; 6] =
+    ["--operator", "demo", "--cloudlet", "here", "--cluster", "autoclusterhello"];
 
 #[test]
 fn the_demonstration_runs_survives_a_kill_and_goes() {
@@ -90,22 +79,8 @@ fn the_demonstration_runs_survives_a_kill_and_goes() {
     wait_for("the app to be ready", || {
         cli.ok(&["appinst", "show", "-o", "json"]).contains("READY").then_some(())
     });
-    let found = cli.ok(&[
-        "dme",
-        "find",
-        "--developer",
-        "demo",
-        "--appname",
-        "hello",
-        "--appvers",
-        "1",
-        "--carrier",
-        "demo",
-        "--latitude",
-        "50",
-        "--longitude",
-        "8",
-    ]);
+    let device = ["--carrier", "demo", "--latitude", "50", "--longitude", "8"];
+    let found = cli.ok(&[&["dme", "find"][..], &DEMO_APP, &device].concat());
     assert!(found.contains("here.demo.mobiledgex.net"), "{found}");
 
     let containers = |cli: &Cli| cli.ok(&["node", "containers", "--namespace", "selvage"]);
@@ -122,7 +97,7 @@ fn the_demonstration_runs_survives_a_kill_and_goes() {
     let cli = Cli::admin_of(&selvage);
     assert_eq!(before, containers(&cli), "the container was never stopped");
 
-    cli.ok(&[&["appinst", "delete", "--yes"][..], &DEMO].concat());
+    cli.ok(&[&["appinst", "delete", "--yes"][..], &DEMO_APP, &DEMO_PLACE].concat());
     assert_eq!(fetch(place), None);
     let links = std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&links.stdout).contains("10.101."), "a bridge is left");
@@ -146,7 +121,8 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     write_image(Path::new(&path("web.tar")), "joined");
     let site = format!("crm.site={}", path("site.yaml"));
     let token = path("token");
-    let flags = ["--set", &site, "--set", "crm.runtime=oci"];
+    let images = format!("crm.image_folders={}", directory.path().display());
+    let flags = ["--set", &site, "--set", "crm.runtime=oci", "--set", &images];
     let joining = ["--controller", selvage.address(), "--join-file", &token];
     let home = directory.path().join("crm");
     std::fs::create_dir(&home).unwrap();
@@ -155,38 +131,17 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
     cli.ok(&["operator", "create", "--name", "op"]);
     cli.ok(&["developer", "create", "--name", "acme"]);
-    cli.ok(&[
-        "cloudlet",
-        "create",
-        "--operator",
-        "op",
-        "--name",
-        "site",
-        "--latitude",
-        "1",
-        "--longitude",
-        "1",
-        "--numdynamicips",
-        "9",
-    ]);
+    let site = ["--operator", "op", "--name", "site", "--numdynamicips", "9"];
+    let location = ["--latitude", "1", "--longitude", "1"];
+    cli.ok(&[&["cloudlet", "create"][..], &site, &location].concat());
     wait_for("the cloudlet", || {
         let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
         shown.contains("CLOUDLET_STATE_READY").then_some(())
     });
     let image = format!("file://{}", path("web.tar"));
-    let of = [
-        "--imagepath",
-        &image,
-        "--imagetype",
-        "docker",
-        "--deployment",
-        "docker",
-        "--accessports",
-        "tcp:8080",
-        "--defaultflavor",
-        "s",
-    ];
-    cli.ok(&[&["app", "create"][..], &APP, &of].concat());
+    let of = ["--imagepath", &image, "--imagetype", "docker", "--deployment", "docker"];
+    let needs = ["--accessports", "tcp:8080", "--defaultflavor", "s"];
+    cli.ok(&[&["app", "create"][..], &APP, &of, &needs].concat());
     cli.ok(&[&["appinst", "create"][..], &APP, &PLACE].concat());
     let place = SocketAddr::from(([10, 102, 1, 1], 8080));
     assert!(fetch(place).unwrap().contains("joined"));
@@ -196,6 +151,16 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     assert_eq!(fetch(place), None, "nobody leads there any more");
     let crm = Selvage::start("crm", &home, &flags);
     assert!(fetch(place).unwrap().contains("joined"), "{}", crm.log());
+
+    // Of other files on its machine nobody hears whether there are any.
+    for (name, file) in [("other", "file:///etc/passwd"), ("none", "file:///etc/no-such-file")] {
+        let app = ["--developer", "acme", "--appname", name, "--appvers", "1"];
+        let of = ["--imagepath", file, "--imagetype", "docker", "--deployment", "docker"];
+        cli.ok(&[&["app", "create"][..], &app, &of, &needs].concat());
+        let place = [&PLACE[..4], &["--cluster", "autoclusterother"]].concat();
+        let told = cli.run(&[&["appinst", "create"][..], &app, &place].concat());
+        assert!(told.code != 0 && told.stderr.contains("crm.image_folders"), "{file}: {told:?}");
+    }
 
     cli.ok(&[&["appinst", "delete", "--yes"][..], &APP, &PLACE].concat());
     assert_eq!(fetch(place), None);

@@ -5,13 +5,7 @@
 
 use std::sync::Arc;
 
-use selvage_api::{
-    edgeproto::{CloudletKey, OperatorKey},
-    selvage::identity::{
-        CreateJoinTokenRequest, JoinRequest, identity_service_client::IdentityServiceClient,
-    },
-};
-use selvage_kit::pki::{self, KeyRequest, RotatingIdentity};
+use selvage_api::edgeproto::{CloudletKey, OperatorKey};
 use selvage_notify::ClientOptions;
 use selvage_sim::{Fault, FaultRule, Limits, Operation, SimCrm, SimDme, SimOptions, What};
 use selvage_tests::{Client, Selvage, process::Cli};
@@ -20,20 +14,9 @@ const APP: [&str; 6] = ["--developer", "AcmeAppCo", "--appname", "app", "--appve
 const PLACE: [&str; 6] =
     ["--operator", "tmus", "--cloudlet", "cloud-1", "--cluster", "autoclusterapp"];
 
-/// Trades a join token for what it takes to speak as that machine.
+/// What it takes to speak as that machine.
 async fn join(selvage: &Selvage, machine: &str) -> Arc<rustls::ClientConfig> {
-    let admin = Client::admin(selvage).await;
-    let mut identity = IdentityServiceClient::new(admin.channel.clone());
-    let request =
-        CreateJoinTokenRequest { machine: machine.into(), ttl_seconds: 60, names: Vec::new() };
-    let made = identity.create_join_token(admin.request(request)).await.unwrap().into_inner();
-    let key = KeyRequest::new().unwrap();
-    let request = JoinRequest { token: made.token, csr: key.csr_pem().into() };
-    let signed = identity.join(request).await.unwrap().into_inner();
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("machine.pem");
-    let machine = RotatingIdentity::create(&path, &key, &signed.certificate).unwrap();
-    Arc::new(pki::client_config(&selvage.ca().unwrap(), Some(&machine)).unwrap())
+    Client::admin(selvage).await.join(&selvage.ca().unwrap(), machine).await
 }
 
 /// A crm, and how it was told to connect.

@@ -38,6 +38,26 @@ fn this_machine_is_seen() {
     assert!(cli.ok(&["node", "interfaces"]).contains("lo"));
 }
 
+/// Whoever runs the agent, with the rest or alone: root of the same machine
+/// needs no login, and nobody but root gets in that way.
+#[test]
+fn root_of_the_machine_needs_no_login() {
+    use std::os::unix::fs::PermissionsExt;
+    for selvage in [Selvage::up(&[]), Selvage::part("node", &[])] {
+        let socket = selvage.ready()["sockets"]["node"].as_str().unwrap();
+        assert_eq!(selvage.data().join("run/node.sock").to_str(), Some(socket));
+        let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(socket.as_ref()), mode(&selvage.data().join("run"))), (0o600, 0o700));
+        let stranger = Cli::new();
+        let endpoint = format!("unix://{socket}");
+        let memory = stranger.ok(&["node", "memory", "--endpoint", &endpoint]);
+        assert_eq!(columns(memory.lines().nth(1).unwrap())[0], "localhost", "{memory}");
+        let who = "selvage.identity.IdentityService/WhoAmI";
+        let who = stranger.json(&["call", who, "--endpoint", &endpoint, "-o", "json"]);
+        assert_eq!(who["kind"], "local");
+    }
+}
+
 #[test]
 fn files_are_listed_read_and_fetched() {
     let selvage = Selvage::up(&[]);

@@ -72,7 +72,9 @@ impl Edge {
         std::fs::write(path("site.yaml"), scheme).unwrap();
         write_image(Path::new(&path("web.tar")));
         let site = format!("crm.site={}", path("site.yaml"));
-        let flags = ["--set", "crm.cloudlet=op/site", "--set", &site, "--set", "crm.runtime=oci"];
+        let images = format!("crm.image_folders={}", directory.path().display());
+        let cloudlet = ["--set", "crm.cloudlet=op/site", "--set", &site];
+        let flags = [&cloudlet[..], &["--set", "crm.runtime=oci", "--set", &images]].concat();
         let selvage = Selvage::up(&flags);
         let cli = Cli::admin_of(&selvage);
         let made = |line: &str| drop(cli.ok(&line.split(' ').collect::<Vec<_>>()));

@@ -17,7 +17,7 @@ use selvage_api::proto::{
 use selvage_tests::{
     Selvage,
     process::{Cli, binary, wait_for},
-    real::{python, skip},
+    real::{on_lvm, python, skip},
 };
 use tonic::transport::Channel;
 
@@ -93,32 +93,10 @@ fn topolvms_calls_on_loop_files() {
 #[test]
 fn topolvms_calls_on_lvm() {
     let Some(python) = python() else { return };
-    for (part, path) in [
-        ("user-mode-linux", "/usr/bin/linux.uml"),
-        ("lvm2", "/usr/sbin/lvm"),
-        ("kmod", "/usr/sbin/modprobe"),
-    ] {
-        if !Path::new(path).exists() {
-            return skip(part, "not installed");
-        }
-    }
     let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().join("disk");
-    fs::File::create(&disk).unwrap().set_len(6 << 30).unwrap();
-    fs::copy(repository("tests/uml/lvm.conf"), folder.path().join("lvm.conf")).unwrap();
-    let output = Command::new(repository("tests/uml/run"))
-        .env("LVM_SYSTEM_DIR", folder.path())
-        .args(["-t", "300", "-d"])
-        .arg(&disk)
-        .arg("--")
-        .arg(repository("tests/uml/stock.sh"))
-        .args([binary(), python, repository("."), folder.path().to_owned()])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let trouble = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{said}\n{trouble}", output.status);
-    assert_eq!(said.lines().last(), Some("ok"), "{said}");
+    on_lvm(folder.path(), 300, "stock.sh", |script| {
+        script.arg(binary()).args([python, repository(".")]).arg(folder.path());
+    });
 }
 
 /// The status and the text of a page that a socket serves.

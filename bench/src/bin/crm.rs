@@ -28,7 +28,7 @@ use selvage_bench::{
     edge::{self, House},
     report::{Report, at_most, of_goal},
 };
-use selvage_crm::{Crm, Forwarding, Settings, Site};
+use selvage_crm::{Crm, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
@@ -431,6 +431,7 @@ async fn settings(
         },
         runtime,
         namespace: "selvage".into(),
+        images: ImageFolders::new([folder.to_owned()]),
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         forwarding: Forwarding::default(),
         tls: None,

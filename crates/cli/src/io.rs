@@ -104,16 +104,30 @@ impl Io {
 
 struct Terminal;
 
+fn read_line() -> io::Result<String> {
+    let mut line = String::new();
+    if io::stdin().read_line(&mut line)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim().to_owned())
+}
+
 impl Prompt for Terminal {
     fn line(&mut self, question: &str) -> io::Result<String> {
         let mut err = io::stderr();
         write!(err, "{question}")?;
         err.flush()?;
-        let mut line = String::new();
-        if io::stdin().read_line(&mut line)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(line.trim().to_owned())
+        // A thread of its own, for a read of the terminal cannot be ended: who
+        // listens for Ctrl-C has taken from it what it does by itself.
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || answer.send(read_line()));
+        let waiting = async {
+            tokio::select! {
+                answer = answered => answer.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())),
+                Ok(()) = tokio::signal::ctrl_c() => Err(io::ErrorKind::Interrupted.into()),
+            }
+        };
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(waiting))
     }
 
     fn secret(&mut self, question: &str) -> io::Result<Secret> {

@@ -92,6 +92,9 @@ impl<'a> Session<'a> {
 }
 
 fn unanswered(source: io::Error) -> Error {
+    if source.kind() == io::ErrorKind::Interrupted {
+        return Error::Interrupted;
+    }
     Error::File { action: "read", path: "the terminal".into(), source }
 }
 

@@ -1,10 +1,12 @@
-//! A cloudlet's side of the edge contract: what the crm of a cloudlet receives
-//! from a controller, what it reports, and the words and states for it.
+//! The agents' side of the edge contract: what the crm of a cloudlet receives
+//! from a controller, what it reports, and the words and states for it;
+//! [`mirror`], where agents keep what they were told.
 //!
-//! The crm that runs things and the simulated one stand on this. What they do
-//! about what they receive is not known here.
+//! The crm that runs things and the simulated one stand on this, a match engine
+//! on the mirror alone. What they do about what they receive is not known here.
 
 mod desk;
+pub mod mirror;
 
 pub use desk::Desk;
 use selvage_api::edgeproto::TrackedState;

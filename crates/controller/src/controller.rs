@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::metrics::Samples;
 use crate::metrics::influx::Sink;
+use crate::metrics::{Limits, Samples};
 use crate::notify_glue::Downstream;
 use crate::objects::reconcile_locations;
 use crate::registry::{PeerConnector, Plaintext};
@@ -136,7 +136,11 @@ impl Controller {
         let lease = store.lease_grant(settings.lease).await?;
         let driver = settings.external_address.clone();
         let engine = Engine::open(Arc::clone(&store), driver, surroundings.engine).await?;
-        let samples = Samples::new(settings.samples_kept, settings.samples_age);
+        let samples = Samples::new(Limits {
+            count: settings.samples_kept,
+            bytes: settings.samples_bytes,
+            age: settings.samples_age,
+        });
         let influx = settings.influx.clone().map(Sink::new).transpose()?;
         let controller = Arc::new(Self {
             store,
@@ -150,8 +154,10 @@ impl Controller {
             instances: OnceLock::new(),
             settings,
         });
+        controller.recall_samples().await;
         let runs = controller.join_run().await?;
-        let downstream = Downstream::open(&controller, surroundings.notify, surroundings.recall, runs)?;
+        let downstream =
+            Downstream::open(&controller, surroundings.notify, surroundings.recall, runs)?;
         downstream.began(controller.register().await?);
         // Just made: nobody else can have set it.
         let _ = controller.downstream.set(downstream);

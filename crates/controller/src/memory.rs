@@ -1,6 +1,6 @@
 //! What a controller knows and does not store: the last words of agents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -8,9 +8,10 @@ use selvage_api::edgeproto as wire;
 
 use crate::exec::Waiting;
 use crate::keys::KeyText;
-use crate::metrics::Samples;
 use crate::metrics::influx::Sink;
+use crate::metrics::keeper::Keeper;
 use crate::metrics::newest::Newest;
+use crate::metrics::{Refused, Samples};
 use crate::relay::Relays;
 
 /// The newest object per key.
@@ -50,7 +51,13 @@ pub(crate) struct Memory {
     pub(crate) nodes: Latest<wire::Node>,
     /// CloudletInfos that hang on our lease.
     pub(crate) own_infos: Mutex<BTreeMap<String, wire::CloudletInfo>>,
+    /// By which connections of ours each cloudlet is spoken for: one, unless
+    /// two agents have the same identity.
+    pub(crate) speakers: Mutex<BTreeMap<String, BTreeSet<i64>>>,
     pub(crate) samples: Samples,
+    /// Where samples are on disk, once it has been read.
+    pub(crate) keeper: Mutex<Option<Keeper>>,
+    pub(crate) refused: Refused,
     pub(crate) newest: Newest,
     /// Where samples go besides.
     pub(crate) influx: Option<Arc<Sink>>,
@@ -65,7 +72,10 @@ impl Memory {
             cluster_inst_infos: Latest::default(),
             nodes: Latest::default(),
             own_infos: Mutex::default(),
+            speakers: Mutex::default(),
             samples,
+            keeper: Mutex::default(),
+            refused: Refused::default(),
             newest: Newest::default(),
             influx,
             waiting: Waiting::default(),

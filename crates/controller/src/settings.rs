@@ -1,5 +1,6 @@
 //! What can be set about a controller.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use selvage_kit::identity::Secret;
@@ -26,9 +27,13 @@ pub struct Settings {
     pub fetch: FetchPolicy,
     /// Bring data of an older model up to date at start instead of refusing.
     pub auto_upgrade: bool,
-    /// How many samples of metrics are kept, and for how long.
+    /// How many samples of metrics are kept, in how much memory, and for how
+    /// long.
     pub samples_kept: usize,
+    pub samples_bytes: usize,
     pub samples_age: Duration,
+    /// Where they outlive the process.
+    pub samples_folder: Option<PathBuf>,
     /// Where samples are sent besides.
     pub influx: Option<Influx>,
 }
@@ -47,7 +52,9 @@ impl Default for Settings {
             fetch: FetchPolicy::default(),
             auto_upgrade: true,
             samples_kept: 1_000_000,
+            samples_bytes: 128 << 20,
             samples_age: Duration::from_secs(24 * 3600),
+            samples_folder: None,
             influx: None,
         }
     }

@@ -45,6 +45,12 @@ impl Collector for Newest {
         let newest = &controller.memory.newest;
         newest.forget(controller.clock.now(), |of| of.is_there(&controller.tables));
         newest.encode(&mut encoder)?;
+        let help = "Samples of agents that were not taken, by why";
+        let name = "selvage_samples_refused";
+        let mut refused = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (reason, count) in controller.memory.refused.counts() {
+            ConstCounter::new(count).encode(refused.encode_family(&[("reason", reason)])?)?;
+        }
         let Some(sink) = &controller.memory.influx else { return Ok(()) };
         let help = "Samples for the database, by what became of them";
         let name = "selvage_influx_points";

@@ -30,8 +30,17 @@ pub(crate) enum Phase {
     Making,
     /// All of it is.
     Made,
+    /// All of it is, as it was or as it is to be.
+    Updating,
     /// Some of it may be gone.
     Removing,
+}
+
+impl Phase {
+    /// Whether all of it is there.
+    pub(crate) fn is_whole(self) -> bool {
+        matches!(self, Self::Made | Self::Updating)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,13 +111,13 @@ impl Books {
     /// What is known of a cluster that is made.
     pub(crate) fn cluster(&self, key: &str) -> Option<ClusterFacts> {
         let row = self.get(What::Cluster, key)?;
-        if row.phase == Phase::Made { row.facts.cluster() } else { None }
+        if row.phase.is_whole() { row.facts.cluster() } else { None }
     }
 
     /// What is known of an instance that is made.
     pub(crate) fn instance(&self, key: &str) -> Option<InstanceFacts> {
         let row = self.get(What::Instance, key)?;
-        if row.phase == Phase::Made { row.facts.instance() } else { None }
+        if row.phase.is_whole() { row.facts.instance() } else { None }
     }
 
     /// All rows of a kind.

@@ -1,7 +1,7 @@
 //! What is done about a cluster or an instance, by the state the controller
 //! gives it and by what is there.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
@@ -21,6 +21,10 @@ use crate::{
 /// What needs no cluster.
 const VM: &str = "vm";
 
+/// An object as the controller sent it: the same for as long as it says nothing
+/// new about it.
+type Notice = Arc<dyn Any + Send + Sync>;
+
 /// All that work on a cloudlet takes.
 pub(crate) struct World {
     pub(crate) desk: Desk,
@@ -35,6 +39,11 @@ pub(crate) struct World {
     /// What failed, and when: whoever asked for it hears of that before it is
     /// begun again.
     pub(crate) failed: Mutex<HashMap<(What, String), (Operation, Instant)>>,
+    /// Why instances that should run do not.
+    pub(crate) troubles: Mutex<HashMap<String, String>>,
+    /// What was updated, by what asked for it, and when: whoever asked hears of
+    /// that before it is begun again.
+    pub(crate) updated: Mutex<HashMap<(What, String), (Notice, Instant)>>,
 }
 
 /// Looks at an object once and does what is to be done. Calls for one object
@@ -42,6 +51,7 @@ pub(crate) struct World {
 pub(crate) async fn consider(world: Arc<World>, what: What, key: ObjectKey) {
     let Some(wanted) = world.desk.wanted(what, &key) else {
         world.failed.lock().remove(&(what, key.text().to_owned()));
+        world.updated.lock().remove(&(what, key.text().to_owned()));
         return unmentioned(&world, what, &key).await;
     };
     world.unmentioned.lock().remove(&(what, key.text().to_owned()));
@@ -53,8 +63,14 @@ pub(crate) async fn consider(world: Arc<World>, what: What, key: ObjectKey) {
         // Without its app an instance cannot be considered; the app's arrival
         // brings it back here.
         Some((Operation::Create | Operation::Update, _)) if !world.has_app(what, &key) => {}
+        Some((Operation::Update, begun)) if world.is_updated(what, &key, begun) => {
+            keep(&world, what, &key).await;
+        }
         Some((operation, _)) => run(&world, what, operation, &key).await,
-        None if wanted == TrackedState::Ready => keep(&world, what, &key).await,
+        None if wanted == TrackedState::Ready => {
+            world.updated.lock().remove(&(what, key.text().to_owned()));
+            keep(&world, what, &key).await;
+        }
         None => {}
     }
 }
@@ -109,6 +125,51 @@ impl World {
         just
     }
 
+    fn notice(&self, what: What, key: &ObjectKey) -> Option<Notice> {
+        match what {
+            What::Cluster => self.desk.clusters.object(key).map(|object| object as Notice),
+            What::Instance => self.desk.instances.object(key).map(|object| object as Notice),
+        }
+    }
+
+    /// Whether the update that is asked for is made, and the controller has not
+    /// heard of that yet. One that it knows to have begun was written down
+    /// before it was told.
+    fn is_updated(&self, what: What, key: &ObjectKey, begun: bool) -> bool {
+        let row = self.books.get(what, key.text());
+        if row.is_none_or(|row| row.phase != Phase::Made) {
+            return false;
+        }
+        if begun {
+            return true;
+        }
+        let now = self.notice(what, key);
+        let mut updated = self.updated.lock();
+        let Some((notice, at)) = updated.get_mut(&(what, key.text().to_owned())) else {
+            return false;
+        };
+        if !self.client.status().in_sync {
+            *at = Instant::now();
+        }
+        // Two that look alike are told apart by time alone.
+        now.is_some_and(|now| Arc::ptr_eq(&now, notice)) && at.elapsed() < self.grace
+    }
+
+    /// Writes down that something is updated, and tells of it.
+    async fn begin_update(&self, what: What, key: &ObjectKey) -> Result<Option<Notice>> {
+        let notice = self.notice(what, key);
+        self.books.note(what, key.text(), Phase::Updating).await?;
+        self.busy(what, Operation::Update, key);
+        Ok(notice)
+    }
+
+    fn note_updated(&self, what: What, key: &ObjectKey, notice: Option<Notice>) {
+        if let Some(notice) = notice {
+            let key = (what, key.text().to_owned());
+            self.updated.lock().insert(key, (notice, Instant::now()));
+        }
+    }
+
     fn busy(&self, what: What, operation: Operation, key: &ObjectKey) {
         self.desk.report(what, key, operation.busy(), Vec::new(), AppInstRuntime::default());
     }
@@ -117,7 +178,7 @@ impl World {
         let runtime = AppInstRuntime {
             container_ids,
             addresses: self.publisher.addresses(key.text()),
-            unhealthy: self.publisher.trouble(key.text()),
+            unhealthy: self.trouble(key.text()),
         };
         self.desk.report(what, key, TrackedState::Ready, Vec::new(), runtime);
     }
@@ -128,9 +189,26 @@ impl World {
             let (Ok(key), Some(told)) = (ObjectKey::of(info.as_ref()), &info.runtime_info) else {
                 continue;
             };
-            if told.unhealthy != self.publisher.trouble(key.text()) {
+            let ready = info.state() == TrackedState::Ready;
+            if ready && told.unhealthy != self.trouble(key.text()) {
                 self.ready(What::Instance, &key, told.container_ids.clone());
             }
+        }
+    }
+
+    /// Why an instance does not run or does not answer; empty when it does, or
+    /// nobody can tell.
+    pub(crate) fn trouble(&self, key: &str) -> String {
+        let found = self.troubles.lock().get(key).cloned();
+        found.unwrap_or_else(|| self.publisher.trouble(key))
+    }
+
+    fn note_trouble(&self, key: &str, trouble: String) {
+        let mut troubles = self.troubles.lock();
+        if trouble.is_empty() {
+            troubles.remove(key);
+        } else {
+            troubles.insert(key.to_owned(), trouble);
         }
     }
 
@@ -193,10 +271,7 @@ impl World {
         facts: &InstanceFacts,
     ) -> Result<()> {
         let cluster = self.desk.clusters.find(&order.cluster);
-        let own = order.cluster_facts.as_ref().map(|facts| facts.address);
-        let publisher = &self.publisher;
-        let text = key.text();
-        publisher.publish(text, &order.instance, cluster.as_deref(), own, facts).await
+        self.publisher.publish(key.text(), order, cluster.as_deref(), facts).await
     }
 
     /// The instances in a cluster.
@@ -233,11 +308,12 @@ async fn create_cluster(world: &World, key: &ObjectKey) -> Result<()> {
 async fn update_cluster(world: &World, key: &ObjectKey) -> Result<()> {
     let facts = world.books.cluster(key.text());
     let facts = facts.ok_or_else(|| Error::missing("the cluster"))?;
+    let notice = world.begin_update(What::Cluster, key).await?;
     let order = world.cluster_order(key)?;
-    world.busy(What::Cluster, Operation::Update, key);
     let facts = world.platform.update_cluster(&order, &facts).await?;
     let row = Row { key: key.wire().to_vec(), phase: Phase::Made, facts: Facts::Cluster(facts) };
     world.books.put(What::Cluster, key.text(), row).await?;
+    world.note_updated(What::Cluster, key, notice);
     world.ready(What::Cluster, key, Vec::new());
     Ok(())
 }
@@ -245,7 +321,9 @@ async fn update_cluster(world: &World, key: &ObjectKey) -> Result<()> {
 async fn create_instance(world: &World, key: &ObjectKey) -> Result<()> {
     let order = world.instance_order(key)?;
     if let Some(facts) = world.books.instance(key.text()) {
-        return settle(world, key, &order, &facts).await;
+        let facts = settle(world, key, &order, &facts).await?;
+        world.ready(What::Instance, key, facts.containers);
+        return Ok(());
     }
     world.busy(What::Instance, Operation::Create, key);
     let neighbours: Vec<String> =
@@ -285,43 +363,52 @@ async fn look_at(
 }
 
 /// Makes sure of an instance that an earlier process made, before anybody is
-/// told of it.
+/// told of it. What is to be updated is not told to be ready: that would say
+/// that the update is made.
 pub(crate) async fn rediscover(world: &World, key: &ObjectKey) {
     let Some(facts) = world.books.instance(key.text()) else { return };
     let settled = match world.instance_order(key) {
         Ok(order) => settle(world, key, &order, &facts).await,
         Err(error) => Err(error),
     };
-    if let Err(error) = settled {
-        tracing::warn!(key = key.text(), error = with_sources(&error), "is not as it should be");
+    let wanted = world.desk.wanted(What::Instance, key).and_then(Operation::asked_by);
+    match settled {
+        Ok(_) if matches!(wanted, Some((Operation::Update, _))) => {}
+        Ok(facts) => world.ready(What::Instance, key, facts.containers),
+        Err(error) => {
+            let error = with_sources(&error);
+            tracing::warn!(key = key.text(), error, "is not as it should be");
+        }
     }
 }
 
-/// Makes sure of an instance that was made, and says so.
+/// Makes sure of an instance that was made.
 async fn settle(
     world: &World,
     key: &ObjectKey,
     order: &InstanceOrder,
     facts: &InstanceFacts,
-) -> Result<()> {
+) -> Result<InstanceFacts> {
     if world.platform.keep_instance(order, facts).await? {
         tracing::info!(key = key.text(), "an instance was started again");
     }
+    world.note_trouble(key.text(), world.platform.trouble(&order.key).await?);
     let facts = look_at(world, key, order, facts).await?;
     world.publish(key, order, &facts).await?;
-    world.ready(What::Instance, key, facts.containers);
-    Ok(())
+    Ok(facts)
 }
 
 /// An instance is replaced by one as it should be now, at the same place.
 async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
-    let order = world.instance_order(key)?;
     let facts = world.books.instance(key.text());
     let facts = facts.ok_or_else(|| Error::missing("the instance"))?;
-    world.busy(What::Instance, Operation::Update, key);
+    let notice = world.begin_update(What::Instance, key).await?;
+    let order = world.instance_order(key)?;
     world.platform.create_instance(&order, &facts).await?;
     let facts = look_at(world, key, &order, &facts).await?;
     world.publish(key, &order, &facts).await?;
+    world.books.note(What::Instance, key.text(), Phase::Made).await?;
+    world.note_updated(What::Instance, key, notice);
     world.ready(What::Instance, key, facts.containers);
     Ok(())
 }
@@ -338,6 +425,7 @@ async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
     world.books.note(what, key.text(), Phase::Removing).await?;
     match what {
         What::Instance => {
+            world.note_trouble(key.text(), String::new());
             world.publisher.withdraw(key.text()).await;
             world.platform.delete_instance(&key.decode()?).await?;
         }
@@ -363,13 +451,22 @@ async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
 
 /// Sees to it that what should run runs.
 async fn keep(world: &World, what: What, key: &ObjectKey) {
-    let kept = match what {
-        What::Cluster => keep_cluster(world, key).await,
-        What::Instance => create_instance(world, key).await,
+    let kept = async {
+        if world.books.get(what, key.text()).is_some_and(|row| row.phase == Phase::Updating) {
+            // Nobody waits for an update any more.
+            world.books.note(what, key.text(), Phase::Made).await?;
+        }
+        match what {
+            What::Cluster => keep_cluster(world, key).await,
+            What::Instance => create_instance(world, key).await,
+        }
     };
-    if let Err(error) = kept {
+    if let Err(error) = kept.await {
         let error = with_sources(&error);
         tracing::warn!(key = key.text(), ?what, error, "is not as it should be");
+        if what == What::Instance {
+            world.note_trouble(key.text(), error);
+        }
     }
 }
 

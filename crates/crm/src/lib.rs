@@ -24,5 +24,5 @@ mod site;
 
 pub use error::{Error, Result};
 pub use part::{Crm, Settings, Status};
-pub use platform::{Platform, containers::Forwarding};
+pub use platform::{ImageFolders, Platform, containers::Forwarding};
 pub use site::{Kind, Site};

@@ -12,11 +12,12 @@ use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, ClientStatus, KeyWorker, Letters, NotifyClient, ObjectKey};
 use selvage_runtime::Runtime;
 use selvage_store::SharedStore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Forwarding, Kind, Platform, Result, Site,
-    books::{self, Books, Phase},
+    Forwarding, ImageFolders, Kind, Platform, Result, Site,
+    books::{self, Books},
     drive::{self, World},
     metrics,
     mirror::Mirror,
@@ -35,6 +36,8 @@ const FILE: &str = "crm.redb";
 const HELM: &str = "helm";
 /// How often to look which instances answer.
 const HEALTH: Duration = Duration::from_secs(1);
+/// How often to look for what nobody has used in a long time.
+const TIDY: Duration = Duration::from_secs(3600);
 /// How long a virtual machine may take to turn itself off.
 const POWERDOWN: Duration = Duration::from_secs(30);
 
@@ -54,6 +57,8 @@ pub struct Settings {
     pub runtime: Arc<dyn Runtime>,
     /// The runtime's namespace for instances.
     pub namespace: String,
+    /// Where files of this machine may be images.
+    pub images: ImageFolders,
     /// Where lvmd listens, for instances that ask for volumes.
     pub lvmd: PathBuf,
     /// Where public ports are of clusters without an address of their own.
@@ -115,6 +120,7 @@ impl Crm {
                     namespace: settings.namespace.clone(),
                     range: settings.site.range,
                     registry: settings.site.registry.clone(),
+                    images: settings.images.clone(),
                     data: settings.data.clone(),
                     lvmd: settings.lvmd.clone(),
                     patience: settings.patience,
@@ -136,6 +142,7 @@ impl Crm {
                 &settings.cloudlet,
                 vm::Options {
                     data: settings.data.clone(),
+                    images: settings.images.clone(),
                     patience: settings.patience,
                     powerdown: POWERDOWN,
                 },
@@ -163,6 +170,8 @@ impl Crm {
             grace: settings.grace,
             unmentioned: Mutex::new(HashMap::new()),
             failed: Mutex::new(HashMap::new()),
+            troubles: Mutex::default(),
+            updated: Mutex::new(HashMap::new()),
         });
         let considered = Arc::downgrade(&world);
         let worker = KeyWorker::new(move |(what, key), ()| {
@@ -192,7 +201,7 @@ impl Crm {
     async fn rediscover(&self) -> Result<()> {
         let world = &self.world;
         for (text, row) in world.books.all(What::Cluster) {
-            if row.phase != Phase::Made {
+            if !row.phase.is_whole() {
                 continue;
             }
             if let (Some(facts), Ok(key)) = (
@@ -214,7 +223,7 @@ impl Crm {
             Err(error) => tracing::warn!(%error, "not looked for what belongs to nothing"),
         }
         let made = world.books.all(What::Instance).into_iter();
-        let made = made.filter(|(_, row)| row.phase == Phase::Made);
+        let made = made.filter(|(_, row)| row.phase.is_whole());
         let keys = made.filter_map(|(_, row)| instance_key(&row));
         let settled = keys.map(|key| async move { drive::rediscover(world, &key).await });
         futures::future::join_all(settled).await;
@@ -261,14 +270,24 @@ impl Crm {
         Ok(())
     }
 
-    /// Reports anew what has changed of the cloudlet.
+    /// Reports anew what has changed of the cloudlet, and tidies it up.
     async fn watch_cloudlet(self: Arc<Self>, stop: CancellationToken) {
         let pause = || tokio::time::sleep(self.settings.look);
+        let mut tidied = Instant::now();
         while stop.run_until_cancelled(pause()).await.is_some() {
             match stop.run_until_cancelled(self.announce()).await {
                 Some(Err(error)) => tracing::warn!(%error, "the cloudlet was not reported"),
                 Some(Ok(())) => {}
                 None => return,
+            }
+            if tidied.elapsed() >= TIDY {
+                tidied = Instant::now();
+                match self.world.platform.tidy().await {
+                    Ok(gone) => {
+                        gone.iter().for_each(|what| tracing::info!(what, "removed, as unused"));
+                    }
+                    Err(error) => tracing::warn!(%error, "the cloudlet was not tidied up"),
+                }
             }
         }
     }
@@ -327,7 +346,7 @@ impl Crm {
     /// How it is doing.
     pub fn status(&self) -> Status {
         let books = &self.world.books;
-        let sick = |(key, _): &(String, books::Row)| !self.world.publisher.trouble(key).is_empty();
+        let sick = |(key, _): &(String, books::Row)| !self.world.trouble(key).is_empty();
         Status {
             client: self.world.client.status(),
             clusters: books.all(What::Cluster).len(),

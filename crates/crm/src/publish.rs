@@ -9,14 +9,14 @@ use std::{
 
 use parking_lot::Mutex;
 use selvage_api::{
-    distributed_match_engine::LProto,
-    edgeproto::{AppInst, ClusterInst, IpAccess},
+    distributed_match_engine::{AppPort, LProto},
+    edgeproto::{ClusterInst, IpAccess},
 };
 use selvage_balancer::{Balancer, Health, Limits, Options, Port, PortStatus, Protocol, Service};
 
 use crate::{
     Error, Result,
-    platform::{Connections, InstanceFacts, Shortcut, Way},
+    platform::{Connections, InstanceFacts, InstanceOrder, Shortcut, Way},
 };
 
 /// All balancers of a cloudlet: one for everybody, and one for each cluster
@@ -58,42 +58,22 @@ impl Publisher {
     pub(crate) async fn publish(
         &self,
         key: &str,
-        instance: &AppInst,
+        order: &InstanceOrder,
         cluster: Option<&ClusterInst>,
-        own: Option<IpAddr>,
         facts: &InstanceFacts,
     ) -> Result<()> {
         let dedicated = cluster.is_some_and(|cluster| cluster.ip_access() == IpAccess::Dedicated);
-        let own = own.filter(|_| dedicated);
+        let own = order.cluster_facts.as_ref().map(|facts| facts.address).filter(|_| dedicated);
         let addresses = own.map_or_else(|| self.shared.clone(), |own| vec![own]);
         let before = self.places.lock().get(key).cloned();
         if before.is_some_and(|before| before != addresses) {
             self.withdraw(key).await;
         }
-        let ports = instance.mapped_ports.iter();
-        let ports = ports.map(|port| {
-            let number = |field: &str, value: i32| {
-                u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
-                    Error::invalid(format!("mapped_ports.{field}"), format!("{value} is no port"))
-                })
-            };
-            let protocol = match port.proto() {
-                LProto::Udp => Protocol::Udp,
-                LProto::Http => Protocol::Http,
-                LProto::Tcp | LProto::Unknown => Protocol::Tcp,
-            };
-            Ok(Port {
-                protocol,
-                public: number("public_port", port.public_port)?,
-                path_prefix: port.path_prefix.clone(),
-                tls: protocol == Protocol::Http && self.tls.is_some(),
-                targets: vec![facts.place(
-                    number("internal_port", port.internal_port)?,
-                    protocol == Protocol::Udp,
-                )],
-                health_path: None,
-            })
-        });
+        let certified = self.tls.is_some();
+        let encrypted = |port: &AppPort| asks_for_tls(&order.app.access_ports, port);
+        // Those without a public port are for neighbours in the cluster.
+        let ports = order.instance.mapped_ports.iter().filter(|port| port.public_port != 0);
+        let ports = ports.map(|port| public_port(port, facts, encrypted(port), certified));
         let ports = ports.collect::<Result<Vec<Port>>>()?;
         let balancer = self.balancer(&addresses);
         let ways = ways(&addresses, &ports);
@@ -225,6 +205,58 @@ impl Publisher {
     }
 }
 
+/// Whether an app's ports, `tcp:443:tls,udp:8000-8010`, have this one with TLS;
+/// the port as the controller made it of them does not say so.
+fn asks_for_tls(access_ports: &str, port: &AppPort) -> bool {
+    let stream = |name: &str| ["tcp", "http"].iter().any(|proto| name.eq_ignore_ascii_case(proto));
+    access_ports.split(',').any(|text| {
+        let mut parts = text.trim().split(':');
+        let (Some(proto), Some(numbers)) = (parts.next(), parts.next()) else { return false };
+        let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+        let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse()) else { return false };
+        stream(proto)
+            && port.proto() != LProto::Udp
+            && (first..=last).contains(&port.internal_port)
+            && parts.any(|option| option.eq_ignore_ascii_case("tls"))
+    })
+}
+
+/// A port as a balancer takes it. All HTTP is encrypted where there is a
+/// certificate; what asks for encryption never goes without.
+fn public_port(
+    port: &AppPort,
+    facts: &InstanceFacts,
+    encrypted: bool,
+    certified: bool,
+) -> Result<Port> {
+    let number = |field: &str, value: i32| {
+        u16::try_from(value).ok().filter(|port| *port > 0).ok_or_else(|| {
+            Error::invalid(format!("mapped_ports.{field}"), format!("{value} is no port"))
+        })
+    };
+    let protocol = match port.proto() {
+        LProto::Udp => Protocol::Udp,
+        LProto::Http => Protocol::Http,
+        LProto::Tcp | LProto::Unknown => Protocol::Tcp,
+    };
+    let (public, udp) = (number("public_port", port.public_port)?, protocol == Protocol::Udp);
+    if encrypted && !certified {
+        let reason = format!(
+            "{protocol} port {public} is to speak TLS, and the cloudlet has no certificate for \
+             its public ports: crm.https is not set"
+        );
+        return Err(Error::invalid("access_ports", reason));
+    }
+    Ok(Port {
+        protocol,
+        public,
+        path_prefix: port.path_prefix.clone(),
+        tls: encrypted || (protocol == Protocol::Http && certified),
+        targets: vec![facts.place(number("internal_port", port.internal_port)?, udp)],
+        health_path: None,
+    })
+}
+
 /// The ways past a balancer at these addresses: of bare tcp and udp, and in
 /// IPv4, as far as others than this machine can ask for them.
 fn ways(addresses: &[IpAddr], ports: &[Port]) -> Vec<Way> {
@@ -248,6 +280,41 @@ fn ways(addresses: &[IpAddr], ports: &[Port]) -> Vec<Way> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    #[test]
+    fn what_asks_for_encryption_never_goes_without() {
+        let address = "10.101.1.2".parse().unwrap();
+        let facts = InstanceFacts { containers: Vec::new(), address, places: Vec::new() };
+        let port = |proto: LProto, internal_port| AppPort {
+            proto: proto.into(),
+            internal_port,
+            public_port: 443,
+            ..AppPort::default()
+        };
+        let access = "TCP:8080-8082:TLS, tcp:8083,http:80:tls,http:81,udp:8080";
+        for (proto, number, asked, encrypted) in [
+            (LProto::Tcp, 8080, true, true),
+            (LProto::Tcp, 8082, true, true),
+            (LProto::Tcp, 8083, false, false),
+            (LProto::Http, 80, true, true),
+            (LProto::Http, 81, false, true),
+            (LProto::Udp, 8080, false, false),
+        ] {
+            let port = port(proto, number);
+            assert_eq!(asks_for_tls(access, &port), asked, "{port:?}");
+            let made = public_port(&port, &facts, asked, true).unwrap();
+            assert_eq!(made.tls, encrypted, "{made:?}");
+            let outside = ["198.51.100.4".parse().unwrap()];
+            let led = !ways(&outside, std::slice::from_ref(&made)).is_empty();
+            assert_eq!(led, !encrypted, "{made:?}");
+            let bare = public_port(&port, &facts, asked, false);
+            assert_eq!(bare.is_ok_and(|made| !made.tls), !asked, "{made:?}");
+        }
+        let refused = public_port(&port(LProto::Tcp, 1), &facts, true, false).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.starts_with("access_ports: tcp port 443"), "{text}");
+        assert!(text.contains("crm.https"), "{text}");
+    }
 
     #[test]
     fn shortcuts_are_for_bare_ports_that_others_can_reach() {

@@ -6,7 +6,7 @@
 //! moments; no answer depends on the file while the engine runs.
 
 use std::{
-    collections::BTreeMap,
+    borrow::Cow,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -16,18 +16,18 @@ use std::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prost::Message;
+use prost::{Message, Name};
 use selvage_api::{
     edgeproto::{App, AppInst, AppInstRuntime, CloudletInfo},
     object::Object,
     selvage::matching::{CookieKey, ListCookieKeysResponse},
 };
-use selvage_notify::{Cache, ObjectKey};
+use selvage_cloudlet::mirror;
+use selvage_notify::Cache;
 use selvage_store::{
-    Error as StoreError, KeyRange, MAX_OPS, MAX_VALUE_BYTES, Op, SharedStore, StoreExt, Txn,
+    Error as StoreError, KeyRange, SharedStore, StoreExt,
     embedded::{Embedded, Options},
 };
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -147,7 +147,8 @@ impl Mirror {
             opened => opened,
         };
         let store = store.map_err(Error::Mirror)?;
-        let found = match read(&store, of).await {
+        let objects = mirror::Mirror::new(Arc::clone(&store), OBJECTS);
+        let found = match read(&store, &objects, of).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "the mirror cannot be read, it starts empty");
@@ -157,7 +158,7 @@ impl Mirror {
         if found.is_none() {
             store.delete(KeyRange::prefix("/")).await.map_err(Error::Mirror)?;
         }
-        let disk = Arc::new(Disk::new(store, of, found.as_ref()));
+        let disk = Arc::new(Disk::new(store, objects, of, found.as_ref()));
         Ok(Self { disk, found })
     }
 }
@@ -174,7 +175,11 @@ fn damaged(path: &Path) -> PathBuf {
 }
 
 /// All that is there, if it is of that controller and was ever complete.
-async fn read(store: &SharedStore, of: &str) -> selvage_store::Result<Option<Found>> {
+async fn read(
+    store: &SharedStore,
+    objects: &mirror::Mirror,
+    of: &str,
+) -> selvage_store::Result<Option<Found>> {
     let Some(state) = store.get(STATE).await? else { return Ok(None) };
     let state = State::decode(state.value).map_err(unreadable)?;
     if state.of != of {
@@ -189,153 +194,98 @@ async fn read(store: &SharedStore, of: &str) -> selvage_store::Result<Option<Fou
         in_step: Timestamp::from_second(state.in_step).unwrap_or_default(),
         tells_of_cloudlets: state.tells_of_cloudlets,
         keys,
-        apps: objects(store).await?,
-        instances: objects(store).await?,
-        cloudlets: objects(store).await?,
+        apps: objects.read(App::NAME).await?,
+        instances: objects.read(AppInst::NAME).await?,
+        cloudlets: objects.read(CloudletInfo::NAME).await?,
     }))
-}
-
-async fn objects<M: Kept>(store: &SharedStore) -> selvage_store::Result<Vec<M>> {
-    let rows = store.list(&format!("{OBJECTS}{}/", M::NAME)).await?.items;
-    rows.into_iter().map(|row| M::decode(row.value).map_err(unreadable)).collect()
 }
 
 fn unreadable(error: prost::DecodeError) -> StoreError {
     StoreError::Corrupt { what: "a row".into(), detail: error.to_string() }
 }
 
-/// Encodes an object when it is written, not when it changes.
-type Row = Box<dyn Fn() -> Vec<u8> + Send>;
-
-/// What is not on disk yet.
-#[derive(Default)]
-struct Waiting {
-    rows: BTreeMap<(&'static str, ObjectKey), Option<Row>>,
-    /// Rows that are being written.
-    on_the_way: usize,
-    /// The newest that could be said of the file, and what it says.
+/// What is said of the file as a whole.
+struct Said {
+    /// The newest that could be said.
     state: State,
+    /// What stands there.
     written: State,
 }
 
 /// The way to the disk.
 pub(crate) struct Disk {
     store: SharedStore,
+    objects: Arc<mirror::Mirror>,
     of: String,
-    waiting: Mutex<Waiting>,
-    changed: Notify,
+    said: Mutex<Said>,
     /// Keys of cookies as they are on disk.
     keys: tokio::sync::Mutex<Vec<CookieKey>>,
 }
 
 impl Disk {
-    fn new(store: SharedStore, of: &str, found: Option<&Found>) -> Self {
+    fn new(
+        store: SharedStore,
+        objects: Arc<mirror::Mirror>,
+        of: &str,
+        found: Option<&Found>,
+    ) -> Self {
         let written = found.map(|found| State {
             of: of.to_owned(),
             in_step: found.in_step.as_second(),
             tells_of_cloudlets: found.tells_of_cloudlets,
         });
-        let waiting = Waiting { written: written.unwrap_or_default(), ..Waiting::default() };
+        let keys = found.map(|found| found.keys.clone()).unwrap_or_default();
+        let said = Said { state: State::default(), written: written.unwrap_or_default() };
         Self {
             store,
+            objects,
             of: of.to_owned(),
-            waiting: Mutex::new(waiting),
-            changed: Notify::new(),
-            keys: tokio::sync::Mutex::new(
-                found.map(|found| found.keys.clone()).unwrap_or_default(),
-            ),
+            said: Mutex::new(said),
+            keys: tokio::sync::Mutex::new(keys),
         }
     }
 
     /// Writes what changes in a cache from now on.
-    pub(crate) fn follow<M: Kept>(self: &Arc<Self>, cache: &Cache<M>) {
-        let disk = Arc::clone(self);
-        cache.on_change(move |change| {
-            let kept = |object: Option<&Arc<M>>| object.map(|object| object.kept());
-            if kept(change.before) == kept(change.now) {
-                return;
-            }
-            let row = change.now.map(|object| {
-                let object = Arc::clone(object);
-                Box::new(move || object.kept().encode_to_vec()) as Row
-            });
-            disk.waiting.lock().rows.insert((M::NAME, change.key.clone()), row);
-            disk.changed.notify_one();
-        });
+    pub(crate) fn follow<M: Kept>(&self, cache: &Cache<M>) {
+        self.objects.follow(cache, M::NAME, |object| Cow::Owned(object.kept()));
     }
 
     /// The engine is in step with its controller.
     pub(crate) fn in_step(&self, now: Timestamp, tells_of_cloudlets: bool) {
-        let mut waiting = self.waiting.lock();
+        let mut said = self.said.lock();
         let state = State { of: self.of.clone(), in_step: now.as_second(), tells_of_cloudlets };
-        let written = &waiting.written;
+        let written = &said.written;
         let age = state.in_step.saturating_sub(written.in_step);
         let due = written.of != state.of
             || written.tells_of_cloudlets != tells_of_cloudlets
             || !(0..STEP).contains(&age);
-        waiting.state = state;
-        drop(waiting);
+        said.state = state;
+        drop(said);
         if due {
-            self.changed.notify_one();
+            self.objects.wake();
         }
     }
 
     /// How much is not on disk as it is.
     pub(crate) fn pending(&self) -> usize {
-        let waiting = self.waiting.lock();
-        let incomplete = usize::from(waiting.written.of != self.of);
-        waiting.rows.len() + waiting.on_the_way + incomplete
+        let incomplete = self.said.lock().written.of != self.of;
+        self.objects.pending() + usize::from(incomplete)
     }
 
     /// Writes until told to stop, and then what is left.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut failing = false;
-        loop {
-            let stopping = stop.run_until_cancelled(self.changed.notified()).await.is_none();
-            match self.write().await {
-                Ok(()) => failing = false,
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!(%error, "what the controller said is not on disk");
-                    }
-                    failing = true;
-                    self.changed.notify_one();
-                }
-            }
-            if stopping {
-                // Whoever opens it next finds out what could not be written.
-                let _ = self.store.close().await;
-                return;
-            }
-            stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
-        }
+        self.objects.run(PAUSE, &stop, || self.write()).await;
+        // Whoever opens it next finds out what could not be written.
+        let _ = self.store.close().await;
     }
 
     async fn write(&self) -> selvage_store::Result<()> {
-        let (rows, state) = {
-            let mut waiting = self.waiting.lock();
-            waiting.on_the_way = waiting.rows.len();
-            (std::mem::take(&mut waiting.rows), waiting.state.clone())
-        };
-        let mut rows: Vec<_> = rows.into_iter().collect();
-        while !rows.is_empty() {
-            let some = rows.split_off(rows.len().saturating_sub(MAX_OPS));
-            let ops = some.iter().map(|((name, key), row)| op(name, key, row.as_ref()));
-            if let Err(error) = self.store.txn(ops.fold(Txn::new(), Txn::then)).await {
-                let mut waiting = self.waiting.lock();
-                waiting.on_the_way = 0;
-                for (key, row) in rows.into_iter().chain(some) {
-                    // What changed meanwhile is newer.
-                    waiting.rows.entry(key).or_insert(row);
-                }
-                return Err(error);
-            }
-        }
-        self.waiting.lock().on_the_way = 0;
-        // Last: it says that the rest is there.
+        // What is said now is true when the objects of now are there.
+        let state = self.said.lock().state.clone();
+        self.objects.write().await?;
         if !state.of.is_empty() {
             self.store.put(STATE, state.encode_to_vec()).await?;
-            self.waiting.lock().written = state;
+            self.said.lock().written = state;
         }
         Ok(())
     }
@@ -351,18 +301,6 @@ impl Disk {
             Ok(_) => *kept = message.keys,
             Err(error) => tracing::warn!(%error, "keys of cookies are not on disk"),
         }
-    }
-}
-
-fn op(name: &str, key: &ObjectKey, row: Option<&Row>) -> Op {
-    let at = format!("{OBJECTS}{name}/{}", key.text());
-    match row.map(|encode| encode()) {
-        Some(value) if value.len() <= MAX_VALUE_BYTES => Op::put(at, value),
-        Some(_) => {
-            tracing::warn!(key = key.text(), "too large for the mirror");
-            Op::delete(at)
-        }
-        None => Op::delete(at),
     }
 }
 

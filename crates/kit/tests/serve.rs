@@ -5,6 +5,12 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
+use selvage_api::edgeproto::Metric;
+use selvage_api::selvage::metrics::{
+    ListSamplesRequest,
+    metrics_service_client::MetricsServiceClient,
+    metrics_service_server::{MetricsService, MetricsServiceServer},
+};
 use selvage_api::services::auth::{
     CheckTokenRequest, CheckTokenResponse, LoginRequest, LoginResponse, LogoutRequest,
     LogoutResponse,
@@ -12,7 +18,7 @@ use selvage_api::services::auth::{
     auth_service_server::{AuthService, AuthServiceServer},
 };
 use selvage_kit::{
-    identity::{Authenticator, Credentials, Identity, Refused},
+    identity::{Authenticator, Credentials, Identity, Kind, Refused},
     serve::{Limits, Server, Services, Socket, Trust},
     telemetry::Metrics,
 };
@@ -35,7 +41,7 @@ use tonic_reflection::pb::v1::{
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-/// Login says who is calling, Logout panics, CheckToken takes its time.
+/// Login says who is calling, or fails with many words, Logout panics, CheckToken takes its time.
 struct Odd {
     arrived: Arc<Semaphore>,
     go_on: Arc<Semaphore>,
@@ -48,6 +54,9 @@ impl AuthService for Odd {
         request: Request<LoginRequest>,
     ) -> Result<Response<LoginResponse>, Status> {
         let caller = request.extensions().get::<Identity>().unwrap();
+        if request.get_ref().username == "long" {
+            return Err(Status::not_found(format!("user {:?} not found", "é".repeat(500_000))));
+        }
         Ok(Response::new(LoginResponse { account_id: caller.name.clone(), ..Default::default() }))
     }
 
@@ -62,6 +71,19 @@ impl AuthService for Odd {
         self.arrived.add_permits(1);
         self.go_on.acquire().await.unwrap().forget();
         Ok(Response::new(CheckTokenResponse { success: true }))
+    }
+}
+
+/// Samples that never come.
+#[tonic::async_trait]
+impl MetricsService for Odd {
+    type ListSamplesStream = futures::stream::Pending<Result<Metric, Status>>;
+
+    async fn list_samples(
+        &self,
+        _: Request<ListSamplesRequest>,
+    ) -> Result<Response<Self::ListSamplesStream>, Status> {
+        Ok(Response::new(futures::stream::pending()))
     }
 }
 
@@ -81,7 +103,9 @@ async fn start(limits: Limits, socket: Socket, trust: Trust) -> Running {
     let metrics = Metrics::new("test");
     let mut services = Services::default();
     let odd = Odd { arrived: arrived.clone(), go_on: go_on.clone() };
-    services.add(AuthServiceServer::new(odd));
+    let odd = Arc::new(odd);
+    services.add(AuthServiceServer::from_arc(odd.clone()));
+    services.add(MetricsServiceServer::from_arc(odd));
     let server = Server::new(services, metrics.clone(), limits).await.unwrap();
     let (ready, told) = watch::channel(Ok(()));
     let server = server.origins(vec!["https://portal.example".into()]).ready(told);
@@ -291,6 +315,43 @@ async fn those_whom_no_message_could_let_in_need_not_send_one() {
     running.client().await.login(LoginRequest::default()).await.unwrap();
 }
 
+/// Knows somebody until told otherwise.
+struct UntilTold(watch::Receiver<Option<selvage_api::Code>>);
+
+#[async_trait::async_trait]
+impl Authenticator for UntilTold {
+    async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
+        match *self.0.borrow() {
+            None => {
+                let kind = Kind::User { session: "s".into(), expires: i64::MAX };
+                Ok(Identity::all_powerful("anna", kind))
+            }
+            Some(code) => Err(Refused { code, message: "the session has ended".into() }),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_right_to_it() {
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
+    let (tell, told) = watch::channel(None);
+    let trust = Trust::Credentials(Arc::new(UntilTold(told)));
+    let running = start(limits, socket, trust).await;
+    let mut client = MetricsServiceClient::new(running.channel().await);
+    let mut request = Request::new(ListSamplesRequest::default());
+    request.metadata_mut().insert("authorization", "Bearer token".parse().unwrap());
+    let mut samples = client.list_samples(request).await.unwrap().into_inner();
+    let ended = tokio::spawn(async move { samples.message().await.unwrap_err() });
+    // That nobody can be asked is no reason to end it.
+    tell.send_replace(Some(selvage_api::Code::Unavailable));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!ended.is_finished());
+    tell.send_replace(Some(selvage_api::Code::Unauthenticated));
+    let status = tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap();
+    assert_eq!((status.code(), status.message()), (Code::Unauthenticated, "the session has ended"));
+}
+
 #[tokio::test]
 async fn watching_health_leaves_room_for_others() {
     let running = on_tcp(Limits { streams_in_flight: 4, ..Limits::default() }).await;
@@ -390,4 +451,17 @@ async fn a_body_that_comes_too_slowly_is_told_so() {
         )
         .await;
     assert!(reply.starts_with("HTTP/1.1 408") && reply.contains("too slowly"), "{reply}");
+}
+
+/// A client would otherwise be told of headers that are too large, and not
+/// what went wrong.
+#[tokio::test]
+async fn a_failure_with_a_megabyte_of_text_reaches_the_client_in_brief() {
+    let running = on_tcp(Limits::default()).await;
+    let request = LoginRequest { username: "long".into(), ..Default::default() };
+    let refused = running.client().await.login(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    let text = refused.message();
+    assert!(text.starts_with("user \"éé") && text.ends_with("éé\" not found"), "{text}");
+    assert!(text.contains("é…é") && text.len() < 4096, "{text}");
 }

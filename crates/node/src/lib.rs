@@ -17,7 +17,6 @@ mod os_service;
 mod part;
 pub mod proc;
 pub mod prometheus;
-mod refusal;
 mod rows;
 pub mod sampler;
 pub mod security;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, hash::Hash, time::Duration};
 use futures::stream::BoxStream;
 use prost_types::Timestamp;
 use selvage_api::{
+    common::Metadata,
     os::{ProcessInfo, Stat},
     selvage::node::{
         CpuTime, Disk, Filesystem, GetHistoryRequest, GetHistoryResponse, GetHostRequest,
@@ -21,7 +22,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     history::{Point, WINDOW_MS},
     host::{CpuTicks, Filesystems, Snapshot},
-    os_service::{Os, may_see_secrets, status},
+    os_service::{Os, may_see_secrets, partial, status},
     rows,
     sampler::now_ms,
 };
@@ -104,19 +105,21 @@ impl NodeService for Node {
         let (updates, stream) = mpsc::channel(WAITING);
         tokio::spawn(async move {
             let mut watching = os.sampler.watch();
-            let mut known = Known::default();
+            let mut feed = StatsFeed::new(os, driver, namespace);
             let mut pace = Pace::new(period);
             loop {
-                let rows = rows::stats(&os.runtimes, &os.sampler, driver, &namespace).await;
-                let update = rows.map_err(|error| status(&error)).map(|rows| {
-                    let (changed, gone) = known.update(rows, |stat: &Stat| stat.id.clone());
-                    StatsUpdate { metadata: None, time: Some(now()), changed, gone }
-                });
-                let failed = update.is_err();
-                if updates.send(update).await.is_err() || failed {
-                    return;
+                let news = feed.next().await;
+                let failed = news.is_err();
+                let news = match news {
+                    Ok(news) => news.into_iter().map(Ok).collect(),
+                    Err(status) => vec![Err(status)],
+                };
+                for update in news {
+                    if updates.send(update).await.is_err() {
+                        return;
+                    }
                 }
-                if !pace.next(&mut watching, &updates).await {
+                if failed || !pace.next(&mut watching, &updates).await {
                     return;
                 }
             }
@@ -229,6 +232,41 @@ impl<K: Ord + Clone + Hash, V: PartialEq + Clone> Known<K, V> {
             self.0.insert(key, value);
         }
         (changed, before.into_keys().collect())
+    }
+}
+
+/// What containers use, for one client.
+struct StatsFeed {
+    os: Os,
+    driver: i32,
+    namespace: String,
+    known: Known<String, Stat>,
+    failures: Vec<Metadata>,
+}
+
+impl StatsFeed {
+    fn new(os: Os, driver: i32, namespace: String) -> Self {
+        Self { os, driver, namespace, known: Known::default(), failures: Vec::new() }
+    }
+
+    /// An update, and a message of its own for each runtime that no longer
+    /// tells of its containers.
+    async fn next(&mut self) -> Result<Vec<StatsUpdate>, Status> {
+        let Os { runtimes, sampler, .. } = &self.os;
+        let found = rows::stats(runtimes, sampler, self.driver, &self.namespace)
+            .await
+            .map_err(|error| status(&error))?;
+        let time = Some(now());
+        let (changed, gone) = self.known.update(found.rows, |stat: &Stat| stat.id.clone());
+        let mut news = vec![StatsUpdate { metadata: None, time, changed, gone }];
+        let failures: Vec<Metadata> = found.failed.iter().filter_map(partial).collect();
+        let new = failures.iter().filter(|failure| !self.failures.contains(failure));
+        news.extend(new.map(|failure| {
+            let metadata = Some(failure.clone());
+            StatsUpdate { metadata, time, ..StatsUpdate::default() }
+        }));
+        self.failures = failures;
+        Ok(news)
     }
 }
 

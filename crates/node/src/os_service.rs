@@ -1,16 +1,17 @@
 //! `os.OSService`.
 
-use std::{sync::Arc, time::Duration};
+mod server;
+
+use std::{io, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
 use parking_lot::Mutex;
 use selvage_api::{
-    common::Data,
+    common::{Data, Metadata},
     os::{
         Container, ContainersRequest, ContainersResponse, DmesgRequest, Memory, MemoryResponse,
         Process, ProcessInfo, ProcessesResponse, Restart, RestartRequest, RestartResponse, Stats,
-        StatsRequest, StatsResponse,
-        os_service_server::{OsService, OsServiceServer},
+        StatsRequest, StatsResponse, os_service_server::OsService,
     },
 };
 use selvage_kit::identity::{Identity, Role};
@@ -18,12 +19,13 @@ use selvage_runtime::{GRACE, select::Runtimes};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    kmsg::{Kmsg, Query},
+    fanout,
+    kmsg::{Kmsg, OpenError, Query},
     proc::Scanner,
-    refusal::refusal,
     rows,
     sampler::Sampler,
 };
+pub(crate) use server::OsServer;
 
 /// SIGTERM.
 const TERMINATE: i32 = 15;
@@ -45,14 +47,21 @@ pub(crate) struct Os {
 }
 
 impl Os {
-    pub(crate) fn service(&self) -> OsServiceServer<Self> {
-        OsServiceServer::new(self.clone())
+    pub(crate) fn service(&self) -> OsServer {
+        OsServer::new(self.clone())
     }
 
     /// All processes, with secrets in their arguments or without.
     pub(crate) async fn scan(&self, secrets: bool) -> Result<Vec<ProcessInfo>, Status> {
+        self.scanned(move |scanner| scanner.scan(secrets)).await
+    }
+
+    async fn scanned<T: Send + 'static>(
+        &self,
+        scan: impl FnOnce(&mut Scanner) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Status> {
         let scanner = Arc::clone(&self.scanner);
-        let scan = tokio::task::spawn_blocking(move || scanner.lock().scan(secrets));
+        let scan = tokio::task::spawn_blocking(move || scan(&mut scanner.lock()));
         match scan.await {
             Ok(Ok(processes)) => Ok(processes),
             Ok(Err(error)) => Err(Status::unavailable(format!("processes: {error}"))),
@@ -67,7 +76,13 @@ pub(crate) fn may_see_secrets<T>(request: &Request<T>) -> bool {
 }
 
 pub(crate) fn status(error: &selvage_runtime::Error) -> Status {
-    refusal(error.code(), error)
+    Status::new(error.code().grpc(), error.to_string())
+}
+
+/// A failure that did not spoil the rest of an answer, in the words in which
+/// one machine's among many is told.
+pub(crate) fn partial(error: &selvage_runtime::Error) -> Option<Metadata> {
+    Some(Metadata { hostname: String::new(), error: fanout::text(&status(error)) })
 }
 
 #[tonic::async_trait]
@@ -77,10 +92,13 @@ impl OsService for Os {
         request: Request<ContainersRequest>,
     ) -> Result<Response<ContainersResponse>, Status> {
         let ContainersRequest { namespace, driver } = request.into_inner();
-        let containers = rows::containers(&self.runtimes, driver, &namespace)
+        let found = rows::containers(&self.runtimes, driver, &namespace)
             .await
             .map_err(|error| status(&error))?;
-        let messages = vec![Container { containers, ..Container::default() }];
+        let failed = |error| Container { metadata: partial(error), containers: Vec::new() };
+        let rest: Vec<_> = found.failed.iter().map(failed).collect();
+        let mut messages = vec![Container { metadata: None, containers: found.rows }];
+        messages.extend(rest);
         Ok(Response::new(ContainersResponse { messages }))
     }
 
@@ -91,8 +109,9 @@ impl OsService for Os {
         request: Request<DmesgRequest>,
     ) -> Result<Response<Self::DmesgStream>, Status> {
         let query = Query::of(request.get_ref())
-            .map_err(|error| refusal(selvage_api::Code::InvalidArgument, error))?;
-        let stream = self.kmsg.stream(query).map_err(|error| refusal(error.code(), error))?;
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let refused = |error: OpenError| Status::new(error.code().grpc(), error.to_string());
+        let stream = self.kmsg.stream(query).map_err(refused)?;
         Ok(Response::new(stream.map(Ok).boxed()))
     }
 
@@ -105,6 +124,7 @@ impl OsService for Os {
         Ok(Response::new(MemoryResponse { messages }))
     }
 
+    // Through the server it is answered by `OsServer` in its stead.
     async fn processes(&self, request: Request<()>) -> Result<Response<ProcessesResponse>, Status> {
         let processes = self.scan(may_see_secrets(&request)).await?;
         let messages = vec![Process { processes, ..Process::default() }];
@@ -150,10 +170,13 @@ impl OsService for Os {
         request: Request<StatsRequest>,
     ) -> Result<Response<StatsResponse>, Status> {
         let StatsRequest { namespace, driver } = request.into_inner();
-        let stats = rows::stats(&self.runtimes, &self.sampler, driver, &namespace)
+        let found = rows::stats(&self.runtimes, &self.sampler, driver, &namespace)
             .await
             .map_err(|error| status(&error))?;
-        let messages = vec![Stats { stats, ..Stats::default() }];
+        let failed = |error| Stats { metadata: partial(error), stats: Vec::new() };
+        let rest: Vec<_> = found.failed.iter().map(failed).collect();
+        let mut messages = vec![Stats { metadata: None, stats: found.rows }];
+        messages.extend(rest);
         Ok(Response::new(StatsResponse { messages }))
     }
 }

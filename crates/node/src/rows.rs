@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use selvage_api::os::{ContainerInfo, Stat};
 use selvage_runtime::{
-    Container, Kind, Result,
+    Container, Error, Kind, Result,
     select::{CONTAINERD, CRI, Runtimes},
 };
 
@@ -13,12 +13,44 @@ use crate::sampler::{Measured, Sampler, measure_once};
 /// Stands for every namespace that has containers.
 const EVERY: &str = "*";
 
-/// The namespaces that were asked for.
-async fn namespaces(runtimes: &Runtimes, driver: i32, asked: &str) -> Result<Vec<String>> {
-    if driver != CONTAINERD || asked != EVERY {
-        return Ok(vec![asked.to_owned()]);
+/// What was found, and what kept the rest from being found.
+#[derive(Debug)]
+pub(crate) struct Found<T> {
+    pub(crate) rows: Vec<T>,
+    /// Not empty only where every namespace was asked for: who asks for one
+    /// gets it or an error.
+    pub(crate) failed: Vec<Error>,
+}
+
+impl<T> Found<T> {
+    fn of(failed: Vec<Error>) -> Self {
+        Self { rows: Vec::new(), failed }
     }
-    let (mut names, mut answered, mut failed) = (Vec::new(), false, None);
+
+    /// Adds the rows of one namespace among all.
+    fn add(&mut self, rows: Result<Vec<T>>) {
+        match rows {
+            Ok(rows) => self.rows.extend(rows),
+            Err(error) => keep(&mut self.failed, error),
+        }
+    }
+}
+
+/// Keeps a failure, once however often it shows.
+fn keep(failed: &mut Vec<Error>, error: Error) {
+    if !failed.iter().any(|known| known.to_string() == error.to_string()) {
+        failed.push(error);
+    }
+}
+
+fn is_every(driver: i32, namespace: &str) -> bool {
+    driver == CONTAINERD && namespace == EVERY
+}
+
+/// Every namespace that has containers, and why some runtimes did not tell.
+async fn namespaces(runtimes: &Runtimes) -> Result<(Vec<String>, Vec<Error>)> {
+    let (mut names, mut failed) = (Vec::new(), Vec::new());
+    let (mut answered, mut absent) = (false, None);
     // What CRI runs, its containerd runs.
     for runtime in runtimes.all().into_iter().filter(|one| one.name() != "cri") {
         match runtime.namespaces().await {
@@ -26,29 +58,43 @@ async fn namespaces(runtimes: &Runtimes, driver: i32, asked: &str) -> Result<Vec
                 answered = true;
                 names.extend(found);
             }
-            Err(error) => failed = Some(error),
+            Err(error) if runtime.is_installed() => keep(&mut failed, error),
+            Err(error) => absent = Some(error),
         }
     }
     names.sort();
     names.dedup();
-    match failed {
-        Some(error) if !answered => Err(error),
-        _ => Ok(names),
+    if answered {
+        return Ok((names, failed));
     }
+    failed.into_iter().next().or(absent).map_or(Ok((names, Vec::new())), Err)
 }
 
-/// The containers of a namespace.
+/// The containers of a namespace, or of every one.
 pub(crate) async fn containers(
     runtimes: &Runtimes,
     driver: i32,
     namespace: &str,
-) -> Result<Vec<ContainerInfo>> {
-    let mut all = Vec::new();
-    for namespace in namespaces(runtimes, driver, namespace).await? {
-        let listed = runtimes.select(driver, &namespace)?.list(&namespace).await?;
-        all.extend(listed.into_iter().map(info));
+) -> Result<Found<ContainerInfo>> {
+    if !is_every(driver, namespace) {
+        let rows = containers_of(runtimes, driver, namespace).await?;
+        return Ok(Found { rows, failed: Vec::new() });
     }
-    Ok(all)
+    let (names, failed) = namespaces(runtimes).await?;
+    let mut found = Found::of(failed);
+    for name in names {
+        found.add(containers_of(runtimes, driver, &name).await);
+    }
+    Ok(found)
+}
+
+async fn containers_of(
+    runtimes: &Runtimes,
+    driver: i32,
+    namespace: &str,
+) -> Result<Vec<ContainerInfo>> {
+    let listed = runtimes.select(driver, namespace)?.list(namespace).await?;
+    Ok(listed.into_iter().map(info).collect())
 }
 
 fn info(container: Container) -> ContainerInfo {
@@ -73,12 +119,17 @@ pub(crate) async fn stats(
     sampler: &Sampler,
     driver: i32,
     namespace: &str,
-) -> Result<Vec<Stat>> {
-    let mut all = Vec::new();
-    for namespace in namespaces(runtimes, driver, namespace).await? {
-        all.extend(stats_of(runtimes, sampler, driver, &namespace).await?);
+) -> Result<Found<Stat>> {
+    if !is_every(driver, namespace) {
+        let rows = stats_of(runtimes, sampler, driver, namespace).await?;
+        return Ok(Found { rows, failed: Vec::new() });
     }
-    Ok(all)
+    let (names, failed) = namespaces(runtimes).await?;
+    let mut found = Found::of(failed);
+    for name in names {
+        found.add(stats_of(runtimes, sampler, driver, &name).await);
+    }
+    Ok(found)
 }
 
 async fn stats_of(

@@ -168,6 +168,18 @@ const BAD_INPUT: &[(&str, &str, &str, &str)] = &[
     ("1 GB of arguments", NODE, "proc/scanner/tests.rs", "long_arguments_are_cut"),
     ("pids that vanish", NODE, "sampler/tests.rs", "a_process_that_vanishes_fails_no_look"),
     ("ids by the wire", "tests/tests", "agent.rs", "bad_names_are_refused_in_words_and_soon"),
+    (
+        "names so long that what is said of them does not fit",
+        "crates/kit/tests",
+        "serve.rs",
+        "a_failure_with_a_megabyte_of_text_reaches_the_client_in_brief",
+    ),
+    (
+        "one runtime of several that is dead",
+        NODE,
+        "os_service/tests.rs",
+        "one_runtime_of_two_that_is_dead_is_said_beside_what_the_other_tells",
+    ),
 ];
 
 #[test]

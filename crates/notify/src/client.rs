@@ -350,6 +350,7 @@ impl Shared {
             version: version.version.min(VERSION),
             want_objs: version.want_objs.clone(),
             filtered: false,
+            concealed: false,
             revisions: false,
         };
         Peer::new(setup, &self.hub.exchange, Arc::clone(&self.stats))

@@ -28,6 +28,12 @@ pub trait Gate: Send + Sync + 'static {
 
     /// Whether it sees only its own cloudlets, whatever it asks for.
     fn filters(&self, who: &Identity) -> bool;
+
+    /// Whether it sees objects without the secrets in them.
+    fn conceals(&self, who: &Identity) -> bool {
+        let _ = who;
+        false
+    }
 }
 
 /// Everybody may say everything. For laboratories and tests.
@@ -90,6 +96,11 @@ impl Gate for IdentityGate {
     fn filters(&self, who: &Identity) -> bool {
         matches!(who.kind, Caller::Machine(Machine::Cloudlet { .. }))
     }
+
+    /// A match engine starts nothing.
+    fn conceals(&self, who: &Identity) -> bool {
+        matches!(who.kind, Caller::Machine(Machine::Dme { .. }))
+    }
 }
 
 fn trusted(who: &Identity) -> bool {
@@ -137,6 +148,7 @@ mod tests {
     fn a_crm_speaks_for_its_own_cloudlet_only() {
         let crm = machine("cloudlet/tmus/west");
         assert!(IdentityGate.admit(&crm).is_ok() && IdentityGate.filters(&crm));
+        assert!(!IdentityGate.conceals(&crm), "it starts apps");
         let info = "edgeproto.CloudletInfo";
         assert!(says(&crm, info, Some(&key("tmus", "west"))));
         for other in [key("tmus", "east"), key("att", "west"), CloudletKey::default()] {
@@ -150,6 +162,7 @@ mod tests {
     fn a_match_engine_speaks_for_itself_only() {
         let engine = machine("dme/west");
         assert!(IdentityGate.admit(&engine).is_ok() && !IdentityGate.filters(&engine));
+        assert!(IdentityGate.conceals(&engine));
         assert!(says(&engine, "edgeproto.Metric", None));
         assert!(!says(&engine, "edgeproto.CloudletInfo", Some(&key("tmus", "west"))));
         let node = |node_type: NodeType| {

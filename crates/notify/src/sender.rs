@@ -153,8 +153,11 @@ impl Sender {
             return None;
         };
         let kind = source.kind();
-        let object =
-            if self.hub.visible(&self.peer, round, index, key) { source.get(key) } else { None };
+        let object = match self.hub.visible(&self.peer, round, index, key) {
+            true if self.peer.concealed => source.get_public(key),
+            true => source.get(key),
+            false => None,
+        };
         Some(match object {
             Some(object) => Frame::about(Action::Update, kind.type_url(), object),
             None => Frame::about(Action::Delete, kind.type_url(), kind.only_key(key)),

@@ -221,6 +221,7 @@ impl NotifyServer {
         let setup = PeerSetup {
             version: version.version.min(VERSION),
             filtered: version.filter_cloudlet_key || options.gate.filters(&info.identity),
+            concealed: options.gate.conceals(&info.identity),
             revisions: epoch != 0 && !version.last_revision.is_empty(),
             want_objs: version.want_objs.clone(),
             stream: Stream {

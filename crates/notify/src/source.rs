@@ -20,6 +20,11 @@ pub trait Source: Send + Sync + 'static {
     /// Encode once per change: the bytes are shared by all peers.
     fn get(&self, key: &ObjectKey) -> Option<Bytes>;
 
+    /// The same without the secrets in it, for peers that need none.
+    fn get_public(&self, key: &ObjectKey) -> Option<Bytes> {
+        self.get(key)
+    }
+
     /// Whether the object is there.
     fn contains(&self, key: &ObjectKey) -> bool {
         self.get(key).is_some()

@@ -87,7 +87,8 @@ where
     }
 
     /// Whether the callback runs for the key.
-    pub fn is_busy(&self, key: &K) -> bool {
+    #[cfg(test)]
+    fn is_busy(&self, key: &K) -> bool {
         self.inner.busy.lock().contains_key(key)
     }
 

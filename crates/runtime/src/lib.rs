@@ -22,6 +22,7 @@ pub mod identity;
 mod image;
 pub mod logs;
 pub mod oci;
+mod seccomp;
 pub mod select;
 mod spec;
 mod types;
@@ -57,6 +58,12 @@ pub type LogStream = BoxStream<'static, Result<bytes::Bytes>>;
 pub trait Runtime: Send + Sync + 'static {
     /// What it is called in messages: `containerd`, `cri`, `oci`.
     fn name(&self) -> &'static str;
+
+    /// Whether this machine has it, even if it does not answer just now. What
+    /// was never there is missed by nobody.
+    fn is_installed(&self) -> bool {
+        true
+    }
 
     /// Whether it answers, and which version it is.
     async fn version(&self) -> Result<String>;
@@ -130,6 +137,18 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Removes a container and everything of it; `force` kills it first.
     async fn delete(&self, namespace: &str, id: &str, force: bool) -> Result<()>;
+}
+
+/// Makes a directory for our eyes only, with those above it; one that is there
+/// is made so. What containers write, and what they are told, is nobody's
+/// business on this machine.
+pub fn private_directory(path: &Path) -> std::io::Result<()> {
+    use std::{
+        fs,
+        os::unix::fs::{DirBuilderExt, PermissionsExt},
+    };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
 /// A part of a name that nobody else on this machine uses.

@@ -2,10 +2,10 @@
 //!
 //! A log may be cut short, be replaced by a new file of the same name, or have
 //! its beginning punched out while it is read; following goes on in the first
-//! two cases and ends when the file is removed.
+//! two cases and ends when the file is removed and no other comes in its place.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io,
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use rustix::fs::{SeekFrom, inotify};
-use tokio::{net::unix::pipe, sync::mpsc};
+use tokio::{net::unix::pipe, sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::{Error, LogOptions, LogStream, Result};
@@ -25,14 +25,22 @@ const PIECE: usize = 16 << 10;
 /// machine) one looks this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// Whoever gives a log another name makes a new one by the old name so soon.
+const REPLACING: Duration = Duration::from_secs(2);
+
 /// The log in a file.
 pub async fn follow_file(path: PathBuf, options: LogOptions) -> Result<LogStream> {
+    follow(path, options, REPLACING).await
+}
+
+async fn follow(path: PathBuf, options: LogOptions, replacing: Duration) -> Result<LogStream> {
     let watch = options.follow.then(|| Watch::new(&path));
     let opened = path.clone();
-    let (file, position) = blocking(move || {
+    let (file, position, end) = blocking(move || {
         let file = File::open(&opened)?;
-        let start = start(&file, options.tail)?;
-        Ok((file, start))
+        let end = file.metadata()?.len();
+        let start = start(&file, end, options.tail)?;
+        Ok((file, start, end))
     })
     .await
     .map_err(|error| match error.kind() {
@@ -40,7 +48,8 @@ pub async fn follow_file(path: PathBuf, options: LogOptions) -> Result<LogStream
         _ => Error::Io { doing: "opening the log", error },
     })?;
     let (sender, receiver) = mpsc::channel(16);
-    let reading = Reading { path, file, position, watch, sender };
+    let end = if options.follow { u64::MAX } else { end };
+    let reading = Reading { path, file, position, end, watch, replacing, missing: None, sender };
     tokio::spawn(reading.run());
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
@@ -49,7 +58,14 @@ struct Reading {
     path: PathBuf,
     file: File,
     position: u64,
+    /// Whoever does not follow gets what was there when he asked: one who
+    /// writes faster than he reads would have him read for ever.
+    end: u64,
     watch: Option<Watch>,
+    /// How long nothing may have the log's name,
+    replacing: Duration,
+    /// and since when nothing has.
+    missing: Option<Instant>,
     sender: mpsc::Sender<Result<Bytes>>,
 }
 
@@ -84,8 +100,9 @@ impl Reading {
 
     async fn piece(&self) -> io::Result<Bytes> {
         let (file, position) = (self.file.try_clone()?, self.position);
+        let left = usize::try_from(self.end.saturating_sub(position)).unwrap_or(PIECE);
         blocking(move || {
-            let mut piece = vec![0; PIECE];
+            let mut piece = vec![0; left.min(PIECE)];
             let length = file.read_at(&mut piece, position)?;
             piece.truncate(length);
             Ok(Bytes::from(piece))
@@ -93,25 +110,39 @@ impl Reading {
         .await
     }
 
-    /// Finds out, at the end of the file, whether it was cut or replaced.
+    /// Finds out, at the end of the file, whether it was cut, replaced, or
+    /// removed for good.
     async fn still_there(&mut self) -> bool {
-        let (Ok(ours), path) = (self.file.metadata(), self.path.clone()) else { return false };
+        let Ok(ours) = self.file.metadata() else { return false };
         if ours.len() > self.position {
             return true;
         }
-        let Ok(named) = blocking(move || fs::metadata(&path)).await else { return false };
+        let path = self.path.clone();
+        let opened = blocking(move || {
+            let file = File::open(&path)?;
+            Ok((file.metadata()?, file))
+        });
+        let Ok((named, file)) = opened.await else { return self.may_come_back() };
+        self.missing = None;
         if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) {
             if ours.len() < self.position {
                 self.position = 0;
             }
             return true;
         }
-        let path = self.path.clone();
-        match blocking(move || File::open(&path)).await {
-            Ok(file) => (self.file, self.position) = (file, 0),
-            Err(_) => return false,
+        // Until something is in the new one the old one may be written to.
+        let written = self.file.metadata().is_ok_and(|ours| ours.len() > self.position);
+        if named.len() > 0 && !written {
+            (self.file, self.position) = (file, 0);
         }
         true
+    }
+
+    /// Whether a log that is not there may be about to be replaced.
+    fn may_come_back(&mut self) -> bool {
+        let since = *self.missing.get_or_insert_with(Instant::now);
+        let has_home = self.path.parent().is_some_and(Path::exists);
+        has_home && since.elapsed() < self.replacing
     }
 }
 
@@ -121,10 +152,9 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Where the last `tail` lines begin. What was punched out of the file is not
+/// Where the last `tail` lines before `end` begin. What was punched out of the file is not
 /// read, and the line that is only half there is left out.
-fn start(file: &File, tail: Option<u64>) -> io::Result<u64> {
-    let end = file.metadata()?.len();
+fn start(file: &File, end: u64, tail: Option<u64>) -> io::Result<u64> {
     let first = match rustix::fs::seek(file, SeekFrom::Data(0)) {
         Ok(0) => 0,
         Ok(first) => after_newline(file, first, end)?,
@@ -210,7 +240,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use std::io::Write;
+    use std::{fs, io::Write};
 
     use futures::StreamExt;
     use rustix::fs::{FallocateFlags, fallocate};
@@ -252,6 +282,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_written_later_is_for_those_who_follow() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        // More than waits for a reader.
+        let line = "x".repeat(PIECE * 40) + "\n";
+        for (options, lines) in [(LogOptions::default(), 3), (tail(2), 2)] {
+            fs::write(&path, line.repeat(3)).unwrap();
+            let stream = follow_file(path.clone(), options).await.unwrap();
+            let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+            file.write_all(line.as_bytes()).unwrap();
+            let pieces: Vec<_> = stream.collect().await;
+            let length: usize = pieces.iter().map(|piece| piece.as_ref().unwrap().len()).sum();
+            assert_eq!(length, line.len() * lines, "{options:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn what_was_punched_out_is_not_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
@@ -285,6 +332,32 @@ mod tests {
         assert_eq!(stream.next().await.unwrap().unwrap(), "four\n");
         fs::remove_file(&path).unwrap();
         assert!(stream.next().await.is_none());
+    }
+
+    /// As those do who turn logs over: the old one gets another name, and is
+    /// written to until the new one is there.
+    #[tokio::test]
+    async fn following_goes_on_while_nothing_has_the_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let options = LogOptions { follow: true, tail: None };
+        let mut old = File::create(&path).unwrap();
+        old.write_all(b"one\n").unwrap();
+        let ever = Duration::from_secs(600);
+        let mut stream = follow(path.clone(), options, ever).await.unwrap();
+        assert_eq!(stream.next().await.unwrap().unwrap(), "one\n");
+        fs::rename(&path, directory.path().join("log.1")).unwrap();
+        let looks = tokio::time::timeout(LOOK_AGAIN * 2, stream.next()).await;
+        assert!(looks.is_err(), "it ended, or has something to say");
+        old.write_all(b"two\n").unwrap();
+        assert_eq!(stream.next().await.unwrap().unwrap(), "two\n");
+        let mut new = File::create(&path).unwrap();
+        old.write_all(b"three\n").unwrap();
+        assert_eq!(stream.next().await.unwrap().unwrap(), "three\n");
+        new.write_all(b"four\n").unwrap();
+        assert_eq!(stream.next().await.unwrap().unwrap(), "four\n");
+        drop(directory);
+        assert!(stream.next().await.is_none(), "nothing comes back to a folder that is gone");
     }
 
     #[tokio::test]

@@ -57,12 +57,38 @@ const CAPABILITIES: [&str; 13] = [
     "CAP_SETUID",
 ];
 
+/// What tells of the machine, or of what others do on it.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// In a network of its own a container may serve on any port and ask who is
+/// there, whoever it runs as: there is nobody else whom that could harm.
+const NETWORK_SETTINGS: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+
 /// Where the pieces are that the specification names.
 pub(crate) struct Place<'a> {
     pub rootfs: &'a Path,
     pub cgroup: &'a str,
     pub user: (u32, u32),
     pub unified: bool,
+    /// What the kernel may be asked for, see [`crate::seccomp`].
+    pub seccomp: Option<&'static Value>,
 }
 
 /// The whole document.
@@ -82,17 +108,15 @@ pub(crate) fn document(
             "cgroupsPath": place.cgroup,
             "namespaces": namespaces(spec, place.unified),
             "resources": resources(spec),
-            "maskedPaths": [
-                "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-                "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/sys/firmware",
-                "/proc/scsi",
-            ],
-            "readonlyPaths": [
-                "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger",
-            ],
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+            "sysctl": settings(spec),
         },
     });
     document["hostname"] = json!(hostname);
+    if let Some(seccomp) = place.seccomp {
+        document["linux"]["seccomp"] = seccomp.clone();
+    }
     Ok(document)
 }
 
@@ -168,6 +192,13 @@ fn namespaces(spec: &ContainerSpec, unified: bool) -> Value {
         Network::Host => {}
     }
     Value::Array(namespaces)
+}
+
+/// A kernel that is older has no such setting, and would not start at all.
+fn settings(spec: &ContainerSpec) -> BTreeMap<&'static str, &'static str> {
+    let known = |name: &str| Path::new("/proc/sys").join(name.replace('.', "/")).exists();
+    let own = spec.network != Network::Host;
+    NETWORK_SETTINGS.into_iter().filter(|(name, _)| own && known(name)).collect()
 }
 
 fn resources(spec: &ContainerSpec) -> Value {
@@ -256,9 +287,12 @@ mod tests {
         ContainerSpec { id: "c1".into(), image: "x".into(), ..ContainerSpec::default() }
     }
 
+    fn place(rootfs: &str, unified: bool) -> Place<'_> {
+        Place { rootfs: Path::new(rootfs), cgroup: "/g", user: (0, 0), unified, seccomp: None }
+    }
+
     fn made(spec: &ContainerSpec, image: &ImageConfig) -> Value {
-        let place = Place { rootfs: Path::new("/r"), cgroup: "/g", user: (0, 0), unified: false };
-        document(spec, image, &place).unwrap()
+        document(spec, image, &place("/r", false)).unwrap()
     }
 
     #[test]
@@ -271,7 +305,7 @@ mod tests {
         assert_eq!(made(&spec(), &image)["process"]["args"], json!(["/entry", "a"]));
         let own = ContainerSpec { command: vec!["/own".into()], ..spec() };
         assert_eq!(made(&own, &image)["process"]["args"], json!(["/own"]));
-        let place = Place { rootfs: Path::new("/"), cgroup: "", user: (0, 0), unified: true };
+        let place = place("/", true);
         let error = document(&spec(), &ImageConfig::default(), &place).unwrap_err();
         assert_eq!(error.to_string(), "command: is empty, and the image names no program");
     }

@@ -16,6 +16,7 @@ pub mod clock;
 pub mod embedded;
 mod error;
 pub mod etcd;
+mod overlay;
 mod store;
 pub mod table;
 pub mod transfer;
@@ -24,6 +25,7 @@ mod types;
 mod watch;
 
 pub use error::{Error, Result};
+pub use overlay::Overlay;
 pub use store::{Lease, SharedStore, Status, Store, StoreExt};
 pub use table::{Record, Stored, Table, Transaction, transact};
 pub use txn::{Compare, CompareOp, MAX_OPS, Op, OpResult, Txn, TxnReply};

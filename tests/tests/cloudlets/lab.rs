@@ -4,6 +4,7 @@ use std::{path::Path, process::Command};
 
 use selvage_runtime::ImageBuilder;
 use selvage_tests::{
+    Selvage,
     process::{Cli, wait_for},
     real::skip,
 };
@@ -49,13 +50,21 @@ pub(crate) fn create_cloudlet(cli: &Cli, name: &str) {
     cli.ok(&[&named[..], &place].concat());
 }
 
-/// What makes a machine with a controller a cloudlet as well. `common` is what
-/// its site has in common with others.
+/// What makes a machine with a controller a cloudlet as well, with images in
+/// this directory. `common` is what its site has in common with others.
 pub(crate) fn cloudlet_here(directory: &Path, name: &str, common: &str) -> Vec<String> {
     let site = directory.join("site.yaml");
     std::fs::write(&site, format!("common: {{{common}}}\n")).unwrap();
     let (name, site) = (format!("crm.cloudlet=op/{name}"), format!("crm.site={}", site.display()));
-    ["--set", &name, "--set", &site, "--set", "crm.runtime=oci"].map(str::to_owned).to_vec()
+    let images = images_in(directory);
+    ["--set", &name, "--set", &site, "--set", "crm.runtime=oci", "--set", &images]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// The setting by which files of a directory may be images.
+pub(crate) fn images_in(directory: &Path) -> String {
+    format!("crm.image_folders={}", directory.display())
 }
 
 /// Everything up to this one cloudlet, which is there.
@@ -66,6 +75,26 @@ pub(crate) fn furnish_here(cli: &Cli, name: &str) {
         let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
         shown.contains("CLOUDLET_STATE_READY").then_some(())
     });
+}
+
+/// The crm of a cloudlet on a machine, joined to its controller; images are
+/// beside its directory.
+pub(crate) fn join(
+    cli: &Cli,
+    controller: &str,
+    cloudlet: &str,
+    namespace: &str,
+    home: &Path,
+    more: &[&str],
+) -> Selvage {
+    let named = format!("cloudlet/op/{cloudlet}");
+    let made = cli.json(&["join-token", "create", &named, "-o", "json"]);
+    let token = home.join("token");
+    std::fs::write(&token, made["token"].as_str().unwrap()).unwrap();
+    let (token, images) = (token.display().to_string(), images_in(home.parent().unwrap()));
+    let joins = ["--controller", controller, "--join-file", &token];
+    let runs = ["--set", "crm.runtime=oci", "--set", &images];
+    Selvage::start_in(namespace, "crm", home, &[&joins[..], &runs, more].concat())
 }
 
 pub(crate) fn create_app(cli: &Cli, image: &Path, port: &str, more: &[&str]) {

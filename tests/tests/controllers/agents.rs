@@ -3,17 +3,11 @@
 
 use std::sync::Arc;
 
-use selvage_api::{
-    edgeproto::{
-        AppInst, CloudletInfo, CloudletState, CrmOverride, ExecRequest, Node, TrackedState,
-        app_inst_api_client::AppInstApiClient, cloudlet_info_api_client::CloudletInfoApiClient,
-        exec_api_client::ExecApiClient, node_api_client::NodeApiClient,
-    },
-    selvage::identity::{
-        CreateJoinTokenRequest, JoinRequest, identity_service_client::IdentityServiceClient,
-    },
+use selvage_api::edgeproto::{
+    AppInst, CloudletInfo, CloudletState, CrmOverride, ExecRequest, Node, TrackedState,
+    app_inst_api_client::AppInstApiClient, cloudlet_info_api_client::CloudletInfoApiClient,
+    exec_api_client::ExecApiClient, node_api_client::NodeApiClient,
 };
-use selvage_kit::pki::{self, KeyRequest, RotatingIdentity};
 use selvage_sim::{Limits, Operation, SimCrm, SimOptions, What};
 use selvage_tests::{Client, process::PATIENCE};
 
@@ -24,19 +18,9 @@ use crate::{
 
 /// What it takes to speak as the cloudlet.
 async fn identity(fleet: &Fleet) -> Arc<rustls::ClientConfig> {
-    let admin = fleet.client(0);
-    let mut identity = IdentityServiceClient::new(admin.channel.clone());
-    let machine = format!("cloudlet/tmus/{}", cloudlet_key().name);
-    let request = CreateJoinTokenRequest { machine, ttl_seconds: 60, names: Vec::new() };
-    let made = identity.create_join_token(admin.request(request)).await.unwrap().into_inner();
-    let key = KeyRequest::new().unwrap();
-    let request = JoinRequest { token: made.token, csr: key.csr_pem().into() };
-    let signed = identity.join(request).await.unwrap().into_inner();
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("machine.pem");
-    let machine = RotatingIdentity::create(&path, &key, &signed.certificate).unwrap();
     let ca = fleet.running[0].as_ref().unwrap().ca().unwrap();
-    Arc::new(pki::client_config(&ca, Some(&machine)).unwrap())
+    let machine = format!("cloudlet/tmus/{}", cloudlet_key().name);
+    fleet.client(0).join(&ca, &machine).await
 }
 
 /// An agent of the cloudlet that knows all controllers.

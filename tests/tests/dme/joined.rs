@@ -30,7 +30,9 @@ fn place(site: &Site, folder: &Path, name: &str) -> (PathBuf, String) {
 
 fn join(site: &Site, folder: &Path, name: &str, flags: &[&str]) -> Selvage {
     let (directory, file) = place(site, folder, &format!("dme/{name}"));
-    let join = ["--controller", site.selvage.address(), "--join-file", &file];
+    // Nobody is at the first.
+    let controllers = format!("127.0.0.1:1,{}", site.selvage.address());
+    let join = ["--controller", &controllers, "--join-file", &file];
     Selvage::start("dme", &directory, &[&join[..], &OFTEN, flags].concat())
 }
 

@@ -1,18 +1,12 @@
 //! A region: a controller, cloudlets, an app, and ways to ask as a device.
 
-use std::sync::Arc;
-
 use selvage_api::{
     distributed_match_engine::{
         FindCloudletReply, FindCloudletRequest, Loc, RegisterClientRequest,
         match_engine_api_client::MatchEngineApiClient,
     },
     edgeproto::{CloudletKey, OperatorKey},
-    selvage::identity::{
-        CreateJoinTokenRequest, JoinRequest, identity_service_client::IdentityServiceClient,
-    },
 };
-use selvage_kit::pki::{self, KeyRequest, RotatingIdentity};
 use selvage_sim::{Limits, SimCrm, SimOptions};
 use selvage_tests::{
     Client, Selvage,
@@ -119,25 +113,12 @@ impl Site {
 
 /// The simulated agent of a cloudlet, with a certificate of its own.
 async fn agent(selvage: &Selvage, operator: &str, name: &str) -> SimCrm {
-    let admin = Client::admin(selvage).await;
-    let mut identity = IdentityServiceClient::new(admin.channel.clone());
-    let request = CreateJoinTokenRequest {
-        machine: format!("cloudlet/{operator}/{name}"),
-        ttl_seconds: 60,
-        names: Vec::new(),
-    };
-    let made = identity.create_join_token(admin.request(request)).await.unwrap().into_inner();
-    let key = KeyRequest::new().unwrap();
-    let request = JoinRequest { token: made.token, csr: key.csr_pem().into() };
-    let signed = identity.join(request).await.unwrap().into_inner();
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("machine.pem");
-    let machine = RotatingIdentity::create(&path, &key, &signed.certificate).unwrap();
+    let machine = format!("cloudlet/{operator}/{name}");
+    let tls = Client::admin(selvage).await.join(&selvage.ca().unwrap(), &machine).await;
     let operator_key = Some(OperatorKey { name: operator.into() });
     let key = CloudletKey { operator_key, name: name.into() };
     let mut options = SimOptions::new(vec![selvage.address().to_owned()], key);
-    let tls = pki::client_config(&selvage.ca().unwrap(), Some(&machine)).unwrap();
-    options.client.tls = Some(Arc::new(tls));
+    options.client.tls = Some(tls);
     options.limits = Limits { ram: 65_536, vcores: 64, volume: 5_000 };
     SimCrm::start(options).unwrap()
 }

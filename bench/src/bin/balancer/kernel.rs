@@ -20,7 +20,7 @@ use selvage_api::edgeproto::{
 };
 use selvage_bench::report::{Report, at_least, of_goal};
 use selvage_crm::{
-    Forwarding, Platform,
+    Forwarding, ImageFolders, Platform,
     platform::{
         ClusterOrder, Way,
         containers::{self, Containers, Range},
@@ -133,6 +133,7 @@ fn options() -> Result<containers::Options> {
         namespace: "bench".into(),
         range: Range::parse(RANGE)?,
         registry: None,
+        images: ImageFolders::default(),
         data: std::env::temp_dir(),
         lvmd: "/nowhere".into(),
         patience: Duration::ZERO,

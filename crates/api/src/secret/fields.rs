@@ -1,4 +1,5 @@
-// Names of fields that hold a secret, whatever message they stand in, sorted.
+// Names of fields that hold a secret, whatever message they stand in or, with
+// the name of the message, in that one only; sorted.
 // Also read by the build script.
 
 /// Fields whose values never appear in a log.
@@ -14,6 +15,8 @@ pub const FIELDS: &[&str] = &[
     "data",
     "docker_reg_pass",
     "docker_registry_secret",
+    // Where secrets go that an app is started with.
+    "edgeproto.ConfigFile.config",
     "encryption_key",
     "generated_password",
     "group_cookie",

@@ -13,7 +13,8 @@ pub use fields::FIELDS;
 /// Whether the field holds a secret. A sub-message of such a name does not:
 /// its own fields are judged one by one.
 pub fn is_secret(field: &FieldDescriptor) -> bool {
-    FIELDS.binary_search(&field.name()).is_ok()
+    let listed = |name: &str| FIELDS.binary_search(&name).is_ok();
+    (listed(field.name()) || listed(field.full_name()))
         && (field.is_map() || !matches!(field.kind(), Kind::Message(_)))
 }
 
@@ -25,17 +26,15 @@ pub fn redact(message: &mut DynamicMessage) {
             message.clear_field(&field);
             continue;
         }
-        match message.get_field_mut(&field) {
-            Value::List(items) => items.iter_mut().for_each(redact_value),
-            Value::Map(entries) => entries.values_mut().for_each(redact_value),
-            value => redact_value(value),
-        }
+        redact_value(message.get_field_mut(&field));
     }
 }
 
 fn redact_value(value: &mut Value) {
     match value {
         Value::Message(inner) => redact(inner),
+        Value::List(items) => items.iter_mut().for_each(redact_value),
+        Value::Map(entries) => entries.values_mut().for_each(redact_value),
         Value::String(text) => {
             if let Some(without) = without_user(text) {
                 *text = without;
@@ -76,10 +75,10 @@ struct Shown<'a>(&'a Value);
 impl fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Value::Message(inner) => {
-                let mut inner = inner.clone();
-                redact(&mut inner);
-                write!(f, "{inner}")
+            Value::Message(_) | Value::List(_) | Value::Map(_) => {
+                let mut value = self.0.clone();
+                redact_value(&mut value);
+                write!(f, "{value}")
             }
             Value::String(text) => fmt::Debug::fmt(without_user(text).as_ref().unwrap_or(text), f),
             other => write!(f, "{other}"),
@@ -95,7 +94,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{proto as lvmd, services::auth::LoginRequest};
+    use crate::{edgeproto as edge, proto as lvmd, services::auth::LoginRequest};
 
     #[test]
     fn the_list_is_sorted() {
@@ -121,6 +120,20 @@ mod tests {
         let mut dynamic = crate::object::to_dynamic(&request).unwrap();
         redact(&mut dynamic);
         assert!(dynamic.to_string().contains("bucket") && !dynamic.to_string().contains("canary"));
+    }
+
+    #[test]
+    fn what_an_app_is_started_with_does_not_show() {
+        let configs =
+            vec![edge::ConfigFile { kind: "envVarsYaml".into(), config: "canary".into() }];
+        let config = "resources: {}".to_owned();
+        let app = edge::App { configs, config, ..Default::default() };
+        let mut dynamic = crate::object::to_dynamic(&app).unwrap();
+        redact(&mut dynamic);
+        for shown in [format!("{app:?}"), format!("{:?}", app.configs), dynamic.to_string()] {
+            assert!(shown.contains("envVarsYaml") && !shown.contains("canary"), "{shown}");
+        }
+        assert!(format!("{app:?}").contains("resources"), "another field of that name");
     }
 
     #[test]

@@ -223,7 +223,28 @@ fn ports(ports: &[AppPort]) -> String {
             LProto::Http => "http",
             LProto::Unknown => "unknown",
         };
-        format!("{protocol}:{}", port.public_port)
+        let path = match port.path_prefix.trim_start_matches('/') {
+            "" => String::new(),
+            path => format!("/{path}"),
+        };
+        format!("{protocol}:{}{path}", port.public_port)
     };
     ports.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_shown_with_the_path_that_leads_to_the_app() {
+        let port = |proto: LProto, public_port, path_prefix: &str| AppPort {
+            proto: proto.into(),
+            public_port,
+            path_prefix: path_prefix.into(),
+            ..AppPort::default()
+        };
+        let given = [port(LProto::Tcp, 80, ""), port(LProto::Http, 443, "acme/hello10/p8080")];
+        assert_eq!(ports(&given), "tcp:80,http:443/acme/hello10/p8080");
+    }
 }

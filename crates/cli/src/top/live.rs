@@ -328,10 +328,17 @@ async fn look(fleet: &Fleet) -> Result<Vec<Container>, Failure> {
         .await
         .map_err(|error| Failure::of(&error))?;
     let mut all = Vec::new();
-    for answer in listed.reply.messages {
-        if let Some(failure) = Failure::told(answer.metadata.as_ref()) {
-            return Err(failure);
-        }
+    // One runtime of several may be dead: the containers of the others count.
+    let (failed, good): (Vec<_>, Vec<_>) = listed
+        .reply
+        .messages
+        .into_iter()
+        .partition(|answer| fault(answer.metadata.as_ref()).is_some());
+    let failure = failed.first().and_then(|answer| Failure::told(answer.metadata.as_ref()));
+    if let (Some(failure), true) = (failure, good.is_empty()) {
+        return Err(failure);
+    }
+    for answer in good {
         all.extend(answer.containers.into_iter().map(|info| Container {
             info,
             driver,

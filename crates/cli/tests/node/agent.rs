@@ -136,7 +136,13 @@ impl OsService for Fake {
         }
         let machines = machines(&request).into_iter();
         let messages = machines.map(|metadata| Container { metadata, containers: vec![] });
-        Ok(Response::new(ContainersResponse { messages: messages.collect() }))
+        let mut messages: Vec<_> = messages.collect();
+        if request.get_ref().namespace == "*" {
+            let error = "rpc error: code = Unavailable desc = containerd is dead".into();
+            let metadata = Some(Metadata { hostname: String::new(), error });
+            messages.push(Container { metadata, containers: vec![] });
+        }
+        Ok(Response::new(ContainersResponse { messages }))
     }
 
     async fn stats(&self, _: Request<StatsRequest>) -> Answer<StatsResponse> {
@@ -234,12 +240,12 @@ impl MachineService for Fake {
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Answer<Self::ListStream> {
-        let mut all = Vec::new();
-        for metadata in machines(&request) {
-            all.push(Ok(file(metadata.clone(), ".", 1 << 31 | 0o755, 4096, "")));
-            all.push(Ok(file(metadata.clone(), "hosts", 0o644, 12, "")));
-            all.push(Ok(file(metadata, "secret", 0, 0, "denied")));
-        }
+        let machines = machines(&request);
+        let folder = |of: &_| Ok(file(Clone::clone(of), ".", 1 << 31 | 0o755, 4096, ""));
+        // All at once, as a proxy passes on what they say.
+        let mut all: Vec<_> = machines.iter().map(folder).collect();
+        all.extend(machines.iter().rev().map(|of| Ok(file(of.clone(), "hosts", 0o644, 12, ""))));
+        all.extend(machines.into_iter().map(|of| Ok(file(of, "secret", 0, 0, "denied"))));
         Ok(Response::new(futures::stream::iter(all).boxed()))
     }
 

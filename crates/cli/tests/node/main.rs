@@ -231,6 +231,39 @@ async fn a_file_comes_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_runtime_that_is_dead_is_warned_of_beside_the_containers_of_others() {
+    let agents = Agents::start().await;
+    let outcome = run(&agents, "containers --namespace *").await;
+    assert_eq!(
+        outcome.err,
+        "warning: 127.0.0.1: rpc error: code = Unavailable desc = containerd is dead\n"
+    );
+    assert!(outcome.good().starts_with("NODE "));
+}
+
+#[test]
+fn all_namespaces_are_offered_only_where_there_may_be_many_containers() {
+    let whole = Whole::command();
+    for (name, offered) in
+        [("containers", true), ("stats", true), ("logs", false), ("restart", false)]
+    {
+        let command = whole.find_subcommand(name).unwrap();
+        let option = command.get_arguments().find(|one| one.get_id() == "namespace").unwrap();
+        let help = option.get_help().unwrap().to_string();
+        assert_eq!(help.contains("'*'"), offered, "{name}: {help}");
+    }
+}
+
+#[tokio::test]
+async fn this_programs_own_version_says_by_what_and_for_what_it_was_built() {
+    let agents = Agents::start().await;
+    let out = run(&agents, "version --client").await.good();
+    assert!(out.starts_with("Client:\n\tTag:         v"), "{out}");
+    assert!(out.contains("\tGo version:  rustc 1."), "{out}");
+    assert!(out.contains("\tOS/Arch:     linux/") && !out.contains("x86_64"), "{out}");
+}
+
+#[tokio::test]
 async fn files_are_listed_in_short_and_in_full() {
     let agents = Agents::start().await;
     let outcome = run(&agents, "ls /etc").await;
@@ -245,6 +278,14 @@ async fn files_are_listed_in_short_and_in_full() {
     assert_eq!(run(&agents, "ls -t f /etc").await.good(), "hosts\n");
     let many = run(&agents, "ls -t d -n a,b /etc").await.good();
     assert_eq!(many, "NODE   NAME\na      .\nb      .\n");
+    assert_eq!(
+        run(&agents, "ls -l -n b,a /etc").await.good(),
+        "NODE   MODE         SIZE(B)   LASTMOD       NAME\n\
+         b      drwxr-xr-x   4096      Nov 14 2023   .\n\
+         b      -rw-r--r--   12        Nov 14 2023   hosts\n\
+         a      drwxr-xr-x   4096      Nov 14 2023   .\n\
+         a      -rw-r--r--   12        Nov 14 2023   hosts\n"
+    );
     let json = run(&agents, "ls -t f /etc -o json").await.good();
     assert!(json.starts_with("{\"name\":\"/etc/hosts\""), "{json}");
 }

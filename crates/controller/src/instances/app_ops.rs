@@ -7,7 +7,7 @@ use selvage_api::distributed_match_engine::Timestamp;
 use selvage_api::edgeproto::{AppInst, AppInstKey, ClusterInst, ClusterInstKey, TrackedState};
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
-use super::core::Core;
+use super::core::{By, Core};
 use super::error::Error;
 use super::plan::Origin;
 use super::plan::app::Need;
@@ -183,16 +183,9 @@ impl CreateAppInst {
         // Before it is begun, so that undo knows of it whatever happens.
         work.own_cluster = true;
         scope.checkpoint(work).await?;
-        let begun = self
-            .0
-            .begin_create_cluster(
-                &scope.engine(),
-                &request,
-                Origin::Internal,
-                &scope.started_by(),
-                Mode::Real,
-            )
-            .await;
+        let (engine, who) = (&scope.engine(), &scope.started_by());
+        let by = By { engine, who, mode: Mode::Real };
+        let begun = self.0.begin_create_cluster(by, &request, Origin::Internal).await;
         match begun.map_err(|refusal| refusal.error) {
             Ok(begun) => super::relay(scope, begun).await,
             // Somebody else was faster: his will do.

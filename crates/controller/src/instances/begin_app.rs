@@ -5,17 +5,15 @@ use selvage_api::edgeproto::{
     App, AppInst, AppInstKey, Cloudlet, CloudletInfo, ClusterInst, Flavor, TrackedState,
 };
 use selvage_store::Transaction;
-use selvage_work::Engine;
 
 use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
 use super::books;
-use super::core::{Asked, Begun, Core};
+use super::core::{Asked, Begun, By, Core};
 use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::app::{self as plan, Need};
 use super::plan::{Origin, check_ready};
 use super::state::Goal;
-use crate::controller::Mode;
 use crate::derive::names;
 use crate::guard::refer;
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
@@ -33,15 +31,13 @@ pub(super) struct Placed {
 impl Core {
     pub(crate) async fn begin_create_app(
         &self,
-        engine: &Engine,
+        by: By<'_>,
         request: &AppInst,
-        who: &str,
-        mode: Mode,
     ) -> Result<Begun, Refusal> {
         let created_at = self.now();
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = Asked { engine, who, mode, goal: Goal::Create, request, cloudlet };
-        self.begin::<CreateAppInst, AppInst, _, _>(asked, |tx| async move {
+        let asked = Asked { goal: Goal::Create, request, cloudlet };
+        self.begin::<CreateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let placed = self.place_app(&tx, request, created_at, false).await?;
             let work = AppWork {
                 key: Some(placed.key),
@@ -120,15 +116,13 @@ impl Core {
 
     pub(crate) async fn begin_update_app(
         &self,
-        engine: &Engine,
+        by: By<'_>,
         request: &AppInst,
-        who: &str,
-        mode: Mode,
     ) -> Result<Begun, Refusal> {
         let key = &plan::meant_key(request);
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = Asked { engine, who, mode, goal: Goal::Update, request, cloudlet };
-        self.begin::<UpdateAppInst, AppInst, _, _>(asked, |tx| async move {
+        let asked = Asked { goal: Goal::Update, request, cloudlet };
+        self.begin::<UpdateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, _, info) = read_row(&tx, key).await?;
             let work = work(request, key, existing.as_ref());
             let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
@@ -140,15 +134,13 @@ impl Core {
 
     pub(crate) async fn begin_delete_app(
         &self,
-        engine: &Engine,
+        by: By<'_>,
         request: &AppInst,
-        who: &str,
-        mode: Mode,
     ) -> Result<Begun, Refusal> {
         let key = &plan::meant_key(request);
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = Asked { engine, who, mode, goal: Goal::Delete, request, cloudlet };
-        self.begin::<DeleteAppInst, AppInst, _, _>(asked, |tx| async move {
+        let asked = Asked { goal: Goal::Delete, request, cloudlet };
+        self.begin::<DeleteAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, cloudlet, info) = read_row(&tx, key).await?;
             plan::delete(request, key, existing.as_ref(), cloudlet.as_ref(), info.as_ref())?;
             let work = work(request, key, existing.as_ref());

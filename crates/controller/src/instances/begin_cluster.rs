@@ -5,15 +5,13 @@ use selvage_api::edgeproto::{
     App, AppKey, Cloudlet, CloudletInfo, Cluster, ClusterInst, DeleteType, Flavor, TrackedState,
 };
 use selvage_store::Transaction;
-use selvage_work::Engine;
 
 use super::books;
 use super::cluster_ops::{ClusterWork, CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
-use super::core::{Asked, Begun, Core};
+use super::core::{Asked, Begun, By, Core};
 use super::error::{Error, Refusal};
 use super::plan::{Origin, cluster as plan};
 use super::state::Goal;
-use crate::controller::Mode;
 use crate::guard::refer;
 use crate::keys::{ClusterInstKeyParts, KeyText};
 use crate::row::Kept;
@@ -21,15 +19,13 @@ use crate::row::Kept;
 impl Core {
     pub(crate) async fn begin_create_cluster(
         &self,
-        engine: &Engine,
+        by: By<'_>,
         request: &ClusterInst,
         origin: Origin,
-        who: &str,
-        mode: Mode,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { engine, who, mode, goal: Goal::Create, request, cloudlet };
-        self.begin::<CreateClusterInst, ClusterInst, _, _>(asked, |tx| async move {
+        let asked = Asked { goal: Goal::Create, request, cloudlet };
+        self.begin::<CreateClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             self.create_cluster(&tx, request, origin).await?;
             Ok((work(request, None), Vec::new()))
         })
@@ -57,14 +53,12 @@ impl Core {
 
     pub(crate) async fn begin_update_cluster(
         &self,
-        engine: &Engine,
+        by: By<'_>,
         request: &ClusterInst,
-        who: &str,
-        mode: Mode,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { engine, who, mode, goal: Goal::Update, request, cloudlet };
-        self.begin::<UpdateClusterInst, ClusterInst, _, _>(asked, |tx| async move {
+        let asked = Asked { goal: Goal::Update, request, cloudlet };
+        self.begin::<UpdateClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             let (before, info) = read_row(&tx, request).await?;
             let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
             let enforced = self.settings.enforce_resources;
@@ -79,14 +73,12 @@ impl Core {
 
     pub(crate) async fn begin_delete_cluster(
         &self,
-        engine: &Engine,
+        by: By<'_>,
         request: &ClusterInst,
-        who: &str,
-        mode: Mode,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { engine, who, mode, goal: Goal::Delete, request, cloudlet };
-        self.begin::<DeleteClusterInst, ClusterInst, _, _>(asked, |tx| async move {
+        let asked = Asked { goal: Goal::Delete, request, cloudlet };
+        self.begin::<DeleteClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             let (existing, info) = read_row(&tx, request).await?;
             let in_use = is_in_use(&tx, request, None).await?;
             plan::delete(request, existing.as_ref(), info.as_ref(), in_use)?;

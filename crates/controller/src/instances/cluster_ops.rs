@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use selvage_api::edgeproto::{AppInst, ClusterInst, ClusterInstKey, TrackedState};
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
-use super::core::Core;
+use super::core::{By, Core};
 use super::error::Error;
 use super::kind::Instance;
 use super::state::{Goal, Override, state_of};
@@ -193,11 +193,10 @@ impl DeleteClusterInst {
         scope: &Scope,
     ) -> Result<(), Failure> {
         let request = AppInst { key: inst.key.clone(), crm_override, ..Default::default() };
+        let (engine, who) = (&scope.engine(), &scope.started_by());
+        let by = By { engine, who, mode: Mode::Real };
         loop {
-            let begun = self
-                .0
-                .begin_delete_app(&scope.engine(), &request, &scope.started_by(), Mode::Real)
-                .await;
+            let begun = self.0.begin_delete_app(by, &request).await;
             let error = match begun {
                 Ok(begun) => return super::relay(scope, begun).await,
                 Err(refusal) => refusal.error,

@@ -93,11 +93,16 @@ pub(crate) struct Core {
     queues: Queues,
 }
 
-/// Who asks for what to be done to an instance.
+/// Who has something done, by what, and whether he means it.
+#[derive(Clone, Copy)]
+pub(crate) struct By<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) who: &'a str,
+    pub(crate) mode: Mode,
+}
+
+/// What is to be done to which instance.
 pub(super) struct Asked<'a, I> {
-    pub(super) engine: &'a Engine,
-    pub(super) who: &'a str,
-    pub(super) mode: Mode,
     pub(super) goal: Goal,
     pub(super) request: &'a I,
     /// Where the instance is meant to be.
@@ -197,9 +202,7 @@ impl Core {
     /// going.
     pub(super) async fn start<O, I, F, Fut>(
         &self,
-        engine: &Engine,
-        who: &str,
-        mode: Mode,
+        by: By<'_>,
         cloudlet: &CloudletKey,
         mut body: F,
     ) -> Result<Begun, Refusal>
@@ -209,6 +212,7 @@ impl Core {
         F: FnMut(Transaction) -> Fut,
         Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
+        let By { engine, who, mode } = by;
         let offered = Offered::<I> { core: self, operations: Mutex::default(), kind: PhantomData };
         let offers = &offered;
         let committed = self
@@ -238,6 +242,7 @@ impl Core {
     /// writes, and may be asked again.
     pub(super) async fn begin<O, I, F, Fut>(
         &self,
+        by: By<'_>,
         asked: Asked<'_, I>,
         decide: F,
     ) -> Result<Begun, Refusal>
@@ -247,9 +252,10 @@ impl Core {
         F: Fn(Transaction) -> Fut,
         Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
-        let Asked { engine, who, mode, goal, request, cloudlet } = asked;
+        let engine = by.engine;
+        let Asked { goal, request, cloudlet } = asked;
         loop {
-            let begun = self.start::<O, I, _, _>(engine, who, mode, cloudlet, &decide).await;
+            let begun = self.start::<O, I, _, _>(by, cloudlet, &decide).await;
             let running = match begun {
                 Err(Refusal { error: Error::Busy(running), .. }) => running,
                 begun => return begun,

@@ -53,33 +53,47 @@ pub(crate) trait Instance: Tabled {
     fn remove(&self, tx: &Transaction) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
+/// What is read the same way of everything that has a state.
+macro_rules! reported_fields {
+    () => {
+        fn state(&self) -> TrackedState {
+            state_of(self.state)
+        }
+
+        fn errors(&self) -> &[String] {
+            &self.errors
+        }
+    };
+}
+
+/// The same for what is changed here as well.
+macro_rules! instance_fields {
+    () => {
+        reported_fields!();
+
+        fn set_state(&mut self, state: TrackedState) {
+            self.state = state.into();
+        }
+
+        fn set_errors(&mut self, errors: Vec<String>) {
+            self.errors = errors;
+        }
+
+        fn over(&self) -> Override {
+            Override::of(self.crm_override)
+        }
+    };
+}
+
 impl Instance for ClusterInst {
     const NOUN: &'static str = "ClusterInst";
 
     type Info = ClusterInstInfo;
 
-    fn state(&self) -> TrackedState {
-        state_of(self.state)
-    }
-
-    fn set_state(&mut self, state: TrackedState) {
-        self.state = state.into();
-    }
-
-    fn errors(&self) -> &[String] {
-        &self.errors
-    }
-
-    fn set_errors(&mut self, errors: Vec<String>) {
-        self.errors = errors;
-    }
+    instance_fields!();
 
     fn cloudlet_key(&self) -> &CloudletKey {
         self.object_key().cloudlet_or_empty()
-    }
-
-    fn over(&self) -> Override {
-        Override::of(self.crm_override)
     }
 
     fn busy(goal: Goal) -> Error {
@@ -108,28 +122,10 @@ impl Instance for AppInst {
 
     type Info = AppInstInfo;
 
-    fn state(&self) -> TrackedState {
-        state_of(self.state)
-    }
-
-    fn set_state(&mut self, state: TrackedState) {
-        self.state = state.into();
-    }
-
-    fn errors(&self) -> &[String] {
-        &self.errors
-    }
-
-    fn set_errors(&mut self, errors: Vec<String>) {
-        self.errors = errors;
-    }
+    instance_fields!();
 
     fn cloudlet_key(&self) -> &CloudletKey {
         self.object_key().cluster_inst_or_empty().cloudlet_or_empty()
-    }
-
-    fn over(&self) -> Override {
-        Override::of(self.crm_override)
     }
 
     fn busy(goal: Goal) -> Error {
@@ -162,13 +158,7 @@ impl Info for ClusterInstInfo {
         self.key.as_ref().unwrap_or(ClusterInstKey::empty()).text()
     }
 
-    fn state(&self) -> TrackedState {
-        state_of(self.state)
-    }
-
-    fn errors(&self) -> &[String] {
-        &self.errors
-    }
+    reported_fields!();
 
     fn runtime(&self) -> Option<&AppInstRuntime> {
         None
@@ -180,13 +170,7 @@ impl Info for AppInstInfo {
         self.key.as_ref().unwrap_or(AppInstKey::empty()).text()
     }
 
-    fn state(&self) -> TrackedState {
-        state_of(self.state)
-    }
-
-    fn errors(&self) -> &[String] {
-        &self.errors
-    }
+    reported_fields!();
 
     fn runtime(&self) -> Option<&AppInstRuntime> {
         self.runtime_info.as_ref()

@@ -8,7 +8,7 @@ use selvage_store::Record;
 use selvage_work::{Failure, Interrupt, Scope};
 
 use super::app_ops::AppWork;
-use super::core::{Begun, Core};
+use super::core::{Begun, By, Core};
 use super::error::Error;
 use crate::controller::Mode;
 use crate::keys::KeyText;
@@ -89,8 +89,9 @@ impl Core {
             ..Default::default()
         };
         let (engine, who) = (&scope.engine(), &scope.started_by());
+        let by = By { engine, who, mode: Mode::Real };
         let begin = || async move {
-            let begun = self.begin_delete_cluster(engine, request, who, Mode::Real).await;
+            let begun = self.begin_delete_cluster(by, request).await;
             begun.map_err(|refusal| refusal.error)
         };
         let begun: Begun = match despite_store(scope, begin).await? {

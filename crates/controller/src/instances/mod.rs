@@ -45,7 +45,7 @@ use selvage_work::{Engine, Failure, Scope};
 pub use self::error::Error;
 pub use self::reconcile::Caretaker;
 
-use self::core::{Begun, Core};
+use self::core::{Begun, By, Core};
 use crate::controller::{Controller, Instances, Mode, Progress};
 
 /// The instances of a controller.
@@ -88,6 +88,15 @@ impl InstanceService {
         services.add(ClusterInstApiServer::from_arc(Arc::clone(self)));
         services.add(AppInstApiServer::from_arc(Arc::clone(self)));
     }
+
+    fn by<'a>(&'a self, who: &'a str, mode: Mode) -> By<'a> {
+        By { engine: &self.engine, who, mode }
+    }
+
+    /// For what goes with something else.
+    fn by_controller(&self) -> By<'_> {
+        self.by(WHO, Mode::Real)
+    }
 }
 
 #[async_trait]
@@ -98,7 +107,7 @@ impl Instances for InstanceService {
         progress: &Progress,
     ) -> crate::Result<()> {
         let request = wire::AppInst { key: Some(key.clone()), ..Default::default() };
-        let begun = self.core.begin_delete_app(&self.engine, &request, WHO, Mode::Real).await;
+        let begun = self.core.begin_delete_app(self.by_controller(), &request).await;
         follow(begun.map_err(|refusal| refusal.error)?, progress).await
     }
 
@@ -108,7 +117,7 @@ impl Instances for InstanceService {
         progress: &Progress,
     ) -> crate::Result<()> {
         let request = wire::ClusterInst { key: Some(key.clone()), ..Default::default() };
-        let begun = self.core.begin_delete_cluster(&self.engine, &request, WHO, Mode::Real).await;
+        let begun = self.core.begin_delete_cluster(self.by_controller(), &request).await;
         follow(begun.map_err(|refusal| refusal.error)?, progress).await
     }
 

@@ -18,7 +18,7 @@ use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
 use super::audit;
 use super::begin_cluster::is_in_use;
 use super::cluster_ops::{ClusterWork, CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
-use super::core::Core;
+use super::core::{By, Core};
 use super::error::{Error, Refusal};
 use super::kind::{Info, Instance};
 use super::state::{Goal, is_transient};
@@ -41,6 +41,10 @@ pub struct Caretaker {
 impl Caretaker {
     pub(super) fn new(core: Arc<Core>, engine: Engine) -> Self {
         Self { core, engine, suspects: Mutex::default() }
+    }
+
+    fn by_controller(&self) -> By<'_> {
+        By { engine: &self.engine, who: WHO, mode: Mode::Real }
     }
 }
 
@@ -122,7 +126,7 @@ impl Caretaker {
             }
         };
         let cloudlet = inst.cloudlet_key();
-        let begun = self.core.start::<O, I, _, _>(&self.engine, WHO, Mode::Real, cloudlet, decide);
+        let begun = self.core.start::<O, I, _, _>(self.by_controller(), cloudlet, decide);
         match begun.await {
             Ok(_) => {
                 tracing::warn!(kind = I::NOUN, key, "instance without an operation, given one");
@@ -158,8 +162,7 @@ impl Caretaker {
                 crm_override: self.core.remembered_override(&held.key),
                 ..Default::default()
             };
-            let begun =
-                self.core.begin_delete_cluster(&self.engine, &request, WHO, Mode::Real).await;
+            let begun = self.core.begin_delete_cluster(self.by_controller(), &request).await;
             match begun {
                 Ok(_) => dropped += 1,
                 Err(refusal) => {

@@ -82,20 +82,20 @@ impl ClusterInstApi for InstanceService {
 
     async fn create_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
-        let begun =
-            self.core.begin_create_cluster(&self.engine, &inst, Origin::Api, &who, mode).await;
+        let by = self.by(&who, mode);
+        let begun = self.core.begin_create_cluster(by, &inst, Origin::Api).await;
         self.reply("create", &inst, begun, mode)
     }
 
     async fn update_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
-        let begun = self.core.begin_update_cluster(&self.engine, &inst, &who, mode).await;
+        let begun = self.core.begin_update_cluster(self.by(&who, mode), &inst).await;
         self.reply("update", &inst, begun, mode)
     }
 
     async fn delete_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
-        let begun = self.core.begin_delete_cluster(&self.engine, &inst, &who, mode).await;
+        let begun = self.core.begin_delete_cluster(self.by(&who, mode), &inst).await;
         self.reply("delete", &inst, begun, mode)
     }
 
@@ -117,19 +117,19 @@ impl AppInstApi for InstanceService {
 
     async fn create_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
-        let begun = self.core.begin_create_app(&self.engine, &inst, &who, mode).await;
+        let begun = self.core.begin_create_app(self.by(&who, mode), &inst).await;
         self.reply("create", &inst, begun, mode)
     }
 
     async fn update_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
-        let begun = self.core.begin_update_app(&self.engine, &inst, &who, mode).await;
+        let begun = self.core.begin_update_app(self.by(&who, mode), &inst).await;
         self.reply("update", &inst, begun, mode)
     }
 
     async fn delete_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
         let (who, mode, inst) = taken(request)?;
-        let begun = self.core.begin_delete_app(&self.engine, &inst, &who, mode).await;
+        let begun = self.core.begin_delete_app(self.by(&who, mode), &inst).await;
         self.reply("delete", &inst, begun, mode)
     }
 

@@ -61,7 +61,7 @@ const CLOUDLET: &str = "cloudlet-utilization";
 const COLUMNS: [Column; 18] = [
     column((INSTANCE, "cpu"), "selvage_app_inst_cpu_percent", "Of one core", false),
     column((INSTANCE, "mem"), "selvage_app_inst_memory_bytes", "In use", false),
-    column((INSTANCE, "disk"), "selvage_app_inst_written_bytes", "To disk", true),
+    column((INSTANCE, "disk"), "selvage_app_inst_disk_bytes", "On disk", false),
     column((INSTANCE, "sendBytes"), "selvage_app_inst_sent_bytes", "To the network", true),
     column((INSTANCE, "recvBytes"), "selvage_app_inst_received_bytes", "From the network", true),
     column((CONNECTIONS, "active"), "selvage_app_inst_connections_open", "At public ports", false),

@@ -20,6 +20,7 @@ use self::source::TableSource;
 use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::objects::conceal;
 use crate::registry::Runs;
 use crate::row::Kept;
 use crate::tables::{Held, Tables};
@@ -57,7 +58,7 @@ impl Sources {
             cloudlet_infos: TableSource::open(&tables.cloudlet_infos, past)?,
             clusters: TableSource::open(&tables.clusters, past)?,
             cluster_insts: TableSource::open(&tables.cluster_insts, past)?,
-            apps: TableSource::open(&tables.apps, past)?,
+            apps: TableSource::open_secretive(&tables.apps, past, Some(conceal))?,
             app_insts: TableSource::open(&tables.app_insts, past)?,
         })
     }

@@ -36,7 +36,11 @@ struct Read {
 }
 
 impl Past {
-    pub(super) fn new(store: SharedStore, kinds: &'static [&'static str], patience: Duration) -> Self {
+    pub(super) fn new(
+        store: SharedStore,
+        kinds: &'static [&'static str],
+        patience: Duration,
+    ) -> Self {
         Self { store, kinds, patience, until: OnceLock::new(), read: tokio::sync::Mutex::default() }
     }
 
@@ -57,7 +61,8 @@ impl Past {
         let mut read = self.read.lock().await;
         let reaches = |read: &Read| read.after.is_some_and(|after| after <= revision);
         if !reaches(&read) && !read.ended {
-            let extended = tokio::time::timeout(self.patience, self.extend(&mut read, revision)).await;
+            let extended =
+                tokio::time::timeout(self.patience, self.extend(&mut read, revision)).await;
             match extended {
                 Ok(Ok(())) => {}
                 Ok(Err(Error::Unavailable { .. } | Error::Timeout { .. })) => return None,

@@ -109,10 +109,13 @@ impl Handler<wire::CloudletInfo> for CloudletInfos {
         info: wire::CloudletInfo,
         stream: &Stream,
     ) -> Result<()> {
-        controller.cloudlet_offline(&info.key_text(), stream.id).await
+        let gone = info.key_text();
+        controller.forget_speaker(stream.id, |key| key == gone);
+        controller.cloudlet_offline(&gone, stream.id).await
     }
 
     async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
+        controller.forget_speaker(stream.id, |_| true);
         let owned: Vec<String> = {
             let own = controller.memory.own_infos.lock();
             let of_stream = own.iter().filter(|(_, info)| info.notify_id == stream.id);
@@ -120,6 +123,7 @@ impl Handler<wire::CloudletInfo> for CloudletInfos {
         };
         for key in owned {
             controller.cloudlet_offline(&key, stream.id).await?;
+            controller.ask_other_speakers(&key);
         }
         Ok(())
     }
@@ -208,13 +212,9 @@ impl MessageSink for Metrics {
         &self.kind
     }
 
-    async fn receive(&self, payload: Bytes, _: &Stream) -> Result<(), selvage_notify::Error> {
-        let controller = alive(&self.controller)?;
-        let sample = decoded(payload)?;
-        if controller.receive_sample(sample) {
-            return Ok(());
-        }
-        Err(refused(Error::invalid("a sample without a name, or with too many parts")))
+    async fn receive(&self, payload: Bytes, stream: &Stream) -> Result<(), selvage_notify::Error> {
+        alive(&self.controller)?.receive_sample(decoded(payload)?, stream);
+        Ok(())
     }
 }
 

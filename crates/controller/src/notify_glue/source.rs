@@ -46,6 +46,8 @@ pub(super) struct TableSource<M: Tabled> {
     /// the table knows of itself.
     checked: tokio::sync::Mutex<Revision>,
     encoded: Mutex<HashMap<String, (Revision, Bytes)>>,
+    /// Takes the secrets out of an object; says whether there were any.
+    conceal: Option<fn(&mut M) -> bool>,
 }
 
 struct State {
@@ -67,6 +69,15 @@ fn signed(revision: Revision) -> i64 {
 
 impl<M: Tabled + Object> TableSource<M> {
     pub(super) fn open(table: &Arc<Table<Row<M>>>, past: &Arc<Past>) -> Result<Arc<Self>> {
+        Self::open_secretive(table, past, None)
+    }
+
+    /// Of objects that have secrets.
+    pub(super) fn open_secretive(
+        table: &Arc<Table<Row<M>>>,
+        past: &Arc<Past>,
+        conceal: Option<fn(&mut M) -> bool>,
+    ) -> Result<Arc<Self>> {
         let kind = Kind::of::<M>().map_err(Error::Notify)?;
         let subscription = table.subscribe();
         // What comes later than this comes by the subscription.
@@ -87,6 +98,7 @@ impl<M: Tabled + Object> TableSource<M> {
             }),
             checked: tokio::sync::Mutex::default(),
             encoded: Mutex::default(),
+            conceal,
         };
         let keys = source.list()?;
         {
@@ -360,6 +372,13 @@ impl<M: Tabled + Object> Source for TableSource<M> {
         let bytes = Bytes::from(held.value.encode_to_vec());
         encoded.insert(key.text().to_owned(), (held.mod_revision, bytes.clone()));
         Some(bytes)
+    }
+
+    fn get_public(&self, key: &ObjectKey) -> Option<Bytes> {
+        let Some(conceal) = self.conceal else { return self.get(key) };
+        let held = self.table.get(key.text())?;
+        let mut object = held.value.0.clone();
+        if conceal(&mut object) { Some(object.encode_to_vec().into()) } else { self.get(key) }
     }
 
     fn contains(&self, key: &ObjectKey) -> bool {

@@ -24,6 +24,17 @@ const ANDROID_PACKAGES: &str = "android-package";
 /// How often an update is planned anew because the App changed meanwhile.
 const PLANS: usize = 5;
 
+/// Takes out what the app is started with, its secrets among it. Says whether
+/// there was any.
+pub(crate) fn conceal(app: &mut wire::App) -> bool {
+    let mut there = false;
+    for config in &mut app.configs {
+        there |= !config.config.is_empty();
+        config.config.clear();
+    }
+    there
+}
+
 #[async_trait]
 impl Removable for wire::App {
     async fn catch_up(tables: &Tables, revision: Revision) -> Result<()> {

@@ -81,8 +81,44 @@ impl Controller {
         info.notify_id = notify_id;
         info.controller = self.settings.controller_id();
         let key = info.key_text();
+        self.note_speaker(&key, notify_id);
         self.memory.own_infos.lock().insert(key, info.clone());
         self.write_info(info).await
+    }
+
+    fn note_speaker(&self, key: &str, notify_id: i64) {
+        let mut speakers = self.memory.speakers.lock();
+        let of_key = speakers.entry(key.to_owned()).or_default();
+        if of_key.insert(notify_id) && of_key.len() > 1 {
+            tracing::warn!(
+                cloudlet = key,
+                connections = of_key.len(),
+                "another agent speaks for a cloudlet whose agent is connected: either it lost \
+                 that connection, or two have one identity, as with a copied data directory"
+            );
+        }
+    }
+
+    /// Whoever else speaks for a cloudlet, after the one that spoke last has
+    /// left, is to say everything again.
+    pub(crate) fn ask_other_speakers(&self, key: &str) {
+        let others = self.memory.speakers.lock().get(key).cloned().unwrap_or_default();
+        for id in others {
+            tracing::info!(cloudlet = key, "another agent of the cloudlet is asked anew");
+            if let Some(server) = self.notify() {
+                server.disconnect(id);
+            }
+        }
+    }
+
+    /// A connection does not speak for these any more.
+    pub(crate) fn forget_speaker(&self, notify_id: i64, silent: impl Fn(&str) -> bool) {
+        self.memory.speakers.lock().retain(|key, of_key| {
+            if silent(key) {
+                of_key.remove(&notify_id);
+            }
+            !of_key.is_empty()
+        });
     }
 
     /// The agent of connection `notify_id` is gone. What has another owner by

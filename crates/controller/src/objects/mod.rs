@@ -12,6 +12,7 @@ mod operator;
 mod remove;
 mod show;
 
+pub(crate) use app::conceal;
 pub use location::reconcile_locations;
 pub use show::Shown;
 

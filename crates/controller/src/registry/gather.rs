@@ -16,6 +16,7 @@ use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::memory::{Latest, Memory};
+use crate::metrics::scope::Scope;
 use crate::row::Kept;
 
 /// Metadata of a reply that names the controllers that did not answer.
@@ -105,7 +106,7 @@ impl Controller {
     /// What agents said to any controller, in the order of keys.
     pub(crate) async fn told_anywhere<M: Told>(&self, filter: &M) -> Result<Gathered<Vec<Arc<M>>>> {
         let here = self.told_here(filter)?;
-        let told = self.gather(M::SHOW, filter).await;
+        let told = self.gather(M::SHOW, filter, &Scope::Everything).await;
         Ok(told.map(|mut parts: Vec<(String, Vec<Arc<M>>)>| {
             parts.push((self.settings.external_address.clone(), here));
             self.one_of_each(parts)
@@ -113,11 +114,12 @@ impl Controller {
     }
 
     /// Asks all other controllers at the same time for what they know
-    /// themselves.
+    /// themselves, and of that for what is in the scope.
     pub(crate) async fn gather<Q, M>(
         &self,
         method: &'static str,
         question: &Q,
+        scope: &Scope,
     ) -> Gathered<Vec<(String, Vec<Arc<M>>)>>
     where
         Q: Message + Clone + Send + Sync + 'static,
@@ -127,7 +129,7 @@ impl Controller {
         let controllers = self.tables.controllers.list();
         let others = controllers.iter().map(|held| held.value.0.object_key().addr.as_str());
         let asking = others.filter(|address| address != own).map(|address| async move {
-            let answer = self.ask(address, method, question.clone());
+            let answer = self.ask(address, method, question.clone(), scope);
             let answer = tokio::time::timeout(self.peer_timeout(), answer).await;
             (address, answer.unwrap_or_else(|_| Err(Error::unavailable("no answer in time"))))
         });
@@ -149,6 +151,7 @@ impl Controller {
         address: &str,
         method: &'static str,
         question: Q,
+        scope: &Scope,
     ) -> Result<Vec<Arc<M>>>
     where
         Q: Message + Send + Sync + 'static,
@@ -164,6 +167,7 @@ impl Controller {
         client.ready().await.map_err(|error| connect(error.into()))?;
         let mut request = tonic::Request::new(question);
         request.metadata_mut().insert(LOCAL, MetadataValue::from_static("true"));
+        scope.ask(request.metadata_mut());
         let codec = tonic_prost::ProstCodec::<Q, M>::default();
         let path = PathAndQuery::from_static(method);
         let reply = client.server_streaming(request, path, codec).await.map_err(failed)?;

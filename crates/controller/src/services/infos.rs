@@ -10,9 +10,10 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status};
 
 use super::streams::streamed;
-use super::{Api, Reply, Streamed, done, flag, taken};
+use super::{Api, Reply, Streamed, caller, done, flag, taken};
 use crate::error::Error;
-use crate::metrics::newest;
+use crate::metrics::scope::Scope;
+use crate::metrics::{Counts, Samples, merged};
 use crate::registry::{Gathered, LOCAL, Told, UNREACHABLE};
 
 /// A service that shows a table.
@@ -89,22 +90,24 @@ impl Api {
         }))
     }
 
-    /// A number that is the sum of those of all controllers.
+    /// How many samples the caller may see, of those of all controllers.
     async fn counted<M>(
         &self,
         request: Request<M>,
         method: &'static str,
-        here: u64,
+        here: fn(Counts) -> u64,
         number: fn(&mut M) -> &mut u64,
     ) -> Reply<Streamed<M>>
     where
         M: Message + Name + Default + Clone + Send + Sync + 'static,
     {
+        let scope = Scope::of_call(&caller(&request), request.metadata())?;
         let others = if flag(request.metadata(), LOCAL)? {
             only_here(Vec::new())
         } else {
-            self.controller.gather::<M, M>(method, &M::default()).await
+            self.controller.gather::<M, M>(method, &M::default(), &scope).await
         };
+        let here = here(self.of_samples(move |samples| samples.counts(&scope)).await?);
         let filter = Filter::of(request.get_ref()).map_err(Error::from)?;
         Ok(gathered(others.map(|parts| {
             let mut sum = M::default();
@@ -116,6 +119,18 @@ impl Api {
             }
             Vec::from_iter(filter.matches(&sum).then(|| Arc::new(sum)))
         })))
+    }
+}
+
+impl Api {
+    /// Looks through the samples, which may be many.
+    async fn of_samples<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Samples) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let controller = Arc::clone(&self.controller);
+        let looking = tokio::task::spawn_blocking(move || look(&controller.memory.samples));
+        looking.await.map_err(|_| Status::internal("the samples could not be looked through"))
     }
 }
 
@@ -149,8 +164,8 @@ impl wire::app_inst_metrics_api_server::AppInstMetricsApi for Api {
         &self,
         request: Request<wire::AppInstMetrics>,
     ) -> Reply<Self::ShowAppInstMetricsStream> {
-        let kept = self.controller.memory.samples.counts().app_insts;
         let method = "/edgeproto.AppInstMetricsApi/ShowAppInstMetrics";
+        let kept = |counts: Counts| counts.app_insts;
         self.counted(request, method, kept, |metrics| &mut metrics.something).await
     }
 }
@@ -164,8 +179,8 @@ impl wire::cloudlet_metrics_api_server::CloudletMetricsApi for Api {
         &self,
         request: Request<wire::CloudletMetrics>,
     ) -> Reply<Self::ShowCloudletMetricsStream> {
-        let kept = self.controller.memory.samples.counts().cloudlets;
         let method = "/edgeproto.CloudletMetricsApi/ShowCloudletMetrics";
+        let kept = |counts: Counts| counts.cloudlets;
         self.counted(request, method, kept, |metrics| &mut metrics.foo).await
     }
 }
@@ -178,16 +193,19 @@ impl MetricsService for Api {
         &self,
         request: Request<ListSamplesRequest>,
     ) -> Reply<Self::ListSamplesStream> {
-        let wanted = request.get_ref();
-        let here = self.controller.memory.samples.list(wanted);
-        if flag(request.metadata(), LOCAL)? {
+        let scope = Scope::of_call(&caller(&request), request.metadata())?;
+        let local = flag(request.metadata(), LOCAL)?;
+        let wanted = request.into_inner();
+        let (of, question) = (scope.clone(), wanted.clone());
+        let here = self.of_samples(move |samples| samples.list(&question, &of)).await?;
+        if local {
             return Ok(gathered(only_here(here)));
         }
         let method = "/selvage.metrics.MetricsService/ListSamples";
-        let there = self.controller.gather(method, wanted).await;
+        let there = self.controller.gather(method, &wanted, &scope).await;
         Ok(gathered(there.map(|parts| {
             let parts = parts.into_iter().map(|(_, part)| part);
-            newest(std::iter::once(here).chain(parts), wanted)
+            merged(std::iter::once(here).chain(parts), &wanted)
         })))
     }
 }

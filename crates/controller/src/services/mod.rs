@@ -14,6 +14,7 @@ use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::metrics_service_server::MetricsServiceServer;
 use selvage_api::selvage::operations::operation_service_server::OperationServiceServer;
 use selvage_api::selvage::shell::shell_service_server::ShellServiceServer;
+use selvage_kit::identity::Identity;
 use selvage_kit::serve::Services;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Request, Response, Status};
@@ -46,6 +47,11 @@ fn flag(metadata: &MetadataMap, name: &str) -> Result<bool> {
         Some(b"true") => Ok(true),
         Some(_) => Err(Error::invalid(format!("{name} must be true or false"))),
     }
+}
+
+/// Who asks.
+fn caller<M>(request: &Request<M>) -> Identity {
+    request.extensions().get::<Identity>().cloned().unwrap_or_else(Identity::anonymous)
 }
 
 /// A request's mode and message.

@@ -1,10 +1,13 @@
 //! The services of objects that are created, updated, deleted and shown.
 
+use futures::TryStreamExt;
 use selvage_api::edgeproto as wire;
+use selvage_kit::identity::{Identity, Role};
 use tonic::{Request, Response};
 
 use super::streams::{streamed, with_progress};
-use super::{Api, Reply, Streamed, confirmed, done, taken};
+use super::{Api, Reply, Streamed, caller, confirmed, done, taken};
+use crate::objects::conceal;
 
 /// A service whose changes answer with one Result.
 macro_rules! plain_service {
@@ -30,10 +33,40 @@ macro_rules! plain_service {
             type $stream = Streamed<wire::$message>;
 
             async fn $show(&self, request: Request<wire::$message>) -> Reply<Self::$stream> {
-                Ok(streamed(self.controller.show(request.get_ref())?))
+                let caller = caller(&request);
+                let mut filter = request.into_inner();
+                // Nor can he find out by asking for it.
+                filter.hide_from(&caller);
+                let shown = self.controller.show(&filter)?;
+                Ok(streamed(shown.map_ok(move |mut object| {
+                    object.hide_from(&caller);
+                    object
+                })))
             }
         }
     };
+}
+
+/// An object that may hold what not everybody may see who may see the object.
+trait Discreet {
+    fn hide_from(&mut self, _caller: &Identity) {}
+}
+
+impl Discreet for wire::Developer {}
+impl Discreet for wire::Operator {}
+impl Discreet for wire::Flavor {}
+impl Discreet for wire::Cluster {}
+
+impl Discreet for wire::App {
+    /// What an app is started with is for its developers and for admins.
+    fn hide_from(&mut self, caller: &Identity) {
+        let developer = self.key.as_ref().and_then(|key| key.developer_key.as_ref());
+        let developer = developer.map_or("", |key| key.name.as_str());
+        let own = caller.organisations(Role::Developer).any(|name| name == developer);
+        if !own && !caller.has_role(Role::Admin) {
+            conceal(self);
+        }
+    }
 }
 
 plain_service!(

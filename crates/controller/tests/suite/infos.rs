@@ -159,6 +159,28 @@ async fn a_cloudlet_is_offline_when_its_agent_leaves() {
     assert_eq!(offline.os_max_ram, 500, "the rest stays as it was");
 }
 
+/// Two processes with one identity: when one ends, the other still speaks.
+#[tokio::test]
+async fn a_cloudlet_has_whoever_is_left_of_two_agents() {
+    let house = house().await;
+    let told = || {
+        let info = house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west"))?;
+        Some((info.os_max_ram, info.state()))
+    };
+    let ready = wire::CloudletState::Ready;
+    let first = Agent::connect(&house);
+    first.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    eventually("the first one's words", || async { told() == Some((500, ready)) }).await;
+    let second = Agent::connect(&house);
+    let other = wire::CloudletInfo { os_max_ram: 7, ..cloudlet_info("tmus", "west") };
+    second.infos.put(other).unwrap();
+    eventually("the second one's words", || async { told() == Some((7, ready)) }).await;
+    drop(second);
+    eventually("the first one's again", || async { told() == Some((500, ready)) }).await;
+    drop(first);
+    wait_for_state(&house, "west", wire::CloudletState::Offline).await;
+}
+
 #[tokio::test]
 async fn an_evicted_info_is_not_brought_back_by_the_end_of_its_agent() {
     let house = house().await;

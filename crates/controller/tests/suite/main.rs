@@ -7,6 +7,9 @@ mod apps;
 mod cloudlets;
 mod defects;
 mod dry_run;
+#[allow(dead_code)]
+#[path = "../../../../tests/shared/etcd.rs"]
+mod etcd;
 mod exec;
 mod harness;
 mod infos;
@@ -20,4 +23,5 @@ mod regressions;
 mod resume;
 mod several;
 mod show;
+mod sight;
 mod whole;

@@ -149,7 +149,7 @@ const PROTOCOL: &[Row] = &[
         "worker.rs",
         "changes_of_a_busy_key_become_one_with_the_oldest_before",
     ),
-    ("a crm with the fake platform", SIM, "sim.rs", "a_cloudlet_like_the_originals_fake_one"),
+    ("a crm with the fake platform", SIM, "sim/life.rs", "a_cloudlet_like_the_originals_fake_one"),
     ("nodes", SUITE, "several.rs", "twelve_nodes_are_shown_through_any_controller"),
     (
         "two controllers restart",
@@ -181,16 +181,26 @@ const PROTOCOL: &[Row] = &[
 /// The original's own tests of the controller, and its scenarios.
 const REPLAYS: &[Row] = &[
     ("the smoke order", SYSTEM, "edge.rs", "the_smoke_order"),
-    ("add_delete", SYSTEM, "replay.rs", "add_delete_twice"),
-    ("appinst1 again", SYSTEM, "replay.rs", "an_instance_is_deleted_and_made_again"),
-    ("add_delete_2apps", SYSTEM, "replay.rs", "objects_named_twice_are_made_once"),
-    ("get_appinstlist", SYSTEM, "replay.rs", "ten_cloudlets_with_twenty_auto_clusters"),
-    ("crminfo", SYSTEM, "replay.rs", "crminfo_is_as_it_was_to_the_letter"),
-    ("update_move_cloudlet1", SYSTEM, "replay.rs", "instances_follow_a_cloudlet_that_moves"),
+    ("add_delete", SYSTEM, "replay/made_and_gone.rs", "add_delete_twice"),
+    ("appinst1 again", SYSTEM, "replay/made_and_gone.rs", "an_instance_is_deleted_and_made_again"),
+    ("add_delete_2apps", SYSTEM, "replay/made_and_gone.rs", "objects_named_twice_are_made_once"),
+    (
+        "get_appinstlist",
+        SYSTEM,
+        "replay/made_and_gone.rs",
+        "ten_cloudlets_with_twenty_auto_clusters",
+    ),
+    ("crminfo", SYSTEM, "replay/made_and_gone.rs", "crminfo_is_as_it_was_to_the_letter"),
+    (
+        "update_move_cloudlet1",
+        SYSTEM,
+        "replay/made_and_gone.rs",
+        "instances_follow_a_cloudlet_that_moves",
+    ),
     (
         "default_cluster_test",
         SYSTEM,
-        "replay.rs",
+        "replay/references.rs",
         "references_count_what_is_there_and_nothing_after",
     ),
     ("ctrl_restart", SYSTEM, "edge.rs", "kill_9_keeps_objects_and_finishes_operations"),
@@ -221,8 +231,8 @@ const REPLAYS: &[Row] = &[
         "an_auto_cluster_comes_before_its_app_and_goes_after_it",
     ),
     ("TestController", SYSTEM, "cloudlet.rs", "a_region_is_built_up_and_taken_down"),
-    ("flavors", SYSTEM, "replay.rs", "the_closest_flavor_is_taken"),
-    ("sums", SYSTEM, "replay.rs", "the_golden_sums_of_references"),
+    ("flavors", SYSTEM, "replay/references.rs", "the_closest_flavor_is_taken"),
+    ("sums", SYSTEM, "replay/references.rs", "the_golden_sums_of_references"),
     (
         "TestAllUpgradeFuncs",
         "crates/controller/src/version",
@@ -241,7 +251,12 @@ const FAILURES: &[Row] = &[
         "failures.rs",
         "a_caller_hears_that_the_cloudlet_is_gone_and_the_work_goes_on",
     ),
-    ("a crm restarts at work", SIM, "sim.rs", "a_crm_that_dies_forgets_remembers_or_does_it_again"),
+    (
+        "a crm restarts at work",
+        SIM,
+        "sim/faults.rs",
+        "a_crm_that_dies_forgets_remembers_or_does_it_again",
+    ),
     ("a crm restarts before work", SYSTEM, "cloudlet.rs", "a_cloudlet_that_restarts_goes_on"),
     (
         "the network is cut",

@@ -10,7 +10,7 @@ use wire::Liveness::Static;
 
 use super::harness::*;
 use super::infos::Agent;
-use super::several::EtcdServer;
+use super::several::on_etcd;
 
 const INSTANCES: usize = 20;
 
@@ -202,6 +202,6 @@ async fn another_controller_sends_what_changed() {
 
 #[tokio::test]
 async fn another_controller_on_etcd_sends_what_changed() {
-    let Some(etcd) = EtcdServer::start() else { return };
-    moves(etcd.store().await).await;
+    let Some((_etcd, store)) = on_etcd().await else { return };
+    moves(store).await;
 }

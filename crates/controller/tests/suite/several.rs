@@ -1,8 +1,5 @@
 //! Several controllers on one store.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use selvage_api::edgeproto as wire;
@@ -12,6 +9,7 @@ use selvage_store::SharedStore;
 use selvage_store::etcd::{Etcd, EtcdOptions};
 use tonic::{Response, Status, Streaming};
 
+use super::etcd::Cluster;
 use super::harness::*;
 use super::infos::{Agent, connected, sample, wait_for_state};
 
@@ -72,8 +70,8 @@ async fn two_controllers_show_the_same() {
 
 #[tokio::test]
 async fn two_controllers_on_etcd_show_the_same() {
-    let Some(etcd) = EtcdServer::start() else { return };
-    work_together(etcd.store().await).await;
+    let Some((_etcd, store)) = on_etcd().await else { return };
+    work_together(store).await;
 }
 
 /// A controller that is registered and does not answer.
@@ -322,62 +320,11 @@ async fn a_controller_that_stops_is_not_registered_any_more() {
     eventually("one is left", || async { there.controller.tables.controllers.len() == 1 }).await;
 }
 
-/// A real etcd, gone with the test.
-pub(crate) struct EtcdServer {
-    child: Child,
-    url: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for EtcdServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl EtcdServer {
-    /// Nothing, after saying so, where there is no etcd; on CI there must be.
-    #[allow(clippy::print_stderr)]
-    pub(crate) fn start() -> Option<Self> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = std::env::split_paths(&path)
-            .map(|folder: PathBuf| folder.join("etcd"))
-            .find(|candidate| candidate.is_file());
-        let Some(binary) = found else {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "etcd is needed on CI");
-            eprintln!("SKIPPED: etcd: no etcd server found in PATH");
-            return None;
-        };
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let url = format!("http://127.0.0.1:{}", port());
-        let peer = format!("http://127.0.0.1:{}", port());
-        let folder = tempfile::tempdir().unwrap();
-        let child = Command::new(binary)
-            .args(["--name", "m", "--log-level", "error", "--data-dir"])
-            .arg(folder.path())
-            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("m={peer}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Some(Self { child, url, _folder: folder })
-    }
-
-    pub(crate) async fn store(&self) -> SharedStore {
-        let connecting = async {
-            loop {
-                let options =
-                    EtcdOptions { endpoints: vec![self.url.clone()], ..EtcdOptions::default() };
-                match Etcd::connect(options).await {
-                    Ok(store) => return store,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), connecting).await.expect("etcd answers")
-    }
+/// A real etcd, gone with the test, and a store on it.
+pub(crate) async fn on_etcd() -> Option<(Cluster, SharedStore)> {
+    let etcd = Cluster::start(1).await?;
+    let endpoints = etcd.options().endpoints;
+    let options = EtcdOptions { endpoints, ..EtcdOptions::default() };
+    let store = Etcd::connect(options).await.unwrap();
+    Some((etcd, store))
 }

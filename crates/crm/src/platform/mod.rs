@@ -1,6 +1,7 @@
 //! What a cloudlet is made of, behind one trait.
 
 pub mod containers;
+mod folders;
 mod host;
 pub mod kubernetes;
 mod naming;
@@ -21,6 +22,7 @@ use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
+pub use folders::ImageFolders;
 
 /// What a cloudlet can hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -247,6 +249,12 @@ pub trait Platform: Send + Sync + 'static {
     /// Makes sure that an instance runs; whether something had to be done.
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool>;
 
+    /// Why an instance that should run does not; empty when it does, or where
+    /// nobody can tell.
+    async fn trouble(&self, _: &AppInstKey) -> Result<String> {
+        Ok(String::new())
+    }
+
     /// Removes an instance and whatever half of it there is.
     async fn delete_instance(&self, key: &AppInstKey) -> Result<()>;
 
@@ -257,6 +265,12 @@ pub trait Platform: Send + Sync + 'static {
         clusters: &[ClusterInstKey],
         instances: &[AppInstKey],
     ) -> Result<Vec<String>>;
+
+    /// Removes what was kept for later and was not used in a long time; says
+    /// what it was.
+    async fn tidy(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// What an instance that runs uses.
     async fn usage(&self, key: &AppInstKey) -> Result<Usage>;

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use selvage_api::edgeproto::{App, AppInstKey, CloudletKey, ClusterInstKey, Flavor, TrackedState};
 use selvage_crm::{
-    Platform,
+    ImageFolders, Platform,
     platform::{
         ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder,
         containers::{self, Containers},
@@ -295,6 +295,7 @@ impl Fixture for InContainers {
             namespace: self.namespace.into(),
             range: containers::Range::parse(&range).unwrap(),
             registry: None,
+            images: ImageFolders::new([self.place.directory.path().to_owned()]),
             data: self.place.directory.path().to_owned(),
             lvmd: self.place.directory.path().join("lvmd.sock"),
             patience: PATIENCE,

@@ -1,5 +1,7 @@
 //! Instances come up, answer at their public ports, and go without a trace.
 
+use std::time::Duration;
+
 use selvage_api::edgeproto::{AppInstInfo, CloudletState, Metric, TrackedState, metric_val};
 use selvage_runtime::{ExecOutput, ExecSpec, Runtime};
 
@@ -128,6 +130,80 @@ async fn an_instance_holds_what_its_flavors_disk_holds() {
     .await;
     assert_eq!(busybox(runtime, &id, &["test", "-s", "/much"]).await.1, 0, "a restart keeps it");
     controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_whose_container_does_not_run_is_not_healthy() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("down", 246);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let runtime = running.runtime.as_ref();
+    let id = runtime.list("selvage").await.unwrap()[0].runtime_id.clone();
+    let trouble = || {
+        let info = controller.instance_infos.find(&place.instance_key()).unwrap();
+        info.runtime_info.clone().unwrap_or_default().unhealthy
+    };
+    runtime.stop("selvage", &id, Duration::from_secs(1)).await.unwrap();
+    wait_for("what is wrong", || async {
+        trouble().starts_with("the container ended").then_some(())
+    })
+    .await;
+    assert_eq!(running.crm.status().unhealthy, 1);
+    runtime.start("selvage", &id).await.unwrap();
+    wait_for("its health", || async { trouble().is_empty().then_some(()) }).await;
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn images_go_when_nothing_has_used_them_for_long() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("unused", 247);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let notes = place.directory.path().join("images.json");
+    let long_ago = || {
+        let text = std::fs::read(&notes).unwrap();
+        let mut noted: std::collections::BTreeMap<String, u64> =
+            serde_json::from_slice(&text).unwrap();
+        assert_eq!(noted.len(), 1, "{noted:?}");
+        noted.values_mut().for_each(|at| *at -= 8 * 24 * 3600);
+        std::fs::write(&notes, serde_json::to_vec(&noted).unwrap()).unwrap();
+    };
+    running.stop().await;
+    long_ago();
+    let running = place.start(controller.address).await;
+    assert_eq!(running.runtime.images("selvage").await.unwrap().len(), 1, "one that is used");
+    // What it has not reported yet would count as gone already.
+    controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
+    controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
+    controller.unmake(&place).await;
+    wait_for("the container's end", || async {
+        running.runtime.list("selvage").await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    running.stop().await;
+    let running = place.start(controller.address).await;
+    assert_eq!(running.runtime.images("selvage").await.unwrap().len(), 1, "used a moment ago");
+    running.stop().await;
+    long_ago();
+    let running = place.start(controller.address).await;
+    wait_for("the image's end", || async {
+        running.runtime.images("selvage").await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    let left = std::fs::read_dir(place.directory.path().join("containers/layers")).unwrap();
+    assert_eq!(left.count(), 0, "and what it was made of");
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());
 }

@@ -154,6 +154,63 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
     goes(&place, &controller, running).await;
 }
 
+fn ip(arguments: &[&str]) -> String {
+    let output = std::process::Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The bridge of a cloudlet with one cluster, and the cable of its one instance.
+fn bridge_and_cable(place: &Place) -> (String, String) {
+    let bridges = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let cables = bridges.replacen("slv", "slw", 1);
+    let links = ip(&["-o", "link"]);
+    let names = links.lines().filter_map(|line| line.split([':', '@', ' ']).nth(2));
+    let named = |with: &str| names.clone().find(|name| name.starts_with(with)).unwrap().to_owned();
+    (named(&bridges), named(&cables))
+}
+
+/// The namespace of a cloudlet's one instance.
+fn namespace(place: &Place) -> String {
+    let site = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let begins = site.replacen("slv", "slv-", 1) + "-";
+    let all = std::fs::read_dir("/run/netns").unwrap().flatten();
+    let mut names = all.map(|entry| entry.file_name().into_string().unwrap());
+    names.find(|name| name.starts_with(&begins)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_loses_parts_is_mended_around_what_runs() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("bridge", 239);
+    let (controller, running) = with_a_cluster(&place).await;
+    controller.make(&place).await;
+    let before = pid(&running).await;
+    let (bridge, cable) = bridge_and_cable(&place);
+    ip(&["link", "del", &bridge]);
+    answers(&place).await;
+    assert_eq!(pid(&running).await, before, "the container was left alone");
+    running.stop().await;
+
+    // As one leaves it that dies between making and connecting it.
+    ip(&["link", "set", &cable, "nomaster", "down"]);
+    let inside = namespace(&place);
+    ip(&["-n", &inside, "addr", "flush", "dev", "eth0"]);
+    ip(&["-n", &inside, "link", "set", "eth0", "down"]);
+    wait_for("the end of what was reported", || async {
+        controller.instance_infos.find(&place.instance_key()).is_none().then_some(())
+    })
+    .await;
+    let running = place.start(controller.address).await;
+    controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
+    answers(&place).await;
+    assert!(ip(&["-n", &inside, "route"]).contains("default via"), "there is a way out");
+    assert_eq!(pid(&running).await, before, "the container was left alone");
+    goes(&place, &controller, running).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_that_vanishes_stops_new_instances_and_no_old_one() {
     if !can_run() {

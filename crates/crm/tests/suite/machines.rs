@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use selvage_api::edgeproto::{App, CloudletKey, Flavor, TrackedState};
 use selvage_crm::{
-    Platform,
+    ImageFolders, Platform,
     platform::{
         InstanceFacts,
         vm::{Machines, Options},
@@ -211,8 +211,12 @@ impl Fixture for InMachines {
         let elsewhere = *cloudlet != self.place.cloudlet();
         let data = self.place.directory.path();
         let data = if elsewhere { data.join("elsewhere") } else { data.to_owned() };
-        let options =
-            Options { data, patience: PATIENCE * 3, powerdown: Duration::from_millis(200) };
+        let options = Options {
+            data,
+            images: ImageFolders::new([self.place.directory.path().to_owned()]),
+            patience: PATIENCE * 3,
+            powerdown: Duration::from_millis(200),
+        };
         Arc::new(Machines::open(cloudlet, options).unwrap())
     }
 

@@ -16,3 +16,4 @@ mod real;
 mod registry;
 mod shell;
 mod support;
+mod updates;

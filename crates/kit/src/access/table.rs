@@ -30,6 +30,12 @@ const SHELL: &[Who] = &[Who::SignedIn, Who::Machine(MachineKind::Cloudlet)];
 const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
 
 const CONTROLLER: &[Who] = &[Who::Machine(MachineKind::Controller)];
+/// The service shows each caller those of his organisations.
+const SAMPLES: &[Who] = &[
+    Who::Holder(Role::Developer),
+    Who::Holder(Role::Operator),
+    Who::Machine(MachineKind::Controller),
+];
 const AGENTS: &[Who] = &[
     Who::Machine(MachineKind::Cloudlet),
     Who::Machine(MachineKind::Dme),
@@ -65,7 +71,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     ("edgeproto.AppInstInfoApi", &[("ShowAppInstInfo", Read, APP_INST_AND_PEERS)]),
-    ("edgeproto.AppInstMetricsApi", &[("ShowAppInstMetrics", Read, CONTROLLER)]),
+    ("edgeproto.AppInstMetricsApi", &[("ShowAppInstMetrics", Read, SAMPLES)]),
     (
         "edgeproto.CloudletApi",
         &[
@@ -83,7 +89,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("EvictCloudletInfo", Write, NOBODY_ELSE),
         ],
     ),
-    ("edgeproto.CloudletMetricsApi", &[("ShowCloudletMetrics", Read, CONTROLLER)]),
+    ("edgeproto.CloudletMetricsApi", &[("ShowCloudletMetrics", Read, SAMPLES)]),
     ("edgeproto.CloudletRefsApi", &[("ShowCloudletRefs", Read, CLOUDLET)]),
     (
         "edgeproto.ClusterApi",
@@ -348,13 +354,6 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("CancelOperation", Write, SIGNED_IN),
         ],
     ),
-    (
-        "selvage.metrics.MetricsService",
-        &[(
-            "ListSamples",
-            Read,
-            &[Who::Holder(Role::Operator), Who::Machine(MachineKind::Controller)],
-        )],
-    ),
+    ("selvage.metrics.MetricsService", &[("ListSamples", Read, SAMPLES)]),
     ("selvage.system.SystemService", &[("GetStatus", Read, SIGNED_IN)]),
 ];

@@ -109,6 +109,21 @@ fn machines_do_what_their_kind_does() {
 }
 
 #[test]
+fn developers_and_operators_may_ask_for_samples() {
+    for path in [
+        "/selvage.metrics.MetricsService/ListSamples",
+        "/edgeproto.AppInstMetricsApi/ShowAppInstMetrics",
+        "/edgeproto.CloudletMetricsApi/ShowCloudletMetrics",
+    ] {
+        for role in [Role::Developer, Role::Operator] {
+            assert_eq!(decide(path, &user(&[(role, "demo")]), &[]), Ok(Decision::Allow), "{path}");
+        }
+        let agent = Identity::machine(Machine::parse("cloudlet/demo/c1").unwrap());
+        assert_eq!(decide(path, &agent, &[]), Err(Code::PermissionDenied), "{path}");
+    }
+}
+
+#[test]
 fn the_early_word_never_contradicts_the_last() {
     let access = Access::load().unwrap();
     let callers = [

@@ -106,6 +106,19 @@ mod tests {
     }
 
     #[test]
+    fn what_an_app_is_started_with_is_left_out() {
+        let config = selvage_api::edgeproto::ConfigFile {
+            kind: "envVarsYaml".into(),
+            config: "- {name: DB_PASSWORD, value: canary}".into(),
+        };
+        let app = selvage_api::edgeproto::App { configs: vec![config], ..Default::default() };
+        for name in ["CreateApp", "UpdateApp"] {
+            let text = redacted(method("edgeproto.AppApi", name), &app.encode_to_vec());
+            assert_eq!(text, r#"{"configs":[{"kind":"envVarsYaml"}]}"#, "{name}");
+        }
+    }
+
+    #[test]
     fn unreadable_and_endless_requests_make_short_lines() {
         let create = method("edgeproto.AppApi", "CreateApp");
         assert_eq!(redacted(create, &[0xff; 9]), "<9 unreadable bytes>");

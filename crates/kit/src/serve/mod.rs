@@ -11,6 +11,7 @@
 
 mod audit;
 mod authority;
+mod brief;
 mod census;
 mod credentials;
 mod frame;
@@ -66,6 +67,9 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// After how long a connection without calls is closed.
     pub idle_timeout: Duration,
+    /// How often callers of open streams are looked at again: whether they are
+    /// still known and may still do it.
+    pub recheck: Duration,
     /// How long calls in flight may go on when the listener stops.
     pub drain: Duration,
 }
@@ -81,6 +85,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(600),
+            recheck: Duration::from_secs(15),
             drain: Duration::from_secs(10),
         }
     }

@@ -1,18 +1,20 @@
 //! The inner stack that every call goes through, whatever protocol it came
 //! in by: who is it, may he, is there room, by when, and how did it end.
 
+mod deadline;
+mod standing;
+
 use std::{
     collections::HashSet,
     convert::Infallible,
     panic::AssertUnwindSafe,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderMap, HeaderName, Request, Response, request};
+use http::{HeaderMap, Request, Response, request};
 use selvage_api::Method;
 use selvage_transcode::PROTOCOL_HEADER;
 use tokio::{
@@ -24,8 +26,10 @@ use tonic::{Code, Status, body::Body};
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
+use self::{deadline::deadline_of, standing::Standing};
 use super::{
-    Limits, Server, audit, credentials, frame, intake::Intake, internal_error, relay, watched,
+    Limits, Server, audit, brief, credentials, frame, intake::Intake, internal_error, relay,
+    watched,
 };
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
@@ -129,6 +133,12 @@ impl Rpc {
     }
 
     pub(super) async fn handle(self, request: Request<Body>) -> Response<Body> {
+        let mut response = self.respond(request).await;
+        brief::shorten(response.headers_mut());
+        response
+    }
+
+    async fn respond(self, request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
         let shared = Arc::clone(&self.shared);
         let protocol = protocol_of(request.headers());
@@ -149,10 +159,13 @@ impl Rpc {
         let rule = shared.access.rule(path);
         let stop = if rule.is_some() { &shared.stopping.now } else { &shared.stopping.soon };
         match self.run(request, rule, protocol, deadline).instrument(span).await {
-            Ok((response, held)) => watch(response, deadline, stop, move |code| {
-                call.finish(selvage_api::Code::from_grpc(code));
-                held.release(code);
-            }),
+            Ok((response, held, standing)) => {
+                let revoked = standing.map(|standing| standing.lost().boxed());
+                watch(response, deadline, revoked, stop, move |code| {
+                    call.finish(selvage_api::Code::from_grpc(code));
+                    held.release(code);
+                })
+            }
             Err(status) => {
                 call.finish(selvage_api::Code::from_grpc(status.code()));
                 status.into_http()
@@ -166,15 +179,17 @@ impl Rpc {
         rule: Option<&Rule>,
         protocol: Protocol,
         deadline: Option<Instant>,
-    ) -> Result<(Response<Body>, Held), Status> {
+    ) -> Result<(Response<Body>, Held, Option<Standing>), Status> {
         let (parts, body) = request.into_parts();
         let Some(rule) = rule else {
-            return self.run_infrastructure(parts, body, deadline).await;
+            let (response, held) = self.run_infrastructure(parts, body, deadline).await?;
+            return Ok((response, held, None));
         };
+        let standing = Standing::of(&self.shared, rule, &parts);
         let admitted = within(deadline, self.shared.admit(parts, body, rule, protocol)).await?;
         let Admitted { request, held } = admitted;
         match self.answer(rule, request, deadline).await {
-            Ok(response) => Ok((response, held)),
+            Ok(response) => Ok((response, held, standing)),
             Err(status) => {
                 held.release(status.code());
                 Err(status)
@@ -243,7 +258,11 @@ impl Rpc {
         let metrics = self.shared.metrics.clone();
         let call = AssertUnwindSafe(self.routes.oneshot(request)).catch_unwind();
         match within(deadline, call.map(Ok)).await? {
-            Ok(Ok(response)) => Ok(response.map(Body::new)),
+            Ok(Ok(mut response)) => {
+                // Relays put the texts of many into one answer.
+                brief::shorten(response.headers_mut());
+                Ok(response.map(Body::new))
+            }
             Ok(Err(never)) => match never {},
             Err(_panic) => {
                 metrics.panic();
@@ -435,6 +454,7 @@ fn not_built(method: &Method) -> Status {
 fn watch(
     response: Response<Body>,
     deadline: Option<Instant>,
+    revoked: Option<watched::Revoked>,
     stop: &Arc<CancellationToken>,
     on_end: impl FnOnce(Code) + Send + 'static,
 ) -> Response<Body> {
@@ -444,7 +464,10 @@ fn watch(
         return response;
     }
     let stop = Arc::clone(stop);
-    response.map(|body| Body::new(watched::Watched::new(body, deadline, stop, Box::new(on_end))))
+    response.map(|body| {
+        let watched = watched::Watched::new(body, deadline, stop, Box::new(on_end));
+        Body::new(watched.until(revoked))
+    })
 }
 
 fn protocol_of(headers: &HeaderMap) -> Protocol {
@@ -453,48 +476,5 @@ fn protocol_of(headers: &HeaderMap) -> Protocol {
         Some(b"connect") => Protocol::Connect,
         Some(b"grpc-web") => Protocol::GrpcWeb,
         _ => Protocol::Grpc,
-    }
-}
-
-const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-
-fn deadline_of(headers: &HeaderMap, now: Instant) -> Result<Option<Instant>, Status> {
-    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
-    let parsed = value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
-        Status::invalid_argument("grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
-    })?;
-    Ok(now.checked_add(parsed))
-}
-
-fn parse_timeout(text: &str) -> Option<Duration> {
-    let unit = text.chars().next_back()?;
-    let digits = text.strip_suffix(unit)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let amount: u64 = digits.parse().ok()?;
-    match unit {
-        'H' => Some(Duration::from_secs(amount * 3600)),
-        'M' => Some(Duration::from_secs(amount * 60)),
-        'S' => Some(Duration::from_secs(amount)),
-        'm' => Some(Duration::from_millis(amount)),
-        'u' => Some(Duration::from_micros(amount)),
-        'n' => Some(Duration::from_nanos(amount)),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeouts_as_grpc_writes_them() {
-        assert_eq!(parse_timeout("2S"), Some(Duration::from_secs(2)));
-        assert_eq!(parse_timeout("100m"), Some(Duration::from_millis(100)));
-        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
-        for wrong in ["", "S", "1", "1x", "-1S", "123456789S", "1 S", "１S"] {
-            assert_eq!(parse_timeout(wrong), None, "{wrong}");
-        }
     }
 }

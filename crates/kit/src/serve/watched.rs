@@ -17,12 +17,16 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Code, Status, body::Body};
 
+/// Ends with why the caller may not have more of the reply.
+pub(super) type Revoked = futures::future::BoxFuture<'static, Status>;
+
 /// Told how a call ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Code) + Send>;
 
 pub(super) struct Watched {
     inner: Option<Body>,
     deadline: Option<Pin<Box<Sleep>>>,
+    revoked: Option<Revoked>,
     stop: Arc<CancellationToken>,
     /// Made when there is something to wait for: most replies are whole.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
@@ -37,7 +41,14 @@ impl Watched {
         on_end: OnEnd,
     ) -> Self {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { inner: Some(inner), deadline, stop, stopped: None, on_end: Some(on_end) }
+        let (inner, on_end) = (Some(inner), Some(on_end));
+        Self { inner, deadline, revoked: None, stop, stopped: None, on_end }
+    }
+
+    /// Ends the reply when this does.
+    pub(super) fn until(mut self, revoked: Option<Revoked>) -> Self {
+        self.revoked = revoked;
+        self
     }
 
     fn end(&mut self, code: Code) {
@@ -79,12 +90,17 @@ impl http_body::Body for Watched {
         {
             return this.end_with(Status::deadline_exceeded("deadline exceeded"));
         }
+        if let Some(revoked) = this.revoked.as_mut()
+            && let Poll::Ready(status) = revoked.as_mut().poll(context)
+        {
+            return this.end_with(status);
+        }
         // Nothing of the body is looked at again after a panic: it is dropped.
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(inner).poll_frame(context)));
-        let Ok(polled) = polled else {
+        let Ok(mut polled) = polled else {
             return this.end_with(super::internal_error());
         };
-        match &polled {
+        match &mut polled {
             Poll::Pending => {
                 let stopped = this.stopped.get_or_insert_with(|| {
                     Box::pin(CancellationToken::clone(&this.stop).cancelled_owned())
@@ -96,8 +112,11 @@ impl http_body::Body for Watched {
             Poll::Ready(None) => this.end(Code::Ok),
             Poll::Ready(Some(Err(status))) => this.end(status.code()),
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(code) = frame.trailers_ref().and_then(status_code) {
-                    this.end(code);
+                if let Some(trailers) = frame.trailers_mut() {
+                    super::brief::shorten(trailers);
+                    if let Some(code) = status_code(trailers) {
+                        this.end(code);
+                    }
                 }
             }
         }
@@ -150,6 +169,16 @@ mod tests {
         let (body, outcome) = watched(frames, None);
         body.collect().await.unwrap();
         assert_eq!(outcome.try_iter().collect::<Vec<_>>(), [Code::NotFound]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_fails_at_length_says_so_in_brief() {
+        let mut long = HeaderMap::new();
+        Status::internal("é".repeat(500_000)).add_header(&mut long).unwrap();
+        let (body, _outcome) = watched(vec![Ok(Frame::trailers(long))], None);
+        let ended = body.collect().await.unwrap();
+        let status = Status::from_header_map(ended.trailers().unwrap()).unwrap();
+        assert!(status.message().contains("é…é") && status.message().len() < 4096, "{status}");
     }
 
     #[tokio::test]

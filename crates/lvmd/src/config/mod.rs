@@ -17,8 +17,6 @@ pub use classes::Classes;
 
 use crate::{Error, Result};
 
-/// Where the original looks for its configuration.
-pub const DEFAULT_PATH: &str = "/etc/topolvm/lvmd.yaml";
 const DEFAULT_SOCKET: &str = "/run/topolvm/lvmd.sock";
 const DEFAULT_SPARE_GIB: u64 = 10;
 

@@ -47,7 +47,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use futures::{FutureExt, future::BoxFuture};
 use http::HeaderMap;
 use prost_reflect::Kind;
-use selvage_api::{Code, Method};
+use selvage_api::Method;
 use selvage_kit::{
     access::Effect,
     labels::Selector,
@@ -57,7 +57,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body};
 
-pub(crate) use self::target::parse as parse_place;
 use self::{
     gather::Round,
     headers::{
@@ -70,7 +69,7 @@ pub use self::{
     inventory::{Inventory, Machines},
     target::{BadEntry, Directory, Place, StaticDirectory},
 };
-use crate::refusal::refusal;
+pub(crate) use self::{target::parse as parse_place, wire::text};
 
 /// The port that the agents of the original listen on.
 pub const DEFAULT_PORT: u16 = 50_000;
@@ -242,21 +241,20 @@ impl Inner {
     async fn expand(&self, nodes: Vec<String>) -> Result<Vec<String>, Status> {
         let mut all = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let selector =
-                match Selector::is_one(&node) {
-                    true => Some(Selector::parse(&node).map_err(|error| {
-                        refusal(error.code(), format!("invalid target: {error}"))
-                    })?),
-                    false if node == ALL => None,
-                    false => {
-                        all.push(node);
-                        continue;
-                    }
-                };
+            let selector = match Selector::is_one(&node) {
+                true => Some(Selector::parse(&node).map_err(|error| {
+                    Status::new(error.code().grpc(), format!("invalid target: {error}"))
+                })?),
+                false if node == ALL => None,
+                false => {
+                    all.push(node);
+                    continue;
+                }
+            };
             let chosen = self.directory.choose(selector.as_ref()).await?;
             if chosen.is_empty() {
                 let text = format!("no machine is known that fits {node:?}");
-                return Err(refusal(Code::NotFound, text));
+                return Err(Status::not_found(text));
             }
             all.extend(chosen);
         }
@@ -285,12 +283,12 @@ impl Inner {
             return Ok(place);
         }
         let place = target::parse(node, self.settings.port)
-            .ok_or_else(|| refusal(Code::InvalidArgument, format!("invalid target {node:?}")))?;
+            .ok_or_else(|| Status::invalid_argument(format!("invalid target {node:?}")))?;
         let ours = self.own.contains(&(place.host.clone(), place.port));
         if ours || self.settings.by_address {
             Ok(place)
         } else {
-            Err(refusal(Code::NotFound, format!("no node is called {node:?}")))
+            Err(Status::not_found(format!("no node is called {node:?}")))
         }
     }
 

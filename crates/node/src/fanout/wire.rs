@@ -171,7 +171,7 @@ pub(super) fn framed(mut pieces: Vec<Bytes>) -> Result<Vec<Bytes>, Status> {
 }
 
 /// An error the way clients of the original expect to read it.
-pub(super) fn text(status: &Status) -> String {
+pub(crate) fn text(status: &Status) -> String {
     let code = match status.code() {
         Code::Ok => "OK",
         Code::Cancelled => "Canceled",

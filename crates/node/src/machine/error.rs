@@ -133,6 +133,6 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        crate::refusal::refusal(error.code(), error)
+        Self::new(error.code().grpc(), error.to_string())
     }
 }

@@ -17,9 +17,10 @@ mod error;
 mod lines;
 mod list;
 mod mounts;
+mod places;
+mod platform;
 mod power;
 mod services;
-mod version;
 mod walk;
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
@@ -39,19 +40,20 @@ use selvage_api::{
         machine_service_server::{MachineService, MachineServiceServer},
     },
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use self::{confine::Roots, mounts::Prober};
+use self::{
+    confine::Roots,
+    mounts::Prober,
+    places::{Place, Places},
+};
 pub use self::{
     error::Error,
     power::{Power, SystemPower},
     services::{Operation, Supervisor, TaskServices},
 };
-
-/// Files and folders that may be sent at the same time.
-const SENDING: usize = 64;
 
 /// Pieces that wait for a caller.
 const WAITING: usize = 8;
@@ -99,7 +101,7 @@ struct Inner {
     power: Option<Arc<dyn Power>>,
     before_power: Duration,
     prober: Prober,
-    sending: Arc<Semaphore>,
+    places: Places,
 }
 
 impl MachineApi {
@@ -117,7 +119,7 @@ impl MachineApi {
             power: settings.power,
             before_power,
             prober: Prober::default(),
-            sending: Arc::new(Semaphore::new(SENDING)),
+            places: Places::default(),
         }))
     }
 
@@ -128,16 +130,19 @@ impl MachineApi {
 
     /// Runs a sender in a thread; its first word decides between an error and
     /// a stream.
-    async fn send<T, F>(&self, work: F) -> Answer<BoxStream<'static, Result<T, Status>>>
+    async fn send<T, F>(
+        &self,
+        place: Place,
+        work: F,
+    ) -> Answer<BoxStream<'static, Result<T, Status>>>
     where
         T: Send + 'static,
         F: FnOnce(&Roots, &mpsc::Sender<Result<T, Status>>) -> Result<(), Error> + Send + 'static,
     {
-        let sending = Arc::clone(&self.0.sending).try_acquire_owned().map_err(|_| Error::Busy)?;
         let (sender, mut receiver) = mpsc::channel(WAITING);
         let roots = self.0.roots.clone();
         tokio::task::spawn_blocking(move || {
-            let _sending = sending;
+            let _place = place;
             if let Err(error) = work(&roots, &sender) {
                 let _ = sender.blocking_send(Err(error.into()));
             }
@@ -198,19 +203,23 @@ impl MachineService for MachineApi {
     type ReadStream = DataStream;
 
     async fn copy(&self, request: Request<CopyRequest>) -> Answer<DataStream> {
+        let place = self.0.places.take(&request)?;
         let path = request.into_inner().root_path;
-        self.send(move |roots, pieces| archive::send(roots, &path, pieces)).await
+        self.send(place, move |roots, pieces| archive::send(roots, &path, pieces)).await
     }
 
-    async fn kubeconfig(&self, _: Request<()>) -> Answer<DataStream> {
+    async fn kubeconfig(&self, request: Request<()>) -> Answer<DataStream> {
+        let place = self.0.places.take(&request)?;
         let path = self.0.kubeconfig.clone();
         // Named by the machine's owner, not by the caller.
-        self.send(move |_, pieces| archive::send(&Roots::new(Vec::new()), &path, pieces)).await
+        self.send(place, move |_, pieces| archive::send(&Roots::new(Vec::new()), &path, pieces))
+            .await
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Answer<Self::ListStream> {
+        let place = self.0.places.take(&request)?;
         let request = request.into_inner();
-        self.send(move |roots, files| list::send(roots, &request, files)).await
+        self.send(place, move |roots, files| list::send(roots, &request, files)).await
     }
 
     async fn logs(&self, request: Request<LogsRequest>) -> Answer<DataStream> {
@@ -230,8 +239,9 @@ impl MachineService for MachineApi {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Answer<DataStream> {
+        let place = self.0.places.take(&request)?;
         let path = request.into_inner().path;
-        self.send(move |roots, pieces| archive::send_plain(roots, &path, pieces)).await
+        self.send(place, move |roots, pieces| archive::send_plain(roots, &path, pieces)).await
     }
 
     async fn reboot(&self, _: Request<()>) -> Answer<RebootResponse> {
@@ -313,8 +323,8 @@ impl MachineService for MachineApi {
     async fn version(&self, _: Request<()>) -> Answer<VersionResponse> {
         let message = Version {
             metadata: None,
-            version: Some(version::build()),
-            platform: Some(version::platform("/".as_ref())),
+            version: Some(selvage_kit::build::build()),
+            platform: Some(platform::platform("/".as_ref())),
         };
         Ok(Response::new(VersionResponse { messages: vec![message] }))
     }

@@ -37,8 +37,9 @@ pub trait Controller: Send + Sync + 'static {
 pub struct RemoteController(IdentityServiceClient<Channel>);
 
 impl RemoteController {
-    pub(super) fn new(place: &Place, tls: Arc<rustls::ClientConfig>) -> Result<Self, Status> {
-        let channel = pool::channel(Some(TlsConnector::from(tls)), place)?;
+    /// Of several, the first that is there whenever a connection is made.
+    pub(super) fn new(places: &[Place], tls: Arc<rustls::ClientConfig>) -> Result<Self, Status> {
+        let channel = pool::channel_to_first(Some(TlsConnector::from(tls)), places)?;
         Ok(Self(IdentityServiceClient::new(channel).max_decoding_message_size(32 << 20)))
     }
 }

@@ -55,6 +55,8 @@ pub enum Error {
     Kept { path: PathBuf, source: io::Error },
     #[error("the controller at {controller} does not let this machine in: {}", .status.message())]
     Refused { controller: String, status: Status },
+    #[error("no controller answers at {controller}: {}", .status.message())]
+    Away { controller: String, status: Status },
     #[error("the controller's answer cannot be used: its CA is not the one that was trusted")]
     OtherCa,
     #[error("the join token is for {machine}, and this is {}: use one for {}", .kind.title(), .kind.pattern())]
@@ -69,7 +71,7 @@ impl Error {
         match self {
             Self::Address(_) | Self::OtherKind { .. } => Code::InvalidArgument,
             Self::Directory { .. } | Self::Kept { .. } => Code::FailedPrecondition,
-            Self::Refused { status, .. } => {
+            Self::Refused { status, .. } | Self::Away { status, .. } => {
                 Code::from_grpc(status.code()).unwrap_or(Code::Internal)
             }
             Self::OtherCa => Code::Unauthenticated,
@@ -136,7 +138,7 @@ impl fmt::Display for Kind {
 pub struct Invitation<'a> {
     /// What joins.
     pub kind: Kind,
-    /// Where the controller is.
+    /// Where the controller is, or several of one region, with commas.
     pub controller: &'a str,
     /// Good for one certificate.
     pub token: &'a Secret,
@@ -150,7 +152,7 @@ pub struct Member {
     name: String,
     identity: RotatingIdentity,
     ca_pem: String,
-    controller: ArcSwap<Place>,
+    controllers: ArcSwap<Places>,
     known: ArcSwap<Kept>,
 }
 
@@ -185,13 +187,13 @@ impl Member {
         let ca = directory.join(CA);
         let ca_pem = fs::read_to_string(&ca).map_err(unreadable(&ca))?;
         let known = Kept::read(directory).map_err(unreadable(directory))?;
-        let controller = place_of(&known.controller)?;
+        let controllers = Places::parse(&known.controller)?;
         Ok(Some(Self {
             directory: directory.to_owned(),
             name,
             identity,
             ca_pem,
-            controller: ArcSwap::from_pointee(controller),
+            controllers: ArcSwap::from_pointee(controllers),
             known: ArcSwap::from_pointee(known),
         }))
     }
@@ -203,9 +205,9 @@ impl Member {
         invitation: &Invitation<'_>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let controller = place_of(invitation.controller)?;
+        let controllers = Places::parse(invitation.controller)?;
         let tls = Arc::new(invitation.anchor.config()?);
-        let asked = RemoteController::new(&controller, tls).map_err(refused(&controller))?;
+        let asked = RemoteController::new(&controllers.0, tls).map_err(failed(&controllers))?;
         Self::join_at(directory, invitation, &asked, clock).await
     }
 
@@ -216,14 +218,14 @@ impl Member {
         asked: &dyn Controller,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let controller = place_of(invitation.controller)?;
+        let controllers = Places::parse(invitation.controller)?;
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|source| Error::Directory { path: directory.to_owned(), source })?;
-        let kept = Kept { controller: controller.to_string(), ..Kept::default() };
+        let kept = Kept { controller: controllers.to_string(), ..Kept::default() };
         kept.write(directory)?;
         let request = KeyRequest::new()?;
         let answer = asked.join(invitation.token, request.csr_pem()).await;
-        let answer = answer.map_err(refused(&controller))?;
+        let answer = answer.map_err(failed(&controllers))?;
         if !invitation.anchor.is(&answer.ca)? {
             return Err(Error::OtherCa);
         }
@@ -243,18 +245,23 @@ impl Member {
         &self.name
     }
 
-    /// Where its controller is.
+    /// Where its controller is; of several all, with commas.
     pub fn controller(&self) -> String {
-        self.controller.load().to_string()
+        self.controllers.load().to_string()
     }
 
-    /// The controller has moved.
+    /// The controllers that it may go to, each as `host:port`.
+    pub fn controllers(&self) -> Vec<String> {
+        self.controllers.load().0.iter().map(Place::to_string).collect()
+    }
+
+    /// The controller has moved, or there are others.
     pub fn move_to(&self, controller: &str) -> Result<(), Error> {
-        let place = place_of(controller)?;
-        if place != **self.controller.load() {
-            let kept = Kept { controller: place.to_string(), ..Kept::clone(&self.known.load()) };
+        let places = Places::parse(controller)?;
+        if places != **self.controllers.load() {
+            let kept = Kept { controller: places.to_string(), ..Kept::clone(&self.known.load()) };
             self.keep(kept)?;
-            self.controller.store(Arc::new(place));
+            self.controllers.store(Arc::new(places));
         }
         Ok(())
     }
@@ -284,10 +291,10 @@ impl Member {
         Ok(Arc::new(pki::client_config(&self.ca_pem, Some(&self.identity))?))
     }
 
-    /// The way to its controller.
+    /// The way to its controller, or to the first of several that is there.
     pub fn to_controller(&self) -> Result<RemoteController, Error> {
-        let place = self.controller.load();
-        RemoteController::new(&place, self.client_tls()?).map_err(refused(&place))
+        let places = self.controllers.load();
+        RemoteController::new(&places.0, self.client_tls()?).map_err(failed(&places))
     }
 
     /// Whether the machine of this name must not be let in.
@@ -302,7 +309,7 @@ impl Member {
         }
         let request = KeyRequest::new()?;
         let answer = controller.renew(request.csr_pem()).await;
-        let answer = answer.map_err(refused(&self.controller.load()))?;
+        let answer = answer.map_err(failed(&self.controllers.load()))?;
         let chain = format!("{}{}", answer.certificate, self.ca_pem);
         self.identity.renew(&request, &chain)?;
         Ok(true)
@@ -315,7 +322,7 @@ impl Member {
         report: &wire::ReportRequest,
     ) -> Result<(), Error> {
         let told = controller.report(report.clone()).await;
-        let told = told.map_err(refused(&self.controller.load()))?;
+        let told = told.map_err(failed(&self.controllers.load()))?;
         let mut kept = Kept::of(told);
         kept.controller.clone_from(&self.known.load().controller);
         if kept != **self.known.load() {
@@ -389,9 +396,35 @@ fn place_of(controller: &str) -> Result<Place, Error> {
         .ok_or_else(|| Error::Address(controller.to_owned()))
 }
 
-fn refused(controller: &Place) -> impl FnOnce(Status) -> Error {
-    let controller = controller.to_string();
-    move |status| Error::Refused { controller, status }
+/// The controllers of a region, in the order in which they are tried.
+#[derive(Debug, PartialEq, Eq)]
+struct Places(Vec<Place>);
+
+impl Places {
+    fn parse(text: &str) -> Result<Self, Error> {
+        text.split(',').map(|one| place_of(one.trim())).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, place) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{place}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What it means that a controller did not do what it was asked.
+fn failed(controllers: &Places) -> impl FnOnce(Status) -> Error {
+    let controller = controllers.to_string();
+    move |status| match status.code() {
+        tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => {
+            Error::Away { controller, status }
+        }
+        _ => Error::Refused { controller, status },
+    }
 }
 
 /// What an agent tells of itself.

@@ -136,6 +136,23 @@ async fn a_member_is_one_again_after_a_restart_without_the_token() {
     again.server_tls().unwrap();
     again.move_to("https://other.example:1/").unwrap();
     assert_eq!(world.open().unwrap().unwrap().controller(), "other.example:1");
+    again.move_to("one.example, https://[::1]:7/,192.0.2.1").unwrap();
+    let places = ["one.example:8443", "[::1]:7", "192.0.2.1:8443"];
+    assert_eq!(again.controllers(), places);
+    assert_eq!(world.open().unwrap().unwrap().controllers(), places);
+    assert!(again.move_to("one.example,").is_err());
+    assert_eq!(again.controllers(), places, "what is wrong changes nothing");
+}
+
+#[tokio::test]
+async fn a_controller_that_is_away_has_refused_nobody() {
+    let world = World::new();
+    *world.controller.away.lock() = true;
+    let away = world.join("good", world.anchor()).await.unwrap_err();
+    assert_eq!(away.to_string(), "no controller answers at edge.example:8443: away");
+    assert_eq!(away.code(), Code::Unavailable);
+    let used = world.join("used", world.anchor()).await.unwrap_err();
+    assert!(used.to_string().contains("does not let this machine in"), "{used}");
 }
 
 #[tokio::test]

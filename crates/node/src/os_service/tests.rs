@@ -6,6 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use selvage_api::os::os_service_client::OsServiceClient;
 use selvage_kit::identity::{Grant, Kind};
 use selvage_runtime::{
     Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, Kind as Place, LogOptions,
@@ -23,6 +24,10 @@ struct Fake {
     restarts: Mutex<Vec<selvage_runtime::Restart>>,
     lists: AtomicUsize,
     unreachable: bool,
+    /// Never was there.
+    absent: bool,
+    /// The one that has containers, `system` if none is given.
+    namespace: Option<String>,
     /// What a restart waits for.
     held: Option<Arc<tokio::sync::Notify>>,
 }
@@ -37,8 +42,14 @@ impl Runtime for Fake {
     async fn version(&self) -> Result<String> {
         Ok("1".into())
     }
+    fn is_installed(&self) -> bool {
+        !self.absent
+    }
     async fn namespaces(&self) -> Result<Vec<String>> {
-        Ok(vec!["system".into()])
+        if self.unreachable {
+            return Err(Error::Unreachable { runtime: "fake", reason: "no socket".into() });
+        }
+        Ok(vec![self.namespace.clone().unwrap_or_else(|| "system".into())])
     }
     async fn list(&self, _: &str) -> Result<Vec<Container>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
@@ -107,6 +118,14 @@ fn os(fake: Fake) -> (Os, Arc<Fake>) {
     (os, fake)
 }
 
+/// One runtime for the machine's own services, and another for the rest.
+fn two(system: Fake, other: Fake) -> Os {
+    let (system, other): (Arc<dyn Runtime>, Arc<dyn Runtime>) = (Arc::new(system), Arc::new(other));
+    let (mut os, _) = with(Vec::new());
+    os.runtimes = Runtimes::of(system, other.clone(), other, None);
+    os
+}
+
 fn with(containers: Vec<Container>) -> (Os, Arc<Fake>) {
     os(Fake { containers, ..Fake::default() })
 }
@@ -142,6 +161,40 @@ async fn a_runtime_that_is_not_there_is_unavailable() {
         (refused.code(), refused.message()),
         (Code::Unavailable, "fake does not answer: no socket")
     );
+}
+
+#[tokio::test]
+async fn one_runtime_of_two_that_is_dead_is_said_beside_what_the_other_tells() {
+    let apps = || Fake {
+        containers: vec![ourselves("a")],
+        namespace: Some("apps".into()),
+        ..Fake::default()
+    };
+    let dead = || Fake { unreachable: true, ..Fake::default() };
+    let every = || Request::new(ContainersRequest { namespace: "*".into(), driver: 0 });
+    let why = "rpc error: code = Unavailable desc = fake does not answer: no socket";
+
+    let os = two(dead(), apps());
+    let reply = os.containers(every()).await.unwrap().into_inner();
+    let [told, failed] = reply.messages.as_slice() else { panic!("{reply:?}") };
+    assert_eq!((told.metadata.is_none(), told.containers.len()), (true, 1));
+    assert_eq!(failed.metadata.as_ref().unwrap().error, why);
+    assert!(failed.containers.is_empty());
+    let reply = os.stats(stats("*", 0)).await.unwrap().into_inner();
+    let [told, failed] = reply.messages.as_slice() else { panic!("{reply:?}") };
+    assert_eq!((told.metadata.is_none(), told.stats.len()), (true, 1));
+    assert_eq!(failed.metadata.as_ref().unwrap().error, why);
+
+    // What was never on this machine is not missed.
+    let os = two(Fake { absent: true, ..dead() }, apps());
+    let reply = os.containers(every()).await.unwrap().into_inner();
+    assert_eq!(reply.messages.len(), 1, "{reply:?}");
+    // And where nobody answers, nothing was told.
+    for absent in [false, true] {
+        let os = two(Fake { absent, ..dead() }, Fake { absent, ..dead() });
+        let refused = os.containers(every()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable);
+    }
 }
 
 #[tokio::test]
@@ -229,15 +282,23 @@ async fn a_restart_goes_on_when_its_caller_is_gone() {
     tokio::time::timeout(Duration::from_secs(60), done).await.expect("nobody restarts it");
 }
 
+/// What goes over the wire is what the contract's own types would be.
 #[tokio::test]
-async fn what_a_caller_said_at_length_does_not_hide_the_answer() {
+async fn processes_are_served_as_they_were_kept() {
     let (os, _) = with(Vec::new());
-    let id = "x".repeat(70_000);
-    let request = RestartRequest { namespace: "system".into(), id, ..Default::default() };
-    let refused = os.restart(Request::new(request)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::NotFound);
-    assert!(refused.message().ends_with("xx\" not found"), "{refused}");
-    assert!(refused.message().len() < 4096, "{}", refused.message().len());
+    let mut client = OsServiceClient::new(os.service());
+    let child = secretive_child();
+    // Twice: the second answer is made of the first.
+    for _ in 0..2 {
+        let reply = client.processes(()).await.unwrap().into_inner();
+        let [message] = reply.messages.as_slice() else { panic!("{}", reply.messages.len()) };
+        assert!(message.metadata.is_none());
+        let same = |process: &&ProcessInfo| process.pid.unsigned_abs() == child.0.id();
+        let told = message.processes.iter().find(same).unwrap();
+        assert_eq!(told.ppid.unsigned_abs(), std::process::id());
+    }
+    let reply = client.memory(()).await.unwrap().into_inner();
+    assert_eq!(reply.messages.len(), 1, "other methods are there as well");
 }
 
 /// A child that is ended when the test ends.
@@ -306,9 +367,21 @@ async fn a_stream_of_stats_begins_with_all_and_goes_on_with_changes() {
     use selvage_api::selvage::node::{
         GetHistoryRequest, WatchStatsRequest, node_service_server::NodeService,
     };
-    let (os, _) = with(vec![ourselves("a")]);
+    let mut os = two(
+        Fake { unreachable: true, ..Fake::default() },
+        Fake { containers: vec![ourselves("a")], namespace: Some("x".into()), ..Fake::default() },
+    );
+    let filesystems = || Filesystems::new("/proc/self/mounts");
+    let request = WatchStatsRequest { namespace: "*".into(), ..Default::default() };
+    let node = Node { os: os.clone(), filesystems: filesystems() };
+    let mut stream = node.watch_stats(Request::new(request)).await.unwrap().into_inner();
+    let first = stream.next().await.unwrap().unwrap();
+    assert_eq!((first.metadata, first.changed.len()), (None, 1));
+    let failed = stream.next().await.unwrap().unwrap();
+    assert!(failed.metadata.unwrap().error.ends_with("fake does not answer: no socket"));
+    (os, _) = with(vec![ourselves("a")]);
     let sampler = os.sampler.clone();
-    let node = Node { os, filesystems: Filesystems::new("/proc/self/mounts") };
+    let node = Node { os, filesystems: filesystems() };
     let wrong = WatchStatsRequest { driver: 9, namespace: "system".into(), period: None };
     let refused = node.watch_stats(Request::new(wrong)).await.err().unwrap();
     assert_eq!(refused.message(), "unsupported driver \"9\"");

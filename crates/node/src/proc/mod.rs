@@ -4,6 +4,7 @@ mod meminfo;
 mod redact;
 mod scanner;
 mod stat;
+mod told;
 
 pub use meminfo::meminfo;
 pub use redact::redact;

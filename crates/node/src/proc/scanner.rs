@@ -6,6 +6,10 @@
 //! the process's CPU time, to the nanosecond and for a tenth of what its file
 //! costs. The kernel moves that clock when a thread stops to run and at every
 //! tick: what woke up within this very tick is told as it was before.
+//!
+//! What is told of one that rests is copied from the last answer as it went
+//! over the wire. Nothing else is touched of it: between two questions others
+//! use the processor, and what has to be fetched from memory costs most.
 
 use std::{
     collections::HashMap,
@@ -17,14 +21,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
+use prost::Message;
 use rustix::{
     fs::{self, Mode, OFlags, RawDir, SeekFrom},
     io::{Errno, pread},
     process::{Resource, getrlimit},
 };
-use selvage_api::os::ProcessInfo;
+use selvage_api::os::{Process, ProcessInfo};
 
-use super::{Stat, redact, stat};
+use super::{
+    Stat, redact, stat,
+    told::{Reader, Row, Told, Writer},
+};
 
 /// Ticks of the kernel's clock in a second, for programs.
 const TICKS: f64 = 100.0;
@@ -32,10 +41,13 @@ const TICKS: f64 = 100.0;
 /// A line of `/proc/PID/stat` is at most some 400 bytes.
 const STAT_SIZE: usize = 1024;
 
-/// A program may write over its own arguments without a sign: they are read
-/// again after so long, and not those of all at once.
-const REREAD: Duration = Duration::from_secs(12);
-const REREAD_SPREAD: u64 = 8;
+/// A program may write over its own arguments without a sign: those of one that
+/// has run since are read again, but not more often than this.
+const REREAD: Duration = Duration::from_secs(2);
+
+/// One that rests is looked at again after so long, and not all at once.
+const RELOOK: Duration = Duration::from_secs(12);
+const RELOOK_SPREAD: u64 = 8;
 
 /// How much is kept and told.
 #[derive(Debug, Clone, Copy)]
@@ -73,12 +85,21 @@ struct Known {
     started: u64,
     layout: [u64; 4],
     program: Program,
-    program_due: Instant,
-    seen: u64,
-    rest: Option<Rest>,
+    /// When that was read.
+    program_read: Instant,
 }
 
 impl Known {
+    /// When to look at it again if it rests: soon where it may have changed
+    /// its arguments since they were read.
+    fn due(&self, pid: i32, now: Instant) -> Instant {
+        if self.program_read != now {
+            return self.program_read + REREAD;
+        }
+        let spread = u64::from(pid.unsigned_abs()) % RELOOK_SPREAD;
+        now + RELOOK + Duration::from_secs(spread)
+    }
+
     /// What is told of it, with the program that it runs.
     fn tell(&self, told: ProcessInfo, dead: bool, secrets: bool) -> ProcessInfo {
         if dead {
@@ -88,16 +109,6 @@ impl Known {
         let arguments = redacted.as_ref().filter(|_| !secrets).unwrap_or(arguments);
         ProcessInfo { executable: executable.clone(), args: arguments.as_ref().to_owned(), ..told }
     }
-}
-
-/// A process as it was when it had last run.
-#[derive(Debug)]
-struct Rest {
-    /// For how long it had run, in nanoseconds.
-    ran: u64,
-    /// Without the program.
-    told: ProcessInfo,
-    dead: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -118,11 +129,15 @@ pub struct Scanner {
     own_numbers: bool,
     known: HashMap<i32, Known>,
     open: usize,
-    scans: u64,
     /// When the scan began.
     now: Instant,
+    /// Those that there are, ascending.
     pids: Vec<i32>,
+    /// Those that there were.
+    pids_before: Vec<i32>,
     listing: Vec<u8>,
+    /// What was told last, to those who may see secrets and to others.
+    told: [Told; 2],
 }
 
 impl Scanner {
@@ -136,39 +151,76 @@ impl Scanner {
             own_numbers: has_own_numbers(root),
             known: HashMap::new(),
             open: 0,
-            scans: 0,
             now: Instant::now(),
             pids: Vec::new(),
+            pids_before: Vec::new(),
             listing: Vec::with_capacity(32 << 10),
+            told: Default::default(),
         })
     }
 
     /// All processes by ascending pid. One that ends meanwhile is left out.
     /// `secrets` says whether arguments are told as they are.
     pub fn scan(&mut self, secrets: bool) -> io::Result<Vec<ProcessInfo>> {
-        self.scans += 1;
+        let message = Process::decode(self.message(secrets)?);
+        message
+            .map(|message| message.processes)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// The same as a message `os.Process`, ready to be sent.
+    pub fn message(&mut self, secrets: bool) -> io::Result<Bytes> {
         self.now = Instant::now();
-        self.list()?;
+        if let Err(error) = self.list() {
+            // Half a list would say that the others are gone.
+            (self.known, self.open) = (HashMap::new(), 0);
+            return Err(error);
+        }
+        self.forget_the_gone();
         let pids = std::mem::take(&mut self.pids);
-        let mut found = Vec::with_capacity(pids.len());
+        let before = std::mem::take(&mut self.told[usize::from(secrets)]);
+        let mut writer = Writer::like(&before, pids.len());
+        let mut reader = before.reader();
         let mut budget = self.limits.arguments_total;
         for &pid in &pids {
-            if let Some(mut process) = self.process(pid, &pids, secrets) {
-                if budget < process.args.len() {
-                    shorten(&mut process.args, self.limits.arguments_late);
-                }
-                budget = budget.saturating_sub(process.args.len());
-                found.push(process);
+            // Before the rest is read: what runs in between has run again.
+            let ran = if self.own_numbers { selvage_memory::cpu_time(pid) } else { None };
+            if let Some((row, bytes)) = self.resting(&mut reader, pid, ran, &pids)
+                && row.arguments <= budget
+            {
+                budget -= row.arguments;
+                writer.keep(row, bytes);
+            } else if let Some((row, process)) = self.process(pid, ran, secrets, budget) {
+                budget = budget.saturating_sub(row.arguments);
+                writer.push(row, &process);
             }
         }
         self.pids = pids;
-        let scan = self.scans;
-        self.known.retain(|_, known| known.seen == scan);
-        self.open = self.known.values().filter(|known| known.file.is_some()).count();
-        Ok(found)
+        let told = writer.finish();
+        let message = told.bytes();
+        self.told[usize::from(secrets)] = told;
+        Ok(message)
+    }
+
+    /// Closes the files of processes that are no more.
+    fn forget_the_gone(&mut self) {
+        let mut rest = self.pids.as_slice();
+        for pid in &self.pids_before {
+            while let [first, others @ ..] = rest
+                && first < pid
+            {
+                rest = others;
+            }
+            if rest.first() != Some(pid)
+                && let Some(known) = self.known.remove(pid)
+            {
+                self.open -= usize::from(known.file.is_some());
+            }
+        }
     }
 
     fn list(&mut self) -> io::Result<()> {
+        std::mem::swap(&mut self.pids, &mut self.pids_before);
         self.pids.clear();
         fs::seek(&self.root, SeekFrom::Start(0))?;
         let spare: &mut [MaybeUninit<u8>] = self.listing.spare_capacity_mut();
@@ -181,17 +233,21 @@ impl Scanner {
                 self.pids.push(pid);
             }
         }
+        if !self.pids.is_sorted() {
+            self.pids.sort_unstable();
+        }
         Ok(())
     }
 
-    fn process(&mut self, pid: i32, pids: &[i32], secrets: bool) -> Option<ProcessInfo> {
-        // Before the rest is read: what runs in between has run again.
-        let ran = if self.own_numbers { selvage_memory::cpu_time(pid) } else { None };
-        if let Some(ran) = ran
-            && let Some(told) = self.resting(pid, ran, pids, secrets)
-        {
-            return Some(told);
-        }
+    /// Reads a process. Its arguments are cut where there is no room for them
+    /// among those of all.
+    fn process(
+        &mut self,
+        pid: i32,
+        ran: Option<u64>,
+        secrets: bool,
+        room: usize,
+    ) -> Option<(Row, ProcessInfo)> {
         let mut buffer = [0; STAT_SIZE];
         let (length, fresh) = self.read_stat(pid, &mut buffer)?;
         let read = stat(&buffer[..length])?;
@@ -209,27 +265,30 @@ impl Scanner {
         };
         self.program(pid, &read, fresh);
         let (rests, dead) = (read.state != b'R', read.is_dead());
-        let known = self.known.get_mut(&pid)?;
-        let ran = ran.filter(|_| rests);
-        known.rest = ran.map(|ran| Rest { ran, told: told.clone(), dead });
-        Some(known.tell(told, dead, secrets))
+        let known = self.known.get(&pid)?;
+        let mut told = known.tell(told, dead, secrets);
+        let cut = room < told.args.len();
+        if cut {
+            shorten(&mut told.args, self.limits.arguments_late);
+        }
+        let row = Row::new(&told, ran.filter(|_| rests), known.due(pid, self.now), cut);
+        Some((row, told))
     }
 
     /// What was told of a process that has not run since. Its parent may have
     /// ended all the same; and memory that others took from it is seen when
     /// its program is read again.
-    fn resting(&mut self, pid: i32, ran: u64, pids: &[i32], secrets: bool) -> Option<ProcessInfo> {
-        let (scan, now) = (self.scans, self.now);
-        let known = self.known.get_mut(&pid)?;
-        let rest = known.rest.as_ref().filter(|rest| rest.ran == ran && now < known.program_due)?;
-        let parent = rest.told.ppid;
-        if parent != 0 && pids.binary_search(&parent).is_err() {
-            return None;
-        }
-        known.seen = scan;
-        let known = &*known;
-        let rest = known.rest.as_ref()?;
-        Some(known.tell(rest.told.clone(), rest.dead, secrets))
+    fn resting<'a>(
+        &self,
+        told: &mut Reader<'a>,
+        pid: i32,
+        ran: Option<u64>,
+        pids: &[i32],
+    ) -> Option<(&'a Row, &'a [u8])> {
+        let (row, bytes) = told.find(pid)?;
+        let rests = row.ran.is_some() && row.ran == ran && self.now < row.due && !row.cut;
+        let has_parent = || row.parent == 0 || pids.binary_search(&row.parent).is_ok();
+        (rests && has_parent()).then_some((row, bytes))
     }
 
     /// Reads the line by the open file, or opens it. Tells the file where it
@@ -256,7 +315,7 @@ impl Scanner {
         let same = self.known.get(&pid).is_some_and(|known| {
             known.started == read.started
                 && known.layout == read.layout
-                && self.now < known.program_due
+                && self.now < known.program_read + REREAD
         });
         let program = if same {
             None
@@ -276,22 +335,18 @@ impl Scanner {
             started: read.started,
             layout: read.layout,
             program: Program::default(),
-            program_due: self.now,
-            seen: 0,
-            rest: None,
+            program_read: self.now,
         });
         if known.started != read.started {
             known.program = Program::default();
         }
         if let Some(program) = program {
-            known.program = program;
-            let spread = u64::from(pid.unsigned_abs()) % REREAD_SPREAD;
-            known.program_due = self.now + REREAD + Duration::from_secs(spread);
+            (known.program, known.program_read) = (program, self.now);
         }
         if file.is_some() {
             known.file = file;
         }
-        (known.started, known.layout, known.seen) = (read.started, read.layout, self.scans);
+        (known.started, known.layout) = (read.started, read.layout);
     }
 
     fn read_program(&self, pid: i32) -> Program {

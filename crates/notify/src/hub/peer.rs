@@ -55,6 +55,8 @@ pub(crate) struct PeerSetup {
     pub(crate) version: u32,
     pub(crate) want_objs: Vec<String>,
     pub(crate) filtered: bool,
+    /// The peer gets no secrets.
+    pub(crate) concealed: bool,
     /// The peer knows our revisions.
     pub(crate) revisions: bool,
 }
@@ -63,6 +65,7 @@ pub(crate) struct Peer {
     pub(crate) stream: Stream,
     pub(crate) version: u32,
     pub(crate) filtered: bool,
+    pub(crate) concealed: bool,
     pub(crate) revisions: bool,
     /// What the peer wants, in its own order, as indices of ours; what we do
     /// not send is none of them.
@@ -121,6 +124,7 @@ impl Peer {
             stream: setup.stream,
             version: setup.version,
             filtered: setup.filtered,
+            concealed: setup.concealed,
             revisions: setup.revisions,
             outbox: Mutex::new(Outbox {
                 dirty: vec![BTreeSet::new(); types],

@@ -8,9 +8,23 @@ use std::{
     time::Duration,
 };
 
-use selvage_notify::ServerOptions;
+use selvage_notify::{ClientOptions, NotifyServer, ServerOptions};
 
 use crate::support::*;
+
+/// A controller with two cloudlets, and a crm that has been told of its one.
+async fn with_a_cloudlet(resume: bool) -> (Controller, NotifyServer, Running, Crm) {
+    let controller = Controller::new();
+    controller.fill();
+    let server = controller.server(lab());
+    let running = serve(&server, None).await;
+    let options = client_options(&[running.address], true);
+    let mut crm = crm(ClientOptions { resume, ..options });
+    crm.cloudlet_infos.put(cloudlet_info("cloud0")).unwrap();
+    crm.link.start();
+    until("its cloudlet", || crm.counts() == [3, 2, 2, 1, 1]).await;
+    (controller, server, running, crm)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crm_gets_its_own_cloudlet_only() {
@@ -53,14 +67,7 @@ async fn a_crm_gets_its_own_cloudlet_only() {
 /// was on a cloudlet that it gave up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn apps_follow_their_instances() {
-    let controller = Controller::new();
-    controller.fill();
-    let server = controller.server(lab());
-    let running = serve(&server, None).await;
-    let mut crm = crm(client_options(&[running.address], true));
-    crm.cloudlet_infos.put(cloudlet_info("cloud0")).unwrap();
-    crm.link.start();
-    until("its cloudlet", || crm.counts() == [3, 2, 2, 1, 1]).await;
+    let (controller, server, running, mut crm) = with_a_cloudlet(true).await;
 
     let mut changed = app("app0");
     changed.image_path = "other".into();
@@ -91,15 +98,7 @@ async fn apps_follow_their_instances() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crm_that_comes_back_never_sees_its_mirror_emptied() {
     for resume in [false, true] {
-        let controller = Controller::new();
-        controller.fill();
-        let server = controller.server(lab());
-        let running = serve(&server, None).await;
-        let options = client_options(&[running.address], true);
-        let mut crm = crm(selvage_notify::ClientOptions { resume, ..options });
-        crm.cloudlet_infos.put(cloudlet_info("cloud0")).unwrap();
-        crm.link.start();
-        until("its cloudlet", || crm.counts() == [3, 2, 2, 1, 1]).await;
+        let (controller, server, running, mut crm) = with_a_cloudlet(resume).await;
         crm.link.in_sync().await;
         let gone = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&gone);
@@ -127,14 +126,7 @@ async fn a_crm_that_comes_back_never_sees_its_mirror_emptied() {
 /// Whose cloudlets are not those it was in step with gets them in full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crm_with_other_cloudlets_than_before_gets_them_in_full() {
-    let controller = Controller::new();
-    controller.fill();
-    let server = controller.server(lab());
-    let running = serve(&server, None).await;
-    let mut crm = crm(client_options(&[running.address], true));
-    crm.cloudlet_infos.put(cloudlet_info("cloud0")).unwrap();
-    crm.link.start();
-    until("its cloudlet", || crm.counts() == [3, 2, 2, 1, 1]).await;
+    let (controller, server, running, mut crm) = with_a_cloudlet(true).await;
     crm.link.in_sync().await;
     crm.link.stop().await;
     crm.cloudlet_infos.clear();
@@ -233,7 +225,7 @@ async fn the_first_sync_sends_every_object_once() {
     let running = serve(&server, None).await;
     for resume in [false, true] {
         let options = client_options(&[running.address], true);
-        let mut crm = crm(selvage_notify::ClientOptions { resume, ..options });
+        let mut crm = crm(ClientOptions { resume, ..options });
         crm.cloudlet_infos.put(cloudlet_info("cloud0")).unwrap();
         crm.link.start();
         crm.link.in_sync().await;

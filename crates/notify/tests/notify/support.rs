@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
     while !so() {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;

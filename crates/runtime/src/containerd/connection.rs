@@ -1,6 +1,12 @@
 //! The one connection, and what its failures mean.
 
-use std::{error::Error as _, future::Future, path::PathBuf, time::Duration};
+use std::{
+    error::Error as _,
+    future::Future,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use hyper_util::rt::TokioIo;
 use selvage_api::Code;
@@ -39,11 +45,19 @@ pub(crate) fn reason(status: &Status) -> String {
 
 pub(super) struct Connection {
     channel: Channel,
+    socket: PathBuf,
+    answered: AtomicBool,
 }
 
 impl Connection {
     pub(super) fn new(socket: PathBuf) -> Self {
-        Self { channel: lazy_channel(socket) }
+        let channel = lazy_channel(socket.clone());
+        Self { channel, socket, answered: AtomicBool::new(false) }
+    }
+
+    /// Whether somebody listens there, did, or left a socket behind.
+    pub(super) fn is_known(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) || self.socket.exists()
     }
 
     pub(super) fn channel(&self) -> Channel {
@@ -57,7 +71,13 @@ impl Connection {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T> {
         match tokio::time::timeout(patience, answer).await {
-            Ok(answer) => answer.map_err(|status| refused(&status)),
+            Ok(answer) => {
+                let answer = answer.map_err(|status| refused(&status));
+                if !matches!(answer, Err(Error::Unreachable { .. })) {
+                    self.answered.store(true, Ordering::Relaxed);
+                }
+                answer
+            }
             Err(_) => Err(Error::Unreachable {
                 runtime: "containerd",
                 reason: format!("no answer within {} s", patience.as_secs()),

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Container, ContainerSpec, Error, Exit, Kind, RestartPolicy, Restarted, Result, cgroup,
-    error::During, identity, image, spec,
+    error::During, identity, image, private_directory, spec,
 };
 
 /// Work that containerd does itself, where waiting 2 s would be impatient.
@@ -308,11 +308,13 @@ impl Inner {
             // Without the root file system only numbers mean something.
             user: spec::user(&config.user, "", "")?,
             unified: cgroup::Mounts::read().during("reading the mounts")?.is_unified(),
+            seccomp: self.seccomp().await,
         };
         let document = spec::document(&spec, config, &place)?;
         let log = self.log_file(namespace, &spec.id);
+        private_directory(&self.options.logs).during("making the directory of logs")?;
         if let Some(directory) = log.parent() {
-            tokio::fs::create_dir_all(directory).await.during("making the directory of logs")?;
+            private_directory(directory).during("making the directory of logs")?;
         }
         let record = Record {
             id: spec.id.clone(),

@@ -25,11 +25,12 @@ use std::{
 use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use futures::stream::BoxStream;
-use tokio::task::AbortHandle;
+use serde_json::Value;
+use tokio::{sync::OnceCell, task::AbortHandle};
 
 use crate::{
     Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, LogOptions, LogStream,
-    PATIENCE, Pull, Restart, Restarted, Result, Runtime, identity, logs,
+    PATIENCE, Pull, Restart, Restarted, Result, Runtime, identity, logs, oci, seccomp,
 };
 use connection::Connection;
 
@@ -70,6 +71,15 @@ struct Inner {
     connection: Connection,
     inventory: inventory::Inventory,
     hub: events::Hub,
+    seccomp: OnceCell<Option<&'static Value>>,
+}
+
+impl Inner {
+    /// containerd uses the program that its machine has, and so this one.
+    async fn seccomp(&self) -> Option<&'static Value> {
+        let asking = async || seccomp::profile_of(oci::search(&["runc"]).as_deref()).await;
+        *self.seccomp.get_or_init(asking).await
+    }
 }
 
 impl Containerd {
@@ -80,6 +90,7 @@ impl Containerd {
             connection: Connection::new(options.socket.clone()),
             inventory: inventory::Inventory::default(),
             hub: events::Hub::new(),
+            seccomp: OnceCell::new(),
             options,
         });
         let subscription = tokio::spawn(events::subscribe(Arc::downgrade(&inner))).abort_handle();
@@ -101,6 +112,10 @@ impl Drop for Containerd {
 impl Runtime for Containerd {
     fn name(&self) -> &'static str {
         "containerd"
+    }
+
+    fn is_installed(&self) -> bool {
+        self.inner.connection.is_known()
     }
 
     async fn version(&self) -> Result<String> {

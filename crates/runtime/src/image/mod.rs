@@ -118,6 +118,12 @@ pub(crate) fn chain_id(diff_ids: &[String]) -> Option<String> {
     Some(chain)
 }
 
+/// Of an image that would fill the disk.
+pub(crate) fn too_large(limit: u64) -> Error {
+    let text = format!("the image has more than the {} MiB that one may have", limit >> 20);
+    Error::Refused { code: selvage_api::Code::ResourceExhausted, text }
+}
+
 pub(crate) fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }

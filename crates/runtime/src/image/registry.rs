@@ -79,8 +79,9 @@ impl Reference {
     }
 }
 
-/// Fetches an image with all that this machine needs of it.
-pub(crate) async fn pull(blobs: &Blobs, pull: &Pull) -> Result<Named> {
+/// Fetches an image with all that this machine needs of it, unless it has more
+/// bytes than it may.
+pub(crate) async fn pull(blobs: &Blobs, pull: &Pull, limit: Option<u64>) -> Result<Named> {
     let reference = Reference::parse(&pull.reference)?;
     let client = Client::builder()
         .connect_timeout(CONNECT)
@@ -112,6 +113,11 @@ pub(crate) async fn pull(blobs: &Blobs, pull: &Pull) -> Result<Named> {
         what: target.digest.clone(),
         reason: error.to_string(),
     })?;
+    let sizes = manifest.layers.iter().map(|layer| layer.size);
+    let size = sizes.fold(manifest.config.size, u64::saturating_add);
+    if let Some(limit) = limit.filter(|limit| size > *limit) {
+        return Err(super::too_large(limit));
+    }
     session.blob(blobs, &manifest.config).await?;
     for layer in &manifest.layers {
         session.blob(blobs, layer).await?;

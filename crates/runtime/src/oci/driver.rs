@@ -4,6 +4,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -20,8 +21,11 @@ const PROGRAMS: [&str; 3] = ["crun", "runc", "youki"];
 const DIRECTORIES: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// No step takes longer, or something is badly wrong.
-const LONGEST: Duration = Duration::from_secs(30);
+/// No step takes longer, or something is badly wrong. Whoever waits for one
+/// waits 30 s, and is to hear why.
+pub(super) const LONGEST: Duration = Duration::from_secs(20);
+/// So much of what a program complained of is told.
+const MOST_WORDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(super) struct Driver {
@@ -40,6 +44,49 @@ impl Streams {
     pub(super) fn null() -> Self {
         Self { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null() }
     }
+}
+
+/// What a program says on its standard error, at the end of a file that may
+/// hold more.
+pub(super) struct Words {
+    file: PathBuf,
+    from: u64,
+}
+
+impl Words {
+    /// What will be written to a file from now on.
+    pub(super) fn from_now(file: &Path) -> Self {
+        let from = fs::metadata(file).map_or(0, |metadata| metadata.len());
+        Self { file: file.to_owned(), from }
+    }
+
+    /// A file of its own beside a log, and where to write to.
+    pub(super) fn beside(log: &Path) -> (Self, Stdio) {
+        let file = log.with_extension("stderr");
+        let _ = fs::remove_file(&file);
+        let made = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&file);
+        (Self { file, from: 0 }, made.map_or_else(|_| Stdio::null(), Stdio::from))
+    }
+
+    /// In one line.
+    pub(super) fn read(&self) -> String {
+        let mut bytes = vec![0; MOST_WORDS];
+        let read = fs::File::open(&self.file).and_then(|file| {
+            let end = file.metadata()?.len();
+            let from = end.saturating_sub(MOST_WORDS as u64).max(self.from);
+            file.read_at(&mut bytes, from)
+        });
+        bytes.truncate(read.unwrap_or(0));
+        one_line(&bytes)
+    }
+}
+
+/// What a program wrote, for a message.
+pub(super) fn one_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let text = lines.collect::<Vec<_>>().join("; ");
+    text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 impl Driver {
@@ -80,7 +127,13 @@ impl Driver {
     }
 
     /// Makes and starts a container; its first process's id.
-    pub(super) async fn run(&self, name: &str, bundle: &Path, streams: Streams) -> Result<u32> {
+    pub(super) async fn run(
+        &self,
+        name: &str,
+        bundle: &Path,
+        streams: Streams,
+        words: &Words,
+    ) -> Result<u32> {
         let pid_file = bundle.join("pid");
         let arguments: [&OsStr; 7] = [
             "run".as_ref(),
@@ -91,7 +144,7 @@ impl Driver {
             pid_file.as_ref(),
             name.as_ref(),
         ];
-        self.step(&arguments, &bundle.join("runtime.log"), streams).await?;
+        self.step(&arguments, &bundle.join("runtime.log"), streams, words).await?;
         read_pid(&pid_file)
     }
 
@@ -126,7 +179,9 @@ impl Driver {
         if !self.root.join(name).exists() {
             return Ok(());
         }
-        self.step(&["delete", "--force", name], log, Streams::null()).await
+        let (words, stderr) = Words::beside(log);
+        let streams = Streams { stderr, ..Streams::null() };
+        self.step(&["delete", "--force", name], log, streams, &words).await
     }
 
     /// Our copies of the streams do not outlive this.
@@ -147,7 +202,13 @@ impl Driver {
         spawned.during("starting the runtime")
     }
 
-    async fn step<A: AsRef<OsStr>>(&self, arguments: &[A], log: &Path, to: Streams) -> Result<()> {
+    async fn step<A: AsRef<OsStr>>(
+        &self,
+        arguments: &[A],
+        log: &Path,
+        to: Streams,
+        words: &Words,
+    ) -> Result<()> {
         let _ = fs::remove_file(log);
         let mut child = self.spawn(arguments, log, to).await?;
         let status = match tokio::time::timeout(LONGEST, child.wait()).await {
@@ -157,18 +218,22 @@ impl Driver {
                 return Err(Error::Timeout { what: "the runtime", after: LONGEST });
             }
         };
-        if status.success() { Ok(()) } else { Err(self.failed(log)) }
+        if status.success() { Ok(()) } else { Err(self.failed(log, &words.read())) }
     }
 
-    /// What the program wrote down about its failure.
-    pub(super) fn failed(&self, log: &Path) -> Error {
+    /// What the program wrote down about its failure, or else complained of.
+    pub(super) fn failed(&self, log: &Path, words: &str) -> Error {
         #[derive(Deserialize)]
         struct Line {
             msg: String,
         }
         let text = fs::read_to_string(log).unwrap_or_default();
         let mut messages = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-        let text = messages.next_back().map_or_else(|| "no reason given".into(), |line| line.msg);
+        let written = messages.next_back().map(|line| line.msg).filter(|text| !text.is_empty());
+        let text = written.unwrap_or_else(|| match words {
+            "" => "no reason given".into(),
+            words => words.into(),
+        });
         let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if ["not found", "no such file", "permission denied", "is a directory"]
             .iter()
@@ -182,7 +247,7 @@ impl Driver {
 }
 
 /// The first of these programs that is installed.
-pub(super) fn search(programs: &[&str]) -> Option<PathBuf> {
+pub(crate) fn search(programs: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> =
         std::env::split_paths(&path).chain(DIRECTORIES.iter().map(PathBuf::from)).collect();

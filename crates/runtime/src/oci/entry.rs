@@ -11,7 +11,7 @@ use super::{
     record::{self, Phase, Record, State},
 };
 use crate::{
-    Container, Exit, Network, RestartPolicy, Result, Status,
+    Container, Error, Exit, Network, RestartPolicy, Result, Status,
     identity::{self, Names},
 };
 
@@ -20,6 +20,8 @@ pub(super) struct Entry {
     pub(super) record: Record,
     pub(super) directory: PathBuf,
     pub(super) state: Mutex<State>,
+    /// Why it was last not started.
+    problem: Mutex<Option<String>>,
     changed: watch::Sender<()>,
     /// One step at a time.
     pub(super) step: tokio::sync::Mutex<()>,
@@ -37,6 +39,7 @@ impl Entry {
             directory,
             record,
             state: Mutex::new(state),
+            problem: Mutex::default(),
             changed: watch::Sender::new(()),
             step: tokio::sync::Mutex::default(),
         })
@@ -79,14 +82,18 @@ impl Entry {
 
     pub(super) fn should_restart(&self) -> bool {
         let state = self.state.lock();
-        state.wanted
-            && match self.record.spec.restart {
-                RestartPolicy::Never => false,
-                RestartPolicy::Always => true,
-                RestartPolicy::OnFailure { most } => {
-                    state.exit_code != Some(0) && most.is_none_or(|most| state.restarts < most)
-                }
+        let by_policy = match self.record.spec.restart {
+            RestartPolicy::Never => false,
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure { most } => {
+                state.exit_code != Some(0) && most.is_none_or(|most| state.restarts < most)
             }
+        };
+        state.wanted && (state.restarting || by_policy)
+    }
+
+    pub(super) fn has_problem(&self, problem: Option<&Error>) {
+        *self.problem.lock() = problem.map(ToString::to_string);
     }
 
     pub(super) fn describe(&self) -> Container {
@@ -118,7 +125,7 @@ impl Entry {
                 Network::None | Network::Host => None,
             },
             labels,
-            problem: None,
+            problem: self.problem.lock().clone().filter(|_| !running),
         }
     }
 

@@ -21,15 +21,16 @@ use rustix::{
 };
 use serde_json::Value;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{UnixListener, unix::pipe},
+    process::ChildStderr,
     sync::mpsc,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    driver::{Driver, Streams, read_pid},
+    driver::{Driver, LONGEST as STARTING, Streams, Words, one_line, read_pid},
     lifecycle::{Inner, blocking},
     process::{exit_code, open_pid},
     record,
@@ -38,8 +39,6 @@ use crate::{
     Error, Exec, ExecInput, ExecOutput, ExecSpec, Result, TerminalSize, containerd::exec::copy,
     error::During, spec,
 };
-
-const STARTING: Duration = Duration::from_secs(30);
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -89,13 +88,14 @@ async fn with_pipes(
         stderr: Stdio::piped(),
     };
     let (mut child, pid_file, log) = driver.exec(name, &scratch.0, None, streams).await?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (stdin, stdout, mut stderr) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let status = timeout(STARTING, child.wait())
         .await
         .map_err(|_| Error::Timeout { what: "starting the program", after: STARTING })?
         .during("waiting for the runtime")?;
     if !status.success() {
-        return Err(driver.failed(&log));
+        return Err(driver.failed(&log, &complaint(&mut stderr).await));
     }
     let pid = read_pid(&pid_file)?;
     let missing = || Error::state("the program has no output");
@@ -109,6 +109,15 @@ async fn with_pipes(
     })
 }
 
+/// What a step that has ended left in its standard error.
+async fn complaint(stderr: &mut Option<ChildStderr>) -> String {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let mut piece = [0; 1024];
+    let Some(stderr) = stderr else { return String::new() };
+    let read = timeout(PATIENCE, stderr.read(&mut piece)).await;
+    one_line(&piece[..read.map_or(0, Result::unwrap_or_default)])
+}
+
 async fn with_terminal(
     driver: &Driver,
     name: &str,
@@ -117,15 +126,16 @@ async fn with_terminal(
 ) -> Result<Running> {
     let socket = scratch.0.join("console");
     let listener = UnixListener::bind(&socket).during("waiting for a terminal")?;
-    let (mut child, pid_file, log) =
-        driver.exec(name, &scratch.0, Some(&socket), Streams::null()).await?;
+    let (words, stderr) = Words::beside(&scratch.0.join("runtime.log"));
+    let streams = Streams { stderr, ..Streams::null() };
+    let (mut child, pid_file, log) = driver.exec(name, &scratch.0, Some(&socket), streams).await?;
     let accepting = async {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             // A fast one may have sent it and be gone.
             Ok(status) = child.wait() => match status.success() {
                 true => listener.accept().await,
-                false => return Err(driver.failed(&log)),
+                false => return Err(driver.failed(&log, &words.read())),
             },
         };
         let (stream, _) = accepted.during("waiting for a terminal")?;
@@ -137,7 +147,7 @@ async fn with_terminal(
         .map_err(|_| Error::Timeout { what: "starting the program", after: STARTING })??;
     let status = child.wait().await.during("waiting for the runtime")?;
     if !status.success() {
-        return Err(driver.failed(&log));
+        return Err(driver.failed(&log, &words.read()));
     }
     resize(&terminal, size)?;
     rustix::io::ioctl_fionbio(&terminal, true).during("preparing a terminal")?;

@@ -12,29 +12,36 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{fs::FlockOperation, process::Signal};
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
     Options,
+    compiled::Compiled,
     disk::{self, Disks},
-    driver::{Driver, Streams},
+    driver::{Driver, Streams, Words},
     entry::Entry,
     making::discard,
     process::{open_pid, send},
     record::{self, Phase, Process, Record, State},
     store::Store,
-    tidy,
+    tidy::{self, LogWatch},
     watch::keep_reaping,
 };
 use crate::{
     Container, Error, Event, EventKind, Exit, Restarted, Result, cgroup, containerd::events::Hub,
-    error::During, identity,
+    error::During, identity, private_directory, seccomp,
 };
 
 /// What a killed process may take until the kernel lets go of it.
 const DYING: Duration = Duration::from_secs(10);
+/// What a restart may take beside the container's own end until whoever asked
+/// hears that it takes long,
+const STARTING_AGAIN: Duration = Duration::from_secs(15);
+/// and what it may take in any case: clients wait 30 s.
+const RESTARTING: Duration = Duration::from_secs(27);
 /// How long a lock may outlive its holder.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
@@ -50,6 +57,9 @@ pub(super) struct Inner {
     /// Held for reading while an image is used and for writing to remove one.
     pub(super) images: tokio::sync::RwLock<()>,
     pub(super) unified: bool,
+    pub(super) seccomp: Option<&'static Value>,
+    pub(super) compiled: Compiled,
+    pub(super) log_watch: LogWatch,
     pub(super) closed: CancellationToken,
     _lock: File,
 }
@@ -66,12 +76,14 @@ impl Inner {
         // it ended.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .during("becoming the reaper of containers")?;
-        fs::create_dir_all(&options.root).during("making the directory of containers")?;
+        private_directory(&options.root).during("making the directory of containers")?;
         let lock = lock(&options.root).await?;
-        fs::create_dir_all(&options.state).during("making the directory of the runtime")?;
+        private_directory(&options.state).during("making the directory of the runtime")?;
         let unified = cgroup::Mounts::read().during("reading the mounts")?.is_unified();
         let driver = Driver::find(options.program.clone(), options.state.clone())?;
-        let (store, disks) = (Store::open(&options.root)?, Disks::open(&options.root)?);
+        let seccomp = seccomp::profile_of(Some(driver.program())).await;
+        let (store, disks) =
+            (Store::open(&options.root, options.image_limit)?, Disks::open(&options.root)?);
         let inner = Arc::new(Self {
             driver,
             store,
@@ -80,12 +92,16 @@ impl Inner {
             entries: Mutex::default(),
             images: tokio::sync::RwLock::default(),
             unified,
+            seccomp,
+            compiled: Compiled::default(),
+            log_watch: LogWatch::open(),
             closed: CancellationToken::new(),
             _lock: lock,
             options,
         });
         inner.find_again().await?;
         tokio::spawn(tidy::tidy_up(Arc::downgrade(&inner), inner.closed.clone()));
+        tokio::spawn(tidy::bound_logs(Arc::downgrade(&inner), inner.closed.clone()));
         Ok(inner)
     }
 
@@ -143,15 +159,22 @@ impl Inner {
 
     /// Reads all records, and takes care again of what still runs.
     async fn find_again(self: &Arc<Self>) -> Result<()> {
-        for directory in directories(&self.home())?.iter().map(|d| directories(d)) {
-            for directory in directory? {
-                if let Err(error) = self.find_one(&directory).await {
-                    let directory = directory.display();
-                    warn!(%directory, %error, "a container cannot be taken up again");
-                }
+        for directory in self.containers()? {
+            if let Err(error) = self.find_one(&directory).await {
+                let directory = directory.display();
+                warn!(%directory, %error, "a container cannot be taken up again");
             }
         }
         Ok(())
+    }
+
+    /// The directories of all containers.
+    pub(super) fn containers(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for namespace in directories(&self.home())? {
+            found.extend(directories(&namespace)?);
+        }
+        Ok(found)
     }
 
     async fn find_one(self: &Arc<Self>, directory: &Path) -> Result<()> {
@@ -175,6 +198,7 @@ impl Inner {
         let found = running.as_ref().filter(|process| process.is_there());
         if let Some(pidfd) = found.and_then(|process| open_pid(process.pid).ok()) {
             info!(namespace = entry.namespace, id = entry.id(), "a container still runs");
+            self.log_watch.add(&entry.directory.join("log"));
             self.watch_over(entry, Some(pidfd));
         } else if state.phase == Phase::Running || state.wanted {
             if state.phase == Phase::Running {
@@ -191,7 +215,9 @@ impl Inner {
         if entry.phase() == Phase::Running {
             return Err(Error::state(format!("container {id:?} runs already")));
         }
-        let (pid, pidfd) = self.run(&entry, false).await?;
+        let run = self.run(&entry, false).await;
+        entry.has_problem(run.as_ref().err());
+        let (pid, pidfd) = run?;
         drop(step);
         self.watch_over(entry, Some(pidfd));
         Ok(pid)
@@ -212,6 +238,8 @@ impl Inner {
             .mode(0o640)
             .open(entry.directory.join("log"))
             .during("opening the log")?;
+        self.log_watch.add(&entry.directory.join("log"));
+        let words = Words::from_now(&entry.directory.join("log"));
         let streams = Streams {
             stdin: Stdio::null(),
             stdout: log.try_clone().during("opening the log")?.into(),
@@ -222,13 +250,16 @@ impl Inner {
             let log = entry.directory.join("runtime.log");
             entry.driver(&self.driver).delete(&name, &log).await?;
         }
-        let pid = self.driver.run(&name, &entry.directory, streams).await?;
+        let pid = self.driver.run(&name, &entry.directory, streams, &words).await?;
+        if self.seccomp.is_some() {
+            self.compiled.learn(&self.options.state.join(&name));
+        }
         let (process, pidfd) = (Process::of_pid(pid)?, open_pid(pid)?);
         entry.update(|state| {
             state.phase = Phase::Running;
             state.process = Some(process);
             state.program = Some(self.driver.program().to_owned());
-            state.wanted = true;
+            (state.wanted, state.restarting) = (true, false);
             state.restarts += u32::from(again);
             (state.exit_code, state.exited) = (None, None);
         })?;
@@ -251,11 +282,16 @@ impl Inner {
         self.end(&entry, grace).await
     }
 
-    /// TERM, then KILL; the step is the caller's.
+    /// Ends one that nobody wants to run; the step is the caller's.
     pub(super) async fn end(&self, entry: &Arc<Entry>, grace: Duration) -> Result<Exit> {
         if entry.state.lock().wanted {
-            entry.update(|state| state.wanted = false)?;
+            entry.update(|state| (state.wanted, state.restarting) = (false, false))?;
         }
+        self.interrupt(entry, grace).await
+    }
+
+    /// TERM, then KILL; the step is the caller's.
+    async fn interrupt(&self, entry: &Arc<Entry>, grace: Duration) -> Result<Exit> {
         for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, DYING)] {
             let process = entry.state.lock().process.clone();
             if entry.phase() == Phase::Running
@@ -286,10 +322,32 @@ impl Inner {
         grace: Duration,
     ) -> Result<Restarted> {
         let entry = self.entry(namespace, id)?;
+        let inner = self.clone();
+        // It goes on when whoever asked has gone, or has heard enough.
+        let restarting = tokio::spawn(async move { inner.restart_entry(entry, grace).await });
+        let after = grace.saturating_add(STARTING_AGAIN).max(RESTARTING);
+        match timeout(after, restarting).await {
+            Ok(ended) => ended.map_err(|error| Error::state(error.to_string()))?,
+            Err(_) => Err(Error::Timeout { what: "the runtime", after }),
+        }
+    }
+
+    /// One that runs is wanted all the while: whatever fails here, whoever
+    /// watches over it starts it, and so does the next of us.
+    async fn restart_entry(
+        self: Arc<Self>,
+        entry: Arc<Entry>,
+        grace: Duration,
+    ) -> Result<Restarted> {
         let step = entry.step.lock().await;
         let old_pid = entry.pid();
-        self.end(&entry, grace).await?;
-        let (pid, pidfd) = self.run(&entry, true).await?;
+        if old_pid.is_some() {
+            entry.update(|state| (state.wanted, state.restarting) = (true, true))?;
+        }
+        self.interrupt(&entry, grace).await?;
+        let run = self.run(&entry, true).await;
+        entry.has_problem(run.as_ref().err());
+        let (pid, pidfd) = run?;
         drop(step);
         self.watch_over(entry, Some(pidfd));
         Ok(Restarted { old_pid, new_pid: Some(pid) })

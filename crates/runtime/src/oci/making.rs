@@ -31,20 +31,41 @@ impl Inner {
 
     pub(super) async fn remove_image(self: &Arc<Self>, namespace: &str, name: &str) -> Result<()> {
         let _alone = self.images.write().await;
-        let in_use: BTreeSet<String> = self
-            .entries
-            .lock()
-            .values()
-            .flat_map(|entry| entry.record.diff_ids.iter().cloned())
-            .collect();
         let (inner, owned) = (self.clone(), (namespace.to_owned(), name.to_owned()));
-        blocking(move || inner.store.remove(&owned.0, &owned.1, &in_use)).await?;
+        blocking(move || {
+            inner.store.forget(&owned.0, &owned.1)?;
+            inner.sweep()
+        })
+        .await?;
         self.hub.send(Event {
             namespace: namespace.to_owned(),
             runtime_id: name.to_owned(),
             kind: EventKind::ImageRemoved,
         });
         Ok(())
+    }
+
+    /// Removes what was left of images; whoever calls has them to himself.
+    fn sweep(&self) -> Result<()> {
+        let mut in_use = BTreeSet::new();
+        for directory in self.containers()? {
+            let entries = self.entries.lock();
+            let entry = entries.values().find(|entry| entry.directory == directory);
+            // One that cannot be read may need anything.
+            let Some(entry) = entry else { return Ok(()) };
+            in_use.extend(self.store.layers_of(&entry.record.diff_ids));
+        }
+        self.store.sweep(&in_use)
+    }
+
+    /// Removes what was left of images, unless somebody is at them.
+    pub(super) async fn tidy_images(self: &Arc<Self>) -> Result<()> {
+        if !self.store.is_untidy() {
+            return Ok(());
+        }
+        let Ok(_alone) = self.images.try_write() else { return Ok(()) };
+        let inner = self.clone();
+        blocking(move || inner.sweep()).await
     }
 
     pub(super) async fn create(
@@ -101,8 +122,10 @@ impl Inner {
             },
             user: spec::user(&config.user, &passwd, &group)?,
             unified: self.unified,
+            seccomp: self.seccomp,
         };
-        let document = spec::document(&record.spec, config, &place)?;
+        let mut document = spec::document(&record.spec, config, &place)?;
+        self.compiled.spare(&mut document);
         record::write(&directory.join("config.json"), &document)?;
         let state = State::default();
         record::write(&directory.join("state.json"), &state)?;
@@ -111,7 +134,8 @@ impl Inner {
     }
 
     pub(super) fn stack(&self, directory: &Path, record: &Record) -> Stack {
-        let layers = record.diff_ids.iter().rev().map(|id| self.store.layer(id)).collect();
+        let mut layers = self.store.layers_of(&record.diff_ids);
+        layers.reverse();
         Stack { layers, directory: directory.to_owned(), limited: record.limited }
     }
 

@@ -11,6 +11,7 @@
 //! A log is bounded by punching out its beginning: the file keeps its offsets
 //! and the writer notices nothing.
 
+mod compiled;
 mod disk;
 mod driver;
 mod entry;
@@ -21,9 +22,11 @@ mod mixed;
 mod overlay;
 mod process;
 mod record;
+mod sparse;
 mod store;
 mod strays;
 mod tidy;
+mod tree;
 mod unpack;
 mod watch;
 
@@ -40,6 +43,7 @@ use crate::{
     Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, LogOptions, LogStream,
     Pull, Restart, Restarted, Result, Runtime, identity, logs,
 };
+pub(crate) use driver::search;
 use lifecycle::Inner;
 
 /// What to know about a runtime without a daemon.
@@ -55,6 +59,8 @@ pub struct Options {
     pub cgroup: String,
     /// So many bytes of each log are kept, about.
     pub log_limit: u64,
+    /// So many bytes an image may have, packed and unpacked.
+    pub image_limit: u64,
 }
 
 impl Options {
@@ -66,6 +72,7 @@ impl Options {
             program: None,
             cgroup: "/selvage".into(),
             log_limit: 16 << 20,
+            image_limit: 16 << 30,
         }
     }
 }
@@ -162,12 +169,15 @@ impl Runtime for Oci {
 
     async fn pull(&self, namespace: &str, pull: Pull) -> Result<Image> {
         identity::check_namespace(namespace)?;
-        let named = crate::image::pull(self.inner.store.blobs(), &pull).await?;
+        let store = &self.inner.store;
+        let _coming = store.coming();
+        let named = crate::image::pull(store.blobs(), &pull, Some(store.limit())).await?;
         self.inner.take(namespace, named).await
     }
 
     async fn import(&self, namespace: &str, path: &Path, name: Option<&str>) -> Result<Vec<Image>> {
         identity::check_namespace(namespace)?;
+        let _coming = self.inner.store.coming();
         let blobs = self.inner.store.blobs().clone();
         let (path, name) = (path.to_owned(), name.map(str::to_owned));
         let named =

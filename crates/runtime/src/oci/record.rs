@@ -38,6 +38,9 @@ pub(super) struct State {
     pub(super) program: Option<PathBuf>,
     /// Whether somebody wants it to run: started, and not stopped since.
     pub(super) wanted: bool,
+    /// Whether we ended it only to start it again, and have not yet.
+    #[serde(default)]
+    pub(super) restarting: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

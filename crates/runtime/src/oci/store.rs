@@ -2,20 +2,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{record, unpack};
+use super::{
+    record,
+    unpack::{self, Budget},
+};
 use crate::{
     Error, Image, Result,
     error::During,
     image::{self, Blobs, Descriptor, Named, Resolved},
 };
+
+/// What the names of layers begin with that are not whole yet.
+const UNPACKING: &str = "unpacking-";
 
 /// By namespace, by name.
 type Names = BTreeMap<String, BTreeMap<String, Kept>>;
@@ -35,16 +42,58 @@ pub(super) struct Store {
     layers: PathBuf,
     file: PathBuf,
     names: Mutex<Names>,
+    /// So many bytes of an image may be unpacked.
+    limit: u64,
+    /// How many images are coming in: their blobs are nobody's yet.
+    coming: Mutex<usize>,
+    untidy: AtomicBool,
+}
+
+/// An image is coming in while this is held.
+pub(super) struct Coming<'a>(&'a Store);
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        *self.0.coming.lock() -= 1;
+        // It may have failed, or have taken the place of another.
+        self.0.untidy.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Store {
-    pub(super) fn open(root: &Path) -> Result<Self> {
+    pub(super) fn open(root: &Path, limit: u64) -> Result<Self> {
         let layers = root.join("layers");
         fs::create_dir_all(&layers).during("making the directory of layers")?;
         let file = root.join("images.json");
         let names = if file.exists() { record::read(&file)? } else { Names::new() };
         let blobs = Blobs::open(root.join("blobs"))?;
-        Ok(Self { blobs, layers, file, names: Mutex::new(names) })
+        // What was coming in when one of us was killed.
+        discard(&root.join("blobs"), "incoming-").during("tidying images up")?;
+        discard(&layers, UNPACKING).during("tidying images up")?;
+        Ok(Self {
+            blobs,
+            layers,
+            file,
+            names: Mutex::new(names),
+            limit,
+            coming: Mutex::default(),
+            untidy: AtomicBool::default(),
+        })
+    }
+
+    /// To be held from the first blob to the image's name.
+    pub(super) fn coming(&self) -> Coming<'_> {
+        *self.coming.lock() += 1;
+        Coming(self)
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether there may be something that nothing needs.
+    pub(super) fn is_untidy(&self) -> bool {
+        self.untidy.load(Ordering::Relaxed)
     }
 
     pub(super) fn blobs(&self) -> &Blobs {
@@ -72,8 +121,9 @@ impl Store {
     pub(super) fn take(&self, namespace: &str, named: Named) -> Result<Image> {
         let resolved = self.blobs.resolve(&named.target)?;
         let diff_ids = resolved.document.rootfs.diff_ids.clone();
-        for (layer, diff_id) in resolved.manifest.layers.iter().zip(&diff_ids) {
-            self.unpack(&layer.digest, diff_id)?;
+        let mut budget = Budget::new(self.limit);
+        for (number, layer) in resolved.manifest.layers.iter().enumerate() {
+            self.unpack(&layer.digest, &diff_ids[..=number], &mut budget)?;
         }
         let mut blobs: BTreeSet<String> =
             resolved.manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
@@ -95,14 +145,8 @@ impl Store {
         Ok(image)
     }
 
-    /// Forgets a name, and everything that neither another image nor one of
-    /// these layers of containers needs.
-    pub(super) fn remove(
-        &self,
-        namespace: &str,
-        name: &str,
-        in_use: &BTreeSet<String>,
-    ) -> Result<()> {
+    /// Forgets a name; what only it needs is left for [`sweep`](Self::sweep).
+    pub(super) fn forget(&self, namespace: &str, name: &str) -> Result<()> {
         let mut names = self.names.lock();
         let mut changed = names.clone();
         let images = changed.get_mut(namespace);
@@ -112,41 +156,72 @@ impl Store {
         changed.retain(|_, images| !images.is_empty());
         record::write(&self.file, &changed)?;
         *names = changed;
+        self.untidy.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes everything that neither an image nor one of these layers of
+    /// containers needs. Nobody may be unpacking or making anything.
+    pub(super) fn sweep(&self, in_use: &BTreeSet<PathBuf>) -> Result<()> {
+        self.untidy.store(false, Ordering::Relaxed);
+        let names = self.names.lock();
         let kept = || names.values().flat_map(BTreeMap::values);
         let blobs: BTreeSet<&String> = kept().flat_map(|kept| &kept.blobs).collect();
-        for blob in self.blobs.all()? {
-            if !blobs.contains(&blob) {
-                self.blobs.remove(&blob)?;
+        {
+            let coming = self.coming.lock();
+            for blob in self.blobs.all()? {
+                if *coming == 0 && !blobs.contains(&blob) {
+                    self.blobs.remove(&blob)?;
+                }
             }
         }
-        let mut layers: BTreeSet<PathBuf> =
-            kept().flat_map(|kept| &kept.diff_ids).map(|id| self.layer(id)).collect();
-        layers.extend(in_use.iter().map(|id| self.layer(id)));
+        let layers: BTreeSet<PathBuf> =
+            kept().flat_map(|kept| self.layers_of(&kept.diff_ids)).collect();
         for entry in fs::read_dir(&self.layers).during("listing layers")? {
             let path = entry.during("listing layers")?.path();
-            if !layers.contains(&path) {
+            if !layers.contains(&path) && !in_use.contains(&path) {
                 unpack::remove_all(&path).during("removing a layer")?;
             }
         }
         Ok(())
     }
 
-    /// Where a layer is. Half of the digest is unique enough, and the less
-    /// there is to say, the more layers fit into a mount.
-    pub(super) fn layer(&self, diff_id: &str) -> PathBuf {
-        let hex = image::hex_of(diff_id).unwrap_or_default();
+    /// Where the layers of an image are, the lowest first.
+    pub(super) fn layers_of(&self, diff_ids: &[String]) -> Vec<PathBuf> {
+        let place = |number: usize| {
+            let above = self.layer(&diff_ids[..=number]);
+            // Earlier versions unpacked each layer as if nothing were below.
+            if above.is_dir() { above } else { self.directory(&diff_ids[number]) }
+        };
+        (0..diff_ids.len()).map(place).collect()
+    }
+
+    /// Where the topmost of these layers is. It depends on all below it.
+    fn layer(&self, diff_ids: &[String]) -> PathBuf {
+        self.directory(&image::chain_id(diff_ids).unwrap_or_default())
+    }
+
+    /// Half of the digest is unique enough, and the less there is to say, the
+    /// more layers fit into a mount.
+    fn directory(&self, digest: &str) -> PathBuf {
+        let hex = image::hex_of(digest).unwrap_or_default();
         self.layers.join(hex.get(..32).unwrap_or_default())
     }
 
-    fn unpack(&self, blob: &str, diff_id: &str) -> Result<()> {
+    /// Unpacks the topmost of these layers, unless that is done.
+    fn unpack(&self, blob: &str, diff_ids: &[String], budget: &mut Budget) -> Result<()> {
+        let Some((diff_id, below)) = diff_ids.split_last() else { return Ok(()) };
         image::hex_of(diff_id)?;
-        let layer = self.layer(diff_id);
+        let layer = self.layer(diff_ids);
         if layer.is_dir() {
             return Ok(());
         }
-        let temporary = self.layers.join(format!("unpacking-{}", crate::unique()));
+        let temporary = self.layers.join(format!("{UNPACKING}{}", crate::unique()));
         fs::create_dir(&temporary).during("making a layer")?;
-        let unpacked = unpack::layer(&self.blobs.path(blob)?, &temporary, diff_id);
+        let mut below = self.layers_of(below);
+        below.reverse();
+        let blob = self.blobs.path(blob)?;
+        let unpacked = unpack::layer(&blob, &temporary, &below, diff_id, budget);
         let kept = unpacked.and_then(|()| match fs::rename(&temporary, &layer) {
             // Somebody was faster.
             Err(_) if layer.is_dir() => Ok(()),
@@ -155,6 +230,22 @@ impl Store {
         let _ = unpack::remove_all(&temporary);
         kept
     }
+}
+
+/// Removes what has such a name.
+fn discard(directory: &Path, prefix: &str) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(prefix) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 impl Kept {

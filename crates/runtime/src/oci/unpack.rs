@@ -1,80 +1,115 @@
 //! A layer's tar becomes a directory that overlayfs can use.
 //!
-//! Every path is looked up by the kernel with the layer's directory as its
-//! root (`openat2`), so that neither `..` nor a link leads out of it. What a
-//! layer removes becomes what overlayfs takes for a removal.
+//! Every path is looked up inside the layer and those below it ([`Tree`]), so
+//! that neither `..` nor a link leads out of the image. What a layer removes
+//! becomes what overlayfs takes for a removal, and removes nothing of its own.
 
 use std::{
+    ffi::OsStr,
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Read},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Component, Path, PathBuf},
 };
 
 use rustix::{
-    fs::{
-        AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid,
-        XattrFlags,
-    },
+    fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags},
     io::Errno,
 };
 use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
 
-use crate::{Error, Result, error::During};
+use super::{
+    sparse::{Sparse, with_holes},
+    tree::{self, Before, Folder, Tree},
+};
+use crate::{Error, Result};
 
 const WHITEOUT: &str = ".wh.";
+/// What begins so is about the layer itself.
+const ABOUT: &str = ".wh..wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 const XATTR: &str = "SCHILY.xattr.";
 
-/// Unpacks a layer into a directory that exists and is empty. Fails unless
-/// what was read is what the image's configuration says.
-pub(super) fn layer(blob: &Path, into: &Path, diff_id: &str) -> Result<()> {
-    let mut reader = Hashing { inner: crate::image::decompressed(blob)?, hasher: Sha256::new() };
-    {
-        let mut archive = Archive::new(&mut reader);
-        let root = open_root(into)?;
-        let damaged = |error: io::Error| Error::Damaged {
-            what: diff_id.to_owned(),
-            reason: error.to_string(),
-        };
-        for entry in archive.entries().map_err(damaged)? {
-            let mut entry = entry.map_err(damaged)?;
-            let name = entry.path().map_err(damaged)?.into_owned();
-            unpack(&root, &mut entry, &name).map_err(|error| Error::Damaged {
-                what: diff_id.to_owned(),
-                reason: format!("{}: {error}", name.display()),
-            })?;
-        }
-    }
-    io::copy(&mut reader, &mut io::sink()).during("reading a layer")?;
-    let found = format!("sha256:{}", hex::encode(reader.hasher.finalize()));
-    if found != diff_id {
-        return Err(Error::Damaged { what: diff_id.to_owned(), reason: format!("it is {found}") });
-    }
-    Ok(())
+/// How much an image may still take. Holes count, as does an entry without
+/// content: whoever reads them has to deal with them.
+pub(super) struct Budget {
+    limit: u64,
+    left: Option<u64>,
 }
 
+impl Budget {
+    pub(super) fn new(limit: u64) -> Self {
+        Self { limit, left: Some(limit) }
+    }
+
+    fn spend(&mut self, bytes: u64) -> io::Result<()> {
+        const LEAST: u64 = 4096;
+        self.left = self.left.and_then(|left| left.checked_sub(bytes.max(LEAST)));
+        if self.left.is_some() { Ok(()) } else { Err(io::ErrorKind::FileTooLarge.into()) }
+    }
+}
+
+/// Unpacks a layer into a directory that exists and is empty, as it is above
+/// these, the topmost first. Fails unless what was read is what the image's
+/// configuration says.
+pub(super) fn layer(
+    blob: &Path,
+    into: &Path,
+    lower: &[PathBuf],
+    diff_id: &str,
+    budget: &mut Budget,
+) -> Result<()> {
+    let inner = crate::image::decompressed(blob)?;
+    let mut reader = Hashing { inner, hasher: Sha256::new(), left: Some(budget.limit) };
+    let unpacked = Tree::open(into, lower)
+        .and_then(|tree| entries(&mut reader, tree, budget))
+        .and_then(|()| io::copy(&mut reader, &mut io::sink()));
+    if reader.left.is_none() || budget.left.is_none() {
+        return Err(crate::image::too_large(budget.limit));
+    }
+    let damaged = |reason: String| Error::Damaged { what: diff_id.to_owned(), reason };
+    unpacked.map_err(|error| damaged(error.to_string()))?;
+    let found = format!("sha256:{}", hex::encode(reader.hasher.finalize()));
+    if found == diff_id { Ok(()) } else { Err(damaged(format!("it is {found}"))) }
+}
+
+/// Counts what comes, and reads no more than it may.
 struct Hashing<R> {
     inner: R,
     hasher: Sha256,
+    left: Option<u64>,
 }
 
 impl<R: Read> Read for Hashing<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(buffer)?;
+        self.left = self.left.and_then(|left| left.checked_sub(length as u64));
+        if self.left.is_none() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.hasher.update(&buffer[..length]);
         Ok(length)
     }
 }
 
-fn open_root(path: &Path) -> Result<OwnedFd> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .during("opening a layer's directory")
+fn entries(reader: impl Read, mut tree: Tree, budget: &mut Budget) -> io::Result<()> {
+    for entry in Archive::new(reader).entries()? {
+        let mut entry = entry?;
+        let sparse = Sparse::of(&mut entry)?;
+        let name = match sparse.as_ref().and_then(|sparse| sparse.name.clone()) {
+            Some(name) => name,
+            None => entry.path()?.into_owned(),
+        };
+        unpack(&mut tree, &mut entry, &name, sparse.as_ref(), budget).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", name.display()))
+        })?;
+    }
+    tree.finish()
 }
 
 /// The parts of a path that name something; `..` is refused.
-fn parts(path: &Path) -> io::Result<Vec<&std::ffi::OsStr>> {
+fn parts(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut parts = Vec::new();
     for part in path.components() {
         match part {
@@ -88,76 +123,85 @@ fn parts(path: &Path) -> io::Result<Vec<&std::ffi::OsStr>> {
     Ok(parts)
 }
 
-/// Opens the directory that something goes into, made where it is missing.
-fn directory(root: &OwnedFd, parts: &[&std::ffi::OsStr]) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let open =
-        |path: &Path| rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
-    let whole: PathBuf =
-        std::iter::once(std::ffi::OsStr::new(".")).chain(parts.iter().copied()).collect();
-    match open(&whole) {
-        Ok(found) => return Ok(found),
-        Err(Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let mut path = PathBuf::from(".");
-    let mut at = open(&path)?;
-    for part in parts {
-        path.push(part);
-        at = match open(&path) {
-            Ok(found) => found,
-            Err(Errno::NOENT) => {
-                rustix::fs::mkdirat(&at, *part, Mode::from_raw_mode(0o755))?;
-                open(&path)?
-            }
-            Err(error) => return Err(error.into()),
-        };
-    }
-    Ok(at)
+/// Whether it is something; the rest are headers that the reader has used
+/// already, and what nobody knows.
+fn is_something(kind: EntryType) -> bool {
+    matches!(
+        kind,
+        EntryType::Regular
+            | EntryType::Continuous
+            | EntryType::GNUSparse
+            | EntryType::Directory
+            | EntryType::Symlink
+            | EntryType::Link
+            | EntryType::Char
+            | EntryType::Block
+            | EntryType::Fifo
+    )
 }
 
-fn unpack<R: Read>(root: &OwnedFd, entry: &mut Entry<'_, R>, path: &Path) -> io::Result<()> {
+fn unpack<R: Read>(
+    tree: &mut Tree,
+    entry: &mut Entry<'_, R>,
+    path: &Path,
+    sparse: Option<&Sparse>,
+    budget: &mut Budget,
+) -> io::Result<()> {
+    let kind = entry.header().entry_type();
+    if !is_something(kind) {
+        return Ok(());
+    }
+    let has_content = !matches!(kind, EntryType::Link | EntryType::Symlink);
+    let size = sparse.map_or_else(|| entry.size(), |sparse| sparse.size);
+    budget.spend(if has_content { size } else { 0 })?;
     let parts = parts(path)?;
     let Some((name, parents)) = parts.split_last() else {
-        return attributes(root.as_fd(), ".".as_ref(), entry);
+        let root = tree.folder(&[])?;
+        tree.at_last(&root, OsStr::new(""), times(entry));
+        return attributes(root.at.as_fd(), OsStr::new("."), entry);
     };
-    let at = directory(root, parents)?;
+    let folder = tree.folder(parents)?;
     if *name == OPAQUE {
-        return opaque(&at);
+        return tree::opaque(&folder.at, OsStr::new("."));
     }
-    if let Some(removed) = name.to_str().and_then(|name| name.strip_prefix(WHITEOUT)) {
+    let about = name.to_str().unwrap_or_default();
+    if about.starts_with(ABOUT) {
+        return Ok(());
+    }
+    if let Some(removed) = about.strip_prefix(WHITEOUT) {
         if removed.is_empty() || removed == "." || removed == ".." {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "removes nothing"));
         }
-        clear(&at, removed.as_ref(), false)?;
-        // Overlayfs takes a character device 0/0 for a removal.
-        rustix::fs::mknodat(&at, removed, FileType::CharacterDevice, Mode::empty(), 0)?;
-        return Ok(());
+        return tree::hide(&folder.at, removed.as_ref());
     }
-    make(root, &at, name, entry)
+    make(tree, &folder, name, entry, sparse)
 }
 
 fn make<R: Read>(
-    root: &OwnedFd,
-    at: &OwnedFd,
-    name: &std::ffi::OsStr,
+    tree: &mut Tree,
+    folder: &Folder,
+    name: &OsStr,
     entry: &mut Entry<'_, R>,
+    sparse: Option<&Sparse>,
 ) -> io::Result<()> {
-    let kind = entry.header().entry_type();
-    clear(at, name, kind == EntryType::Directory)?;
+    let (at, kind) = (&folder.at, entry.header().entry_type());
+    if kind == EntryType::Link {
+        return link(tree, at, name, &target(entry)?);
+    }
+    let before = tree::clear(at, name, kind == EntryType::Directory)?;
     match kind {
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            file(at, name, entry)?;
+        EntryType::Directory => {
+            if before != Before::Folder {
+                rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o755))?;
+            }
+            if before == Before::Other {
+                tree::opaque(at, name)?;
+            }
+            tree.at_last(folder, name, times(entry));
         }
-        EntryType::Directory => match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        },
         EntryType::Symlink => rustix::fs::symlinkat(target(entry)?.as_os_str(), at, name)?,
-        EntryType::Link => return link(root, at, name, &target(entry)?),
         EntryType::Char | EntryType::Block | EntryType::Fifo => node(at, name, entry)?,
-        // Headers that the reader has used already, and what nobody knows.
-        _ => return Ok(()),
+        _ => file(at, name, entry, sparse)?,
     }
     attributes(at.as_fd(), name, entry)
 }
@@ -167,29 +211,21 @@ fn target<R: Read>(entry: &Entry<'_, R>) -> io::Result<PathBuf> {
     target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a link without a target"))
 }
 
-/// Makes room: a later entry replaces an earlier one, but a directory stays.
-fn clear(at: &OwnedFd, name: &std::ffi::OsStr, keep_directory: bool) -> io::Result<()> {
-    let found = match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(found) => found,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-        return Ok(rustix::fs::unlinkat(at, name, AtFlags::empty())?);
-    }
-    if keep_directory {
-        return Ok(());
-    }
-    Ok(rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR)?)
-}
-
-fn file<R: Read>(at: &OwnedFd, name: &std::ffi::OsStr, entry: &mut Entry<'_, R>) -> io::Result<()> {
+fn file<R: Read>(
+    at: &OwnedFd,
+    name: &OsStr,
+    entry: &mut Entry<'_, R>,
+    sparse: Option<&Sparse>,
+) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::openat(at, name, flags, Mode::from_raw_mode(0o600))?);
-    let mut buffered = io::BufWriter::with_capacity(256 << 10, &file);
-    io::copy(entry, &mut buffered)?;
-    buffered.flush()?;
-    drop(buffered);
+    match sparse {
+        Some(sparse) => sparse.write(&file, entry)?,
+        None => {
+            let length = with_holes(&file, entry, 0)?;
+            file.set_len(length)?;
+        }
+    }
     let (uid, gid) = owner(entry.header())?;
     let Some(extensions) = entry.pax_extensions()? else { return Ok(()) };
     for extension in extensions {
@@ -210,16 +246,23 @@ fn file<R: Read>(at: &OwnedFd, name: &std::ffi::OsStr, entry: &mut Entry<'_, R>)
     Ok(())
 }
 
-fn link(root: &OwnedFd, at: &OwnedFd, name: &std::ffi::OsStr, target: &Path) -> io::Result<()> {
+fn link(tree: &mut Tree, at: &OwnedFd, name: &OsStr, target: &Path) -> io::Result<()> {
     let parts = parts(target)?;
     let Some((file, parents)) = parts.split_last() else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a link to the root"));
     };
-    let from = directory(root, parents)?;
+    let from = tree.folder(parents)?.at;
+    // One to itself would take itself away.
+    let found = rustix::fs::statat(&from, *file, AtFlags::SYMLINK_NOFOLLOW)?;
+    let there = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW);
+    if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino)) {
+        return Ok(());
+    }
+    tree::clear(at, name, false)?;
     Ok(rustix::fs::linkat(&from, *file, at, name, AtFlags::empty())?)
 }
 
-fn node<R: Read>(at: &OwnedFd, name: &std::ffi::OsStr, entry: &Entry<'_, R>) -> io::Result<()> {
+fn node<R: Read>(at: &OwnedFd, name: &OsStr, entry: &Entry<'_, R>) -> io::Result<()> {
     let header = entry.header();
     let number = |number: Option<u32>| number.unwrap_or(0);
     let (kind, device) = match header.entry_type() {
@@ -250,11 +293,7 @@ fn owner(header: &tar::Header) -> io::Result<(Uid, Gid)> {
     Ok((Uid::from_raw(user), Gid::from_raw(group)))
 }
 
-fn attributes<R: Read>(
-    at: BorrowedFd<'_>,
-    name: &std::ffi::OsStr,
-    entry: &Entry<'_, R>,
-) -> io::Result<()> {
+fn attributes<R: Read>(at: BorrowedFd<'_>, name: &OsStr, entry: &Entry<'_, R>) -> io::Result<()> {
     let header = entry.header();
     let (uid, gid) = owner(header)?;
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -265,17 +304,13 @@ fn attributes<R: Read>(
         let mode = Mode::from_raw_mode(header.mode()? & 0o7777);
         rustix::fs::chmodat(at, name, mode, AtFlags::empty())?;
     }
-    let seconds = i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0);
-    let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
-    let times = Timestamps { last_access: time, last_modification: time };
-    Ok(rustix::fs::utimensat(at, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(rustix::fs::utimensat(at, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-fn opaque(at: &OwnedFd) -> io::Result<()> {
-    // Extended attributes cannot be set through a descriptor opened by path.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(at, ".", flags, Mode::empty())?;
-    Ok(rustix::fs::fsetxattr(&directory, "trusted.overlay.opaque", b"y", XattrFlags::empty())?)
+fn times<R: Read>(entry: &Entry<'_, R>) -> Timestamps {
+    let seconds = i64::try_from(entry.header().mtime().unwrap_or(0)).unwrap_or(0);
+    let time = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    Timestamps { last_access: time, last_modification: time }
 }
 
 /// Removes a directory and everything in it, without following links.
@@ -288,126 +323,5 @@ pub(super) fn remove_all(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use std::{fs, os::unix::fs::MetadataExt};
-
-    use super::*;
-
-    /// Entries as a hostile tool would write them: no name is looked at.
-    fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
-        let mut builder = tar::Builder::new(Vec::new());
-        for (path, kind, content) in entries {
-            let mut header = tar::Header::new_gnu();
-            header.set_entry_type(*kind);
-            header.set_mode(0o755);
-            header.set_uid(0);
-            header.set_gid(0);
-            header.set_mtime(7);
-            header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
-            let link = matches!(kind, EntryType::Symlink | EntryType::Link);
-            if link {
-                header.as_old_mut().linkname[..content.len()].copy_from_slice(content.as_bytes());
-            }
-            let content = if link { "" } else { content };
-            header.set_size(content.len() as u64);
-            header.set_cksum();
-            builder.append(&header, content.as_bytes()).unwrap();
-        }
-        builder.into_inner().unwrap()
-    }
-
-    fn unpacked(entries: &[(&str, EntryType, &str)]) -> (tempfile::TempDir, Result<()>) {
-        let directory = tempfile::tempdir().unwrap();
-        let bytes = archive(entries);
-        let blob = directory.path().join("blob");
-        fs::write(&blob, &bytes).unwrap();
-        let into = directory.path().join("layer");
-        fs::create_dir(&into).unwrap();
-        let result = layer(&blob, &into, &crate::image::digest_of(&bytes));
-        (directory, result)
-    }
-
-    fn root() -> bool {
-        rustix::process::geteuid().is_root()
-    }
-
-    #[test]
-    fn nothing_leads_out_of_the_layer() {
-        if !root() {
-            return;
-        }
-        for path in ["../evil", "a/../../evil", "/../evil"] {
-            let (directory, result) = unpacked(&[(path, EntryType::Regular, "x")]);
-            assert!(result.is_err(), "{path}");
-            assert!(!directory.path().join("evil").exists(), "{path}");
-        }
-        let (directory, result) = unpacked(&[
-            ("up", EntryType::Symlink, "../.."),
-            ("abs", EntryType::Symlink, "/etc"),
-            ("up/evil", EntryType::Regular, "x"),
-            ("abs/evil", EntryType::Regular, "x"),
-        ]);
-        result.unwrap_or_else(|error| assert!(error.to_string().contains("evil"), "{error}"));
-        assert!(!Path::new("/etc/evil").exists());
-        assert!(!directory.path().join("evil").exists());
-        for target in ["../blob", "/etc/passwd", "missing"] {
-            let (_directory, result) = unpacked(&[("link", EntryType::Link, target)]);
-            assert!(result.is_err(), "{target}");
-        }
-    }
-
-    #[test]
-    fn an_owner_that_is_left_blank_is_root() {
-        let mut header = tar::Header::new_gnu();
-        assert_eq!(owner(&header).unwrap(), (Uid::from_raw(0), Gid::from_raw(0)));
-        header.set_uid(7);
-        header.as_old_mut().gid = *b"        ";
-        assert_eq!(owner(&header).unwrap(), (Uid::from_raw(7), Gid::from_raw(0)));
-        header.as_old_mut().gid = *b"nonsense";
-        assert!(owner(&header).is_err());
-    }
-
-    #[test]
-    fn removals_links_and_attributes() {
-        if !root() {
-            return;
-        }
-        let (directory, result) = unpacked(&[
-            ("/absolute", EntryType::Regular, "one"),
-            ("deep/er/file", EntryType::Regular, "two"),
-            ("same", EntryType::Link, "deep/er/file"),
-            ("soft", EntryType::Symlink, "/absolute"),
-            ("deep/.wh.gone", EntryType::Regular, ""),
-            ("deep/.wh..wh..opq", EntryType::Regular, ""),
-            ("absolute", EntryType::Regular, "later wins"),
-            ("pipe", EntryType::Fifo, ""),
-        ]);
-        result.unwrap();
-        let at = directory.path().join("layer");
-        assert_eq!(fs::read(at.join("absolute")).unwrap(), b"later wins");
-        let (one, two) = (
-            fs::metadata(at.join("same")).unwrap(),
-            fs::metadata(at.join("deep/er/file")).unwrap(),
-        );
-        assert_eq!(one.ino(), two.ino());
-        assert_eq!((one.mode() & 0o7777, one.mtime()), (0o755, 7));
-        assert_eq!(fs::read_link(at.join("soft")).unwrap(), Path::new("/absolute"));
-        let gone = fs::symlink_metadata(at.join("deep/gone")).unwrap();
-        assert_eq!((gone.mode() & 0o170_000, gone.rdev()), (0o020_000, 0));
-        let mut value = [0u8; 4];
-        let length =
-            rustix::fs::getxattr(at.join("deep"), "trusted.overlay.opaque", &mut value).unwrap();
-        assert_eq!(&value[..length], b"y");
-    }
-
-    #[test]
-    fn a_layer_that_is_not_what_it_should_be_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let blob = directory.path().join("blob");
-        fs::write(&blob, archive(&[])).unwrap();
-        let wrong = format!("sha256:{}", "0".repeat(64));
-        let error = layer(&blob, directory.path(), &wrong).unwrap_err();
-        assert!(error.to_string().contains("is damaged"), "{error}");
-    }
-}
+#[path = "unpack_tests.rs"]
+mod tests;

@@ -52,7 +52,9 @@ impl Inner {
         if entry.phase() == Phase::Running || !entry.should_restart() {
             return Ok(None);
         }
-        Ok(Some(self.run(entry, true).await?.1))
+        let run = self.run(entry, true).await;
+        entry.has_problem(run.as_ref().err());
+        Ok(Some(run?.1))
     }
 }
 

@@ -173,6 +173,7 @@ async fn sockets_that_are_missing_or_mute_are_unavailable_soon() {
         assert_eq!(error.code(), Code::Unavailable, "{error}");
         assert!(error.to_string().starts_with("containerd does not answer: "), "{error}");
         assert!(began.elapsed() < PATIENCE);
+        assert_eq!(runtime.is_installed(), socket.exists(), "who was never there is not missed");
         let cri = selvage_runtime::cri::Cri::new(&socket);
         let error = cri.list("k8s.io").await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable);

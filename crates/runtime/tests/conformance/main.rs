@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod confined;
 mod containerd;
 mod disk;
 mod oci;
@@ -90,6 +91,7 @@ async fn suite(runtime: Arc<dyn Runtime>, scratch: &Path) {
     images(&*runtime, scratch).await;
     lifecycle(&*runtime).await;
     exec(&*runtime).await;
+    confined::suite(&*runtime).await;
     logs(&*runtime).await;
     restart(&*runtime).await;
     bad_input(&*runtime).await;

@@ -4,7 +4,9 @@ use std::{fs, io::Write, path::Path, sync::Arc};
 
 use futures::StreamExt;
 use selvage_api::Code;
-use selvage_runtime::{ContainerSpec, LogOptions, RestartPolicy, Runtime, Status, cgroup, oci};
+use selvage_runtime::{
+    ContainerSpec, LogOptions, Restart, RestartPolicy, Runtime, Status, cgroup, oci,
+};
 
 use crate::{
     GRACE, NAMESPACE, argv, is_alive, output,
@@ -65,6 +67,56 @@ async fn oci_by_youki() {
     oci_suite("youki").await;
 }
 
+/// `crun` would compile the filter of calls for every container.
+#[tokio::test(flavor = "multi_thread")]
+async fn oci_filter_is_compiled_once_by_crun() {
+    if !real::can_run(&["crun"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = oci_options(directory.path(), "crun");
+    let runtime = oci::Oci::open(options.clone()).await.unwrap();
+    runtime.import(NAMESPACE, &real::image_tar(directory.path()), None).await.unwrap();
+    let mut filters = Vec::new();
+    for id in ["s1", "s2"] {
+        runtime.create(NAMESPACE, spec(id, &["/bin/sleep", "3600"])).await.unwrap();
+        let pid = runtime.start(NAMESPACE, id).await.unwrap().pid.unwrap();
+        wait_for("it to be itself", async || crate::is_itself(pid, "sleep").then_some(())).await;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(status.contains("Seccomp:\t2\n"), "{status}");
+        let kept = options.state.join(format!("{NAMESPACE}+{id}/seccomp.bpf"));
+        filters.push(fs::read(kept).unwrap());
+        let document = options.root.join(format!("containers/{NAMESPACE}/{id}/config.json"));
+        let given = fs::read_to_string(document).unwrap().contains("run.oci.seccomp_bpf_data");
+        assert_eq!(given, id == "s2", "{id}");
+    }
+    assert_eq!(filters[0], filters[1]);
+    for id in ["s1", "s2"] {
+        runtime.delete(NAMESPACE, id, true).await.unwrap();
+    }
+}
+
+/// Roots, logs and variables of containers are for root's eyes only, also in a
+/// directory that somebody made otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn oci_keeps_others_of_the_machine_out() {
+    use std::os::unix::fs::PermissionsExt;
+    if !real::can_run(&["runc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = oci_options(directory.path(), "runc");
+    for place in [&options.root, &options.state] {
+        fs::create_dir(place).unwrap();
+        fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let _runtime = oci::Oci::open(options.clone()).await.unwrap();
+    for place in [&options.root, &options.state] {
+        let mode = fs::metadata(place).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", place.display());
+    }
+}
+
 /// Whoever may name an image must not read the machine's files by that.
 #[tokio::test(flavor = "multi_thread")]
 async fn oci_says_nothing_of_what_is_in_a_file_that_is_no_image() {
@@ -123,6 +175,89 @@ async fn oci_program_killed_amid_a_step_harms_nothing() {
     for id in ["h1", "h2"] {
         runtime.delete(NAMESPACE, id, true).await.unwrap();
     }
+}
+
+/// One that ran stays wanted when it cannot be started again, whatever its
+/// policy; it runs as soon as it can, also with the next of us.
+#[tokio::test(flavor = "multi_thread")]
+async fn oci_restart_that_fails_is_told_and_tried_again() {
+    use std::os::unix::fs::PermissionsExt;
+    if !real::can_run(&["runc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (program, broken) = (directory.path().join("program"), directory.path().join("broken"));
+    let script = format!(
+        "#!/bin/sh\nif [ -e {} ]; then case \"$*\" in *' run '*) echo boom >&2; exit 1;; esac; fi\n\
+         exec {} \"$@\"\n",
+        broken.display(),
+        real::find("runc").unwrap().display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let options = oci::Options { program: Some(program), ..oci_options(directory.path(), "runc") };
+    let runtime = oci::Oci::open(options.clone()).await.unwrap();
+    runtime.import(NAMESPACE, &real::image_tar(directory.path()), None).await.unwrap();
+    let policies = [
+        ("r1", RestartPolicy::Always),
+        ("r2", RestartPolicy::OnFailure { most: Some(1) }),
+        ("r3", RestartPolicy::Never),
+    ];
+    for (id, restart) in policies {
+        let spec = ContainerSpec { restart, ..spec(id, &["/bin/sleep", "3600"]) };
+        runtime.create(NAMESPACE, spec).await.unwrap();
+        runtime.start(NAMESPACE, id).await.unwrap();
+    }
+    fs::write(&broken, "").unwrap();
+    for (id, _) in policies {
+        let how = Restart::Full { grace: GRACE };
+        let error = runtime.restart(NAMESPACE, id, how).await.unwrap_err().to_string();
+        assert!(error.ends_with("failed: boom"), "{error}");
+        let found = runtime.inspect(NAMESPACE, id).await.unwrap();
+        assert_eq!(found.status, Status::Stopped);
+        assert!(found.problem.unwrap().ends_with("failed: boom"));
+    }
+    drop(runtime);
+    let runtime =
+        wait_for("the directory", async || oci::Oci::open(options.clone()).await.ok()).await;
+    fs::remove_file(&broken).unwrap();
+    for (id, _) in policies {
+        let again = wait_for("another start", async || {
+            let found = runtime.inspect(NAMESPACE, id).await.unwrap();
+            found.status.is_running().then_some(found)
+        })
+        .await;
+        assert_eq!(again.problem, None);
+        runtime.delete(NAMESPACE, id, true).await.unwrap();
+    }
+}
+
+/// A log holds about what it may, however fast it is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn oci_log_does_not_fill_the_disk() {
+    use std::os::unix::fs::MetadataExt;
+    if !real::can_run(&["runc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = oci::Options { log_limit: 1 << 20, ..oci_options(directory.path(), "runc") };
+    let runtime = oci::Oci::open(options).await.unwrap();
+    runtime.import(NAMESPACE, &real::image_tar(directory.path()), None).await.unwrap();
+    let zeros = ["/bin/dd", "if=/dev/zero", "bs=64k", "count=16384"];
+    runtime.create(NAMESPACE, spec("z1", &zeros)).await.unwrap();
+    runtime.start(NAMESPACE, "z1").await.unwrap();
+    wait_for("a gigabyte", async || {
+        runtime.inspect(NAMESPACE, "z1").await.unwrap().exit.map(|_| ())
+    })
+    .await;
+    let log = directory.path().join("root/containers").join(NAMESPACE).join("z1/log");
+    wait_for("a short log", async || {
+        let held = fs::metadata(&log).unwrap().blocks() * 512;
+        (held <= 1 << 20).then_some(())
+    })
+    .await;
+    assert!(fs::metadata(&log).unwrap().len() >= 1 << 30);
+    runtime.delete(NAMESPACE, "z1", true).await.unwrap();
 }
 
 /// What one program started, the next of us can end, whatever it prefers.

@@ -37,7 +37,7 @@ pub(super) fn lock(path: &Path) -> Result<LockFile> {
     let lock_path = beside(path, ".lock");
     let io = |error| Error::io(format!("locking {}", lock_path.display()), error);
     let mut file = read_write(&lock_path, false)?;
-    match file.try_lock() {
+    match selvage_lock::take(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             return Err(Error::Locked { path: path.to_owned(), holder: holder(&mut file) });
@@ -86,6 +86,8 @@ pub(super) fn database(path: &Path, builder: &Builder) -> Result<Database> {
         create_file(path, builder)?;
     }
     let file = read_write(path, false)?;
+    // redb tries for this lock too, but only once. It tells if somebody has it.
+    let _ = selvage_lock::take(&file);
     contain(|| builder.create_file(file).map_err(storage)).map_err(|error| name_file(error, path))
 }
 

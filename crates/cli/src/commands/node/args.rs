@@ -145,26 +145,39 @@ pub struct Watch {
 }
 
 #[derive(clap::Args, Debug, Clone, Default)]
-pub struct Where {
+pub struct Source {
     /// Containers of Kubernetes, not of the system
     #[arg(short, long, conflicts_with = "namespace")]
     pub kubernetes: bool,
     /// Ask by the Kubernetes runtime interface
     #[arg(short, long)]
     pub cri: bool,
-    /// Another namespace of the runtime; '*' for all [default: system]
+}
+
+impl Source {
+    /// Namespace and driver as the contracts have them.
+    pub(crate) fn place(&self, namespace: Option<&String>) -> (String, i32) {
+        // The runtime interface knows no other namespace.
+        let kubernetes = self.kubernetes || (self.cri && namespace.is_none());
+        let usual = if kubernetes { "k8s.io" } else { "system" };
+        let driver = if self.cri { ContainerDriver::Cri } else { ContainerDriver::Containerd };
+        (namespace.cloned().unwrap_or_else(|| usual.to_owned()), driver.into())
+    }
+}
+
+/// Where one container is.
+#[derive(clap::Args, Debug, Clone, Default)]
+pub struct Where {
+    #[command(flatten)]
+    pub source: Source,
+    /// Another namespace of the runtime [default: system]
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
 }
 
 impl Where {
-    /// Namespace and driver as the contracts have them.
     pub(crate) fn place(&self) -> (String, i32) {
-        // The runtime interface knows no other namespace.
-        let kubernetes = self.kubernetes || (self.cri && self.namespace.is_none());
-        let usual = if kubernetes { "k8s.io" } else { "system" };
-        let driver = if self.cri { ContainerDriver::Cri } else { ContainerDriver::Containerd };
-        (self.namespace.clone().unwrap_or_else(|| usual.to_owned()), driver.into())
+        self.source.place(self.namespace.as_ref())
     }
 }
 
@@ -178,9 +191,18 @@ Examples:
   selvage node stats --watch")]
 pub struct Containers {
     #[command(flatten)]
-    pub place: Where,
+    pub source: Source,
+    /// Another namespace of the runtime; '*' for all [default: system]
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
     #[command(flatten)]
     pub watch: Watch,
+}
+
+impl Containers {
+    pub(crate) fn place(&self) -> (String, i32) {
+        self.source.place(self.namespace.as_ref())
+    }
 }
 
 /// By what processes are sorted, the most first.

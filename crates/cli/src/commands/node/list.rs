@@ -40,7 +40,7 @@ pub(crate) async fn run(fleet: &Fleet, args: &Ls, session: &mut Session<'_>) -> 
             count += 1;
         }
     }
-    listing.finish(count, session)?;
+    listing.finish(count, &fleet.names(), session)?;
     let answered = fleet.names().len().saturating_sub(failures.machines());
     failures.looked(answered, session.io)
 }
@@ -92,9 +92,18 @@ impl Listing {
         Ok(())
     }
 
-    fn finish(&self, count: usize, session: &mut Session<'_>) -> Result<(), Error> {
+    /// Prints the table, machine by machine: they answer at the same time.
+    fn finish(
+        &mut self,
+        count: usize,
+        machines: &[String],
+        session: &mut Session<'_>,
+    ) -> Result<(), Error> {
         let people = matches!(session.global.output, None | Some(Format::Table | Format::Wide));
         if people && count > 0 && (self.long || self.many) {
+            if self.many {
+                self.sheet.group(machines);
+            }
             self.sheet.print(session)?;
         }
         session.io.out.flush().map_err(Error::Output)

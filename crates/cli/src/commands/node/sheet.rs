@@ -29,6 +29,12 @@ impl Sheet {
         self.rows.push(cells.map(|(at, cell)| (at.to_string(), Value::String(cell))).collect());
     }
 
+    /// Puts rows with the same first cell together, in this order of cells.
+    pub(crate) fn group(&mut self, order: &[String]) {
+        let place = |row: &Value| order.iter().position(|cell| row["0"] == cell.as_str());
+        self.rows.sort_by_cached_key(|row| place(row).unwrap_or(order.len()));
+    }
+
     pub(crate) fn print(&self, session: &mut Session<'_>) -> Result<(), Error> {
         session.printer().original(&self.columns, &self.rows)
     }

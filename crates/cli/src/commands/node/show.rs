@@ -72,7 +72,7 @@ pub(crate) async fn containers(
     args: &args::Containers,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let (namespace, driver) = args.place.place();
+    let (namespace, driver) = args.place();
     let request = os::ContainersRequest { namespace, driver };
     let send = |to, request| async move { os_client(to).containers(request).await };
     table(fleet, args.watch, session, request, send, tables::containers).await
@@ -83,7 +83,7 @@ pub(crate) async fn stats(
     args: &args::Containers,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let (namespace, driver) = args.place.place();
+    let (namespace, driver) = args.place();
     let request = os::StatsRequest { namespace, driver };
     let send = |to, request| async move { os_client(to).stats(request).await };
     table(fleet, args.watch, session, request, send, tables::stats).await

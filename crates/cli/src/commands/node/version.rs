@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use selvage_api::machine::{self, VersionInfo};
+use selvage_kit::build::build;
 
 use super::{
     args,
@@ -11,18 +12,8 @@ use super::{
 };
 use crate::{Error, Format, error::printable, session::Session};
 
-/// This program.
-fn this() -> VersionInfo {
-    VersionInfo {
-        tag: env!("CARGO_PKG_VERSION").to_owned(),
-        os: std::env::consts::OS.to_owned(),
-        arch: std::env::consts::ARCH.to_owned(),
-        ..VersionInfo::default()
-    }
-}
-
 pub(crate) fn client(args: &args::Version, session: &mut Session<'_>) -> Result<(), Error> {
-    let text = client_text(&this(), args.short);
+    let text = client_text(&build(), args.short);
     session.io.out.write_all(text.as_bytes()).map_err(Error::Output)
 }
 
@@ -36,7 +27,7 @@ pub(crate) async fn run(
         .await?;
     let good = answers.good();
     if matches!(session.global.output, None | Some(Format::Table | Format::Wide)) {
-        let text = client_text(&this(), args.short) + &server_text(&good, args.short);
+        let text = client_text(&build(), args.short) + &server_text(&good, args.short);
         session.io.out.write_all(printable(&text).as_bytes()).map_err(Error::Output)?;
     } else {
         answers.print(session)?;

@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use selvage_api::edgeproto::{CloudletInfo, CloudletState, ClusterInst, CrmOverride, DeleteType};
 use selvage_store::clock::ManualClock;
-use selvage_store::{
-    Error, KeyRange, Lease, LeaseId, Op, RangeReply, RangeRequest, Result, Revision, SharedStore,
-    Status, Store, Txn, TxnReply, Watch,
-};
+use selvage_store::{Error, Op, Overlay, Result, SharedStore, Txn, TxnReply};
 
 use super::support::*;
 
@@ -21,7 +17,11 @@ struct Moody {
 }
 
 #[async_trait]
-impl Store for Moody {
+impl Overlay for Moody {
+    fn below(&self) -> &SharedStore {
+        &self.inner
+    }
+
     async fn txn(&self, txn: Txn) -> Result<TxnReply> {
         let concerned = txn.then.iter().any(|op| match op {
             Op::Put { key, .. } => key.starts_with(b"records/cluster-inst/"),
@@ -33,50 +33,6 @@ impl Store for Moody {
             return Err(Error::Unavailable { reason: "a mood".into() });
         }
         self.inner.txn(txn).await
-    }
-
-    async fn range(&self, request: RangeRequest) -> Result<RangeReply> {
-        self.inner.range(request).await
-    }
-
-    async fn watch(&self, range: KeyRange, from: Option<Revision>) -> Result<Watch> {
-        self.inner.watch(range, from).await
-    }
-
-    async fn revision(&self) -> Result<Revision> {
-        self.inner.revision().await
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<()> {
-        self.inner.compact(revision).await
-    }
-
-    async fn lease_grant(&self, ttl: Duration) -> Result<Lease> {
-        self.inner.lease_grant(ttl).await
-    }
-
-    async fn lease_keep_alive(&self, id: LeaseId) -> Result<Lease> {
-        self.inner.lease_keep_alive(id).await
-    }
-
-    async fn lease_revoke(&self, id: LeaseId) -> Result<()> {
-        self.inner.lease_revoke(id).await
-    }
-
-    async fn lease_ttl(&self, id: LeaseId) -> Result<Lease> {
-        self.inner.lease_ttl(id).await
-    }
-
-    async fn lease_list(&self) -> Result<Vec<LeaseId>> {
-        self.inner.lease_list().await
-    }
-
-    async fn status(&self) -> Result<Status> {
-        self.inner.status().await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }
 

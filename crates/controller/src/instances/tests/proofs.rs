@@ -4,7 +4,7 @@ use super::support::*;
 use crate::controller::Mode;
 use crate::instances::app_ops::{CreateAppInst, DeleteAppInst, UpdateAppInst};
 use crate::instances::cluster_ops::{CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
-use crate::instances::core::{Begun, Core};
+use crate::instances::core::{Begun, By, Core};
 use crate::instances::error::Refusal;
 use crate::instances::plan::Origin;
 use async_trait::async_trait;
@@ -154,7 +154,8 @@ macro_rules! case {
             })?
 
             async fn begin(core: &Core, engine: &Engine) -> Result<Begun, Refusal> {
-                core.$begin(engine, &$request $(, $more)*, "testing", Mode::Real).await
+                let by = By { engine, who: "testing", mode: Mode::Real };
+                core.$begin(by, &$request $(, $more)*).await
             }
         }
     };

@@ -2,12 +2,12 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
 use selvage_api::edgeproto::App;
-use selvage_runtime::Mount;
+use selvage_runtime::{Mount, private_directory};
 
 use crate::{Error, Result, error::During};
 
@@ -44,7 +44,8 @@ impl Files {
         let folder = self.folder.join(container);
         // Others on this machine have no business in them; inside, whoever the
         // app runs as reads them.
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        private_directory(&self.folder)?;
+        private_directory(&folder)?;
         let source = folder.join(number.to_string());
         fs::write(&source, text)?;
         fs::set_permissions(&source, fs::Permissions::from_mode(0o644))?;

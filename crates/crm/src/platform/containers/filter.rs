@@ -201,6 +201,70 @@ mod tests {
         assert!(!stops("drop", &rules(&[led, reject])));
     }
 
+    /// Does something in a network of its own that is gone afterwards.
+    fn in_a_network_of_its_own(work: impl AsyncFnOnce() + Send) {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+                let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                tokio.unwrap().block_on(work());
+            });
+            thread.join().unwrap();
+        });
+    }
+
+    fn can_filter() -> bool {
+        let reason = if !rustix::process::geteuid().is_root() {
+            "this needs root"
+        } else if std::process::Command::new("nft").arg("--version").output().is_err() {
+            "nft is not installed: run ./dev test"
+        } else {
+            return true;
+        };
+        assert!(std::env::var("CI").is_err(), "{reason}");
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            format!("SKIPPED: firewalls: {reason}\n").as_bytes(),
+        );
+        false
+    }
+
+    #[test]
+    fn firewalls_of_the_kernel_are_seen() {
+        if !can_filter() {
+            return;
+        }
+        let firewall = |hook: &str, policy: &str, rules: &str| {
+            format!(
+                "table inet guard {{\n}}\ndelete table inet guard\n\
+                 table inet guard {{\nchain passing {{\n\
+                 type filter hook {hook} priority 0; policy {policy};\n{rules}\n}}\n}}\n"
+            )
+        };
+        in_a_network_of_its_own(async || {
+            assert_eq!(barrier().await.unwrap(), None, "a new network has none");
+            let seen = "chain passing of table inet guard drops what is passed on";
+            let led = "iifname \"lan\" accept\nct status dnat accept";
+            for (hook, policy, rules, expected) in [
+                ("forward", "drop", "", Some(seen)),
+                (
+                    "forward",
+                    "drop",
+                    "ct state established accept\niifname \"lan\" accept",
+                    Some(seen),
+                ),
+                ("forward", "accept", "iifname \"lan\" accept\ncounter reject", Some(seen)),
+                ("forward", "drop", led, None),
+                ("forward", "accept", "iifname \"lan\" drop", None),
+                ("input", "drop", "", None),
+            ] {
+                tell(&firewall(hook, policy, rules)).await.unwrap();
+                let found = barrier().await.unwrap();
+                assert_eq!(found.as_deref(), expected, "{hook} {policy} {rules}");
+            }
+        });
+    }
+
     #[test]
     fn the_older_form_is_read_too() {
         assert!(!older_stops("-P FORWARD ACCEPT\n-A FORWARD -i x -j DROP\n"));

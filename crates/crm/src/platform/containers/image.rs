@@ -1,12 +1,22 @@
 //! Images of instances: from a registry, or from a file of this machine.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
 
 use selvage_runtime::{Credentials, Pull, Runtime};
 
 use super::Options;
-use crate::{Error, Result, site::Registry};
+use crate::{Error, ImageFolders, Result, error::During, site::Registry};
 
+/// How long an image is kept that no container uses.
+const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// What a path on this machine begins with.
 const FILE: &str = "file://";
 
@@ -14,6 +24,19 @@ pub(super) struct Images {
     runtime: Arc<dyn Runtime>,
     namespace: String,
     registry: Option<Registry>,
+    folders: ImageFolders,
+    /// When images were last used, in seconds since 1970, by name. What is not
+    /// in here came without us, and stays.
+    notes: Mutex<PathBuf>,
+    /// Held for reading from when an image is asked for until a container has
+    /// it, for writing to remove some.
+    turns: tokio::sync::RwLock<()>,
+}
+
+type Notes = BTreeMap<String, u64>;
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 impl Images {
@@ -22,12 +45,77 @@ impl Images {
             runtime: Arc::clone(&options.runtime),
             namespace: options.namespace.clone(),
             registry: options.registry.clone(),
+            folders: options.images.clone(),
+            notes: Mutex::new(options.data.join("images.json")),
+            turns: tokio::sync::RwLock::default(),
         }
+    }
+
+    /// While this is held no image goes.
+    pub(super) async fn using(&self) -> tokio::sync::RwLockReadGuard<'_, ()> {
+        self.turns.read().await
+    }
+
+    /// Changes what is noted, whole or not at all.
+    fn note<T>(&self, change: impl FnOnce(&mut Notes) -> T) -> Result<T> {
+        let path = self.notes.lock();
+        let before: Notes = match fs::read(&*path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Notes::new(),
+            // Of what cannot be read nothing is known: nothing goes.
+            read => {
+                serde_json::from_slice(&read.during("reading notes of images")?).unwrap_or_default()
+            }
+        };
+        let mut notes = before.clone();
+        let changed = change(&mut notes);
+        if notes != before {
+            let new = path.with_extension("new");
+            let text = serde_json::to_vec(&notes).map_err(std::io::Error::other);
+            text.and_then(|text| fs::write(&new, text))
+                .and_then(|()| fs::rename(&new, &*path))
+                .during("noting an image")?;
+        }
+        Ok(changed)
+    }
+
+    /// Removes images that were not used in a long time; says which.
+    pub(super) async fn tidy(&self) -> Result<Vec<String>> {
+        // Somebody who fetches one may take long, and nobody shall wait.
+        let Ok(_alone) = self.turns.try_write() else { return Ok(Vec::new()) };
+        let containers = self.runtime.list(&self.namespace).await?;
+        let used: BTreeSet<&str> = containers.iter().map(|found| found.image.as_str()).collect();
+        let images = self.runtime.images(&self.namespace).await?;
+        let unused = self.note(|notes| {
+            notes.retain(|name, _| images.iter().any(|image| image.name == *name));
+            for image in &images {
+                if used.contains(image.name.as_str()) || used.contains(image.digest.as_str()) {
+                    notes.insert(image.name.clone(), now());
+                }
+            }
+            let is_old = |at: u64| now().saturating_sub(at) >= UNUSED.as_secs();
+            let old = notes.iter().filter(|(_, at)| is_old(**at));
+            old.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+        })?;
+        let mut removed = Vec::new();
+        for name in unused {
+            match self.runtime.remove_image(&self.namespace, &name).await {
+                Ok(()) => removed.push(format!("image {name}")),
+                Err(selvage_runtime::Error::ImageNotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(removed)
     }
 
     /// Sees that an image is there; what the runtime calls it. One that is
     /// there is fetched again only if its name may mean another by now.
     pub(super) async fn provide(&self, path: &str) -> Result<String> {
+        let name = self.fetch(path).await?;
+        self.note(|notes| notes.insert(name.clone(), now()))?;
+        Ok(name)
+    }
+
+    async fn fetch(&self, path: &str) -> Result<String> {
         if path.is_empty() {
             return Err(Error::invalid("image_path", "may not be empty"));
         }
@@ -62,11 +150,8 @@ impl Images {
 
     /// An OCI layout, a directory or a tar of one.
     async fn import(&self, name: &str, file: &str) -> Result<String> {
-        let file = Path::new(file);
-        if !file.is_absolute() {
-            return Err(Error::invalid("image_path", "file:// needs an absolute path"));
-        }
-        let taken = self.runtime.import(&self.namespace, file, Some(name)).await?;
+        let file = self.folders.find(Path::new(file))?;
+        let taken = self.runtime.import(&self.namespace, &file, Some(name)).await?;
         let image = taken.into_iter().next();
         image.map(|image| image.name).ok_or_else(|| Error::missing(format!("image in {name}")))
     }

@@ -41,7 +41,7 @@ use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
     Shortcut, Usage, host, naming,
 };
-use crate::{Error, Result, error::During, site::Registry};
+use crate::{Error, ImageFolders, Result, error::During, site::Registry};
 
 /// Which cloudlet's containers these are.
 const SITE_LABEL: &str = "selvage.site";
@@ -60,6 +60,8 @@ pub struct Options {
     pub namespace: String,
     pub range: Range,
     pub registry: Option<Registry>,
+    /// Where files may be images.
+    pub images: ImageFolders,
     /// Where disk is counted and volumes are mounted.
     pub data: PathBuf,
     /// Where lvmd listens, for instances that ask for volumes.
@@ -136,6 +138,7 @@ impl Containers {
         let names = self.namer.instance(&order.key)?;
         let cluster = self.namer.cluster(&order.cluster)?;
         let wanted = volumes::wanted(&order.app)?;
+        let using = self.images.using().await;
         let image = self.images.provide(&order.app.image_path).await?;
         self.remove(&names.container).await?;
         let mut mounts = self.volumes.provide(&names.container, &wanted).await?;
@@ -154,6 +157,7 @@ impl Containers {
         );
         plugged?;
         made?;
+        drop(using);
         runtime.start(self.namespace(), &names.container).await?;
         self.until_it_answers(order, &names.container, address).await
     }
@@ -310,6 +314,20 @@ impl Platform for Containers {
         }
     }
 
+    async fn trouble(&self, key: &AppInstKey) -> Result<String> {
+        let id = self.namer.instance(key)?.container;
+        let Some(found) = self.find(&id).await? else {
+            return Ok("the container is missing".into());
+        };
+        if found.status.is_running() {
+            return Ok(String::new());
+        }
+        Ok(match &found.problem {
+            Some(problem) => format!("the container does not start: {problem}"),
+            None => self.ended(&id, &found).await.to_string(),
+        })
+    }
+
     async fn delete_instance(&self, key: &AppInstKey) -> Result<()> {
         let names = self.namer.instance(key)?;
         self.remove(&names.container).await?;
@@ -354,7 +372,12 @@ impl Platform for Containers {
         {
             tracing::debug!(%error, "rules that nothing needs may be left");
         }
+        swept.extend(self.images.tidy().await?);
         Ok(swept)
+    }
+
+    async fn tidy(&self) -> Result<Vec<String>> {
+        self.images.tidy().await
     }
 
     async fn usage(&self, key: &AppInstKey) -> Result<Usage> {

@@ -19,7 +19,7 @@ use nix::sched::CloneFlags;
 use rtnetlink::{
     Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
-        link::{InfoData, InfoKind, InfoVeth, LinkAttribute},
+        link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkMessage},
         rule::RuleAction,
     },
 };
@@ -172,7 +172,7 @@ impl Networks {
     }
 
     /// Makes the namespace of an instance, connected to its cluster's bridge.
-    /// One that is there is left alone; whether it was.
+    /// Of one that is there only what is missing is made; whether it was.
     pub(super) async fn provide_instance(
         &self,
         cluster: &ClusterNames,
@@ -182,16 +182,30 @@ impl Networks {
     ) -> Result<bool> {
         let bridge = self.index(&cluster.bridge).await?.ok_or_else(|| gone(&cluster.bridge))?;
         let path = namespace_path(&names.namespace);
-        if is_mounted(&path) && self.index(&names.cable).await?.is_some() {
-            return Ok(true);
+        let gateway = self.range.address(network, 1);
+        let room = Room { path, cable: names.cable.clone(), address, gateway };
+        let there = is_mounted(&room.path) && self.index(&names.cable).await?.is_some();
+        let there = there && {
+            let room = room.clone();
+            blocking(move || room.mend()).await?
+        };
+        if !there {
+            self.remove_instance(names).await?;
+            blocking(move || room.make()).await?;
         }
-        self.remove_instance(names).await?;
-        let (cable, gateway) = (names.cable.clone(), self.range.address(network, 1));
-        blocking(move || make_namespace(&path, &cable, address, gateway)).await?;
-        let index = self.index(&names.cable).await?.ok_or_else(|| gone(&names.cable))?;
-        let plugged = LinkUnspec::new_with_index(index).controller(bridge).up().build();
-        self.handle.link().set(plugged).execute().await.during("connecting to the bridge")?;
-        Ok(false)
+        self.plug(&names.cable, bridge).await?;
+        Ok(there)
+    }
+
+    /// Connects a cable to a bridge, if it is not.
+    async fn plug(&self, cable: &str, bridge: u32) -> Result<()> {
+        let link = self.link(cable).await?.ok_or_else(|| gone(cable))?;
+        let in_it = link.attributes.contains(&LinkAttribute::Controller(bridge));
+        if in_it && link.header.flags.contains(LinkFlags::Up) {
+            return Ok(());
+        }
+        let plugged = LinkUnspec::new_with_index(link.header.index).controller(bridge).up().build();
+        self.handle.link().set(plugged).execute().await.during("connecting to the bridge")
     }
 
     pub(super) async fn remove_instance(&self, names: &InstanceNames) -> Result<()> {
@@ -213,13 +227,12 @@ impl Networks {
     }
 
     async fn index(&self, name: &str) -> Result<Option<u32>> {
+        Ok(self.link(name).await?.map(|link| link.header.index))
+    }
+
+    async fn link(&self, name: &str) -> Result<Option<LinkMessage>> {
         let _listing = self.lists.lock().await;
-        let mut links = self.handle.link().get().match_name(name.to_owned()).execute();
-        match links.try_next().await {
-            Ok(link) => Ok(link.map(|link| link.header.index)),
-            Err(error) if is(&error, GONE) => Ok(None),
-            Err(error) => Err(error).during("looking for an interface"),
-        }
+        find_link(&self.handle, name).await
     }
 
     /// Bridges and namespaces of ours.
@@ -245,6 +258,15 @@ impl Networks {
             Err(source) => return Err(Error::Io { doing: "listing namespaces", source }),
         };
         Ok((bridges, namespaces))
+    }
+}
+
+async fn find_link(handle: &Handle, name: &str) -> Result<Option<LinkMessage>> {
+    let mut links = handle.link().get().match_name(name.to_owned()).execute();
+    match links.try_next().await {
+        Ok(link) => Ok(link),
+        Err(error) if is(&error, GONE) => Ok(None),
+        Err(error) => Err(error).during("looking for an interface"),
     }
 }
 
@@ -292,51 +314,90 @@ async fn blocking<T: Send + 'static>(
     ended.map_err(|_| Error::state("work on the network was cut off"))?
 }
 
-/// A namespace belongs to a thread: it is made on one of its own, which ends.
-fn make_namespace(path: &Path, cable: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
-    let (path, cable) = (path.to_owned(), cable.to_owned());
+/// The namespace of an instance, with its end of a cable.
+#[derive(Clone)]
+struct Room {
+    path: PathBuf,
+    /// The other end.
+    cable: String,
+    address: Ipv4Addr,
+    gateway: Ipv4Addr,
+}
+
+impl Room {
+    fn make(self) -> Result<()> {
+        on_a_thread(move || {
+            fs::create_dir_all(NAMESPACES).during("making the folder of namespaces")?;
+            File::create(&self.path).during("making a namespace")?;
+            let host = File::open("/proc/thread-self/ns/net").during("opening our namespace")?;
+            nix::sched::unshare(CloneFlags::CLONE_NEWNET).during("making a namespace")?;
+            rustix::mount::mount_bind("/proc/thread-self/ns/net", &self.path)
+                .map_err(io::Error::from)
+                .during("keeping a namespace")?;
+            in_here(async |handle| {
+                self.lay_cable(handle, &host).await?;
+                if self.furnish(handle).await? { Ok(()) } else { Err(gone(INSIDE)) }
+            })
+        })
+    }
+
+    /// Makes what is missing in one that is there; whether it has a cable.
+    fn mend(self) -> Result<bool> {
+        on_a_thread(move || {
+            let namespace = File::open(&self.path).during("opening a namespace")?;
+            nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET)
+                .during("entering a namespace")?;
+            in_here(async |handle| self.furnish(handle).await)
+        })
+    }
+
+    async fn lay_cable(&self, handle: &Handle, host: &File) -> Result<()> {
+        let outside = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(&self.cable)
+            .setns_by_fd(host.as_raw_fd())
+            .build();
+        let pair = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
+            .name(INSIDE)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(outside)))
+            .build();
+        handle.link().add(pair).execute().await.during("making a cable")
+    }
+
+    /// Everything inside; false when there is no cable.
+    async fn furnish(&self, handle: &Handle) -> Result<bool> {
+        let up = |index| LinkUnspec::new_with_index(index).up().build();
+        handle.link().set(up(1)).execute().await.during("setting the loopback up")?;
+        let Some(link) = find_link(handle, INSIDE).await? else { return Ok(false) };
+        let index = link.header.index;
+        let added = handle.address().add(index, IpAddr::V4(self.address), CLUSTER_PREFIX);
+        tolerate(added.execute().await, EXISTS).during("giving an instance its address")?;
+        handle.link().set(up(index)).execute().await.during("setting the cable up")?;
+        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(self.gateway).build();
+        let added = handle.route().add(route).execute().await;
+        tolerate(added, EXISTS).during("adding the way out")?;
+        Ok(true)
+    }
+}
+
+/// A namespace belongs to a thread: what is done in another one is done on a
+/// thread of its own, which ends.
+fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let thread = std::thread::Builder::new().name("namespace".into());
-    let made = thread.spawn(move || in_namespace(&path, &cable, address, gateway));
-    let made = made.during("starting a thread")?;
-    made.join().map_err(|_| Error::state("making a namespace failed"))?
+    let done = thread.spawn(work).during("starting a thread")?;
+    done.join().map_err(|_| Error::state("work in a namespace failed"))?
 }
 
-fn in_namespace(path: &Path, cable: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
-    fs::create_dir_all(NAMESPACES).during("making the folder of namespaces")?;
-    File::create(path).during("making a namespace")?;
-    let host = File::open("/proc/thread-self/ns/net").during("opening our namespace")?;
-    nix::sched::unshare(CloneFlags::CLONE_NEWNET).during("making a namespace")?;
-    rustix::mount::mount_bind("/proc/thread-self/ns/net", path)
-        .map_err(io::Error::from)
-        .during("keeping a namespace")?;
+/// Talks to the kernel about the namespace that this thread is in.
+fn in_here<T>(work: impl AsyncFnOnce(&Handle) -> Result<T>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.during("making a namespace")?.block_on(furnish(&host, cable, address, gateway))
-}
-
-/// Everything inside, and the cable to the outside.
-async fn furnish(host: &File, cable: &str, address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
-    let (connection, handle, _) =
-        rtnetlink::new_connection().during("opening the kernel's network socket")?;
-    let connection = tokio::spawn(connection);
-    let up = |index| LinkUnspec::new_with_index(index).up().build();
-    handle.link().set(up(1)).execute().await.during("setting the loopback up")?;
-    let outside =
-        LinkMessageBuilder::<LinkUnspec>::new().name(cable).setns_by_fd(host.as_raw_fd()).build();
-    let pair = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
-        .name(INSIDE)
-        .set_info_data(InfoData::Veth(InfoVeth::Peer(outside)))
-        .build();
-    handle.link().add(pair).execute().await.during("making a cable")?;
-    let mut links = handle.link().get().match_name(INSIDE.to_owned()).execute();
-    let link = links.try_next().await.during("looking for the cable")?;
-    let index = link.ok_or_else(|| gone(INSIDE))?.header.index;
-    let added = handle.address().add(index, IpAddr::V4(address), CLUSTER_PREFIX).execute();
-    added.await.during("giving an instance its address")?;
-    handle.link().set(up(index)).execute().await.during("setting the cable up")?;
-    let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).build();
-    handle.route().add(route).execute().await.during("adding the way out")?;
-    connection.abort();
-    Ok(())
+    runtime.during("working in a namespace")?.block_on(async {
+        let (connection, handle, _) =
+            rtnetlink::new_connection().during("opening the kernel's network socket")?;
+        let connection = tokio::spawn(connection);
+        let done = work(&handle).await;
+        connection.abort();
+        done
+    })
 }
 
 /// Bytes that came in and went out by the cable of the namespace that a

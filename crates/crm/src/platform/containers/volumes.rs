@@ -7,6 +7,7 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use selvage_api::{
@@ -16,7 +17,8 @@ use selvage_api::{
         lv_service_client::LvServiceClient, vg_service_client::VgServiceClient,
     },
 };
-use selvage_runtime::Mount;
+use selvage_runtime::{Mount, private_directory};
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
 use super::network::is_mounted;
@@ -32,6 +34,11 @@ const MAGIC_AT: u64 = 1024 + 56;
 const MAGIC: [u8; 2] = [0x53, 0xef];
 /// Not for volumes: the container would not start, or not be one any more.
 const RESERVED: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
+
+/// How long a volume that is removed may be in use: whatever starts on the
+/// machine has a copy of every mount for a moment.
+const IN_USE: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// A volume that an app asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +132,7 @@ impl Volumes {
         let channel = self.channel().await?;
         for volume in wanted {
             let at = self.folder.join(instance).join(&volume.name);
+            private_directory(&self.folder).during("making the place of volumes")?;
             fs::create_dir_all(&at).during("making the place of a volume")?;
             let found = self.make(&channel, instance, volume).await?;
             let device = device_of(&found)?;
@@ -212,16 +220,17 @@ impl Volumes {
         if !folder.exists() {
             return Ok(());
         }
-        self.unmount(&folder)?;
+        let busy = |error: &Error| match error {
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::ResourceBusy,
+            _ => false,
+        };
+        patiently(|| std::future::ready(self.unmount(&folder)), busy).await?;
         let channel = self.channel().await?;
         let tag = format!("{TAG}={instance}");
         for class in classes(&channel).await? {
             for volume in list(&channel, &class).await? {
                 if volume.tags.contains(&tag) {
-                    let request =
-                        RemoveLvRequest { name: volume.name.clone(), device_class: class.clone() };
-                    let removed = LvServiceClient::new(channel.clone()).remove_lv(request).await;
-                    removed.map_err(|status| refused(&volume.name, &status))?;
+                    remove_volume(&channel, &volume.name, &class).await?;
                 }
             }
         }
@@ -240,6 +249,33 @@ impl Volumes {
             }
         }
         Ok(())
+    }
+}
+
+async fn remove_volume(channel: &Channel, name: &str, class: &str) -> Result<()> {
+    let attempt = || {
+        let request = RemoveLvRequest { name: name.to_owned(), device_class: class.to_owned() };
+        let mut client = LvServiceClient::new(channel.clone());
+        async move { client.remove_lv(request).await }
+    };
+    let in_use = |status: &tonic::Status| status.code() == tonic::Code::FailedPrecondition;
+    let removed = patiently(attempt, in_use).await;
+    removed.map(drop).map_err(|status| refused(name, &status))
+}
+
+/// Tries again for a while what is refused because something is in use.
+async fn patiently<T, E, F: Future<Output = Result<T, E>>>(
+    mut attempt: impl FnMut() -> F,
+    in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let until = Instant::now() + IN_USE;
+    loop {
+        match attempt().await {
+            Err(error) if in_use(&error) && Instant::now() < until => {
+                tokio::time::sleep(AGAIN).await;
+            }
+            outcome => return outcome,
+        }
     }
 }
 
@@ -342,3 +378,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "volumes_tests.rs"]
+mod with_a_service;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use selvage_api::edgeproto::App;
+use selvage_runtime::private_directory;
 
 use super::{manifest, names::InstanceNames};
 use crate::{Error, Result, error::During};
@@ -83,7 +84,7 @@ impl Helm<'_> {
         let mut files = Files(Vec::new());
         let given = app.configs.iter().filter(|config| VALUES.contains(&config.kind.as_str()));
         for (number, config) in given.enumerate() {
-            std::fs::create_dir_all(&self.folder).during("making a folder for values")?;
+            private_directory(&self.folder).during("making a folder for values")?;
             let path = self.folder.join(format!("{}-{number}.yaml", self.names.release));
             let mut options = std::fs::OpenOptions::new();
             let file = options.create(true).truncate(true).write(true).mode(0o600).open(&path);

@@ -16,7 +16,7 @@ use super::{
     source::{Place, Source},
     tools::Tools,
 };
-use crate::{Error, Result, error::During};
+use crate::{Error, ImageFolders, Result, error::During};
 
 /// How long a connection may take, and how long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,6 +55,7 @@ struct Version {
 
 pub(super) struct Images {
     directory: PathBuf,
+    folders: ImageFolders,
     tools: Tools,
     client: reqwest::Client,
     /// One image at a time.
@@ -69,7 +70,7 @@ enum Asked {
 }
 
 impl Images {
-    pub(super) fn open(directory: PathBuf, tools: Tools) -> Result<Self> {
+    pub(super) fn open(directory: PathBuf, folders: ImageFolders, tools: Tools) -> Result<Self> {
         std::fs::create_dir_all(&directory).during("making a place for images")?;
         // What was being fetched when an earlier process ended.
         for path in with_end(&directory, PART)? {
@@ -77,12 +78,15 @@ impl Images {
         }
         let client = reqwest::Client::builder().connect_timeout(PATIENCE).read_timeout(PATIENCE);
         let client = client.build().map_err(|error| Error::state(told(error)))?;
-        Ok(Self { directory, tools, client, fetching: tokio::sync::Mutex::default() })
+        Ok(Self { directory, folders, tools, client, fetching: tokio::sync::Mutex::default() })
     }
 
     /// Sees that an image is here, as it is where it comes from.
     pub(super) async fn provide(&self, path: &str) -> Result<Image> {
-        let source = Source::parse(path)?;
+        let mut source = Source::parse(path)?;
+        if let Place::File(file) = &mut source.place {
+            *file = self.folders.find(file)?;
+        }
         let _alone = self.fetching.lock().await;
         let kept = self.kept(&source);
         if let Some(note) = &kept

@@ -24,6 +24,10 @@ fn tools() -> Option<Tools> {
     tools
 }
 
+fn folders(directory: &tempfile::TempDir) -> ImageFolders {
+    ImageFolders::new([directory.path().to_owned()])
+}
+
 async fn qcow(tools: &Tools, path: &Path, size: &str) {
     let arguments = ["create", "-q", "-f", "qcow2"].map(Path::new);
     tools.image(arguments.into_iter().chain([path, Path::new(size)])).await.unwrap();
@@ -79,7 +83,7 @@ async fn an_image_is_fetched_once_and_again_when_it_changed() {
     let web = Arc::new(Web::default());
     *web.content.lock() = std::fs::read(&original).unwrap();
     let (url, serving) = serve(Arc::clone(&web)).await;
-    let images = Images::open(home.clone(), tools.clone()).unwrap();
+    let images = Images::open(home.clone(), folders(&directory), tools.clone()).unwrap();
     let first = images.provide(&url).await.unwrap();
     assert_eq!(first.size, 3 << 20);
     assert_eq!(std::fs::read(&first.path).unwrap(), *web.content.lock());
@@ -113,7 +117,7 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     let Some(tools) = tools() else { return };
     let directory = tempfile::tempdir().unwrap();
     let home = directory.path().join("images");
-    let images = Images::open(home.clone(), tools.clone()).unwrap();
+    let images = Images::open(home.clone(), folders(&directory), tools.clone()).unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("text"), "not a disk").unwrap();
     qcow(&tools, &at("good"), "1M").await;
@@ -132,15 +136,18 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     assert!(error.contains("the image's sha256 is "), "{error}");
     let error = told("nothing", "").await;
     assert!(error.starts_with("cannot read "), "{error}");
-    for device in ["/dev/zero", "/dev"] {
-        let error = images.provide(&format!("file://{device}")).await.unwrap_err().to_string();
-        assert_eq!(error, format!("image_path: {device} is not a file"));
-    }
+    std::fs::create_dir(at("folder")).unwrap();
+    let error = told("folder", "").await;
+    assert!(error.starts_with("image_path: ") && error.ends_with(" is not a file"), "{error}");
+    std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
+    let (elsewhere, link) = (images.provide("file:///dev/zero").await, told("zero", "").await);
+    assert_eq!(elsewhere.unwrap_err().to_string(), link);
+    assert!(link.contains("crm.image_folders"), "{link}");
     let error = images.provide("http://user:geheim@127.0.0.1:1/x?token=geheim").await.unwrap_err();
     assert!(error.to_string().starts_with("the image cannot be fetched from 127.0.0.1: "));
     assert!(!error.to_string().contains("geheim"), "{error}");
     assert_eq!(names(&home), 0);
     std::fs::write(home.join("x.image.part"), "half").unwrap();
-    Images::open(home.clone(), tools).unwrap();
+    Images::open(home.clone(), folders(&directory), tools).unwrap();
     assert_eq!(names(&home), 0, "what was being fetched is gone");
 }

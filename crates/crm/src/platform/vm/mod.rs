@@ -28,7 +28,7 @@ use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
-use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
+use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream, private_directory};
 use tokio::{io::AsyncReadExt, sync::OnceCell, time::Instant};
 
 use self::{
@@ -43,7 +43,7 @@ use super::{
     ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, PortPlace, Resources,
     Usage, host,
 };
-use crate::{Error, Result, error::During};
+use crate::{Error, ImageFolders, Result, error::During};
 
 /// What this platform runs.
 const DEPLOYMENT: &str = "vm";
@@ -63,6 +63,8 @@ const LAST_WORDS: u64 = 5;
 pub struct Options {
     /// Where images and disks are.
     pub data: PathBuf,
+    /// Where files may be images.
+    pub images: ImageFolders,
     /// How long a machine may take until its first port takes connections;
     /// one that takes longer counts as made.
     pub patience: Duration,
@@ -83,12 +85,13 @@ pub struct Machines {
 impl Machines {
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
         let home = options.data.join("vm");
-        std::fs::create_dir_all(home.join("machines")).during("making a place for machines")?;
+        private_directory(&home).during("making a place for machines")?;
+        private_directory(&home.join("machines")).during("making a place for machines")?;
         let home = home.canonicalize().during("making a place for machines")?;
         let tools = Tools::find()?;
         Ok(Self {
             namer: Namer::new(cloudlet, &home)?,
-            images: Images::open(home.join("images"), tools.clone())?,
+            images: Images::open(home.join("images"), options.images.clone(), tools.clone())?,
             options: Options { data: home, ..options },
             tools,
             accelerator: OnceCell::new(),
@@ -355,6 +358,10 @@ impl Platform for Machines {
         }
         swept.extend(self.images.tidy(&self.bases()?).await?);
         Ok(swept)
+    }
+
+    async fn tidy(&self) -> Result<Vec<String>> {
+        self.images.tidy(&self.bases()?).await
     }
 
     async fn usage(&self, key: &AppInstKey) -> Result<Usage> {

@@ -21,7 +21,7 @@ use selvage_api::{
         ClusterKey, DeveloperKey, Flavor, FlavorKey, OperatorKey, TrackedState,
     },
 };
-use selvage_crm::{Crm, Forwarding, Platform, Settings, Site};
+use selvage_crm::{Crm, Forwarding, ImageFolders, Platform, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{Exec, ExecOutput, ImageBuilder, containerd};
@@ -266,6 +266,7 @@ impl Edge {
             },
             runtime: Arc::new(containerd::Containerd::new(nowhere)),
             namespace: "selvage".into(),
+            images: ImageFolders::default(),
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             forwarding: Forwarding::default(),

@@ -14,7 +14,7 @@ use selvage_api::{
         DeveloperKey, FlavorKey, IpAccess, OperatorKey, TrackedState,
     },
 };
-use selvage_crm::{Crm, Error, Forwarding, Settings, Site};
+use selvage_crm::{Crm, Error, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
@@ -51,6 +51,8 @@ pub(crate) struct Place {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) ip_access: IpAccess,
     pub(crate) forwarding: Forwarding,
+    /// How long something may be unknown, or undone, before it is believed.
+    pub(crate) grace: Duration,
 }
 
 impl Place {
@@ -84,6 +86,7 @@ impl Place {
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             ip_access: IpAccess::Dedicated,
             forwarding: Forwarding::default(),
+            grace: Duration::from_millis(300),
         }
     }
 
@@ -203,12 +206,13 @@ impl Place {
             },
             runtime: self.runtime().await,
             namespace: "selvage".into(),
+            images: ImageFolders::new([self.directory.path().to_owned()]),
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: self.addresses.clone(),
             forwarding: self.forwarding,
             tls: None,
             patience: Duration::from_secs(30),
-            grace: Duration::from_millis(300),
+            grace: self.grace,
             look: Duration::from_millis(200),
             samples: Duration::from_millis(200),
         }

@@ -20,6 +20,7 @@ pub(crate) struct Stuck {
     pub(crate) at: usize,
     pub(crate) after: bool,
     calls: AtomicUsize,
+    made: AtomicUsize,
     stopped: tokio::sync::Notify,
 }
 
@@ -29,8 +30,19 @@ impl Stuck {
             at,
             after,
             calls: AtomicUsize::new(0),
+            made: AtomicUsize::new(0),
             stopped: tokio::sync::Notify::new(),
         })
+    }
+
+    /// One that never stops, and counts.
+    pub(crate) fn nowhere() -> Arc<Self> {
+        Self::new(usize::MAX, false)
+    }
+
+    /// How many instances were made.
+    pub(crate) fn made(&self) -> usize {
+        self.made.load(Ordering::SeqCst)
     }
 
     /// Returns when it has stopped.
@@ -115,6 +127,7 @@ impl Platform for Stops {
     }
 
     async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
+        self.stuck.made.fetch_add(1, Ordering::SeqCst);
         self.stuck.pass(self.platform.create_instance(order, facts)).await
     }
 

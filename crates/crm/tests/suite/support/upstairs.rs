@@ -158,6 +158,39 @@ impl Upstairs {
         self.instances.put(site.instance(TrackedState::Ready)).unwrap();
     }
 
+    /// From now on an instance that is to be updated is in the state that its
+    /// crm reports.
+    pub(crate) fn believe(&self, site: &Arc<Place>) {
+        use TrackedState::{Ready, UpdateRequested, Updating};
+        let (instances, site) = (Arc::clone(&self.instances), Arc::clone(site));
+        self.instance_infos.on_change(move |change| {
+            let state = change.now.map(|info| info.state());
+            let held = instances.find(&site.instance_key()).map(|held| held.state());
+            match (held, state) {
+                (Some(UpdateRequested), Some(state @ (Updating | Ready)))
+                | (Some(Updating), Some(state @ Ready)) => {
+                    instances.put(site.instance(state)).unwrap();
+                }
+                _ => {}
+            }
+        });
+    }
+
+    /// Asks for an update, and waits until the crm says that it is made.
+    pub(crate) async fn update(&self, site: &Place) {
+        self.instances.put(site.instance(TrackedState::UpdateRequested)).unwrap();
+        self.is_ready(site).await;
+    }
+
+    /// Waits until what the crm reports made an instance ready.
+    pub(crate) async fn is_ready(&self, site: &Place) {
+        wait_for("the end of the update", || async {
+            let held = self.instances.find(&site.instance_key())?;
+            (held.state() == TrackedState::Ready).then_some(())
+        })
+        .await;
+    }
+
     /// Wants both gone, as a controller does, and waits until they are.
     pub(crate) async fn unmake(&self, site: &Place) {
         self.instances.put(site.instance(TrackedState::DeleteRequested)).unwrap();

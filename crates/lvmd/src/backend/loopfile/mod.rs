@@ -23,7 +23,6 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use attach::Attachments;
@@ -39,9 +38,6 @@ use crate::{
 /// Sizes of volumes are multiples of it, as with LVM.
 const EXTENT: u64 = 4 << 20;
 const GIB: u64 = 1 << 30;
-/// How long a lock may outlive its holder: a program that he was just starting
-/// has it too, for a moment.
-const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// The loop backend.
 pub struct LoopFiles {
@@ -97,21 +93,14 @@ impl LoopFiles {
 fn lock(directory: &Path) -> Result<File> {
     let path = directory.join("lock");
     let file = File::create(&path).map_err(Error::file(&path))?;
-    let deadline = Instant::now() + LETTING_GO;
-    loop {
-        let source = match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                std::thread::sleep(LETTING_GO / 50);
-                continue;
-            }
-            Err(TryLockError::WouldBlock) => {
-                io::Error::new(io::ErrorKind::WouldBlock, "another process has these volumes")
-            }
-            Err(TryLockError::Error(error)) => error,
-        };
-        return Err(Error::File { path, source });
-    }
+    let source = match selvage_lock::take(&file) {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            io::Error::new(io::ErrorKind::WouldBlock, "another process has these volumes")
+        }
+        Err(TryLockError::Error(error)) => error,
+    };
+    Err(Error::File { path, source })
 }
 
 impl Backend for LoopFiles {

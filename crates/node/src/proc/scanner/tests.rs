@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
@@ -27,7 +27,7 @@ impl Drop for Guard {
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         if let Some(found) = look() {
             return found;
@@ -110,6 +110,84 @@ fn another_program_in_the_same_process_is_noticed() {
     assert_eq!(after.command, before.command);
 }
 
+/// A program that takes another name, and one that writes over its arguments:
+/// neither has a new program, and the kernel does not say that they did.
+#[test]
+fn another_title_of_the_same_program_is_noticed() {
+    type Shows = dyn Fn(&ProcessInfo) -> bool;
+    let renames = "echo ready; read line; echo renamed > /proc/$$/comm; echo done; read line";
+    let rewrites =
+        "$|=1; print qq(ready\n); <STDIN>; $0 = q(another title); print qq(done\n); <STDIN>";
+    let of_name = |process: &ProcessInfo| process.command == "renamed";
+    let of_title = |process: &ProcessInfo| process.args.trim_end() == "another title";
+    let cases: [(&str, &str, &str, &Shows); 2] =
+        [("sh", "-c", renames, &of_name), ("perl", "-e", rewrites, &of_title)];
+    for (program, option, script, shows) in cases {
+        let mut command = Command::new(program);
+        command.args([option, script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(child) = command.spawn() else {
+            assert_eq!(program, "perl", "every machine has a shell");
+            eprintln!("SKIPPED: no perl");
+            continue;
+        };
+        let mut child = Guard(child);
+        let mut said = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        let mut input = child.0.stdin.take().unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        let pid = child.0.id();
+        let mut scanner = scanner(Limits::default());
+        let before = until("it to rest", || {
+            let processes = scanner.scan(true).unwrap();
+            find(&processes, pid).filter(|process| process.state == "S").cloned()
+        });
+        assert!(before.args.ends_with(script) && !shows(&before), "{before:?}");
+        input.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "done");
+        until("the new title", || {
+            let processes = scanner.scan(true).unwrap();
+            find(&processes, pid).filter(|process| shows(process)).cloned()
+        });
+    }
+}
+
+/// Those who may see secrets and those who may not are told by turns, each
+/// from what was kept for them.
+#[test]
+fn what_is_kept_for_one_is_not_told_to_another() {
+    let child = Command::new("sh")
+        .args(["-c", "read line", "x", "--password=hunter2"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let child = Guard(child);
+    let mut scanner = scanner(Limits::default());
+    let ends = |secrets, end: &str, scanner: &mut Scanner| {
+        let processes = scanner.scan(secrets).unwrap();
+        find(&processes, child.0.id()).is_some_and(|process| process.args.ends_with(end))
+    };
+    until("the arguments", || ends(true, "--password=hunter2", &mut scanner).then_some(()));
+    for _ in 0..3 {
+        assert!(ends(false, "--password=***", &mut scanner));
+        assert!(ends(true, "--password=hunter2", &mut scanner));
+    }
+}
+
+/// Files are closed with the processes that they are of.
+#[test]
+fn what_is_gone_is_forgotten() {
+    let mut scanner = scanner(Limits::default());
+    let mut child = Guard(Command::new("sleep").arg("1000").spawn().unwrap());
+    let pid = child.0.id().cast_signed();
+    scanner.scan(true).unwrap();
+    assert!(scanner.known.contains_key(&pid));
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    scanner.scan(true).unwrap();
+    assert!(!scanner.known.contains_key(&pid));
+    let open = scanner.known.values().filter(|known| known.file.is_some()).count();
+    assert_eq!(scanner.open, open);
+}
+
 #[test]
 fn a_reader_is_not_told_secrets() {
     let child = Command::new("sh")
@@ -173,16 +251,16 @@ fn one_that_rests_is_told_as_it_is() {
     let mut input = parent.0.stdin.take().unwrap();
     let pid: u32 = said.next().unwrap().unwrap().parse().unwrap();
     let mut scanner = scanner(Limits::default());
-    let rests = |scanner: &Scanner| {
-        scanner.known.get(&pid.cast_signed()).is_some_and(|known| known.rest.is_some())
+    let ran = |scanner: &Scanner| {
+        scanner.told[1].reader().find(pid.cast_signed()).and_then(|(row, _)| row.ran)
     };
+    let rests = |scanner: &Scanner| ran(scanner).is_some();
     let before = until("it to rest", || {
         let processes = scanner.scan(true).unwrap();
         find(&processes, pid).filter(|_| rests(&scanner)).cloned()
     });
     assert_eq!((before.state.as_str(), before.ppid.unsigned_abs()), ("S", parent.0.id()));
     assert_eq!(find(&scanner.scan(true).unwrap(), pid), Some(&before), "and told the same again");
-    let ran = |scanner: &Scanner| scanner.known[&pid.cast_signed()].rest.as_ref().unwrap().ran;
     let clock = ran(&scanner);
     input.write_all(b"\n").unwrap();
     until("it to stir", || {

@@ -1,14 +1,10 @@
 //! A store whose watches can be held up.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream;
-use selvage_store::{
-    KeyRange, Lease, LeaseId, RangeReply, RangeRequest, Result, Revision, SharedStore, Status,
-    Store, Txn, TxnReply, Watch,
-};
+use selvage_store::{KeyRange, Overlay, Result, Revision, SharedStore, Watch};
 use tokio::sync::watch;
 
 pub(crate) struct Gate {
@@ -28,13 +24,9 @@ impl Gate {
 }
 
 #[async_trait]
-impl Store for Gate {
-    async fn txn(&self, txn: Txn) -> Result<TxnReply> {
-        self.inner.txn(txn).await
-    }
-
-    async fn range(&self, request: RangeRequest) -> Result<RangeReply> {
-        self.inner.range(request).await
+impl Overlay for Gate {
+    fn below(&self) -> &SharedStore {
+        &self.inner
     }
 
     async fn watch(&self, range: KeyRange, from: Option<Revision>) -> Result<Watch> {
@@ -51,41 +43,5 @@ impl Store for Gate {
                 return Some((item, (watch, open)));
             }
         })))
-    }
-
-    async fn revision(&self) -> Result<Revision> {
-        self.inner.revision().await
-    }
-
-    async fn compact(&self, revision: Revision) -> Result<()> {
-        self.inner.compact(revision).await
-    }
-
-    async fn lease_grant(&self, ttl: Duration) -> Result<Lease> {
-        self.inner.lease_grant(ttl).await
-    }
-
-    async fn lease_keep_alive(&self, id: LeaseId) -> Result<Lease> {
-        self.inner.lease_keep_alive(id).await
-    }
-
-    async fn lease_revoke(&self, id: LeaseId) -> Result<()> {
-        self.inner.lease_revoke(id).await
-    }
-
-    async fn lease_ttl(&self, id: LeaseId) -> Result<Lease> {
-        self.inner.lease_ttl(id).await
-    }
-
-    async fn lease_list(&self) -> Result<Vec<LeaseId>> {
-        self.inner.lease_list().await
-    }
-
-    async fn status(&self) -> Result<Status> {
-        self.inner.status().await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
     }
 }

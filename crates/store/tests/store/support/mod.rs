@@ -1,6 +1,7 @@
 //! What several tests need.
 
 pub(crate) mod disk;
+#[path = "../../../../../tests/shared/etcd.rs"]
 pub(crate) mod etcd;
 pub(crate) mod gate;
 pub(crate) mod records;

@@ -1,4 +1,5 @@
-//! Real etcd servers, started on free ports and ended with the test.
+//! Real etcd servers, started on free ports and ended with the test. Suites
+//! take this file in by its path.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -12,10 +13,9 @@ use nix::unistd::Pid;
 use selvage_store::etcd::{Etcd, EtcdOptions, TlsOptions};
 use tempfile::TempDir;
 
-use super::within;
-
 /// Where etcd is, or nothing after saying why the test is left out. On CI
 /// that is a failure: there the real thing must be tested.
+#[allow(clippy::print_stderr)]
 pub(crate) fn binary() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -150,12 +150,16 @@ impl Cluster {
     async fn ready(&self, patience: Duration) -> bool {
         let ready = async {
             for index in 0..self.members.len() {
-                while Etcd::connect(self.options_for(&[index])).await.is_err() {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+                self.answers(index).await;
             }
         };
         tokio::time::timeout(patience, ready).await.is_ok()
+    }
+
+    async fn answers(&self, index: usize) {
+        while Etcd::connect(self.options_for(&[index])).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     pub(crate) fn options(&self) -> EtcdOptions {
@@ -190,12 +194,8 @@ impl Cluster {
 
     pub(crate) async fn restart(&mut self, index: usize) {
         self.launch(index);
-        within(60, "a restarted member", async {
-            while Etcd::connect(self.options_for(&[index])).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        })
-        .await;
+        let restarted = self.answers(index);
+        tokio::time::timeout(Duration::from_secs(120), restarted).await.expect("it is back");
     }
 
     /// Cuts a member off: it neither answers nor hears until `resume`.

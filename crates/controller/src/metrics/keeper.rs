@@ -1,0 +1,221 @@
+//! The samples on disk, so that a restart does not lose them: a folder of
+//! files, each whole and of some thousands of samples. Only the youngest is
+//! ever written again; a file goes when all in it have gone from memory, so
+//! that there is never more here than there.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use jiff::Timestamp;
+use prost::Message;
+use selvage_api::edgeproto as wire;
+use tokio_util::sync::CancellationToken;
+
+use super::Samples;
+use crate::controller::Controller;
+
+/// How often what came is written.
+const EVERY: Duration = Duration::from_secs(60);
+/// A file of this many bytes is not added to.
+const FULL: usize = 1 << 20;
+/// What a file begins with.
+const HEAD: &[u8] = b"selvage samples 1\n";
+/// And ends with so many bytes of a checksum.
+const SUM: usize = 8;
+const ENDING: &str = "samples";
+const UNFINISHED: &str = "new";
+const DAMAGED: &str = "damaged";
+
+/// Keeps a folder like the memory.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    folder: PathBuf,
+    /// Files that are not written again, with the number after their last
+    /// sample.
+    full: VecDeque<(PathBuf, u64)>,
+    /// The number of the youngest file, of its first sample, and of the one
+    /// after its last.
+    youngest: u64,
+    from: u64,
+    to: u64,
+}
+
+impl Keeper {
+    /// Reads what an earlier run left.
+    pub(crate) fn open(folder: &Path, samples: &Samples, now: Timestamp) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
+            match (ending, number) {
+                (Some(ENDING), Some(number)) => found.push((number, path)),
+                (Some(UNFINISHED), _) => fs::remove_file(&path)?,
+                _ => {}
+            }
+        }
+        found.sort_unstable();
+        let mut full = VecDeque::new();
+        let youngest = found.last().map_or(0, |(number, _)| number.saturating_add(1));
+        for (_, path) in found {
+            match read(&path) {
+                Ok(kept) => {
+                    for sample in kept {
+                        samples.add(sample, now);
+                    }
+                    full.push_back((path, samples.span().1));
+                }
+                Err(error) => put_aside(&path, &error)?,
+            }
+        }
+        let (_, to) = samples.span();
+        Ok(Self { folder: folder.to_owned(), full, youngest, from: to, to })
+    }
+
+    /// Writes what came since the last time, and removes what has gone.
+    fn write(&mut self, samples: &Samples) -> io::Result<()> {
+        let (gone, to) = samples.span();
+        while let Some((path, end)) = self.full.front()
+            && *end <= gone
+        {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => self.full.pop_front(),
+            };
+        }
+        if to == self.to {
+            return Ok(());
+        }
+        let content = content(&samples.encoded(self.from, to));
+        let path = self.folder.join(format!("{:012}.{ENDING}", self.youngest));
+        replace(&path, &content)?;
+        self.to = to;
+        if content.len() >= FULL {
+            self.full.push_back((path, to));
+            self.youngest += 1;
+            self.from = to;
+        }
+        Ok(())
+    }
+}
+
+fn content(samples: &[Bytes]) -> Vec<u8> {
+    let size: usize = samples.iter().map(|sample| sample.len() + 3).sum();
+    let mut content = Vec::with_capacity(HEAD.len() + size + SUM);
+    content.extend_from_slice(HEAD);
+    for sample in samples {
+        prost::encoding::encode_varint(sample.len() as u64, &mut content);
+        content.extend_from_slice(sample);
+    }
+    let sum = checksum(&content);
+    content.extend_from_slice(&sum);
+    content
+}
+
+/// FNV-1a: tells a torn or rotten file, not a forged one.
+fn checksum(bytes: &[u8]) -> [u8; SUM] {
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    sum.to_le_bytes()
+}
+
+/// Seen whole or not at all, also after a power cut.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension(UNFINISHED);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<wire::Metric>> {
+    let damaged = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
+    let content = fs::read(path)?;
+    let body = content.len().checked_sub(SUM).filter(|end| *end >= HEAD.len());
+    let (body, sum) = content.split_at(body.ok_or_else(|| damaged("too short"))?);
+    if checksum(body) != *sum {
+        return Err(damaged("its checksum is wrong"));
+    }
+    let samples = body.strip_prefix(HEAD).ok_or_else(|| damaged("not a file of samples"))?;
+    let mut rest = Bytes::copy_from_slice(samples);
+    let mut found = Vec::new();
+    while rest.has_remaining() {
+        let sample = wire::Metric::decode_length_delimited(&mut rest);
+        found.push(sample.map_err(|_| damaged("a sample cannot be read"))?);
+    }
+    Ok(found)
+}
+
+fn put_aside(path: &Path, error: &io::Error) -> io::Result<()> {
+    tracing::warn!(path = %path.display(), %error, "samples of earlier are lost, the file is put aside");
+    fs::rename(path, path.with_extension(DAMAGED))
+}
+
+impl Controller {
+    /// Reads the samples of earlier runs, where there is a folder for them.
+    /// A disk that fails costs the past, not the service.
+    pub(crate) async fn recall_samples(self: &Arc<Self>) {
+        let Some(folder) = self.settings.samples_folder.clone() else { return };
+        let controller = Arc::clone(self);
+        let reading = tokio::task::spawn_blocking(move || {
+            let now = controller.clock.now();
+            match Keeper::open(&folder, &controller.memory.samples, now) {
+                Ok(keeper) => *controller.memory.keeper.lock() = Some(keeper),
+                Err(error) => {
+                    let folder = folder.display();
+                    tracing::warn!(%folder, %error, "samples are kept until the next restart only");
+                }
+            }
+        });
+        if let Err(error) = reading.await {
+            tracing::error!(%error, "the samples of earlier were not read");
+        }
+    }
+
+    /// Writes samples to the disk until told to stop, and then once more.
+    pub(crate) async fn keep_samples(self: Arc<Self>, stop: CancellationToken) {
+        let mut works = true;
+        loop {
+            let ends = stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none();
+            let written = self.write_samples().await;
+            // A disk that is full is one event, not one every minute.
+            match (&written, works) {
+                (Ok(()), false) => tracing::info!("samples are written to the disk again"),
+                (Err(error), true) => {
+                    tracing::warn!(%error, "samples cannot be written to the disk");
+                }
+                _ => {}
+            }
+            works = written.is_ok();
+            if ends {
+                return;
+            }
+        }
+    }
+
+    async fn write_samples(self: &Arc<Self>) -> io::Result<()> {
+        let controller = Arc::clone(self);
+        let writing = tokio::task::spawn_blocking(move || {
+            let mut keeper = controller.memory.keeper.lock();
+            keeper.as_mut().map_or(Ok(()), |keeper| keeper.write(&controller.memory.samples))
+        });
+        writing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+}
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -1,0 +1,77 @@
+//! An update replaces an instance, once, and is not made before it is.
+
+use std::{sync::Arc, time::Duration};
+
+use selvage_api::edgeproto::{App, TrackedState};
+
+use crate::support::{ANSWER, Life, Place, Running, Stuck, Upstairs, can_run, fetch, wait_for};
+
+/// A server that takes some looks of the crm to listen.
+const SLOW: &str = "/bin/sh -c 'sleep 2; exec httpd -f -p 8080 -h /www'";
+const NEWS: &str = "news from the edge";
+
+async fn pid(running: &Running) -> u32 {
+    running.runtime.list("selvage").await.unwrap()[0].pid.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_replaces_an_instance_once_however_long_that_takes() {
+    if !can_run() {
+        return;
+    }
+    let mut place = Place::new("once", 236);
+    place.command = SLOW.into();
+    place.grace = Duration::from_secs(10);
+    let place = Arc::new(place);
+    let controller = Upstairs::start().await;
+    let counted = Stuck::nowhere();
+    let running = place.start_stuck(controller.address, &counted).await;
+    controller.make(&place).await;
+    controller.believe(&place);
+    assert_eq!(counted.made(), 1);
+    for _ in 0..2 {
+        let before = pid(&running).await;
+        controller.update(&place).await;
+        assert_ne!(pid(&running).await, before, "it was replaced");
+    }
+    let after = pid(&running).await;
+    let answer = wait_for("an answer", || fetch(place.public())).await;
+    assert!(answer.contains(ANSWER), "{answer}");
+    assert_eq!(pid(&running).await, after, "it was left alone since");
+    // Whatever waited for its turn had it before the delete.
+    controller.unmake(&place).await;
+    assert_eq!(counted.made(), 1 + 2);
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+/// The power goes off before the instance is replaced, and after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_that_a_power_cut_ends_is_made_by_the_next_crm() {
+    if !can_run() {
+        return;
+    }
+    for (after, range) in [false, true].into_iter().zip(237..) {
+        let place = Arc::new(Place::new("cut", range));
+        let controller = Upstairs::start().await;
+        // After those of the create.
+        let stuck = Stuck::new(2, after);
+        let life = Life::start(&place, controller.address, &stuck).await;
+        controller.make(&place).await;
+        controller.believe(&place);
+        let command =
+            format!("/bin/sh -c 'echo {NEWS} > /www/index.html; exec httpd -f -p 8080 -h /www'");
+        controller.apps.put(App { command, ..place.app() }).unwrap();
+        controller.instances.put(place.instance(TrackedState::UpdateRequested)).unwrap();
+        stuck.reached().await;
+        life.cut().await;
+        let running = place.start(controller.address).await;
+        controller.is_ready(&place).await;
+        let answer = wait_for("an answer", || fetch(place.public())).await;
+        assert!(answer.contains(NEWS), "{stuck:?}: {answer}");
+        assert_eq!(running.runtime.list("selvage").await.unwrap().len(), 1, "{stuck:?}");
+        controller.unmake(&place).await;
+        running.stop().await;
+        assert_eq!(place.left_behind(), Vec::<String>::new(), "{stuck:?}");
+    }
+}

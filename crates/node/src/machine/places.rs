@@ -1,0 +1,80 @@
+//! Room for files and folders on their way: so many for all, and a share of it
+//! for each caller, so that one who does not read keeps nobody else out.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use selvage_kit::identity::Identity;
+use tonic::Request;
+
+use super::Error;
+
+/// Files and folders that may be sent at the same time.
+pub(super) const ALL: usize = 64;
+
+/// Those of one caller.
+pub(super) const SHARE: usize = 16;
+
+#[derive(Clone, Default)]
+pub(super) struct Places(Arc<Mutex<HashMap<String, usize>>>);
+
+/// Given back when it is dropped.
+pub(super) struct Place {
+    all: Places,
+    caller: String,
+}
+
+impl Places {
+    pub(super) fn take<T>(&self, request: &Request<T>) -> Result<Place, Error> {
+        let caller = request.extensions().get::<Identity>();
+        self.take_for(caller.map(|caller| caller.name.clone()).unwrap_or_default())
+    }
+
+    fn take_for(&self, caller: String) -> Result<Place, Error> {
+        let mut taken = self.0.lock();
+        let his = taken.get(&caller).copied().unwrap_or_default();
+        if his >= SHARE || taken.values().sum::<usize>() >= ALL {
+            return Err(Error::Busy);
+        }
+        taken.insert(caller.clone(), his + 1);
+        Ok(Place { all: self.clone(), caller })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.all.0.lock();
+        if let Entry::Occupied(mut his) = taken.entry(std::mem::take(&mut self.caller)) {
+            *his.get_mut() -= 1;
+            if *his.get() == 0 {
+                his.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_caller_leaves_room_for_others() {
+        let places = Places::default();
+        let take = |name: &str| places.take_for(name.to_owned());
+        let mut taken: Vec<_> = (0..SHARE).filter_map(|_| take("eve").ok()).collect();
+        assert_eq!(taken.len(), SHARE);
+        assert!(take("eve").is_err() && take("ann").is_ok());
+        taken.pop();
+        assert!(take("eve").is_ok());
+        for caller in 0..ALL {
+            taken.extend(take(&caller.to_string()));
+        }
+        assert_eq!(taken.len(), ALL);
+        assert!(take("late").is_err());
+        drop(taken);
+        assert!(places.0.lock().is_empty() && take("late").is_ok());
+    }
+}
