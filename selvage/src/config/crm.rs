@@ -26,8 +26,8 @@ pub(crate) struct Crm {
     /// Socket of the machine's lvmd, for apps that ask for volumes; that of
     /// this data directory where not given.
     pub(crate) lvmd: Option<PathBuf>,
-    /// Whether HTTP ports of apps speak TLS, with the certificate of this
-    /// process.
+    /// Whether HTTP ports of apps speak TLS, and tcp ports that ask for it may,
+    /// with the certificate of this process.
     pub(crate) https: bool,
     /// Addresses of the public ports of clusters without one of their own.
     pub(crate) addresses: Vec<IpAddr>,

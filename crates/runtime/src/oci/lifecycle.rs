@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     process::Stdio,
@@ -11,9 +11,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::{fs::FlockOperation, process::Signal};
+use rustix::process::Signal;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -42,8 +42,6 @@ const DYING: Duration = Duration::from_secs(10);
 const STARTING_AGAIN: Duration = Duration::from_secs(15);
 /// and what it may take in any case: clients wait 30 s.
 const RESTARTING: Duration = Duration::from_secs(27);
-/// How long a lock may outlive its holder.
-const LETTING_GO: Duration = Duration::from_secs(1);
 
 type Key = (String, String);
 
@@ -77,7 +75,8 @@ impl Inner {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .during("becoming the reaper of containers")?;
         private_directory(&options.root).during("making the directory of containers")?;
-        let lock = lock(&options.root).await?;
+        let root = options.root.clone();
+        let lock = blocking(move || lock(&root)).await?;
         private_directory(&options.state).during("making the directory of the runtime")?;
         let unified = cgroup::Mounts::read().during("reading the mounts")?.is_unified();
         let driver = Driver::find(options.program.clone(), options.state.clone())?;
@@ -354,27 +353,20 @@ impl Inner {
     }
 }
 
-/// Only one of us may look after a directory of containers. Of one that was
-/// killed, a program that he was just starting has the lock too, for a moment.
-async fn lock(root: &Path) -> Result<File> {
+/// Only one of us may look after a directory of containers.
+fn lock(root: &Path) -> Result<File> {
     let file = fs::OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(root.join("lock"))
         .during("opening the lock")?;
-    let deadline = Instant::now() + LETTING_GO;
-    loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                tokio::time::sleep(LETTING_GO / 50).await;
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let text = format!("{} is in use by another process", root.display());
-                return Err(Error::state(text));
-            }
-            locked => return locked.during("taking the lock").map(|()| file),
+    match selvage_lock::take(&file) {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::state(format!("{} is in use by another process", root.display())))
         }
+        Err(TryLockError::Error(error)) => Err(error).during("taking the lock"),
     }
 }
 
