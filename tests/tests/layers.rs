@@ -13,6 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["selvage-store", "selvage-transcode", "selvage-kit"],
     &[
         "selvage-balancer",
+        "selvage-kube",
         "selvage-work",
         "selvage-notify",
         "selvage-restic",

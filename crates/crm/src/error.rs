@@ -20,13 +20,12 @@ pub enum Error {
     Missing { what: String },
     #[error("{reason}")]
     State { reason: String },
-    /// What a cluster of Kubernetes answered, or that it did not.
-    #[error("{reason}")]
-    Kubernetes { code: Code, reason: String },
     #[error("{doing}: {source}")]
     Network { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("{doing}: {source}")]
     Io { doing: &'static str, source: io::Error },
+    #[error(transparent)]
+    Kubernetes(#[from] selvage_kube::Error),
     #[error(transparent)]
     Runtime(#[from] selvage_runtime::Error),
     #[error(transparent)]
@@ -47,7 +46,7 @@ impl Error {
             Self::Kind { .. } => Code::Unimplemented,
             Self::Missing { .. } => Code::NotFound,
             Self::File { .. } | Self::State { .. } => Code::FailedPrecondition,
-            Self::Kubernetes { code, .. } => *code,
+            Self::Kubernetes(error) => error.code(),
             Self::Runtime(error) => error.code(),
             Self::Balancer(error) => error.code(),
             Self::Shell(error) => error.code(),

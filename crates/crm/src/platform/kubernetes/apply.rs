@@ -3,18 +3,20 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use kube::{
-    Client,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch},
-    core::discovery::Scope,
+use selvage_kube::{
+    Context, Objects as Kind, Reference,
+    kube::{
+        self, Client,
+        api::{ApiResource, DeleteParams, DynamicObject, ListParams},
+        core::discovery::Scope,
+    },
+    resource,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    client::{Told, kind, objects, unless_gone},
-    cluster::patching,
-    manifest::{Object, Reference},
+    manifest::Object,
     names::{INSTANCE, InstanceNames, Namer, RECORD, of_instance},
 };
 use crate::{Error, Result};
@@ -63,7 +65,7 @@ pub(super) struct Objects<'a> {
 }
 
 fn records() -> ApiResource {
-    kind("", "v1", "ConfigMap")
+    resource("", "v1", "ConfigMap")
 }
 
 /// The records of a namespace, by the instances they are of.
@@ -72,9 +74,8 @@ pub(super) async fn all_records(
     namespace: &str,
     ours: &str,
 ) -> Result<Vec<String>> {
-    let api = objects(client, namespace, &records());
     let wanted = ListParams::default().labels(&format!("{ours},{RECORD}"));
-    let found = api.list(&wanted).await.told("listing instances")?;
+    let found = Kind::namespaced(client, namespace, &records()).list(&wanted).await?;
     let label = |object: DynamicObject| object.metadata.labels?.remove(INSTANCE);
     Ok(found.into_iter().filter_map(label).collect())
 }
@@ -85,11 +86,11 @@ impl Objects<'_> {
         let mut references = Vec::new();
         for object in wanted {
             let found = kube::discovery::pinned_kind(&self.client, &object.gvk()).await;
-            let (kind, abilities) = found.map_err(|error| match error {
-                kube::Error::Discovery(_) => unknown(object),
-                kube::Error::Api(status) if status.code == 404 => unknown(object),
-                other => super::client::told("asking what kinds there are", &other),
-            })?;
+            let (kind, abilities) = match found {
+                Err(kube::Error::Discovery(_)) => return Err(unknown(object)),
+                Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown(object)),
+                other => other.context("asking what kinds there are")?,
+            };
             object.check_scope(abilities.scope == Scope::Namespaced)?;
             references.push(object.reference(&kind));
         }
@@ -120,70 +121,53 @@ impl Objects<'_> {
 
     /// What is there under a name must be ours to be changed.
     async fn check_owner(&self, reference: &Reference) -> Result<()> {
-        let api = objects(&self.client, &self.names.namespace, &reference.kind);
-        let (kind, name) = (&reference.kind.kind, &reference.name);
-        let found = api.get_metadata_opt(name).await.told(&format!("looking for {kind} {name}"))?;
+        let found = self.of_kind(&reference.kind).get_metadata(&reference.name).await?;
         let Some(found) = found else { return Ok(()) };
         let labels = found.metadata.labels.unwrap_or_default();
         if labels.get(INSTANCE) == Some(&self.names.id) {
             return Ok(());
         }
         let reason = "is in the cluster already and belongs to something else";
-        Err(Error::state(format!("{kind} {name} {reason}")))
+        Err(Error::state(format!("{} {reason}", reference.title())))
     }
 
     /// Asks whether an object would be taken, before any is changed.
     async fn try_one(&self, object: &Object, reference: &Reference) -> Result<()> {
-        let api = objects(&self.client, &self.names.namespace, &reference.kind);
-        let trial = patching().dry_run();
-        match api.patch(&object.name, &trial, &Patch::Apply(&object.value)).await {
-            Err(error) if is_immutable(&error) => Ok(()),
-            answer => answer.told(&object.title()).map(drop),
+        match self.of_kind(&reference.kind).apply_dry_run(&object.value).await {
+            Err(error) if error.is_immutable() => Ok(()),
+            answer => Ok(answer.map(drop)?),
         }
     }
 
     async fn put(&self, object: &Object, reference: &Reference) -> Result<()> {
-        let api = objects(&self.client, &self.names.namespace, &reference.kind);
-        let patch = Patch::Apply(&object.value);
-        match api.patch(&object.name, &patching(), &patch).await {
+        let kind = self.of_kind(&reference.kind);
+        match kind.apply(&object.value).await {
             // Some fields are for life: it is made anew.
-            Err(error) if is_immutable(&error) => {
-                self.remove(reference).await?;
-                api.patch(&object.name, &patching(), &patch).await.told(&object.title())?;
+            Err(error) if error.is_immutable() => {
+                kind.delete_and_wait(&reference.name, PATIENCE).await?;
+                kind.apply(&object.value).await?;
             }
-            answer => drop(answer.told(&object.title())?),
+            answer => drop(answer?),
         }
         Ok(())
     }
 
-    async fn remove(&self, reference: &Reference) -> Result<()> {
-        let api = objects(&self.client, &self.names.namespace, &reference.kind);
-        let title = format!("removing {} {}", reference.kind.kind, reference.name);
-        unless_gone(api.delete(&reference.name, &DeleteParams::foreground()).await).told(&title)?;
-        let until = Instant::now() + PATIENCE;
-        while api.get_metadata_opt(&reference.name).await.told(&title)?.is_some() {
-            if Instant::now() >= until {
-                return Err(Error::state(format!("{title}: it does not go")));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        Ok(())
+    fn of_kind(&self, kind: &ApiResource) -> Kind {
+        Kind::namespaced(&self.client, &self.names.namespace, kind)
     }
 
     /// Removes all that bears the instance's label and is not wanted.
     async fn prune(&self, known: &[Reference], wanted: &[Reference]) -> Result<()> {
-        let mut kinds: Vec<ApiResource> = USUAL.iter().map(|(g, v, k)| kind(g, v, k)).collect();
+        let mut kinds: Vec<ApiResource> = USUAL.iter().map(|(g, v, k)| resource(g, v, k)).collect();
         let usual: BTreeSet<String> = kinds.iter().map(|kind| kind.plural.clone()).collect();
         kinds.extend(
             known.iter().map(|of| &of.kind).filter(|of| !usual.contains(&of.plural)).cloned(),
         );
         let mut going = Vec::new();
         for kind in kinds {
-            let api = objects(&self.client, &self.names.namespace, &kind);
+            let objects = self.of_kind(&kind);
             let ours = ListParams::default().labels(&of_instance(&self.names.id));
-            let found = unless_gone(api.list_metadata(&ours).await);
-            let found = found.told(&format!("listing {}", kind.plural))?;
-            for object in found.into_iter().flat_map(|list| list.items) {
+            for object in objects.list_metadata(&ours).await? {
                 let owned =
                     object.metadata.owner_references.is_some_and(|owners| !owners.is_empty());
                 let name = object.metadata.name.unwrap_or_default();
@@ -195,14 +179,12 @@ impl Objects<'_> {
                 if owned || is_record || storage || wanted.contains(&reference) {
                     continue;
                 }
-                let foreground = DeleteParams::foreground();
-                let gone = api.delete(&reference.name, &foreground).await;
-                unless_gone(gone).told(&format!("removing {} {}", kind.kind, reference.name))?;
+                objects.delete(&reference.name, &DeleteParams::foreground()).await?;
                 going.push(reference);
             }
         }
         for reference in &going {
-            self.remove(reference).await?;
+            self.of_kind(&reference.kind).delete_and_wait(&reference.name, PATIENCE).await?;
         }
         Ok(())
     }
@@ -211,10 +193,10 @@ impl Objects<'_> {
     pub(super) async fn remove_all(&self) -> Result<()> {
         let known = self.record().await?.unwrap_or_default();
         self.prune(&known.objects, &[]).await?;
-        let pods = objects(&self.client, &self.names.namespace, &kind("", "v1", "Pod"));
+        let pods = self.of_kind(&resource("", "v1", "Pod"));
         let ours = ListParams::default().labels(&of_instance(&self.names.id));
         let until = Instant::now() + PATIENCE;
-        while !pods.list_metadata(&ours).await.told("listing pods")?.items.is_empty() {
+        while !pods.list_metadata(&ours).await?.is_empty() {
             if Instant::now() >= until {
                 return Err(Error::state("pods of the instance do not go"));
             }
@@ -227,9 +209,7 @@ impl Objects<'_> {
     pub(super) async fn is_whole(&self) -> Result<bool> {
         let Some(record) = self.record().await? else { return Ok(false) };
         for reference in &record.objects {
-            let api = objects(&self.client, &self.names.namespace, &reference.kind);
-            let found = api.get_metadata_opt(&reference.name).await;
-            let found = found.told(&format!("looking for {}", reference.name))?;
+            let found = self.of_kind(&reference.kind).get_metadata(&reference.name).await?;
             if found.is_none_or(|found| found.metadata.deletion_timestamp.is_some()) {
                 return Ok(false);
             }
@@ -238,8 +218,7 @@ impl Objects<'_> {
     }
 
     pub(super) async fn record(&self) -> Result<Option<Record>> {
-        let api = objects(&self.client, &self.names.namespace, &records());
-        let found = api.get_opt(&self.names.record).await.told("reading what the instance has")?;
+        let found = self.of_kind(&records()).get(&self.names.record).await?;
         let Some(found) = found else { return Ok(None) };
         let text = |name: &str| found.data["data"][name].as_str().unwrap_or_default().to_owned();
         let objects = serde_json::from_str(&text(OBJECTS)).unwrap_or_default();
@@ -258,23 +237,17 @@ impl Objects<'_> {
             "metadata": { "name": self.names.record, "labels": labels },
             "data": { OBJECTS: listed, RELEASE: record.release.clone().unwrap_or_default() },
         });
-        let api = objects(&self.client, &self.names.namespace, &records());
-        let written = api.patch(&self.names.record, &patching(), &Patch::Apply(&object)).await;
-        written.told("writing down what the instance has").map(drop)
+        self.of_kind(&records()).apply(&object).await?;
+        Ok(())
     }
 
     pub(super) async fn forget(&self) -> Result<()> {
-        let api = objects(&self.client, &self.names.namespace, &records());
-        let removed = api.delete(&self.names.record, &DeleteParams::default()).await;
-        unless_gone(removed).told("removing the instance's record").map(drop)
+        Ok(self.of_kind(&records()).delete(&self.names.record, &DeleteParams::default()).await?)
     }
 
     /// An object as it is; none when it is gone.
     pub(super) async fn now(&self, reference: &Reference) -> Result<Option<Value>> {
-        let api = objects(&self.client, &self.names.namespace, &reference.kind);
-        let title = format!("looking at {} {}", reference.kind.kind, reference.name);
-        let found = api.get_opt(&reference.name).await.told(&title)?;
-        Ok(found.and_then(|found| serde_json::to_value(found).ok()))
+        Ok(self.of_kind(&reference.kind).get_value(&reference.name).await?)
     }
 }
 
@@ -282,11 +255,4 @@ fn unknown(object: &Object) -> Error {
     let title = object.title();
     let reason = format!("{title}: the cluster knows no such kind in {}", object.api_version);
     Error::invalid("deployment_manifest", reason)
-}
-
-fn is_immutable(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
-    let words =
-        ["immutable", "may not change", "updates to statefulset spec", "pod updates may not"];
-    status.code == 422 && words.iter().any(|word| status.message.contains(word))
 }

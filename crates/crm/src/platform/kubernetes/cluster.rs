@@ -3,26 +3,25 @@
 
 use std::time::Duration;
 
-use kube::{
-    Client,
-    api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
-};
 use selvage_api::edgeproto::ClusterInstKey;
+use selvage_kube::{
+    FIELD_MANAGER, Nodes, Objects,
+    kube::{
+        Client,
+        api::{ApiResource, DeleteParams, DynamicObject},
+    },
+    resource,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{
-    client::{Told, kind, objects, unless_gone},
-    names::{Namer, SITE},
-};
+use super::names::{Namer, SITE};
 use crate::{
     Error, Result,
     platform::{ClusterFacts, ClusterSize, naming},
     site::Registry,
 };
 
-/// Who changes fields, as the cluster remembers it.
-pub(super) const MANAGER: &str = "selvage";
 /// Names of what every cluster has.
 const QUOTA: &str = "selvage-cluster";
 const SIZES: &str = "selvage-container";
@@ -42,12 +41,8 @@ pub(super) struct Clusters<'a> {
     pub(super) registry: Option<&'a Registry>,
 }
 
-pub(super) fn namespaces(client: &Client) -> Api<DynamicObject> {
-    Api::all_with(client.clone(), &kind("", "v1", "Namespace"))
-}
-
-pub(super) fn patching() -> PatchParams {
-    PatchParams::apply(MANAGER).force()
+pub(super) fn namespaces(client: &Client) -> Objects {
+    Objects::all(client, &resource("", "v1", "Namespace"))
 }
 
 impl Clusters<'_> {
@@ -69,11 +64,10 @@ impl Clusters<'_> {
         if self.found(&name).await?.is_none_or(|found| is_ending(&found)) {
             return Ok(false);
         }
-        let policies = kind("networking.k8s.io", "v1", "NetworkPolicy");
-        for (kind, name_of) in [(kind("", "v1", "ResourceQuota"), QUOTA), (policies, APART)] {
-            let api = objects(&self.client, &name, &kind);
-            let found = api.get_metadata_opt(name_of).await;
-            if found.told(&format!("looking for {} {name_of}", kind.kind))?.is_none() {
+        let policies = resource("networking.k8s.io", "v1", "NetworkPolicy");
+        for (kind, name_of) in [(resource("", "v1", "ResourceQuota"), QUOTA), (policies, APART)] {
+            let objects = Objects::namespaced(&self.client, &name, &kind);
+            if objects.get_metadata(name_of).await?.is_none() {
                 return Ok(false);
             }
         }
@@ -81,8 +75,7 @@ impl Clusters<'_> {
     }
 
     async fn found(&self, name: &str) -> Result<Option<DynamicObject>> {
-        let found = namespaces(&self.client).get_opt(name).await;
-        found.told(&format!("looking for namespace {name}"))
+        Ok(namespaces(&self.client).get(name).await?)
     }
 
     async fn provide_namespace(&self, name: &str, key: &ClusterInstKey) -> Result<()> {
@@ -102,44 +95,40 @@ impl Clusters<'_> {
                 "name": name,
                 "labels": {
                     SITE: self.namer.site(),
-                    "app.kubernetes.io/managed-by": MANAGER,
+                    "app.kubernetes.io/managed-by": FIELD_MANAGER,
                     // Pods that are root on their node would be in no cluster.
                     "pod-security.kubernetes.io/enforce": "baseline",
                 },
                 "annotations": { "selvage.cluster": naming::text(key)? },
             },
         });
-        let api = namespaces(&self.client);
-        let made = api.patch(name, &patching(), &Patch::Apply(&namespace)).await;
-        made.told(&format!("making namespace {name}")).map(drop)
+        namespaces(&self.client).apply(&namespace).await?;
+        Ok(())
     }
 
     async fn apply(&self, namespace: &str, kind: &ApiResource, object: &Value) -> Result<()> {
-        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        let api = objects(&self.client, namespace, kind);
-        let applied = api.patch(name, &patching(), &Patch::Apply(object)).await;
-        applied.told(&format!("making {} {name}", kind.kind))?;
+        Objects::namespaced(&self.client, namespace, kind).apply(object).await?;
         Ok(())
     }
 
     /// Everything that does not depend on the cluster's size.
     async fn furnish(&self, name: &str, key: &ClusterInstKey) -> Result<()> {
-        let policies = kind("networking.k8s.io", "v1", "NetworkPolicy");
-        let nodes = Api::<DynamicObject>::all_with(self.client.clone(), &kind("", "v1", "Node"));
-        let nodes = nodes.list(&ListParams::default()).await.told("listing nodes")?;
-        self.apply(name, &policies, &apart(&nodes.items)).await?;
-        self.apply(name, &kind("", "v1", "ConfigMap"), &about(key)).await?;
+        let policies = resource("networking.k8s.io", "v1", "NetworkPolicy");
+        let nodes = Nodes::new(&self.client).list().await?;
+        self.apply(name, &policies, &apart(&nodes)).await?;
+        self.apply(name, &resource("", "v1", "ConfigMap"), &about(key)).await?;
         if let Some(registry) = self.registry {
-            self.apply(name, &kind("", "v1", "Secret"), &password(registry)).await?;
+            self.apply(name, &resource("", "v1", "Secret"), &password(registry)).await?;
         }
         Ok(())
     }
 
     /// Pods are refused in a namespace until it has an account for them.
     async fn until_accounts(&self, name: &str) -> Result<()> {
-        let accounts = objects(&self.client, name, &kind("", "v1", "ServiceAccount"));
+        let accounts =
+            Objects::namespaced(&self.client, name, &resource("", "v1", "ServiceAccount"));
         let until = Instant::now() + PATIENCE;
-        while accounts.get_opt("default").await.told("looking for the account of pods")?.is_none() {
+        while accounts.get_metadata("default").await?.is_none() {
             if Instant::now() >= until {
                 let reason = "has no account for pods: does a controller manager run?";
                 return Err(Error::state(format!("namespace {name} {reason}")));
@@ -151,7 +140,7 @@ impl Clusters<'_> {
 
     async fn until_not_ending(&self, name: &str) -> Result<()> {
         if self.found(name).await?.is_some_and(|found| is_ending(&found)) {
-            self.until_gone(name).await?;
+            namespaces(&self.client).wait_deleted(name, PATIENCE).await?;
         }
         Ok(())
     }
@@ -164,34 +153,14 @@ impl Clusters<'_> {
             // It only bears the name; what we never made is not ours to remove.
             return Ok(());
         }
-        let removed = namespaces(&self.client).delete(name, &DeleteParams::background()).await;
-        unless_gone(removed).told(&format!("removing namespace {name}"))?;
-        self.until_gone(name).await
-    }
-
-    async fn until_gone(&self, name: &str) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        while let Some(found) = self.found(name).await? {
-            if Instant::now() >= until {
-                let why = waiting_for(&found);
-                return Err(Error::state(format!("namespace {name} does not go{why}")));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        Ok(())
+        let namespaces = namespaces(&self.client);
+        namespaces.delete(name, &DeleteParams::background()).await?;
+        Ok(namespaces.wait_deleted(name, PATIENCE).await?)
     }
 }
 
 fn is_ending(namespace: &DynamicObject) -> bool {
     namespace.metadata.deletion_timestamp.is_some()
-}
-
-/// What a namespace that does not go says about it.
-fn waiting_for(namespace: &DynamicObject) -> String {
-    let conditions = namespace.data.pointer("/status/conditions").and_then(Value::as_array);
-    let told = conditions.into_iter().flatten().filter(|condition| condition["status"] == "True");
-    let told: Vec<&str> = told.filter_map(|condition| condition["message"].as_str()).collect();
-    if told.is_empty() { String::new() } else { format!(": {}", told.join("; ")) }
 }
 
 /// What all pods together may ask for, and what one container may use.
@@ -228,7 +197,7 @@ fn sizes(size: ClusterSize, nodes: u32) -> [(ApiResource, Value); 2] {
             "max": most,
         }] },
     });
-    [(kind("", "v1", "ResourceQuota"), quota), (kind("", "v1", "LimitRange"), sizes)]
+    [(resource("", "v1", "ResourceQuota"), quota), (resource("", "v1", "LimitRange"), sizes)]
 }
 
 /// Pods are reached from their own namespace, and from what is no pod: nodes

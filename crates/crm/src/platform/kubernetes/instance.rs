@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use selvage_api::edgeproto::App;
+use selvage_kube::{Nodes, Outcome, Pods, Reference, Rollout, is_running, main_container, name};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
     Kubernetes,
-    apply::Record,
+    apply::{Objects, Record},
     fetch,
     helm::Helm,
-    manifest::{self, Additions, Object, Reference},
+    manifest::{self, Additions, Object},
     names::{InstanceNames, REVISION, of_instance},
     ports::{self, Found},
-    rollout, shell,
+    shell,
 };
 use crate::{
     Error, Result,
@@ -75,10 +76,32 @@ impl Kubernetes {
         let made = objects.apply(&wanted).await?;
         let selectors = [of_instance(&names.id)];
         let revision = revision(&wanted);
-        let patience = self.options.patience;
-        let work = work(&made);
-        rollout::until_it_runs(&objects, &selectors, &work, revision.as_deref(), patience).await?;
+        let revision = revision.as_deref().map(|value| (REVISION, value));
+        self.until_it_runs(&objects, &selectors, &made, revision).await?;
         self.until_it_answers(order).await
+    }
+
+    /// Returns when all pods run. Those that run and are not ready in time
+    /// count as made; the balancer says how they are.
+    async fn until_it_runs(
+        &self,
+        objects: &Objects<'_>,
+        selectors: &[String],
+        made: &[Reference],
+        revision: Option<(&str, &str)>,
+    ) -> Result<()> {
+        let rollout = Rollout {
+            client: &objects.client,
+            namespace: &objects.names.namespace,
+            objects: &work(made),
+            selectors,
+            revision,
+            ready_timeout: self.options.patience,
+        };
+        if rollout.wait().await? == Outcome::Running {
+            tracing::warn!(instance = objects.names.id, "runs and is not ready yet");
+        }
+        Ok(())
     }
 
     /// Returns when the instance takes connections where its ports are led to,
@@ -109,16 +132,14 @@ impl Kubernetes {
         let made = objects.resolve(&helm.made().await?).await?;
         objects.write(&Record { objects: made.clone(), release }).await?;
         let selectors = self.selectors(names).await?;
-        let work = work(&made);
-        let patience = self.options.patience;
-        rollout::until_it_runs(&objects, &selectors, &work, None, patience).await?;
+        self.until_it_runs(&objects, &selectors, &made, None).await?;
         self.until_it_answers(order).await
     }
 
     fn helm<'a>(&'a self, names: &'a InstanceNames) -> Helm<'a> {
         Helm {
             program: &self.options.helm,
-            kubeconfig: self.connection.kubeconfig(),
+            kubeconfig: self.connection.path(),
             folder: self.options.data.join(HELM),
             names,
         }
@@ -152,7 +173,8 @@ impl Kubernetes {
 
     pub(super) async fn pods(&self, names: &InstanceNames) -> Result<Vec<Value>> {
         let client = self.connection.client().await?;
-        rollout::pods(&client, &names.namespace, &self.selectors(names).await?).await
+        let selectors = self.selectors(names).await?;
+        Ok(Pods::new(&client, &names.namespace).find(&selectors).await?)
     }
 
     /// What an instance that was made is made of, where it is reached, and
@@ -171,9 +193,9 @@ impl Kubernetes {
         for reference in record.objects.iter().filter(|of| of.kind.kind == "Service") {
             services.extend(objects.now(reference).await?);
         }
-        let nodes = Self::nodes(&client).await?;
+        let nodes = Nodes::new(&client).list().await?;
         let address = ports::first_address(&pods).unwrap_or(before.address);
-        let containers = pods.iter().map(|pod| rollout::name(pod).to_owned()).collect();
+        let containers = pods.iter().map(|pod| name(pod).to_owned()).collect();
         let found = Found { pods, services, nodes };
         let places = ports::places(&order.instance, &found, before).await?;
         Ok((InstanceFacts { containers, address, places: places.all }, places.answer))
@@ -184,9 +206,9 @@ impl Kubernetes {
     pub(super) async fn one_of(&self, names: &InstanceNames, container: &str) -> Result<Value> {
         let mut pods = self.pods(names).await?.into_iter();
         let found = if container.is_empty() {
-            pods.find(rollout::is_running)
+            pods.find(is_running)
         } else {
-            pods.find(|pod| rollout::name(pod) == container)
+            pods.find(|pod| name(pod) == container)
         };
         found.ok_or_else(|| match container {
             "" => Error::missing("a pod of the instance that runs"),
@@ -196,14 +218,13 @@ impl Kubernetes {
 
     pub(super) async fn place<'a>(
         &self,
-        names: &'a InstanceNames,
+        names: &InstanceNames,
         pod: &'a Value,
     ) -> Result<shell::Place<'a>> {
         Ok(shell::Place {
-            client: self.connection.streams().await?,
-            namespace: &names.namespace,
-            pod: rollout::name(pod),
-            container: shell::main_container(pod),
+            pods: Pods::new(&self.connection.streams().await?, &names.namespace),
+            pod: name(pod),
+            container: main_container(pod),
         })
     }
 }

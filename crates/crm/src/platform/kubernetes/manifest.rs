@@ -1,8 +1,11 @@
 //! Manifests: read, refused where they reach outside of the cluster, and
 //! completed with what an instance has beside them.
 
-use kube::api::{ApiResource, GroupVersionKind};
 use selvage_api::edgeproto::App;
+use selvage_kube::{
+    Reference,
+    kube::api::{ApiResource, GroupVersionKind},
+};
 use serde_json::{Map, Value, json};
 
 use super::names::{self, REVISION};
@@ -108,13 +111,6 @@ impl Object {
     pub(super) fn reference(&self, kind: &ApiResource) -> Reference {
         Reference { kind: kind.clone(), name: self.name.clone() }
     }
-}
-
-/// An object that was made.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Reference {
-    pub(super) kind: ApiResource,
-    pub(super) name: String,
 }
 
 /// All objects of a manifest; lists are taken apart.

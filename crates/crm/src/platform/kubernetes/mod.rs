@@ -3,7 +3,6 @@
 //! its chart.
 
 mod apply;
-mod client;
 mod cluster;
 mod fetch;
 mod helm;
@@ -11,26 +10,24 @@ mod instance;
 mod manifest;
 mod names;
 mod ports;
-mod quantity;
-mod rollout;
 mod shell;
 mod usage;
 
 use std::{collections::HashSet, net::IpAddr, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
-use kube::{
-    Api, Client,
-    api::{DynamicObject, ListParams},
-};
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{AppInstKey, CloudletKey, ClusterInstKey, FlavorInfo};
+use selvage_kube::{
+    Connection, Nodes,
+    kube::api::{DynamicObject, ListParams},
+    name, quantity,
+};
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 use serde_json::Value;
 
 use self::{
     apply::Objects,
-    client::{Connection, Told, kind},
     cluster::{Clusters, namespaces},
     names::{InstanceNames, Namer},
     usage::Meter,
@@ -75,7 +72,7 @@ impl Kubernetes {
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
         Ok(Self {
             namer: Namer::new(cloudlet)?,
-            connection: Connection::new(options.kubeconfig.clone()),
+            connection: Connection::from_file("crm.kubeconfig", options.kubeconfig.clone()),
             meter: Meter::default(),
             furnished: Mutex::default(),
             options,
@@ -92,11 +89,6 @@ impl Kubernetes {
 
     async fn objects<'a>(&'a self, names: &'a InstanceNames) -> Result<Objects<'a>> {
         Ok(Objects { client: self.connection.client().await?, namer: &self.namer, names })
-    }
-
-    async fn nodes(client: &Client) -> Result<Vec<DynamicObject>> {
-        let api = Api::<DynamicObject>::all_with(client.clone(), &kind("", "v1", "Node"));
-        Ok(api.list(&ListParams::default()).await.told("listing nodes")?.items)
     }
 }
 
@@ -147,7 +139,7 @@ impl Platform for Kubernetes {
     }
 
     async fn resources(&self) -> Result<Resources> {
-        let nodes = Self::nodes(&self.connection.client().await?).await?;
+        let nodes = Nodes::new(&self.connection.client().await?).list().await?;
         let resources = sum(&nodes);
         if resources.flavors.is_empty() {
             let reason = format!("none of the cluster's {} nodes takes pods", nodes.len());
@@ -243,7 +235,7 @@ impl Platform for Kubernetes {
         let known: Vec<InstanceNames> = known.collect::<Result<_>>()?;
         let ours = ListParams::default().labels(&self.namer.ours());
         let clusters = self.clusters().await?;
-        let found = namespaces(&clusters.client).list(&ours).await.told("listing namespaces")?;
+        let found = namespaces(&clusters.client).list(&ours).await?;
         let mut swept = Vec::new();
         for namespace in found.into_iter().filter_map(|found| found.metadata.name) {
             if !kept.contains(&namespace) {
@@ -256,7 +248,7 @@ impl Platform for Kubernetes {
                 if known.iter().all(|names| names.id != id) {
                     let stray = InstanceNames::stray(&namespace, &id);
                     let pods = self.pods(&stray).await?;
-                    let pods: Vec<&str> = pods.iter().map(rollout::name).collect();
+                    let pods: Vec<&str> = pods.iter().map(name).collect();
                     self.unmake(&stray).await?;
                     let pods = pods.join(", ");
                     swept.push(format!("instance {id} in namespace {namespace} (pods {pods})"));

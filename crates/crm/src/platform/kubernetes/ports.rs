@@ -13,11 +13,10 @@ use std::{
     time::Duration,
 };
 
-use kube::api::DynamicObject;
 use selvage_api::{distributed_match_engine::LProto, edgeproto::AppInst};
+use selvage_kube::{is_running, kube::api::DynamicObject};
 use serde_json::Value;
 
-use super::rollout;
 use crate::{
     Error, Result,
     platform::{InstanceFacts, PortPlace},
@@ -184,9 +183,7 @@ pub(super) fn addresses(nodes: &[DynamicObject]) -> impl Iterator<Item = IpAddr>
 
 /// The address of the first pod that runs.
 pub(super) fn first_address(pods: &[Value]) -> Option<IpAddr> {
-    pods.iter()
-        .filter(|pod| rollout::is_running(pod))
-        .find_map(|pod| address(&pod["status"]["podIP"]))
+    pods.iter().filter(|pod| is_running(pod)).find_map(|pod| address(&pod["status"]["podIP"]))
 }
 
 #[cfg(test)]

@@ -4,23 +4,24 @@ use std::{future::Future, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures::{AsyncReadExt as _, SinkExt, StreamExt};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
-use kube::{
-    Api, Client,
-    api::{AttachParams, AttachedProcess, LogParams},
-};
 use nix::sys::signal::Signal;
+use selvage_kube::{
+    Pods,
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::Status,
+    kube::{
+        self,
+        api::{AttachParams, AttachedProcess, LogParams},
+    },
+};
 use selvage_runtime::{
     Error as RuntimeError, Exec, ExecInput, ExecOutput, ExecSpec, LogOptions, LogStream,
     TerminalSize,
 };
-use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
 };
 
-use super::client::Told;
 use crate::Result;
 
 /// Bytes that are under way in each direction.
@@ -31,24 +32,12 @@ const RUNTIME: &str = "kubernetes";
 
 /// A container of a pod.
 pub(super) struct Place<'a> {
-    pub(super) client: Client,
-    pub(super) namespace: &'a str,
+    pub(super) pods: Pods,
     pub(super) pod: &'a str,
     pub(super) container: Option<String>,
 }
 
-/// The container of a pod that is meant where none is named.
-pub(super) fn main_container(pod: &Value) -> Option<String> {
-    let named = &pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"];
-    let first = pod.pointer("/spec/containers/0/name");
-    named.as_str().or(first.and_then(Value::as_str)).map(str::to_owned)
-}
-
 impl Place<'_> {
-    fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), self.namespace)
-    }
-
     pub(super) async fn exec(self, spec: ExecSpec) -> Result<Exec> {
         let argv = words(&spec)?;
         let params = AttachParams {
@@ -61,7 +50,7 @@ impl Place<'_> {
             max_stdout_buf_size: Some(BUFFER),
             max_stderr_buf_size: Some(BUFFER),
         };
-        let process = self.pods().exec(self.pod, argv, &params).await.told("running a command")?;
+        let process = self.pods.exec(self.pod, argv, &params).await?;
         let (input, commands) = mpsc::channel(16);
         let (sender, output) = mpsc::channel(16);
         tokio::spawn(converse(process, commands, sender, spec.tty));
@@ -75,7 +64,7 @@ impl Place<'_> {
             tail_lines: options.tail.map(|lines| i64::try_from(lines).unwrap_or(i64::MAX)),
             ..LogParams::default()
         };
-        let log = self.pods().log_stream(self.pod, &params).await.told("reading a log")?;
+        let log = self.pods.log_stream(self.pod, &params).await?;
         let pieces = futures::stream::unfold(Some(Box::pin(log)), |log| async {
             let mut log = log?;
             let mut piece = vec![0; BUFFER / 4];
@@ -236,7 +225,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use std::collections::BTreeMap;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -4,12 +4,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use kube::Client;
 use parking_lot::Mutex;
+use selvage_kube::{kube::Client, name, quantity};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{quantity, rollout::name};
 use crate::{Error, Result, platform::Usage};
 
 /// Time on processors that was added up from what the metrics API said.

@@ -3,10 +3,6 @@
 use std::{net::IpAddr, sync::Arc};
 
 use async_trait::async_trait;
-use kube::{
-    Api,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind},
-};
 use selvage_api::edgeproto::{App, CloudletKey, Flavor};
 use selvage_crm::{
     Platform,
@@ -14,6 +10,10 @@ use selvage_crm::{
         InstanceFacts,
         kubernetes::{Kubernetes, Options},
     },
+};
+use selvage_kube::kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind},
 };
 
 use super::fixture::{Cluster, IMAGE, command, manifest};

@@ -9,11 +9,6 @@ use std::{
     time::Duration,
 };
 
-use kube::{
-    Api, Client, Config,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
-    config::{KubeConfigOptions, Kubeconfig},
-};
 use selvage_api::{
     distributed_match_engine::{AppPort, LProto},
     edgeproto::{
@@ -23,6 +18,11 @@ use selvage_api::{
 };
 use selvage_crm::{Crm, Forwarding, ImageFolders, Platform, Settings, Site};
 use selvage_kit::tasks::Tasks;
+use selvage_kube::kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use selvage_notify::ClientOptions;
 use selvage_runtime::{Exec, ExecOutput, ImageBuilder, containerd};
 use tokio::sync::OnceCell;

@@ -7,10 +7,6 @@ mod fixture;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use kube::{
-    Api,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind},
-};
 use selvage_api::edgeproto::{
     App, AppInst, AppInstKey, AppKey, CloudletState, ConfigFile, TrackedState,
 };
@@ -19,6 +15,10 @@ use selvage_crm::{
     platform::kubernetes::{Kubernetes, Options},
 };
 use selvage_kit::tasks::Tasks;
+use selvage_kube::kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind},
+};
 use selvage_runtime::{ExecInput, ExecSpec, LogOptions, TerminalSize};
 use tokio_util::sync::CancellationToken;
 

@@ -18,8 +18,8 @@ const UNITS: [(&str, f64); 14] = [
     ("P", 1e15),
 ];
 
-/// The number; none for what is no amount.
-pub(super) fn parse(text: &str) -> Option<f64> {
+/// Returns the number; none for what is no amount.
+pub fn parse(text: &str) -> Option<f64> {
     let text = text.trim();
     let found = UNITS.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)));
     let (digits, unit) = found.unwrap_or((text, 1.0));
@@ -36,8 +36,8 @@ fn number(text: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// A whole number of what it counts; nothing for what is no amount.
-pub(super) fn whole(text: &str) -> u64 {
+/// Returns a whole number of what it counts; zero for what is no amount.
+pub fn whole(text: &str) -> u64 {
     // Beyond what fits it is as large as can be.
     parse(text).unwrap_or_default() as u64
 }
