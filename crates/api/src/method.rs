@@ -90,7 +90,8 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" => "kaas",
         "proto" | "selvage.volumes" => "lvmd",
-        "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node" => "node",
+        "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node"
+        | "selvage.kubernetes" => "node",
         "services.auth" | "selvage.identity" => "auth",
         "stats" => "dashboard",
         "selvage.system" => "system",

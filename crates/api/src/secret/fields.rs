@@ -28,6 +28,7 @@ pub const FIELDS: &[&str] = &[
     "password",
     "relay",
     "secret_access_key",
+    "service_account_key",
     "session_cookie",
     "session_token",
     "token",

@@ -252,6 +252,23 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     (
+        "selvage.kubernetes.MemberService",
+        &[
+            ("RequestCertificates", Write, CONTROLLER),
+            ("Apply", Write, CONTROLLER),
+            ("GetMember", Read, CONTROLLER),
+            ("WatchMember", Read, CONTROLLER),
+            ("Reset", Write, CONTROLLER),
+            ("ListEtcdMembers", Read, CONTROLLER),
+            ("AddEtcdMember", Write, CONTROLLER),
+            ("PromoteEtcdMember", Write, CONTROLLER),
+            ("RemoveEtcdMember", Write, CONTROLLER),
+            // All secrets of the cluster.
+            ("SnapshotEtcd", ReadSecret, CONTROLLER),
+            ("PutArtifact", Write, CONTROLLER),
+        ],
+    ),
+    (
         "machine.MachineService",
         &[
             // File contents and credentials: admins and those who steer.
