@@ -93,7 +93,7 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node"
         | "selvage.kubernetes" => "node",
         "services.auth" | "selvage.identity" => "auth",
-        "stats" => "dashboard",
+        "stats" | "selvage.dashboard" => "dashboard",
         "selvage.system" => "system",
         _ => return None,
     })

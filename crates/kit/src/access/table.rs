@@ -315,6 +315,20 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("GetClusterRadar", Read, &[Who::Holder(Role::Operator)]),
         ],
     ),
+    // The service shows each caller what belongs to their organisations.
+    (
+        "selvage.dashboard.DashboardService",
+        &[
+            ("GetOverview", Read, SIGNED_IN),
+            ("WatchOverview", Read, SIGNED_IN),
+            ("ListEvents", Read, SIGNED_IN),
+            ("ListSeries", Read, SIGNED_IN),
+            ("GetSeries", Read, SIGNED_IN),
+            // Requests and addresses of others: admins; everybody else their own.
+            ("ListAudit", ReadSecret, SIGNED_IN),
+            ("GetProcess", Read, NOBODY_ELSE),
+        ],
+    ),
     // Identity. Logout and CheckToken judge the token themselves.
     (
         "services.auth.AuthService",
