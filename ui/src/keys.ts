@@ -1,0 +1,74 @@
+// Keys of objects: as one text, as an address, and back.
+import type { AppInst, AppInstKey, AppKey, CloudletKey, ClusterInstKey, Thing } from "./contract";
+import { to } from "./router";
+
+export const appName = (key: AppKey | undefined) => `${key?.name ?? ""} ${key?.version ?? ""}`.trim();
+export const developerOf = (key: AppKey | undefined) => key?.developerKey?.name ?? "";
+export const cloudletName = (key: CloudletKey | undefined) => `${key?.operatorKey?.name ?? ""}/${key?.name ?? ""}`;
+
+export const appHref = (key: AppKey | undefined) => to("apps", developerOf(key), key?.name, key?.version);
+export const cloudletHref = (key: CloudletKey | undefined) => to("cloudlets", key?.operatorKey?.name, key?.name);
+export const machineHref = (name: string | undefined) => to("machines", ...(name ?? "").split("/"));
+
+const instanceParts = (key: AppInstKey | undefined): string[] => [
+  developerOf(key?.appKey), key?.appKey?.name ?? "", key?.appKey?.version ?? "",
+  key?.clusterInstKey?.cloudletKey?.operatorKey?.name ?? "", key?.clusterInstKey?.cloudletKey?.name ?? "",
+  key?.clusterInstKey?.clusterKey?.name ?? "", key?.clusterInstKey?.developer ?? "",
+];
+
+export const instanceId = (instance: AppInst) => instanceParts(instance.key).join("\n");
+export const instanceHref = (key: AppInstKey | undefined) => to("instances", ...instanceParts(key));
+
+/** Key of the instance that an address names. */
+export function instanceKey(parts: string[]): AppInstKey {
+  const [developer, name, version, operator, cloudlet, cluster, clusterDeveloper] = parts;
+  return {
+    appKey: { developerKey: { name: developer }, name, version },
+    clusterInstKey: clusterKey(operator, cloudlet, cluster, clusterDeveloper),
+  };
+}
+
+export function clusterKey(operator = "", cloudlet = "", cluster = "", developer = ""): ClusterInstKey {
+  return { clusterKey: { name: cluster }, cloudletKey: { operatorKey: { name: operator }, name: cloudlet }, developer };
+}
+
+/** An instance's key as its operations carry it. */
+export function sameInstance(operationKey: string | undefined, key: AppInstKey | undefined): boolean {
+  return JSON.stringify(instanceParts(parsed<AppInstKey>(operationKey))) === JSON.stringify(instanceParts(key));
+}
+
+function parsed<T>(text: string | undefined): T | undefined {
+  try {
+    return camel(JSON.parse(text ?? "")) as T;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Names as JSON has them, also where the proto file's are used. */
+function camel(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(camel);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase()), camel(inner)]));
+}
+
+/** Page about something that the overview names. */
+export function thingHref(thing: Thing | undefined): string | undefined {
+  switch (thing?.kind) {
+    case "appinst": {
+      const key = parsed<AppInstKey>(thing.key);
+      return key ? instanceHref(key) : "#/instances";
+    }
+    case "clusterinst": return "#/clusters";
+    case "cloudlet": {
+      const key = parsed<CloudletKey>(thing.key);
+      return key ? cloudletHref(key) : "#/cloudlets";
+    }
+    case "machine": return machineHref(thing.name?.includes("/") ? thing.name : `node/${thing.name}`);
+    case "volume_group": return "#/volumes";
+    case "backup": return "#/volumes";
+    case "operation": return "#/operations";
+    case "store": case "source": case "process": return "#/about";
+    default: return undefined;
+  }
+}

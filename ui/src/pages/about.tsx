@@ -1,0 +1,65 @@
+// This server: versions, parts, its own tasks; and the page's settings.
+import { bytes, number, plain, span } from "../format";
+import { useLoad } from "../live";
+import { overview } from "../overview";
+import { Badge, Card, Facts, Trouble, Waiting, When } from "../parts/bits";
+import { call } from "../rpc";
+import { may } from "../session";
+import { theme, type Theme } from "../theme";
+import { Page } from "./frame";
+
+export function AboutPage() {
+  const status = useLoad((signal) => call("selvage.system.SystemService/GetStatus", {}, { signal }), [], 5000);
+  const process = useLoad(async (signal) => (may.seeProcess() ? call("selvage.dashboard.DashboardService/GetProcess", {}, { signal }) : undefined), [], 5000);
+  const about = status.data;
+  return (
+    <Page title="About">
+      <Trouble error={status.error} />
+      {!about ? <Waiting /> : (
+        <div class="columns">
+          <Card title="Server">
+            <Facts items={[
+              ["Version", `${about.version}${about.commit ? ` (${about.commit.slice(0, 12)})` : ""}`], ["Up for", span(number(about.uptimeSeconds))],
+              ["Store", `${about.store}, revision ${number(about.storeRevision).toLocaleString("en")}`],
+              ["Store failure", about.storeFailure && <span class="wrong">{plain(about.storeFailure, 500)}</span>],
+              ["Security", about.insecure ? <Badge state={{ word: "insecure: everybody is admin", tone: "bad" }} /> : <Badge state={{ word: "encrypted, logins needed", tone: "good" }} />],
+            ]} />
+          </Card>
+          <Card title="Parts">
+            <ul class="list">{(about.parts ?? []).map((part) => (
+              <li key={part.name} class="part"><b>{plain(part.name)}</b><Badge state={{ word: part.state ?? "", tone: part.state === "serving" ? "good" : "off" }} title={part.services?.join("\n")} /></li>
+            ))}</ul>
+          </Card>
+          {process.data && (
+            <Card title="This process" testid="process">
+              <Facts items={[
+                ["Memory", bytes(process.data.residentBytes)], ["Processor time", `${(process.data.cpuSeconds ?? 0).toFixed(1)} s`], ["Started", <When time={process.data.startedAt} />],
+                ["Pages watching", process.data.watchers ?? 0], ["Operations", `${process.data.operations ?? 0} under way, ${process.data.stuckOperations ?? 0} stuck`],
+                ["Audit", `${number(process.data.auditLines).toLocaleString("en")} lines, kept for ${process.data.auditDays ?? 0} days`],
+              ]} />
+              <ul class="list tasks" tabIndex={0} aria-label="Tasks">{(process.data.tasks ?? []).map((task) => (
+                <li key={task.name} class="part"><span class="mono">{plain(task.name, 60)}</span><span>{number(task.restarts) > 0 && <span class="soft fine">restarted {number(task.restarts)}× </span>}<Badge state={{ word: task.state ?? "", tone: task.state === "running" ? "good" : "off" }} /></span></li>
+              ))}</ul>
+            </Card>
+          )}
+          <Card title="Where the numbers come from">
+            <ul class="list">{(overview.value?.sources ?? []).map((source) => (
+              <li key={`${source.name} ${source.section}`} class="part"><span><b>{plain(source.name)}</b> <span class="soft">{plain(source.section)}</span></span>
+                <span><Badge state={source.error ? { word: "failing", tone: "bad" } : source.stale ? { word: "stale", tone: "warn" } : { word: "fresh", tone: "good" }} title={source.error} /> <span class="soft fine"><When time={source.fetchedAt} /></span></span></li>
+            ))}</ul>
+          </Card>
+          <Card title="Settings and more">
+            <div class="field"><label for="theme">Colours</label>
+              <select id="theme" class="narrow" value={theme.value} onChange={(event) => { theme.value = event.currentTarget.value as Theme; }}>
+                <option value="system">As the system has them</option><option value="light">Light</option><option value="dark">Dark</option>
+              </select></div>
+            <ul class="bullets more">
+              <li><a href="/docs">Every method of the API, to read and to try</a></li>
+              <li>Selvage is under the Apache License 2.0. The page uses Preact, uPlot and xterm.js (MIT); the map is drawn after Natural Earth (public domain).</li>
+            </ul>
+          </Card>
+        </div>
+      )}
+    </Page>
+  );
+}

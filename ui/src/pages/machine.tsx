@@ -1,0 +1,212 @@
+// One machine: how it is, live; processes, containers, kernel log, services.
+import { useEffect, useMemo, useState } from "preact/hooks";
+import type { ContainerInfo, Host, ProcessInfo } from "../contract";
+import { bytes, number, plain } from "../format";
+import { asCallError, useLoad } from "../live";
+import { Badge, Card, Empty, Facts, Meter, Trouble, Waiting, When } from "../parts/bits";
+import { Chart } from "../parts/chart";
+import { Confirm, note } from "../parts/dialog";
+import { Page as LogPage } from "../parts/logs";
+import { Filter, Table } from "../parts/table";
+import { query, to } from "../router";
+import { call, reconnects, stream, type CallError } from "../rpc";
+import { may } from "../session";
+import { Page } from "./frame";
+
+const TABS: [string, string][] = [["", "Live"], ["processes", "Processes"], ["containers", "Containers"], ["log", "Kernel log"], ["services", "Services"]];
+
+type Headers = Record<string, string>;
+
+export function MachinePage({ parts }: { parts: string[] }) {
+  const here = parts[0] === "here";
+  const name = parts.slice(1).join("/") || parts[0] || "";
+  const headers: Headers = here ? {} : { nodes: name };
+  const title = here ? "This server's machine" : parts.join("/");
+  const tab = query.value.get("tab") ?? "";
+  const [rebooting, setRebooting] = useState(false);
+  const address = to("machines", ...parts);
+  const actions = (
+    <>
+      {(tab === "processes" || tab === "containers" || tab === "services") && <Filter what={tab} />}
+      {may.steerMachines() && <button type="button" class="quiet danger" onClick={() => setRebooting(true)} data-testid="reboot">Reboot</button>}
+    </>
+  );
+  return (
+    <Page title={title} crumbs={[["Machines", "#/machines"]]} actions={actions}>
+      <nav class="tabs" aria-label="Views of the machine">
+        {TABS.map(([key, text]) => <a key={key} href={key ? `${address}?tab=${key}` : address} aria-current={tab === key ? "page" : undefined} data-testid={`tab-${key || "live"}`}>{text}</a>)}
+      </nav>
+      {tab === "processes" ? <Processes headers={headers} /> : tab === "containers" ? <Containers headers={headers} />
+        : tab === "log" ? <KernelLog headers={headers} /> : tab === "services" ? <Services headers={headers} /> : <LiveHost headers={headers} />}
+      {rebooting && (
+        <Confirm title={`Reboot ${plain(title, 80)}?`} yes="Reboot it" close={() => setRebooting(false)} act={async () => {
+          problem((await call("machine.MachineService/Reboot", {}, { headers })).messages);
+          note("It is rebooting.");
+        }}>
+          <p>{here ? "The server that you are talking to runs on it: this page comes back when it does." : "Everything on it stops, and comes back when it has started."}</p>
+        </Confirm>
+      )}
+    </Page>
+  );
+}
+
+/** Machines tell their own failures in the reply. */
+function problem(messages: { metadata?: { hostname?: string; error?: string } }[] | undefined): void {
+  const failed = messages?.find((one) => one.metadata?.error);
+  if (failed) throw asCallError(failed.metadata?.error);
+}
+
+/** What a stream of a machine says, until the page is left; begun anew when the server is back. */
+function useStream<T>(open: (signal: AbortSignal) => AsyncGenerator<T>, hear: (value: T) => void, dependencies: unknown[]): CallError | undefined {
+  const [error, setError] = useState<CallError>();
+  const back = reconnects.value;
+  useEffect(() => {
+    const abort = new AbortController();
+    const run = async () => {
+      setError(undefined);
+      for await (const value of open(abort.signal)) hear(value);
+    };
+    run().catch((failure: unknown) => !abort.signal.aborted && setError(asCallError(failure)));
+    return () => abort.abort();
+  }, [...dependencies, back]);
+  return error;
+}
+
+const KEPT = 300;
+
+function LiveHost({ headers }: { headers: Headers }) {
+  const [history, setHistory] = useState<Host[]>([]);
+  const error = useStream((signal) => stream("selvage.node.NodeService/WatchHost", { period: "1s" }, { signal, headers }),
+    (host) => {
+      if (host.metadata?.error) throw asCallError(host.metadata.error);
+      setHistory((old) => [...old, host].slice(-KEPT));
+    }, [headers.nodes]);
+  const host = history[history.length - 1];
+  const times = useMemo(() => history.map((one) => Date.parse(one.time ?? "")), [history]);
+  if (error) return <Trouble error={error} />;
+  if (!host) return <Waiting what="Asking the machine" />;
+  const memory = number(host.memory?.memtotal) * 1024;
+  const rate = (total: (one: Host) => ReturnType<typeof Number>) => history.map((one, at) => {
+    const before = history[at - 1];
+    return before ? Math.max(0, (total(one) - total(before)) / Math.max(0.001, (times[at]! - times[at - 1]!) / 1000)) : null;
+  });
+  const sum = <K extends string>(list: Partial<Record<K, string | number>>[] | undefined, field: K) => (list ?? []).reduce((all, one) => all + number(one[field]), 0);
+  return (
+    <>
+      <div class="columns">
+        <Card title="Processors"><Chart title={`${host.cpus?.length ?? 0} processors`} unit="percent" top={100} times={times} lines={[{ label: "busy", values: history.map((one) => one.cpuPercent ?? 0) }]} /></Card>
+        <Card title="Memory"><Chart title={`of ${bytes(memory)}`} unit="bytes" top={memory} times={times} lines={[{ label: "used", values: history.map((one) => memory - number(one.memory?.memavailable) * 1024) }]} /></Card>
+        <Card title="Network"><Chart title="All interfaces" unit="bytes/s" times={times} lines={[{ label: "received", values: rate((one) => sum(one.interfaces, "receivedBytes")) }, { label: "sent", values: rate((one) => sum(one.interfaces, "sentBytes")) }]} /></Card>
+        <Card title="Disks"><Chart title="All disks" unit="bytes/s" times={times} lines={[{ label: "read", values: rate((one) => sum(one.disks, "readBytes")) }, { label: "written", values: rate((one) => sum(one.disks, "writtenBytes")) }]} /></Card>
+      </div>
+      <div class="columns">
+        <Card title="What it is"><Facts items={[["Name", plain(host.name)], ["Up since", <When time={host.started} />], ["Load", `${(host.load1 ?? 0).toFixed(2)}, ${(host.load5 ?? 0).toFixed(2)}, ${(host.load15 ?? 0).toFixed(2)}`], ["Running", `${number(host.runningProcesses)} processes`]]} /></Card>
+        <Card title="File systems">
+          {(host.filesystems ?? []).filter((one) => number(one.sizeBytes) > 0).slice(0, 8).map((one) => (
+            <div class="room" key={one.mountedOn}>
+              <p><strong class="mono">{plain(one.mountedOn, 50)}</strong> <span>{bytes(one.availableBytes)} of {bytes(one.sizeBytes)} free</span></p>
+              <Meter used={number(one.sizeBytes) - number(one.availableBytes)} total={number(one.sizeBytes)} ticks={[0.85, 0.95]} label={`${one.mountedOn} used`} />
+            </div>
+          ))}
+        </Card>
+      </div>
+    </>
+  );
+}
+
+function Processes({ headers }: { headers: Headers }) {
+  const [known, setKnown] = useState<Map<number, ProcessInfo>>(new Map());
+  const error = useStream((signal) => stream("selvage.node.NodeService/WatchProcesses", { period: "2s" }, { signal, headers }), (update) => {
+    if (update.metadata?.error) throw asCallError(update.metadata.error);
+    setKnown((old) => {
+      const next = new Map(old);
+      for (const pid of update.gone ?? []) next.delete(pid);
+      for (const process of update.changed ?? []) next.set(process.pid ?? 0, process);
+      return next;
+    });
+  }, [headers.nodes]);
+  const rows = useMemo(() => [...known.values()], [known]);
+  if (error) return <Trouble error={error} />;
+  if (rows.length === 0) return <Waiting what="Asking the machine" />;
+  return (
+    <Table label="Processes" rows={rows} id={(one) => String(one.pid)} empty={null} order={[3, -1]} columns={[
+      { title: "Process", value: (one) => one.command ?? "" },
+      { title: "Pid", value: (one) => one.pid ?? 0, right: true },
+      { title: "State", value: (one) => one.state ?? "", wide: true },
+      { title: "CPU time", value: (one) => one.cpuTime ?? 0, show: (one) => `${(one.cpuTime ?? 0).toFixed(1)} s`, right: true },
+      { title: "Memory", value: (one) => number(one.residentMemory), show: (one) => bytes(one.residentMemory), right: true },
+      { title: "Threads", value: (one) => one.threads ?? 0, right: true, wide: true },
+      { title: "Arguments", value: (one) => one.args ?? "", show: (one) => <span class="mono">{plain(one.args, 160)}</span>, wide: true },
+    ]} />
+  );
+}
+
+function Containers({ headers }: { headers: Headers }) {
+  const { data, error, refresh } = useLoad(async (signal) => {
+    const { messages } = await call("os.OSService/Containers", { namespace: "*" }, { signal, headers });
+    const rows = (messages ?? []).flatMap((one) => one.containers ?? []);
+    if (rows.length === 0) problem(messages);
+    return rows;
+  }, [headers.nodes], 5000);
+  const [chosen, setChosen] = useState<ContainerInfo>();
+  const running = (one: ContainerInfo) => (one.status ?? "").toUpperCase() === "RUNNING";
+  if (error) return <Trouble error={error} retry={refresh} />;
+  if (!data) return <Waiting what="Asking the machine" />;
+  return (
+    <>
+      <Table label="Containers" rows={data} id={(one) => `${one.namespace}/${one.id}`} empty={<Empty title="No containers run here">They appear with the first instance on this machine.</Empty>} columns={[
+        { title: "Container", value: (one) => one.name || one.id || "" },
+        { title: "State", value: (one) => one.status ?? "", show: (one) => <Badge state={{ word: (one.status ?? "unknown").toLowerCase(), tone: one.problem ? "warn" : running(one) ? "good" : "off" }} title={one.problem} /> },
+        { title: "Namespace", value: (one) => one.namespace ?? "", wide: true },
+        { title: "Image", value: (one) => one.image ?? "", wide: true },
+        { title: "Pid", value: (one) => one.pid ?? 0, right: true, wide: true },
+        ...(may.steerMachines() ? [{ title: "Restart", value: () => "", show: (one: ContainerInfo) => <button type="button" class="quiet small" onClick={() => setChosen(one)}>Restart</button> }] : []),
+      ]} />
+      {chosen && (
+        <Confirm title={`Restart ${plain(chosen.name || chosen.id, 60)}?`} yes="Restart it" close={() => setChosen(undefined)} act={async () => {
+          problem((await call("os.OSService/Restart", { namespace: chosen.namespace ?? "", id: chosen.id ?? "" }, { headers })).messages);
+          note("It is running again.");
+          await refresh();
+        }}><p>It is ended and started again; what it does now is cut off.</p></Confirm>
+      )}
+    </>
+  );
+}
+
+function KernelLog({ headers }: { headers: Headers }) {
+  const [lines, setLines] = useState<string[]>([]);
+  const error = useStream((signal) => stream("os.OSService/Dmesg", { follow: true, last: 500 }, { signal, headers }), (data) => {
+    if (data.metadata?.error) throw asCallError(data.metadata.error);
+    const text = new TextDecoder().decode(Uint8Array.from(atob(data.bytes ?? ""), (letter) => letter.charCodeAt(0)));
+    setLines((old) => [...old, ...text.replace(/\n$/, "").split("\n")].slice(-2000));
+  }, [headers.nodes]);
+  return <><Trouble error={error} /><LogPage lines={lines} follow label="Kernel log" /></>;
+}
+
+function Services({ headers }: { headers: Headers }) {
+  const { data, error, refresh } = useLoad(async (signal) => {
+    const { messages } = await call("machine.MachineService/ServiceList", {}, { signal, headers });
+    const rows = (messages ?? []).flatMap((one) => one.services ?? []);
+    if (rows.length === 0) problem(messages);
+    return rows;
+  }, [headers.nodes], 5000);
+  const [chosen, setChosen] = useState("");
+  if (error) return <Trouble error={error} retry={refresh} />;
+  if (!data) return <Waiting what="Asking the machine" />;
+  return (
+    <>
+      <Table label="Services" rows={data} id={(one) => one.id ?? ""} empty={<Empty title="The machine has no services of its own" />} columns={[
+        { title: "Service", value: (one) => one.id ?? "" },
+        { title: "State", value: (one) => one.state ?? "", show: (one) => <Badge state={{ word: (one.state ?? "unknown").toLowerCase(), tone: /running/i.test(one.state ?? "") ? "good" : /fail/i.test(one.state ?? "") ? "bad" : "off" }} title={one.health?.lastMessage} /> },
+        ...(may.steerMachines() ? [{ title: "Restart", value: () => "", show: (one: { id?: string }) => <button type="button" class="quiet small" onClick={() => setChosen(one.id ?? "")}>Restart</button> }] : []),
+      ]} />
+      {chosen && (
+        <Confirm title={`Restart the service ${plain(chosen, 60)}?`} yes="Restart it" close={() => setChosen("")} act={async () => {
+          problem((await call("machine.MachineService/ServiceRestart", { id: chosen }, { headers })).messages);
+          note(`${chosen} is restarted.`);
+          await refresh();
+        }}><p>It is ended and started again.</p></Confirm>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,187 @@
+// The first page: what is wrong and why, on one screen.
+import { useState } from "preact/hooks";
+import type { Capacity, Problem, Series } from "../contract";
+import { ago, bytes, exact, now, number, plain, plural } from "../format";
+import { thingHref } from "../keys";
+import { useLoad } from "../live";
+import { happenings, heard, overview, overviewError, problems } from "../overview";
+import { Badge, Card, Command, Facts, Glyph, Meter, Trouble, Waiting, When } from "../parts/bits";
+import { Dialog } from "../parts/dialog";
+import { Radar, Reasons } from "../parts/radar";
+import { Sparkline } from "../parts/sparkline";
+import { World } from "../parts/world";
+import { call, reachable } from "../rpc";
+import { may } from "../session";
+import { severityTone, severityWord } from "../states";
+import { Page } from "./frame";
+
+export function OverviewPage() {
+  const data = overview.value;
+  if (!data) {
+    return <Page title="Overview">{overviewError.value ? <Trouble error={overviewError.value} /> : <Waiting what="Looking how everything is" />}</Page>;
+  }
+  return (
+    <div class="overview">
+      <Verdict />
+      <Problems />
+      <Card title="Marks" className="marks" testid="radar">
+        <Radar marks={data.radar ?? []} />
+        <Reasons marks={data.radar ?? []} />
+      </Card>
+      <Numbers />
+      <Card title="Map" className="map" testid="map" actions={<a href="#/map">Larger</a>}>
+        {(data.places ?? []).length > 0 ? <World places={data.places ?? []} /> : <FirstCloudlet />}
+      </Card>
+      <Happened />
+    </div>
+  );
+}
+
+const FirstCloudlet = () => (
+  <p class="soft">No cloudlet yet. {may.changeCloudlets() ? <a href="#/cloudlets">Register the first one.</a> : "An operator registers them."}</p>
+);
+
+const KINDS: Record<string, [string, string, string]> = {
+  cloudlet: ["cloudlet", "cloudlets", "#/cloudlets"], appinst: ["instance", "instances", "#/instances"],
+  clusterinst: ["cluster", "clusters", "#/clusters"], machine: ["machine", "machines", "#/machines"],
+  app: ["app", "apps", "#/apps"], volume: ["volume", "volumes", "#/volumes"], volume_group: ["volume group", "volume groups", "#/volumes"],
+};
+
+function Verdict() {
+  const { verdict, counts = [], sources = [] } = overview.value ?? {};
+  const tone = severityTone(verdict?.severity);
+  const stale = sources.filter((source) => source.stale || source.error);
+  return (
+    <section class={`verdict ${tone}`} aria-label="Verdict">
+      <Glyph tone={tone} />
+      <h1 data-testid="verdict">{plain(verdict?.sentence, 300) || "Nothing is known yet."}</h1>
+      <ul class="counts">
+        {counts.filter((count) => KINDS[count.kind ?? ""] && (count.total ?? 0) > 0).map((count) => {
+          const [one, many, href] = KINDS[count.kind ?? ""]!;
+          const all = count.healthy === count.total;
+          return (
+            <li key={count.kind}>
+              <a href={href}><strong>{all ? count.total : `${count.healthy ?? 0}/${count.total}`}</strong> {count.total === 1 ? one : many}<span class="unseen">{all ? ", all well" : " are well"}</span></a>
+            </li>
+          );
+        })}
+      </ul>
+      <p class="age" title={stale.map((source) => `${source.name} ${source.section}: ${source.error || "no answer for long"}`).join("\n") || exact(heard.value)} data-testid="age">
+        {!reachable.value ? <Badge state={{ word: `as of ${ago(heard.value, now.value)}`, tone: "bad" }} />
+          : stale.length ? <Badge state={{ word: `${plural(stale.length, "source")} stale`, tone: "warn" }} />
+            : <Badge state={{ word: "live", tone: "good" }} />}
+      </p>
+    </section>
+  );
+}
+
+function Problems() {
+  const [open, setOpen] = useState<Problem>();
+  const list = problems.value;
+  return (
+    <Card title={list.length ? plural(list.length, "problem") : "Problems"} className="problems" testid="problems">
+      {list.length === 0 ? (
+        <p class="well"><Glyph tone="good" /> Nothing is wrong. This list tells what to fix first, and how.</p>
+      ) : (
+        <ul class="list" tabIndex={0} aria-label="Problems, worst first">
+          {list.slice(0, 100).map((problem) => (
+            <li key={problem.id}>
+              <button type="button" class="line" onClick={() => setOpen(problem)}>
+                <Badge state={{ word: severityWord(problem.severity), tone: severityTone(problem.severity) }} />
+                <span class="what">{plain(problem.summary, 220)}</span>
+                <span class="soft fine"><When time={problem.since} fallback="" /></span>
+              </button>
+            </li>
+          ))}
+        </ul>
+      )}
+      {open && <ProblemDialog problem={open} close={() => setOpen(undefined)} />}
+    </Card>
+  );
+}
+
+function ProblemDialog({ problem, close }: { problem: Problem; close: () => void }) {
+  const href = thingHref(problem.object);
+  const name = plain(`${problem.object?.kind?.replaceAll("_", " ")} ${problem.object?.name}`, 120);
+  return (
+    <Dialog title={plain(problem.summary, 200)} close={close} wide testid="problem">
+      <Facts items={[
+        ["About", href ? <a href={href} onClick={close}>{name}</a> : name],
+        ["Severity", <Badge state={{ word: severityWord(problem.severity), tone: severityTone(problem.severity) }} />],
+        ["Since", <When time={problem.since} fallback="unknown" />],
+        ["Rule", <code>{plain(problem.rule)}</code>],
+        ["Told by", plain(problem.source)],
+      ]} />
+      {problem.detail && <pre class="detail" tabIndex={0}>{plain(problem.detail, 8000)}</pre>}
+      {problem.command && <><p class="soft">To fix it, or to see what to do next:</p><Command text={problem.command} /></>}
+    </Dialog>
+  );
+}
+
+const SHOWN: [string, string][] = [["cpu_percent", "Processors"], ["memory_percent", "Memory"], ["io_bytes", "Disk traffic"], ["instances_ready", "Instances ready"]];
+
+function Numbers() {
+  const { data } = useLoad(async (signal) => (await call("selvage.dashboard.DashboardService/GetSeries", { names: SHOWN.map(([name]) => name), range: "3600s" }, { signal })).series ?? [], [], 15000);
+  const capacity = overview.value?.capacity ?? [];
+  return (
+    <Card title="Room and load" className="numbers" testid="capacity">
+      <div class="rooms" tabIndex={0} role="group" aria-label="Room for data">
+        {capacity.length === 0 && <p class="soft fine">No storage reports its size yet.</p>}
+        {capacity.map((room) => <Room key={`${room.name} ${room.object?.name}`} room={room} />)}
+      </div>
+      <div class="sparks">
+        {SHOWN.map(([name, label]) => <Summed key={name} label={label} series={(data ?? []).filter((one) => one.name === name)} />)}
+      </div>
+    </Card>
+  );
+}
+
+function Room({ room }: { room: Capacity }) {
+  const [used, total] = [number(room.usedBytes), number(room.totalBytes)];
+  const name = plain(room.object?.name || room.name, 40);
+  const full = Date.parse(room.fullAt ?? "");
+  return (
+    <div class="room">
+      <p><strong>{name}</strong> <span>{bytes(used)} of {bytes(total)}</span></p>
+      <Meter used={used} total={total} ticks={[room.nearFull || 0.85, room.full || 0.95]} label={`${name}: used`} />
+      <p class="soft fine">{Number.isFinite(full) ? <>full <span title={exact(full)}>{ago(full, now.value)}</span> if it goes on like this</> : `${bytes(room.availableBytes)} free`}</p>
+    </div>
+  );
+}
+
+/** One line for all objects of a series: the sum, or the mean of shares. */
+function Summed({ series, label }: { series: Series[]; label: string }) {
+  const sums = new Map<number, [number, number]>();
+  for (const one of series) {
+    one.times?.forEach((time, at) => {
+      const [sum, count] = sums.get(Number(time)) ?? [0, 0];
+      sums.set(Number(time), [sum + (one.values?.[at] ?? 0), count + 1]);
+    });
+  }
+  const unit = series[0]?.unit;
+  const times = [...sums.keys()].sort((a, b) => a - b);
+  const values = times.map((time) => {
+    const [sum, count] = sums.get(time)!;
+    return unit === "percent" ? sum / count : sum;
+  });
+  return <Sparkline label={label} unit={unit} points={{ times, values }} top={unit === "percent" ? 100 : undefined} />;
+}
+
+function Happened() {
+  const list = happenings.value;
+  return (
+    <Card title="What happened" className="happened" testid="events">
+      {list.length === 0 ? <p class="soft">Nothing in the last hour.</p> : (
+        <ul class="list" tabIndex={0} aria-label="Events, newest first">
+          {list.slice(0, 60).map((event) => (
+            <li key={event.id} class="event">
+              <Glyph tone={severityTone(event.severity)} />
+              <span class="what">{thingHref(event.object) ? <a href={thingHref(event.object)}>{plain(event.text, 160)}</a> : plain(event.text, 160)}</span>
+              <span class="soft fine"><When time={event.time} /></span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Card>
+  );
+}

@@ -1,0 +1,88 @@
+// What an instance writes, as it writes it.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { AppInst } from "../contract";
+import { plain, plural } from "../format";
+import { asCallError } from "../live";
+import { reconnects, type CallError } from "../rpc";
+import { talk, type Talk } from "../talk";
+import { Trouble } from "./bits";
+
+const KEPT = 5000;
+
+/** Lines of a stream of bytes, the last of which may go on. */
+class Lines {
+  private rest = "";
+  private readonly decoder = new TextDecoder();
+
+  add(bytes: Uint8Array): string[] {
+    const parts = (this.rest + this.decoder.decode(bytes, { stream: true })).split(/\r?\n/);
+    this.rest = parts.pop() ?? "";
+    return parts;
+  }
+}
+
+export function Logs({ instance }: { instance: AppInst }) {
+  const [lines, setLines] = useState<string[]>([]);
+  const [search, setSearch] = useState("");
+  const [follow, setFollow] = useState(true);
+  const [ended, setEnded] = useState("");
+  const [error, setError] = useState<CallError>();
+  const back = reconnects.value;
+  useEffect(() => {
+    let line: Talk | undefined;
+    let live = true;
+    const reader = new Lines();
+    let fresh: string[] = [];
+    // Drawn at most ten times a second, however fast it is written.
+    const timer = setInterval(() => {
+      if (fresh.length === 0) return;
+      const more = fresh;
+      fresh = [];
+      setLines((old) => [...old, ...more].slice(-KEPT));
+    }, 100);
+    setLines([]);
+    setEnded("");
+    setError(undefined);
+    talk({ appInstKey: instance.key, logs: { follow: true, tail: "1000" } }, undefined, {
+      data: (bytes) => fresh.push(...reader.add(bytes)),
+      ended: (_, reason) => live && setEnded(reason || "the log has ended"),
+    }).then((opened) => {
+      line = opened;
+      if (!live) opened.close();
+    }, (failure: unknown) => live && setError(asCallError(failure)));
+    return () => {
+      live = false;
+      clearInterval(timer);
+      line?.close();
+    };
+  }, [JSON.stringify(instance.key), back]);
+  const shown = useMemo(() => {
+    const word = search.toLowerCase();
+    return word ? lines.filter((text) => text.toLowerCase().includes(word)) : lines;
+  }, [lines, search]);
+  return (
+    <div class="logs">
+      <div class="row">
+        <label class="unseen" for="log-search">Search the log</label>
+        <input id="log-search" type="search" placeholder="Search the log" value={search} onInput={(event) => setSearch(event.currentTarget.value)} data-testid="log-search" />
+        <label class="row"><input type="checkbox" checked={follow} onChange={(event) => setFollow(event.currentTarget.checked)} data-testid="log-follow" /> Follow</label>
+        <span class="soft fine" role="status">{search ? `${shown.length} of ${plural(lines.length, "line")}` : plural(lines.length, "line")}{ended && ` · ${plain(ended)}`}</span>
+      </div>
+      <Trouble error={error} />
+      <Page lines={shown} follow={follow} />
+    </div>
+  );
+}
+
+/** The text itself; it stays at its end while it is followed. */
+export function Page({ lines, follow, label = "Log" }: { lines: string[]; follow: boolean; label?: string }) {
+  const box = useRef<HTMLPreElement>(null);
+  useEffect(() => {
+    if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [lines, follow]);
+  return (
+    <pre class="log" ref={box} tabIndex={0} role="log" aria-live="off" aria-label={label} data-testid="log">
+      {lines.length === 0 ? "Nothing was written yet." : lines.join("\n")}
+    </pre>
+  );
+}

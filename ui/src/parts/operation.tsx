@@ -1,0 +1,111 @@
+// Long work as it goes: what was said so far, which step, and a way to stop it.
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { Method, Operation, Request } from "../contract";
+import { plain } from "../format";
+import { asCallError, refreshAll } from "../live";
+import { call, stream, type CallError } from "../rpc";
+import { operationState } from "../states";
+import { Badge, Glyph, Meter, Trouble } from "./bits";
+import { note } from "./dialog";
+
+type Streaming = Extract<Method, `edgeproto.${string}`>;
+
+export interface Work<M extends Streaming = Streaming> {
+  method: M;
+  request: Request<M>;
+  /** "instance hello on demo/here" */
+  what: string;
+  /** "created" */
+  done: string;
+  /** Whether an operation is this one, by kind and key. */
+  isMine: (operation: Operation) => boolean;
+}
+
+/** Runs a call that streams its progress, and shows it. */
+export function Progress({ work, finished, close }: { work: Work; finished: () => void; close: () => void }) {
+  const [lines, setLines] = useState<string[]>([]);
+  const [state, setState] = useState<"running" | "done" | "failed">("running");
+  const [error, setError] = useState<CallError>();
+  const operation = useOperation(work, state === "running");
+  const end = useRef<HTMLLIElement>(null);
+  useEffect(() => {
+    let live = true;
+    const run = async () => {
+      try {
+        for await (const { message } of stream(work.method, work.request as never) as AsyncGenerator<{ message?: string }>) {
+          if (live && message) setLines((old) => [...old, message]);
+        }
+        if (live) setState("done");
+        note(`${work.what} is ${work.done}.`);
+      } catch (failure) {
+        if (live) setError(asCallError(failure));
+        if (live) setState("failed");
+      }
+      refreshAll();
+    };
+    void run();
+    return () => {
+      live = false;
+    };
+  }, []);
+  useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [lines.length]);
+  return (
+    <div class="progress" data-testid="progress">
+      {operation && (operation.stepsTotal ?? 0) > 0 && state === "running" && (
+        <Meter used={operation.stepsDone ?? 0} total={operation.stepsTotal ?? 1} ticks={[2, 2]} label="Steps done" />
+      )}
+      <ul class="steps" role="log" aria-label="Progress" tabIndex={0}>
+        {lines.map((line, at) => (
+          <li key={at}><Glyph tone={state === "running" && at === lines.length - 1 ? "busy" : "good"} />{plain(line, 400)}</li>
+        ))}
+        {state === "running" && lines.length === 0 && <li><Glyph tone="busy" />Asking …</li>}
+        {state === "failed" && <li><Glyph tone="bad" />It was not {work.done}.</li>}
+        <li ref={end} aria-hidden="true" />
+      </ul>
+      <Trouble error={error} />
+      <div class="actions">
+        {state === "running" && operation && <Cancel operation={operation} />}
+        {state === "running" && <button type="button" class="quiet" onClick={close} data-testid="progress-leave">Go on in the background</button>}
+        {state === "done" && <button type="button" onClick={finished} data-testid="progress-done">Show it</button>}
+        {state === "failed" && <button type="button" class="quiet" onClick={close}>Back</button>}
+      </div>
+    </div>
+  );
+}
+
+export function Cancel({ operation }: { operation: Operation }) {
+  const [error, setError] = useState<CallError>();
+  const cancel = () => call("selvage.operations.OperationService/CancelOperation", { id: operation.id ?? "" }).then(
+    () => note("It is being undone."), (failure: unknown) => setError(asCallError(failure)));
+  if (operation.state !== "RUNNING" && operation.state !== "UNDOING") return <Badge state={operationState(operation.state)} />;
+  return (
+    <>
+      <button type="button" class="quiet danger" disabled={operation.cancelling} onClick={() => void cancel()} data-testid="cancel-operation">
+        {operation.cancelling || operation.state === "UNDOING" ? "Being undone …" : "Cancel and undo"}
+      </button>
+      <Trouble error={error} />
+    </>
+  );
+}
+
+/** The operation that a call began, found by its key. */
+function useOperation(work: Work, running: boolean): Operation | undefined {
+  const [found, setFound] = useState<Operation>();
+  useEffect(() => {
+    if (!running) return undefined;
+    const abort = new AbortController();
+    let timer = 0;
+    const look = async () => {
+      const reply = await call("selvage.operations.OperationService/ListOperations", { active: true }, { signal: abort.signal }).catch(() => undefined);
+      if (abort.signal.aborted) return;
+      setFound(reply?.operations?.find(work.isMine));
+      timer = window.setTimeout(look, 700);
+    };
+    void look();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [running]);
+  return found;
+}
