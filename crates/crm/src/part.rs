@@ -133,6 +133,7 @@ impl Crm {
                     kubeconfig: settings.site.kubeconfig.clone(),
                     registry: settings.site.registry.clone(),
                     addresses: settings.addresses.clone(),
+                    images: settings.images.clone(),
                     data: settings.data.clone(),
                     patience: settings.patience,
                     helm: HELM.into(),

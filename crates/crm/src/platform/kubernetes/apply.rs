@@ -1,14 +1,13 @@
 //! What an instance is made of: applied, written down, and removed when it is
 //! not wanted any more. Nothing that bears another's label is touched.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use selvage_kube::{
-    Context, Objects as Kind, Reference,
+    Objects as OfKind, Reference,
     kube::{
-        self, Client,
+        Client,
         api::{ApiResource, DeleteParams, DynamicObject, ListParams},
-        core::discovery::Scope,
     },
     resource,
 };
@@ -18,6 +17,7 @@ use tokio::time::Instant;
 use super::{
     manifest::Object,
     names::{INSTANCE, InstanceNames, Namer, RECORD, of_instance},
+    policy::{self, KINDS, Kind},
 };
 use crate::{Error, Result};
 
@@ -26,39 +26,36 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(200);
 /// Where the objects of an instance are listed in its record.
 const OBJECTS: &str = "objects";
-/// Where helm's name for it is.
-const RELEASE: &str = "release";
+const BY_HELM: &str = "meta.helm.sh/release-name";
 const CLAIM: &str = "PersistentVolumeClaim";
-/// Kinds that are looked through beside those in the record: what is made may
-/// make more, and a record may be lost.
-const USUAL: [(&str, &str, &str); 16] = [
-    ("apps", "v1", "Deployment"),
-    ("apps", "v1", "StatefulSet"),
-    ("apps", "v1", "DaemonSet"),
-    ("batch", "v1", "CronJob"),
-    ("batch", "v1", "Job"),
-    ("", "v1", "Pod"),
-    ("", "v1", "Service"),
-    ("networking.k8s.io", "v1", "Ingress"),
-    ("autoscaling", "v2", "HorizontalPodAutoscaler"),
-    ("policy", "v1", "PodDisruptionBudget"),
-    ("", "v1", "ConfigMap"),
-    ("", "v1", "Secret"),
-    ("", "v1", CLAIM),
-    ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
-    ("rbac.authorization.k8s.io", "v1", "Role"),
-    ("", "v1", "ServiceAccount"),
-];
+/// Kinds that earlier versions made; they are removed still.
+const FORMER: [(&str, &str, &str); 1] = [("networking.k8s.io", "v1", "Ingress")];
+
+/// All kinds that are looked through for what an instance left: what is made
+/// may make more, and a record may be lost.
+fn kinds() -> impl Iterator<Item = ApiResource> {
+    let former = FORMER.iter().map(|(group, version, kind)| resource(group, version, kind));
+    KINDS.iter().map(Kind::resource).chain(former)
+}
+
+/// References to objects whose kinds an app may make.
+fn references(wanted: &[Object]) -> Result<Vec<Reference>> {
+    let reference = |object: &Object| {
+        let kind = policy::kind_of(object)?.resource();
+        Ok(Reference { kind, name: object.name.clone() })
+    };
+    wanted.iter().map(reference).collect()
+}
 
 /// What was written down of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) objects: Vec<Reference>,
-    pub(super) release: Option<String>,
 }
 
 /// The objects of one instance.
 pub(super) struct Objects<'a> {
+    /// With all the rights of the crm.
     pub(super) client: Client,
     pub(super) namer: &'a Namer,
     pub(super) names: &'a InstanceNames,
@@ -75,36 +72,22 @@ pub(super) async fn all_records(
     ours: &str,
 ) -> Result<Vec<String>> {
     let wanted = ListParams::default().labels(&format!("{ours},{RECORD}"));
-    let found = Kind::namespaced(client, namespace, &records()).list(&wanted).await?;
+    let found = OfKind::namespaced(client, namespace, &records()).list(&wanted).await?;
     let label = |object: DynamicObject| object.metadata.labels?.remove(INSTANCE);
     Ok(found.into_iter().filter_map(label).collect())
 }
 
 impl Objects<'_> {
-    /// What kind each object is; refuses those outside of namespaces.
-    pub(super) async fn resolve(&self, wanted: &[Object]) -> Result<Vec<Reference>> {
-        let mut references = Vec::new();
-        for object in wanted {
-            let found = kube::discovery::pinned_kind(&self.client, &object.gvk()).await;
-            let (kind, abilities) = match found {
-                Err(kube::Error::Discovery(_)) => return Err(unknown(object)),
-                Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown(object)),
-                other => other.context("asking what kinds there are")?,
-            };
-            object.check_scope(abilities.scope == Scope::Namespaced)?;
-            references.push(object.reference(&kind));
-        }
-        Ok(references)
-    }
-
     /// Makes everything as wanted and removes what is not wanted any more.
-    pub(super) async fn apply(&self, wanted: &[Object]) -> Result<Vec<Reference>> {
-        let references = self.resolve(wanted).await?;
+    ///
+    /// `tenant` has the rights of an app; what it may not change stays.
+    pub(super) async fn apply(&self, tenant: &Client, wanted: &[Object]) -> Result<Vec<Reference>> {
+        let references = references(wanted)?;
         for reference in &references {
             self.check_owner(reference).await?;
         }
         for (object, reference) in wanted.iter().zip(&references) {
-            self.try_one(object, reference).await?;
+            self.try_one(tenant, object, reference).await?;
         }
         let mut known = self.record().await?.unwrap_or_default();
         let fresh = references.iter().filter(|wanted| !known.objects.contains(wanted));
@@ -112,10 +95,10 @@ impl Objects<'_> {
         known.objects.extend(fresh);
         self.write(&known).await?;
         for (object, reference) in wanted.iter().zip(&references) {
-            self.put(object, reference).await?;
+            self.put(tenant, object, reference).await?;
         }
         self.prune(&known.objects, &references).await?;
-        self.write(&Record { objects: references.clone(), release: None }).await?;
+        self.write(&Record { objects: references.clone() }).await?;
         Ok(references)
     }
 
@@ -124,7 +107,10 @@ impl Objects<'_> {
         let found = self.of_kind(&reference.kind).get_metadata(&reference.name).await?;
         let Some(found) = found else { return Ok(()) };
         let labels = found.metadata.labels.unwrap_or_default();
-        if labels.get(INSTANCE) == Some(&self.names.id) {
+        let annotations = found.metadata.annotations.unwrap_or_default();
+        // Earlier versions had helm make the objects of charts.
+        let by_helm = annotations.get(BY_HELM) == Some(&self.names.release);
+        if labels.get(INSTANCE) == Some(&self.names.id) || by_helm {
             return Ok(());
         }
         let reason = "is in the cluster already and belongs to something else";
@@ -132,15 +118,16 @@ impl Objects<'_> {
     }
 
     /// Asks whether an object would be taken, before any is changed.
-    async fn try_one(&self, object: &Object, reference: &Reference) -> Result<()> {
-        match self.of_kind(&reference.kind).apply_dry_run(&object.value).await {
+    async fn try_one(&self, tenant: &Client, object: &Object, reference: &Reference) -> Result<()> {
+        let kind = OfKind::namespaced(tenant, &self.names.namespace, &reference.kind);
+        match kind.apply_dry_run(&object.value).await {
             Err(error) if error.is_immutable() => Ok(()),
             answer => Ok(answer.map(drop)?),
         }
     }
 
-    async fn put(&self, object: &Object, reference: &Reference) -> Result<()> {
-        let kind = self.of_kind(&reference.kind);
+    async fn put(&self, tenant: &Client, object: &Object, reference: &Reference) -> Result<()> {
+        let kind = OfKind::namespaced(tenant, &self.names.namespace, &reference.kind);
         match kind.apply(&object.value).await {
             // Some fields are for life: it is made anew.
             Err(error) if error.is_immutable() => {
@@ -152,19 +139,14 @@ impl Objects<'_> {
         Ok(())
     }
 
-    fn of_kind(&self, kind: &ApiResource) -> Kind {
-        Kind::namespaced(&self.client, &self.names.namespace, kind)
+    fn of_kind(&self, kind: &ApiResource) -> OfKind {
+        OfKind::namespaced(&self.client, &self.names.namespace, kind)
     }
 
     /// Removes all that bears the instance's label and is not wanted.
     async fn prune(&self, known: &[Reference], wanted: &[Reference]) -> Result<()> {
-        let mut kinds: Vec<ApiResource> = USUAL.iter().map(|(g, v, k)| resource(g, v, k)).collect();
-        let usual: BTreeSet<String> = kinds.iter().map(|kind| kind.plural.clone()).collect();
-        kinds.extend(
-            known.iter().map(|of| &of.kind).filter(|of| !usual.contains(&of.plural)).cloned(),
-        );
         let mut going = Vec::new();
-        for kind in kinds {
+        for kind in kinds() {
             let objects = self.of_kind(&kind);
             let ours = ListParams::default().labels(&of_instance(&self.names.id));
             for object in objects.list_metadata(&ours).await? {
@@ -221,9 +203,11 @@ impl Objects<'_> {
         let found = self.of_kind(&records()).get(&self.names.record).await?;
         let Some(found) = found else { return Ok(None) };
         let text = |name: &str| found.data["data"][name].as_str().unwrap_or_default().to_owned();
-        let objects = serde_json::from_str(&text(OBJECTS)).unwrap_or_default();
-        let release = Some(text(RELEASE)).filter(|release| !release.is_empty());
-        Ok(Some(Record { objects, release }))
+        let listed: Vec<Reference> = serde_json::from_str(&text(OBJECTS)).unwrap_or_default();
+        // Pods of the instance may be able to write here: only what we could
+        // have made ourselves is believed.
+        let objects = listed.into_iter().filter(|of| kinds().any(|kind| kind == of.kind));
+        Ok(Some(Record { objects: objects.collect() }))
     }
 
     pub(super) async fn write(&self, record: &Record) -> Result<()> {
@@ -235,7 +219,7 @@ impl Objects<'_> {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": { "name": self.names.record, "labels": labels },
-            "data": { OBJECTS: listed, RELEASE: record.release.clone().unwrap_or_default() },
+            "data": { OBJECTS: listed },
         });
         self.of_kind(&records()).apply(&object).await?;
         Ok(())
@@ -249,10 +233,4 @@ impl Objects<'_> {
     pub(super) async fn now(&self, reference: &Reference) -> Result<Option<Value>> {
         Ok(self.of_kind(&reference.kind).get_value(&reference.name).await?)
     }
-}
-
-fn unknown(object: &Object) -> Error {
-    let title = object.title();
-    let reason = format!("{title}: the cluster knows no such kind in {}", object.api_version);
-    Error::invalid("deployment_manifest", reason)
 }

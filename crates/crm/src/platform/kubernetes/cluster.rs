@@ -15,7 +15,10 @@ use selvage_kube::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::names::{Namer, SITE};
+use super::{
+    names::{Namer, SITE},
+    tenant,
+};
 use crate::{
     Error, Result,
     platform::{ClusterFacts, ClusterSize, naming},
@@ -26,6 +29,9 @@ use crate::{
 const QUOTA: &str = "selvage-cluster";
 const SIZES: &str = "selvage-container";
 const APART: &str = "selvage-apart";
+/// Rules for the pods of a namespace.
+const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
+const POD_SECURITY_LEVEL: &str = "baseline";
 /// The original's, which apps of that time read.
 const ABOUT: &str = "mexcluster-info";
 /// What a container counts that does not say what it needs.
@@ -54,6 +60,9 @@ impl Clusters<'_> {
         for (kind, object) in sizes(facts.size, facts.nodes) {
             self.apply(&name, &kind, &object).await?;
         }
+        for (kind, object) in tenant::objects(&name) {
+            self.apply(&name, &kind, &object).await?;
+        }
         self.furnish(&name, key).await?;
         self.until_accounts(&name).await
     }
@@ -61,11 +70,14 @@ impl Clusters<'_> {
     /// Whether what holds a cluster together is there.
     pub(super) async fn is_whole(&self, key: &ClusterInstKey) -> Result<bool> {
         let name = self.namer.namespace(key)?;
-        if self.found(&name).await?.is_none_or(|found| is_ending(&found)) {
+        let sound = |found: &DynamicObject| !is_ending(found) && is_secured(found);
+        if !self.found(&name).await?.is_some_and(|found| sound(&found)) {
             return Ok(false);
         }
         let policies = resource("networking.k8s.io", "v1", "NetworkPolicy");
-        for (kind, name_of) in [(resource("", "v1", "ResourceQuota"), QUOTA), (policies, APART)] {
+        let own = [(resource("", "v1", "ResourceQuota"), QUOTA), (policies, APART)];
+        let tenants = tenant::objects(&name).map(|(kind, _)| (kind, tenant::ACCOUNT));
+        for (kind, name_of) in own.into_iter().chain(tenants) {
             let objects = Objects::namespaced(&self.client, &name, &kind);
             if objects.get_metadata(name_of).await?.is_none() {
                 return Ok(false);
@@ -97,7 +109,7 @@ impl Clusters<'_> {
                     SITE: self.namer.site(),
                     "app.kubernetes.io/managed-by": FIELD_MANAGER,
                     // Pods that are root on their node would be in no cluster.
-                    "pod-security.kubernetes.io/enforce": "baseline",
+                    POD_SECURITY: POD_SECURITY_LEVEL,
                 },
                 "annotations": { "selvage.cluster": naming::text(key)? },
             },
@@ -157,6 +169,12 @@ impl Clusters<'_> {
         namespaces.delete(name, &DeleteParams::background()).await?;
         Ok(namespaces.wait_deleted(name, PATIENCE).await?)
     }
+}
+
+/// Whether the rules for pods are as we made them.
+fn is_secured(namespace: &DynamicObject) -> bool {
+    let labels = namespace.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(POD_SECURITY)).is_some_and(|of| of == POD_SECURITY_LEVEL)
 }
 
 fn is_ending(namespace: &DynamicObject) -> bool {

@@ -1,4 +1,4 @@
-//! Manifests that are an address.
+//! Manifests and charts that are at an address.
 
 use std::time::Duration;
 
@@ -19,12 +19,19 @@ pub(super) async fn manifest(app: &App) -> Result<String> {
     if !given.starts_with("http://") && !given.starts_with("https://") {
         return Ok(given.clone());
     }
-    let fetched = tokio::time::timeout(PATIENCE, fetch(given.trim())).await;
-    let fetched = fetched.unwrap_or_else(|_| Err("no answer in time".into()));
-    fetched.map_err(|reason| Error::invalid("deployment_manifest", format!("{given}: {reason}")))
+    let fetched = bytes(given.trim(), MAX_BYTES).await;
+    let text = |bytes| String::from_utf8(bytes).map_err(|_| "it is not text".to_owned());
+    let wrong = |reason| Error::invalid("deployment_manifest", format!("{given}: {reason}"));
+    fetched.and_then(text).map_err(wrong)
 }
 
-async fn fetch(address: &str) -> Result<String, String> {
+/// Returns what is at an address, if it is no more than that.
+pub(super) async fn bytes(address: &str, limit: usize) -> Result<Vec<u8>, String> {
+    let fetched = tokio::time::timeout(PATIENCE, fetch(address, limit)).await;
+    fetched.unwrap_or_else(|_| Err("no answer in time".into()))
+}
+
+async fn fetch(address: &str, limit: usize) -> Result<Vec<u8>, String> {
     let told = |error: reqwest::Error| error.without_url().to_string();
     let client = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::limited(MAX_REDIRECTS))
@@ -35,25 +42,25 @@ async fn fetch(address: &str) -> Result<String, String> {
     if !answer.status().is_success() {
         return Err(format!("bad response {}", answer.status().as_u16()));
     }
-    let mut text = Vec::new();
+    let mut bytes = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(told)? {
-        text.extend_from_slice(&piece);
-        if text.len() > MAX_BYTES {
-            return Err(format!("more than {MAX_BYTES} bytes"));
+        bytes.extend_from_slice(&piece);
+        if bytes.len() > limit {
+            return Err(format!("more than {limit} bytes"));
         }
     }
-    String::from_utf8(text).map_err(|_| "it is not text".to_owned())
+    Ok(bytes)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
     /// Answers once.
-    async fn server(answer: Vec<u8>) -> String {
+    pub(in super::super) async fn server(answer: Vec<u8>) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {

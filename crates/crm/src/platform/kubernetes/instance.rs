@@ -3,19 +3,23 @@
 use std::time::Duration;
 
 use selvage_api::edgeproto::App;
-use selvage_kube::{Nodes, Outcome, Pods, Reference, Rollout, is_running, main_container, name};
+use selvage_kube::{
+    Context, Nodes, Outcome, Pods, Reference, Rollout, is_running, main_container, name,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
     Kubernetes,
-    apply::{Objects, Record},
+    apply::Objects,
+    chart::Charts,
     fetch,
     helm::Helm,
     manifest::{self, Additions, Object},
     names::{InstanceNames, REVISION, of_instance},
+    policy,
     ports::{self, Found},
-    shell,
+    shell, tenant,
 };
 use crate::{
     Error, Result,
@@ -58,12 +62,8 @@ impl Kubernetes {
     pub(super) async fn make(&self, order: &InstanceOrder) -> Result<()> {
         check_deployment(&order.app)?;
         let names = self.namer.instance(&order.key)?;
-        if order.app.deployment == HELM {
-            return self.make_release(order, &names).await;
-        }
-        let text = fetch::manifest(&order.app).await?;
-        let mut wanted = manifest::read(&text)?;
-        wanted.iter().try_for_each(|object| object.check(&names.namespace))?;
+        let mut wanted = self.wanted(&order.app, &names).await?;
+        wanted.iter().try_for_each(|object| policy::check(object, &names.namespace).map(drop))?;
         let secret = self.options.registry.as_ref().map(|registry| registry.secret.as_str());
         let additions = Additions {
             namespace: &names.namespace,
@@ -73,7 +73,8 @@ impl Kubernetes {
         };
         manifest::complete(&mut wanted, &additions);
         let objects = self.objects(&names).await?;
-        let made = objects.apply(&wanted).await?;
+        let tenant = self.connection.impersonate(&names.namespace, tenant::ACCOUNT).await?;
+        let made = objects.apply(&tenant, &wanted).await?;
         let selectors = [of_instance(&names.id)];
         let revision = revision(&wanted);
         let revision = revision.as_deref().map(|value| (REVISION, value));
@@ -120,61 +121,33 @@ impl Kubernetes {
         Ok(())
     }
 
-    async fn make_release(&self, order: &InstanceOrder, names: &InstanceNames) -> Result<()> {
-        let helm = self.helm(names);
-        let objects = self.objects(names).await?;
-        let rendered = helm.rendered(&order.app).await?;
-        objects.resolve(&rendered).await?;
-        let release = Some(names.release.clone());
-        let begun = Record { objects: Vec::new(), release: release.clone() };
-        objects.write(&begun).await?;
-        helm.install(&order.app).await?;
-        let made = objects.resolve(&helm.made().await?).await?;
-        objects.write(&Record { objects: made.clone(), release }).await?;
-        let selectors = self.selectors(names).await?;
-        self.until_it_runs(&objects, &selectors, &made, None).await?;
-        self.until_it_answers(order).await
-    }
-
-    fn helm<'a>(&'a self, names: &'a InstanceNames) -> Helm<'a> {
-        Helm {
-            program: &self.options.helm,
-            kubeconfig: self.connection.path(),
-            folder: self.options.data.join(HELM),
-            names,
+    /// Returns the objects of an app, as its developer has them.
+    async fn wanted(&self, app: &App, names: &InstanceNames) -> Result<Vec<Object>> {
+        if app.deployment != HELM {
+            return manifest::read(&fetch::manifest(app).await?);
         }
+        let folder = self.options.data.join(HELM);
+        let charts = Charts { folder: &folder.join("charts"), images: &self.options.images };
+        let chart = charts.provide(&app.image_path).await?;
+        let client = self.connection.client().await?;
+        let version = client.apiserver_version().await.context("asking for the version")?;
+        let helm = Helm {
+            program: &self.options.helm,
+            folder: &folder.join("values"),
+            names,
+            version: version.git_version,
+        };
+        helm.render(app, &chart).await
     }
 
     /// Removes an instance and whatever half of it there is.
     pub(super) async fn unmake(&self, names: &InstanceNames) -> Result<()> {
-        let objects = self.objects(names).await?;
-        let record = objects.record().await?.unwrap_or_default();
-        if let Some(release) = record.release {
-            let names = InstanceNames { release, ..names.clone() };
-            self.helm(&names).uninstall().await?;
-        }
-        objects.remove_all().await
-    }
-
-    /// By what the pods of an instance are found.
-    async fn selectors(&self, names: &InstanceNames) -> Result<Vec<String>> {
-        let objects = self.objects(names).await?;
-        let record = objects.record().await?.unwrap_or_default();
-        if record.release.is_none() {
-            return Ok(vec![of_instance(&names.id)]);
-        }
-        let mut selectors = Vec::new();
-        for reference in work(&record.objects) {
-            let now = objects.now(&reference).await?.unwrap_or_default();
-            selectors.extend(selector(&now));
-        }
-        Ok(selectors)
+        self.objects(names).await?.remove_all().await
     }
 
     pub(super) async fn pods(&self, names: &InstanceNames) -> Result<Vec<Value>> {
         let client = self.connection.client().await?;
-        let selectors = self.selectors(names).await?;
-        Ok(Pods::new(&client, &names.namespace).find(&selectors).await?)
+        Ok(Pods::new(&client, &names.namespace).find(&[of_instance(&names.id)]).await?)
     }
 
     /// What an instance that was made is made of, where it is reached, and
@@ -227,19 +200,4 @@ impl Kubernetes {
             container: main_container(pod),
         })
     }
-}
-
-/// What selects the pods of an object.
-fn selector(object: &Value) -> Option<String> {
-    if object["kind"] == "Pod" {
-        let labels = object.pointer("/metadata/labels")?.as_object()?;
-        return Some(joined(labels));
-    }
-    Some(joined(object.pointer("/spec/selector/matchLabels")?.as_object()?))
-}
-
-fn joined(labels: &serde_json::Map<String, Value>) -> String {
-    let pairs =
-        labels.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?)));
-    pairs.collect::<Vec<_>>().join(",")
 }

@@ -1,14 +1,12 @@
-//! Manifests: read, refused where they reach outside of the cluster, and
-//! completed with what an instance has beside them.
+//! Manifests: read, and completed with what an instance has beside them.
 
 use selvage_api::edgeproto::App;
-use selvage_kube::{
-    Reference,
-    kube::api::{ApiResource, GroupVersionKind},
-};
 use serde_json::{Map, Value, json};
 
-use super::names::{self, REVISION};
+use super::{
+    names::{self, REVISION},
+    policy,
+};
 use crate::{Error, Result};
 
 /// Larger texts are not even looked at.
@@ -31,8 +29,6 @@ const TEMPLATES: [(&str, &str); 8] = [
 ];
 /// Those whose containers get the variables.
 const WITH_VARIABLES: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
-/// What holds a cluster together is not for those inside of it to change.
-const OF_THE_CLUSTER: [&str; 3] = ["ResourceQuota", "LimitRange", "NetworkPolicy"];
 
 /// One object of a manifest.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,49 +63,13 @@ impl Object {
         format!("{} {}", self.kind, self.name)
     }
 
-    pub(super) fn gvk(&self) -> GroupVersionKind {
-        let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
-        GroupVersionKind::gvk(group, version, &self.kind)
-    }
-
     fn template(&mut self) -> Option<&mut Value> {
         let found = TEMPLATES.iter().find(|(kind, _)| *kind == self.kind)?;
         self.value.pointer_mut(found.1)
     }
 
-    fn refused(&self, reason: &str) -> Error {
+    pub(super) fn refused(&self, reason: &str) -> Error {
         Error::invalid("deployment_manifest", format!("{}: {reason}", self.title()))
-    }
-
-    /// Refuses what reaches outside of the namespace.
-    pub(super) fn check(&self, namespace: &str) -> Result<()> {
-        let given = self.value.pointer("/metadata/namespace");
-        match given.map(|given| given.as_str().unwrap_or_default()) {
-            None | Some("") => {}
-            Some(given) if given == namespace => {}
-            Some(given) => {
-                let reason =
-                    format!("namespace {given:?} is not that of the cluster ({namespace})");
-                return Err(self.refused(&reason));
-            }
-        }
-        if OF_THE_CLUSTER.contains(&self.kind.as_str()) {
-            return Err(self.refused("this kind belongs to the cluster, not to an app"));
-        }
-        Ok(())
-    }
-
-    /// Refuses a kind that is in no namespace.
-    pub(super) fn check_scope(&self, namespaced: bool) -> Result<()> {
-        if namespaced {
-            return Ok(());
-        }
-        Err(self.refused("an app may not make what is outside of namespaces"))
-    }
-
-    /// What the cluster knows it by.
-    pub(super) fn reference(&self, kind: &ApiResource) -> Reference {
-        Reference { kind: kind.clone(), name: self.name.clone() }
     }
 }
 
@@ -183,6 +143,7 @@ pub(super) fn variables(app: &App) -> Result<Vec<Value>> {
             if variable["name"].as_str().is_none_or(str::is_empty) {
                 return Err(wrong("every variable needs a name".into()));
             }
+            policy::check_variable(&variable).map_err(wrong)?;
             put_variable(&mut all, &variable);
         }
     }
@@ -368,14 +329,14 @@ spec:
     #[test]
     fn variables_reach_every_container_and_later_ones_win() {
         let objects = completed(&[
-            "- name: A\n  value: 1\n- name: B\n  valueFrom: {x: z}\n",
+            "- name: A\n  value: 1\n- name: B\n  valueFrom: {fieldRef: {fieldPath: z}}\n",
             "- {name: A, value: two}",
         ]);
         let containers = &objects[1].value["spec"]["template"]["spec"]["containers"];
         let wanted = json!([
             { "name": "A", "value": "two" },
             { "name": "KEPT", "value": "kept" },
-            { "name": "B", "valueFrom": { "x": "z" } },
+            { "name": "B", "valueFrom": { "fieldRef": { "fieldPath": "z" } } },
         ]);
         assert_eq!(containers[0]["env"], wanted);
         assert_eq!(containers[1]["env"], json!([wanted[0], wanted[2]]));
@@ -406,37 +367,17 @@ spec:
     }
 
     #[test]
-    fn what_reaches_outside_is_refused_by_name() {
-        let check = |text: &str| {
-            read(text).and_then(|all| all.iter().try_for_each(|one| one.check("mine")))
-        };
-        check("{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: mine}}").unwrap();
+    fn what_is_no_manifest_is_named() {
         for (text, says) in [
-            (
-                "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: kube-system}}",
-                "deployment_manifest: Pod p: namespace \"kube-system\" is not that of the cluster (mine)",
-            ),
-            (
-                "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}}",
-                "deployment_manifest: ResourceQuota q: this kind belongs to the cluster, not to an app",
-            ),
             ("{apiVersion: v1, kind: Pod}", "deployment_manifest: Pod has no metadata.name"),
             ("{kind: Pod, metadata: {name: p}}", "deployment_manifest: Pod has no apiVersion"),
             ("{a: b}", "deployment_manifest: an object has no kind"),
             ("text", "deployment_manifest: a document is not an object"),
             ("---\n# nothing\n", "deployment_manifest: there is nothing in it"),
         ] {
-            assert_eq!(check(text).unwrap_err().to_string(), says);
+            assert_eq!(read(text).unwrap_err().to_string(), says);
         }
-        assert!(check("a: [").is_err());
-        let role = &read(
-            "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: r}}",
-        )
-        .unwrap()[0];
-        assert_eq!(
-            role.check_scope(false).unwrap_err().to_string(),
-            "deployment_manifest: ClusterRole r: an app may not make what is outside of namespaces"
-        );
+        assert!(read("a: [").is_err());
     }
 
     #[test]
@@ -445,10 +386,9 @@ spec:
                     {apiVersion: apps/v1, kind: Deployment, metadata: {name: b}}]}";
         let titles: Vec<String> = read(list).unwrap().iter().map(Object::title).collect();
         assert_eq!(titles, ["Pod a", "Deployment b"]);
-        assert_eq!(read(list).unwrap()[1].gvk(), GroupVersionKind::gvk("apps", "v1", "Deployment"));
-        // One in a list is checked as any is.
-        let hidden = "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: x}}]}";
-        assert!(read(hidden).unwrap()[0].check("mine").is_err());
+        // A list in a list stays what it is, and nobody may make one.
+        let hidden = "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: List, metadata: {name: a}, items: []}]}";
+        assert_eq!(read(hidden).unwrap()[0].kind, "List");
     }
 
     #[test]
@@ -456,6 +396,10 @@ spec:
         for (text, says) in [
             ("a: b", "configs (envVarsYaml): it is not a list of variables"),
             ("- value: b", "configs (envVarsYaml): every variable needs a name"),
+            (
+                "- {name: a, valueFrom: {fileKeyRef: {path: b}}}",
+                "configs (envVarsYaml): valueFrom.fileKeyRef: an app may not set this",
+            ),
         ] {
             assert_eq!(variables(&app(&[text])).unwrap_err().to_string(), says);
         }

@@ -1,16 +1,18 @@
 //! Any cluster of Kubernetes that a kubeconfig leads to: a cluster of ours is
-//! a namespace there, an instance the objects of its manifest or a release of
-//! its chart.
+//! a namespace there, an instance the objects of its manifest or of its chart.
 
 mod apply;
+mod chart;
 mod cluster;
 mod fetch;
 mod helm;
 mod instance;
 mod manifest;
 mod names;
+mod policy;
 mod ports;
 mod shell;
+mod tenant;
 mod usage;
 
 use std::{collections::HashSet, net::IpAddr, path::PathBuf, time::Duration};
@@ -36,7 +38,7 @@ use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
     Usage,
 };
-use crate::{Error, Result, site::Registry};
+use crate::{Error, ImageFolders, Result, site::Registry};
 
 const MEGABYTE: f64 = 1_048_576.0;
 const GIGABYTE: f64 = 1_000_000_000.0;
@@ -49,7 +51,9 @@ pub struct Options {
     pub registry: Option<Registry>,
     /// Where public ports are.
     pub addresses: Vec<IpAddr>,
-    /// For files while another program reads them.
+    /// Folders that charts may come from.
+    pub images: ImageFolders,
+    /// For charts, and for files while another program reads them.
     pub data: PathBuf,
     /// How long an instance may take until it is ready, once it runs.
     pub patience: Duration,

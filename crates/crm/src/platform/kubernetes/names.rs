@@ -22,6 +22,11 @@ pub(super) const RECORD: &str = "selvage.record";
 /// What the original finds its pods by.
 pub(super) const APP: &str = "mex-app";
 
+/// Beginning of the names of objects that are the crm's own,
+pub(super) const RESERVED_NAMES: &str = "selvage-";
+/// and of its labels.
+pub(super) const RESERVED_LABELS: &str = "selvage.";
+
 /// Of a digest, in names and in labels.
 const SHORT: usize = 8;
 const LONG: usize = 20;
@@ -107,7 +112,7 @@ impl InstanceNames {
 }
 
 fn record(id: &str) -> String {
-    format!("selvage-{id}")
+    format!("{RESERVED_NAMES}{id}")
 }
 
 /// Selects what is of an instance.

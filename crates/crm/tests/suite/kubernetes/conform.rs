@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use async_trait::async_trait;
 use selvage_api::edgeproto::{App, CloudletKey, Flavor};
 use selvage_crm::{
-    Platform,
+    ImageFolders, Platform,
     platform::{
         InstanceFacts,
         kubernetes::{Kubernetes, Options},
@@ -38,6 +38,7 @@ impl Fixture for InNamespaces {
             kubeconfig: Some(self.cluster.kubeconfig.clone()),
             registry: None,
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
+            images: ImageFolders::default(),
             data: self.place.directory.path().to_owned(),
             patience: PATIENCE,
             helm: self.cluster.helm(),

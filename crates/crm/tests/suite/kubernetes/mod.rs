@@ -3,6 +3,7 @@
 
 mod conform;
 mod fixture;
+mod hostile;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use selvage_api::edgeproto::{
     App, AppInst, AppInstKey, AppKey, CloudletState, ConfigFile, TrackedState,
 };
 use selvage_crm::{
-    Crm, Platform,
+    Crm, ImageFolders, Platform,
     platform::kubernetes::{Kubernetes, Options},
 };
 use selvage_kit::tasks::Tasks;
@@ -160,13 +161,13 @@ async fn what_cannot_run_says_why_and_leaves_nothing() {
         (edge.app(&large("memory: 200Mi").replace("replicas: 1", "replicas: 3")), "exceeded quota"),
         (edge.app(&large("memory: 512Mi")), "must be less than or equal to memory limit"),
         (edge.app(&manifest(IMAGE, "      nodeSelector: {nowhere: here}\n")), "Unschedulable: 0/1 nodes"),
-        (edge.app(&manifest(IMAGE, "      hostNetwork: true\n")), "violates PodSecurity \"baseline"),
+        (edge.app(&manifest(IMAGE, "      hostNetwork: true\n")), "hostNetwork: an app may not set this"),
         (edge.app(&with("{apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: kube-system}}")),
             "ConfigMap c: namespace \"kube-system\" is not that of the cluster"),
         (edge.app(&with("{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: r}}")),
-            "ClusterRole r: an app may not make what is outside of namespaces"),
+            "ClusterRole r: an app may not make this kind"),
         (edge.app(&with("{apiVersion: extensions/v1beta1, kind: Deployment, metadata: {name: d}}")),
-            "Deployment d: the cluster knows no such kind in extensions/v1beta1"),
+            "Deployment d: apiVersion \"extensions/v1beta1\" is not possible: use apps/v1"),
         (edge.app(&with("{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {ports: [{port: x}]}}")),
             "Service s: "),
         (docker, "deployment \"docker\" cannot run on a cloudlet of kind kubernetes: it takes kubernetes and helm"),
@@ -347,11 +348,13 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
     std::fs::write(chart.join("templates/all.yaml"), template).unwrap();
 
     let upstairs = Upstairs::start().await;
-    let settings = edge.settings(upstairs.address);
+    let mut settings = edge.settings(upstairs.address);
+    settings.images = ImageFolders::new([edge.directory.path().to_owned()]);
     let options = Options {
         kubeconfig: settings.site.kubeconfig.clone(),
         registry: None,
         addresses: settings.addresses.clone(),
+        images: settings.images.clone(),
         data: settings.data.clone(),
         patience: settings.patience,
         helm: cluster.helm(),
@@ -370,7 +373,7 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
 
     let mut app = edge.app("");
     app.deployment = "helm".into();
-    app.image_path = chart.display().to_string();
+    app.image_path = format!("file://{}", chart.display());
     // In the original's spelling.
     let values = format!("image: {IMAGE}\n");
     app.configs = vec![ConfigFile { kind: "hemlCustomizationYaml".into(), config: values }];
@@ -386,7 +389,7 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
     }
 
     for (image_path, says) in
-        [("nowhere/nothing".to_owned(), "Error: "), ("--help".to_owned(), "Error: ")]
+        [("nowhere/nothing".to_owned(), "a chart is"), ("--help".to_owned(), "a chart is")]
     {
         let broken = App { image_path, ..app.clone() };
         edge.fail(&upstairs, broken, says).await;
@@ -394,10 +397,16 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
     }
     let outside = "{apiVersion: v1, kind: Namespace, metadata: {name: mine}}";
     std::fs::write(chart.join("templates/outside.yaml"), outside).unwrap();
-    edge.fail(&upstairs, app.clone(), "Namespace mine: an app may not").await;
+    edge.fail(&upstairs, app.clone(), "Namespace mine: an app may not make this kind").await;
     edge.unmake(&upstairs).await;
-    assert_eq!(std::fs::read_dir(edge.directory.path().join("helm")).unwrap().count(), 0);
+    let values = edge.directory.path().join("helm/values");
+    assert_eq!(std::fs::read_dir(values).unwrap().filter(is_file).count(), 0);
     edge.unmake_cluster(&upstairs).await;
     tasks.token().cancel();
     let _ = tasks.shutdown(PATIENCE).await;
+}
+
+/// Not a folder that helm keeps for itself.
+fn is_file(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
+    entry.as_ref().is_ok_and(|entry| entry.path().is_file())
 }
