@@ -2,7 +2,7 @@
 // file, and manifest.json, from which crates/dashboard embeds it.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import { outline } from "./world.mjs";
 
@@ -17,6 +17,14 @@ const common = {
   logLevel: "warning", absWorkingDir: new URL(".", import.meta.url).pathname,
 };
 const files = [];
+const written = new Set();
+
+/** Leaves a file alone that is as it should be, so that cargo does not embed it anew. */
+function write(file, bytes) {
+  written.add(file);
+  const path = DIST + file;
+  if (!existsSync(path) || !readFileSync(path).equals(Buffer.from(bytes))) writeFileSync(path, bytes);
+}
 
 /** Writes one file and its compressed copies; returns the path it is served at. */
 function emit(name, extension, contents) {
@@ -28,8 +36,8 @@ function emit(name, extension, contents) {
     br: brotliCompressSync(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_SIZE_HINT]: bytes.length } }),
     gz: gzipSync(bytes, { level: 9 }),
   };
-  writeFileSync(DIST + file, bytes);
-  for (const [suffix, packed] of Object.entries(compressed)) writeFileSync(`${DIST}${file}.${suffix}`, packed);
+  write(file, bytes);
+  for (const [suffix, packed] of Object.entries(compressed)) write(`${file}.${suffix}`, packed);
   files.push({
     path: hashed ? `/${file}` : "/", file, type: TYPES[extension], immutable: hashed, etag: digest,
     bytes: bytes.length, brotli: compressed.br.length, gzip: compressed.gz.length,
@@ -66,7 +74,6 @@ async function script(name, entry, options = {}) {
   return { code: emit(name, "js", code.contents), style: style && emit(name, "css", style.contents) };
 }
 
-rmSync(DIST, { recursive: true, force: true });
 mkdirSync(DIST + "assets", { recursive: true });
 const chart = await script("chart", "src/chart-library.ts");
 const terminal = await script("terminal", "src/terminal-library.ts", { plugins: [terminalUnderPolicy] });
@@ -79,7 +86,8 @@ const app = await script("app", "src/main.tsx", {
 const page = readFileSync(new URL("src/index.html", import.meta.url), "utf8")
   .replace("{{script}}", app.code).replace("{{style}}", app.style);
 emit("index", "html", page);
-writeFileSync(`${DIST}manifest.json`, JSON.stringify({ files }, null, 1) + "\n");
+write("manifest.json", JSON.stringify({ files }, null, 1) + "\n");
+for (const name of readdirSync(`${DIST}assets`)) if (!written.has(`assets/${name}`)) rmSync(`${DIST}assets/${name}`);
 
 const first = files.filter(({ file }) => /^(index|assets\/app-)/.test(file));
 const sum = first.reduce((total, { brotli }) => total + brotli, 0);

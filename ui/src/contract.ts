@@ -125,6 +125,10 @@ export interface Status {
   storeRevision?: Big; uptimeSeconds?: Big; insecure?: boolean; storeFailure?: string;
 }
 
+export interface KubeCluster { name?: string; statusMessage?: string; status?: string }
+export interface KubeMachine { k8sNodeStatus?: string; k8sVersion?: string; maasSystemId?: string; maasHostname?: string; maasNodeStatus?: string; maasIPAddr?: string }
+export interface NodePool { name?: string; instanceType?: string; count?: number }
+
 type Empty = Record<string, never>;
 
 /** Request and reply of every method that the page calls. */
@@ -195,6 +199,14 @@ export interface Methods {
   "selvage.volumes.BackupsService/StartRestore": [{ repository: Repository; volume: string; deviceClass?: string }, BackupJob];
   "selvage.volumes.BackupsService/CancelBackup": [{ id: string }, BackupJob];
   "selvage.volumes.BackupsService/WatchBackup": [{ id: string }, BackupJob];
+  "cnct.kaas.api.Cluster/GetClusterList": [Empty, { clusters?: KubeCluster[] }];
+  "cnct.kaas.api.Cluster/GetCluster": [{ name: string }, { cluster?: KubeCluster & { kubeconfig?: string } }];
+  "cnct.kaas.api.Cluster/GetClusterNodesStatus": [{ clusterName: string }, { count?: number; machines?: KubeMachine[] }];
+  "cnct.kaas.api.Cluster/GetUpgradeClusterInformation": [{ name: string }, { versions?: string[] }];
+  "cnct.kaas.api.Cluster/CreateCluster": [{ name: string; k8sVersion?: string; controlPlaneNodes: Omit<NodePool, "name">; workerNodePools: NodePool[] }, { cluster?: KubeCluster }];
+  "cnct.kaas.api.Cluster/DeleteCluster": [{ name: string }, { status?: string }];
+  "cnct.kaas.api.Cluster/UpgradeCluster": [{ name: string; version: string }, { ok?: boolean }];
+  "cnct.kaas.api.Cluster/ScaleNodePool": [{ clusterName: string; nodePools: { name: string; count: number }[] }, { ok?: boolean }];
   "selvage.dashboard.DashboardService/WatchOverview": [{ eventsSince?: Time }, OverviewUpdate];
   "selvage.dashboard.DashboardService/ListEvents": [{ since?: Time; kind?: string; name?: string; limit?: number }, { events?: Happening[] }];
   "selvage.dashboard.DashboardService/GetSeries": [{ names: string[]; kind?: string; name?: string; range?: string; step?: string }, { series?: Series[] }];

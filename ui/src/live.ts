@@ -11,6 +11,11 @@ export interface Live<T> {
   refresh: () => Promise<void>;
 }
 
+/** When the server last pushed something; while it does, lists need not be asked for so often. */
+export const pushed = signal(0);
+const PUSH_LASTS = 20_000;
+const RELAXED = 4;
+
 /** Data that several parts of a page share. */
 export class Resource<T> {
   readonly data: Signal<T | undefined> = signal(undefined);
@@ -50,7 +55,7 @@ export class Resource<T> {
         this.again = false;
         return this.refresh();
       }
-      if (this.users > 0) this.timer = window.setTimeout(this.tick, this.period);
+      if (this.users > 0) this.timer = window.setTimeout(this.tick, this.wait());
     });
     return this.running;
   };
@@ -64,8 +69,12 @@ export class Resource<T> {
     return this.users > 0;
   }
 
+  private wait(): number {
+    return Date.now() - pushed.peek() < PUSH_LASTS ? this.period * RELAXED : this.period;
+  }
+
   private tick = () => {
-    if (document.hidden || !reachable.peek()) this.timer = window.setTimeout(this.tick, this.period);
+    if (document.hidden || !reachable.peek()) this.timer = window.setTimeout(this.tick, this.wait());
     else void this.refresh();
   };
 

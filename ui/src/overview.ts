@@ -1,7 +1,7 @@
 // The overview as the server pushes it: everything once, then what changes.
 import { computed, signal } from "@preact/signals";
 import type { Happening, Overview, OverviewUpdate, Problem } from "./contract";
-import { asCallError, refreshAll } from "./live";
+import { asCallError, pushed, refreshAll } from "./live";
 import { checkServer, reachable, reconnects, stream, type CallError } from "./rpc";
 import { me } from "./session";
 
@@ -20,6 +20,7 @@ const KEPT = 200;
 
 function apply(update: OverviewUpdate, first: boolean): void {
   heard.value = Date.now();
+  pushed.value = heard.value;
   if (first) {
     overview.value = { ...update.overview };
     problemsById.value = new Map((update.overview?.problems ?? []).map((problem) => [problem.id ?? "", problem]));
@@ -70,7 +71,15 @@ export function watchOverview(): () => void {
     }
     if (!mine.signal.aborted && reachable.peek()) timer = window.setTimeout(run, 3000);
   };
-  const who = me.subscribe(() => void run());
+  let known: string | undefined;
+  const who = me.subscribe((person) => {
+    if (person?.name === known) return;
+    known = person?.name;
+    void run();
+  });
+  // A page that is left breaks no connection.
+  addEventListener("pagehide", () => abort.abort());
+  addEventListener("pageshow", ({ persisted }) => persisted && void run());
   const back = reconnects.subscribe((count) => count > 0 && void run());
   return () => {
     abort.abort();

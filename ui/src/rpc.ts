@@ -65,8 +65,8 @@ async function send(method: string, type: string, body: BodyInit, { signal: abor
     return response;
   } catch (error) {
     if (abort?.aborted) throw error;
-    lost();
-    throw new CallError("unavailable", "The server cannot be reached.", method);
+    await checkServer();
+    throw new CallError("unavailable", reachable.value ? "The connection broke off; try again." : "The server cannot be reached.", method);
   }
 }
 
@@ -150,7 +150,7 @@ function returned(): void {
   reconnects.value += 1;
 }
 
-/** A stream that ended without the caller's wish: is the server still there? */
+/** Something broke off: is the server still there? A change of this machine's own network breaks connections too. */
 export async function checkServer(): Promise<void> {
   const alive = await fetch("/healthz", { cache: "no-store" }).then((response) => response.ok, () => false);
   if (!alive) lost();

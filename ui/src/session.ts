@@ -19,12 +19,14 @@ const isViewer = computed(() => isAdmin.value || holds("viewer"));
 /** What the caller may do: one line for each row of crates/kit/src/access/table.rs that the page needs. */
 export const may = {
   admin: () => isAdmin.value,
-  changeApps: (organisation?: string) => isAdmin.value || holds("developer", organisation),
+  changeApps: (organisation?: string): boolean => isAdmin.value || holds("developer", organisation),
   seeApps: () => isViewer.value || holds("developer"),
   changeCloudlets: (organisation?: string) => isAdmin.value || holds("operator", organisation),
   seeCloudletUse: () => isViewer.value || holds("operator"),
   seeMachines: () => isViewer.value || holds("operator"),
   steerMachines: () => isAdmin.value || holds("operator"),
+  seeClusters: () => isViewer.value || holds("developer") || holds("operator"),
+  seeKubernetes: () => isViewer.value || holds("operator"),
   seeVolumes: () => isViewer.value || holds("operator"),
   changeVolumes: () => isAdmin.value,
   seeSamples: () => isViewer.value || holds("operator") || holds("developer"),
@@ -46,6 +48,8 @@ export async function whoAmI(): Promise<void> {
     sessionEnded.value = false;
   } catch (error) {
     const failure = error as CallError;
+    // Whoever comes for the first time has lost nothing.
+    if (me.peek() === undefined) sessionEnded.value = false;
     if (failure.code === "unauthenticated") me.value = null;
     meError.value = failure.code === "unauthenticated" ? null : failure;
     if (me.value === undefined && failure.code !== "unavailable") me.value = null;

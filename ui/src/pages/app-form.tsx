@@ -24,7 +24,7 @@ export const flavorOptions = (list: { key?: { name?: string }; ram?: unknown; vc
     text: `${flavor.key?.name} · ${number(flavor.vcpus as string)} vCPU, ${number(flavor.ram as string)} MB, ${number(flavor.disk as string)} GB`,
   }));
 
-export function AppForm({ app, close }: { app?: App; close: () => void }) {
+export function AppForm({ app, running = 0, close }: { app?: App; running?: number; close: () => void }) {
   const sizes = flavors.use().data ?? [];
   const known = developers.use().data ?? [];
   const own = organisations("developer").filter(Boolean);
@@ -50,7 +50,7 @@ export function AppForm({ app, close }: { app?: App; close: () => void }) {
   const send = async () => {
     const key = app?.key ?? { developerKey: { name: developer }, name, version };
     const rest = { imagePath: image, accessPorts: ports.replace(/\s/g, ""), defaultFlavor: { name: flavor }, command };
-    if (app) await call("edgeproto.AppApi/UpdateApp", { key, ...rest, fields: ["4", "7", "9.1", "13"] });
+    if (app) await call("edgeproto.AppApi/UpdateApp", { key, ...rest, fields: running > 0 ? ["4", "9.1", "13"] : ["4", "7", "9.1", "13"] });
     else {
       if (isAdmin.value && !names.includes(developer)) await call("edgeproto.DeveloperApi/CreateDeveloper", { key: { name: developer } });
       await call("edgeproto.AppApi/CreateApp", { key, ...rest, deployment: kind, imageType: about.image });
@@ -77,7 +77,8 @@ export function AppForm({ app, close }: { app?: App; close: () => void }) {
             </>
           )}
           <Text label="Image" value={image} set={setImage} placeholder={about.path} hint={kind === "vm" ? undefined : "Empty: the platform's own registry, by developer, name and version."} wrong={tried ? wrong.image : undefined} testid="app-image" />
-          <Text label="Ports" value={ports} set={setPorts} placeholder="tcp:80,http:443,udp:5000-5010" hint="What clients connect to; empty for none." wrong={ports ? wrong.ports : undefined} testid="app-ports" />
+          <Text label="Ports" value={ports} set={setPorts} disabled={running > 0} placeholder="tcp:80,http:443,udp:5000-5010" wrong={ports ? wrong.ports : undefined} testid="app-ports"
+            hint={running > 0 ? "Fixed while the app has instances: register a new version instead." : "What clients connect to; empty for none."} />
           <Choice label="Size" value={flavor} set={setSize} options={flavorOptions(sizes)} wrong={tried ? wrong.size : undefined} testid="app-flavor" />
           <Text label="Command" value={command} set={setCommand} hint="Empty: what the image says." testid="app-command" />
         </>

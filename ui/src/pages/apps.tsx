@@ -89,7 +89,7 @@ export function AppPage({ parts: [developer, name, version] }: { parts: string[]
       <Table label="Instances" rows={own} id={instanceId} href={(one) => instanceHref(one.key)} columns={instanceColumns.slice(1)}
         empty={<Empty title="It runs nowhere yet">{mine ? <>Press <b>Start an instance</b> and choose a cloudlet.</> : "Its developer starts instances."}</Empty>} />
       {open === "start" && <NewInstance app={app} close={close} />}
-      {open === "edit" && <Dialog title={`Edit ${appName(app.key)}`} wide close={close}><AppForm app={app} close={close} /></Dialog>}
+      {open === "edit" && <Dialog title={`Edit ${appName(app.key)}`} wide close={close}><AppForm app={app} running={own.length} close={close} /></Dialog>}
       {open === "delete" && (
         <Confirm title={`Delete ${appName(app.key)}?`} yes="Delete the app" close={close} act={async () => {
           await call("edgeproto.AppApi/DeleteApp", { key: app.key });

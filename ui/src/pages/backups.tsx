@@ -10,34 +10,35 @@ import { classOptions } from "./volumes";
 
 /** Fields of a repository; its secrets are sent once and kept nowhere. */
 function useRepository() {
+  const [store, setStore] = useState("file:");
   const [path, setPath] = useState("");
   const [endpoint, setEndpoint] = useState("");
   const [credentials, setCredentials] = useState("");
   const [password, setPassword] = useState("");
   const [id, setId] = useState("");
   const [secret, setSecret] = useState("");
-  const wrong = path ? undefined : "Say where the repository is.";
-  const locked = credentials || password ? undefined : "A password, or the name of credentials that the server has.";
+  const onS3 = store === "s3";
+  const wrong = path.startsWith("/") || !path ? "A name such as backups/laptop." : undefined;
+  const locked = credentials || password ? undefined : "A password, or the name of credentials that the machine has.";
   const value: Repository = {
-    path, ...(endpoint ? { endpoint } : {}), ...(credentials ? { credentials } : {}), ...(password ? { encryptionKey: password } : {}),
-    ...(id ? { accessKeyId: id, secretAccessKey: secret } : {}),
+    path, endpoint: onS3 ? endpoint : "file:", ...(credentials ? { credentials } : {}), ...(password ? { encryptionKey: password } : {}),
+    ...(onS3 && id ? { accessKeyId: id, secretAccessKey: secret } : {}),
   };
   const fields = (tried: boolean, hint: string) => (
     <>
-      <Text label="Repository" value={path} set={setPath} placeholder="/srv/backups or bucket/folder" hint={hint} wrong={tried ? wrong : undefined} testid="repository-path" />
+      <Choice label="Kept" value={store} set={setStore} options={[{ value: "file:", text: "in the folder that the machine has for backups" }, { value: "s3", text: "in an object store (S3)" }]} />
+      {onS3 && <Text label="Address of the store" value={endpoint} set={setEndpoint} placeholder="https://s3.example" hint="Empty: AWS" />}
+      <Text label={onS3 ? "Bucket and folder" : "Repository"} value={path} set={setPath} placeholder="backups/laptop" hint={hint} wrong={tried ? wrong : undefined} testid="repository-path" />
+      {onS3 && (
+        <div class="two">
+          <Text label="Access key" value={id} set={setId} />
+          <Text label="Secret key" type="password" autocomplete="new-password" value={secret} set={setSecret} />
+        </div>
+      )}
       <div class="two">
         <Text label="Password of the repository" type="password" autocomplete="new-password" value={password} set={setPassword} wrong={tried ? locked : undefined} testid="repository-password" />
-        <Text label="or credentials of the server" value={credentials} set={setCredentials} hint="A name from its configuration" />
+        <Text label="or credentials of the machine" value={credentials} set={setCredentials} hint="A name from its configuration" />
       </div>
-      <details><summary>On S3</summary>
-        <div class="form">
-          <Text label="Endpoint" value={endpoint} set={setEndpoint} placeholder="https://s3.example" />
-          <div class="two">
-            <Text label="Access key" value={id} set={setId} />
-            <Text label="Secret key" type="password" autocomplete="new-password" value={secret} set={setSecret} />
-          </div>
-        </div>
-      </details>
     </>
   );
   return { value, problems: [wrong, locked], fields };
@@ -57,7 +58,7 @@ export function BackupDialog({ volume, close }: { volume: Volume; close: () => v
         {(tried) => (
           <>
             <Text label="Name of the backup" value={name} set={setName} testid="backup-name" />
-            {repository.fields(tried, "A folder on the machine, or a bucket. A new one is made when there is none.")}
+            {repository.fields(tried, "A new one is made when there is none.")}
           </>
         )}
       </Form>
@@ -83,7 +84,7 @@ export function RestoreDialog({ classes, close }: { classes: DeviceClass[]; clos
             {repository.fields(tried, "With @NAME or #SNAPSHOT behind it for one backup; without, the newest.")}
             <div class="two">
               <Text label="Name of the new volume" value={volume} set={setVolume} wrong={tried && !volume ? "Name it." : undefined} testid="restore-volume" />
-              <Choice label="Class" value={kind} set={setKind} options={classOptions(classes)} />
+              <Choice label="Class" value={kind} set={setKind} options={classOptions(classes)} testid="restore-class" />
             </div>
           </>
         )}

@@ -1,4 +1,4 @@
-// Clusters in which instances run.
+// Clusters in which instances run, and clusters of Kubernetes on our machines.
 import { useState } from "preact/hooks";
 import type { ClusterInst } from "../contract";
 import { plain } from "../format";
@@ -11,6 +11,7 @@ import { clusterInsts, instances } from "../resources";
 import { may } from "../session";
 import { tracked } from "../states";
 import { Page } from "./frame";
+import { KubeClusters } from "./kubernetes";
 
 export function ClustersPage() {
   const { data, error, refresh } = clusterInsts.use();
@@ -20,8 +21,8 @@ export function ClustersPage() {
   const inside = (one: ClusterInst) => running.filter((instance) => JSON.stringify(instance.key?.clusterInstKey) === JSON.stringify(one.key)).length;
   return (
     <Page title="Clusters" actions={<Filter what="clusters" />}>
-      <Trouble error={error} retry={refresh} />
-      {!data ? !error && <Waiting /> : (
+      <Trouble error={may.seeApps() ? error : undefined} retry={refresh} />
+      {!may.seeApps() ? null : !data ? !error && <Waiting /> : (
         <Table label="Clusters" rows={data} id={(one) => JSON.stringify(one.key)} empty={<Empty title="No clusters yet">One is made along with the first instance of an app, and goes with the last.</Empty>}
           columns={[
             { title: "Cluster", value: (one) => one.key?.clusterKey?.name ?? "" },
@@ -35,6 +36,7 @@ export function ClustersPage() {
             { title: "Delete", value: () => "", show: (one) => may.changeApps(one.key?.developer) && <button type="button" class="quiet danger small" onClick={() => setDeleting(one)}>Delete</button> },
           ]} />
       )}
+      <KubeClusters />
       {deleting && (
         <Confirm title={`Delete the cluster ${plain(deleting.key?.clusterKey?.name)}?`} yes="Delete it" close={() => setDeleting(undefined)} act={async () => {
           setWork({ method: "edgeproto.ClusterInstApi/DeleteClusterInst", request: { key: deleting.key }, what: `cluster ${deleting.key?.clusterKey?.name}`, done: "deleted", isMine: (operation) => operation.kind === "DeleteClusterInst" });

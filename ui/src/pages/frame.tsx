@@ -19,7 +19,7 @@ export const PLACES: Place[] = [
   { to: "map", name: "Map", key: "m" },
   { to: "apps", name: "Apps", key: "a", may: may.seeApps, group: "Run" },
   { to: "instances", name: "Instances", key: "i", may: may.seeApps },
-  { to: "clusters", name: "Clusters", key: "c", may: may.seeApps },
+  { to: "clusters", name: "Clusters", key: "c", may: may.seeClusters },
   { to: "operations", name: "Operations", key: "w" },
   { to: "cloudlets", name: "Cloudlets", key: "l", group: "Places" },
   { to: "machines", name: "Machines", key: "n", may: may.seeMachines },

@@ -25,23 +25,26 @@ export const instanceColumns: Column<AppInst>[] = [
 
 export interface PortLink { text: string; href?: string }
 
-/** Where clients reach an instance; those that a browser can open are links. */
+/** Where clients reach an instance: each public port, by address where one is known, else by name. */
 export function links(instance: AppInst): PortLink[] {
-  const known = instance.runtimeInfo?.addresses ?? [];
-  if (known.length > 0) return known.map((address) => ({ text: plain(address, 120), href: browsable(address) }));
-  return (instance.mappedPorts ?? []).map((port) => {
+  const hosts = instance.runtimeInfo?.addresses ?? [];
+  return (instance.mappedPorts ?? []).flatMap((port) => {
     const kind = (port.proto ?? "").replace("L_PROTO_", "").toLowerCase();
-    const host = `${port.fqdnPrefix ?? ""}${instance.uri ?? ""}`;
-    const text = `${kind}://${host}:${port.publicPort}${port.pathPrefix ? `/${port.pathPrefix}` : ""}`;
-    return { text: plain(text, 160), href: browsable(text) };
+    const names = hosts.length > 0 ? hosts : [`${port.fqdnPrefix ?? ""}${instance.uri ?? ""}`];
+    return names.map((name) => {
+      const host = name.includes(":") && !name.startsWith("[") ? `[${name}]` : name;
+      const text = `${kind}://${host}:${port.publicPort}${port.pathPrefix ? `/${port.pathPrefix}` : ""}`;
+      const href = browsable(text);
+      return { text: plain(href ?? text, 160), href };
+    });
   });
 }
 
 /** An address of http on tcp; anything else, such as a script, is no link. */
 function browsable(address: string): string | undefined {
-  const [, kind, host, port, rest = ""] = /^(?:(tcp|udp|https?):\/\/)?([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):(\d+)(\/[\w./-]*)?$/.exec(address) ?? [];
+  const [, kind, host, port, rest = ""] = /^(?:(tcp|udp|http):\/\/)?([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):(\d+)(\/[\w./-]*)?$/.exec(address) ?? [];
   if (!host || kind === "udp") return undefined;
-  const secure = kind === "https" || port === "443";
+  const secure = port === "443";
   return `${secure ? "https" : "http"}://${host}${port === "80" || port === "443" ? "" : `:${port}`}${rest || "/"}`;
 }
 

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { asCallError } from "../live";
 import { Mark, Trouble } from "../parts/bits";
 import { call, type CallError, reachable, sessionEnded } from "../rpc";
-import { logIn, me } from "../session";
+import { logIn, may, me } from "../session";
 import { PasswordDialog } from "./password";
 
 interface Provider { name: string; label?: string }
@@ -84,6 +84,7 @@ export function Login() {
 
 /** Whoever logged in with the password that the server or an admin made is offered a change. */
 async function offerChange(password: string): Promise<void> {
+  if (!may.listUsers()) return;
   const reply = await call("selvage.identity.IdentityService/ListUsers", {}).catch(() => undefined);
   const own = reply?.users?.find((user) => user.username === me.value?.name);
   if (own?.createdAt && own.createdAt === own.passwordChangedAt) first.value = password;
@@ -98,7 +99,7 @@ export function FirstPassword() {
         You use the first password of this account. <button type="button" class="link" onClick={() => setOpen(true)}>Change it now</button> or{" "}
         <button type="button" class="link" onClick={() => { first.value = undefined; }}>later</button>.
       </p>
-      {open && <PasswordDialog known={first.value} close={() => { setOpen(false); first.value = undefined; }} />}
+      {open && <PasswordDialog known={first.value} close={() => setOpen(false)} changed={() => { first.value = undefined; }} />}
     </>
   );
 }

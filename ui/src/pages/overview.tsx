@@ -118,10 +118,14 @@ function ProblemDialog({ problem, close }: { problem: Problem; close: () => void
   );
 }
 
-const SHOWN: [string, string][] = [["cpu_percent", "Processors"], ["memory_percent", "Memory"], ["io_bytes", "Disk traffic"], ["instances_ready", "Instances ready"]];
+/** Lines of the last hour, each the sum of these series over all machines. */
+const SHOWN: [string, string[]][] = [
+  ["Processors", ["cpu_percent"]], ["Memory", ["memory_used_bytes"]],
+  ["Disks", ["read_bytes", "written_bytes"]], ["Network", ["received_bytes", "sent_bytes"]],
+];
 
 function Numbers() {
-  const { data } = useLoad(async (signal) => (await call("selvage.dashboard.DashboardService/GetSeries", { names: SHOWN.map(([name]) => name), range: "3600s" }, { signal })).series ?? [], [], 15000);
+  const { data } = useLoad(async (signal) => (await call("selvage.dashboard.DashboardService/GetSeries", { names: SHOWN.flatMap(([, names]) => names), kind: "machine", range: "3600s", step: "90s" }, { signal })).series ?? [], [], 15000);
   const capacity = overview.value?.capacity ?? [];
   return (
     <Card title="Room and load" className="numbers" testid="capacity">
@@ -130,7 +134,7 @@ function Numbers() {
         {capacity.map((room) => <Room key={`${room.name} ${room.object?.name}`} room={room} />)}
       </div>
       <div class="sparks">
-        {SHOWN.map(([name, label]) => <Summed key={name} label={label} series={(data ?? []).filter((one) => one.name === name)} />)}
+        {SHOWN.map(([label, names]) => <Summed key={label} label={label} series={(data ?? []).filter((one) => names.includes(one.name ?? ""))} />)}
       </div>
     </Card>
   );

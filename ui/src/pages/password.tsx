@@ -5,7 +5,7 @@ import { Dialog, note } from "../parts/dialog";
 import { Form, Text } from "../parts/form";
 import { call } from "../rpc";
 
-export function PasswordDialog({ close, username, known }: { close: () => void; username?: string; known?: string }) {
+export function PasswordDialog({ close, username, known, changed }: { close: () => void; username?: string; known?: string; changed?: () => void }) {
   const [old, setOld] = useState(known ?? "");
   const [fresh, setFresh] = useState("");
   const [again, setAgain] = useState("");
@@ -17,6 +17,7 @@ export function PasswordDialog({ close, username, known }: { close: () => void; 
       username ? { username, newPassword: fresh } : { currentPassword: old, newPassword: fresh });
     const ended = reply.sessionsEnded ?? 0;
     note(`The password is changed${ended ? `; ${plural(ended, "other session")} ended` : ""}.`);
+    changed?.();
     close();
   };
   return (

@@ -114,7 +114,7 @@ function VolumeDialog({ classes, close }: { classes: DeviceClass[]; close: () =>
           <>
             <Text label="Name" value={name} set={setName} wrong={tried ? volumeName(name) : undefined} testid="volume-name" />
             <Text label="Size, GiB" type="number" value={size} set={setSize} wrong={tried ? wholeSize(size) : undefined} testid="volume-size" />
-            <Choice label="Class" value={chosen} set={setKind} options={classOptions(classes)} />
+            <Choice label="Class" value={chosen} set={setKind} options={classOptions(classes)} testid="volume-class" />
           </>
         )}
       </Form>

@@ -18,6 +18,10 @@ function resolved(name: string): string {
   return value;
 }
 const LINES = ["--teal", "--amber", "--good", "--bad"];
+/** Steps of an axis of bytes: powers of two, so that its marks are round. */
+const BINARY = Array.from({ length: 50 }, (_, at) => 2 ** at);
+const clock = (seconds: number, step: number) =>
+  new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60 ? { second: "2-digit" } : {}) });
 const DASHES = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
 
 export function Chart({ title, times, lines, unit, top, height = 170 }: {
@@ -62,7 +66,8 @@ function options(lines: Line[], unit: string | undefined, top: number | undefine
   return {
     width, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
     scales: { y: { range: (_, __, highest) => [0, Math.max(top ?? 0, (highest ?? 0) * 1.1, 1e-9)] } },
-    axes: [axis, { ...axis, size: 74, values: (_, splits) => splits.map((value) => measured(value, unit)) }],
+    axes: [{ ...axis, space: 70, values: (_, splits, __, ___, step) => splits.map((time) => clock(time, step)) }, {
+      incrs: unit?.startsWith("bytes") ? BINARY : undefined, ...axis, size: 74, values: (_, splits) => splits.map((value) => measured(value, unit)) }],
     series: [{}, ...lines.map((line, at) => ({
       label: line.label, stroke: resolved(LINES[at % 4]!), width: 1.8, dash: DASHES[at % 4], points: { show: false },
       fill: lines.length === 1 ? resolved(LINES[0]!).replace("rgb(", "rgba(").replace(")", ", 0.13)") : undefined,

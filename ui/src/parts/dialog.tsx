@@ -13,6 +13,7 @@ export function Dialog({ title, children, close, wide, testid }: {
   const id = useId();
   useEffect(() => {
     box.current?.showModal();
+    box.current?.querySelector<HTMLElement>(".inner > :not(header) :is(input, select, textarea, button)")?.focus();
   }, []);
   return (
     <dialog ref={box} class={wide ? "wide" : undefined} aria-labelledby={id} data-testid={testid} onClose={close}

@@ -17,12 +17,12 @@ function Wrapped({ label, hint, wrong, id, children }: Base & { id: string; chil
   );
 }
 
-export function Text({ value, set, label, hint, wrong, testid, list, type, placeholder, autocomplete = "off" }: Base & {
-  value: string; set: (value: string) => void; list?: string[]; type?: "password" | "number"; placeholder?: string; autocomplete?: string;
+export function Text({ value, set, label, hint, wrong, testid, list, type, placeholder, disabled, autocomplete = "off" }: Base & {
+  value: string; set: (value: string) => void; list?: string[]; type?: "password" | "number"; placeholder?: string; disabled?: boolean; autocomplete?: string;
 }) {
   const id = useId();
   const props = {
-    id, value, placeholder, autocomplete, spellcheck: false, "data-testid": testid,
+    id, value, placeholder, disabled, autocomplete, spellcheck: false, "data-testid": testid,
     onInput: (event: { currentTarget: HTMLInputElement }) => set(event.currentTarget.value),
     "aria-invalid": wrong ? true : undefined, "aria-describedby": wrong || hint ? `${id}-more` : undefined,
   };

@@ -59,7 +59,7 @@ export function Progress({ work, finished, close }: { work: Work; finished: () =
           <li key={at}><Glyph tone={state === "running" && at === lines.length - 1 ? "busy" : "good"} />{plain(line, 400)}</li>
         ))}
         {state === "running" && lines.length === 0 && <li><Glyph tone="busy" />Asking …</li>}
-        {state === "failed" && <li><Glyph tone="bad" />It was not {work.done}.</li>}
+        {state === "failed" && <li><Glyph tone="bad" />It did not work; what was done so far is undone.</li>}
         <li ref={end} aria-hidden="true" />
       </ul>
       <Trouble error={error} />

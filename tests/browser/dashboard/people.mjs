@@ -1,0 +1,81 @@
+// Users, roles and sessions.
+import assert from "node:assert/strict";
+import { Person } from "./lib.mjs";
+
+const PAGES = ["overview", "map", "apps", "instances", "clusters", "operations", "cloudlets", "machines", "volumes", "people", "audit", "about"];
+const ROLES = {
+  operator: { grants: [{ role: "operator", organisation: "uiop" }], without: ["apps", "instances"], buttons: { cloudlets: ["new-cloudlet"] } },
+  developer: { grants: [{ role: "developer", organisation: "acme" }], without: ["machines", "volumes"], buttons: { apps: ["new-app"], instances: ["new-instance"] } },
+  viewer: { grants: [{ role: "viewer" }], without: [], buttons: {} },
+};
+const BUTTONS = { apps: ["new-app"], instances: ["new-instance"], cloudlets: ["new-cloudlet", "new-flavor"], machines: ["new-machine"], volumes: ["new-volume", "restore"], people: ["new-user"] };
+
+async function aUser({ admin }) {
+  await admin.go("#/people?new=user");
+  await admin.id("user-name").fill("bad name");
+  await admin.id("submit").click();
+  await admin.page.getByText("Letters, digits and . _ @ - only").waitFor();
+  await admin.accessible("user form");
+  await admin.id("user-name").fill("eve");
+  await admin.id("user-role-0").selectOption("developer");
+  await admin.id("submit").click();
+  await admin.page.getByText("Say in which organisation.").waitFor();
+  await admin.id("user-organisation-0").fill("acme");
+  await admin.id("submit").click();
+  const password = await admin.id("generated").textContent();
+  assert.match(password, /\S{8,}/);
+  await admin.page.keyboard.press("Escape");
+  await admin.page.getByRole("cell", { name: "developer of acme" }).waitFor();
+  await admin.accessible("people");
+  await admin.page.getByRole("button", { name: "Remove eve" }).click();
+  await admin.id("confirm-yes").click();
+  await admin.page.getByRole("cell", { name: "developer of acme" }).waitFor({ state: "detached" });
+  admin.quiet("user");
+}
+
+/** Every page as every role: nothing is offered that would be refused, and nothing that is shown fails. */
+async function everyRole({ admin, browser, server }) {
+  for (const [role, { grants, without, buttons }] of Object.entries(ROLES)) {
+    const { generatedPassword } = await admin.call("selvage.identity.IdentityService/AddUser", { user: { username: `a-${role}`, grants } });
+    const person = await Person.sit(browser, server, { colorScheme: role === "viewer" ? "dark" : "light" });
+    await person.logIn(`a-${role}`, generatedPassword);
+    for (const name of PAGES) {
+      const there = (await person.id(`nav-${name}`).count()) === 1;
+      assert.equal(there, !without.includes(name), `${role} and ${name}`);
+      if (!there) continue;
+      await person.id(`nav-${name}`).click();
+      await person.page.locator("main h1").waitFor();
+      await person.page.locator(".waiting").waitFor({ state: "detached" });
+      assert.equal(await person.id("trouble").count(), 0, `${role} at ${name}: ${await person.id("trouble").allTextContents()}`);
+      for (const button of BUTTONS[name] ?? []) {
+        assert.equal(await person.id(button).count(), buttons[name]?.includes(button) ? 1 : 0, `${role} and ${button}`);
+      }
+      await person.accessible(`${role} at ${name}`);
+    }
+    person.quiet(role);
+    await person.leave();
+  }
+}
+
+/** Two browsers: one ends the other's session, and the other is asked to log in. */
+async function anEndedSession({ admin, browser, server }) {
+  const other = await Person.sit(browser, server);
+  await other.logIn("admin", server.password);
+  await other.go("#/cloudlets");
+  await other.page.getByRole("heading", { name: "Cloudlets", exact: true }).waitFor();
+  await admin.go("#/people");
+  await admin.page.getByText("(this page)").waitFor();
+  for (let left = await admin.id("end-session").count(); left > 0; left -= 1) await admin.id("end-session").first().click();
+  await other.id("session-ended").waitFor({ timeout: 60_000 });
+  await other.accessible("ended session");
+  // Back where it was after a new login.
+  await other.id("login-username").fill("admin");
+  await other.id("login-password").fill(server.password);
+  await other.id("login-button").click();
+  await other.page.getByRole("heading", { name: "Cloudlets", exact: true }).waitFor();
+  other.quiet("ended session");
+  await other.leave();
+}
+
+/** In this order: what one makes the next one uses. */
+export default { aUser, everyRole, anEndedSession };

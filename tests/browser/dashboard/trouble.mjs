@@ -1,0 +1,109 @@
+// A server that goes and comes back, names that would like to be markup, long
+// lists.
+import assert from "node:assert/strict";
+import { until } from "./lib.mjs";
+
+/** The page lives through a restart: it says so, is not reloaded, and shows what is new. */
+async function aRestart({ admin, server }) {
+  await admin.go("#/");
+  await admin.id("verdict").waitFor();
+  await admin.page.evaluate(() => { globalThis.same = true; });
+  admin.expected = /ERR_CONNECTION|ERR_INCOMPLETE|ERR_NETWORK|ERR_HTTP2|ERR_EMPTY/;
+  await server.stop("SIGKILL");
+  await admin.id("connection").getByText("connection to the server is lost").waitFor();
+  await admin.accessible("lost connection");
+  await server.start();
+  await admin.id("connection").getByText("The server is back").waitFor();
+  await admin.id("age").getByText("live").waitFor();
+  admin.expected = undefined;
+  assert.equal(await admin.page.evaluate(() => globalThis.same), true, "the page was not loaded anew");
+  admin.quiet("restart");
+}
+
+/** Text of others is only ever text. */
+async function hostileNames({ admin }) {
+  const markup = `<img src=x onerror="globalThis.owned=1"><script>globalThis.owned=1</script>`;
+  const turned = "\u202egnp.exe\u202c";
+  const key = { operatorKey: { name: "uiop" }, name: "evil" };
+  await admin.go("#/");
+  await admin.call("edgeproto.CloudletApi/CreateCloudlet", { key, location: { latitude: 1, longitude: 2 }, numDynamicIps: 1 }, true);
+  await admin.call("edgeproto.CloudletInfoApi/InjectCloudletInfo", { key, state: "CLOUDLET_STATE_ERRORS", errors: [markup, turned, "x".repeat(10_000)] });
+  await admin.call("edgeproto.DeveloperApi/CreateDeveloper", { key: { name: "evil" } });
+  await admin.call("edgeproto.AppApi/CreateApp", {
+    key: { developerKey: { name: "evil" }, name: "evil", version: "1" }, imageType: "IMAGE_TYPE_DOCKER", deployment: "docker",
+    imagePath: "registry.example:5000/a/b:1", defaultFlavor: { name: "tiny" }, command: `sh -c '${markup.replaceAll("'", "")}'`,
+  });
+  // There is no such machine, and the browser notes it.
+  admin.expected = /status of/;
+  for (const hash of ["#/", "#/cloudlets/uiop/evil", "#/apps/evil/evil/1", "#/cloudlets", "#/map", "#/audit",
+    `#/instances/${encodeURIComponent(markup)}/x/1/a/b/c/d`, "#/machines/node/%3Cimg%20src=x%20onerror=alert(1)%3E", "#/%00/%ff"]) {
+    await admin.go(hash);
+    await admin.page.locator("main h1").waitFor();
+    assert.equal(await admin.page.evaluate(() => globalThis.owned), undefined, hash);
+    assert.equal(await admin.page.locator("main img").count(), 0, hash);
+    const wide = await admin.page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= 1440, `${hash} is ${wide} wide`);
+  }
+  admin.expected = undefined;
+  await admin.go("#/cloudlets/uiop/evil");
+  await admin.page.getByText("<img src=x").first().waitFor();
+  assert.ok(!(await admin.page.locator("main").textContent()).includes("\u202e"), "nothing turns the direction of text");
+  admin.quiet("hostile names");
+}
+
+/** Ten thousand instances: few are drawn, and each can be reached. */
+async function aLongList({ admin }) {
+  const count = 10_000;
+  const frames = [];
+  for (let at = 0; at < count; at += 1) {
+    const body = Buffer.from(JSON.stringify({
+      key: { appKey: { developerKey: { name: "acme" }, name: `app-${at}`, version: "1" }, clusterInstKey: { clusterKey: { name: "c" }, cloudletKey: { operatorKey: { name: "op" }, name: `site-${at % 50}` }, developer: "acme" } },
+      state: at % 97 ? "READY" : "CREATE_ERROR",
+    }));
+    const head = Buffer.alloc(5);
+    head.writeUInt32BE(body.length, 1);
+    frames.push(head, body);
+  }
+  frames.push(Buffer.from([2, 0, 0, 0, 2]), Buffer.from("{}"));
+  const body = Buffer.concat(frames);
+  await admin.page.route("**/edgeproto.AppInstApi/ShowAppInst", (route) => route.fulfill({ contentType: "application/connect+json", body }));
+  await admin.go("#/instances");
+  await admin.page.getByText("10,000 rows").waitFor();
+  assert.ok(await admin.page.locator("tbody tr").count() < 80, "only what is in sight is drawn");
+  const took = await admin.page.evaluate(async () => {
+    const input = document.querySelector("#filter");
+    const began = performance.now();
+    input.value = "app-4242";
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    while (!document.querySelector("[data-testid=count]").textContent.startsWith("1 of")) await new Promise(requestAnimationFrame);
+    return performance.now() - began;
+  });
+  const slowest = await admin.page.evaluate(async () => {
+    const input = document.querySelector("#filter");
+    input.value = "";
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    const box = document.querySelector(".scroller");
+    let worst = 0;
+    let last = performance.now();
+    for (let at = 0; at < 120; at += 1) {
+      box.scrollTop += 400;
+      await new Promise(requestAnimationFrame);
+      worst = Math.max(worst, performance.now() - last);
+      last = performance.now();
+    }
+    return worst;
+  });
+  console.log(`10,000 rows: filtered in ${took.toFixed(0)} ms, slowest of 120 frames ${slowest.toFixed(0)} ms`);
+  await admin.page.evaluate(() => { document.querySelector(".scroller").scrollTop = 1e9; });
+  await until("the last row", () => admin.page.getByRole("link", { name: "app-9999 1" }).count());
+  await admin.page.getByRole("link", { name: "app-9999 1" }).focus();
+  await admin.page.keyboard.press("ArrowUp");
+  await until("the row before", () => admin.page.evaluate(() => document.activeElement?.textContent === "app-9998 1"));
+  await admin.accessible("long list");
+  await admin.page.unroute("**/edgeproto.AppInstApi/ShowAppInst");
+  admin.quiet("long list");
+}
+
+/** In this order: what one makes the next one uses. */
+export default { aRestart, hostileNames, aLongList };
