@@ -9,6 +9,7 @@ pub mod access;
 pub mod build;
 pub mod clock;
 pub mod config;
+pub mod dial;
 pub mod identity;
 pub mod labels;
 pub mod pki;

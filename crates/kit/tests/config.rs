@@ -445,3 +445,39 @@ proptest::proptest! {
         let _ = Loader::new().set(&raw).and_then(|loader| loader.load::<Config>());
     }
 }
+
+#[test]
+fn a_key_by_its_old_name_is_taken_for_the_new_one_with_a_warning() {
+    let renamed = |loader: Loader| {
+        let loader = loader.renamed("server.address", "listen.host");
+        loader.renamed("tag", "name").renamed("marks", "labels")
+    };
+    let file = File::new("[server]\naddress = 'file'\n");
+    assert_eq!(renamed(file.loader()).load::<Config>().unwrap().listen.host, "file");
+    // What else stands in a section that is no more is refused as ever.
+    let file = File::new("[server]\naddress = 'file'\nport = 1\n");
+    let left = file.short(renamed(file.loader()).load::<Config>().unwrap_err());
+    assert!(left.contains("unknown key \"server\""), "{left}");
+
+    let file = File::new("tag = 'old'\nmarks = { a = 1 }\n");
+    let loader = renamed(file.loader())
+        .variables([("SELVAGE_SERVER_ADDRESS", "env")])
+        .flag("--set", "marks.b", "2");
+    let (config, warnings): (Config, _) = loader.load_with_warnings().unwrap();
+    assert_eq!((config.name.as_str(), config.listen.host.as_str()), ("old", "env"));
+    assert_eq!(config.labels, BTreeMap::from([("a".into(), 1), ("b".into(), 2)]));
+    let path = file.path.display().to_string();
+    let warnings: Vec<_> = warnings.iter().map(|text| text.replace(&path, "F")).collect();
+    assert_eq!(
+        warnings,
+        [
+            "F:1:1: tag is now called name",
+            "F:2:1: marks is now called labels",
+            "SELVAGE_SERVER_ADDRESS: server.address is now called listen.host",
+            "--set: marks is now called labels",
+        ]
+    );
+
+    let both = renamed(File::new("tag = 'old'\nname = 'new'\n").loader());
+    assert_eq!(both.load::<Config>().unwrap().name, "new");
+}

@@ -178,6 +178,7 @@ pub struct Loader {
     variables: Vec<(OsString, OsString)>,
     allowed: Vec<String>,
     overrides: Vec<Override>,
+    renamed: Vec<(String, String)>,
 }
 
 impl fmt::Debug for Loader {
@@ -229,6 +230,12 @@ impl Loader {
         self
     }
 
+    /// Takes a key by its old name for the one that it has now.
+    pub fn renamed(mut self, old: impl Into<String>, new: impl Into<String>) -> Self {
+        self.renamed.push((old.into(), new.into()));
+        self
+    }
+
     /// Sets a key because of a flag; errors name the flag.
     pub fn flag(
         mut self,
@@ -255,25 +262,53 @@ impl Loader {
     /// right also where a later one says something else: whoever drops the
     /// flag should not be the first to hear of it.
     pub fn load<T: DeserializeOwned + Serialize + Default>(&self) -> Result<T, Error> {
+        self.load_with_warnings().map(|(config, _)| config)
+    }
+
+    /// The same, with a warning for each key that was given by its old name.
+    pub fn load_with_warnings<T: DeserializeOwned + Serialize + Default>(
+        &self,
+    ) -> Result<(T, Vec<String>), Error> {
+        let mut warnings = Vec::new();
         let schema = Schema::of::<T>();
         let defaults = toml::Value::try_from(T::default()).map_err(Error::Unwritable)?;
         let mut tree = Node::from_defaults(&defaults);
         if let Some(path) = &self.file
             && let Some(text) = self.read_file(path)?
         {
-            tree.overlay(Node::from_file(path, &text)?, &schema, &mut Vec::new());
+            let mut file = Node::from_file(path, &text)?;
+            for (old, new) in &self.renamed {
+                if let Some(place) = file.rename(old, new) {
+                    warnings.push(format!("{place}: {old} is now called {new}"));
+                }
+            }
+            tree.overlay(file, &schema, &mut Vec::new());
             check::<T>(&tree, &schema)?;
         }
         for (variable, key, value) in self.known_variables(&schema)? {
+            let key = self.current_name(&key, &variable, &mut warnings);
             let origin = Origin::Variable(variable);
             tree.overlay(Node::at_key(&key, value, &origin), &schema, &mut Vec::new());
         }
         check::<T>(&tree, &schema)?;
         for Override { flag, key, value } in &self.overrides {
+            let key = self.current_name(key, flag, &mut warnings);
             let origin = Origin::Flag(flag.clone());
-            tree.overlay(Node::at_key(key, value.clone(), &origin), &schema, &mut Vec::new());
+            tree.overlay(Node::at_key(&key, value.clone(), &origin), &schema, &mut Vec::new());
         }
-        parsed::<T>(&tree, &schema)
+        Ok((parsed::<T>(&tree, &schema)?, warnings))
+    }
+
+    /// The name that a key has now.
+    fn current_name(&self, key: &str, place: &str, warnings: &mut Vec<String>) -> String {
+        for (old, new) in &self.renamed {
+            let Some(rest) = key.strip_prefix(old.as_str()) else { continue };
+            if rest.is_empty() || rest.starts_with('.') {
+                warnings.push(format!("{place}: {old} is now called {new}"));
+                return format!("{new}{rest}");
+            }
+        }
+        key.to_owned()
     }
 
     fn read_file(&self, path: &Path) -> Result<Option<String>, Error> {
@@ -288,7 +323,10 @@ impl Loader {
 
     /// Variable, key and value of every variable with our prefix.
     fn known_variables(&self, schema: &Schema) -> Result<Vec<(String, String, String)>, Error> {
-        let known = schema.variables(PREFIX)?;
+        let mut known = schema.variables(PREFIX)?;
+        for (old, _) in &self.renamed {
+            known.insert(schema::variable(PREFIX, old), old.clone());
+        }
         let mut found = Vec::new();
         for (name, value) in &self.variables {
             let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else {

@@ -108,6 +108,44 @@ impl Node {
         })
     }
 
+    /// Moves what stands at the old name to the new one, unless something
+    /// stands there already; where it stood.
+    pub(super) fn rename(&mut self, old: &str, new: &str) -> Option<Origin> {
+        let Entry { key, node } = self.take(old)?;
+        let place = key.clone();
+        let mut table = self;
+        let (sections, last) = new.rsplit_once('.').unwrap_or(("", new));
+        for section in sections.split('.').filter(|section| !section.is_empty()) {
+            let Value::Table(inside) = &mut table.value else { return Some(place) };
+            let entry = inside.entry(section.to_owned()).or_insert_with(|| Entry {
+                key: key.clone(),
+                node: Self { origin: key.clone(), value: Value::Table(BTreeMap::new()) },
+            });
+            table = &mut entry.node;
+        }
+        if let Value::Table(inside) = &mut table.value {
+            inside.entry(last.to_owned()).or_insert(Entry { key, node });
+        }
+        Some(place)
+    }
+
+    /// Takes what stands at this key out of the tree.
+    fn take(&mut self, key: &str) -> Option<Entry> {
+        let Value::Table(table) = &mut self.value else { return None };
+        match key.split_once('.') {
+            None => table.remove(key),
+            Some((section, rest)) => {
+                let inside = &mut table.get_mut(section)?.node;
+                let taken = inside.take(rest);
+                // A section that held nothing else may not be one any more.
+                if matches!(&inside.value, Value::Table(table) if table.is_empty()) {
+                    table.remove(section);
+                }
+                taken
+            }
+        }
+    }
+
     fn move_to(&mut self, origin: &Origin) {
         self.origin = origin.clone();
         match &mut self.value {

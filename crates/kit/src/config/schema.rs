@@ -65,7 +65,7 @@ impl Schema {
     pub(super) fn variables(&self, prefix: &str) -> Result<BTreeMap<String, String>, Error> {
         let mut variables: BTreeMap<String, String> = BTreeMap::new();
         for (key, _) in self.keys.iter().filter(|(_, kind)| **kind != Kind::Struct) {
-            let variable = format!("{prefix}{}", key.to_uppercase().replace(['.', '-'], "_"));
+            let variable = variable(prefix, key);
             if let Some(first) = variables.insert(variable.clone(), key.clone()) {
                 return Err(Error::Ambiguous { variable, first, second: key.clone() });
             }
@@ -88,6 +88,11 @@ impl Schema {
             })
             .or_else(|| nearest(unknown, all))
     }
+}
+
+/// Name of the variable that sets a key.
+pub(super) fn variable(prefix: &str, key: &str) -> String {
+    format!("{prefix}{}", key.to_uppercase().replace(['.', '-'], "_"))
 }
 
 /// The candidate closest to `text`, if it is close at all. What two names
