@@ -1,9 +1,14 @@
 //! The command line: daemons and maintenance here, client commands from the
 //! `cli` crate.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind,
+    parser::ValueSource,
+};
+
+use crate::parts::{Info, PartCommand};
 
 /// An edge cloud in one binary.
 #[derive(Parser)]
@@ -28,21 +33,8 @@ pub(crate) enum Command {
     /// Run the whole system in this process
     #[command(after_help = UP_EXAMPLES)]
     Up(Up),
-    /// Run the controller alone: cloudlets, apps and their instances
-    Controller(Serve),
-    /// Run the agent of one cloudlet alone
-    Crm(Agent),
-    /// Run the match engine alone; or, with a command, ask one as a device does
-    Dme(Dme),
-    /// Run the Kubernetes cluster service alone
-    Kaas(Serve),
-    /// Run this machine's agent alone; or, with a command, see and steer machines
-    Node(Node),
-    /// Run the volume service alone; with a lvmd.yaml, in place of lvmd
-    #[command(after_help = LVMD_EXAMPLES)]
-    Lvmd(Serve),
-    /// Run the dashboard alone
-    Dashboard(Serve),
+    #[command(flatten)]
+    Part(PartCommand),
     /// Move, and look after, what a store holds
     #[command(subcommand)]
     Store(Store),
@@ -57,7 +49,7 @@ const UP_EXAMPLES: &str = "Examples:
   selvage up --port 0 --ready-file /run/selvage.json
   selvage up --dump-config > selvage.toml";
 
-const LVMD_EXAMPLES: &str = "\
+pub(crate) const LVMD_EXAMPLES: &str = "\
 Examples:
   selvage lvmd                                    volumes in image files
   selvage lvmd --config /etc/topolvm/lvmd.yaml    lvmd's file and socket, nothing else";
@@ -198,10 +190,10 @@ A cloudlet on this machine that belongs to a controller elsewhere:
   SELVAGE_JOIN_TOKEN=slvj_… selvage crm --controller edge.example:8443
 The token comes from `selvage join-token create cloudlet/OPERATOR/NAME` and works once.";
 
-/// What belongs to a controller and has no commands of its own.
+/// A cloudlet's agent.
 #[derive(Args)]
 #[command(after_help = CRM_EXAMPLES)]
-pub(crate) struct Agent {
+pub(crate) struct Joining {
     #[command(flatten)]
     pub(crate) serve: Serve,
     #[command(flatten)]
@@ -224,6 +216,59 @@ pub(crate) struct Dme {
     pub(crate) join: Join,
     #[command(subcommand)]
     pub(crate) command: Option<selvage_cli::DmeCommand>,
+}
+
+/// What the command line of a part asks for.
+#[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
+pub(crate) enum Asked {
+    /// To run it.
+    Daemon { part: &'static str, serve: Serve, join: Join },
+    /// Something of one that runs.
+    Client(selvage_cli::Command),
+}
+
+impl Asked {
+    pub(crate) fn of(part: &'static str, args: impl PartArgs) -> Self {
+        args.asked(part)
+    }
+}
+
+/// Arguments of the command of a part.
+pub(crate) trait PartArgs {
+    fn asked(self, part: &'static str) -> Asked;
+}
+
+impl PartArgs for Serve {
+    fn asked(self, part: &'static str) -> Asked {
+        Asked::Daemon { part, serve: self, join: Join::default() }
+    }
+}
+
+impl PartArgs for Joining {
+    fn asked(self, part: &'static str) -> Asked {
+        Asked::Daemon { part, serve: self.serve, join: self.join }
+    }
+}
+
+impl PartArgs for Node {
+    fn asked(self, part: &'static str) -> Asked {
+        let Self { serve, join, nodes, command } = self;
+        match command {
+            None => Asked::Daemon { part, serve, join },
+            Some(command) => {
+                Asked::Client(selvage_cli::Command::Node(selvage_cli::Node { nodes, command }))
+            }
+        }
+    }
+}
+
+impl PartArgs for Dme {
+    fn asked(self, part: &'static str) -> Asked {
+        match self.command {
+            None => Asked::Daemon { part, serve: self.serve, join: self.join },
+            Some(command) => Asked::Client(selvage_cli::Command::Dme(command)),
+        }
+    }
 }
 
 /// Maintenance of the store. The daemon must not be running on an embedded
@@ -252,4 +297,59 @@ pub(crate) enum Store {
         #[command(flatten)]
         serve: Serve,
     },
+}
+
+/// Reads the command line; ends the process where it is no good.
+pub(crate) fn parse<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Cli {
+    let matches = Cli::command().get_matches_from(args);
+    if let Some(flag) = stray_flag(&matches) {
+        let text = format!("{flag} is for the daemon itself: it does nothing for a command\n");
+        Cli::command().error(ErrorKind::ArgumentConflict, text).exit();
+    }
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// A flag of a part's daemon that was given together with a command to it.
+fn stray_flag(matches: &ArgMatches) -> Option<String> {
+    let (name, part) = matches.subcommand()?;
+    Info::find(name)?;
+    part.subcommand()?;
+    let of_daemon = Join::augment_args(Serve::augment_args(clap::Command::new("")));
+    let mut flags = of_daemon.get_arguments();
+    let stray = flags.find(|flag| {
+        let id = flag.get_id().as_str();
+        part.try_contains_id(id).is_ok() && part.value_source(id) == Some(ValueSource::CommandLine)
+    });
+    stray.map(|flag| format!("--{}", flag.get_long().unwrap_or(flag.get_id().as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_a_daemon_are_none_of_its_commands() {
+        let stray = |args: &[&str]| stray_flag(&Cli::command().try_get_matches_from(args).unwrap());
+        let port = ["selvage", "node", "--port", "1", "memory"];
+        assert_eq!(stray(&port).as_deref(), Some("--port"));
+        let set = ["selvage", "node", "--set", "a=b", "memory"];
+        assert_eq!(stray(&set).as_deref(), Some("--set"));
+        let join = ["selvage", "node", "--controller", "a", "-n", "b", "memory"];
+        assert_eq!(stray(&join).as_deref(), Some("--controller"));
+        for fine in [
+            &["selvage", "node", "--port", "1"][..],
+            &["selvage", "node", "-n", "a", "memory"],
+            &["selvage", "node", "memory", "-n", "a"],
+            &["selvage", "--ca", "f", "node", "--node-timeout", "1s", "memory"],
+            &["selvage", "up", "--port", "1"],
+        ] {
+            assert_eq!(stray(fine), None, "{fine:?}");
+        }
+    }
 }

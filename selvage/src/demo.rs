@@ -21,10 +21,11 @@ use selvage_api::{
         flavor_api_client::FlavorApiClient, operator_api_client::OperatorApiClient,
     },
 };
+use selvage_kit::dial;
 use selvage_runtime::ImageBuilder;
 use tonic::{Code, Response, Status, Streaming, transport::Channel};
 
-use crate::{config::Config, peers};
+use crate::config::Config;
 
 /// The cloudlet that the demonstration makes of this machine.
 pub(crate) const CLOUDLET: &str = "demo/here";
@@ -81,15 +82,15 @@ fn guide(address: &str) -> String {
 }
 
 /// The file of its image.
-pub(crate) fn image(config: &Config) -> PathBuf {
-    config.data.join("demo-image.tar")
+pub(crate) fn image(data: &Path) -> PathBuf {
+    data.join("demo-image.tar")
 }
 
 /// Makes everything; where the app answers.
 async fn make(config: &Config) -> anyhow::Result<String> {
-    let image = image(config);
+    let image = image(&config.data);
     write_image(&image)?;
-    let channel = peers::local(&config.dme_socket())?;
+    let channel = dial::unix(&config.socket("dme"));
     objects(&channel, &image).await?;
     until_ready(&channel).await?;
     let mut instances = AppInstApiClient::new(channel);

@@ -14,9 +14,8 @@ use selvage_store::{
 
 use crate::{
     args::{Serve, Store},
-    assemble,
     config::{Config, StoreKind, load},
-    up::fail,
+    daemon::{fail, store},
 };
 
 pub(crate) async fn run(command: Store) -> ExitCode {
@@ -35,7 +34,7 @@ fn say(text: &str) {
 
 /// The data file of the embedded store, which must be there.
 fn data_file(config: &Config) -> anyhow::Result<PathBuf> {
-    let path = config.data.join(assemble::STORE_FILE);
+    let path = config.data.join(store::FILE);
     if !path.try_exists().with_context(|| path.display().to_string())? {
         bail!("there is no store {}", path.display());
     }
@@ -47,7 +46,7 @@ async fn export(serve: &Serve, file: &Path) -> anyhow::Result<ExitCode> {
     if config.store.kind == StoreKind::Embedded {
         data_file(&config)?;
     }
-    let store = assemble::store(&config).await?;
+    let store = store::open(&config).await?;
     let exported = transfer::export(store.as_ref(), file).await;
     store.close().await?;
     let exported = exported?;
@@ -59,7 +58,7 @@ async fn import(serve: &Serve, file: &Path, merge: bool) -> anyhow::Result<ExitC
     let config = load(serve)?;
     // A file that is no use must not leave an empty store behind.
     let content = transfer::read(file).await?;
-    let store = assemble::store(&config).await?;
+    let store = store::open(&config).await?;
     let existing = if merge { Existing::Merge } else { Existing::Refuse };
     let imported = transfer::import(store.as_ref(), content, existing).await;
     store.close().await?;

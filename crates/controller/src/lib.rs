@@ -16,6 +16,7 @@
 //! its services and gives it a store.
 
 pub mod controller;
+mod daemon;
 mod derive;
 mod error;
 mod exec;
@@ -26,6 +27,7 @@ mod memory;
 mod metrics;
 mod notify_glue;
 pub mod objects;
+mod options;
 mod part;
 pub mod registry;
 mod relay;
@@ -37,7 +39,9 @@ mod telemetry;
 mod version;
 
 pub use controller::{Controller, Mode, Progress, Surroundings};
+pub use daemon::ControllerPart;
 pub use error::{Error, Result};
+pub use options::{InfluxOptions, Options};
 pub use part::EdgeController;
 pub use services::WEB_SOCKET;
 pub use settings::{FetchPolicy, Influx, InfluxLogin, Settings, Timeouts};

@@ -12,17 +12,21 @@
 //! the controller's to say; containers, images and cgroups are the runtime's.
 
 mod books;
+mod daemon;
 mod drive;
 mod error;
 mod metrics;
 mod mirror;
+mod options;
 mod part;
 pub mod platform;
 mod publish;
 mod shell;
 mod site;
 
+pub use daemon::CrmPart;
 pub use error::{Error, Result};
+pub use options::{Options, RuntimeKind};
 pub use part::{Crm, Settings, Status};
 pub use platform::{ImageFolders, Platform, containers::Forwarding};
 pub use site::{Kind, Site};

@@ -14,6 +14,7 @@
 //! Nothing here starts, places or watches an instance.
 
 mod cookie;
+mod daemon;
 mod developer;
 mod engine;
 mod error;
@@ -24,6 +25,7 @@ mod list;
 mod location;
 mod mirror;
 mod near;
+mod options;
 mod part;
 mod place;
 mod service;
@@ -33,10 +35,12 @@ mod telemetry;
 mod verified;
 
 pub use cookie::{Cookies, Session};
+pub use daemon::DmePart;
 pub use engine::{Engine, LocationApi, Settings};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use mirror::Mirror;
+pub use options::Options;
 pub use part::{Dme, Upstream};
 pub use place::{EARTH_RADIUS_KM, Position};
 pub use stats::Stats;

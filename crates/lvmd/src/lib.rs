@@ -14,18 +14,22 @@
 pub mod backend;
 mod backup;
 pub mod config;
+mod daemon;
 mod error;
 mod hold;
 mod model;
 mod names;
+mod options;
 mod part;
 mod reload;
 mod service;
 mod volumes;
 
 pub use backup::Error as BackupError;
+pub use daemon::LvmdPart;
 pub use error::{Error, Result};
 pub use hold::Hold;
 pub use model::{Group, PENDING_TAG, Pool, Volume};
+pub use options::Options;
 pub use part::{Lvmd, Settings};
 pub use volumes::{Capacity, ClassCapacity, NewSnapshot, NewVolume, Volumes};

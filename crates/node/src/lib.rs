@@ -4,15 +4,16 @@
 //! It keeps no state: what it tells is read from the kernel and from the
 //! container runtimes. Those are behind `selvage_runtime`.
 
+mod daemon;
 pub mod fanout;
 pub mod history;
 pub mod host;
 pub mod kmsg;
 mod logs;
 pub mod machine;
-pub mod member;
 pub mod network;
 mod node_service;
+mod options;
 mod os_service;
 mod part;
 pub mod proc;
@@ -22,4 +23,6 @@ pub mod sampler;
 pub mod security;
 pub mod time;
 
+pub use daemon::NodePart;
+pub use options::Options;
 pub use part::{Error, NodeAgent, Settings};

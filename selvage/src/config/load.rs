@@ -6,7 +6,7 @@ use anyhow::Context;
 use selvage_kit::config::Loader;
 
 use super::Config;
-use crate::{agent, args::Serve, demo};
+use crate::{args::Serve, demo, join};
 
 /// Exit code of a configuration that cannot be used.
 pub(crate) const BAD_CONFIG: u8 = 64;
@@ -19,12 +19,23 @@ const CLIENT_VARIABLES: [&str; 12] = [
     "SELVAGE_CONFIG_FILE",
     "SELVAGE_CONTEXT",
     "SELVAGE_ENDPOINT",
-    agent::TOKEN_VARIABLE,
+    join::TOKEN_VARIABLE,
     "SELVAGE_KEY",
     "SELVAGE_NODES",
     "SELVAGE_OUTPUT",
     "SELVAGE_TIMEOUT",
     "SELVAGE_TOKEN",
+];
+
+/// Keys that have a new name; the old one is understood for one more release.
+const RENAMED: [(&str, &str); 7] = [
+    ("node.controller", "join.controller"),
+    ("node.join_file", "join.token_file"),
+    ("node.ca", "join.ca"),
+    ("node.ca_sha256", "join.ca_sha256"),
+    ("node.advertise", "join.advertise"),
+    ("node.labels", "join.labels"),
+    ("node.report", "join.report_interval"),
 ];
 
 /// Reads the configuration: defaults, file, environment, flags.
@@ -57,7 +68,11 @@ pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
     for setting in &serve.settings {
         loader = loader.set(setting)?;
     }
-    let mut config: Config = loader.load()?;
+    for (old, new) in RENAMED {
+        loader = loader.renamed(old, new);
+    }
+    let (mut config, warnings): (Config, _) = loader.load_with_warnings()?;
+    config.warnings = warnings;
     if serve.demo && config.crm.cloudlet.is_empty() {
         config.crm.cloudlet = demo::CLOUDLET.into();
     }

@@ -1,64 +1,18 @@
-//! The configuration of a daemon: one file, the same for every part.
+//! The configuration of a daemon: one file, the same for every part. The
+//! sections of the parts are in their own crates.
 
-mod controller;
-mod crm;
-mod dme;
 mod load;
-mod node;
 mod serving;
 
 use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::{Context, bail};
-pub(crate) use controller::Controller;
-pub(crate) use crm::{Crm, CrmForwarding, CrmRuntime};
-pub(crate) use dme::Dme;
 pub(crate) use load::{BAD_CONFIG, dump, load};
-pub(crate) use node::{Lvmd, Node};
-use selvage_kit::telemetry::LogOptions;
-use selvage_node::member::Kind;
-use serde::{Deserialize, Serialize};
+pub(crate) use selvage_membership::Options as Join;
 pub(crate) use serving::{Auth, Listen, Store, StoreKind, Tls};
 
-/// Everything that can be configured. `selvage up --dump-config` prints it
-/// with the values in force.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Config {
-    /// Where state, keys and sockets are kept.
-    pub(crate) data: PathBuf,
-    /// Plaintext, everybody is admin, loopback only. For laboratories.
-    pub(crate) insecure: bool,
-    pub(crate) listen: Listen,
-    pub(crate) tls: Tls,
-    pub(crate) store: Store,
-    pub(crate) auth: Auth,
-    pub(crate) controller: Controller,
-    pub(crate) node: Node,
-    pub(crate) lvmd: Lvmd,
-    pub(crate) crm: Crm,
-    pub(crate) dme: Dme,
-    pub(crate) log: LogOptions,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            data: default_data_dir(),
-            insecure: false,
-            listen: Listen::default(),
-            tls: Tls::default(),
-            store: Store::default(),
-            auth: Auth::default(),
-            controller: Controller::default(),
-            node: Node::default(),
-            lvmd: Lvmd::default(),
-            crm: Crm::default(),
-            dme: Dme::default(),
-            log: LogOptions::default(),
-        }
-    }
-}
+use crate::demo;
+pub(crate) use crate::parts::Config;
 
 impl Config {
     /// Finds what no single key shows to be wrong, before anything is touched.
@@ -79,40 +33,30 @@ impl Config {
         if !self.store.username.is_empty() && self.store.password_file.is_none() {
             bail!("store.password_file: needed with store.username");
         }
-        if self.dme.stats_interval.0.is_zero() || self.dme.key_refresh.0.is_zero() {
-            bail!("dme.stats_interval and dme.key_refresh: 0 would never rest");
-        }
-        selvage_kit::labels::check(&self.node.labels).context("node.labels")?;
-        let socket = self.lvmd_socket();
+        selvage_kit::labels::check(&self.join.labels).context("join.labels")?;
+        self.validate_parts()?;
+        let socket = self.socket("lvmd");
         if socket.as_os_str().len() > LONGEST_SOCKET_PATH {
             bail!("data: too long, {} cannot be the path of a socket", socket.display());
         }
         Ok(())
     }
 
-    /// The socket by which this machine's root reaches its agent.
-    pub(crate) fn node_socket(&self) -> PathBuf {
-        self.data.join("run/node.sock")
+    /// Path of a unix socket in the data directory.
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
+        self.data.join(format!("run/{name}.sock"))
     }
 
-    /// Where an agent keeps what it got from its controller.
-    pub(crate) fn joined(&self, kind: Kind) -> PathBuf {
-        self.data.join(match kind {
-            Kind::Node => "joined",
-            Kind::Cloudlet => "joined-cloudlet",
-            Kind::Dme => "joined-dme",
-        })
-    }
-
-    /// The socket by which the match engine reaches the controller of its own
-    /// process.
-    pub(crate) fn dme_socket(&self) -> PathBuf {
-        self.data.join("run/dme.sock")
-    }
-
-    /// The socket that lvmd's clients know.
-    pub(crate) fn lvmd_socket(&self) -> PathBuf {
-        self.data.join("run/lvmd.sock")
+    /// Settings that one part takes from another's, where it has none of its
+    /// own. Not part of what is dumped.
+    pub(crate) fn link(&mut self) {
+        if self.join.advertise.is_empty() {
+            self.join.advertise.clone_from(&self.controller.external_address);
+        }
+        // Containers run by one runtime, whether the crm or the agent asks.
+        self.crm.containerd.get_or_insert_with(|| self.node.containerd.clone());
+        self.node.own_runtime |= !self.crm.cloudlet.is_empty() && self.crm.drives_containers();
+        self.crm.image_folders.push(demo::image(&self.data));
     }
 }
 
@@ -120,7 +64,7 @@ impl Config {
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// The system's place for root, the user's own for everybody else.
-fn default_data_dir() -> PathBuf {
+pub(crate) fn default_data_dir() -> PathBuf {
     if nix::unistd::Uid::effective().is_root() {
         return "/var/lib/selvage".into();
     }

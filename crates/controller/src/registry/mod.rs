@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use gather::{Gathered, Told, owner_of};
 pub use gather::{LOCAL, UNREACHABLE};
-pub use peers::{PeerConnector, Plaintext};
+pub use peers::{Encrypted, PeerConnector, Plaintext};
 pub(crate) use runs::Runs;
 
 use crate::controller::Controller;

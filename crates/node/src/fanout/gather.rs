@@ -8,16 +8,19 @@ use http::{Extensions, HeaderMap, HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use selvage_api::Method;
-use selvage_kit::serve::relay::{Answer, Here};
+use selvage_kit::{
+    dial::Endpoint,
+    serve::relay::{Answer, Here},
+};
 use tonic::{Status, body::Body};
 
-use super::{Inner, Place, body_of, in_time, splice, wire};
+use super::{Inner, body_of, in_time, splice, wire};
 
 /// A node of the request, and where it is.
 pub(super) struct Target {
     /// As the caller wrote it.
     pub(super) name: String,
-    pub(super) place: Result<Place, Status>,
+    pub(super) place: Result<Endpoint, Status>,
 }
 
 /// A call that goes to several nodes.
@@ -83,7 +86,7 @@ impl Round {
         })
     }
 
-    async fn begin(&self, place: Result<Place, Status>) -> Answer {
+    async fn begin(&self, place: Result<Endpoint, Status>) -> Answer {
         let way = self.inner.way(&place?, &self.here)?;
         let body = body_of(self.body.clone());
         let mut request = wire::request(&self.method.path, self.headers.clone(), body)?;

@@ -3,12 +3,13 @@
 use async_trait::async_trait;
 use selvage_api::selvage::identity::Machine;
 use selvage_kit::{
+    dial::Endpoint,
     labels::{Labels, Selector},
     pki,
 };
 use tonic::Status;
 
-use super::{Directory, Place, StaticDirectory, parse_place};
+use super::{Directory, StaticDirectory};
 
 /// What all names of nodes begin with in certificates.
 const NODE: &str = "node/";
@@ -37,12 +38,12 @@ impl<M: Machines> Inventory<M> {
         Self { written, machines, own }
     }
 
-    fn place(&self, name: &str, machine: &Machine) -> Result<Place, Status> {
+    fn place(&self, name: &str, machine: &Machine) -> Result<Endpoint, Status> {
         if machine.blocked {
             return Err(Status::failed_precondition(format!("machine {name:?} is blocked")));
         }
         // Port 0 is nobody's: reports always have one.
-        let mut place = parse_place(&machine.address, 0).ok_or_else(|| {
+        let mut place = Endpoint::parse(&machine.address, 0).ok_or_else(|| {
             Status::unavailable(format!("machine {name:?} has not told where it is"))
         })?;
         place.here = self.own.as_deref() == Some(name);
@@ -54,7 +55,7 @@ impl<M: Machines> Inventory<M> {
 
 #[async_trait]
 impl<M: Machines> Directory for Inventory<M> {
-    async fn find(&self, name: &str) -> Result<Option<Place>, Status> {
+    async fn find(&self, name: &str) -> Result<Option<Endpoint>, Status> {
         if let Some(place) = self.written.find(name).await? {
             return Ok(Some(place));
         }

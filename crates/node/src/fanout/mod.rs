@@ -37,7 +37,7 @@
 mod gather;
 mod headers;
 mod inventory;
-pub(crate) mod pool;
+mod pool;
 mod splice;
 mod target;
 mod wire;
@@ -50,6 +50,7 @@ use prost_reflect::Kind;
 use selvage_api::Method;
 use selvage_kit::{
     access::Effect,
+    dial::Endpoint,
     labels::Selector,
     serve::relay::{self, Answer, Call, Relay},
 };
@@ -57,6 +58,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body};
 
+pub(crate) use self::wire::text;
 use self::{
     gather::Round,
     headers::{
@@ -67,9 +69,8 @@ use self::{
 };
 pub use self::{
     inventory::{Inventory, Machines},
-    target::{BadEntry, Directory, Place, StaticDirectory},
+    target::{BadEntry, Directory, StaticDirectory},
 };
-pub(crate) use self::{target::parse as parse_place, wire::text};
 
 /// The port that the agents of the original listen on.
 pub const DEFAULT_PORT: u16 = 50_000;
@@ -138,7 +139,7 @@ impl Fanout {
         directory: Arc<dyn Directory>,
         tls: Option<Arc<rustls::ClientConfig>>,
     ) -> Self {
-        let own = settings.own.iter().filter_map(|name| target::parse(name, settings.own_port));
+        let own = settings.own.iter().filter_map(|name| Endpoint::parse(name, settings.own_port));
         let own = own.map(|place| (place.host, place.port)).collect();
         let pool = Pool::new(tls, settings.idle);
         Self(Arc::new(Inner { settings, own, directory, pool }))
@@ -278,11 +279,11 @@ impl Inner {
         Ok(within(asked.unwrap_or(default), left(call.deadline)))
     }
 
-    async fn locate(&self, node: &str) -> Result<Place, Status> {
+    async fn locate(&self, node: &str) -> Result<Endpoint, Status> {
         if let Some(place) = self.directory.find(node).await? {
             return Ok(place);
         }
-        let place = target::parse(node, self.settings.port)
+        let place = Endpoint::parse(node, self.settings.port)
             .ok_or_else(|| Status::invalid_argument(format!("invalid target {node:?}")))?;
         let ours = self.own.contains(&(place.host.clone(), place.port));
         if ours || self.settings.by_address {
@@ -292,7 +293,7 @@ impl Inner {
         }
     }
 
-    fn way(&self, place: &Place, here: &relay::Here) -> Result<Way, Status> {
+    fn way(&self, place: &Endpoint, here: &relay::Here) -> Result<Way, Status> {
         if place.here || self.own.contains(&(place.host.clone(), place.port)) {
             Ok(Way::Here(Arc::clone(here)))
         } else {

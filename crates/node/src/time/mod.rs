@@ -87,7 +87,7 @@ impl TimeApi {
     }
 
     async fn compare(&self, server: String) -> Result<Response<TimeResponse>, Status> {
-        let place = crate::fanout::parse_place(&server, PORT)
+        let place = selvage_kit::dial::Endpoint::parse(&server, PORT)
             .ok_or_else(|| Error::Server(server.clone()))?;
         let asked = sntp::ask((place.host.as_str(), place.port), &self.clock);
         let told = match tokio::time::timeout(self.patience, asked).await {

@@ -38,6 +38,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use sha2::Digest;
 
 use crate::{
     Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, LogOptions, LogStream,
@@ -74,6 +75,16 @@ impl Options {
             log_limit: 16 << 20,
             image_limit: 16 << 30,
         }
+    }
+}
+
+impl Options {
+    /// Containers of the process with this data directory. Several processes
+    /// may be on one machine, each with a data directory of its own.
+    pub fn in_data(data: &Path) -> Self {
+        let digest = sha2::Sha256::digest(data.as_os_str().as_encoded_bytes());
+        let state = format!("/run/selvage/{}/containers", hex::encode(&digest[..8]));
+        Self { state: state.into(), ..Self::new(data.join("containers")) }
     }
 }
 

@@ -30,7 +30,8 @@ const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Who leads those that come to a public port from other machines.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Forwarding {
     /// The kernel, unless it cannot or a firewall drops what it passes on.
     #[default]

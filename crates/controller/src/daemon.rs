@@ -1,0 +1,101 @@
+//! The controller as a part of a daemon.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use selvage_kit::{config::SecretFile, identity::Secret, tasks::Tasks};
+use selvage_part::{Context, Mount, OpenPart, Part, Result};
+
+use crate::{
+    EdgeController, FetchPolicy, Influx, InfluxLogin, Options, Settings, Surroundings, Timeouts,
+    WEB_SOCKET, options::InfluxOptions, registry::Encrypted,
+};
+
+/// The part `controller`.
+pub struct ControllerPart;
+
+#[async_trait]
+impl Part for ControllerPart {
+    const NAME: &'static str = "controller";
+    type Options = Options;
+
+    async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
+        let mut surroundings = Surroundings::default();
+        if let Some(tls) = &context.client_tls {
+            surroundings.peers = Arc::new(Encrypted(Arc::clone(tls)));
+        }
+        let settings = settings(context, options)?;
+        let opened = EdgeController::open(context.store()?, settings, surroundings).await;
+        Ok(Some(Box::new(opened.context("controller")?)))
+    }
+}
+
+#[async_trait]
+impl OpenPart for EdgeController {
+    fn mount(&mut self, mount: &mut Mount) {
+        self.add_to(mount.services());
+        self.watch(mount.metrics());
+        mount.web_socket(WEB_SOCKET, self.controller().shell_page());
+    }
+
+    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
+        EdgeController::spawn(&self, tasks);
+        Ok(())
+    }
+}
+
+fn settings(context: &Context, options: &Options) -> Result<Settings> {
+    let defaults = Settings::default();
+    let listens = context.address.map(|address| address.to_string()).unwrap_or_default();
+    Ok(Settings {
+        root_domain: options.root_domain.clone(),
+        registry: options.registry.clone(),
+        host: context.host.clone(),
+        external_address: match options.external_address.as_str() {
+            "" => listens,
+            external => external.to_owned(),
+        },
+        enforce_resources: options.enforce_resources,
+        strict: options.strict,
+        timeouts: Timeouts {
+            create: options.create_timeout.0,
+            update: options.update_timeout.0,
+            delete: options.delete_timeout.0,
+            ..defaults.timeouts
+        },
+        fetch: FetchPolicy { allowed_hosts: options.fetch_hosts.clone(), ..defaults.fetch },
+        samples_folder: Some(context.data.join("samples")),
+        influx: influx(&options.influx)?,
+        ..defaults
+    })
+}
+
+/// The database that samples go to; who we are there comes from files or from
+/// the environment.
+fn influx(options: &InfluxOptions) -> Result<Option<Influx>> {
+    if options.url.is_empty() {
+        return Ok(None);
+    }
+    let of_environment = |name: &str| std::env::var(name).unwrap_or_default();
+    let secret = |file: &Option<SecretFile>, key: &'static str, variable: &str| match file {
+        Some(file) => Ok(Secret::new(file.read().context(key)?.expose().trim())),
+        None => anyhow::Ok(Secret::new(of_environment(variable))),
+    };
+    let token = secret(&options.token_file, "controller.influx.token_file", "INFLUX_TOKEN")?;
+    let user = match options.user.as_str() {
+        "" => of_environment("INFLUX_USERNAME"),
+        user => user.to_owned(),
+    };
+    let login = if !token.expose().is_empty() {
+        InfluxLogin::Token(token)
+    } else if user.is_empty() {
+        InfluxLogin::Nobody
+    } else {
+        let key = "controller.influx.password_file";
+        let password = secret(&options.password_file, key, "INFLUX_PASSWORD")?;
+        InfluxLogin::Password { user, password }
+    };
+    let (url, database) = (options.url.clone(), options.database.clone());
+    Ok(Some(Influx { url, database, login }))
+}

@@ -1,0 +1,201 @@
+//! The crm as a part of a daemon: beside its controller, or joined to one.
+
+use std::{os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc};
+
+use anyhow::{Context as _, bail};
+use async_trait::async_trait;
+use selvage_api::edgeproto::{CloudletKey, OperatorKey};
+use selvage_kit::{identity::Machine, tasks::Tasks};
+use selvage_notify::ClientOptions;
+use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
+use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
+
+use crate::{Crm, ImageFolders, Kind, Options, RuntimeKind, Settings, Site};
+
+/// The part `crm`.
+pub struct CrmPart;
+
+#[async_trait]
+impl Part for CrmPart {
+    const NAME: &'static str = "crm";
+    const JOINS: Option<selvage_part::Kind> = Some(selvage_part::Kind::Cloudlet);
+    const FRUGAL: bool = true;
+    type Options = Options;
+
+    fn check(process: &Process, options: &Options) -> Result<()> {
+        if process.runs_only(Self::NAME) && !process.joined {
+            bail!(
+                "a crm needs a controller: give --controller HOST:PORT and the token that \
+                 `selvage join-token create cloudlet/OPERATOR/NAME` prints, or run both with \
+                 `selvage up --set crm.cloudlet=OPERATOR/NAME`"
+            );
+        }
+        let site = site(options)?;
+        if let (Some(path), Some(_)) = (&options.site, &site.registry)
+            && std::fs::metadata(path).is_ok_and(|of| exposed(of.permissions().mode()))
+        {
+            let path = path.display();
+            tracing::warn!(%path, "everybody may read the password in crm.site: chmod 600");
+        }
+        if !options.cloudlet.is_empty() {
+            cloudlet(&options.cloudlet)?;
+            if options.https && process.insecure {
+                bail!("crm.https: there is no certificate with --insecure");
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
+        if context.member.is_none() && options.cloudlet.is_empty() {
+            return Ok(None);
+        }
+        let (context, options) = (Arc::clone(context), options.clone());
+        Ok(Some(Box::new(Opened { context, options })))
+    }
+}
+
+/// The crm looks at what runs when it is opened, and may need volumes for
+/// that: so it is opened when everything else is served.
+struct Opened {
+    context: Arc<Context>,
+    options: Options,
+}
+
+#[async_trait]
+impl OpenPart for Opened {
+    fn mount(&mut self, _: &mut Mount) {}
+
+    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
+        let settings = self.settings().await?;
+        let crm = Arc::new(Crm::open(settings).await.context("crm")?);
+        crm.spawn(tasks);
+        Ok(())
+    }
+}
+
+impl Opened {
+    async fn settings(&self) -> Result<Settings> {
+        let (context, options) = (&self.context, &self.options);
+        let (cloudlet, notify) = self.controller()?;
+        let site = site(options)?;
+        let runtime = self.runtime(site.kind).await?;
+        Ok(Settings {
+            cloudlet,
+            node: context.host.clone(),
+            site,
+            data: context.data.clone(),
+            notify,
+            runtime,
+            namespace: EMBEDDED.into(),
+            images: self.images(),
+            lvmd: options.lvmd.clone().unwrap_or_else(|| context.socket_path("lvmd")),
+            addresses: options.addresses.clone(),
+            forwarding: options.forwarding,
+            tls: context.server_tls.clone().filter(|_| options.https),
+            patience: options.patience.0,
+            grace: options.grace.0,
+            look: options.look.0,
+            samples: options.samples.0,
+        })
+    }
+
+    /// Whose crm it is, and how it reaches its controllers.
+    fn controller(&self) -> Result<(CloudletKey, ClientOptions)> {
+        let context = &self.context;
+        if let Some(member) = &context.member {
+            let (key, _) = cloudlet(member.name())?;
+            let tls = context.client_tls.clone();
+            let addresses = member.controllers();
+            return Ok((key, ClientOptions { addresses, tls, ..ClientOptions::default() }));
+        }
+        let (key, machine) = cloudlet(&self.options.cloudlet)?;
+        let issued = context.issue(machine, CrmPart::NAME)?;
+        let addresses = vec![context.local_address()?.to_string()];
+        let tls = issued.map(|issued| issued.client_tls());
+        Ok((key, ClientOptions { addresses, tls, ..ClientOptions::default() }))
+    }
+
+    /// What runs containers: what this process has already, or a new one.
+    /// Where none are run nothing is made that could fail.
+    async fn runtime(&self, kind: Kind) -> Result<Arc<dyn Runtime>> {
+        if kind != Kind::Containers || !self.options.drives_containers() {
+            let options = containerd::Options::new(self.options.containerd());
+            return Ok(Arc::new(containerd::Containerd::new(options)));
+        }
+        if let Some(shared) = self.context.shared.find::<Arc<dyn Runtime>>() {
+            return Ok(shared);
+        }
+        let options = oci::Options::in_data(&self.context.data);
+        Ok(Arc::new(oci::Oci::open(options).await.context("containers")?))
+    }
+
+    /// Folders whose files may be images: `images` in the data directory, and
+    /// those that were named.
+    fn images(&self) -> ImageFolders {
+        let own = [self.context.data.join("images")];
+        ImageFolders::new(own.into_iter().chain(self.options.image_folders.iter().cloned()))
+    }
+}
+
+impl Options {
+    /// Socket of the containerd that runs containers.
+    pub fn containerd(&self) -> PathBuf {
+        self.containerd.clone().unwrap_or_else(|| containerd::DEFAULT_SOCKET.into())
+    }
+
+    /// Returns whether containers run without containerd.
+    pub fn drives_containers(&self) -> bool {
+        match self.runtime {
+            RuntimeKind::Containerd => false,
+            RuntimeKind::Oci => true,
+            RuntimeKind::Auto => !self.containerd().exists(),
+        }
+    }
+}
+
+/// What the cloudlet is made of.
+fn site(options: &Options) -> Result<Site> {
+    let mut site = match &options.site {
+        Some(path) => Site::read(path).with_context(|| path.display().to_string())?,
+        None => Site::default(),
+    };
+    site.kubeconfig.clone_from(&options.kubeconfig);
+    Ok(site)
+}
+
+/// Whether a file is for more than its owner and its group.
+fn exposed(mode: u32) -> bool {
+    mode & 0o007 != 0
+}
+
+/// Reads `operator/name`.
+fn cloudlet(text: &str) -> Result<(CloudletKey, Machine)> {
+    let machine = Machine::parse(&format!("cloudlet/{text}"));
+    let Ok(Machine::Cloudlet { operator, name }) = machine else {
+        bail!("crm.cloudlet: {text:?} is not OPERATOR/NAME");
+    };
+    let operator_key = Some(OperatorKey { name: operator.clone() });
+    let key = CloudletKey { operator_key, name: name.clone() };
+    Ok((key, Machine::Cloudlet { operator, name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_everybody_may_read_is_exposed() {
+        assert!(exposed(0o100_644));
+        assert!(!exposed(0o100_640) && !exposed(0o100_600));
+    }
+
+    #[test]
+    fn a_crm_without_a_controller_is_refused_before_anything_is_made() {
+        let alone = Process { running: vec!["crm"], ..Process::default() };
+        let refused = CrmPart::check(&alone, &Options::default()).map_err(|e| e.to_string());
+        assert!(refused.is_err_and(|text| text.contains("--controller HOST:PORT")));
+        let joined = Process { joined: true, ..alone };
+        assert!(CrmPart::check(&joined, &Options::default()).is_ok());
+    }
+}

@@ -1,0 +1,86 @@
+//! The section `[crm]` of the configuration.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use selvage_kit::config::Duration;
+use serde::{Deserialize, Serialize};
+
+use crate::Forwarding;
+
+/// Options of the agent of a cloudlet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// The cloudlet, `operator/name`, that this machine is, where its
+    /// controller is in this process. One that joined has it from its token.
+    pub cloudlet: String,
+    /// File that says what the cloudlet is made of (YAML).
+    pub site: Option<PathBuf>,
+    /// Where a cluster of Kubernetes is and who we are there, for a cloudlet of
+    /// that kind; as `kubectl` finds it where not given.
+    pub kubeconfig: Option<PathBuf>,
+    /// What runs containers: `containerd`, `oci` (runc, crun or youki without
+    /// a daemon) or `auto`, which takes containerd where it is.
+    pub runtime: RuntimeKind,
+    /// Socket of the containerd that runs containers; `node.containerd` where
+    /// not given.
+    pub containerd: Option<PathBuf>,
+    /// Folders of this machine whose files may be images of apps (`file://`),
+    /// beside `images` in the data directory.
+    pub image_folders: Vec<PathBuf>,
+    /// Socket of the machine's lvmd, for apps that ask for volumes; that of
+    /// this data directory where not given.
+    pub lvmd: Option<PathBuf>,
+    /// Whether HTTP ports of apps speak TLS, and tcp ports that ask for it may,
+    /// with the certificate of this process.
+    pub https: bool,
+    /// Addresses of the public ports of clusters without one of their own.
+    pub addresses: Vec<IpAddr>,
+    /// Who leads what comes to tcp and udp ports of containers from other
+    /// machines: `kernel`, `proxy` (this process), or `auto`, which takes the
+    /// kernel unless it cannot or a firewall drops what it passes on.
+    pub forwarding: Forwarding,
+    /// How long an instance may take until it takes connections.
+    pub patience: Duration,
+    /// How long the controller must not have mentioned something that runs
+    /// before it is removed.
+    pub grace: Duration,
+    /// How often it looks whether everything runs.
+    pub look: Duration,
+    /// How often it sends what instances use.
+    pub samples: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let seconds = |count| Duration(std::time::Duration::from_secs(count));
+        Self {
+            cloudlet: String::new(),
+            site: None,
+            kubeconfig: None,
+            runtime: RuntimeKind::Auto,
+            containerd: None,
+            image_folders: Vec::new(),
+            lvmd: None,
+            https: false,
+            addresses: vec![IpAddr::from([0, 0, 0, 0])],
+            forwarding: Forwarding::Auto,
+            patience: seconds(30),
+            grace: seconds(60),
+            look: seconds(10),
+            samples: seconds(15),
+        }
+    }
+}
+
+/// What runs containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeKind {
+    /// containerd where it is, otherwise without a daemon.
+    Auto,
+    /// containerd.
+    Containerd,
+    /// An OCI runtime (runc, crun, youki) without a daemon.
+    Oci,
+}

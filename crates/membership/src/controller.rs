@@ -1,0 +1,97 @@
+//! What a member asks of its controller.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use selvage_api::selvage::identity::{
+    CertificateResponse, JoinRequest, RenewRequest, ReportRequest, ReportResponse, WhoAmIRequest,
+    WhoAmIResponse, identity_service_client::IdentityServiceClient,
+};
+use selvage_kit::{
+    dial::{self, Endpoint},
+    identity::Secret,
+};
+use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
+
+/// How long the controller may take for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The controller, as its members see it.
+#[async_trait]
+pub trait Controller: Send + Sync + 'static {
+    /// Trades a token for a first certificate.
+    async fn join(&self, token: &Secret, csr_pem: &str) -> Result<CertificateResponse, Status>;
+
+    /// A new certificate for the one that is shown.
+    async fn renew(&self, csr_pem: &str) -> Result<CertificateResponse, Status>;
+
+    /// Takes down where the machine is and tells of the others.
+    async fn report(&self, report: ReportRequest) -> Result<ReportResponse, Status>;
+
+    /// Whose token this is.
+    async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status>;
+}
+
+/// A controller elsewhere. It is called when it is needed and may be away.
+#[derive(Clone)]
+pub struct RemoteController(IdentityServiceClient<Channel>);
+
+impl RemoteController {
+    /// Of several, the first that is there whenever a connection is made.
+    pub(super) fn new(
+        endpoints: &[Endpoint],
+        tls: Arc<rustls::ClientConfig>,
+    ) -> Result<Self, Status> {
+        let channel = dial::channel(Some(tls), endpoints)?;
+        Ok(Self(IdentityServiceClient::new(channel).max_decoding_message_size(32 << 20)))
+    }
+}
+
+async fn in_time<T>(
+    answer: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    let late = || Status::deadline_exceeded("the controller did not answer in time");
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(late()));
+    answer.map(Response::into_inner).map_err(with_causes)
+}
+
+/// Of a connection that fails, only the causes say why.
+fn with_causes(status: Status) -> Status {
+    let mut text = status.message().to_owned();
+    let mut cause = std::error::Error::source(&status);
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    Status::new(status.code(), text)
+}
+
+#[async_trait]
+impl Controller for RemoteController {
+    async fn join(&self, token: &Secret, csr_pem: &str) -> Result<CertificateResponse, Status> {
+        let request = JoinRequest { token: token.expose().to_owned(), csr: csr_pem.to_owned() };
+        in_time(self.0.clone().join(request)).await
+    }
+
+    async fn renew(&self, csr_pem: &str) -> Result<CertificateResponse, Status> {
+        in_time(self.0.clone().renew(RenewRequest { csr: csr_pem.to_owned() })).await
+    }
+
+    async fn report(&self, report: ReportRequest) -> Result<ReportResponse, Status> {
+        in_time(self.0.clone().report(report)).await
+    }
+
+    async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status> {
+        let mut request = Request::new(WhoAmIRequest {});
+        let mut shown: MetadataValue<_> = format!("Bearer {}", token.expose())
+            .parse()
+            .map_err(|_| Status::unauthenticated("the token is not text"))?;
+        shown.set_sensitive(true);
+        request.metadata_mut().insert("authorization", shown);
+        in_time(self.0.clone().who_am_i(request)).await
+    }
+}

@@ -1,0 +1,60 @@
+//! Certificates of a process that has the CA itself.
+
+use std::{fmt, path::Path, sync::Arc, time::Duration};
+
+use selvage_kit::{
+    identity::Machine,
+    pki::{self, Ca, KeyRequest, RotatingIdentity},
+};
+use tokio_util::sync::CancellationToken;
+
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Certificate that this process shows to others, signed by its own CA.
+pub struct IssuedIdentity {
+    machine: Machine,
+    ca: Arc<Ca>,
+    identity: RotatingIdentity,
+    tls: Arc<rustls::ClientConfig>,
+}
+
+impl fmt::Debug for IssuedIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("IssuedIdentity").field(&self.machine).finish()
+    }
+}
+
+impl IssuedIdentity {
+    /// Issues a certificate and keeps it at `path`: a new one at every start,
+    /// for the CA may be another.
+    pub fn issue(path: &Path, ca: Arc<Ca>, machine: Machine) -> Result<Self, pki::Error> {
+        let request = KeyRequest::new()?;
+        let signed = ca.sign_machine(request.csr_pem(), &machine)?;
+        let identity = RotatingIdentity::create(path, &request, &signed.certificate_pem)?;
+        let tls = Arc::new(pki::client_config(ca.pem(), Some(&identity))?);
+        Ok(Self { machine, ca, identity, tls })
+    }
+
+    /// TLS configuration of clients that show this certificate.
+    pub fn client_tls(&self) -> Arc<rustls::ClientConfig> {
+        Arc::clone(&self.tls)
+    }
+
+    /// Renews the certificate when that is due, until told to stop.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
+            if self.identity.needs_renewal()
+                && let Err(error) = self.renew()
+            {
+                let machine = &self.machine;
+                tracing::warn!(%error, %machine, "the certificate for peers was not renewed");
+            }
+        }
+    }
+
+    fn renew(&self) -> Result<(), pki::Error> {
+        let request = KeyRequest::new()?;
+        let signed = self.ca.sign_machine(request.csr_pem(), &self.machine)?;
+        self.identity.renew(&request, &signed.certificate_pem)
+    }
+}

@@ -1,0 +1,466 @@
+//! Membership of a process in a region: how an agent joins a controller with a
+//! one-time token, keeps and renews its certificate, reports where it is, and
+//! learns which other machines there are; and the certificates that a process
+//! with a CA of its own gives itself.
+//!
+//! Everything it needs to start again is in one directory, so that it serves
+//! with its certificate, knows its neighbours and refuses who is blocked while
+//! the controller is away. Only people cannot be recognised then: their
+//! sessions are the controller's.
+
+mod controller;
+mod issued;
+mod kept;
+mod options;
+mod people;
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use selvage_api::{Code, selvage::identity as wire};
+use selvage_kit::{
+    clock::Clock,
+    dial::{self, Endpoint},
+    identity::{Machine, Secret},
+    pki::{self, Anchor, KeyRequest, RotatingIdentity},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use self::kept::Kept;
+pub use self::{
+    controller::{Controller, RemoteController},
+    issued::IssuedIdentity,
+    options::Options,
+    people::People,
+};
+
+const CERTIFICATE: &str = "machine.pem";
+const CA: &str = "ca.crt";
+/// How long after a failure the controller is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why a machine does not belong to a controller.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("controller {0:?} is not host:port")]
+    Address(String),
+    #[error("{} cannot be made", .path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("{} cannot be read", .path.display())]
+    Kept { path: PathBuf, source: io::Error },
+    #[error("the controller at {controller} does not let this machine in: {}", .status.message())]
+    Refused { controller: String, status: Status },
+    #[error("no controller answers at {controller}: {}", .status.message())]
+    Away { controller: String, status: Status },
+    #[error("the controller's answer cannot be used: its CA is not the one that was trusted")]
+    OtherCa,
+    #[error("the join token is for {machine}, and this is {}: use one for {}", .kind.title(), .kind.pattern())]
+    OtherKind { machine: Machine, kind: Kind },
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+}
+
+impl Error {
+    /// What this is to a caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Address(_) | Self::OtherKind { .. } => Code::InvalidArgument,
+            Self::Directory { .. } | Self::Kept { .. } => Code::FailedPrecondition,
+            Self::Refused { status, .. } | Self::Away { status, .. } => {
+                Code::from_grpc(status.code()).unwrap_or(Code::Internal)
+            }
+            Self::OtherCa => Code::Unauthenticated,
+            Self::Pki(error) => error.code(),
+        }
+    }
+}
+
+/// Kind of process that joins a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A machine's agent.
+    Node,
+    /// The agent of a cloudlet.
+    Cloudlet,
+    /// A match engine.
+    Dme,
+}
+
+impl Kind {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Node => "a machine's agent",
+            Self::Cloudlet => "the agent of a cloudlet",
+            Self::Dme => "a match engine",
+        }
+    }
+
+    /// Folder in the data directory where a member of this kind keeps what it
+    /// got from its controller.
+    pub fn directory(self) -> &'static str {
+        match self {
+            Self::Node => "joined",
+            Self::Cloudlet => "joined-cloudlet",
+            Self::Dme => "joined-dme",
+        }
+    }
+
+    /// What names of this kind look like.
+    pub fn pattern(self) -> &'static str {
+        match self {
+            Self::Node => "node/NAME",
+            Self::Cloudlet => "cloudlet/OPERATOR/NAME",
+            Self::Dme => "dme/NAME",
+        }
+    }
+
+    /// The name of a machine of this kind.
+    fn name_of(self, machine: &Machine) -> Result<String, Error> {
+        match (self, machine) {
+            (Self::Node, Machine::Node { name }) | (Self::Dme, Machine::Dme { name }) => {
+                Ok(name.clone())
+            }
+            (Self::Cloudlet, Machine::Cloudlet { operator, name }) => {
+                Ok(format!("{operator}/{name}"))
+            }
+            _ => Err(Error::OtherKind { machine: machine.clone(), kind: self }),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node => "node",
+            Self::Cloudlet => "cloudlet",
+            Self::Dme => "dme",
+        })
+    }
+}
+
+/// What it takes to join.
+#[derive(Debug)]
+pub struct Invitation<'a> {
+    /// What joins.
+    pub kind: Kind,
+    /// Where the controller is, or several of one region, with commas.
+    pub controller: &'a str,
+    /// Good for one certificate.
+    pub token: &'a Secret,
+    /// How the controller is known.
+    pub anchor: Anchor,
+}
+
+/// A machine that has joined.
+pub struct Member {
+    directory: PathBuf,
+    name: String,
+    identity: RotatingIdentity,
+    ca_pem: String,
+    controllers: ArcSwap<Endpoints>,
+    known: ArcSwap<Kept>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl Member {
+    /// Whether an earlier join left something in the directory.
+    pub fn is_kept(directory: &Path) -> bool {
+        directory.join(CERTIFICATE).exists()
+    }
+
+    /// What an earlier join left in the directory; `None` where there was none.
+    pub fn open(
+        directory: &Path,
+        kind: Kind,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Option<Self>, Error> {
+        let path = directory.join(CERTIFICATE);
+        let unreadable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Kept { path, source }
+        };
+        if !path.try_exists().map_err(unreadable(&path))? {
+            return Ok(None);
+        }
+        let identity = RotatingIdentity::open_with(&path, clock)?;
+        let name = kind.name_of(&identity.machine())?;
+        let ca = directory.join(CA);
+        let ca_pem = fs::read_to_string(&ca).map_err(unreadable(&ca))?;
+        let known = Kept::read(directory).map_err(unreadable(directory))?;
+        let controllers = Endpoints::parse(&known.controller)?;
+        Ok(Some(Self {
+            directory: directory.to_owned(),
+            name,
+            identity,
+            ca_pem,
+            controllers: ArcSwap::from_pointee(controllers),
+            known: ArcSwap::from_pointee(known),
+        }))
+    }
+
+    /// Gets a first certificate and keeps it. Whatever can fail on this side
+    /// fails before the token is spent.
+    pub async fn join(
+        directory: &Path,
+        invitation: &Invitation<'_>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let controllers = Endpoints::parse(invitation.controller)?;
+        let tls = Arc::new(invitation.anchor.config()?);
+        let asked = RemoteController::new(&controllers.0, tls).map_err(failed(&controllers))?;
+        Self::join_at(directory, invitation, &asked, clock).await
+    }
+
+    /// The same at a controller that was found already.
+    pub async fn join_at(
+        directory: &Path,
+        invitation: &Invitation<'_>,
+        asked: &dyn Controller,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let controllers = Endpoints::parse(invitation.controller)?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|source| Error::Directory { path: directory.to_owned(), source })?;
+        let kept = Kept { controller: controllers.to_string(), ..Kept::default() };
+        kept.write(directory)?;
+        let request = KeyRequest::new()?;
+        let answer = asked.join(invitation.token, request.csr_pem()).await;
+        let answer = answer.map_err(failed(&controllers))?;
+        if !invitation.anchor.is(&answer.ca)? {
+            return Err(Error::OtherCa);
+        }
+        if let Ok(machine) = Machine::parse(&answer.machine) {
+            invitation.kind.name_of(&machine)?;
+        }
+        pki::replace_private(&directory.join(CA), answer.ca.as_bytes())?;
+        // The certificate comes last: it is what tells that a machine joined.
+        let chain = format!("{}{}", answer.certificate, answer.ca);
+        let path = directory.join(CERTIFICATE);
+        RotatingIdentity::create_with(&path, &request, &chain, Arc::clone(&clock))?;
+        Self::open(directory, invitation.kind, clock)?.ok_or(Error::OtherCa)
+    }
+
+    /// Its name, without what all of its kind have in front.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its controller is; of several all, with commas.
+    pub fn controller(&self) -> String {
+        self.controllers.load().to_string()
+    }
+
+    /// Endpoints of the controllers, in the order in which they are tried.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        self.controllers.load().0.clone()
+    }
+
+    /// The same, each as `host:port`.
+    pub fn controllers(&self) -> Vec<String> {
+        self.controllers.load().0.iter().map(Endpoint::to_string).collect()
+    }
+
+    /// The controller has moved, or there are others.
+    pub fn move_to(&self, controller: &str) -> Result<(), Error> {
+        let endpoints = Endpoints::parse(controller)?;
+        if endpoints != **self.controllers.load() {
+            let kept =
+                Kept { controller: endpoints.to_string(), ..Kept::clone(&self.known.load()) };
+            self.keep(kept)?;
+            self.controllers.store(Arc::new(endpoints));
+        }
+        Ok(())
+    }
+
+    /// The CA's certificate, PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// The file with the CA's certificate.
+    pub fn ca_path(&self) -> PathBuf {
+        self.directory.join(CA)
+    }
+
+    /// The certificate's last second, since 1970.
+    pub fn not_after(&self) -> i64 {
+        self.identity.not_after()
+    }
+
+    /// What a listener of it shows, and whom it believes.
+    pub fn server_tls(&self) -> Result<Arc<rustls::ServerConfig>, Error> {
+        Ok(pki::machine_server_config(&self.identity, &self.ca_pem)?)
+    }
+
+    /// What it shows to others.
+    pub fn client_tls(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
+        Ok(Arc::new(pki::client_config(&self.ca_pem, Some(&self.identity))?))
+    }
+
+    /// The way to its controller, or to the first of several that is there.
+    pub fn to_controller(&self) -> Result<RemoteController, Error> {
+        let endpoints = self.controllers.load();
+        RemoteController::new(&endpoints.0, self.client_tls()?).map_err(failed(&endpoints))
+    }
+
+    /// Whether the machine of this name must not be let in.
+    pub fn is_blocked(&self, machine: &Machine) -> bool {
+        self.known.load().blocked.contains(&machine.to_string())
+    }
+
+    /// Renews the certificate if that is due; tells whether it was.
+    pub async fn renew_if_due(&self, controller: &dyn Controller) -> Result<bool, Error> {
+        if !self.identity.needs_renewal() {
+            return Ok(false);
+        }
+        let request = KeyRequest::new()?;
+        let answer = controller.renew(request.csr_pem()).await;
+        let answer = answer.map_err(failed(&self.controllers.load()))?;
+        let chain = format!("{}{}", answer.certificate, self.ca_pem);
+        self.identity.renew(&request, &chain)?;
+        Ok(true)
+    }
+
+    /// Tells the controller where this machine is, and keeps what it says.
+    pub async fn report(
+        &self,
+        controller: &dyn Controller,
+        report: &wire::ReportRequest,
+    ) -> Result<(), Error> {
+        let told = controller.report(report.clone()).await;
+        let told = told.map_err(failed(&self.controllers.load()))?;
+        let mut kept = Kept::of(told);
+        kept.controller.clone_from(&self.known.load().controller);
+        if kept != **self.known.load() {
+            self.keep(kept)?;
+        }
+        Ok(())
+    }
+
+    fn keep(&self, kept: Kept) -> Result<(), Error> {
+        kept.write(&self.directory)?;
+        self.known.store(Arc::new(kept));
+        Ok(())
+    }
+
+    /// Stays in touch with the controller until told to stop.
+    pub async fn run(
+        self: Arc<Self>,
+        controller: Arc<dyn Controller>,
+        report: wire::ReportRequest,
+        every: Duration,
+        stop: CancellationToken,
+    ) {
+        let mut heard = true;
+        loop {
+            let round = async {
+                if self.renew_if_due(controller.as_ref()).await? {
+                    tracing::info!(not_after = self.not_after(), "certificate renewed");
+                }
+                self.report(controller.as_ref(), &report).await
+            };
+            let Some(outcome) = stop.run_until_cancelled(round).await else { return };
+            // That the controller is away is one event, not one every round.
+            match (&outcome, heard) {
+                (Ok(()), false) => tracing::info!("the controller answers again"),
+                (Err(error), true) => tracing::warn!(%error, "not in touch with the controller"),
+                _ => {}
+            }
+            heard = outcome.is_ok();
+            let pause = if heard { every } else { every.min(RETRY_INTERVAL) };
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl Member {
+    /// The machines that the controller listed last, sorted by name.
+    pub fn machines(&self) -> Vec<wire::Machine> {
+        self.known.load().machines.iter().map(kept::to_wire).collect()
+    }
+
+    /// The one of this name, such as `node/rack3-7`; also one that is blocked.
+    pub fn machine(&self, machine: &str) -> Option<wire::Machine> {
+        let known = self.known.load();
+        let found = known.machines.binary_search_by(|one| one.machine.as_str().cmp(machine)).ok();
+        let found = found.and_then(|index| known.machines.get(index)).map(kept::to_wire);
+        let blocked = known.blocked.contains(machine);
+        found.or_else(|| {
+            blocked.then(|| wire::Machine {
+                machine: machine.to_owned(),
+                blocked,
+                ..wire::Machine::default()
+            })
+        })
+    }
+}
+
+/// Reads `host`, `host:port` or `https://host:port`.
+fn endpoint_of(controller: &str) -> Result<Endpoint, Error> {
+    let bare = controller.strip_prefix("https://").unwrap_or(controller);
+    Endpoint::parse(bare.trim_end_matches('/'), dial::DEFAULT_PORT)
+        .ok_or_else(|| Error::Address(controller.to_owned()))
+}
+
+/// The controllers of a region, in the order in which they are tried.
+#[derive(Debug, PartialEq, Eq)]
+struct Endpoints(Vec<Endpoint>);
+
+impl Endpoints {
+    fn parse(text: &str) -> Result<Self, Error> {
+        text.split(',').map(|one| endpoint_of(one.trim())).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl fmt::Display for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, place) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{place}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What it means that a controller did not do what it was asked.
+fn failed(controllers: &Endpoints) -> impl FnOnce(Status) -> Error {
+    let controller = controllers.to_string();
+    move |status| match status.code() {
+        tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => {
+            Error::Away { controller, status }
+        }
+        _ => Error::Refused { controller, status },
+    }
+}
+
+/// What an agent tells of itself.
+pub fn report_of(
+    port: u16,
+    address: &str,
+    labels: &BTreeMap<String, String>,
+) -> wire::ReportRequest {
+    wire::ReportRequest {
+        port: port.into(),
+        address: address.to_owned(),
+        labels: labels.clone().into_iter().collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

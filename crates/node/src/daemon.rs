@@ -1,0 +1,193 @@
+//! The agent as a part of a daemon.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use selvage_api::selvage::identity as wire;
+use selvage_auth::{Auth, Report};
+use selvage_kit::{identity::Machine, tasks::Tasks};
+use selvage_membership::Member;
+use selvage_part::{Context, Kind, Mount, OpenPart, Part, Process, Result};
+use selvage_runtime::oci;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    NodeAgent, Options, Settings,
+    fanout::{self, Fanout, Inventory, Machines, StaticDirectory},
+    machine::SystemPower,
+    security::{IdentityEnroller, SecurityApi},
+};
+
+/// Interval at which a process lists its own machine.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The part `node`: this machine's agent, and the way to other machines. The
+/// latter is in every process that has the machines in its store.
+pub struct NodePart;
+
+#[async_trait]
+impl Part for NodePart {
+    const NAME: &'static str = "node";
+    const JOINS: Option<Kind> = Some(Kind::Node);
+    const FRUGAL: bool = true;
+    const THREADS: Option<usize> = Some(2);
+    type Options = Options;
+
+    fn is_needed(process: &Process) -> bool {
+        process.runs(Self::NAME) || !process.joined
+    }
+
+    async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
+        let mut agent = None;
+        if context.process.runs(Self::NAME) {
+            context.bind(Self::NAME).await?;
+            let settings = settings(context, options);
+            let opened = NodeAgent::open(settings).await.context("node")?;
+            if let Some(runtime) = opened.runtimes().embedded() {
+                context.shared.offer(runtime);
+            }
+            agent = Some(opened);
+        }
+        warn_if_hidden(context);
+        let fanout = fanout(context, options)?;
+        Ok(Some(Box::new(Opened { agent, fanout, context: Arc::clone(context) })))
+    }
+}
+
+struct Opened {
+    /// `None` where only calls to other machines are passed on.
+    agent: Option<NodeAgent>,
+    fanout: Fanout,
+    context: Arc<Context>,
+}
+
+#[async_trait]
+impl OpenPart for Opened {
+    fn mount(&mut self, mount: &mut Mount) {
+        mount.relay(Arc::new(self.fanout.clone()));
+        let Some(agent) = &self.agent else { return };
+        let tasks = mount.tasks().clone();
+        agent.add_to(mount.services(), &tasks);
+        mount.metrics_page("/metrics/node", agent.metrics_page());
+        if let Some(auth) = &self.context.auth {
+            let enroller = IdentityEnroller::new(auth.identity_service());
+            mount.services().add(SecurityApi::new(enroller).service());
+        }
+    }
+
+    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
+        let stop = || tasks.token().clone();
+        tasks.spawn("connections to machines", self.fanout.run(stop()));
+        let Some(agent) = self.agent else { return Ok(()) };
+        agent.spawn(tasks);
+        if let Some(auth) = self.context.auth.clone() {
+            tasks.spawn("own machine", list_own(auth, Arc::clone(&self.context), stop()));
+        }
+        Ok(())
+    }
+}
+
+fn settings(context: &Context, options: &Options) -> Settings {
+    Settings {
+        runtimes: selvage_runtime::select::Options {
+            system_socket: options.system_containerd.clone(),
+            containerd_socket: options.containerd.clone(),
+            cri_socket: options.cri.clone(),
+            embedded: options.own_runtime.then(|| oci::Options::in_data(&context.data)),
+        },
+        roots: options.roots.clone(),
+        kubeconfig: options.kubeconfig.clone(),
+        time_server: options.time_server.clone(),
+        power: options.allow_power.then(|| SystemPower {
+            reset_paths: options.reset_paths.clone(),
+            installer: options.installer.clone(),
+        }),
+        ..Settings::default()
+    }
+}
+
+/// Machines that joined, from wherever this process has them.
+enum Joined {
+    Auth(Auth),
+    Member(Arc<Member>),
+}
+
+impl Machines for Joined {
+    fn all(&self) -> Vec<wire::Machine> {
+        match self {
+            Self::Auth(auth) => auth.machines(),
+            Self::Member(member) => member.machines(),
+        }
+    }
+
+    fn get(&self, machine: &str) -> Option<wire::Machine> {
+        match self {
+            Self::Auth(auth) => {
+                Machine::parse(machine).ok().and_then(|machine| auth.machine(&machine))
+            }
+            Self::Member(member) => member.machine(machine),
+        }
+    }
+}
+
+/// The way to other machines: those that are written down, and those that
+/// joined.
+fn fanout(context: &Context, options: &Options) -> Result<Fanout> {
+    let own_port = context.address.map_or(0, |address| address.port());
+    let port = if options.port == 0 { own_port } else { options.port };
+    let written = StaticDirectory::new(&options.nodes, port).context("node.nodes")?;
+    let settings = fanout::Settings {
+        port,
+        own: context.names.clone(),
+        own_port,
+        ..fanout::Settings::default()
+    };
+    let is_agent = context.process.runs(NodePart::NAME);
+    let (machines, own) = match (&context.member, &context.auth) {
+        (Some(member), _) => (Joined::Member(Arc::clone(member)), member.name().to_owned()),
+        (None, Some(auth)) => (Joined::Auth(auth.clone()), context.host.clone()),
+        (None, None) => anyhow::bail!("nothing says which machines there are"),
+    };
+    let directory = Arc::new(Inventory::new(written, machines, is_agent.then_some(own)));
+    Ok(Fanout::new(settings, directory, context.client_tls.clone()))
+}
+
+/// Keeps this process's own machine among those that are listed.
+async fn list_own(auth: Auth, context: Arc<Context>, stop: CancellationToken) {
+    let own = Machine::Node { name: context.host.clone() };
+    let report = own_report(&context);
+    loop {
+        if let Err(error) = auth.report(&own, report.clone()).await {
+            tracing::warn!(%error, "this machine is not listed among the others");
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(REPORT_INTERVAL)).await.is_none() {
+            return;
+        }
+    }
+}
+
+fn own_report(context: &Context) -> Report {
+    let address = match (context.advertise.as_str(), context.address) {
+        ("", Some(address)) if address.ip().is_unspecified() => {
+            format!("{}:{}", context.host, address.port())
+        }
+        ("", address) => address.map(|address| address.to_string()).unwrap_or_default(),
+        (advertised, _) => advertised.to_owned(),
+    };
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Report { address, labels: context.labels.clone(), version }
+}
+
+/// An agent that nobody else can reach is of use to nobody else.
+fn warn_if_hidden(context: &Context) {
+    let (Some(member), Some(address)) = (&context.member, context.address) else { return };
+    let is_near = |host: &str| {
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    };
+    let beside = member.endpoints().iter().all(|endpoint| is_near(&endpoint.host));
+    if address.ip().is_loopback() && context.advertise.is_empty() && !beside {
+        let address = address.ip();
+        tracing::warn!(%address, "other machines cannot reach this agent: say --address 0.0.0.0");
+    }
+}

@@ -1,0 +1,62 @@
+//! The section `[node]` of the configuration.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Settings;
+
+/// Options of the agent of this machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Socket of the containerd that runs containers.
+    pub containerd: PathBuf,
+    /// Socket of the containerd of the machine's own services (namespace
+    /// `system`); most machines have one for both.
+    pub system_containerd: PathBuf,
+    /// Socket that speaks the Kubernetes runtime interface.
+    pub cri: PathBuf,
+    /// Run containers of our own, without containerd, with runc, crun or
+    /// youki.
+    pub own_runtime: bool,
+    /// Folders below which files may be listed and read; empty: all.
+    pub roots: Vec<PathBuf>,
+    /// The kubeconfig that admins are given.
+    pub kubeconfig: PathBuf,
+    /// Where the machine's time is compared with.
+    pub time_server: String,
+    /// Whether callers may reboot, turn off, reset and upgrade the machine.
+    pub allow_power: bool,
+    /// Files and folders that a reset removes.
+    pub reset_paths: Vec<PathBuf>,
+    /// Program that upgrades the machine, with its arguments; the image comes
+    /// last.
+    pub installer: Vec<String>,
+    /// Other machines by name, each with `host` or `host:port`, for calls to
+    /// many.
+    pub nodes: BTreeMap<String, String>,
+    /// Port of other machines that are named without one; 0: the port that
+    /// this process answers on.
+    pub port: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            containerd: settings.runtimes.containerd_socket,
+            system_containerd: settings.runtimes.system_socket,
+            cri: settings.runtimes.cri_socket,
+            own_runtime: false,
+            roots: settings.roots,
+            kubeconfig: settings.kubeconfig,
+            time_server: settings.time_server,
+            allow_power: false,
+            reset_paths: Vec::new(),
+            installer: Vec::new(),
+            nodes: BTreeMap::new(),
+            port: 0,
+        }
+    }
+}

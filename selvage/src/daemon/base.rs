@@ -1,0 +1,372 @@
+//! What a daemon stands on: a store and keys of its own, the membership in a
+//! controller's region, or nothing but a unix socket.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use selvage_auth::{Auth, GeneratedPassword};
+use selvage_kit::{
+    clock::SystemClock,
+    identity::Machine,
+    pki::Ca,
+    serve::{Readiness, Server, Socket, Trust},
+    tasks::Tasks,
+};
+use selvage_membership::{Controller, IssuedIdentity, Kind, Member, People, report_of};
+use selvage_part::{Context, Mount, Process, host_name};
+use selvage_store::SharedStore;
+use tokio::sync::watch;
+
+use super::{
+    Order, Sockets, greeting,
+    identity::{self, Keys},
+    ready::{self, Admin, Ready, Speak},
+    store,
+    system::System,
+};
+use crate::{args::Join, config::Config, join, parts::Info};
+
+/// Interval at which the store is asked how it is.
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A store that takes longer to return a number is of no use to callers.
+const STORE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a daemon will stand on.
+pub(super) enum Base {
+    /// A store of its own.
+    Own,
+    /// A controller elsewhere.
+    Joined { kind: Kind, join: Box<Join> },
+    /// Nothing: one unix socket, no port.
+    Bare,
+}
+
+impl Base {
+    /// One part that belongs to a controller stands on that; everything else
+    /// on its own store.
+    pub(super) fn of(config: &Config, order: &Order<'_>) -> Self {
+        let kind = match order.parts.as_slice() {
+            [part] => Info::find(part).and_then(|info| info.joins),
+            _ => None,
+        };
+        match kind.filter(|kind| join::belongs(config, *kind)) {
+            Some(kind) => Self::Joined { kind, join: Box::new(order.join.clone()) },
+            None => Self::Own,
+        }
+    }
+
+    /// Opens it, and binds the port that everything answers on.
+    pub(super) async fn open(
+        &self,
+        config: &Config,
+        process: &Process,
+        tasks: &Tasks,
+    ) -> anyhow::Result<(Foundation, Option<Socket>)> {
+        match self {
+            Self::Own => {
+                let store = store::open(config).await?;
+                let keys = if config.insecure { None } else { Some(identity::keys(config)?) };
+                let port = port(config, keys.as_ref().map(|keys| Arc::clone(&keys.server)))?;
+                let own = Own::open(config, process, store, keys, tasks).await?;
+                Ok((Foundation::Own(Box::new(own)), Some(port)))
+            }
+            Self::Joined { kind, join } => {
+                let member = Arc::new(join::open(config, join, *kind).await?);
+                let controller: Arc<dyn Controller> = Arc::new(member.to_controller()?);
+                let port = port(config, Some(member.server_tls()?))?;
+                Ok((Foundation::Joined { kind: *kind, member, controller }, Some(port)))
+            }
+            Self::Bare => Ok((Foundation::Bare, None)),
+        }
+    }
+}
+
+/// Binds the port that everything answers on.
+fn port(config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> anyhow::Result<Socket> {
+    let ip: IpAddr = config.listen.address.parse().context("listen.address")?;
+    let address = SocketAddr::new(ip, config.listen.port);
+    Socket::tcp(address, tls).with_context(|| format!("cannot listen on {address}"))
+}
+
+/// What a daemon stands on.
+pub(super) enum Foundation {
+    Own(Box<Own>),
+    Joined { kind: Kind, member: Arc<Member>, controller: Arc<dyn Controller> },
+    Bare,
+}
+
+/// A store, the users in it, and keys.
+pub(super) struct Own {
+    store: SharedStore,
+    /// None with `--insecure`.
+    keys: Option<Keys>,
+    /// What this process shows to others.
+    issued: Option<Arc<IssuedIdentity>>,
+    auth: Auth,
+    /// Of the administrator who was made just now.
+    first: Option<GeneratedPassword>,
+}
+
+impl Own {
+    async fn open(
+        config: &Config,
+        process: &Process,
+        store: SharedStore,
+        keys: Option<Keys>,
+        tasks: &Tasks,
+    ) -> anyhow::Result<Self> {
+        // A controller may speak for everybody, so it is what we show if we are.
+        let (machine, file) = match process.runs("controller") {
+            true => (Machine::Controller, "controller.pem"),
+            false => (Machine::Node { name: host_name() }, "node.pem"),
+        };
+        let mut issued = None;
+        if let Some(keys) = &keys {
+            let path = config.data.join(file);
+            let identity = IssuedIdentity::issue(&path, Arc::clone(&keys.ca), machine);
+            let identity = Arc::new(identity.with_context(|| path.display().to_string())?);
+            let renewing = Arc::clone(&identity).run(tasks.token().clone());
+            tasks.spawn("certificate for peers", renewing);
+            issued = Some(identity);
+        }
+        let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
+        let auth = identity::auth(config, Arc::clone(&store), ca).await?;
+        Ok(Self { store, keys, issued, auth, first: None })
+    }
+}
+
+impl Foundation {
+    pub(super) fn store(&self) -> Option<SharedStore> {
+        match self {
+            Self::Own(own) => Some(Arc::clone(&own.store)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn auth(&self) -> Option<Auth> {
+        match self {
+            Self::Own(own) => Some(own.auth.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn ca(&self) -> Option<Arc<Ca>> {
+        self.keys().map(|keys| Arc::clone(&keys.ca))
+    }
+
+    fn keys(&self) -> Option<&Keys> {
+        match self {
+            Self::Own(own) => own.keys.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn member(&self) -> Option<Arc<Member>> {
+        match self {
+            Self::Joined { member, .. } => Some(Arc::clone(member)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn server_tls(&self) -> anyhow::Result<Option<Arc<rustls::ServerConfig>>> {
+        Ok(match self {
+            Self::Own(own) => own.keys.as_ref().map(|keys| Arc::clone(&keys.server)),
+            Self::Joined { member, .. } => Some(member.server_tls()?),
+            Self::Bare => None,
+        })
+    }
+
+    pub(super) fn client_tls(&self) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
+        Ok(match self {
+            Self::Own(own) => own.issued.as_ref().map(|issued| issued.client_tls()),
+            Self::Joined { member, .. } => Some(member.client_tls()?),
+            Self::Bare => None,
+        })
+    }
+
+    /// Makes the first administrator on the first start.
+    pub(super) async fn make_first_administrator(&mut self, config: &Config) -> anyhow::Result<()> {
+        if let Self::Own(own) = self {
+            own.first = identity::first_administrator(config, &own.auth).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds what every process serves.
+    pub(super) fn mount(
+        &self,
+        mount: &mut Mount,
+        config: &Config,
+        process: &Process,
+        tasks: &Tasks,
+    ) {
+        match self {
+            Self::Own(own) => {
+                mount.services().add(own.auth.auth_service());
+                mount.services().add(own.auth.identity_service());
+                let store = Some(Arc::clone(&own.store));
+                mount.services().add(System::service(process, store, config.insecure));
+                mount.pages(own.auth.http_routes());
+                mount.ready(watch_store(tasks, Arc::clone(&own.store)));
+            }
+            Self::Joined { .. } => mount.services().add(System::service(process, None, false)),
+            Self::Bare => {}
+        }
+    }
+
+    /// Serves the port, and the sockets that parts have bound; their paths.
+    pub(super) fn serve(
+        &self,
+        config: &Config,
+        server: &Server,
+        port: Option<Socket>,
+        context: &Context,
+        tasks: &Tasks,
+    ) -> Sockets {
+        let serve_on = |name: String, socket: Socket, trust: Trust| {
+            let serving = server.clone().run(socket, trust, tasks.token().clone());
+            tasks.spawn_critical(name, serving);
+        };
+        if let Some(port) = port {
+            serve_on("port".into(), port, self.trust(config));
+        }
+        let bound = std::mem::take(&mut *context.sockets.lock());
+        let mut paths = Sockets::new();
+        for bound in bound {
+            paths.insert(bound.name, bound.path);
+            serve_on(format!("{} socket", bound.name), bound.socket, Trust::Socket);
+        }
+        paths
+    }
+
+    /// How callers on the port are recognised.
+    fn trust(&self, config: &Config) -> Trust {
+        match self {
+            Self::Own(own) if !config.insecure => Trust::Credentials(Arc::new(own.auth.clone())),
+            Self::Own(_) | Self::Bare => Trust::Everybody,
+            Self::Joined { member, controller, .. } => {
+                let (member, controller) = (Arc::clone(member), Arc::clone(controller));
+                Trust::Credentials(Arc::new(People::new(member, controller, Arc::new(SystemClock))))
+            }
+        }
+    }
+
+    /// Starts what it does by itself.
+    pub(super) fn spawn(&self, config: &Config, context: &Context, tasks: &Tasks) {
+        let stop = || tasks.token().clone();
+        match self {
+            Self::Own(own) => {
+                let (auth, until) = (own.auth.clone(), stop());
+                tasks.spawn("auth housekeeping", async move { auth.run_housekeeping(until).await });
+                if let Some(keys) = &own.keys {
+                    tasks.spawn("server certificate", Arc::clone(&keys.identity).run(stop()));
+                }
+            }
+            Self::Joined { member, controller, .. } => {
+                let port = context.address.map_or(0, |address| address.port());
+                let report = report_of(port, &config.join.advertise, &config.join.labels);
+                let (member, controller) = (Arc::clone(member), Arc::clone(controller));
+                let every = config.join.report_interval.0;
+                tasks.spawn("controller", member.run(controller, report, every, stop()));
+            }
+            Self::Bare => {}
+        }
+    }
+
+    /// Returns what the ready file says, once everything answers.
+    pub(super) async fn ready(
+        &self,
+        config: &Config,
+        context: &Context,
+        sockets: Sockets,
+    ) -> anyhow::Result<Ready> {
+        if let Some(address) = context.address {
+            ready::answers(address, self.speak(config)?).await?;
+        }
+        for path in sockets.values() {
+            ready::socket_answers(path).await?;
+        }
+        let endpoint = match context.address {
+            Some(_) => {
+                let scheme = if context.server_tls.is_some() { "https" } else { "http" };
+                Some(format!("{scheme}://{}", context.local_address()?))
+            }
+            None => None,
+        };
+        let admin = matches!(self, Self::Own(_)).then(|| Admin {
+            username: selvage_auth::FIRST_USER.into(),
+            password_file: identity::password_file(config),
+        });
+        let ca = match self {
+            Self::Joined { member, .. } => Some(member.ca_path()),
+            _ => self.keys().map(|keys| keys.ca.path().to_owned()),
+        };
+        Ok(Ready { endpoint, ca, admin, sockets })
+    }
+
+    /// How to ask the port whether it answers.
+    fn speak(&self, config: &Config) -> anyhow::Result<Speak> {
+        match self {
+            // Under which of its names it listens, the certificate need not say.
+            Self::Joined { .. } => Ok(Speak::Connect),
+            // A certificate of the operator's own has names we do not know.
+            Self::Own(_) if config.tls.certificate.is_some() => Ok(Speak::Connect),
+            _ => match self.keys() {
+                Some(keys) => Speak::tls(keys.ca.pem()),
+                None => Ok(Speak::Plain),
+            },
+        }
+    }
+
+    /// Tells the person who started the daemon what to do next.
+    pub(super) fn greet(&self, config: &Config, ready: &Ready, process: &Process) {
+        match self {
+            Self::Own(own) => greeting::own(config, ready, process, own.first.as_ref()),
+            Self::Joined { kind, member, .. } => greeting::joined(ready, member, *kind),
+            Self::Bare => greeting::bare(ready),
+        }
+    }
+
+    /// Reads again what may have changed on disk.
+    pub(super) fn reload(&self) {
+        if let Some(Err(error)) = self.keys().map(|keys| keys.identity.refresh()) {
+            tracing::warn!(%error, "the server certificate was not reloaded, the old one stays");
+        }
+    }
+
+    /// Closes what is open when all tasks have ended.
+    pub(super) async fn close(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Own(own) => own.store.close().await.context("closing the store"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Watches the store's health.
+fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
+    let (sender, receiver) = watch::channel(Ok(()));
+    let stop = tasks.token().clone();
+    tasks.spawn("store health", async move {
+        while stop.run_until_cancelled(tokio::time::sleep(STORE_CHECK_INTERVAL)).await.is_some() {
+            // The revision is one that a majority of an etcd agrees on; the
+            // status any member tells that is up.
+            let asked = async {
+                store.revision().await?;
+                store.status().await
+            };
+            let health = match tokio::time::timeout(STORE_CHECK_TIMEOUT, asked).await {
+                Ok(Ok(status)) => status.failure.map_or(Ok(()), Err),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!("no answer within {STORE_CHECK_TIMEOUT:?}")),
+            };
+            let health = health.map_err(|why| format!("store: {why}"));
+            sender.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
+        }
+    });
+    receiver
+}

@@ -1,0 +1,132 @@
+//! The ready file: written once everything answers, for scripts and tests.
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use selvage_kit::pki;
+use serde::Serialize;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+};
+
+use super::Sockets;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Ready {
+    /// None for a daemon without a port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ca: Option<PathBuf>,
+    /// None where people are known elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) admin: Option<Admin>,
+    pub(super) sockets: Sockets,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Admin {
+    pub(super) username: String,
+    pub(super) password_file: PathBuf,
+}
+
+impl Ready {
+    /// Writes the file in one step: whoever sees it sees it whole.
+    pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let mut text = serde_json::to_vec(self)?;
+        text.push(b'\n');
+        replace(path, &text, 0o644).with_context(|| format!("ready file {}", path.display()))
+    }
+}
+
+/// Puts a file in place whole or not at all.
+pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(new);
+    let written = (|| {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&new)?;
+        io::Write::write_all(&mut file, content)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// How to ask a listener.
+pub(super) enum Speak {
+    /// In plaintext.
+    Plain,
+    /// Through TLS, trusting this.
+    Tls(Arc<rustls::ClientConfig>),
+    /// Not at all: that it takes the connection has to do.
+    Connect,
+}
+
+impl Speak {
+    /// Through TLS, trusting this CA.
+    pub(super) fn tls(ca_pem: &str) -> anyhow::Result<Self> {
+        let mut client = pki::client_config(ca_pem, None)?;
+        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self::Tls(Arc::new(client)))
+    }
+}
+
+/// Asks a TCP listener whether it is alive.
+pub(super) async fn answers(address: SocketAddr, speak: Speak) -> anyhow::Result<()> {
+    let reachable = match address.ip() {
+        ip if ip.is_unspecified() && ip.is_ipv4() => ([127, 0, 0, 1], address.port()).into(),
+        ip if ip.is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => address,
+    };
+    within(async {
+        let stream = TcpStream::connect(reachable).await?;
+        match speak {
+            Speak::Connect => Ok(()),
+            Speak::Plain => alive(stream).await,
+            Speak::Tls(config) => {
+                let name = rustls::pki_types::ServerName::from(reachable.ip());
+                let connector = tokio_rustls::TlsConnector::from(config);
+                alive(connector.connect(name, stream).await?).await
+            }
+        }
+    })
+    .await
+    .with_context(|| format!("the listener on {address} does not answer"))
+}
+
+/// Asks a unix socket whether it is alive.
+pub(super) async fn socket_answers(path: &Path) -> anyhow::Result<()> {
+    within(async { alive(UnixStream::connect(path).await?).await })
+        .await
+        .with_context(|| format!("the socket {} does not answer", path.display()))
+}
+
+async fn within(check: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::time::timeout(Duration::from_secs(10), check).await.context("within 10 s")?
+}
+
+async fn alive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> anyhow::Result<()> {
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await?;
+    let mut reply = Vec::new();
+    // A peer that closes without TLS's goodbye has answered all the same.
+    let _ = stream.read_to_end(&mut reply).await;
+    if !reply.starts_with(b"HTTP/1.1 200") {
+        bail!("unexpected answer: {}", String::from_utf8_lossy(&reply[..reply.len().min(80)]));
+    }
+    Ok(())
+}
