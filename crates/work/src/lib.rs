@@ -9,7 +9,8 @@
 //!
 //! A **reconciler** ([`Reconcile`], run by [`Reconcilers`]) has no input and
 //! no memory: it looks at what is wanted and at what is, makes a difference
-//! smaller, and may be run at any time by anyone.
+//! smaller, and may be run at any time by anyone. A [`KeyedReconcile`] does so
+//! for one of many objects, those that a [`KeyQueue`] has to look at.
 //!
 //! [`OperationsApi`] shows operations to clients; [`testing`] proves an
 //! operation: repeated, failing and crashing at every step.
@@ -68,6 +69,7 @@ mod engine;
 mod error;
 mod failure;
 mod follow;
+mod keyed;
 mod live;
 mod operation;
 mod options;
@@ -84,6 +86,7 @@ pub use engine::Engine;
 pub use error::{Error, Running};
 pub use failure::{Failure, Interrupt};
 pub use follow::{Event, Follow, Handle};
+pub use keyed::{KeyQueue, KeyedReconcile};
 pub use operation::{Next, Operation, Subject};
 pub use options::Options;
 pub use reconcile::{Reconcile, ReconcilerStatus, Reconcilers, Schedule, Summary, Trigger};

@@ -4,6 +4,7 @@
 mod cancel;
 mod engines;
 mod follow;
+mod keyed;
 mod lifecycle;
 mod proof;
 mod random;
