@@ -11,6 +11,7 @@
 //! no rule of a part, no state, no I/O.
 
 pub mod code;
+mod details;
 pub mod json;
 pub mod lock;
 pub mod method;
@@ -27,6 +28,7 @@ mod generated {
 }
 
 pub use code::Code;
+pub use details::bad_request;
 pub use generated::*;
 pub use method::{HttpBinding, Method, method, methods};
 
