@@ -88,7 +88,7 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         "edgeproto" | "selvage.operations" | "selvage.metrics" | "selvage.matching"
         | "selvage.shell" => "controller",
         "distributed_match_engine" => "dme",
-        "cnct.kaas.api" => "kaas",
+        "cnct.kaas.api" | "selvage.clusters" => "kaas",
         "proto" | "selvage.volumes" => "lvmd",
         "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node"
         | "selvage.kubernetes" => "node",

@@ -50,6 +50,20 @@ const STEERING_AND_OPERATORS: &[Who] = &[
     Who::Holder(Role::Operator),
 ];
 
+/// Those who have clusters: developers their organisation's, agents those that
+/// they make for their cloudlet.
+const CLUSTER_OWNERS: &[Who] = &[
+    Who::Holder(Role::Developer),
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Controller),
+];
+const CLUSTER_READERS: &[Who] = &[
+    Who::Holder(Role::Developer),
+    Who::Holder(Role::Operator),
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Controller),
+];
+
 pub(super) const TABLE: &[(&str, Rows)] = &[
     // The controller.
     (
@@ -163,22 +177,35 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         "selvage.matching.MatchingService",
         &[("ListCookieKeys", ReadSecret, &[Who::Machine(MachineKind::Dme)])],
     ),
-    // Clusters.
+    // Clusters. The service shows each caller those of the caller's
+    // organisations, and judges whose a cluster is.
     (
         "cnct.kaas.api.Cluster",
         &[
-            ("CreateCluster", Write, STEERING),
+            ("CreateCluster", Write, CLUSTER_OWNERS),
             // The reply carries a kubeconfig.
-            ("GetCluster", ReadSecret, STEERING),
-            ("DeleteCluster", Write, STEERING),
-            ("GetClusterList", Read, STEERING_AND_OPERATORS),
-            ("GetClusterNodesStatus", Read, STEERING_AND_OPERATORS),
+            ("GetCluster", ReadSecret, CLUSTER_OWNERS),
+            ("DeleteCluster", Write, CLUSTER_OWNERS),
+            ("GetClusterList", Read, CLUSTER_READERS),
+            ("GetClusterNodesStatus", Read, CLUSTER_READERS),
             ("GetVersionInformation", Read, SIGNED_IN),
-            ("AddNodePool", Write, STEERING),
-            ("DeleteNodePool", Write, STEERING),
-            ("ScaleNodePool", Write, STEERING),
-            ("GetUpgradeClusterInformation", Read, STEERING_AND_OPERATORS),
-            ("UpgradeCluster", Write, STEERING),
+            ("AddNodePool", Write, CLUSTER_OWNERS),
+            ("DeleteNodePool", Write, CLUSTER_OWNERS),
+            ("ScaleNodePool", Write, CLUSTER_OWNERS),
+            ("GetUpgradeClusterInformation", Read, CLUSTER_READERS),
+            ("UpgradeCluster", Write, CLUSTER_OWNERS),
+        ],
+    ),
+    (
+        "selvage.clusters.ClusterService",
+        &[
+            ("GetCluster", Read, CLUSTER_READERS),
+            ("WatchCluster", Read, CLUSTER_READERS),
+            ("ListEvents", Read, CLUSTER_READERS),
+            ("PlanCluster", Read, CLUSTER_READERS),
+            ("PauseCluster", Write, CLUSTER_OWNERS),
+            ("ResumeCluster", Write, CLUSTER_OWNERS),
+            ("ListVersions", Read, SIGNED_IN),
         ],
     ),
     // Volumes.
