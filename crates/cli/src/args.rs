@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, dme, exec, explain, export, join, login, machine, node,
-        operation, shell, user, volume,
+        api, apply, backup, call, context, dme, exec, explain, export, join, kaas, login, machine,
+        node, operation, shell, user, volume,
     },
     duration,
     edge::flags,
@@ -182,6 +182,10 @@ pub enum Command {
     Node(node::Node),
     #[command(skip)]
     Dme(dme::DmeCommand),
+    #[command(skip)]
+    Kaas(kaas::KaasCommand),
+    /// Run kubectl against a cluster of yours
+    Kubectl(kaas::Kubectl),
     /// Print a completion script for your shell
     Completion(shell::Completion),
     /// Write the man pages

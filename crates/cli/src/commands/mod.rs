@@ -10,6 +10,7 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod join;
+pub(crate) mod kaas;
 pub(crate) mod login;
 pub(crate) mod machine;
 pub(crate) mod node;
@@ -49,6 +50,8 @@ pub(crate) async fn dispatch(
         Command::Operation(args) => operation::run(args, session).await,
         Command::Node(args) => node::run(args, session).await,
         Command::Dme(args) => dme::run(args, session).await,
+        Command::Kaas(args) => Box::pin(kaas::run(args, session)).await,
+        Command::Kubectl(args) => kaas::kubectl(args, session).await,
         Command::Exec(args) => Box::pin(exec::exec(args, session)).await,
         Command::Logs(args) => Box::pin(exec::logs(args, session)).await,
         Command::Volume(args) => volume::run(args, session).await,
