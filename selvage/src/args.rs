@@ -218,6 +218,22 @@ pub(crate) struct Dme {
     pub(crate) command: Option<selvage_cli::DmeCommand>,
 }
 
+const KAAS_EXAMPLES: &str = "\
+A first cluster, on simulated machines:
+  selvage up --set kaas.provider=sim
+  selvage kaas create demo --wait
+  selvage kaas nodes demo";
+
+/// The cluster service, or what can be asked of one.
+#[derive(Args)]
+#[command(after_help = KAAS_EXAMPLES)]
+pub(crate) struct Kaas {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    #[command(subcommand)]
+    pub(crate) command: Option<selvage_cli::KaasCommand>,
+}
+
 /// What the command line of a part asks for.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub(crate) enum Asked {
@@ -258,6 +274,15 @@ impl PartArgs for Node {
             Some(command) => {
                 Asked::Client(selvage_cli::Command::Node(selvage_cli::Node { nodes, command }))
             }
+        }
+    }
+}
+
+impl PartArgs for Kaas {
+    fn asked(self, part: &'static str) -> Asked {
+        match self.command {
+            None => Asked::Daemon { part, serve: self.serve, join: Join::default() },
+            Some(command) => Asked::Client(selvage_cli::Command::Kaas(command)),
         }
     }
 }

@@ -11,7 +11,7 @@ use selvage_part::{Configured, ConfiguredPart, Context, Kind, OpenPart, Part};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Asked, Dme, Joining, LVMD_EXAMPLES, Node, Serve},
+    args::{Asked, Dme, Joining, Kaas, LVMD_EXAMPLES, Node, Serve},
     config::{Auth, Join, Listen, Store, Tls, default_data_dir},
 };
 
@@ -126,8 +126,8 @@ parts! {
     crm: selvage_crm::CrmPart => Crm(Joining),
     /// Run the match engine alone; or, with a command, ask one as a device does
     dme: selvage_dme::DmePart => Dme(Dme),
-    /// Run the Kubernetes cluster service alone
-    kaas: KaasContract => Kaas(Serve),
+    /// Run the Kubernetes cluster service alone; or, with a command, make and change clusters
+    kaas: selvage_kaas::KaasPart => Kaas(Kaas),
     /// Run this machine's agent alone; or, with a command, see and steer machines
     node: selvage_node::NodePart => Node(Node),
     /// Run the volume service alone; with a lvmd.yaml, in place of lvmd
@@ -159,7 +159,7 @@ macro_rules! contract_only {
     )*};
 }
 
-contract_only!(KaasContract: "kaas", DashboardContract: "dashboard");
+contract_only!(DashboardContract: "dashboard");
 
 /// Options of a part that has none.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -243,7 +243,9 @@ fn server_name(name: &str) -> Result<SanType, Error> {
     }
 }
 
-fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, Error> {
+/// The key of a signing request, if the sender has its private half and it is
+/// of a kind that we sign. Nothing else of a request counts.
+pub fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, Error> {
     let wrong = |reason: &str| Error::Request(reason.to_owned());
     if csr_pem.len() > REQUEST_LIMIT {
         return Err(wrong("longer than 64 KiB"));

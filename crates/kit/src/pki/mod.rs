@@ -40,7 +40,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use self::{
-    ca::{Ca, Issued, Signed, is_server_name},
+    ca::{Ca, Issued, Signed, is_server_name, requested_key},
     client::{KeyRequest, RotatingIdentity, client_config},
     machine::machine_of,
     pin::{Anchor, pin_in_token, without_pin},

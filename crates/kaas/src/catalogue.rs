@@ -1,0 +1,268 @@
+//! Versions of Kubernetes on offer, which of them can follow which, and how
+//! far apart the members of a cluster may be. All of it is data.
+
+use std::{fmt, path::Path, str::FromStr};
+
+use serde::Deserialize;
+
+/// The catalogue that comes with the program.
+const BUILT_IN: &str = include_str!("../catalogue.toml");
+
+/// A version of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+    pub patch: u32,
+}
+
+/// Text that is no version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a version such as 1.36.4")]
+pub struct NotAVersion(pub String);
+
+impl FromStr for Version {
+    type Err = NotAVersion;
+
+    /// Reads `1.36.4` or `v1.36.4`.
+    fn from_str(text: &str) -> Result<Self, NotAVersion> {
+        let wrong = || NotAVersion(text.chars().take(64).collect());
+        let number = |part: &str| {
+            let plain = part.len() <= 6
+                && part.bytes().all(|byte| byte.is_ascii_digit())
+                && (part == "0" || !part.starts_with('0'));
+            plain.then(|| part.parse().ok()).flatten().ok_or_else(wrong)
+        };
+        let parts: Vec<&str> = text.strip_prefix('v').unwrap_or(text).split('.').collect();
+        let [major, minor, patch] = parts.as_slice() else { return Err(wrong()) };
+        Ok(Self { major: number(major)?, minor: number(minor)?, patch: number(patch)? })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A version on offer and what it is run with.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    pub version: Version,
+    pub etcd: String,
+    pub containerd: String,
+    pub cni: String,
+    pub coredns: String,
+    pub pause: String,
+}
+
+/// How far versions may be apart, in minors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skew {
+    pub control_plane: u32,
+    pub kubelet: u32,
+    pub step: u32,
+}
+
+impl Skew {
+    /// Returns why these members may not run together, if they may not.
+    pub fn check(&self, control_plane: &[Version], kubelets: &[Version]) -> Result<(), String> {
+        let (Some(oldest), Some(newest)) = (control_plane.iter().min(), control_plane.iter().max())
+        else {
+            return Ok(());
+        };
+        if newest.major != oldest.major || newest.minor - oldest.minor > self.control_plane {
+            return Err(format!("API servers {oldest} and {newest} are too far apart"));
+        }
+        for kubelet in kubelets {
+            let ahead = (kubelet.major, kubelet.minor) > (oldest.major, oldest.minor);
+            if ahead {
+                return Err(format!("kubelet {kubelet} is newer than API server {oldest}"));
+            }
+            if newest.minor.saturating_sub(kubelet.minor) > self.kubelet {
+                return Err(format!(
+                    "kubelet {kubelet} is more than {} minors older than API server {newest}",
+                    self.kubelet
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A catalogue that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("catalogue {path}")]
+    Read { path: String, source: std::io::Error },
+    #[error("catalogue {path}")]
+    Parse { path: String, source: toml::de::Error },
+    #[error("catalogue {path}: it offers no version")]
+    Empty { path: String },
+    #[error("catalogue {path}: version {version} stands in it twice")]
+    Twice { path: String, version: Version },
+}
+
+/// All versions on offer, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Catalogue {
+    releases: Vec<Release>,
+    pub skew: Skew,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    skew: Skew,
+    kubernetes: Vec<Release>,
+}
+
+impl Catalogue {
+    /// The catalogue of that file, or the one that comes with the program.
+    pub fn load(path: Option<&Path>) -> Result<Self, Error> {
+        match path {
+            None => Self::parse("built in", BUILT_IN),
+            Some(path) => {
+                let name = path.display().to_string();
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| Error::Read { path: name.clone(), source })?;
+                Self::parse(&name, &text)
+            }
+        }
+    }
+
+    fn parse(path: &str, text: &str) -> Result<Self, Error> {
+        let path = path.to_owned();
+        let File { skew, mut kubernetes } =
+            toml::from_str(text).map_err(|source| Error::Parse { path: path.clone(), source })?;
+        kubernetes.sort_by_key(|release| release.version);
+        if kubernetes.is_empty() {
+            return Err(Error::Empty { path });
+        }
+        if let Some(pair) = kubernetes.windows(2).find(|pair| pair[0].version == pair[1].version) {
+            return Err(Error::Twice { path, version: pair[0].version });
+        }
+        Ok(Self { releases: kubernetes, skew })
+    }
+
+    /// All releases, oldest first.
+    pub fn releases(&self) -> &[Release] {
+        &self.releases
+    }
+
+    /// The release of that version.
+    pub fn find(&self, version: Version) -> Option<&Release> {
+        self.releases.iter().find(|release| release.version == version)
+    }
+
+    /// The newest version on offer.
+    pub fn newest(&self) -> Option<Version> {
+        self.releases.last().map(|release| release.version)
+    }
+
+    /// All versions as one text, for messages.
+    pub fn names(&self) -> String {
+        let names: Vec<String> = self.releases.iter().map(|r| r.version.to_string()).collect();
+        names.join(", ")
+    }
+
+    /// Versions that one upgrade reaches from a control plane of that version
+    /// with a kubelet of that version as its oldest.
+    pub fn reachable(&self, from: Version, oldest_kubelet: Version) -> Vec<Version> {
+        let legal =
+            |to: &Version| self.check_step(from, *to, oldest_kubelet).is_ok() && *to != from;
+        self.releases.iter().map(|release| release.version).filter(legal).collect()
+    }
+
+    /// Returns why an upgrade cannot go there in one step, if it cannot.
+    pub fn check_step(
+        &self,
+        from: Version,
+        to: Version,
+        oldest_kubelet: Version,
+    ) -> Result<(), String> {
+        if to < from {
+            return Err(format!("{to} is older than {from}: a cluster is never taken back"));
+        }
+        if to.major != from.major || to.minor - from.minor > self.skew.step {
+            return Err(format!(
+                "{to} skips a minor version: upgrade from {from} to {}.{} first",
+                from.major,
+                from.minor + self.skew.step
+            ));
+        }
+        if to.minor.saturating_sub(oldest_kubelet.minor) > self.skew.kubelet {
+            return Err(format!(
+                "a node still runs {oldest_kubelet}, more than {} minors older than {to}",
+                self.skew.kubelet
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn v(text: &str) -> Version {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn versions_read_with_and_without_the_letter_and_nothing_else() {
+        assert_eq!(v("v1.36.4"), v("1.36.4"));
+        assert_eq!(v("1.36.4").to_string(), "1.36.4");
+        for bad in ["", "1.36", "1.36.4.1", "1.36.x", "1.36.-1", "01.36.4", "1. 36.4", "vv1.36.4"] {
+            assert_eq!(bad.parse::<Version>(), Err(NotAVersion(bad.into())), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_catalogue_offers_the_three_newest_minors() {
+        let catalogue = Catalogue::load(None).unwrap();
+        assert_eq!(catalogue.names(), "1.35.8, 1.36.4, 1.37.1");
+        assert_eq!(catalogue.newest(), Some(v("1.37.1")));
+        assert_eq!(catalogue.find(v("1.36.4")).unwrap().etcd, "3.6.8");
+    }
+
+    #[test]
+    fn one_upgrade_reaches_newer_patches_and_the_next_minor() {
+        let text = BUILT_IN.to_owned()
+            + "[[kubernetes]]\nversion = \"1.35.9\"\netcd = \"3.6.6\"\ncontainerd = \"2.2.0\"\n\
+               cni = \"1.8.0\"\ncoredns = \"1.13.1\"\npause = \"3.10.1\"\n";
+        let catalogue = Catalogue::parse("test", &text).unwrap();
+        assert_eq!(catalogue.reachable(v("1.35.8"), v("1.35.8")), [v("1.35.9"), v("1.36.4")]);
+        assert_eq!(catalogue.reachable(v("1.36.4"), v("1.35.8")), [v("1.37.1")]);
+        assert_eq!(catalogue.reachable(v("1.36.4"), v("1.33.1")), []);
+        assert_eq!(catalogue.reachable(v("1.37.1"), v("1.37.1")), []);
+    }
+
+    #[test]
+    fn skew_is_judged_by_the_table() {
+        let skew = Catalogue::load(None).unwrap().skew;
+        skew.check(&[v("1.35.8"), v("1.36.4")], &[v("1.35.8"), v("1.33.0")]).unwrap();
+        let newer = skew.check(&[v("1.35.8"), v("1.36.4")], &[v("1.36.4")]).unwrap_err();
+        assert_eq!(newer, "kubelet 1.36.4 is newer than API server 1.35.8");
+        assert!(skew.check(&[v("1.37.1")], &[v("1.33.0")]).is_err());
+        assert!(skew.check(&[v("1.37.1"), v("1.35.8")], &[]).is_err());
+    }
+
+    #[test]
+    fn a_broken_catalogue_says_what_is_wrong() {
+        let twice = BUILT_IN.to_owned() + &BUILT_IN[BUILT_IN.find("[[kubernetes]]").unwrap()..];
+        let error = Catalogue::parse("file", &twice).unwrap_err();
+        assert_eq!(error.to_string(), "catalogue file: version 1.35.8 stands in it twice");
+        assert!(matches!(Catalogue::parse("file", "x = 1"), Err(Error::Parse { .. })));
+    }
+}

@@ -1,0 +1,101 @@
+//! The cluster service as a part of a process.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use selvage_kit::tasks::Tasks;
+use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
+use selvage_store::{Table, clock::SystemClock};
+
+use crate::{
+    Kaas, Keyring, Manager, Members, Options, ProviderKind, Surroundings,
+    catalogue::Catalogue,
+    driver::NoDriver,
+    pki::Seal,
+    provider::{NoProvider, agents::Agents, sim::Sim},
+    record::Machine,
+};
+
+/// File in the folder of keys that seals the keys of clusters.
+const SEAL: &str = "pki/kaas.key";
+
+/// Description of the cluster service.
+pub struct KaasPart;
+
+#[async_trait]
+impl Part for KaasPart {
+    const NAME: &'static str = "kaas";
+    type Options = Options;
+
+    fn validate(options: &Options) -> Result<()> {
+        options.validate().map_err(anyhow::Error::msg)
+    }
+
+    fn check(process: &Process, _: &Options) -> Result<()> {
+        let here = process.runs(Self::NAME) && process.joined;
+        anyhow::ensure!(!here, "kaas runs where the store is: start it without --controller");
+        Ok(())
+    }
+
+    async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
+        let kaas = open(context, options).await.context("kaas")?;
+        Ok(Some(Box::new(kaas)))
+    }
+}
+
+async fn open(context: &Context, options: &Options) -> Result<Kaas> {
+    let store = context.store()?;
+    let catalogue = Catalogue::load(options.catalogue.as_deref()).context("kaas.catalogue")?;
+    let seal = Seal::load(&context.data.join(SEAL))?;
+    let clock = Arc::new(SystemClock::new());
+    let keyring =
+        Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
+    let around = match options.provider {
+        ProviderKind::Sim => {
+            let machines: Arc<Table<Machine>> = Table::open(Arc::clone(&store)).await?;
+            let sim = Sim::default();
+            sim.resume(machines.list().iter().map(|stored| stored.value.clone()));
+            let sim = Arc::new(sim);
+            let (provider, driver) = (Arc::clone(&sim), sim);
+            Surroundings { provider, driver, catalogue, keyring, clock }
+        }
+        ProviderKind::Agents => {
+            let auth = context.auth.clone().context("the users' store is not here")?;
+            let machines = move || auth.machines();
+            let tls = context.client_tls.clone();
+            let provider = Arc::new(Agents::open(Arc::clone(&store), machines, tls).await?);
+            let own = Arc::<SystemClock>::clone(&clock);
+            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own);
+            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
+        }
+        kind => {
+            let provider = Arc::new(NoProvider { problem: problem(kind) });
+            Surroundings { provider, driver: Arc::new(NoDriver), catalogue, keyring, clock }
+        }
+    };
+    let manager = Manager::open(store, options.settings(), around).await?;
+    let compat = options.compat().map_err(anyhow::Error::msg)?;
+    Ok(Kaas::new(manager, compat))
+}
+
+/// Why no machines can be had.
+fn problem(kind: ProviderKind) -> String {
+    let asked = match kind {
+        ProviderKind::Local => "kaas.provider=local is not in this version yet",
+        _ => "no provider of machines is set",
+    };
+    format!("{asked}: start with --set kaas.provider=sim for simulated ones")
+}
+
+#[async_trait]
+impl OpenPart for Kaas {
+    fn mount(&mut self, mount: &mut Mount) {
+        self.add_to(mount.services());
+    }
+
+    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
+        Kaas::spawn(&self, tasks);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! Kubernetes on the machines of a cluster: what the steps of the planner are
+//! made of.
+
+use async_trait::async_trait;
+use selvage_api::Code;
+
+use crate::{plan::Snapshot, record::Machine};
+
+/// Whether a step is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    Done,
+    /// Not yet; says what is being waited for.
+    Waiting(String),
+}
+
+/// A node as the API of its cluster shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub name: String,
+    pub ready: bool,
+    /// Why it is not ready.
+    pub reason: String,
+    pub schedulable: bool,
+    pub kubelet_version: String,
+    /// Somebody marked it as the first to go when its pool shrinks.
+    pub delete_first: bool,
+}
+
+/// Why a step was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Trying again later may help.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Trying again does not help.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Error {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Unavailable(_) => Code::Unavailable,
+            Self::Refused(_) => Code::FailedPrecondition,
+        }
+    }
+}
+
+/// Starts, watches and stops Kubernetes on machines. Every method is short and
+/// may be repeated.
+#[async_trait]
+pub trait Driver: Send + Sync + 'static {
+    /// Brings a machine to the versions it is to run.
+    async fn configure(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
+    /// Address of the API, once it has answered.
+    async fn api(&self, cluster: &Snapshot) -> Result<Option<String>, Error>;
+
+    /// Sees whether the node is ready for work, gives it its labels, taints
+    /// and role, and lets pods come.
+    async fn join(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
+    /// All nodes of the cluster.
+    async fn nodes(&self, cluster: &Snapshot) -> Result<Vec<Node>, Error>;
+
+    /// Keeps new pods away from a node.
+    async fn cordon(&self, cluster: &Snapshot, machine: &Machine) -> Result<(), Error>;
+
+    /// Evicts pods, as far as their disruption budgets allow.
+    async fn drain(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
+    /// Takes the machine out of etcd and its node out of the API.
+    async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
+    /// Removes everything of Kubernetes from the machine.
+    async fn reset(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
+    /// Tells members of a cluster what changed around them, such as machines
+    /// that came and went.
+    async fn sync(&self, cluster: &Snapshot) -> Result<(), Error> {
+        let _ = cluster;
+        Ok(())
+    }
+}
+
+/// Stands where there are no machines.
+#[derive(Debug, Clone, Copy)]
+pub struct NoDriver;
+
+fn nowhere<T>() -> Result<T, Error> {
+    Err(Error::Unavailable("no provider of machines is set".into()))
+}
+
+#[async_trait]
+impl Driver for NoDriver {
+    async fn configure(&self, _: &Snapshot, _: &Machine) -> Result<Progress, Error> {
+        nowhere()
+    }
+
+    async fn api(&self, _: &Snapshot) -> Result<Option<String>, Error> {
+        nowhere()
+    }
+
+    async fn join(&self, _: &Snapshot, _: &Machine) -> Result<Progress, Error> {
+        nowhere()
+    }
+
+    async fn nodes(&self, _: &Snapshot) -> Result<Vec<Node>, Error> {
+        nowhere()
+    }
+
+    async fn cordon(&self, _: &Snapshot, _: &Machine) -> Result<(), Error> {
+        nowhere()
+    }
+
+    async fn drain(&self, _: &Snapshot, _: &Machine) -> Result<Progress, Error> {
+        nowhere()
+    }
+
+    async fn leave(&self, _: &Snapshot, _: &Machine) -> Result<Progress, Error> {
+        nowhere()
+    }
+
+    async fn reset(&self, _: &Snapshot, _: &Machine) -> Result<Progress, Error> {
+        nowhere()
+    }
+}

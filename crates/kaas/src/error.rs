@@ -1,0 +1,87 @@
+//! What can go wrong with a cluster.
+
+use selvage_api::{Code, google::rpc::bad_request::FieldViolation};
+
+/// Of a call about clusters.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call about clusters failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// All fields that are wrong.
+    #[error("{}", sentence(.0))]
+    Invalid(Vec<FieldViolation>),
+    #[error("cluster {0:?} not found")]
+    ClusterNotFound(String),
+    #[error("cluster {cluster:?} has no pool {}", list(.pools))]
+    PoolNotFound { cluster: String, pools: Vec<String> },
+    #[error("cluster {0:?} already exists")]
+    ClusterExists(String),
+    #[error("cluster {cluster:?} already has a pool {}", list(.pools))]
+    PoolExists { cluster: String, pools: Vec<String> },
+    #[error("{0}")]
+    Precondition(String),
+    #[error("{0}")]
+    Exhausted(String),
+    #[error("not authorized: {0}")]
+    Denied(String),
+    #[error("no machines can be had: {0}")]
+    Provider(String),
+    #[error("keys of cluster {cluster:?}")]
+    Keys { cluster: String, source: crate::pki::Error },
+    #[error(transparent)]
+    Store(#[from] selvage_store::Error),
+}
+
+impl Error {
+    /// What it means to the caller.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid(_) => Code::InvalidArgument,
+            Self::ClusterNotFound(_) | Self::PoolNotFound { .. } => Code::NotFound,
+            Self::ClusterExists(_) | Self::PoolExists { .. } => Code::AlreadyExists,
+            Self::Precondition(_) | Self::Provider(_) => Code::FailedPrecondition,
+            Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::Denied(_) => Code::PermissionDenied,
+            Self::Keys { .. } => Code::DataLoss,
+            Self::Store(error) => error.code(),
+        }
+    }
+
+    /// One field that is wrong.
+    pub fn field(field: impl Into<String>, description: impl Into<String>) -> Self {
+        Self::Invalid(vec![violation(field, description)])
+    }
+}
+
+/// A field and why it is wrong.
+pub(crate) fn violation(
+    field: impl Into<String>,
+    description: impl Into<String>,
+) -> FieldViolation {
+    FieldViolation { field: field.into(), description: description.into() }
+}
+
+fn sentence(violations: &[FieldViolation]) -> String {
+    let each: Vec<String> =
+        violations.iter().map(|v| format!("{}: {}", v.field, v.description)).collect();
+    each.join("; ")
+}
+
+fn list(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    quoted.join(", ")
+}
+
+impl From<Error> for tonic::Status {
+    fn from(error: Error) -> Self {
+        if let Error::Keys { source, .. } = &error {
+            tracing::error!(%error, %source, "keys of a cluster cannot be used");
+        }
+        let (code, text) = (error.code(), error.to_string());
+        match error {
+            Error::Invalid(violations) => selvage_api::bad_request(text, violations),
+            _ => Self::new(code.grpc(), text),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The way into a cluster for those who may use it.
+
+use std::time::Duration;
+
+use selvage_store::clock::Millis;
+use zeroize::Zeroizing;
+
+use super::Manager;
+use crate::{
+    Error, Result,
+    pki::{self, ADMINS, Leaf},
+    record::{BY_CLUSTER, Cluster, Phase},
+};
+
+/// A kubeconfig is handed out again for so long, so that asking for a cluster
+/// often does not cost a signature each time.
+const REUSED_FOR: Duration = Duration::from_secs(600);
+/// Kubeconfigs that are kept at most.
+const MOST_KEPT: usize = 4096;
+
+/// A kubeconfig that was handed out.
+pub(super) struct Kept {
+    text: Zeroizing<String>,
+    endpoint: String,
+    until: Millis,
+}
+
+impl Manager {
+    /// A kubeconfig for that user, once the API has answered.
+    pub async fn kubeconfig(
+        &self,
+        cluster: &Cluster,
+        user: &str,
+    ) -> Result<Option<Zeroizing<String>>> {
+        if !cluster.provisioned || cluster.endpoint.is_empty() || cluster.deleting {
+            return Ok(None);
+        }
+        let endpoint = self.endpoint(cluster);
+        let now = self.now();
+        let name = (cluster.uid.clone(), user.to_owned());
+        if let Some(kept) = self.inner.kubeconfigs.lock().get(&name)
+            && kept.until > now
+            && kept.endpoint == endpoint
+        {
+            return Ok(Some(kept.text.clone()));
+        }
+        let keys = self.inner.around.keyring.keys(cluster).await?;
+        let user = if user.is_empty() { "admin" } else { user };
+        let leaf = Leaf {
+            common_name: format!("selvage:{user}"),
+            organisation: Some(ADMINS.to_owned()),
+            client: true,
+            server: false,
+            names: Vec::new(),
+            lifetime: self.inner.settings.kubeconfig_lifetime,
+        };
+        let failed = |source| Error::Keys { cluster: cluster.name.clone(), source };
+        let issued = keys.kubernetes.issue(&leaf, now / 1000).map_err(failed)?;
+        let authority = keys.kubernetes.certificate();
+        let text = pki::kubeconfig(&cluster.name, &endpoint, authority, user, &issued);
+        let reused = REUSED_FOR.min(self.inner.settings.kubeconfig_lifetime / 2);
+        let until = now + u64::try_from(reused.as_millis()).unwrap_or(0);
+        let mut kept = self.inner.kubeconfigs.lock();
+        if kept.len() >= MOST_KEPT {
+            kept.clear();
+        }
+        kept.insert(name, Kept { text: text.clone(), endpoint, until });
+        Ok(Some(text))
+    }
+
+    /// Address of a control plane that answers, so that the death of one takes
+    /// nobody's way in.
+    fn endpoint(&self, cluster: &Cluster) -> String {
+        let (address, port) = cluster.endpoint.rsplit_once(':').unwrap_or((&cluster.endpoint, ""));
+        let machines = self.inner.machines.by_index(BY_CLUSTER, &cluster.name);
+        let mut ready = machines.iter().map(|stored| &stored.value).filter(|machine| {
+            machine.is_control_plane()
+                && !machine.address.is_empty()
+                && machine.phase() == Phase::Ready
+        });
+        match ready.clone().find(|machine| machine.address == address).or(ready.next()) {
+            Some(machine) => format!("{}:{port}", machine.address),
+            None => cluster.endpoint.clone(),
+        }
+    }
+
+    /// Forgets the keys of a cluster that is gone.
+    pub(super) fn forget_keys(&self, uid: &str) {
+        self.inner.around.keyring.forget(uid);
+        self.inner.kubeconfigs.lock().retain(|(owner, _), _| owner != uid);
+    }
+}

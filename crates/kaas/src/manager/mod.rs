@@ -1,0 +1,196 @@
+//! Clusters: what is stored of them, and what is done about it.
+
+mod change;
+mod foresee;
+mod keys;
+mod membership;
+mod reconcile;
+mod step;
+mod sweep;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use selvage_store::{
+    SharedStore, Table,
+    clock::{Clock, Millis},
+};
+
+pub use change::Origin;
+
+use crate::{
+    Error, Result,
+    catalogue::{Catalogue, Version},
+    conditions,
+    driver::Driver,
+    keyring::Keyring,
+    plan::{Policy, Snapshot},
+    provider::Provider,
+    record::{BY_CLUSTER, Cluster, Machine, Pool},
+    validate::Limits,
+};
+
+/// What can be set about clusters.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub limits: Limits,
+    pub policy: Policy,
+    /// How often a step that is not done is taken again.
+    pub poll: Duration,
+    /// How often nodes are looked at.
+    pub health_period: Duration,
+    /// Life of the certificate in a kubeconfig.
+    pub kubeconfig_lifetime: Duration,
+    /// Clusters that are worked on at the same time.
+    pub workers: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            policy: Policy::default(),
+            poll: Duration::from_millis(500),
+            health_period: Duration::from_secs(15),
+            kubeconfig_lifetime: Duration::from_secs(24 * 3600),
+            workers: 64,
+        }
+    }
+}
+
+/// What clusters are made of.
+pub struct Surroundings {
+    pub provider: Arc<dyn Provider>,
+    pub driver: Arc<dyn Driver>,
+    pub catalogue: Catalogue,
+    pub keyring: Arc<Keyring>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Clusters, their pools and their machines. Clones are the same.
+#[derive(Clone)]
+pub struct Manager {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    store: SharedStore,
+    clusters: Arc<Table<Cluster>>,
+    pools: Arc<Table<Pool>>,
+    machines: Arc<Table<Machine>>,
+    around: Surroundings,
+    kubeconfigs: Mutex<HashMap<(String, String), keys::Kept>>,
+    health: Mutex<HashMap<String, reconcile::Health>>,
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").field("clusters", &self.inner.clusters.len()).finish()
+    }
+}
+
+impl Manager {
+    /// Opens the tables.
+    pub async fn open(
+        store: SharedStore,
+        settings: Settings,
+        around: Surroundings,
+    ) -> Result<Self> {
+        let (clusters, pools) =
+            (Table::open(Arc::clone(&store)).await?, Table::open(Arc::clone(&store)).await?);
+        let machines = Table::open(Arc::clone(&store)).await?;
+        let inner = Inner {
+            settings,
+            store,
+            clusters,
+            pools,
+            machines,
+            around,
+            kubeconfigs: Mutex::default(),
+            health: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    fn now(&self) -> Millis {
+        self.inner.around.clock.now()
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.inner.around.clock)
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.inner.around.catalogue
+    }
+
+    pub fn provider(&self) -> &Arc<dyn Provider> {
+        &self.inner.around.provider
+    }
+
+    pub(crate) fn clusters(&self) -> &Arc<Table<Cluster>> {
+        &self.inner.clusters
+    }
+
+    pub(crate) fn machines(&self) -> &Arc<Table<Machine>> {
+        &self.inner.machines
+    }
+
+    pub(crate) fn pools(&self) -> &Arc<Table<Pool>> {
+        &self.inner.pools
+    }
+
+    /// All clusters by name.
+    pub fn list(&self) -> Vec<Cluster> {
+        self.inner.clusters.list().iter().map(|stored| stored.value.clone()).collect()
+    }
+
+    /// A cluster with all that belongs to it.
+    pub fn snapshot(&self, name: &str) -> Option<Snapshot> {
+        let cluster = self.inner.clusters.get(name)?.value.clone();
+        let pools = self.inner.pools.by_index(BY_CLUSTER, name);
+        let machines = self.inner.machines.by_index(BY_CLUSTER, name);
+        Some(Snapshot {
+            cluster,
+            pools: pools.iter().map(|stored| stored.value.clone()).collect(),
+            machines: machines.iter().map(|stored| stored.value.clone()).collect(),
+        })
+    }
+
+    /// The same, or an error that says that there is none.
+    pub fn find(&self, name: &str) -> Result<Snapshot> {
+        self.snapshot(name).ok_or_else(|| Error::ClusterNotFound(name.to_owned()))
+    }
+
+    /// What is being waited for.
+    pub fn message(&self, snapshot: &Snapshot) -> String {
+        conditions::message(snapshot, self.now())
+    }
+
+    /// Versions that one upgrade reaches. Those that no machine can run are
+    /// left out.
+    pub fn upgrades(&self, snapshot: &Snapshot) -> Vec<Version> {
+        let (from, oldest) = versions_of(snapshot);
+        let Some(from) = from else { return Vec::new() };
+        let reachable = self.catalogue().reachable(from, oldest.unwrap_or(from));
+        let runs = |version: &Version| {
+            let release = self.catalogue().find(*version);
+            release.is_some_and(|release| self.provider().lacks(release).is_none())
+        };
+        reachable.into_iter().filter(runs).collect()
+    }
+}
+
+/// Versions of the oldest control plane and of the oldest kubelet.
+pub(crate) fn versions_of(snapshot: &Snapshot) -> (Option<Version>, Option<Version>) {
+    let read = |text: &String| text.parse::<Version>().ok();
+    let running = || snapshot.machines.iter().map(|machine| &machine.running);
+    let control_plane = running().filter_map(|versions| read(&versions.control_plane)).min();
+    let kubelet = running().filter_map(|versions| read(&versions.kubelet)).min();
+    (control_plane.or_else(|| read(&snapshot.cluster.version)), kubelet)
+}

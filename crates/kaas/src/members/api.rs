@@ -1,0 +1,257 @@
+//! The API of a cluster: whether it answers, what it has to hold, its nodes.
+
+use std::{sync::Arc, time::Duration};
+
+use selvage_kube::{
+    Connection, Credentials, Objects,
+    k8s_openapi::api::core::v1::Node as KubeNode,
+    kube::{
+        Api, Client,
+        api::{DeleteParams, ListParams, Patch, PatchParams},
+    },
+    resource,
+};
+use serde_json::{Value, json};
+
+use super::{Members, spec::API_PORT};
+use crate::{
+    driver::{Error, Node, Progress},
+    pki::{ADMINS, Leaf},
+    plan::Snapshot,
+    record::{Machine, Phase},
+};
+
+/// Life of our own certificate; made anew with each start.
+const OWN_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Marks of a node that is to be the first to go.
+const DELETE_FIRST: [&str; 2] =
+    ["cluster.k8s.io/delete-machine", "cluster.x-k8s.io/delete-machine"];
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+const WORKER: &str = "node-role.kubernetes.io/worker";
+
+impl Members {
+    async fn connection(
+        &self,
+        snapshot: &Snapshot,
+        address: &str,
+    ) -> Result<Arc<Connection>, Error> {
+        let name = (snapshot.cluster.uid.clone(), address.to_owned());
+        if let Some(known) = self.connections.lock().get(&name) {
+            return Ok(Arc::clone(known));
+        }
+        let keys = self.keyring.keys(&snapshot.cluster).await?;
+        let leaf = Leaf {
+            common_name: "selvage:kaas".into(),
+            // It gives the others their rights, so it has them all.
+            organisation: Some("system:masters".into()),
+            client: true,
+            server: false,
+            names: Vec::new(),
+            lifetime: OWN_LIFETIME,
+        };
+        let issued = keys.kubernetes.issue(&leaf, self.clock.now() / 1000)?;
+        let made = Arc::new(Connection::from_credentials(&Credentials {
+            server: format!("https://{address}:{API_PORT}"),
+            ca: keys.kubernetes.certificate().to_owned(),
+            certificate: issued.certificate,
+            key: issued.key,
+        })?);
+        self.connections.lock().insert(name, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// A client of the first API server that says it is ready.
+    pub(super) async fn client(&self, snapshot: &Snapshot) -> Result<Client, Error> {
+        let mut last = Error::Unavailable("no control plane runs".into());
+        for machine in serving(snapshot) {
+            let client = self.connection(snapshot, &machine.address).await?.client().await?;
+            match selvage_kube::ready(&client).await {
+                Ok(()) => return Ok(client),
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last)
+    }
+
+    pub(super) async fn find_api(&self, snapshot: &Snapshot) -> Result<Option<String>, Error> {
+        for machine in serving(snapshot) {
+            let client = self.connection(snapshot, &machine.address).await?.client().await?;
+            if selvage_kube::ready(&client).await.is_ok() {
+                return Ok(Some(format!("{}:{API_PORT}", machine.address)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts into the API what everything else needs.
+    pub(super) async fn prepare(
+        &self,
+        snapshot: &Snapshot,
+        machine: &Machine,
+    ) -> Result<(), Error> {
+        let uid = &snapshot.cluster.uid;
+        if self.prepared.lock().contains(uid) {
+            return Ok(());
+        }
+        let client = self.connection(snapshot, &machine.address).await?.client().await?;
+        for (kind, object) in [
+            ("ClusterRole", dns_role()),
+            (
+                "ClusterRoleBinding",
+                binding("selvage:coredns", "selvage:coredns", "User", "system:coredns"),
+            ),
+            ("ClusterRoleBinding", binding(ADMINS, "cluster-admin", "Group", ADMINS)),
+        ] {
+            let resource = resource("rbac.authorization.k8s.io", "v1", kind);
+            Objects::all(&client, &resource).apply(&object).await?;
+        }
+        self.prepared.lock().insert(uid.clone());
+        Ok(())
+    }
+
+    /// Gives a node its labels, taints and role, and sees whether it is ready.
+    pub(super) async fn join_node(
+        &self,
+        snapshot: &Snapshot,
+        machine: &Machine,
+    ) -> Result<Progress, Error> {
+        let client = self.client(snapshot).await?;
+        let nodes: Api<KubeNode> = Api::all(client);
+        let found = nodes.get_opt(&machine.name).await;
+        let found = found.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let Some(node) = found else {
+            return Ok(Progress::Waiting("the node has not registered".into()));
+        };
+        let wanted = format!("v{}", machine.wanted.kubelet);
+        let shown = shown(&node);
+        if shown.kubelet_version != wanted.trim_start_matches('v') {
+            let text = format!("kubelet {} is not {wanted} yet", shown.kubelet_version);
+            return Ok(Progress::Waiting(text));
+        }
+        let patch = PatchParams::default();
+        let change = Patch::Merge(marks(snapshot, machine));
+        let patched = nodes.patch(&machine.name, &patch, &change).await;
+        patched.map_err(|error| Error::Unavailable(error.to_string()))?;
+        match shown.ready {
+            true => Ok(Progress::Done),
+            false => Ok(Progress::Waiting(shown.reason)),
+        }
+    }
+
+    pub(super) async fn list_nodes(&self, snapshot: &Snapshot) -> Result<Vec<Node>, Error> {
+        let client = self.client(snapshot).await?;
+        let nodes: Api<KubeNode> = Api::all(client);
+        let listed = nodes.list(&ListParams::default()).await;
+        let listed = listed.map_err(|error| Error::Unavailable(error.to_string()))?;
+        Ok(listed.items.iter().map(shown).collect())
+    }
+
+    pub(super) async fn delete_node(&self, snapshot: &Snapshot, name: &str) -> Result<(), Error> {
+        let client = self.client(snapshot).await?;
+        let kind = resource("", "v1", "Node");
+        let deleted = Objects::all(&client, &kind).delete(name, &DeleteParams::default()).await;
+        match deleted {
+            Err(error) if error.code() == selvage_api::Code::NotFound => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Control planes that can be expected to answer, those that are well first.
+fn serving(snapshot: &Snapshot) -> Vec<&Machine> {
+    let serves = |machine: &&Machine| {
+        machine.is_control_plane()
+            && !machine.address.is_empty()
+            && !machine.running.control_plane.is_empty()
+            && machine.phase().is_member()
+    };
+    let mut serving: Vec<&Machine> = snapshot.machines.iter().filter(serves).collect();
+    serving.sort_by_key(|machine| machine.phase() != Phase::Ready);
+    serving
+}
+
+/// What is put on a node after it joined: a kubelet may not say these things
+/// of itself.
+fn marks(snapshot: &Snapshot, machine: &Machine) -> Value {
+    let role = if machine.is_control_plane() { CONTROL_PLANE } else { WORKER };
+    let mut labels = serde_json::Map::new();
+    for (key, value) in &machine.labels {
+        labels.insert(key.clone(), json!(value));
+    }
+    labels.insert(role.into(), json!(""));
+    // Where there are workers they do the work.
+    let workers = snapshot.pools.iter().any(|pool| !pool.deleting && pool.count > 0);
+    let mut marks = json!({
+        "metadata": { "labels": labels },
+        "spec": { "unschedulable": null },
+    });
+    if machine.is_control_plane() {
+        marks["spec"]["taints"] = match workers {
+            true => json!([{ "key": CONTROL_PLANE, "effect": "NoSchedule" }]),
+            false => Value::Null,
+        };
+    }
+    marks
+}
+
+fn shown(node: &KubeNode) -> Node {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let ready = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
+    let reason = match ready {
+        Some(condition) => condition.message.clone().unwrap_or_default(),
+        None => "the kubelet has not reported".into(),
+    };
+    let version = status
+        .and_then(|status| status.node_info.as_ref())
+        .map(|info| info.kubelet_version.trim_start_matches('v').to_owned());
+    let annotations = node.metadata.annotations.as_ref();
+    let spec = node.spec.as_ref();
+    Node {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        ready: ready.is_some_and(|condition| condition.status == "True"),
+        reason,
+        schedulable: !spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+        kubelet_version: version.unwrap_or_default(),
+        delete_first: annotations
+            .is_some_and(|all| DELETE_FIRST.iter().any(|key| all.contains_key(*key))),
+    }
+}
+
+fn dns_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": { "name": "selvage:coredns" },
+        "rules": [
+            {
+                "apiGroups": [""],
+                "resources": ["services", "pods", "namespaces"],
+                "verbs": ["list", "watch"],
+            },
+            {
+                "apiGroups": ["discovery.k8s.io"],
+                "resources": ["endpointslices"],
+                "verbs": ["list", "watch"],
+            },
+        ],
+    })
+}
+
+fn binding(name: &str, role: &str, kind: &str, subject: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": name },
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": role,
+        },
+        "subjects": [{
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": kind,
+            "name": subject,
+        }],
+    })
+}

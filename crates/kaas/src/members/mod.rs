@@ -1,0 +1,382 @@
+//! Kubernetes on machines with our agent: what each is to be is told to its
+//! agent, what became of it is read from there and from the cluster's API.
+
+mod api;
+mod drain;
+mod spec;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use prost::Message;
+use selvage_api::selvage::kubernetes::{
+    AddEtcdMemberRequest, ApplyRequest, Certificate, ComponentState, EtcdPeer, GetMemberRequest,
+    MemberSpec, MemberStatus, Profile, PromoteEtcdMemberRequest, RemoveEtcdMemberRequest,
+    RequestCertificatesRequest, ResetRequest, member_service_client::MemberServiceClient,
+};
+use selvage_kube::Connection;
+use selvage_store::clock::Clock;
+use sha2::{Digest, Sha256};
+use tonic::{Request, Status, transport::Channel};
+
+use crate::{
+    Keyring,
+    catalogue::Catalogue,
+    driver::{Driver, Error, Node, Progress},
+    pki::{self, ClusterPki, MEMBER_LIFETIME},
+    plan::Snapshot,
+    provider::{self, OperationId, Provider},
+    record::{Machine, Phase},
+};
+
+/// No call to an agent takes longer, but for one that undoes a whole machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
+const RESET_TIMEOUT: Duration = Duration::from_secs(120);
+/// Renewed when so much of the life of a certificate is left.
+const RENEW_WITHIN: Duration = Duration::from_secs(MEMBER_LIFETIME.as_secs() / 3);
+
+type Agent = MemberServiceClient<Channel>;
+
+/// What an agent was told last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Told {
+    digest: [u8; 32],
+    generation: u64,
+}
+
+/// Brings up Kubernetes through agents.
+pub struct Members {
+    provider: Arc<dyn Provider>,
+    keyring: Arc<Keyring>,
+    catalogue: Catalogue,
+    clock: Arc<dyn Clock>,
+    /// By operation of the machine.
+    told: Mutex<HashMap<String, Told>>,
+    /// By uid and address of the API.
+    connections: Mutex<HashMap<(String, String), Arc<Connection>>>,
+    /// Clusters whose API has the objects that everything else needs.
+    prepared: Mutex<HashSet<String>>,
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Members")
+    }
+}
+
+impl From<provider::Error> for Error {
+    fn from(error: provider::Error) -> Self {
+        match error {
+            provider::Error::Refused(text) => Self::Refused(text),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl From<crate::Error> for Error {
+    fn from(error: crate::Error) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+impl From<pki::Error> for Error {
+    fn from(error: pki::Error) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl From<selvage_kube::Error> for Error {
+    fn from(error: selvage_kube::Error) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+/// An agent's refusal. What is wrong with a spec stays wrong.
+fn refused(status: &Status) -> Error {
+    let text = status.message().to_owned();
+    match status.code() {
+        tonic::Code::InvalidArgument => Error::Refused(text),
+        _ => Error::Unavailable(text),
+    }
+}
+
+fn timed<T>(message: T, timeout: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+impl Members {
+    pub fn new(
+        provider: Arc<dyn Provider>,
+        keyring: Arc<Keyring>,
+        catalogue: Catalogue,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            provider,
+            keyring,
+            catalogue,
+            clock,
+            told: Mutex::default(),
+            connections: Mutex::default(),
+            prepared: Mutex::default(),
+        }
+    }
+
+    async fn agent(&self, machine: &Machine) -> Result<Agent, Error> {
+        let channel = self.provider.connect(&OperationId(machine.operation.clone())).await?;
+        Ok(MemberServiceClient::new(channel))
+    }
+
+    /// Asks an agent how its machine is.
+    async fn status(agent: &mut Agent) -> Result<MemberStatus, Error> {
+        let asked = agent.get_member(timed(GetMemberRequest {}, TIMEOUT)).await;
+        let answer = asked.map_err(|status| refused(&status))?.into_inner();
+        let status = answer.messages.into_iter().next();
+        status.ok_or_else(|| Error::Unavailable("the agent says nothing".into()))
+    }
+
+    /// Tells an agent what its machine is to be, unless it knows, and returns
+    /// the generation of that.
+    async fn tell(
+        &self,
+        agent: &mut Agent,
+        snapshot: &Snapshot,
+        machine: &Machine,
+        mut spec: MemberSpec,
+        status: &MemberStatus,
+    ) -> Result<u64, Error> {
+        let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
+        let certificates = self.missing_certificates(&spec, status);
+        let known = self.told.lock().get(&machine.operation).copied();
+        let same = known == Some(Told { digest, generation: status.generation });
+        if same && certificates.is_empty() {
+            return Ok(status.generation);
+        }
+        let keys = self.keyring.keys(&snapshot.cluster).await?;
+        spec.certificates = self.certify(agent, &keys, &spec, certificates).await?;
+        spec.generation = status.generation + 1;
+        let generation = spec.generation;
+        let request = timed(ApplyRequest { spec: Some(spec) }, TIMEOUT);
+        agent.apply(request).await.map_err(|status| refused(&status))?;
+        self.told.lock().insert(machine.operation.clone(), Told { digest, generation });
+        Ok(generation)
+    }
+
+    /// Profiles that the machine needs a certificate for.
+    fn missing_certificates(&self, spec: &MemberSpec, status: &MemberStatus) -> Vec<Profile> {
+        let soon = i64::try_from(self.clock.now() / 1000 + RENEW_WITHIN.as_secs());
+        let soon = soon.unwrap_or(i64::MAX);
+        let holds = |profile: &Profile| {
+            status.certificates.iter().any(|known| {
+                let ends = known.not_after.as_ref().map_or(0, |at| at.seconds);
+                known.profile() == *profile && ends > soon
+            })
+        };
+        spec::profiles(spec).into_iter().filter(|profile| !holds(profile)).collect()
+    }
+
+    async fn certify(
+        &self,
+        agent: &mut Agent,
+        keys: &ClusterPki,
+        spec: &MemberSpec,
+        profiles: Vec<Profile>,
+    ) -> Result<Vec<Certificate>, Error> {
+        if profiles.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = RequestCertificatesRequest {
+            cluster: spec.cluster.clone(),
+            profiles: profiles.into_iter().map(Into::into).collect(),
+            renew: false,
+        };
+        let answer = agent.request_certificates(timed(request, TIMEOUT)).await;
+        let answer = answer.map_err(|status| refused(&status))?.into_inner();
+        let now = self.clock.now() / 1000;
+        let sign = |request| spec::sign(keys, spec, &request, now).map_err(Error::from);
+        answer.requests.into_iter().map(sign).collect()
+    }
+
+    /// Another machine of the control plane that votes.
+    async fn peer(&self, snapshot: &Snapshot, machine: &Machine) -> Result<Agent, Error> {
+        let votes = |other: &&Machine| {
+            other.is_control_plane()
+                && other.name != machine.name
+                && other.phase() == Phase::Ready
+                && !other.removing
+        };
+        let peer = snapshot.machines.iter().find(votes);
+        let none = || Error::Unavailable("no other control plane is ready".into());
+        self.agent(peer.ok_or_else(none)?).await
+    }
+
+    /// Adds a machine to etcd, without a vote, and returns whom it starts with.
+    async fn add_to_etcd(
+        &self,
+        snapshot: &Snapshot,
+        machine: &Machine,
+    ) -> Result<Vec<EtcdPeer>, Error> {
+        let mut peer = self.peer(snapshot, machine).await?;
+        let own = EtcdPeer { name: machine.name.clone(), address: machine.address.clone() };
+        let request = timed(AddEtcdMemberRequest { peer: Some(own) }, TIMEOUT);
+        let added = peer.add_etcd_member(request).await.map_err(|status| refused(&status))?;
+        Ok(added.into_inner().peers)
+    }
+
+    /// Lets a machine vote in etcd; says what it waits for.
+    async fn promote(&self, snapshot: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        let mut peer = self.peer(snapshot, machine).await?;
+        let request = timed(PromoteEtcdMemberRequest { name: machine.name.clone() }, TIMEOUT);
+        match peer.promote_etcd_member(request).await {
+            Ok(_) => Ok(Progress::Done),
+            Err(status) if status.code() == tonic::Code::FailedPrecondition => {
+                Ok(Progress::Waiting("etcd has not caught up".into()))
+            }
+            Err(status) => Err(refused(&status)),
+        }
+    }
+
+    async fn spec(&self, snapshot: &Snapshot, machine: &Machine) -> Result<MemberSpec, Error> {
+        let keys = self.keyring.keys(&snapshot.cluster).await?;
+        spec::member(snapshot, machine, &keys, &self.catalogue).map_err(Error::Refused)
+    }
+
+    /// Sets a machine going as what it is to be, and says how far it is.
+    async fn bring_up(&self, snapshot: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        let mut agent = self.agent(machine).await?;
+        let status = Self::status(&mut agent).await?;
+        if let Some(obstacle) = status.obstacles.first() {
+            return Err(Error::Refused(obstacle.clone()));
+        }
+        let mut spec = self.spec(snapshot, machine).await?;
+        let joins = machine.is_control_plane()
+            && !machine.founder
+            && machine.running.control_plane.is_empty();
+        if let (true, Some(plane)) = (joins, &mut spec.control_plane) {
+            plane.etcd = self.add_to_etcd(snapshot, machine).await?;
+            plane.join_etcd = true;
+        }
+        let generation = self.tell(&mut agent, snapshot, machine, spec, &status).await?;
+        let status = Self::status(&mut agent).await?;
+        if joins
+            && is_healthy(&status, "etcd")
+            && let waiting @ Progress::Waiting(_) = self.promote(snapshot, machine).await?
+        {
+            return Ok(waiting);
+        }
+        if machine.is_control_plane() && is_healthy(&status, "kube-apiserver") {
+            self.prepare(snapshot, machine).await?;
+        }
+        if status.observed_generation >= generation {
+            return Ok(Progress::Done);
+        }
+        Ok(Progress::Waiting(what_is_waited_for(&status)))
+    }
+}
+
+fn is_healthy(status: &MemberStatus, component: &str) -> bool {
+    let healthy = |c: &selvage_api::selvage::kubernetes::Component| {
+        c.name == component && c.state() == ComponentState::Healthy
+    };
+    status.components.iter().any(healthy)
+}
+
+/// The first thing that is not as it is to be.
+fn what_is_waited_for(status: &MemberStatus) -> String {
+    if let Some(missing) = status.missing.first() {
+        let (name, version) = (&missing.name, &missing.version);
+        return format!("the machine has no {name} {version}: put it into kaas.artifacts");
+    }
+    let unhealthy = status.components.iter().find(|c| c.state() != ComponentState::Healthy);
+    match unhealthy {
+        Some(component) if component.message.is_empty() => {
+            let state = component.state().as_str_name().to_lowercase();
+            format!("{} is {state}", component.name)
+        }
+        Some(component) => format!("{}: {}", component.name, component.message),
+        None => "components start".into(),
+    }
+}
+
+#[async_trait]
+impl Driver for Members {
+    async fn configure(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        self.bring_up(cluster, machine).await
+    }
+
+    async fn api(&self, cluster: &Snapshot) -> Result<Option<String>, Error> {
+        self.find_api(cluster).await
+    }
+
+    async fn join(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        self.join_node(cluster, machine).await
+    }
+
+    async fn nodes(&self, cluster: &Snapshot) -> Result<Vec<Node>, Error> {
+        self.list_nodes(cluster).await
+    }
+
+    async fn cordon(&self, cluster: &Snapshot, machine: &Machine) -> Result<(), Error> {
+        let client = self.client(cluster).await?;
+        let cordoned = selvage_kube::Nodes::new(&client).cordon(&machine.name).await;
+        match cordoned {
+            // A node that never registered has no pods.
+            Err(error) if error.code() == selvage_api::Code::NotFound => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    async fn drain(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        let client = self.client(cluster).await?;
+        drain::pass(&client, &machine.name).await
+    }
+
+    async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        if machine.is_control_plane() {
+            let mut peer = self.peer(cluster, machine).await?;
+            let request = timed(RemoveEtcdMemberRequest { name: machine.name.clone() }, TIMEOUT);
+            peer.remove_etcd_member(request).await.map_err(|status| refused(&status))?;
+        }
+        self.delete_node(cluster, &machine.name).await?;
+        Ok(Progress::Done)
+    }
+
+    async fn reset(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        let mut agent = self.agent(machine).await?;
+        let request = ResetRequest { cluster: cluster.cluster.name.clone() };
+        let answer = agent.reset(timed(request, RESET_TIMEOUT)).await;
+        let answer = answer.map_err(|status| refused(&status))?.into_inner();
+        self.told.lock().remove(&machine.operation);
+        match answer.left.first() {
+            None => Ok(Progress::Done),
+            Some(left) => Ok(Progress::Waiting(left.clone())),
+        }
+    }
+
+    async fn sync(&self, cluster: &Snapshot) -> Result<(), Error> {
+        for machine in &cluster.machines {
+            let settled = matches!(machine.phase(), Phase::Ready | Phase::NotReady);
+            if !settled || machine.removing || machine.wanted != machine.running {
+                continue;
+            }
+            let spec = self.spec(cluster, machine).await?;
+            let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
+            let known = self.told.lock().get(&machine.operation).copied();
+            if known.is_some_and(|known| known.digest == digest) {
+                continue;
+            }
+            let mut agent = self.agent(machine).await?;
+            let status = Self::status(&mut agent).await?;
+            self.tell(&mut agent, cluster, machine, spec, &status).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! What a machine is to be.
+
+use selvage_api::selvage::kubernetes::{
+    Authorities, Certificate, CertificateRequest, ClusterNetwork, ControlPlane, EtcdPeer,
+    MemberSpec, Profile, Route, Versions, Worker,
+};
+
+use crate::{
+    catalogue::{Catalogue, Version},
+    pki::{self, ClusterPki, Member, Use, leaf},
+    plan::Snapshot,
+    record::{Machine, Phase},
+};
+
+/// Addresses of all pods: 8192 machines with 254 each.
+const PODS: &str = "10.128.0.0/11";
+const PODS_FIRST: u32 = 128;
+/// Addresses of services, the first of them and that of the DNS.
+const SERVICES: &str = "10.96.0.0/16";
+const FIRST_SERVICE: &str = "10.96.0.1";
+const DNS: &str = "10.96.0.10";
+/// Port of API servers.
+pub(super) const API_PORT: u16 = 6443;
+
+/// Addresses of the pods of a machine.
+fn pods_of(machine: &Machine) -> String {
+    format!("10.{}.{}.0/24", PODS_FIRST + machine.index / 256, machine.index % 256)
+}
+
+/// Returns what a machine is to be, without certificates and generation.
+pub(super) fn member(
+    snapshot: &Snapshot,
+    machine: &Machine,
+    keys: &ClusterPki,
+    catalogue: &Catalogue,
+) -> Result<MemberSpec, String> {
+    let control_plane = machine.is_control_plane().then(|| ControlPlane {
+        etcd: vec![EtcdPeer { name: machine.name.clone(), address: machine.address.clone() }],
+        service_account_key: keys.service_account_key.to_string(),
+        ..ControlPlane::default()
+    });
+    let authorities = Authorities {
+        kubernetes: keys.kubernetes.certificate().to_owned(),
+        etcd: keys.etcd.certificate().to_owned(),
+        front_proxy: keys.front_proxy.certificate().to_owned(),
+    };
+    Ok(MemberSpec {
+        cluster: snapshot.cluster.name.clone(),
+        node: machine.name.clone(),
+        address: machine.address.clone(),
+        versions: Some(versions(machine, catalogue)?),
+        control_plane,
+        worker: Some(Worker { labels: machine.labels.clone(), ..Worker::default() }),
+        network: Some(network(snapshot, machine)),
+        api_servers: api_servers(snapshot, machine),
+        authorities: Some(authorities),
+        ..MemberSpec::default()
+    })
+}
+
+fn versions(machine: &Machine, catalogue: &Catalogue) -> Result<Versions, String> {
+    let kubelet = &machine.wanted.kubelet;
+    let kubernetes = match machine.wanted.control_plane.as_str() {
+        "" => kubelet,
+        control_plane => control_plane,
+    };
+    let version: Version =
+        kubernetes.parse().map_err(|error: crate::catalogue::NotAVersion| error.to_string())?;
+    let release = catalogue.find(version);
+    let release = release.ok_or_else(|| format!("{version} is no longer on offer"))?;
+    Ok(Versions {
+        kubernetes: kubernetes.to_owned(),
+        etcd: release.etcd.clone(),
+        coredns: release.coredns.clone(),
+        containerd: release.containerd.clone(),
+        cni: release.cni.clone(),
+        kubelet: if kubelet == kubernetes { String::new() } else { kubelet.clone() },
+    })
+}
+
+fn network(snapshot: &Snapshot, machine: &Machine) -> ClusterNetwork {
+    let others = snapshot.machines.iter().filter(|other| {
+        other.name != machine.name && !other.address.is_empty() && other.phase().is_member()
+    });
+    let route =
+        |other: &Machine| Route { pod_cidr: pods_of(other), address: other.address.clone() };
+    ClusterNetwork {
+        pod_cidr: PODS.into(),
+        service_cidr: SERVICES.into(),
+        dns_address: DNS.into(),
+        node_pod_cidr: pods_of(machine),
+        routes: others.map(route).collect(),
+        ..ClusterNetwork::default()
+    }
+}
+
+/// API servers that answer, and the machine's own.
+fn api_servers(snapshot: &Snapshot, machine: &Machine) -> Vec<String> {
+    let serves = |other: &&Machine| {
+        let own = other.name == machine.name;
+        let runs = !other.running.control_plane.is_empty() && other.phase() != Phase::Removing;
+        other.is_control_plane() && !other.address.is_empty() && (own || runs)
+    };
+    let serving = snapshot.machines.iter().filter(serves);
+    serving.map(|other| format!("{}:{API_PORT}", other.address)).collect()
+}
+
+const CONTROL_PLANE: [Profile; 9] = [
+    Profile::Apiserver,
+    Profile::ApiserverKubeletClient,
+    Profile::ApiserverEtcdClient,
+    Profile::FrontProxyClient,
+    Profile::EtcdServer,
+    Profile::EtcdPeer,
+    Profile::EtcdHealthcheckClient,
+    Profile::ControllerManager,
+    Profile::Scheduler,
+];
+const WORKER: [Profile; 4] =
+    [Profile::KubeletClient, Profile::KubeletServer, Profile::Proxy, Profile::Coredns];
+
+/// Profiles that a machine needs certificates for.
+pub(super) fn profiles(spec: &MemberSpec) -> Vec<Profile> {
+    let mut profiles = Vec::new();
+    if spec.control_plane.is_some() {
+        profiles.extend(CONTROL_PLANE);
+    }
+    if spec.worker.is_some() {
+        profiles.extend(WORKER);
+    }
+    profiles
+}
+
+/// Signs a request of a machine, for what the profile says.
+pub(super) fn sign(
+    keys: &ClusterPki,
+    spec: &MemberSpec,
+    request: &CertificateRequest,
+    now: u64,
+) -> Result<Certificate, pki::Error> {
+    let profile = request.profile();
+    let Some(meant) = meaning(profile) else {
+        return Err(pki::Error::Request(format!("{} is not known", profile.as_str_name())));
+    };
+    let member = Member {
+        node: &spec.node,
+        address: &spec.address,
+        service_address: FIRST_SERVICE,
+        api_names: &[],
+    };
+    let authority = match profile {
+        Profile::ApiserverEtcdClient
+        | Profile::EtcdServer
+        | Profile::EtcdPeer
+        | Profile::EtcdHealthcheckClient => &keys.etcd,
+        Profile::FrontProxyClient => &keys.front_proxy,
+        _ => &keys.kubernetes,
+    };
+    let pem = authority.sign(&request.csr, &leaf(meant, &member), now)?;
+    Ok(Certificate { profile: profile.into(), pem })
+}
+
+fn meaning(profile: Profile) -> Option<Use> {
+    Some(match profile {
+        Profile::Apiserver => Use::ApiServer,
+        Profile::ApiserverKubeletClient => Use::ApiServerKubeletClient,
+        Profile::ApiserverEtcdClient => Use::ApiServerEtcdClient,
+        Profile::FrontProxyClient => Use::FrontProxyClient,
+        Profile::EtcdServer => Use::EtcdServer,
+        Profile::EtcdPeer => Use::EtcdPeer,
+        Profile::EtcdHealthcheckClient => Use::EtcdHealthcheckClient,
+        Profile::ControllerManager => Use::ControllerManager,
+        Profile::Scheduler => Use::Scheduler,
+        Profile::KubeletClient => Use::KubeletClient,
+        Profile::KubeletServer => Use::KubeletServer,
+        Profile::Proxy => Use::Proxy,
+        Profile::Coredns => Use::CoreDns,
+        Profile::Unspecified => return None,
+    })
+}

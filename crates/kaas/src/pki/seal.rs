@@ -1,0 +1,110 @@
+//! Seals what is secret before it is stored, so that a copy of the store is
+//! not a copy of the keys.
+
+use std::{
+    fmt, fs,
+    io::{self, Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use zeroize::Zeroizing;
+
+use super::Error;
+
+const KEY_LEN: usize = 32;
+
+/// A key that is kept beside the store, never in it.
+pub struct Seal {
+    key: LessSafeKey,
+    place: String,
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seal(…)")
+    }
+}
+
+impl Seal {
+    /// Reads the key of that file, or makes one.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let place = path.display().to_string();
+        let failed = |source| Error::File { path: place.clone(), source };
+        match create(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let mut file = fs::File::open(path).map_err(failed)?;
+        let wrong = |reason| Error::KeyFile { path: place.clone(), reason };
+        if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
+            return Err(wrong("others may read it: chmod 600"));
+        }
+        let mut key = Zeroizing::new(Vec::with_capacity(KEY_LEN));
+        file.read_to_end(&mut key).map_err(failed)?;
+        Self::new(&key, &place).map_err(|_| wrong("it does not hold a key of 32 bytes"))
+    }
+
+    /// Uses that key.
+    pub fn new(key: &[u8], place: &str) -> Result<Self, Error> {
+        let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| Error::Random)?;
+        Ok(Self { key: LessSafeKey::new(key), place: place.to_owned() })
+    }
+
+    /// Seals the bytes for that owner, and no other.
+    pub(super) fn seal(
+        &self,
+        owner: &str,
+        mut plain: Zeroizing<Vec<u8>>,
+    ) -> Result<Vec<u8>, Error> {
+        let nonce: [u8; NONCE_LEN] = rand::random();
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(owner.as_bytes()),
+                &mut plain,
+            )
+            .map_err(|_| Error::Random)?;
+        Ok([nonce.as_slice(), &plain, tag.as_ref()].concat())
+    }
+
+    pub(super) fn open_sealed(
+        &self,
+        owner: &str,
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Error> {
+        let wrong = || Error::Sealed(self.place.clone());
+        let (nonce, rest) = sealed.split_at_checked(NONCE_LEN).ok_or_else(wrong)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| wrong())?;
+        let mut bytes = Zeroizing::new(rest.to_vec());
+        let length = self
+            .key
+            .open_in_place(nonce, Aad::from(owner.as_bytes()), &mut bytes)
+            .map_err(|_| wrong())?
+            .len();
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+}
+
+/// Writes a new key and waits until the disk has it.
+fn create(path: &Path) -> io::Result<()> {
+    if path.try_exists()? {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let key = Zeroizing::new(rand::random::<[u8; KEY_LEN]>());
+    let fresh = path.with_extension(format!("new-{:08x}", rand::random::<u32>()));
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    file.write_all(key.as_slice())?;
+    file.sync_all()?;
+    // Whoever is first wins; a link never replaces a file.
+    let linked = fs::hard_link(&fresh, path);
+    fs::remove_file(&fresh)?;
+    linked
+}

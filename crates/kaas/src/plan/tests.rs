@@ -1,0 +1,297 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::record::ControlPlane;
+
+const NOW: Millis = 1_000_000;
+
+fn versions(control_plane: &str, kubelet: &str) -> Versions {
+    Versions { control_plane: control_plane.into(), kubelet: kubelet.into() }
+}
+
+fn machine(name: &str, phase: Phase) -> Machine {
+    let pool = name.rsplit_once('-').map_or("", |(pool, _)| pool);
+    let pool = if pool == "cp" { "" } else { pool };
+    let own = if pool.is_empty() { versions("1.35.8", "1.35.8") } else { versions("", "1.35.8") };
+    let mut machine = Machine {
+        cluster: "demo".into(),
+        name: name.into(),
+        pool: pool.into(),
+        wanted: own.clone(),
+        created_at: 1,
+        ..Machine::default()
+    };
+    if phase.is_member() && phase != Phase::Bootstrapping {
+        machine.running = own;
+    }
+    machine.enter(phase, "", NOW);
+    machine
+}
+
+fn snapshot(control_plane: u32, pools: &[(&str, u32)], machines: Vec<Machine>) -> Snapshot {
+    let pools = pools.iter().map(|(name, count)| Pool {
+        cluster: "demo".into(),
+        name: (*name).into(),
+        count: *count,
+        ..Pool::default()
+    });
+    let provisioned = machines.iter().any(|machine| machine.phase() == Phase::Ready);
+    Snapshot {
+        cluster: Cluster {
+            name: "demo".into(),
+            version: "1.35.8".into(),
+            control_plane: ControlPlane { count: control_plane, ..ControlPlane::default() },
+            provisioned,
+            ..Cluster::default()
+        },
+        pools: pools.collect(),
+        machines,
+    }
+}
+
+fn actions(snapshot: &Snapshot) -> Vec<String> {
+    let plan = plan(snapshot, &Policy::default(), NOW);
+    plan.actions.iter().map(ToString::to_string).collect()
+}
+
+fn step(snapshot: &Snapshot, name: &str) -> Option<Step> {
+    let plan = plan(snapshot, &Policy::default(), NOW);
+    plan.actions.into_iter().find_map(|action| match action {
+        Action::Step { machine, step } if machine == name => Some(step),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_new_cluster_asks_for_all_its_machines_at_once() {
+    assert_eq!(
+        actions(&snapshot(3, &[("a", 1)], Vec::new())),
+        [
+            "add a control-plane machine with Kubernetes 1.35.8",
+            "add a control-plane machine with Kubernetes 1.35.8",
+            "add a control-plane machine with Kubernetes 1.35.8",
+            "add a machine to pool a with Kubernetes 1.35.8",
+        ]
+    );
+}
+
+#[test]
+fn each_phase_has_its_next_step() {
+    use Phase::*;
+    let cases = [
+        (Requested, Some(Step::Acquire)),
+        (Allocated, Some(Step::Observe)),
+        (Deploying, Some(Step::Observe)),
+        (Booting, Some(Step::Configure)),
+        (Bootstrapping, Some(Step::Configure)),
+        (Joining, Some(Step::Join)),
+        (Ready, None),
+        (NotReady, None),
+        (Cordoned, Some(Step::Drain)),
+        (Draining, Some(Step::Drain)),
+        (Upgrading, Some(Step::Configure)),
+        (Failed, Some(Step::Release)),
+        (Releasing, Some(Step::Release)),
+    ];
+    for (phase, expected) in cases {
+        let machines = vec![machine("a-1", phase), machine("cp-1", Ready)];
+        let snapshot = snapshot(1, &[("a", 1)], machines);
+        assert_eq!(step(&snapshot, "a-1"), expected, "{phase:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_goes_is_drained_before_it_leaves() {
+    use Phase::*;
+    let cases = [
+        (Requested, Step::Release),
+        (Allocated, Step::Release),
+        (Booting, Step::Release),
+        (Bootstrapping, Step::Leave),
+        (Joining, Step::Leave),
+        (Ready, Step::Cordon),
+        (NotReady, Step::Cordon),
+        (Upgrading, Step::Cordon),
+        (Cordoned, Step::Drain),
+        (Draining, Step::Drain),
+        (Removing, Step::Leave),
+        (Releasing, Step::Release),
+        (Failed, Step::Release),
+    ];
+    for (phase, expected) in cases {
+        let mut going = machine("a-1", phase);
+        going.removing = true;
+        let snapshot = snapshot(1, &[("a", 0)], vec![going, machine("cp-1", Ready)]);
+        assert_eq!(step(&snapshot, "a-1"), Some(expected), "{phase:?}");
+    }
+}
+
+#[test]
+fn one_machine_founds_the_cluster_and_the_others_join_one_by_one() {
+    use Phase::*;
+    let three = |a, b, c| {
+        let machines = vec![machine("cp-1", a), machine("cp-2", b), machine("cp-3", c)];
+        let snapshot = snapshot(3, &[], machines);
+        ["cp-1", "cp-2", "cp-3"].map(|name| step(&snapshot, name))
+    };
+    let configure = Some(Step::Configure);
+    assert_eq!(three(Booting, Booting, Booting), [configure, None, None]);
+    assert_eq!(three(Bootstrapping, Booting, Booting), [configure, None, None]);
+    assert_eq!(three(Joining, Booting, Booting), [Some(Step::Join), None, None]);
+    assert_eq!(three(Ready, Booting, Booting), [None, configure, None]);
+    assert_eq!(three(Ready, Bootstrapping, Booting), [None, configure, None]);
+    assert_eq!(three(Ready, Joining, Booting), [None, Some(Step::Join), None]);
+    assert_eq!(three(Ready, Ready, Booting), [None, None, configure]);
+    // The one that is slow does not keep the next from founding.
+    assert_eq!(three(Deploying, Booting, Booting), [Some(Step::Observe), configure, None]);
+}
+
+#[test]
+fn workers_wait_for_an_api() {
+    use Phase::*;
+    let worker = |phase| {
+        let machines = vec![machine("a-1", Booting), machine("cp-1", phase)];
+        step(&snapshot(1, &[("a", 1)], machines), "a-1")
+    };
+    assert_eq!(worker(Booting), None);
+    assert_eq!(worker(Bootstrapping), None);
+    assert_eq!(worker(Ready), Some(Step::Configure));
+}
+
+#[test]
+fn marked_and_idle_machines_go_first_and_then_the_youngest() {
+    let mut machines: Vec<Machine> =
+        (1..=5).map(|n| machine(&format!("a-{n}"), Phase::Ready)).collect();
+    machines.push(machine("cp-1", Phase::Ready));
+    for (at, machine) in machines.iter_mut().enumerate() {
+        machine.created_at = at as u64;
+    }
+    machines[0].delete_first = true;
+    machines[1].enter(Phase::Booting, "", NOW);
+    let removed = |count| {
+        let actions = actions(&snapshot(1, &[("a", count)], machines.clone()));
+        actions.into_iter().filter(|action| action.starts_with("remove")).collect::<Vec<_>>()
+    };
+    assert_eq!(removed(4), ["remove a-1"]);
+    assert_eq!(removed(3), ["remove a-1", "remove a-2"]);
+    assert_eq!(removed(2), ["remove a-1", "remove a-2", "remove a-5"]);
+}
+
+#[test]
+fn an_upgrade_takes_the_control_plane_one_by_one_and_then_nodes() {
+    let names = ["a-1", "a-2", "cp-1", "cp-2", "cp-3"];
+    let machines = names.map(|name| machine(name, Phase::Ready)).into();
+    let mut cluster = snapshot(3, &[("a", 2)], machines);
+    cluster.cluster.version = "1.36.4".into();
+    let first = "upgrade cp-1 to control plane 1.36.4 and kubelet 1.35.8";
+    assert_eq!(actions(&cluster), [first]);
+    for (at, name) in [(2, "cp-1"), (3, "cp-2"), (4, "cp-3")] {
+        assert_eq!(actions(&cluster).len(), 1, "{name}");
+        cluster.machines[at].wanted = versions("1.36.4", "1.35.8");
+        assert_eq!(actions(&cluster), [format!("start Kubernetes on {name}")]);
+        cluster.machines[at].running = versions("1.36.4", "1.35.8");
+    }
+    assert_eq!(
+        actions(&cluster),
+        [
+            "upgrade cp-1 to control plane 1.36.4 and kubelet 1.36.4",
+            "upgrade a-1 to kubelet 1.36.4",
+        ]
+    );
+    cluster.machines[0].wanted = versions("", "1.36.4");
+    cluster.machines[2].wanted = versions("1.36.4", "1.36.4");
+    // Their pods go elsewhere first, and the next waits.
+    assert_eq!(actions(&cluster), ["cordon a-1", "cordon cp-1"]);
+}
+
+#[test]
+fn an_upgrade_waits_for_a_control_plane_that_is_not_whole() {
+    let machines = vec![
+        machine("cp-1", Phase::Ready),
+        machine("cp-2", Phase::Ready),
+        machine("cp-3", Phase::NotReady),
+    ];
+    let mut cluster = snapshot(3, &[], machines);
+    cluster.cluster.version = "1.36.4".into();
+    assert_eq!(actions(&cluster), Vec::<String>::new());
+}
+
+#[test]
+fn machines_that_come_during_an_upgrade_are_not_ahead_of_it() {
+    let mut machines: Vec<Machine> =
+        ["cp-1", "cp-2", "cp-3"].map(|name| machine(name, Phase::Ready)).into();
+    machines[0].wanted = versions("1.36.4", "1.35.8");
+    machines[0].running = machines[0].wanted.clone();
+    let mut cluster = snapshot(3, &[("a", 1)], machines);
+    cluster.cluster.version = "1.36.4".into();
+    assert!(actions(&cluster).contains(&"add a machine to pool a with Kubernetes 1.35.8".into()));
+}
+
+#[test]
+fn a_lone_node_is_upgraded_without_a_drain() {
+    let mut alone = machine("cp-1", Phase::Ready);
+    alone.wanted = versions("1.36.4", "1.36.4");
+    alone.running = versions("1.36.4", "1.35.8");
+    let mut cluster = snapshot(1, &[], vec![alone]);
+    cluster.cluster.version = "1.36.4".into();
+    assert_eq!(step(&cluster, "cp-1"), Some(Step::Configure));
+}
+
+#[test]
+fn a_machine_that_takes_too_long_is_given_up() {
+    let mut slow = machine("a-1", Phase::Deploying);
+    slow.since = 0;
+    let cluster = snapshot(1, &[("a", 1)], vec![slow, machine("cp-1", Phase::Ready)]);
+    let policy = Policy { step_timeout: Duration::from_secs(60), ..Policy::default() };
+    let late = plan(&cluster, &policy, 60_000).actions;
+    assert_eq!(late, [Action::Step { machine: "a-1".into(), step: Step::Fail }]);
+    let early = plan(&cluster, &policy, 59_999);
+    assert_eq!(early.actions, [Action::Step { machine: "a-1".into(), step: Step::Observe }]);
+    assert_eq!(early.wake_at, Some(60_000));
+}
+
+#[test]
+fn what_failed_is_tried_again_in_its_time() {
+    let mut waiting = machine("cp-1", Phase::Requested);
+    waiting.retry_at = NOW + 5;
+    let plan = plan(&snapshot(1, &[], vec![waiting]), &Policy::default(), NOW);
+    assert_eq!((plan.actions.len(), plan.wake_at), (0, Some(NOW + 5)));
+}
+
+#[test]
+fn deletion_releases_everything_at_once_and_ends_with_the_records() {
+    let machines = vec![machine("a-1", Phase::Requested), machine("cp-1", Phase::Ready)];
+    let mut cluster = snapshot(1, &[("a", 1)], machines);
+    cluster.cluster.deleting = true;
+    cluster.cluster.paused = true;
+    assert_eq!(actions(&cluster), ["wipe a-1 and give it back", "wipe cp-1 and give it back"]);
+    cluster.machines.clear();
+    assert_eq!(actions(&cluster), ["forget the cluster and its keys"]);
+}
+
+#[test]
+fn a_paused_cluster_is_left_alone() {
+    let mut cluster = snapshot(3, &[("a", 5)], vec![machine("a-1", Phase::Requested)]);
+    cluster.cluster.paused = true;
+    assert_eq!(plan(&cluster, &Policy::default(), NOW), Plan::default());
+}
+
+#[test]
+fn a_pool_goes_when_its_last_machine_has_gone() {
+    let mut cluster = snapshot(1, &[("a", 1)], vec![machine("cp-1", Phase::Ready)]);
+    cluster.pools[0].deleting = true;
+    assert_eq!(actions(&cluster), ["forget pool a"]);
+    cluster.machines.insert(0, machine("a-1", Phase::Ready));
+    assert_eq!(actions(&cluster)[0], "remove a-1");
+}
+
+#[test]
+fn a_preview_goes_to_the_end() {
+    let all = preview(snapshot(1, &[("a", 1)], Vec::new()), &Policy::default(), NOW);
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(all.len(), 10, "{all:#?}");
+    assert_eq!(all.last().unwrap(), "wait until node a-2 is ready, and label it");
+    let mut gone = snapshot(1, &[("a", 1)], vec![machine("cp-1", Phase::Ready)]);
+    gone.cluster.deleting = true;
+    let end = preview(gone, &Policy::default(), NOW);
+    assert_eq!(end.last(), Some(&Action::Finish));
+}

@@ -1,0 +1,245 @@
+//! Machines that joined the controller and are labelled `kaas=free`. Which of
+//! them is whose is written in the store: a machine is in one cluster at most.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use selvage_api::selvage::identity::Machine as Joined;
+use selvage_kit::{dial, dial::Endpoint, pki};
+use selvage_store::{Record, SharedStore, Table, transact};
+use tonic::transport::Channel;
+
+use super::{
+    Acquired, Capabilities, Error, Observed, Offer, OperationId, Owned, Provider, Request, State,
+    Wipe,
+};
+
+const NODE: &str = "node/";
+/// Label and value of machines that may be taken.
+const FREE: (&str, &str) = ("kaas", "free");
+/// Label that names the type of a machine; `standard` where it is missing.
+const TYPE: &str = "instance-type";
+const STANDARD: &str = "standard";
+
+/// A machine that a cluster has.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Taken {
+    /// Name of the machine, without `node/`.
+    #[prost(string, tag = "1")]
+    pub machine: String,
+    #[prost(string, tag = "2")]
+    pub operation: String,
+    #[prost(string, tag = "3")]
+    pub cluster: String,
+    #[prost(string, tag = "4")]
+    pub name: String,
+}
+
+impl Record for Taken {
+    const KIND: &'static str = "kaas-taken";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.machine.clone()
+    }
+
+    fn indexes(&self) -> Vec<(&'static str, String)> {
+        vec![("operation", self.operation.clone())]
+    }
+}
+
+/// Knows the machines that joined.
+pub trait Inventory: Send + Sync + 'static {
+    fn machines(&self) -> Vec<Joined>;
+}
+
+impl<F: Fn() -> Vec<Joined> + Send + Sync + 'static> Inventory for F {
+    fn machines(&self) -> Vec<Joined> {
+        self()
+    }
+}
+
+/// Machines that joined.
+pub struct Agents {
+    inventory: Box<dyn Inventory>,
+    store: SharedStore,
+    taken: Arc<Table<Taken>>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl std::fmt::Debug for Agents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Agents")
+    }
+}
+
+fn unavailable(error: &selvage_store::Error) -> Error {
+    Error::Unavailable(error.to_string())
+}
+
+impl Agents {
+    pub async fn open(
+        store: SharedStore,
+        inventory: impl Inventory,
+        tls: Option<Arc<rustls::ClientConfig>>,
+    ) -> Result<Self, selvage_store::Error> {
+        let taken = Table::open(Arc::clone(&store)).await?;
+        Ok(Self { inventory: Box::new(inventory), store, taken, tls })
+    }
+
+    /// Machines that may be in a cluster, with their types.
+    fn offered(&self) -> Vec<(String, String, Joined)> {
+        let machines = self.inventory.machines().into_iter();
+        let offered = machines.filter_map(|machine| {
+            let name = machine.machine.strip_prefix(NODE)?.to_owned();
+            let free = machine.labels.get(FREE.0).is_some_and(|value| value == FREE.1);
+            let usable = free && !machine.blocked && !machine.address.is_empty();
+            let kind = machine.labels.get(TYPE).map_or(STANDARD, String::as_str).to_owned();
+            usable.then_some((name, kind, machine))
+        });
+        offered.collect()
+    }
+
+    fn of(&self, operation: &OperationId) -> Option<Taken> {
+        let found = self.taken.by_index("operation", &operation.0);
+        found.first().map(|stored| stored.value.clone())
+    }
+
+    fn joined(&self, operation: &OperationId) -> Result<(Taken, Endpoint), Error> {
+        let gone = || Error::Refused("the machine is gone".into());
+        let taken = self.of(operation).ok_or_else(gone)?;
+        let name = format!("{NODE}{}", taken.machine);
+        let machine = self.inventory.machines().into_iter().find(|m| m.machine == name);
+        let machine = machine.ok_or_else(gone)?;
+        if machine.blocked {
+            return Err(Error::Unavailable(format!("machine {:?} is blocked", taken.machine)));
+        }
+        let silent = || Error::Unavailable("the machine has not told where it is".into());
+        let mut endpoint = Endpoint::parse(&machine.address, 0).ok_or_else(silent)?;
+        let own = &taken.machine;
+        endpoint.certificate_name = pki::is_server_name(own).then(|| own.clone());
+        Ok((taken, endpoint))
+    }
+
+    /// Takes a machine unless somebody was faster.
+    async fn take(&self, taken: Taken) -> Result<bool, Error> {
+        let committed = transact(&self.store, async |tx| {
+            if tx.get::<Taken>(&taken.machine).await?.is_some() {
+                return Ok(false);
+            }
+            tx.put(&taken)?;
+            Ok::<_, selvage_store::Error>(true)
+        })
+        .await
+        .map_err(|error| unavailable(&error))?;
+        let waited = self.taken.wait_for(committed.revision).await;
+        waited.map_err(|error| unavailable(&error))?;
+        Ok(committed.value)
+    }
+}
+
+#[async_trait]
+impl Provider for Agents {
+    fn name(&self) -> &'static str {
+        "agents"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let problem = self.offered().is_empty().then(|| {
+            "no machine is offered: `selvage join` one with the label kaas=free and node.kubernetes \
+             set"
+                .to_owned()
+        });
+        Capabilities { in_place: true, simulated: false, disposable: false, problem }
+    }
+
+    async fn offers(&self, instance_type: &str) -> Result<Vec<Offer>, Error> {
+        let mut offers: Vec<Offer> = Vec::new();
+        for (name, kind, _) in self.offered() {
+            if !instance_type.is_empty() && kind != instance_type {
+                continue;
+            }
+            let free = u32::from(self.taken.get(&name).is_none());
+            match offers.iter_mut().find(|offer| offer.instance_type == kind) {
+                Some(offer) => {
+                    offer.total = offer.total.map(|total| total + 1);
+                    offer.free = offer.free.map(|known| known + free);
+                }
+                None => {
+                    offers.push(Offer { instance_type: kind, total: Some(1), free: Some(free) });
+                }
+            }
+        }
+        Ok(offers)
+    }
+
+    async fn acquire(&self, operation: &OperationId, request: &Request) -> Result<Acquired, Error> {
+        if let Some(known) = self.of(operation) {
+            return Ok(Acquired { id: known.machine.clone(), hostname: known.machine });
+        }
+        for (machine, kind, _) in self.offered() {
+            let fits = request.instance_type.is_empty() || kind == request.instance_type;
+            if !fits || self.taken.get(&machine).is_some() {
+                continue;
+            }
+            let taken = Taken {
+                machine: machine.clone(),
+                operation: operation.0.clone(),
+                cluster: request.cluster.clone(),
+                name: request.name.clone(),
+            };
+            if self.take(taken).await? {
+                return Ok(Acquired { id: machine.clone(), hostname: machine });
+            }
+        }
+        Err(Error::NoneFree(match request.instance_type.as_str() {
+            "" => "no machine is free".into(),
+            kind => format!("no machine of type {kind:?} is free"),
+        }))
+    }
+
+    async fn observe(&self, operation: &OperationId) -> Result<Observed, Error> {
+        let (taken, endpoint) = self.joined(operation)?;
+        let address = match endpoint.host.parse::<std::net::IpAddr>() {
+            Ok(address) => address,
+            Err(_) => {
+                let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port)).await;
+                let found = found.map_err(|error| Error::Unavailable(error.to_string()))?;
+                let none = || Error::Unavailable(format!("{} has no address", endpoint.host));
+                found.map(|address| address.ip()).next().ok_or_else(none)?
+            }
+        };
+        let state = State::Up { address: address.to_string(), agent: endpoint.to_string() };
+        Ok(Observed { state, detail: format!("joined as {}", taken.machine) })
+    }
+
+    async fn release(&self, operation: &OperationId, _: Wipe) -> Result<bool, Error> {
+        let Some(known) = self.of(operation) else { return Ok(true) };
+        let committed = transact(&self.store, async |tx| {
+            let stored = tx.get::<Taken>(&known.machine).await?;
+            if stored.is_some_and(|stored| stored.operation == operation.0) {
+                tx.delete::<Taken>(&known.machine).await?;
+            }
+            Ok::<_, selvage_store::Error>(())
+        })
+        .await
+        .map_err(|error| unavailable(&error))?;
+        let waited = self.taken.wait_for(committed.revision).await;
+        waited.map_err(|error| unavailable(&error))?;
+        Ok(true)
+    }
+
+    async fn connect(&self, operation: &OperationId) -> Result<Channel, Error> {
+        let (_, endpoint) = self.joined(operation)?;
+        dial::channel(self.tls.clone(), &[endpoint])
+            .map_err(|status| Error::Unavailable(status.message().to_owned()))
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, Error> {
+        let owned = |taken: &Taken| Owned {
+            operation: OperationId(taken.operation.clone()),
+            id: taken.machine.clone(),
+        };
+        Ok(self.taken.list().iter().map(|stored| owned(&stored.value)).collect())
+    }
+}

@@ -1,0 +1,124 @@
+//! The cluster as a whole.
+
+use std::collections::BTreeMap;
+
+use selvage_store::{Record, clock::Millis};
+
+/// Events of a cluster that are kept.
+const EVENTS: usize = 64;
+
+/// Machines of the control plane.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ControlPlane {
+    #[prost(uint32, tag = "1")]
+    pub count: u32,
+    #[prost(string, tag = "2")]
+    pub instance_type: String,
+    #[prost(btree_map = "string, string", tag = "3")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// One fact about a cluster.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Condition {
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    #[prost(bool, tag = "2")]
+    pub holds: bool,
+    #[prost(string, tag = "3")]
+    pub reason: String,
+    #[prost(string, tag = "4")]
+    pub message: String,
+    /// Since when it holds or does not.
+    #[prost(uint64, tag = "5")]
+    pub since: Millis,
+}
+
+/// Something that happened to the cluster.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Event {
+    #[prost(uint64, tag = "1")]
+    pub at: Millis,
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+/// A cluster: what was asked for, and what is known of it as a whole.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Cluster {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub uid: String,
+    /// Empty for the platform's own.
+    #[prost(string, tag = "3")]
+    pub organisation: String,
+    #[prost(string, tag = "4")]
+    pub created_by: String,
+    #[prost(uint64, tag = "5")]
+    pub created_at: Millis,
+    /// Version that is wanted.
+    #[prost(string, tag = "6")]
+    pub version: String,
+    #[prost(message, required, tag = "7")]
+    pub control_plane: ControlPlane,
+    #[prost(bool, tag = "8")]
+    pub deleting: bool,
+    #[prost(bool, tag = "9")]
+    pub paused: bool,
+    /// Raised by every change that a caller asked for.
+    #[prost(uint64, tag = "10")]
+    pub generation: u64,
+    /// Raised whenever the set of machines is changed, so that two processes
+    /// never both act on the same view of it.
+    #[prost(uint64, tag = "11")]
+    pub membership: u64,
+    #[prost(message, repeated, tag = "12")]
+    pub conditions: Vec<Condition>,
+    /// `host:port` of its API.
+    #[prost(string, tag = "13")]
+    pub endpoint: String,
+    /// The API has answered once.
+    #[prost(bool, tag = "14")]
+    pub provisioned: bool,
+    /// By which a caller may repeat the request that made it.
+    #[prost(string, tag = "15")]
+    pub request_id: String,
+    #[prost(bytes = "vec", tag = "16")]
+    pub request_digest: Vec<u8>,
+    /// Machines that failed since one last became ready.
+    #[prost(uint32, tag = "17")]
+    pub failures: u32,
+    /// No new machine is asked for before.
+    #[prost(uint64, tag = "18")]
+    pub retry_at: Millis,
+    #[prost(string, tag = "19")]
+    pub provider: String,
+    #[prost(message, repeated, tag = "20")]
+    pub events: Vec<Event>,
+    /// Why the last machine failed.
+    #[prost(string, tag = "21")]
+    pub last_failure: String,
+}
+
+impl Cluster {
+    /// Keeps an event, and forgets the oldest if there are too many.
+    pub fn tell(&mut self, at: Millis, message: impl Into<String>) {
+        self.events.push(Event { at, message: message.into() });
+        let surplus = self.events.len().saturating_sub(EVENTS);
+        self.events.drain(..surplus);
+    }
+}
+
+impl Record for Cluster {
+    const KIND: &'static str = "kaas-cluster";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+
+    fn indexes(&self) -> Vec<(&'static str, String)> {
+        vec![("organisation", self.organisation.clone())]
+    }
+}

@@ -1,0 +1,204 @@
+//! `selvage.clusters`.
+
+use std::pin::Pin;
+
+use selvage_api::{
+    cnct::kaas::api::{ControlPlaneMachineSpec, CreateClusterMsg, MachineSpec},
+    selvage::clusters::{
+        GetClusterRequest, GetClusterResponse, ListEventsRequest, ListEventsResponse,
+        ListVersionsRequest, ListVersionsResponse, PauseClusterRequest, PauseClusterResponse,
+        PlanClusterRequest, PlanClusterResponse, ResumeClusterRequest, ResumeClusterResponse,
+        Version, WatchClusterRequest, WatchClusterResponse,
+        cluster_service_server::{ClusterService, ClusterServiceServer},
+    },
+};
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::{caller, describe};
+use crate::{Caller, Error, Manager, plan::Snapshot};
+
+/// Changes that wait for a slow reader.
+const BACKLOG: usize = 4;
+
+/// What goes beyond the published contract.
+#[derive(Debug)]
+pub struct Clusters {
+    manager: Manager,
+    stop: CancellationToken,
+}
+
+impl Clusters {
+    /// Streams end when the token is cancelled.
+    pub fn new(manager: Manager, stop: CancellationToken) -> Self {
+        Self { manager, stop }
+    }
+
+    pub(crate) fn service(manager: Manager, stop: CancellationToken) -> ClusterServiceServer<Self> {
+        ClusterServiceServer::new(Self::new(manager, stop))
+    }
+
+    fn seen(&self, caller: &Caller, name: &str) -> Result<Snapshot, Error> {
+        let snapshot = self.manager.find(name)?;
+        caller.check_sees(&snapshot.cluster)?;
+        Ok(snapshot)
+    }
+
+    fn shown(&self, snapshot: &Snapshot) -> selvage_api::selvage::clusters::Cluster {
+        describe::cluster(&self.manager, snapshot)
+    }
+}
+
+/// A request for a cluster that a plan is about.
+fn as_created(request: &PlanClusterRequest) -> CreateClusterMsg {
+    let pools = request.pools.iter().map(|pool| MachineSpec {
+        name: pool.name.clone(),
+        instance_type: pool.instance_type.clone(),
+        count: pool.count,
+        ..MachineSpec::default()
+    });
+    CreateClusterMsg {
+        name: request.name.clone(),
+        k8s_version: request.version.clone(),
+        control_plane_nodes: Some(ControlPlaneMachineSpec {
+            count: request.control_plane_count,
+            instance_type: crate::validate::STANDARD.into(),
+            ..ControlPlaneMachineSpec::default()
+        }),
+        worker_node_pools: pools.collect(),
+    }
+}
+
+#[tonic::async_trait]
+impl ClusterService for Clusters {
+    async fn get_cluster(
+        &self,
+        request: Request<GetClusterRequest>,
+    ) -> Result<Response<GetClusterResponse>, Status> {
+        let snapshot = self.seen(&caller(&request), &request.get_ref().name)?;
+        Ok(Response::new(GetClusterResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    type WatchClusterStream =
+        Pin<Box<dyn Stream<Item = Result<WatchClusterResponse, Status>> + Send>>;
+
+    async fn watch_cluster(
+        &self,
+        request: Request<WatchClusterRequest>,
+    ) -> Result<Response<Self::WatchClusterStream>, Status> {
+        let name = request.get_ref().name.clone();
+        let uid = self.seen(&caller(&request), &name)?.cluster.uid;
+        let (sender, receiver) = mpsc::channel(BACKLOG);
+        let (manager, stop) = (self.manager.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            let watched = watch(&manager, &name, &uid, &sender);
+            tokio::select! {
+                () = watched => {}
+                () = stop.cancelled() => {
+                    let _ = sender.send(Err(Status::unavailable("the process is stopping"))).await;
+                }
+                () = sender.closed() => {}
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<ListEventsRequest>,
+    ) -> Result<Response<ListEventsResponse>, Status> {
+        let snapshot = self.seen(&caller(&request), &request.get_ref().name)?;
+        Ok(Response::new(ListEventsResponse { events: describe::events(&snapshot) }))
+    }
+
+    async fn plan_cluster(
+        &self,
+        request: Request<PlanClusterRequest>,
+    ) -> Result<Response<PlanClusterResponse>, Status> {
+        let caller = caller(&request);
+        let request = request.into_inner();
+        let actions = match self.manager.snapshot(&request.name) {
+            Some(known) => {
+                caller.check_sees(&known.cluster)?;
+                self.manager.plan_change(known, &request)?
+            }
+            None => self.manager.plan_new(&as_created(&request))?,
+        };
+        let steps = actions.iter().map(ToString::to_string).collect();
+        Ok(Response::new(PlanClusterResponse { steps }))
+    }
+
+    async fn pause_cluster(
+        &self,
+        request: Request<PauseClusterRequest>,
+    ) -> Result<Response<PauseClusterResponse>, Status> {
+        let caller = caller(&request);
+        let snapshot = self.manager.pause(&caller, &request.get_ref().name, true).await?;
+        Ok(Response::new(PauseClusterResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn resume_cluster(
+        &self,
+        request: Request<ResumeClusterRequest>,
+    ) -> Result<Response<ResumeClusterResponse>, Status> {
+        let caller = caller(&request);
+        let snapshot = self.manager.pause(&caller, &request.get_ref().name, false).await?;
+        Ok(Response::new(ResumeClusterResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn list_versions(
+        &self,
+        _: Request<ListVersionsRequest>,
+    ) -> Result<Response<ListVersionsResponse>, Status> {
+        let releases = self.manager.catalogue().releases();
+        let version = |release: &crate::catalogue::Release| Version {
+            kubernetes: release.version.to_string(),
+            etcd: release.etcd.clone(),
+            containerd: release.containerd.clone(),
+            cni: release.cni.clone(),
+            coredns: release.coredns.clone(),
+        };
+        let provider = self.manager.provider();
+        Ok(Response::new(ListVersionsResponse {
+            versions: releases.iter().map(version).collect(),
+            provider: provider.name().to_owned(),
+            problem: provider.capabilities().problem.unwrap_or_default(),
+        }))
+    }
+}
+
+/// Sends a cluster after each of its changes, until it is gone.
+async fn watch(
+    manager: &Manager,
+    name: &str,
+    uid: &str,
+    sender: &mpsc::Sender<Result<WatchClusterResponse, Status>>,
+) {
+    let mut clusters = manager.clusters().subscribe_key(name);
+    let mut machines = manager.machines().subscribe();
+    let mut last = None;
+    loop {
+        let known = manager.snapshot(name).filter(|known| known.cluster.uid == uid);
+        let cluster = known.as_ref().map(|known| describe::cluster(manager, known));
+        let gone = cluster.is_none();
+        if last.as_ref() != Some(&cluster) {
+            let answer = WatchClusterResponse { cluster: cluster.clone() };
+            if sender.send(Ok(answer)).await.is_err() {
+                return;
+            }
+            last = Some(cluster);
+        }
+        if gone {
+            return;
+        }
+        let more = tokio::select! {
+            change = clusters.next() => change.is_some(),
+            change = machines.next() => change.is_some(),
+        };
+        if !more {
+            return;
+        }
+    }
+}

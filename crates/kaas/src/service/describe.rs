@@ -1,0 +1,149 @@
+//! Records as the contracts show them.
+
+use prost_types::Timestamp;
+use selvage_api::{
+    cnct::kaas::api::get_cluster_nodes_status_reply::MachineStatus, selvage::clusters as wire,
+};
+use selvage_store::clock::Millis;
+
+use crate::{
+    Compat, Manager, conditions,
+    plan::Snapshot,
+    record::{Condition, Machine, Phase, Pool},
+};
+
+/// Said instead of a name while a machine has none.
+const NO_MACHINE_YET: &str = "Waiting for Machine Instantiation...";
+
+/// The control plane first, then by pool and name.
+pub(super) fn in_order(snapshot: &Snapshot) -> Vec<&Machine> {
+    let mut machines: Vec<&Machine> = snapshot.machines.iter().collect();
+    machines.sort_by_key(|machine| (!machine.is_control_plane(), &machine.pool, &machine.name));
+    machines
+}
+
+/// One machine as `GetClusterNodesStatus` shows it.
+pub(super) fn node_status(machine: &Machine, compat: Compat) -> MachineStatus {
+    let phase = machine.phase();
+    let status = match (compat, phase) {
+        (Compat::ImsKaas, phase) => Compat::phase(phase).to_owned(),
+        (_, Phase::Ready) => "Ready".to_owned(),
+        (_, Phase::NotReady) => "NotReady".to_owned(),
+        (_, phase) if machine.cordoned => format!("SchedulingDisabled,{}", phase.name()),
+        (_, phase) => phase.name().to_owned(),
+    };
+    let running = &machine.running.kubelet;
+    let version = if running.is_empty() { &machine.wanted.kubelet } else { running };
+    let id = match machine.provider_id.as_str() {
+        "" => NO_MACHINE_YET,
+        id => id,
+    };
+    MachineStatus {
+        k8s_node_status: status,
+        k8s_version: version.clone(),
+        maas_system_id: id.to_owned(),
+        maas_hostname: machine.hostname.clone(),
+        maas_node_status: machine.provider_state.clone(),
+        maas_ip_addr: machine.address.clone(),
+    }
+}
+
+pub(super) fn timestamp(millis: Millis) -> Timestamp {
+    Timestamp {
+        seconds: i64::try_from(millis / 1000).unwrap_or(i64::MAX),
+        nanos: i32::try_from(millis % 1000 * 1_000_000).unwrap_or(0),
+    }
+}
+
+/// A cluster as `selvage.clusters` shows it.
+pub(super) fn cluster(manager: &Manager, snapshot: &Snapshot) -> wire::Cluster {
+    let known = &snapshot.cluster;
+    let status = conditions::status(&known.conditions);
+    let control_plane = Pool {
+        count: known.control_plane.count,
+        instance_type: known.control_plane.instance_type.clone(),
+        labels: known.control_plane.labels.clone(),
+        ..Pool::default()
+    };
+    let pools = std::iter::once(&control_plane).chain(&snapshot.pools);
+    wire::Cluster {
+        name: known.name.clone(),
+        uid: known.uid.clone(),
+        organisation: known.organisation.clone(),
+        created_by: known.created_by.clone(),
+        created_at: Some(timestamp(known.created_at)),
+        version: known.version.clone(),
+        status: status.as_str_name().to_owned(),
+        status_message: manager.message(snapshot),
+        endpoint: known.endpoint.clone(),
+        provider: known.provider.clone(),
+        paused: known.paused,
+        conditions: known.conditions.iter().map(condition).collect(),
+        pools: pools.map(|shown| pool(snapshot, shown)).collect(),
+        machines: in_order(snapshot).into_iter().map(machine).collect(),
+        generation: known.generation,
+    }
+}
+
+fn condition(condition: &Condition) -> wire::Condition {
+    wire::Condition {
+        r#type: condition.kind.clone(),
+        status: condition.holds,
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        since: Some(timestamp(condition.since)),
+    }
+}
+
+fn pool(snapshot: &Snapshot, pool: &Pool) -> wire::Pool {
+    let ready = |m: &&Machine| m.pool == pool.name && m.phase() == Phase::Ready && !m.removing;
+    let ready = snapshot.machines.iter().filter(ready).count();
+    wire::Pool {
+        name: pool.name.clone(),
+        instance_type: pool.instance_type.clone(),
+        count: i32::try_from(pool.count).unwrap_or(i32::MAX),
+        ready: i32::try_from(ready).unwrap_or(i32::MAX),
+        labels: pool.labels.clone(),
+        deleting: pool.deleting,
+    }
+}
+
+fn machine(machine: &Machine) -> wire::Machine {
+    wire::Machine {
+        name: machine.name.clone(),
+        pool: machine.pool.clone(),
+        phase: machine.phase().name().to_owned(),
+        since: Some(timestamp(machine.since)),
+        message: machine.reason.clone(),
+        version: machine.running.kubelet.clone(),
+        target_version: machine.wanted.kubelet.clone(),
+        provider_id: machine.provider_id.clone(),
+        hostname: machine.hostname.clone(),
+        address: machine.address.clone(),
+        operation: machine.operation.clone(),
+    }
+}
+
+/// Everything that is known to have happened, oldest first.
+pub(super) fn events(snapshot: &Snapshot) -> Vec<wire::Event> {
+    let of_cluster =
+        snapshot.cluster.events.iter().map(|event| (event.at, "", event.message.clone()));
+    let of_machines = snapshot.machines.iter().flat_map(|machine| {
+        machine.history.iter().map(|change| {
+            let phase = change.phase().name();
+            let text = match change.reason.as_str() {
+                "" => phase.to_owned(),
+                reason => format!("{phase}: {reason}"),
+            };
+            (change.at, machine.name.as_str(), text)
+        })
+    });
+    let mut all: Vec<(Millis, &str, String)> = of_cluster.chain(of_machines).collect();
+    all.sort_by_key(|(at, ..)| *at);
+    let event = |(at, machine, message): (Millis, &str, String)| wire::Event {
+        at: Some(timestamp(at)),
+        machine: machine.to_owned(),
+        message,
+    };
+    all.into_iter().map(event).collect()
+}

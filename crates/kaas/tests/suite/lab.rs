@@ -1,0 +1,153 @@
+//! A manager on a store of its own, with simulated machines and a clock that
+//! is moved by hand.
+
+use std::{path::PathBuf, sync::Arc};
+
+use selvage_api::cnct::kaas::api::{
+    AddNodePoolMsg, ControlPlaneMachineSpec, CreateClusterMsg, MachineSpec, ScaleNodePoolMsg,
+    ScaleNodePoolSpec,
+};
+use selvage_kaas::{
+    Caller, Keyring, Manager, Origin, Result, Settings, Surroundings, catalogue::Catalogue,
+    pki::Seal, plan::Snapshot, provider::sim::Sim,
+};
+use selvage_store::{
+    SharedStore,
+    clock::{Clock, ManualClock},
+    embedded::{Embedded, Options},
+};
+
+pub(crate) struct Lab {
+    pub(crate) sim: Sim,
+    pub(crate) manager: Manager,
+    pub(crate) clock: ManualClock,
+    pub(crate) store: SharedStore,
+    folder: tempfile::TempDir,
+}
+
+/// More rounds than anything here needs.
+const ROUNDS: usize = 500;
+
+impl Lab {
+    pub(crate) async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (sim, clock) = (Sim::default(), ManualClock::new(1_790_000_000_000));
+        let store = open(folder.path().join("store.redb")).await;
+        let manager = manager(&store, &sim, &clock).await;
+        Self { sim, manager, clock, store, folder }
+    }
+
+    /// Ends the process, as far as it can be seen from outside, and starts
+    /// another.
+    pub(crate) async fn restart(&mut self) {
+        self.store.close().await.unwrap();
+        self.store = open(self.folder.path().join("store.redb")).await;
+        self.manager = manager(&self.store, &self.sim, &self.clock).await;
+    }
+
+    /// Works on a cluster until nothing is left to do but to watch it.
+    pub(crate) async fn settle(&self, name: &str) {
+        for _ in 0..ROUNDS {
+            match self.manager.reconcile(name).await.unwrap() {
+                None => return,
+                Some(_) if self.is_settled(name) => return,
+                Some(again) => self.clock.advance(again),
+            }
+        }
+        panic!("{name} does not settle: {:#?}", self.manager.snapshot(name));
+    }
+
+    fn is_settled(&self, name: &str) -> bool {
+        let Some(snapshot) = self.manager.snapshot(name) else { return true };
+        let policy = &self.manager.settings().policy;
+        let plan = selvage_kaas::plan(&snapshot, policy, self.clock.now());
+        plan.actions.is_empty() && plan.wake_at.is_none()
+    }
+
+    /// A cluster that runs.
+    pub(crate) async fn running(&self, name: &str, control_plane: i32, pools: &[(&str, i32)]) {
+        self.create(name, "1.35.8", control_plane, pools).await.unwrap();
+        self.settle(name).await;
+    }
+
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        version: &str,
+        control_plane: i32,
+        pools: &[(&str, i32)],
+    ) -> Result<Snapshot> {
+        let request = request(name, version, control_plane, pools);
+        self.manager.create(&admin(), &Origin::default(), &request).await
+    }
+
+    pub(crate) async fn scale(&self, name: &str, pool: &str, count: i32) -> Result<Snapshot> {
+        let node_pools = vec![ScaleNodePoolSpec { name: pool.into(), count }];
+        let request = ScaleNodePoolMsg { cluster_name: name.into(), node_pools };
+        self.manager.scale(&admin(), &request).await
+    }
+
+    pub(crate) async fn add_pool(&self, name: &str, pool: &str, count: i32) -> Result<Snapshot> {
+        let worker_node_pools = vec![spec(pool, count)];
+        let request = AddNodePoolMsg { cluster_name: name.into(), worker_node_pools };
+        self.manager.add_pools(&admin(), &request).await
+    }
+
+    pub(crate) async fn upgrade(&self, name: &str, version: &str) -> Result<Snapshot> {
+        self.manager.upgrade(&admin(), &Origin::default(), name, version).await
+    }
+
+    pub(crate) fn status(&self, name: &str) -> String {
+        let snapshot = self.manager.find(name).unwrap();
+        let status = selvage_kaas::conditions::status(&snapshot.cluster.conditions);
+        status.as_str_name().to_owned()
+    }
+}
+
+pub(crate) fn spec(name: &str, count: i32) -> MachineSpec {
+    MachineSpec { name: name.into(), count, ..MachineSpec::default() }
+}
+
+pub(crate) fn request(
+    name: &str,
+    version: &str,
+    control_plane: i32,
+    pools: &[(&str, i32)],
+) -> CreateClusterMsg {
+    let count = control_plane;
+    CreateClusterMsg {
+        name: name.into(),
+        k8s_version: version.into(),
+        control_plane_nodes: Some(ControlPlaneMachineSpec {
+            count,
+            ..ControlPlaneMachineSpec::default()
+        }),
+        worker_node_pools: pools.iter().map(|(name, count)| spec(name, *count)).collect(),
+    }
+}
+
+pub(crate) fn admin() -> Caller {
+    Caller { name: "admin".into(), admin: true, reader: true, organisations: Vec::new() }
+}
+
+pub(crate) fn developer(organisation: &str) -> Caller {
+    let organisations = vec![organisation.to_owned()];
+    Caller { name: format!("dev of {organisation}"), admin: false, reader: false, organisations }
+}
+
+async fn open(path: PathBuf) -> SharedStore {
+    Embedded::open(path, Options::default()).await.unwrap()
+}
+
+pub(crate) async fn manager(store: &SharedStore, sim: &Sim, clock: &ManualClock) -> Manager {
+    let seal = Seal::new(&[7; 32], "test").unwrap();
+    let keyring = Keyring::open(Arc::clone(store), seal, Arc::new(clock.clone())).await.unwrap();
+    let around = Surroundings {
+        provider: Arc::new(sim.clone()),
+        driver: Arc::new(sim.clone()),
+        catalogue: Catalogue::load(None).unwrap(),
+        keyring,
+        clock: Arc::new(clock.clone()),
+    };
+    Manager::open(Arc::clone(store), Settings::default(), around).await.unwrap()
+}

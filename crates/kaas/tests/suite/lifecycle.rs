@@ -1,0 +1,215 @@
+//! Clusters from their request to their end.
+
+use selvage_api::cnct::kaas::api::DeleteNodePoolMsg;
+use selvage_kaas::{Error, Origin, record::Phase};
+
+use super::lab::{Lab, admin, developer, request};
+
+#[tokio::test]
+async fn a_cluster_comes_up_scales_and_goes() {
+    let lab = Lab::new().await;
+    lab.create("demo", "", 3, &[("a", 2)]).await.unwrap();
+    assert_eq!(lab.status("demo"), "PROVISIONING");
+    lab.settle("demo").await;
+    assert_eq!(lab.status("demo"), "RUNNING");
+    let snapshot = lab.manager.find("demo").unwrap();
+    assert_eq!(snapshot.machines.len(), 5);
+    assert!(snapshot.machines.iter().all(|machine| machine.phase() == Phase::Ready));
+    assert_eq!(snapshot.machines.iter().filter(|machine| machine.founder).count(), 1);
+    assert_eq!(lab.manager.message(&snapshot), "");
+
+    lab.scale("demo", "a", 4).await.unwrap();
+    assert_eq!(lab.status("demo"), "RECONCILING");
+    lab.settle("demo").await;
+    assert_eq!(lab.sim.owned(), 7);
+    lab.scale("demo", "a", 1).await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!((lab.sim.owned(), lab.status("demo").as_str()), (4, "RUNNING"));
+
+    lab.manager.delete(&admin(), "demo").await.unwrap();
+    assert_eq!(lab.status("demo"), "STOPPING");
+    lab.manager.delete(&admin(), "demo").await.unwrap();
+    lab.settle("demo").await;
+    assert!(matches!(lab.manager.find("demo"), Err(Error::ClusterNotFound(_))));
+    assert_eq!((lab.sim.owned(), lab.sim.violations()), (0, Vec::new()));
+}
+
+#[tokio::test]
+async fn an_upgrade_goes_one_minor_with_legal_versions_all_the_way() {
+    let lab = Lab::new().await;
+    lab.running("demo", 3, &[("a", 2), ("b", 1)]).await;
+    let versions = lab.manager.upgrades(&lab.manager.find("demo").unwrap());
+    assert_eq!(versions.iter().map(ToString::to_string).collect::<Vec<_>>(), ["1.36.4"]);
+    lab.upgrade("demo", "v1.36.4").await.unwrap();
+    assert_eq!(lab.status("demo"), "RECONCILING");
+    let refused = lab.scale("demo", "a", 5).await.unwrap_err();
+    assert!(refused.to_string().contains("is being upgraded"), "{refused}");
+    lab.settle("demo").await;
+    let snapshot = lab.manager.find("demo").unwrap();
+    assert!(snapshot.machines.iter().all(|machine| machine.running.kubelet == "1.36.4"));
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+    for (version, why) in
+        [("1.35.8", "never taken back"), ("1.99.0", "is not on offer"), ("1.36.x", "not a version")]
+    {
+        let refused = lab.upgrade("demo", version).await.unwrap_err();
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    lab.upgrade("demo", "1.36.4").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_upgrade_does_not_skip_a_minor_or_begin_before_the_last_is_done() {
+    let lab = Lab::new().await;
+    lab.create("demo", "1.35.8", 1, &[]).await.unwrap();
+    let early = lab.upgrade("demo", "1.36.4").await.unwrap_err();
+    assert!(early.to_string().contains("is PROVISIONING"), "{early}");
+    lab.settle("demo").await;
+    let skip = lab.upgrade("demo", "1.37.1").await.unwrap_err();
+    assert!(skip.to_string().contains("skips a minor"), "{skip}");
+    lab.upgrade("demo", "1.36.4").await.unwrap();
+    let busy = lab.upgrade("demo", "1.37.1").await.unwrap_err();
+    assert!(busy.to_string().contains("is RECONCILING"), "{busy}");
+    lab.manager.delete(&admin(), "demo").await.unwrap();
+    let gone = lab.upgrade("demo", "1.36.4").await.unwrap_err();
+    assert!(matches!(gone, Error::Precondition(_)), "{gone}");
+}
+
+#[tokio::test]
+async fn pools_change_all_or_nothing() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[("a", 1)]).await;
+    let names = |names: &[&str]| DeleteNodePoolMsg {
+        cluster_name: "demo".into(),
+        node_pool_names: names.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let delete = lab.manager.delete_pools(&admin(), &names(&["a", "x", "y"])).await;
+    let text = delete.unwrap_err().to_string();
+    assert_eq!(text, "cluster \"demo\" has no pool \"x\", \"y\"");
+    assert!(lab.add_pool("demo", "a", 1).await.unwrap_err().to_string().contains("already has"));
+    assert_eq!(lab.manager.find("demo").unwrap().pools.len(), 1);
+    lab.manager.delete_pools(&admin(), &names(&["a"])).await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!(lab.manager.find("demo").unwrap().pools.len(), 0);
+    lab.add_pool("demo", "a", 2).await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!(lab.sim.owned(), 3);
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_disruption_budgets() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[("a", 1)]).await;
+    let node = |lab: &Lab| {
+        let machines = lab.manager.find("demo").unwrap().machines;
+        machines.into_iter().find(|machine| machine.pool == "a").unwrap()
+    };
+    let name = node(&lab).name;
+    lab.sim.change_node("demo", &name, true, 2, false);
+    lab.scale("demo", "a", 0).await.unwrap();
+    for _ in 0..3 {
+        lab.manager.reconcile("demo").await.unwrap();
+    }
+    let draining = node(&lab);
+    assert_eq!(draining.phase(), Phase::Draining);
+    assert_eq!(draining.reason, "2 pods may not be disrupted now");
+    assert_eq!(lab.sim.owned(), 2, "the machine is not given back before its pods have left");
+    lab.sim.change_node("demo", &name, true, 0, false);
+    lab.settle("demo").await;
+    assert_eq!(lab.sim.owned(), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_fails_is_seen_and_its_return_too() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[("a", 1)]).await;
+    let machines = lab.manager.find("demo").unwrap().machines;
+    let node = machines.iter().find(|machine| machine.pool == "a").unwrap().name.clone();
+    lab.sim.change_node("demo", &node, false, 0, false);
+    lab.manager.check_soon("demo");
+    lab.manager.reconcile("demo").await.unwrap();
+    assert_eq!(lab.status("demo"), "DEGRADED");
+    let snapshot = lab.manager.find("demo").unwrap();
+    assert_eq!(
+        lab.manager.message(&snapshot),
+        format!(
+            "0/1 pool a machines are ready; waiting for {node} (NotReady 0s: the kubelet is silent)."
+        )
+    );
+    lab.sim.change_node("demo", &node, true, 0, false);
+    lab.manager.check_soon("demo");
+    lab.manager.reconcile("demo").await.unwrap();
+    assert_eq!(lab.status("demo"), "RUNNING");
+}
+
+#[tokio::test]
+async fn what_can_never_be_had_is_refused_and_what_may_come_is_waited_for() {
+    let lab = Lab::new().await;
+    lab.sim.limit("", 2);
+    let refused = lab.create("demo", "", 3, &[]).await.unwrap_err();
+    assert_eq!(refused.to_string(), "3 machines are asked for and there are 2");
+    lab.create("one", "", 1, &[("a", 1)]).await.unwrap();
+    lab.settle("one").await;
+    lab.create("two", "", 1, &[]).await.unwrap();
+    lab.manager.reconcile("two").await.unwrap();
+    let message = lab.manager.message(&lab.manager.find("two").unwrap());
+    assert!(message.contains("no machine of type \"\" is free"), "{message}");
+    lab.manager.delete(&admin(), "one").await.unwrap();
+    lab.settle("one").await;
+    lab.settle("two").await;
+    assert_eq!(lab.status("two"), "RUNNING");
+}
+
+#[tokio::test]
+async fn a_request_can_be_repeated_by_its_id_and_not_otherwise() {
+    let lab = Lab::new().await;
+    let origin = Origin { request_id: "r1".into(), ..Origin::default() };
+    let asked = request("demo", "", 1, &[]);
+    let first = lab.manager.create(&admin(), &origin, &asked).await.unwrap();
+    let again = lab.manager.create(&admin(), &origin, &asked).await.unwrap();
+    assert_eq!(first.cluster.uid, again.cluster.uid);
+    let other = request("demo", "", 3, &[]);
+    for (origin, asked) in [(&origin, &other), (&Origin::default(), &asked)] {
+        let refused = lab.manager.create(&admin(), origin, asked).await.unwrap_err();
+        assert!(matches!(refused, Error::ClusterExists(_)), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn of_two_creates_at_once_one_wins_and_nothing_is_mixed() {
+    let lab = Lab::new().await;
+    let (a, b) = (request("demo", "", 1, &[("a", 1)]), request("demo", "", 3, &[("b", 1)]));
+    let origin = Origin::default();
+    let (admin, manager) = (admin(), &lab.manager);
+    let (first, second) =
+        tokio::join!(manager.create(&admin, &origin, &a), manager.create(&admin, &origin, &b));
+    assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+    lab.settle("demo").await;
+    let snapshot = lab.manager.find("demo").unwrap();
+    let pool = if first.is_ok() { "a" } else { "b" };
+    assert_eq!(snapshot.pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), [pool]);
+}
+
+#[tokio::test]
+async fn clusters_belong_to_an_organisation() {
+    let lab = Lab::new().await;
+    let (acme, other) = (developer("acme"), developer("other"));
+    let asked = request("demo", "", 1, &[]);
+    let made = lab.manager.create(&acme, &Origin::default(), &asked).await.unwrap();
+    assert_eq!(made.cluster.organisation, "acme");
+    let refused = lab.manager.delete(&other, "demo").await.unwrap_err();
+    assert!(matches!(refused, Error::ClusterNotFound(_)));
+    lab.manager.delete(&acme, "demo").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_paused_cluster_stays_as_it_is_until_it_is_resumed() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[("a", 1)]).await;
+    lab.manager.pause(&admin(), "demo", true).await.unwrap();
+    lab.scale("demo", "a", 3).await.unwrap();
+    lab.manager.reconcile("demo").await.unwrap();
+    assert_eq!(lab.sim.owned(), 2);
+    lab.manager.pause(&admin(), "demo", false).await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!(lab.sim.owned(), 4);
+}

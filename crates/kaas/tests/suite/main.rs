@@ -1,0 +1,11 @@
+//! The cluster service on simulated machines.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod conformance;
+mod crash;
+mod defects;
+mod lab;
+mod lifecycle;
+mod model;
+mod wire;

@@ -1,0 +1,182 @@
+//! The eleven methods as clients see them.
+
+use selvage_api::cnct::kaas::api::{
+    ClusterStatus, CreateClusterMsg, DeleteClusterMsg, GetClusterListMsg, GetClusterMsg,
+    GetClusterNodesStatusMsg, GetUpgradeClusterInformationMsg, GetVersionMsg, ScaleNodePoolMsg,
+    UpgradeClusterMsg, cluster_server::Cluster,
+};
+use selvage_kaas::{ClusterApi, Compat};
+use selvage_kit::identity::{Grant, Identity, Kind, Role};
+use tonic::{Code, Request};
+
+use super::lab::{Lab, request};
+
+fn identity(role: Role, organisation: &str) -> Identity {
+    let grants = vec![Grant { role, organisation: organisation.into() }];
+    Identity {
+        name: role.name().into(),
+        kind: Kind::User { session: "s".into(), expires: 0 },
+        grants,
+    }
+}
+
+fn by<T>(role: Role, organisation: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.extensions_mut().insert(identity(role, organisation));
+    request
+}
+
+fn as_admin<T>(message: T) -> Request<T> {
+    by(Role::Admin, "", message)
+}
+
+fn named(name: &str) -> GetClusterMsg {
+    GetClusterMsg { name: name.into() }
+}
+
+fn precise(lab: &Lab) -> ClusterApi {
+    ClusterApi::new(lab.manager.clone(), Compat::Precise)
+}
+
+#[tokio::test]
+async fn a_kubeconfig_comes_after_the_api_answered_and_to_owners_alone() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    let developer = |message| by(Role::Developer, "acme", message);
+    let made = api.create_cluster(developer(request("demo", "", 1, &[]))).await.unwrap();
+    let item = made.into_inner().cluster.unwrap();
+    assert_eq!(item.status(), ClusterStatus::Provisioning);
+    let get = |role, organisation| api.get_cluster(by(role, organisation, named("demo")));
+    let early = get(Role::Developer, "acme").await.unwrap().into_inner().cluster.unwrap();
+    assert_eq!(early.kubeconfig, "");
+    assert!(early.status_message.contains("0/1 control-plane"), "{}", early.status_message);
+    lab.settle("demo").await;
+    let ready = get(Role::Developer, "acme").await.unwrap().into_inner().cluster.unwrap();
+    assert_eq!(ready.status(), ClusterStatus::Running);
+    assert!(ready.kubeconfig.contains("client-key-data"));
+    assert!(!format!("{ready:?}").contains("client-key-data"), "it shows in logs");
+    let again = get(Role::Developer, "acme").await.unwrap().into_inner().cluster.unwrap();
+    assert_eq!(ready.kubeconfig, again.kubeconfig);
+    let others = get(Role::Developer, "other").await.unwrap_err();
+    assert_eq!(others.code(), Code::NotFound);
+    let operator = get(Role::Operator, "tmus").await.unwrap_err();
+    assert_eq!(operator.code(), Code::PermissionDenied);
+    assert!(get(Role::Admin, "").await.is_ok());
+}
+
+#[tokio::test]
+async fn lists_show_each_caller_what_is_theirs_in_order_and_in_pages() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    for (name, organisation) in [("c", "acme"), ("a", "acme"), ("b", "other")] {
+        let asked = by(Role::Developer, organisation, request(name, "", 1, &[]));
+        api.create_cluster(asked).await.unwrap();
+    }
+    let names = async |role, organisation| {
+        let listed = api.get_cluster_list(by(role, organisation, GetClusterListMsg {})).await;
+        let clusters = listed.unwrap().into_inner().clusters;
+        clusters.into_iter().map(|cluster| cluster.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(Role::Developer, "acme").await, ["a", "c"]);
+    assert_eq!(names(Role::Developer, "other").await, ["b"]);
+    assert_eq!(names(Role::Viewer, "").await, ["a", "b", "c"]);
+    let mut asked = as_admin(GetClusterListMsg {});
+    asked.metadata_mut().insert("x-page-size", "2".parse().unwrap());
+    let first = api.get_cluster_list(asked).await.unwrap();
+    let next = first.metadata().get("x-next-page-token").unwrap().clone();
+    assert_eq!((first.get_ref().clusters.len(), next.to_str().unwrap()), (2, "b"));
+    let mut asked = as_admin(GetClusterListMsg {});
+    asked.metadata_mut().insert("x-page-token", next);
+    let rest = api.get_cluster_list(asked).await.unwrap();
+    assert_eq!(rest.get_ref().clusters[0].name, "c");
+    assert!(rest.metadata().get("x-next-page-token").is_none());
+}
+
+#[tokio::test]
+async fn nodes_are_listed_with_the_control_plane_first() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    lab.running("demo", 1, &[("a", 2)]).await;
+    let asked = GetClusterNodesStatusMsg { cluster_name: "demo".into() };
+    let nodes = api.get_cluster_nodes_status(as_admin(asked)).await.unwrap().into_inner();
+    assert_eq!((nodes.name.as_str(), nodes.count), ("demo", 3));
+    let first = &nodes.machines[0];
+    assert_eq!((first.k8s_node_status.as_str(), first.k8s_version.as_str()), ("Ready", "1.35.8"));
+    assert_eq!(first.maas_node_status, "Deployed");
+    assert!(first.maas_system_id.starts_with("sim-") && first.maas_ip_addr.starts_with("198.51."));
+}
+
+#[tokio::test]
+async fn wrong_requests_name_every_field_for_programs_too() {
+    use prost::Message;
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    let refused = api.create_cluster(as_admin(request("No", "9.9.9", 2, &[("a", -1)]))).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    for field in ["name:", "k8s_version:", "control_plane_nodes.count:", "[0].count:"] {
+        assert!(refused.message().contains(field), "{}", refused.message());
+    }
+    #[derive(Clone, PartialEq, Message)]
+    struct Status {
+        #[prost(message, repeated, tag = "3")]
+        details: Vec<prost_types::Any>,
+    }
+    let details = Status::decode(refused.details()).unwrap().details;
+    let detail = selvage_api::google::rpc::BadRequest::decode(details[0].value.as_slice());
+    assert_eq!(detail.unwrap().field_violations.len(), 4);
+}
+
+#[tokio::test]
+async fn compat_answers_with_the_originals_codes_and_texts() {
+    let lab = Lab::new().await;
+    let api = ClusterApi::new(lab.manager.clone(), Compat::ImsKaas);
+    let missing = api.get_cluster(as_admin(named("c1"))).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    let text = "CnctCluster.cluster.cnct.sds.samsung.com \"c1\" not found";
+    assert_eq!(missing.message(), text);
+    let create = || api.create_cluster(as_admin(request("c1", "1.35.8", 1, &[("a", 1)])));
+    create().await.unwrap();
+    let twice = create().await.unwrap_err();
+    assert_eq!(
+        (twice.code(), twice.message()),
+        (Code::Internal, "namespaces \"c1\" already exists")
+    );
+    lab.settle("c1").await;
+    let asked = GetClusterNodesStatusMsg { cluster_name: "c1".into() };
+    let nodes = api.get_cluster_nodes_status(as_admin(asked)).await.unwrap().into_inner();
+    assert_eq!(nodes.machines[0].k8s_node_status, "ReadyMachine");
+    let asked = GetUpgradeClusterInformationMsg { name: "c1".into() };
+    let upgrades = api.get_upgrade_cluster_information(as_admin(asked)).await.unwrap();
+    assert_eq!((upgrades.get_ref().ok, upgrades.get_ref().versions.len()), (false, 1));
+    let skip = UpgradeClusterMsg { name: "c1".into(), version: "1.37.1".into() };
+    let refused = api.upgrade_cluster(as_admin(skip)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Internal);
+    let deleted = api.delete_cluster(as_admin(DeleteClusterMsg { name: "c1".into() })).await;
+    assert_eq!(deleted.unwrap().into_inner().status, "Deleted");
+}
+
+#[tokio::test]
+async fn the_version_says_how_this_was_built() {
+    let lab = Lab::new().await;
+    let version = precise(&lab).get_version_information(as_admin(GetVersionMsg {})).await.unwrap();
+    let version = version.into_inner().version_information.unwrap();
+    assert!(version.git_version.starts_with('v') && !version.git_tree_state.is_empty());
+    assert!(version.go_version.starts_with("rustc 1.") && version.compiler == "rustc");
+}
+
+#[tokio::test]
+async fn empty_requests_are_answered_and_not_a_panic() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    let code = api.create_cluster(as_admin(CreateClusterMsg::default())).await.unwrap_err().code();
+    assert_eq!(code, Code::InvalidArgument);
+    assert_eq!(api.get_cluster(as_admin(named(""))).await.unwrap_err().code(), Code::NotFound);
+    let scale = api.scale_node_pool(as_admin(ScaleNodePoolMsg::default())).await.unwrap_err();
+    assert_eq!(scale.code(), Code::NotFound);
+    let upgrade = api.upgrade_cluster(as_admin(UpgradeClusterMsg::default())).await.unwrap_err();
+    assert_eq!(upgrade.code(), Code::NotFound);
+    // Nobody at all, which no listener lets in, owns nothing.
+    let nobody = api.create_cluster(Request::new(request("demo", "", 1, &[]))).await.unwrap_err();
+    assert_eq!(nobody.code(), Code::PermissionDenied);
+}
