@@ -199,17 +199,25 @@ pub(crate) fn check_names(names: &[String]) -> Result<()> {
     }
 }
 
+/// The address that a call came from; empty for a unix socket.
+pub(crate) fn address_of(peer: Option<&Peer>) -> String {
+    match peer {
+        Some(Peer::Ip(ip)) => ip.to_canonical().to_string(),
+        _ => String::new(),
+    }
+}
+
 /// Under which names and addresses the machine may serve.
 pub(crate) fn certificate_names(
     machine: &Machine,
     given: &[String],
-    peer: Option<&Peer>,
+    joined_from: &str,
 ) -> Vec<String> {
     let mut names = given.to_vec();
     if let Machine::Node { name } | Machine::Dme { name } = machine {
         names.extend(LOOPBACK.map(str::to_owned));
-        if let Some(Peer::Ip(ip)) = peer {
-            names.push(ip.to_canonical().to_string());
+        if !joined_from.is_empty() {
+            names.push(joined_from.to_owned());
         }
         if pki::is_server_name(name) {
             names.push(name.clone());
@@ -221,11 +229,17 @@ pub(crate) fn certificate_names(
 }
 
 /// Within the transaction that gives a machine its first certificate.
-pub(crate) async fn remember(tx: &Transaction, token: &JoinToken, now: Timestamp) -> Result<()> {
+pub(crate) async fn remember(
+    tx: &Transaction,
+    token: &JoinToken,
+    joined_from: &str,
+    now: Timestamp,
+) -> Result<()> {
     let now = now.as_millisecond();
     let known = tx.get::<Member>(&token.machine).await?;
     let mut member = known.unwrap_or_else(|| new_member(&token.machine, now));
     member.names.clone_from(&token.names);
+    member.joined_from = joined_from.to_owned();
     member.joined_at = now;
     Ok(tx.put(&member)?)
 }

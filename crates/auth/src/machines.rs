@@ -74,7 +74,8 @@ impl Auth {
         // Signed before the token is burned, so that a request that cannot
         // be signed leaves the token good; a certificate that loses the race
         // for the token below is thrown away.
-        let certified = self.certify(csr, &found.machine, &found.names, caller)?;
+        let address = &inventory::address_of(caller.peer.as_ref());
+        let certified = self.certify(csr, &found.machine, &found.names, address)?;
         let (digest, certified_ref) = (digest.as_str(), &certified);
         let issued = transact(&self.inner.store, |tx| async move {
             let mut token = tx.get::<JoinToken>(digest).await?.ok_or(Error::JoinTokenUnknown)?;
@@ -83,7 +84,7 @@ impl Auth {
             token.used_at = now.as_millisecond();
             tx.put(&token)?;
             tx.put(&certified_ref.issue("join", now))?;
-            inventory::remember(&tx, &token, now).await?;
+            inventory::remember(&tx, &token, address, now).await?;
             Ok::<(), Error>(())
         });
         self.inner.members.wait_for(issued.await?.revision).await?;
@@ -103,7 +104,7 @@ impl Auth {
             let reason = "only a machine that shows its certificate may renew it";
             return Err(Error::Denied(reason.into()));
         };
-        let outcome = self.try_renew(caller, csr, &machine.to_string()).await;
+        let outcome = self.try_renew(csr, &machine.to_string()).await;
         match &outcome {
             Ok(certified) => audit::done("machine.renew", caller, &certified.machine),
             Err(error) => {
@@ -113,10 +114,13 @@ impl Auth {
         outcome
     }
 
-    async fn try_renew(&self, caller: &Caller, csr: &str, machine: &str) -> Result<Certified> {
+    async fn try_renew(&self, csr: &str, machine: &str) -> Result<Certified> {
+        // Whoever has the key may call from anywhere: that makes no names.
         let known = self.inner.members.get(machine);
-        let names = known.map(|member| member.value.names.clone()).unwrap_or_default();
-        let certified = self.certify(csr, machine, &names, caller)?;
+        let (names, address) = known.map_or_else(Default::default, |member| {
+            (member.value.names.clone(), member.value.joined_from.clone())
+        });
+        let certified = self.certify(csr, machine, &names, &address)?;
         let issue = &certified.issue("renew", self.now());
         let issued = transact(&self.inner.store, |tx| async move {
             blocking::require_unblocked(&tx, machine).await?;
@@ -136,7 +140,7 @@ impl Auth {
         csr: &str,
         machine: &str,
         given: &[String],
-        caller: &Caller,
+        joined_from: &str,
     ) -> Result<Certified> {
         if csr.is_empty() {
             return Err(Error::invalid("csr", "must not be empty"));
@@ -146,7 +150,7 @@ impl Auth {
         }
         let named = names::check_machine("machine", machine)?;
         let authority = self.authority()?;
-        let names = inventory::certificate_names(&named, given, caller.peer.as_ref());
+        let names = inventory::certificate_names(&named, given, joined_from);
         let signed = authority.sign(csr, &named, &names).map_err(|error| match error {
             SignError::BadRequest(reason) => Error::invalid("csr", reason),
             failed @ SignError::Failed(_) => Error::Signing(Box::new(failed)),

@@ -235,6 +235,10 @@ pub(crate) struct Member {
     /// Those of its join token.
     #[prost(string, repeated, tag = "7")]
     pub(crate) names: Vec<String>,
+    /// The address that it joined from. Its certificates are good for it, and
+    /// for none that it calls from later.
+    #[prost(string, tag = "8")]
+    pub(crate) joined_from: String,
 }
 
 impl Record for Member {

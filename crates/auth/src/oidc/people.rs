@@ -27,7 +27,7 @@ impl Person {
         else {
             return refused(format!("claim {claim:?} holds nothing that can be a username"));
         };
-        if claim == "email" && !may_be_verified(claims) {
+        if claim == "email" && !is_verified(claims) {
             return refused("the provider has not verified the e-mail address".into());
         }
         let groups = groups(claims, &settings.groups_claim);
@@ -51,14 +51,13 @@ impl Person {
     }
 }
 
-/// Some providers write the claim as text, some leave it out because they
-/// verify every address. Whatever does not say yes says no.
-fn may_be_verified(claims: &Claims) -> bool {
+/// Whether the provider says that the address is its owner's. Some write the
+/// claim as text; one that leaves it out has not said so.
+fn is_verified(claims: &Claims) -> bool {
     match claims.get("email_verified") {
-        None => true,
         Some(Value::Bool(verified)) => *verified,
         Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
-        Some(_) => false,
+        Some(_) | None => false,
     }
 }
 
@@ -149,7 +148,7 @@ mod tests {
             assert!(person(&by_mail, claims(&no)).is_err(), "{no}");
         }
         let silent = json!({"sub": "1", "email": "a@b.c", "groups": "root"});
-        assert!(person(&by_mail, silent).is_ok());
+        assert!(person(&by_mail, silent).is_err(), "not said is not verified");
     }
 
     #[test]

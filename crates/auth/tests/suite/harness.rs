@@ -162,8 +162,12 @@ pub(crate) fn as_root<T>(message: T) -> Request<T> {
 }
 
 pub(crate) fn as_machine<T>(name: &str, message: T) -> Request<T> {
+    as_machine_at(HERE, name, message)
+}
+
+pub(crate) fn as_machine_at<T>(address: &str, name: &str, message: T) -> Request<T> {
     let machine = Machine::parse(name).unwrap();
-    request(HERE, Identity::machine(machine.clone()), Some(machine), message)
+    request(address, Identity::machine(machine.clone()), Some(machine), message)
 }
 
 pub(crate) fn code(outcome: Result<impl Sized, Status>) -> tonic::Code {

@@ -11,7 +11,9 @@ use selvage_auth::Auth;
 use selvage_kit::identity::{Authenticator, Machine};
 use tonic::{Code, Status};
 
-use crate::harness::{HERE, Harness, anonymous, as_machine, as_root, code, csr, memory, options};
+use crate::harness::{
+    HERE, Harness, anonymous, as_machine, as_machine_at, as_root, code, csr, memory, options,
+};
 
 fn ask(machine: &str, ttl_seconds: u32) -> CreateJoinTokenRequest {
     CreateJoinTokenRequest { machine: machine.into(), ttl_seconds, names: Vec::new() }
@@ -332,6 +334,9 @@ async fn certificates_name_what_an_administrator_said_and_where_the_machine_is()
     let renewal = as_machine("node/rack3-7", RenewRequest { csr: csr() });
     h.identities().renew(renewal).await.unwrap();
     assert_eq!(names(), expected, "a renewal keeps them");
+    let elsewhere = as_machine_at("203.0.113.9", "node/rack3-7", RenewRequest { csr: csr() });
+    h.identities().renew(elsewhere).await.unwrap();
+    assert_eq!(names(), expected, "a renewal from elsewhere adds none");
     let made = join_token(&h, "cloudlet/t/c", 60).await;
     join(&h, &made.token, &csr()).await.unwrap();
     assert!(names().is_empty(), "a cloudlet serves nobody");
