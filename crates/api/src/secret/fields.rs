@@ -16,7 +16,12 @@ pub const FIELDS: &[&str] = &[
     "docker_reg_pass",
     "docker_registry_secret",
     // Where secrets go that an app is started with.
+    "edgeproto.App.command",
+    "edgeproto.App.deployment_manifest",
     "edgeproto.ConfigFile.config",
+    // Passwords are typed on command lines.
+    "edgeproto.ExecRequest.command",
+    "edgeproto.ExecRequest.words",
     "encryption_key",
     "generated_password",
     "group_cookie",

@@ -127,13 +127,25 @@ mod tests {
         let configs =
             vec![edge::ConfigFile { kind: "envVarsYaml".into(), config: "canary".into() }];
         let config = "resources: {}".to_owned();
-        let app = edge::App { configs, config, ..Default::default() };
+        let app = edge::App {
+            configs,
+            config,
+            command: "serve --password canary".into(),
+            deployment_manifest: "kind: Secret # canary".into(),
+            ..Default::default()
+        };
         let mut dynamic = crate::object::to_dynamic(&app).unwrap();
         redact(&mut dynamic);
         for shown in [format!("{app:?}"), format!("{:?}", app.configs), dynamic.to_string()] {
             assert!(shown.contains("envVarsYaml") && !shown.contains("canary"), "{shown}");
         }
         assert!(format!("{app:?}").contains("resources"), "another field of that name");
+        let words = vec!["mysql".into(), "-pcanary".into()];
+        let exec = edge::ExecRequest { command: "canary".into(), words, ..Default::default() };
+        let mut dynamic = crate::object::to_dynamic(&exec).unwrap();
+        redact(&mut dynamic);
+        let shown = format!("{exec:?} {dynamic}");
+        assert!(!shown.contains("canary"), "{shown}");
     }
 
     #[test]

@@ -238,9 +238,11 @@ fn content(flag: &Flag, value: &str, origin: &str) -> Result<String, Error> {
     }
 }
 
-/// A public key is kept out of logs too, and yet is no secret.
+/// What is kept out of logs because it may hold a secret, and need not.
+const MAY_BE_WRITTEN: [&str; 3] = ["auth_public_key", "command", "deployment_manifest"];
+
 fn must_be_a_file(field: &FieldDescriptor) -> bool {
-    selvage_api::secret::is_secret(field) && field.name() != "auth_public_key"
+    selvage_api::secret::is_secret(field) && !MAY_BE_WRITTEN.contains(&field.name())
 }
 
 /// Lists and mappings are written as in YAML's `[…]` and `{…}`.

@@ -28,9 +28,10 @@ const PLANS: usize = 5;
 /// there was any.
 pub(crate) fn conceal(app: &mut wire::App) -> bool {
     let mut there = false;
-    for config in &mut app.configs {
-        there |= !config.config.is_empty();
-        config.config.clear();
+    let configs = app.configs.iter_mut().map(|config| &mut config.config);
+    for text in configs.chain([&mut app.command, &mut app.deployment_manifest]) {
+        there |= !text.is_empty();
+        text.clear();
     }
     there
 }

@@ -116,11 +116,19 @@ impl Guarded {
         found
     }
 
-    async fn configs(&self, who: &str, filter: &wire::App) -> Vec<wire::ConfigFile> {
+    /// What apps are started with, as somebody is shown them.
+    async fn recipes(&self, who: &str, filter: &wire::App) -> Vec<Recipe> {
         let mut client = AppApiClient::new(self.people.clone());
         let apps = drain(client.show_app(by(who, filter.clone())).await).await.unwrap();
-        apps.into_iter().flat_map(|app| app.configs).collect()
+        apps.into_iter().map(recipe).collect()
     }
+}
+
+/// Files, command and manifest of an app.
+type Recipe = (Vec<wire::ConfigFile>, String, String);
+
+fn recipe(app: wire::App) -> Recipe {
+    (app.configs, app.command, app.deployment_manifest)
 }
 
 fn by<M>(who: &str, message: M) -> Request<M> {
@@ -174,22 +182,33 @@ async fn what_an_app_is_started_with_is_for_those_who_start_it() {
     world.house.furnish().await;
     let config =
         wire::ConfigFile { kind: "envVarsYaml".into(), config: "- {name: A, value: b}".into() };
-    let hidden = wire::ConfigFile { config: String::new(), ..config.clone() };
-    let secretive = wire::App { configs: vec![config.clone()], ..app("Acme", "one") };
+    let secretive = wire::App {
+        configs: vec![config.clone()],
+        command: "serve --password canary".into(),
+        ..app("Acme", "one")
+    };
     world.house.apps().create_app(secretive).await.unwrap();
     world.house.plant(app_inst("one", "west", Static)).await;
+    let stored = world.house.stored::<wire::App>(&app("Acme", "one").key.unwrap()).unwrap();
+    let open = recipe(stored);
+    assert!(!open.1.is_empty() && !open.2.is_empty(), "{open:?}");
+    let without = wire::ConfigFile { config: String::new(), ..config.clone() };
+    let hidden = (vec![without], String::new(), String::new());
 
     let all = wire::App::default();
     for who in ["admin/", "developer/Acme"] {
-        assert_eq!(world.configs(who, &all).await, std::slice::from_ref(&config), "{who}");
+        assert_eq!(world.recipes(who, &all).await, std::slice::from_ref(&open), "{who}");
     }
-    assert_eq!(world.configs("viewer/", &all).await, std::slice::from_ref(&hidden));
+    assert_eq!(world.recipes("viewer/", &all).await, std::slice::from_ref(&hidden));
     let guess = |text: &str| {
         let guess = wire::ConfigFile { config: text.into(), ..config.clone() };
         wire::App { configs: vec![guess], ..Default::default() }
     };
-    let right = world.configs("viewer/", &guess("- {name: A, value: b}")).await;
-    assert_eq!(right, world.configs("viewer/", &guess("wrong")).await, "nor by guessing");
+    let right = world.recipes("viewer/", &guess("- {name: A, value: b}")).await;
+    assert_eq!(right, world.recipes("viewer/", &guess("wrong")).await, "nor by guessing");
+    let command = |text: &str| wire::App { command: text.into(), ..Default::default() };
+    let right = world.recipes("viewer/", &command("serve --password canary")).await;
+    assert_eq!(right, world.recipes("viewer/", &command("wrong")).await, "nor by guessing");
 
     let received = |machine: &str, infos: Vec<wire::CloudletInfo>| {
         let (apps, told) = (Cache::<wire::App>::new().unwrap(), Cache::new().unwrap());
@@ -201,8 +220,8 @@ async fn what_an_app_is_started_with_is_for_those_who_start_it() {
     };
     let (_crm, for_crm) = received("cloudlet/tmus/west", vec![cloudlet_info("tmus", "west")]);
     let (_engine, for_engine) = received("dme/west", Vec::new());
-    for (apps, expected) in [(for_crm, config), (for_engine, hidden)] {
+    for (apps, expected) in [(for_crm, open), (for_engine, hidden)] {
         eventually("the app comes", || async { apps.len() == 1 }).await;
-        assert_eq!(apps.list()[0].configs, [expected]);
+        assert_eq!(recipe(wire::App::clone(&apps.list()[0])), expected);
     }
 }

@@ -207,7 +207,7 @@ async fn streams_come_mixed_in_whole_lines() {
     let nodes = format!("a,b,{dead},{OWN}");
     let call = request(
         LogsRequest { id: "any".into(), ..Default::default() },
-        "viewer",
+        "operator",
         &[("nodes", nodes.as_str())],
     );
     let pieces: Vec<Data> =
