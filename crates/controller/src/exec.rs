@@ -2,11 +2,13 @@
 //! cloudlet's agent is connected to, to the agent, and back. Where the agent
 //! is its CloudletInfo says; when it has just moved, all are asked.
 //!
-//! The offer and the answer of the two ends are not looked into. A request
-//! has a number that our agents send back. The original's do not know it, but
-//! send back what they got: so the instance, the command and the offer tell
-//! to which call an answer belongs, and calls that are equal in all three get
-//! one answer each, in the order in which they were made.
+//! The offer and the answer of the two ends are not looked into. An answer is
+//! taken from the agent of the cloudlet that the command went to, for the
+//! instance it was for, and from nobody else. A request has a random number
+//! that our agents send back. The original's do not know it, but send back what
+//! they got: so the instance, the command and the offer tell to which call an
+//! answer belongs, and calls that are equal in all three get one answer each,
+//! in the order in which they were made.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,6 +17,7 @@ use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
+use selvage_kit::identity::Identity;
 use tokio::sync::oneshot;
 
 use crate::controller::Controller;
@@ -22,42 +25,64 @@ use crate::derive::deployment;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::registry::owner_of;
+use crate::relay::is_agent_of;
 use crate::row::Kept;
 
 const NO_AGENT: &str = "no matching CRMs";
 
 /// The calls that wait for an agent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Waiting(Mutex<Calls>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Calls {
-    /// The number of the next call.
-    next: u64,
     /// What is recognised without a number.
-    waiting: HashMap<String, VecDeque<(u64, oneshot::Sender<wire::ExecRequest>)>>,
+    waiting: HashMap<String, VecDeque<Pending>>,
     /// Where there the call of a number is.
     numbers: HashMap<u64, String>,
 }
 
-impl Default for Waiting {
-    fn default() -> Self {
-        // An answer to another life of this controller must not be taken for
-        // one to this.
-        let next = rand::random::<u64>() >> 1 | 1;
-        Self(Mutex::new(Calls { next, waiting: HashMap::new(), numbers: HashMap::new() }))
+/// A call for which an agent is waited for.
+#[derive(Debug)]
+struct Pending {
+    number: u64,
+    instance: wire::AppInstKey,
+    sender: oneshot::Sender<wire::ExecRequest>,
+}
+
+impl Pending {
+    /// Whether this is the answer, and comes from the agent that was asked.
+    fn takes(&self, reply: &wire::ExecRequest, from: &Identity) -> bool {
+        let instance = reply.app_inst_key.as_ref().unwrap_or(KeyText::empty());
+        (reply.id == 0 || reply.id == self.number)
+            && *instance == self.instance
+            && is_agent_of(from, instance.cluster_inst_or_empty().cloudlet_or_empty())
     }
 }
 
 impl Calls {
-    fn take(&mut self, reply: &wire::ExecRequest) -> Option<oneshot::Sender<wire::ExecRequest>> {
+    fn take(
+        &mut self,
+        reply: &wire::ExecRequest,
+        from: &Identity,
+    ) -> Option<oneshot::Sender<wire::ExecRequest>> {
         let correlation = match reply.id {
             0 => correlation(reply),
             number => self.numbers.get(&number)?.clone(),
         };
         let queue = self.waiting.get_mut(&correlation)?;
-        let at = queue.iter().position(|(number, _)| reply.id == 0 || *number == reply.id)?;
-        queue.remove(at).map(|(_, sender)| sender)
+        let at = queue.iter().position(|pending| pending.takes(reply, from))?;
+        queue.remove(at).map(|pending| pending.sender)
+    }
+
+    /// A number that no call has, which nobody can guess.
+    fn number(&self) -> u64 {
+        loop {
+            let number = rand::random::<u64>();
+            if number != 0 && !self.numbers.contains_key(&number) {
+                return number;
+            }
+        }
     }
 }
 
@@ -80,7 +105,7 @@ impl Drop for Call<'_> {
         let mut calls = self.calls.0.lock();
         calls.numbers.remove(&self.number);
         if let Some(queue) = calls.waiting.get_mut(&self.correlation) {
-            queue.retain(|(number, _)| *number != self.number);
+            queue.retain(|pending| pending.number != self.number);
             if queue.is_empty() {
                 calls.waiting.remove(&self.correlation);
             }
@@ -93,20 +118,21 @@ impl Waiting {
         let correlation = correlation(request);
         let (sender, answer) = oneshot::channel();
         let mut calls = self.0.lock();
-        let number = calls.next;
-        calls.next += 1;
-        calls.waiting.entry(correlation.clone()).or_default().push_back((number, sender));
+        let number = calls.number();
+        let instance = request.app_inst_key.clone().unwrap_or_default();
+        let pending = Pending { number, instance, sender };
+        calls.waiting.entry(correlation.clone()).or_default().push_back(pending);
         calls.numbers.insert(number, correlation.clone());
         Call { calls: self, correlation, number, answer }
     }
 
-    /// An agent answers. Nobody may be waiting any more.
-    pub(crate) fn answer(&self, reply: wire::ExecRequest) {
-        let sender = self.0.lock().take(&reply);
+    /// An agent answers. Nobody may be waiting any more, or for somebody else.
+    pub(crate) fn answer(&self, reply: wire::ExecRequest, from: &Identity) {
+        let sender = self.0.lock().take(&reply, from);
         match sender {
             // Fails when the caller went away at this moment.
             Some(sender) => drop(sender.send(reply)),
-            None => tracing::debug!("an answer to a command that nobody waits for"),
+            None => tracing::debug!(from = from.name, "an answer that nobody waits for"),
         }
     }
 
@@ -235,8 +261,28 @@ mod tests {
 
     use super::*;
 
+    use selvage_kit::identity::{Kind, Machine};
+
     fn request(offer: &str) -> wire::ExecRequest {
-        wire::ExecRequest { offer: offer.into(), ..Default::default() }
+        let app_inst_key = Some(instance("one", "west"));
+        wire::ExecRequest { app_inst_key, offer: offer.into(), ..Default::default() }
+    }
+
+    fn instance(app: &str, cloudlet: &str) -> wire::AppInstKey {
+        let operator_key = Some(wire::OperatorKey { name: "tmus".into() });
+        let cloudlet_key = Some(wire::CloudletKey { operator_key, name: cloudlet.into() });
+        wire::AppInstKey {
+            app_key: Some(wire::AppKey { name: app.into(), ..Default::default() }),
+            cluster_inst_key: Some(wire::ClusterInstKey { cloudlet_key, ..Default::default() }),
+        }
+    }
+
+    fn machine(name: &str) -> Identity {
+        Identity::machine(Machine::parse(name).unwrap())
+    }
+
+    fn west() -> Identity {
+        machine("cloudlet/tmus/west")
     }
 
     fn reply(offer: &str, answer: &str) -> wire::ExecRequest {
@@ -249,11 +295,11 @@ mod tests {
         let mut first = waiting.register(&request("a"));
         let mut second = waiting.register(&request("a"));
         let mut other = waiting.register(&request("b"));
-        waiting.answer(reply("b", "three"));
-        waiting.answer(reply("a", "one"));
-        waiting.answer(reply("a", "two"));
-        waiting.answer(reply("a", "for nobody"));
-        waiting.answer(reply("c", "for nobody"));
+        waiting.answer(reply("b", "three"), &west());
+        waiting.answer(reply("a", "one"), &west());
+        waiting.answer(reply("a", "two"), &west());
+        waiting.answer(reply("a", "for nobody"), &west());
+        waiting.answer(reply("c", "for nobody"), &west());
         assert_eq!(first.answer.try_recv().unwrap().answer, "one");
         assert_eq!(second.answer.try_recv().unwrap().answer, "two");
         assert_eq!(other.answer.try_recv().unwrap().answer, "three");
@@ -268,9 +314,9 @@ mod tests {
         let numbers: Vec<u64> = calls.iter().map(|call| call.number).collect();
         let numbered =
             |at: usize, answer: &str| wire::ExecRequest { id: numbers[at], ..reply("a", answer) };
-        waiting.answer(numbered(2, "three"));
-        waiting.answer(numbered(1, "two"));
-        waiting.answer(numbered(1, "two again"));
+        waiting.answer(numbered(2, "three"), &west());
+        waiting.answer(numbered(1, "two"), &west());
+        waiting.answer(numbered(1, "two again"), &west());
         assert_eq!(calls[2].answer.try_recv().unwrap().answer, "three");
         assert_eq!(calls[1].answer.try_recv().unwrap().answer, "two");
         assert!(calls[0].answer.try_recv().is_err(), "not for this one");
@@ -279,9 +325,9 @@ mod tests {
         let late = waiting.register(&request("a"));
         let number = late.number;
         drop(late);
-        waiting.answer(wire::ExecRequest { id: number, ..reply("a", "late") });
+        waiting.answer(wire::ExecRequest { id: number, ..reply("a", "late") }, &west());
         assert!(calls[0].answer.try_recv().is_err());
-        waiting.answer(reply("a", "of the original's"));
+        waiting.answer(reply("a", "of the original's"), &west());
         assert_eq!(calls[0].answer.try_recv().unwrap().answer, "of the original's");
         drop(calls);
         assert_eq!(waiting.len(), 0);
@@ -293,7 +339,53 @@ mod tests {
         let first = waiting.register(&request("a"));
         let mut second = waiting.register(&request("a"));
         drop(first);
-        waiting.answer(reply("a", "one"));
+        waiting.answer(reply("a", "one"), &west());
         assert_eq!(second.answer.try_recv().unwrap().answer, "one");
+    }
+
+    /// Whoever knows everything of a call still has to be who was asked.
+    #[test]
+    fn only_the_agent_that_was_asked_can_answer() {
+        let waiting = Waiting::default();
+        let mut call = waiting.register(&request("a"));
+        let number = call.number;
+        let user = Identity {
+            name: "ann".into(),
+            kind: Kind::User { session: String::new(), expires: 0 },
+            grants: Vec::new(),
+        };
+        for id in [number, 0] {
+            let forged = wire::ExecRequest { id, ..reply("a", "forged") };
+            for from in [
+                machine("cloudlet/tmus/east"),
+                machine("cloudlet/att/west"),
+                machine("dme/west"),
+                machine("node/west"),
+                machine("controller"),
+                user.clone(),
+                Identity::anonymous(),
+            ] {
+                waiting.answer(forged.clone(), &from);
+                assert!(call.answer.try_recv().is_err(), "{id}: {from:?}");
+            }
+            // The agent of another cloudlet, for an instance of its own.
+            let east =
+                wire::ExecRequest { app_inst_key: Some(instance("one", "east")), ..forged.clone() };
+            waiting.answer(east, &machine("cloudlet/tmus/east"));
+            // The right agent, for another instance.
+            let other = wire::ExecRequest { app_inst_key: Some(instance("two", "west")), ..forged };
+            waiting.answer(other, &west());
+            assert!(call.answer.try_recv().is_err(), "{id}");
+        }
+        waiting.answer(wire::ExecRequest { id: number, ..reply("a", "meant") }, &west());
+        assert_eq!(call.answer.try_recv().unwrap().answer, "meant");
+    }
+
+    #[test]
+    fn numbers_do_not_tell_the_next() {
+        let waiting = Waiting::default();
+        let calls: Vec<_> = (0..64).map(|_| waiting.register(&request("a"))).collect();
+        let near = |pair: &[Call<'_>]| pair[0].number.abs_diff(pair[1].number) < 1 << 32;
+        assert!(!calls.windows(2).any(near));
     }
 }

@@ -57,17 +57,25 @@ enum Guest {
     Agent(wire::CloudletKey),
 }
 
+/// Whether somebody is the agent of a cloudlet, by certificate. Sockets of this
+/// machine and laboratories may do everything and have no name of their own.
+pub(crate) fn is_agent_of(identity: &Identity, cloudlet: &wire::CloudletKey) -> bool {
+    match &identity.kind {
+        Kind::Local | Kind::Insecure => true,
+        Kind::Machine(Machine::Cloudlet { operator, name }) => {
+            let runs = cloudlet.operator_key.as_ref().map_or("", |key| key.name.as_str());
+            cloudlet.name == *name && runs == operator
+        }
+        _ => false,
+    }
+}
+
 impl Guest {
     fn is(&self, identity: &Identity) -> bool {
         match (self, &identity.kind) {
-            // They may do everything, and have no name of their own.
+            (Self::Agent(key), _) => is_agent_of(identity, key),
             (_, Kind::Local | Kind::Insecure) => true,
             (_, Kind::Anonymous) => false,
-            (Self::Agent(key), Kind::Machine(Machine::Cloudlet { operator, name })) => {
-                let runs = key.operator_key.as_ref().map_or("", |key| key.name.as_str());
-                key.name == *name && runs == operator
-            }
-            (Self::Agent(_), _) => false,
             (Self::Caller(caller), Kind::User { .. }) => {
                 matches!(caller.kind, Kind::User { .. }) && caller.name == identity.name
             }

@@ -26,6 +26,12 @@ pub trait Gate: Send + Sync + 'static {
     /// stream.
     fn allow(&self, who: &Identity, claim: &Claim<'_>) -> Result<(), String>;
 
+    /// Whether it is sent objects or messages of this type, if it wants them.
+    fn sends(&self, who: &Identity, type_name: &str) -> bool {
+        let _ = (who, type_name);
+        true
+    }
+
     /// Whether it sees only its own cloudlets, whatever it asks for.
     fn filters(&self, who: &Identity) -> bool;
 
@@ -54,17 +60,40 @@ impl Gate for OpenGate {
     }
 }
 
+/// Types that the crm of a cloudlet sends, each about this cloudlet.
+const FROM_CLOUDLET: &[&str] = &[
+    "edgeproto.AppInstInfo",
+    "edgeproto.CloudletInfo",
+    "edgeproto.ClusterInstInfo",
+    "edgeproto.ExecRequest",
+    "edgeproto.Metric",
+    "edgeproto.Node",
+];
+/// Types that it is sent, as far as they concern this cloudlet.
+const TO_CLOUDLET: &[&str] = &[
+    "edgeproto.App",
+    "edgeproto.AppInst",
+    "edgeproto.Cloudlet",
+    "edgeproto.Cluster",
+    "edgeproto.ClusterInst",
+    "edgeproto.ExecRequest",
+    "edgeproto.Flavor",
+];
+/// Types that a match engine sends.
+const FROM_ENGINE: &[&str] = &["edgeproto.Metric", "edgeproto.Node"];
+/// Types that it is sent, without the secrets in them.
+const TO_ENGINE: &[&str] = &["edgeproto.App", "edgeproto.AppInst", "edgeproto.CloudletInfo"];
+
 /// By certificate: the crm of a cloudlet speaks for that cloudlet, a match
-/// engine for itself, controllers and administrators for everything.
+/// engine for itself, administrators for everything. What is on neither list
+/// of a kind is neither taken from it nor sent to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IdentityGate;
 
 impl Gate for IdentityGate {
     fn admit(&self, who: &Identity) -> Result<(), String> {
         match &who.kind {
-            Caller::Machine(
-                Machine::Controller | Machine::Cloudlet { .. } | Machine::Dme { .. },
-            ) => Ok(()),
+            Caller::Machine(Machine::Cloudlet { .. } | Machine::Dme { .. }) => Ok(()),
             _ if trusted(who) => Ok(()),
             _ => Err(format!("{} has no business with notify", name(who))),
         }
@@ -72,7 +101,6 @@ impl Gate for IdentityGate {
 
     fn allow(&self, who: &Identity, claim: &Claim<'_>) -> Result<(), String> {
         match &who.kind {
-            Caller::Machine(Machine::Controller) => Ok(()),
             Caller::Machine(Machine::Cloudlet { operator, name }) => {
                 let same = |key: &CloudletKey| {
                     let owner = key.operator_key.as_ref().map_or("", |key| &key.name);
@@ -80,16 +108,22 @@ impl Gate for IdentityGate {
                 };
                 match claim.cloudlet {
                     Some(key) if !same(key) => Err(format!("{} {}", who.name, about(claim, key))),
-                    _ => Ok(()),
+                    _ => from_list(who, claim, FROM_CLOUDLET, NodeType::NodeCrm),
                 }
             }
-            Caller::Machine(Machine::Dme { .. }) => match claim.type_name {
-                "edgeproto.Metric" => Ok(()),
-                "edgeproto.Node" if is_engine(claim) => Ok(()),
-                other => Err(format!("{} may not send this {other}", who.name)),
-            },
+            Caller::Machine(Machine::Dme { .. }) => {
+                from_list(who, claim, FROM_ENGINE, NodeType::NodeDme)
+            }
             _ if trusted(who) => Ok(()),
             _ => Err(format!("{} may not send anything", name(who))),
+        }
+    }
+
+    fn sends(&self, who: &Identity, type_name: &str) -> bool {
+        match &who.kind {
+            Caller::Machine(Machine::Cloudlet { .. }) => TO_CLOUDLET.contains(&type_name),
+            Caller::Machine(Machine::Dme { .. }) => TO_ENGINE.contains(&type_name),
+            _ => trusted(who),
         }
     }
 
@@ -101,6 +135,21 @@ impl Gate for IdentityGate {
     fn conceals(&self, who: &Identity) -> bool {
         matches!(who.kind, Caller::Machine(Machine::Dme { .. }))
     }
+}
+
+/// Whether the type is on the list and, of nodes, of the peer's own kind.
+fn from_list(
+    who: &Identity,
+    claim: &Claim<'_>,
+    list: &[&str],
+    kind: NodeType,
+) -> Result<(), String> {
+    let listed = list.contains(&claim.type_name);
+    let own = claim.type_name != "edgeproto.Node" || is_node(claim, kind);
+    if listed && own {
+        return Ok(());
+    }
+    Err(format!("{} may not send this {}", who.name, claim.type_name))
 }
 
 fn trusted(who: &Identity) -> bool {
@@ -117,9 +166,9 @@ fn about(claim: &Claim<'_>, key: &CloudletKey) -> String {
     format!("may not send {short} of cloudlet/{owner}/{}", key.name)
 }
 
-fn is_engine(claim: &Claim<'_>) -> bool {
+fn is_node(claim: &Claim<'_>, kind: NodeType) -> bool {
     let key = claim.key.and_then(|key| key.decode::<NodeKey>().ok());
-    key.is_some_and(|key| key.node_type == i32::from(NodeType::NodeDme))
+    key.is_some_and(|key| key.node_type == i32::from(kind))
 }
 
 #[cfg(test)]
@@ -158,6 +207,29 @@ mod tests {
         assert!(says(&crm, "edgeproto.Metric", None));
     }
 
+    /// Every type of the contract against every kind of peer.
+    #[test]
+    fn types_that_are_on_no_list_pass_in_neither_direction() {
+        let (crm, engine) = (machine("cloudlet/tmus/west"), machine("dme/west"));
+        let own = key("tmus", "west");
+        let types = selvage_api::pool().all_messages();
+        let types: Vec<String> = types
+            .map(|message| message.full_name().to_owned())
+            .filter(|name| name.starts_with("edgeproto.") && name != "edgeproto.Node")
+            .collect();
+        assert!(types.len() > 30, "{types:?}");
+        for name in types.iter().map(String::as_str) {
+            assert_eq!(says(&crm, name, Some(&own)), FROM_CLOUDLET.contains(&name), "{name}");
+            assert_eq!(says(&engine, name, None), FROM_ENGINE.contains(&name), "{name}");
+            assert_eq!(IdentityGate.sends(&crm, name), TO_CLOUDLET.contains(&name), "{name}");
+            assert_eq!(IdentityGate.sends(&engine, name), TO_ENGINE.contains(&name), "{name}");
+            for who in ["controller", "node/x"].map(machine) {
+                assert!(!says(&who, name, None) && !IdentityGate.sends(&who, name), "{name}");
+            }
+        }
+        assert!(!IdentityGate.sends(&engine, "edgeproto.ExecRequest"), "it runs no commands");
+    }
+
     #[test]
     fn a_match_engine_speaks_for_itself_only() {
         let engine = machine("dme/west");
@@ -176,7 +248,7 @@ mod tests {
             IdentityGate.allow(&engine, &claim).is_ok()
         };
         assert!(node(NodeType::NodeDme));
-        assert!(!node(NodeType::NodeCrm));
+        assert!(!node(NodeType::NodeCrm) && !node(NodeType::NodeUnknown));
     }
 
     #[test]
@@ -188,7 +260,6 @@ mod tests {
             grants: vec![Grant { role, organisation: String::new() }],
         };
         for who in [
-            machine("controller"),
             Identity::all_powerful("insecure", Caller::Insecure),
             Identity::all_powerful("local", Caller::Local),
             user(Role::Admin),
@@ -196,7 +267,9 @@ mod tests {
             assert!(IdentityGate.admit(&who).is_ok(), "{who:?}");
             assert!(says(&who, info, Some(&key("a", "b"))));
         }
-        for who in [Identity::anonymous(), machine("node/x"), user(Role::Operator)] {
+        for who in
+            [Identity::anonymous(), machine("node/x"), machine("controller"), user(Role::Operator)]
+        {
             assert!(IdentityGate.admit(&who).is_err(), "{who:?}");
             assert!(!says(&who, info, Some(&key("a", "b"))));
         }

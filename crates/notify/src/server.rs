@@ -147,8 +147,8 @@ impl NotifyServer {
         NotifyService { server: self.clone() }
     }
 
-    /// Queues a message for every peer that wants its type and, of those with
-    /// a filter, has the cloudlet it is about. How many peers that is.
+    /// Queues a message for every peer that wants its type and has said that it
+    /// has the cloudlet the message is about. How many peers that is.
     pub fn post<M: Message + Name>(&self, message: &M) -> Result<usize, Error> {
         self.shared.hub.post(&M::full_name(), &message.encode_to_vec().into())
     }
@@ -223,7 +223,7 @@ impl NotifyServer {
             filtered: version.filter_cloudlet_key || options.gate.filters(&info.identity),
             concealed: options.gate.conceals(&info.identity),
             revisions: epoch != 0 && !version.last_revision.is_empty(),
-            want_objs: version.want_objs.clone(),
+            want_objs: sent_to(options.gate.as_ref(), &info.identity, &version.want_objs),
             stream: Stream {
                 id: shared.next_id.fetch_add(1, Relaxed),
                 role: Role::Downstream,
@@ -264,6 +264,13 @@ impl NotifyServer {
             tracing::debug!(peer = ?peer.stream.peer, id = peer.stream.id, reason, "peer gone");
         });
     }
+}
+
+/// What a peer wants, with nothing in the places of types that are not for it:
+/// a peer counts revisions by these places.
+fn sent_to(gate: &dyn Gate, who: &Identity, wanted: &[String]) -> Vec<String> {
+    let sent = |name: &String| if gate.sends(who, name) { name.clone() } else { String::new() };
+    wanted.iter().map(sent).collect()
 }
 
 async fn negotiate(notices: &mut Streaming<Frame>, patience: Duration) -> Result<Frame, Status> {

@@ -236,9 +236,9 @@ impl MessageSink for ExecAnswers {
         &self.kind
     }
 
-    async fn receive(&self, payload: Bytes, _: &Stream) -> Result<(), selvage_notify::Error> {
+    async fn receive(&self, payload: Bytes, stream: &Stream) -> Result<(), selvage_notify::Error> {
         let reply = decoded(payload)?;
-        alive(&self.controller)?.memory.waiting.answer(reply);
+        alive(&self.controller)?.memory.waiting.answer(reply, &stream.peer.identity);
         Ok(())
     }
 }

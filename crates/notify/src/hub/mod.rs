@@ -236,7 +236,13 @@ impl Hub {
             None => Some(&peers.filtered),
             Some(cloudlet) => peers.by_cloudlet.get(cloudlet.as_str()),
         };
-        let all = peers.open.values().chain(filtered.into_iter().flat_map(BTreeMap::values));
+        // A server tells what is about a cloudlet only to those who have it.
+        let concerns = |peer: &&Arc<Peer>| match &cloudlet {
+            Some(cloudlet) if self.index_cloudlets => peer.speaks_for(cloudlet),
+            _ => true,
+        };
+        let open = peers.open.values().filter(concerns);
+        let all = open.chain(filtered.into_iter().flat_map(BTreeMap::values));
         let mut sent = 0;
         for peer in all.filter(|peer| peer.wants(index)) {
             peer.post(index, payload.clone(), limit);

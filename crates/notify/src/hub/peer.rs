@@ -71,6 +71,8 @@ pub(crate) struct Peer {
     /// not send is none of them.
     wants: Box<[Option<usize>]>,
     outbox: Mutex<Outbox>,
+    /// Canonical texts of the keys of the cloudlets it reports on.
+    announced: Mutex<BTreeSet<Box<str>>>,
     pub(crate) wake: Notify,
     /// All that was queued has been handed to the connection.
     drained: Notify,
@@ -137,6 +139,7 @@ impl Peer {
                 resumed: Vec::new(),
                 sending: false,
             }),
+            announced: Mutex::default(),
             wake: Notify::new(),
             drained: Notify::new(),
             ended: CancellationToken::new(),
@@ -144,6 +147,20 @@ impl Peer {
             received_all: AtomicBool::new(false),
             stats,
         })
+    }
+
+    /// Whether the peer has said that it has this cloudlet.
+    pub(super) fn speaks_for(&self, cloudlet: &str) -> bool {
+        self.announced.lock().contains(cloudlet)
+    }
+
+    pub(super) fn set_speaks_for(&self, cloudlet: &str, speaks: bool) {
+        let mut announced = self.announced.lock();
+        if speaks {
+            announced.insert(cloudlet.into());
+        } else {
+            announced.remove(cloudlet);
+        }
     }
 
     pub(crate) fn wants(&self, index: usize) -> bool {

@@ -37,6 +37,7 @@ pub(super) fn scope_of(cloudlets: &BTreeSet<Arc<str>>) -> u64 {
 impl Hub {
     /// The peer reports on this cloudlet.
     pub(crate) fn announce(&self, peer: &Arc<Peer>, cloudlet: &str) {
+        peer.set_speaks_for(cloudlet, true);
         if !peer.filtered || peer.cloudlets().contains(cloudlet) {
             return;
         }
@@ -60,6 +61,7 @@ impl Hub {
     /// The peer does not report on this cloudlet any more: what it knows of
     /// it is taken back.
     pub(crate) fn renounce(&self, peer: &Arc<Peer>, cloudlet: &str) {
+        peer.set_speaks_for(cloudlet, false);
         if !peer.filtered || !peer.cloudlets().contains(cloudlet) {
             return;
         }
