@@ -69,6 +69,23 @@ impl Client {
         Arc::new(pki::client_config(ca, Some(&machine)).unwrap())
     }
 
+    /// A client with the key of a machine, as whoever stole it would be. Made
+    /// with a join token, which this client may make.
+    pub async fn stolen(&self, selvage: &Selvage, machine: &str) -> Self {
+        let mut identity = IdentityServiceClient::new(self.channel.clone());
+        let machine = machine.to_owned();
+        let request = CreateJoinTokenRequest { machine, ttl_seconds: 60, names: Vec::new() };
+        let made = identity.create_join_token(self.request(request)).await.unwrap().into_inner();
+        let key = KeyRequest::new().unwrap();
+        let request = JoinRequest { token: made.token, csr: key.csr_pem().into() };
+        let signed = identity.join(request).await.unwrap().into_inner();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("machine.pem");
+        RotatingIdentity::create(&path, &key, &signed.certificate).unwrap();
+        let kept = std::fs::read_to_string(&path).unwrap();
+        Self::machine(selvage, &signed.certificate, &kept).await
+    }
+
     /// A request with this client's credentials.
     pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
@@ -103,9 +120,27 @@ impl Client {
     /// The status with which a call ends, or OK as soon as it replies: some
     /// streams never end.
     pub async fn begins(&self, path: &str, message: &[u8]) -> Code {
+        self.begins_with(path, message, &[]).await
+    }
+
+    /// The same with metadata, encoded where its name ends with `-bin`.
+    pub async fn begins_with(
+        &self,
+        path: &str,
+        message: &[u8],
+        metadata: &[(&'static str, &str)],
+    ) -> Code {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
-        let request = self.request(Bytes::copy_from_slice(message));
+        let mut request = self.request(Bytes::copy_from_slice(message));
+        for (name, value) in metadata {
+            if name.ends_with("-bin") {
+                let value = MetadataValue::from_bytes(value.as_bytes());
+                request.metadata_mut().append_bin(*name, value);
+            } else {
+                request.metadata_mut().append(*name, value.parse().unwrap());
+            }
+        }
         let reply = grpc.server_streaming(request, path.parse().unwrap(), RawCodec).await;
         let first = match reply {
             Ok(reply) => reply.into_inner().message().await,
