@@ -88,7 +88,7 @@ async fn wrong_roles_and_wrong_organisations_are_refused_everywhere() {
         if path.ends_with("/Logout") || path.ends_with("/SetPassword") {
             continue;
         }
-        let open = rule.who().iter().any(|who| matches!(who, Who::Anyone | Who::SignedIn));
+        let open = rule.who().iter().any(|who| matches!(who, Who::Anyone | Who::Person));
         if open {
             continue;
         }

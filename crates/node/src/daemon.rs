@@ -97,6 +97,7 @@ fn settings(context: &Context, options: &Options) -> Settings {
             embedded: options.own_runtime.then(|| oci::Options::in_data(&context.data)),
         },
         roots: options.roots.clone(),
+        protected: options.protected.iter().chain([&context.data]).cloned().collect(),
         kubeconfig: options.kubeconfig.clone(),
         time_server: options.time_server.clone(),
         power: options.allow_power.then(|| SystemPower {

@@ -22,6 +22,10 @@ pub struct Options {
     pub own_runtime: bool,
     /// Folders below which files may be listed and read; empty: all.
     pub roots: Vec<PathBuf>,
+    /// Files and folders with keys and state, which no caller is given. The
+    /// process adds its own here; there is no key to take any away.
+    #[serde(skip)]
+    pub protected: Vec<PathBuf>,
     /// The kubeconfig that admins are given.
     pub kubeconfig: PathBuf,
     /// Where the machine's time is compared with.
@@ -50,6 +54,7 @@ impl Default for Options {
             cri: settings.runtimes.cri_socket,
             own_runtime: false,
             roots: settings.roots,
+            protected: settings.protected,
             kubeconfig: settings.kubeconfig,
             time_server: settings.time_server,
             allow_power: false,

@@ -41,6 +41,8 @@ pub struct Settings {
     pub service_logs: PathBuf,
     /// Folders below which files may be listed and read; empty for all.
     pub roots: Vec<PathBuf>,
+    /// Files and folders with keys and state, which no caller is given.
+    pub protected: Vec<PathBuf>,
     /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
     /// Where the time is compared with.
@@ -57,6 +59,7 @@ impl Default for Settings {
             kmsg: "/dev/kmsg".into(),
             service_logs: "/run/system/log".into(),
             roots: Vec::new(),
+            protected: Vec::new(),
             kubeconfig: machine::KUBECONFIG.into(),
             time_server: "pool.ntp.org".into(),
             power: None,
@@ -150,6 +153,7 @@ impl NodeAgent {
             Logs { runtimes: self.runtimes.clone(), services: self.settings.service_logs.clone() };
         MachineApi::new(machine::Settings {
             roots: self.settings.roots.clone(),
+            protected: self.settings.protected.clone(),
             kubeconfig: self.settings.kubeconfig.clone(),
             services: own,
             logs: Arc::new(logs),

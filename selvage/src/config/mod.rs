@@ -2,6 +2,7 @@
 //! sections of the parts are in their own crates.
 
 mod load;
+mod protected;
 mod serving;
 
 use std::{net::IpAddr, path::PathBuf};
@@ -57,6 +58,7 @@ impl Config {
         self.crm.containerd.get_or_insert_with(|| self.node.containerd.clone());
         self.node.own_runtime |= !self.crm.cloudlet.is_empty() && self.crm.drives_containers();
         self.crm.image_folders.push(demo::image(&self.data));
+        self.node.protected = self.protected();
     }
 }
 

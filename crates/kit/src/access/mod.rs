@@ -1,5 +1,6 @@
 //! Access: the table of who may call what, and the decision for one call.
 
+pub mod page;
 mod path;
 mod table;
 
@@ -35,6 +36,19 @@ pub enum MachineKind {
 }
 
 impl MachineKind {
+    /// All kinds, in the order in which documentation lists them.
+    pub const ALL: [Self; 4] = [Self::Controller, Self::Cloudlet, Self::Node, Self::Dme];
+
+    /// The first word of the names of such machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Controller => "controller",
+            Self::Cloudlet => "cloudlet",
+            Self::Node => "node",
+            Self::Dme => "dme",
+        }
+    }
+
     fn of(machine: &Machine) -> Self {
         match machine {
             Machine::Controller => Self::Controller,
@@ -50,8 +64,8 @@ impl MachineKind {
 pub enum Who {
     /// Everybody, known or not.
     Anyone,
-    /// Every person and machine that is known.
-    SignedIn,
+    /// Every person who is known. Machines are named by their kind.
+    Person,
     /// Whoever holds the role in any organisation.
     Holder(Role),
     /// Whoever holds the role in the organisation that this field names.
@@ -173,6 +187,12 @@ impl Rule {
         self.who.contains(&Who::Anyone)
     }
 
+    /// What a machine other than a controller reaches by the method, if it is
+    /// open to one.
+    pub fn limit_of_machines(&self) -> Option<&'static str> {
+        table::OWN.iter().find(|(path, _)| *path == self.path).map(|(_, limit)| *limit)
+    }
+
     /// Those whom the rule lets in besides admins.
     pub fn who(&self) -> &'static [Who] {
         self.who
@@ -213,7 +233,8 @@ impl Rule {
             return true;
         }
         self.who.iter().any(|who| match who {
-            Who::Anyone | Who::SignedIn => true,
+            Who::Anyone => true,
+            Who::Person => matches!(caller.kind, Kind::User { .. }),
             Who::Holder(role) => caller.has_role(*role),
             Who::Machine(kind) => {
                 matches!(&caller.kind, Kind::Machine(machine) if MachineKind::of(machine) == *kind)

@@ -12,7 +12,16 @@ pub(super) type Rows = &'static [(&'static str, Effect, &'static [Who])];
 
 const NOBODY_ELSE: &[Who] = &[];
 const ANYONE: &[Who] = &[Who::Anyone];
-const SIGNED_IN: &[Who] = &[Who::SignedIn];
+/// People who logged in; machines are named by their kind.
+const SIGNED_IN: &[Who] = &[Who::Person];
+/// Everybody who is known. The reply is about the caller and nobody else.
+const EVERYBODY_KNOWN: &[Who] = &[
+    Who::Person,
+    Who::Machine(MachineKind::Controller),
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Node),
+    Who::Machine(MachineKind::Dme),
+];
 
 const APP: &[Who] = &[Who::Member(Role::Developer, "key.developer_key.name")];
 const APP_INST: &[Who] = &[Who::Member(Role::Developer, "key.app_key.developer_key.name")];
@@ -26,7 +35,7 @@ const CLUSTER_INST_AND_PEERS: &[Who] =
     &[Who::Member(Role::Developer, "key.developer"), Who::Machine(MachineKind::Controller)];
 const CLOUDLET: &[Who] = &[Who::Member(Role::Operator, "key.operator_key.name")];
 const EXEC: &[Who] = &[Who::Member(Role::Developer, "app_inst_key.app_key.developer_key.name")];
-const SHELL: &[Who] = &[Who::SignedIn, Who::Machine(MachineKind::Cloudlet)];
+const SHELL: &[Who] = &[Who::Person, Who::Machine(MachineKind::Cloudlet)];
 const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
 
 const CONTROLLER: &[Who] = &[Who::Machine(MachineKind::Controller)];
@@ -36,19 +45,12 @@ const SAMPLES: &[Who] = &[
     Who::Holder(Role::Operator),
     Who::Machine(MachineKind::Controller),
 ];
-const AGENTS: &[Who] = &[
-    Who::Machine(MachineKind::Cloudlet),
-    Who::Machine(MachineKind::Dme),
-    Who::Machine(MachineKind::Controller),
-];
-/// Those who make a cloudlet's intent real on machines and clusters.
-const STEERING: &[Who] =
-    &[Who::Machine(MachineKind::Cloudlet), Who::Machine(MachineKind::Controller)];
-const STEERING_AND_OPERATORS: &[Who] = &[
-    Who::Machine(MachineKind::Cloudlet),
-    Who::Machine(MachineKind::Controller),
-    Who::Holder(Role::Operator),
-];
+const AGENTS: &[Who] = &[Who::Machine(MachineKind::Cloudlet), Who::Machine(MachineKind::Dme)];
+/// Machines and their volumes are steered by controllers only. A cloudlet's
+/// agent reaches the volumes of its own machine by lvmd's unix socket.
+const STEERING: &[Who] = &[Who::Machine(MachineKind::Controller)];
+const STEERING_AND_OPERATORS: &[Who] =
+    &[Who::Machine(MachineKind::Controller), Who::Holder(Role::Operator)];
 
 /// Those who have clusters: developers their organisation's, agents those that
 /// they make for their cloudlet.
@@ -298,12 +300,13 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     (
         "machine.MachineService",
         &[
-            // File contents and credentials: admins and those who steer.
+            // File contents and credentials: admins and controllers.
             ("Copy", ReadSecret, STEERING),
             ("Kubeconfig", ReadSecret, STEERING),
             ("Read", ReadSecret, STEERING),
             ("List", Read, STEERING_AND_OPERATORS),
-            ("Logs", Read, STEERING_AND_OPERATORS),
+            // What tenants' programs write.
+            ("Logs", ReadSecret, STEERING_AND_OPERATORS),
             ("Mounts", Read, STEERING_AND_OPERATORS),
             ("Reboot", Write, STEERING_AND_OPERATORS),
             ("Reset", Write, NOBODY_ELSE),
@@ -364,7 +367,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     (
         "selvage.identity.IdentityService",
         &[
-            ("WhoAmI", Read, SIGNED_IN),
+            ("WhoAmI", Read, EVERYBODY_KNOWN),
             ("AddUser", Write, NOBODY_ELSE),
             ("ListUsers", ReadSecret, NOBODY_ELSE),
             ("UpdateUser", Write, NOBODY_ELSE),
@@ -414,4 +417,26 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     ),
     ("selvage.metrics.MetricsService", &[("ListSamples", Read, SAMPLES)]),
     ("selvage.system.SystemService", &[("GetStatus", Read, SIGNED_IN)]),
+];
+
+/// Limits of what machines reach by a method that is open to their kind: each
+/// gets at what is its own. Controllers are not limited. A test wants a limit
+/// for every method that is open to another kind.
+pub(super) const OWN: &[(&str, &str)] = &[
+    (
+        "/edgeproto.NotifyApi/StreamNotice",
+        "a cloudlet sends and receives what lies on it; a match engine sends its own state and \
+         samples and receives public objects without secrets",
+    ),
+    (
+        "/selvage.shell.ShellService/Attach",
+        "with a token that was made for a command on this cloudlet",
+    ),
+    ("/selvage.matching.MatchingService/ListCookieKeys", "the keys that all match engines share"),
+    ("/selvage.identity.IdentityService/WhoAmI", "the machine's own name"),
+    ("/selvage.identity.IdentityService/Renew", "a certificate for the machine's own name"),
+    (
+        "/selvage.identity.IdentityService/Report",
+        "the machine's own address; the reply lists machines",
+    ),
 ];

@@ -70,7 +70,7 @@ fn viewers_see_what_is_no_secret_and_change_nothing() {
         match rule.effect {
             Effect::Read => assert!(allowed, "{}", rule.path),
             Effect::ReadSecret | Effect::Write => {
-                let own = [Who::Anyone, Who::SignedIn].iter().any(|who| rule.who.contains(who));
+                let own = [Who::Anyone, Who::Person].iter().any(|who| rule.who.contains(who));
                 assert_eq!(allowed, own, "{}", rule.path);
             }
         }
@@ -162,7 +162,6 @@ fn on_machines_viewers_look_operators_steer_and_admins_own() {
         "/os.OSService/Processes",
         "/machine.MachineService/Mounts",
         "/machine.MachineService/List",
-        "/machine.MachineService/Logs",
         "/machine.MachineService/ServiceList",
         "/machine.MachineService/Version",
         "/network.NetworkService/Routes",
@@ -172,6 +171,7 @@ fn on_machines_viewers_look_operators_steer_and_admins_own() {
         "/selvage.node.NodeService/WatchStats",
     ];
     const STEER: &[&str] = &[
+        "/machine.MachineService/Logs",
         "/os.OSService/Restart",
         "/machine.MachineService/Reboot",
         "/machine.MachineService/Shutdown",
@@ -204,10 +204,67 @@ fn on_machines_viewers_look_operators_steer_and_admins_own() {
     for path in STEER.iter().chain(OWN).chain(&["/os.OSService/Processes"]) {
         assert_eq!(decide(path, &developer, &[]), Err(Code::PermissionDenied), "{path}");
     }
-    // Every machine has such a certificate, so it opens no other machine.
-    let node = Identity::machine(Machine::parse("node/n1").unwrap());
-    for path in LOOK.iter().chain(STEER).chain(OWN) {
-        let open = path.ends_with("/Version") || path.ends_with("/Time");
-        assert_eq!(decide(path, &node, &[]).is_ok(), open, "{path}");
+}
+
+/// Methods that a machine's certificate opens besides those that are open to
+/// anyone. Written down here once more on purpose: a row that opens more is
+/// noticed by somebody who did not write it.
+const OF_MACHINES: [(&str, &[&str]); 3] = [
+    (
+        "cloudlet/tmus/c1",
+        &[
+            "/edgeproto.NotifyApi/StreamNotice",
+            "/selvage.identity.IdentityService/Renew",
+            "/selvage.identity.IdentityService/Report",
+            "/selvage.identity.IdentityService/WhoAmI",
+            "/selvage.shell.ShellService/Attach",
+        ],
+    ),
+    (
+        "dme/west",
+        &[
+            "/edgeproto.NotifyApi/StreamNotice",
+            "/selvage.identity.IdentityService/Renew",
+            "/selvage.identity.IdentityService/Report",
+            "/selvage.identity.IdentityService/WhoAmI",
+            "/selvage.matching.MatchingService/ListCookieKeys",
+        ],
+    ),
+    (
+        "node/n1",
+        &[
+            "/selvage.identity.IdentityService/Renew",
+            "/selvage.identity.IdentityService/Report",
+            "/selvage.identity.IdentityService/WhoAmI",
+        ],
+    ),
+];
+
+/// Every kind of machine against every method.
+#[test]
+fn a_certificate_of_a_machine_opens_nothing_but_its_own_methods() {
+    let access = Access::load().unwrap();
+    for (name, own) in OF_MACHINES {
+        let machine = Identity::machine(Machine::parse(name).unwrap());
+        for rule in access.rules().filter(|rule| !rule.open_to_anyone()) {
+            // Requests that name an organisation open no more than empty ones.
+            let named = rule.owners.first().map(|owner| owner.path.write("tmus"));
+            for message in [Vec::new()].into_iter().chain(named) {
+                let allowed = rule.decide(&machine, &message).is_ok();
+                assert_eq!(allowed, own.contains(&rule.path.as_str()), "{name}: {}", rule.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_machine_reaches_by_a_method_is_written_down() {
+    let access = Access::load().unwrap();
+    for rule in access.rules() {
+        let machines = rule
+            .who
+            .iter()
+            .any(|who| matches!(who, Who::Machine(kind) if *kind != MachineKind::Controller));
+        assert_eq!(rule.limit_of_machines().is_some(), machines, "{}", rule.path);
     }
 }

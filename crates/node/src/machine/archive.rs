@@ -247,7 +247,11 @@ mod tests {
 
     fn copy(path: &Path) -> Result<(Vec<u8>, String), Error> {
         let (sender, mut receiver) = mpsc::channel(4096);
-        send(&Roots::new(Vec::new()), path.to_str().unwrap(), &sender)?;
+        send(
+            &Roots::new(Vec::new(), super::super::guard::Guard::default()),
+            path.to_str().unwrap(),
+            &sender,
+        )?;
         drop(sender);
         let (mut bytes, mut problems) = (Vec::new(), String::new());
         while let Some(piece) = receiver.blocking_recv() {

@@ -8,7 +8,7 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -17,26 +17,62 @@ use rustix::{
     io::Errno,
 };
 
-use super::Error;
+use super::{
+    Error,
+    guard::{Guard, Seal},
+};
 
 /// How often a path is tried that is being renamed while it is followed.
 const ATTEMPTS: usize = 16;
 
-/// The folders below which everything may be looked at.
+/// The folders below which everything may be looked at but what is guarded.
 #[derive(Debug, Clone)]
-pub(super) struct Roots(Vec<PathBuf>);
+pub(super) struct Roots {
+    folders: Vec<PathBuf>,
+    /// None for files that the machine's owner chose, not the caller.
+    guard: Option<Guard>,
+}
 
 impl Roots {
     /// Without any, it is the whole machine.
-    pub(super) fn new(mut roots: Vec<PathBuf>) -> Self {
-        if roots.is_empty() {
-            roots.push(PathBuf::from("/"));
+    pub(super) fn new(mut folders: Vec<PathBuf>, guard: Guard) -> Self {
+        if folders.is_empty() {
+            folders.push(PathBuf::from("/"));
         }
-        Self(roots)
+        Self { folders, guard: Some(guard) }
+    }
+
+    /// For a path that the configuration names.
+    pub(super) fn of_owner() -> Self {
+        Self { folders: vec![PathBuf::from("/")], guard: None }
     }
 
     /// Follows an absolute path to what it names.
     pub(super) fn locate(&self, path: &str) -> Result<Located, Error> {
+        let seal = self.guard.as_ref().map(Guard::seal);
+        match (self.find(path), seal) {
+            (Ok((place, stat)), seal) => {
+                if seal.as_ref().is_some_and(|seal| seal.covers_place(place.as_fd())) {
+                    return Err(Error::Protected { path: path.to_owned() });
+                }
+                Ok(Located { place, stat, path: path.to_owned(), seal })
+            }
+            // That it is not there is told only where its folder may be seen.
+            (Err(Error::System { .. }), Some(seal)) if self.leads_into(path, &seal) => {
+                Err(Error::Protected { path: path.to_owned() })
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Whether the longest part of a path that can be followed is protected.
+    fn leads_into(&self, path: &str, seal: &Seal) -> bool {
+        let parents = Path::new(path).ancestors().skip(1).filter_map(Path::to_str);
+        let nearest = parents.filter_map(|parent| self.find(parent).ok()).next();
+        nearest.is_some_and(|(place, _)| seal.covers_place(place.as_fd()))
+    }
+
+    fn find(&self, path: &str) -> Result<(OwnedFd, Stat), Error> {
         if !path.starts_with('/') {
             return Err(Error::NotAbsolute { path: path.to_owned() });
         }
@@ -44,14 +80,14 @@ impl Roots {
             return Err(Error::BadPath { path: path.to_owned(), reason: "has a NUL in it" });
         }
         let asked = Path::new(path);
-        let within = self.0.iter().filter(|root| asked.starts_with(root));
+        let within = self.folders.iter().filter(|root| asked.starts_with(root));
         let root = within.max_by_key(|root| root.components().count());
         let root = root.ok_or_else(|| Error::Outside { path: path.to_owned() })?;
         let inside = asked.strip_prefix(root).unwrap_or(Path::new(""));
         let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
         let place = follow(root, inside).map_err(|error| Error::of(path, error))?;
         let stat = fstat(&place).map_err(|error| Error::of(path, error))?;
-        Ok(Located { place, stat, path: path.to_owned() })
+        Ok((place, stat))
     }
 }
 
@@ -76,6 +112,8 @@ pub(super) struct Located {
     place: OwnedFd,
     pub(super) stat: Stat,
     path: String,
+    /// What is protected below it.
+    seal: Option<Seal>,
 }
 
 impl Located {
@@ -93,7 +131,21 @@ impl Located {
         let own = format!("/proc/self/fd/{}", self.place.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(CWD, own, flags, Mode::empty());
-        file.map(File::from).map_err(|error| Error::of(&self.path, error))
+        let file = file.map(File::from).map_err(|error| Error::of(&self.path, error))?;
+        match self.refuse(&file) {
+            Some(_) => Err(Error::Protected { path: self.path.clone() }),
+            None => Ok(file),
+        }
+    }
+
+    /// Why a file that is to be read is not given to callers.
+    pub(super) fn refuse(&self, file: &File) -> Option<&'static str> {
+        self.seal.as_ref().and_then(|seal| seal.check(file).err())
+    }
+
+    /// Whether a folder that was opened on a walk is not entered.
+    pub(super) fn closed(&self, folder: &OwnedFd) -> bool {
+        self.seal.as_ref().is_some_and(|seal| seal.covers_place(folder.as_fd()))
     }
 
     /// Its entries, if it is a folder.
@@ -144,7 +196,7 @@ mod tests {
         symlink("../secret", root.join("relative")).unwrap();
         symlink("../..", root.join("sub/up")).unwrap();
         symlink("plain", root.join("sub/within")).unwrap();
-        let roots = Roots::new(vec![root.clone()]);
+        let roots = Roots::new(vec![root.clone()], Guard::default());
         assert_eq!(read(&roots, &root.join("sub/plain")).unwrap(), "fine");
         assert_eq!(read(&roots, &root.join("sub/within")).unwrap(), "fine");
         for out in ["absolute", "relative", "sub/up/secret", "../secret", "sub/../../secret"] {
@@ -161,7 +213,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("file"), "fine").unwrap();
         symlink(place.path().join("file"), place.path().join("link")).unwrap();
-        let roots = Roots::new(Vec::new());
+        let roots = Roots::new(Vec::new(), Guard::default());
         assert_eq!(read(&roots, &place.path().join("link")).unwrap(), "fine");
         assert_eq!(read(&roots, &place.path().join("none")), Err(Code::NotFound));
         assert_eq!(read(&roots, place.path()), Err(Code::InvalidArgument));

@@ -30,6 +30,12 @@ pub enum Error {
         /// The path of the request.
         path: String,
     },
+    /// A key, a credential or state of this machine.
+    #[error("path {path:?} is not served: keys and the state of this machine are for nobody")]
+    Protected {
+        /// The path of the request.
+        path: String,
+    },
     /// A folder, a device or a socket.
     #[error("path must be a regular file")]
     NotAFile,
@@ -115,7 +121,7 @@ impl Error {
             | Self::BadPath { .. }
             | Self::NotAFile
             | Self::Invalid { .. } => Code::InvalidArgument,
-            Self::Outside { .. } => Code::PermissionDenied,
+            Self::Outside { .. } | Self::Protected { .. } => Code::PermissionDenied,
             Self::System { error, .. } => match *error {
                 Errno::NOENT | Errno::NOTDIR => Code::NotFound,
                 // What a link of the kernel's own answers that is not followed.

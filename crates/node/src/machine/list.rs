@@ -94,7 +94,7 @@ mod tests {
     fn list(root: &str, recurse: bool, recursion_depth: i32) -> Result<Vec<FileInfo>, Error> {
         let request = ListRequest { root: root.into(), recurse, recursion_depth };
         let (sender, mut receiver) = mpsc::channel(4096);
-        send(&Roots::new(Vec::new()), &request, &sender)?;
+        send(&Roots::new(Vec::new(), super::super::guard::Guard::default()), &request, &sender)?;
         drop(sender);
         let mut files = Vec::new();
         while let Some(file) = receiver.blocking_recv() {

@@ -4,7 +4,8 @@
 //! A node answers with exactly one message and no metadata, also where there
 //! is nothing to say; the node's name is for the one who asks many to add.
 //!
-//! Files are confined to the roots of the [`Settings`]. Reading and walking
+//! Files are confined to the roots of the [`Settings`], and what is protected
+//! is given to nobody. Reading and walking
 //! is done by threads of their own, so many at the same time and no more, and
 //! only as fast as the caller takes what they send.
 //!
@@ -14,6 +15,7 @@
 mod archive;
 mod confine;
 mod error;
+mod guard;
 mod lines;
 mod list;
 mod mounts;
@@ -46,6 +48,7 @@ use tonic::{Request, Response, Status};
 
 use self::{
     confine::Roots,
+    guard::Guard,
     mounts::Prober,
     places::{Place, Places},
 };
@@ -76,6 +79,9 @@ pub trait LogSource: Send + Sync + 'static {
 pub struct Settings {
     /// Folders below which files may be listed and read; empty for all.
     pub roots: Vec<PathBuf>,
+    /// Files and folders with keys and state, which nobody is given; private
+    /// keys are not given wherever they are.
+    pub protected: Vec<PathBuf>,
     /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
     /// What runs here.
@@ -112,7 +118,7 @@ impl MachineApi {
 
     fn with_delay(settings: Settings, before_power: Duration) -> Self {
         Self(Arc::new(Inner {
-            roots: Roots::new(settings.roots),
+            roots: Roots::new(settings.roots, Guard::new(settings.protected)),
             kubeconfig: settings.kubeconfig.to_string_lossy().into_owned(),
             services: settings.services,
             logs: settings.logs,
@@ -212,8 +218,7 @@ impl MachineService for MachineApi {
         let place = self.0.places.take(&request)?;
         let path = self.0.kubeconfig.clone();
         // Named by the machine's owner, not by the caller.
-        self.send(place, move |_, pieces| archive::send(&Roots::new(Vec::new()), &path, pieces))
-            .await
+        self.send(place, move |_, pieces| archive::send(&Roots::of_owner(), &path, pieces)).await
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Answer<Self::ListStream> {

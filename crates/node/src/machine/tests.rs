@@ -80,8 +80,17 @@ impl LogSource for Torn {
 }
 
 fn machine(power: Option<Arc<dyn Power>>, roots: Vec<PathBuf>) -> MachineApi {
+    guarded(power, roots, Vec::new())
+}
+
+fn guarded(
+    power: Option<Arc<dyn Power>>,
+    roots: Vec<PathBuf>,
+    protected: Vec<PathBuf>,
+) -> MachineApi {
     let settings = Settings {
         roots,
+        protected,
         kubeconfig: "/no/such/kubeconfig".into(),
         services: Arc::new(Two::default()),
         logs: Arc::new(Torn),

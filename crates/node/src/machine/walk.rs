@@ -32,8 +32,8 @@ pub(super) struct Entry<'a> {
 pub(super) enum Place<'a> {
     /// Where the walk began.
     Start(&'a Located),
-    /// In a folder, by name.
-    In(BorrowedFd<'a>, &'a CString),
+    /// In a folder of the walk that began there, by name.
+    In(&'a Located, BorrowedFd<'a>, &'a CString),
 }
 
 impl Place<'_> {
@@ -41,15 +41,19 @@ impl Place<'_> {
     pub(super) fn open(&self) -> Result<std::fs::File, String> {
         match self {
             Self::Start(located) => located.open_file().map_err(|error| error.to_string()),
-            Self::In(folder, name) => {
+            Self::In(start, folder, name) => {
                 let flags = OFlags::RDONLY
                     | OFlags::NOFOLLOW
                     | OFlags::NONBLOCK
                     | OFlags::NOCTTY
                     | OFlags::CLOEXEC;
-                openat(folder, name.as_c_str(), flags, Mode::empty())
+                let file = openat(folder, name.as_c_str(), flags, Mode::empty())
                     .map(std::fs::File::from)
-                    .map_err(super::confine::plain)
+                    .map_err(super::confine::plain)?;
+                match start.refuse(&file) {
+                    Some(reason) => Err(format!("is not served: it {reason}")),
+                    None => Ok(file),
+                }
             }
         }
     }
@@ -71,21 +75,41 @@ pub(super) fn walk(
         return ControlFlow::Continue(());
     }
     match start.open_folder() {
-        Ok(folder) => descend(&folder, Path::new(""), depth.unwrap_or(usize::MAX), 1, visit),
+        Ok(folder) => {
+            let levels = Levels { start, deepest: depth.unwrap_or(usize::MAX), level: 1 };
+            descend(&folder, Path::new(""), levels, visit)
+        }
         Err(error) => visit(Entry { relative: here, stat: Err(error), link: None, place: place() }),
+    }
+}
+
+/// How deep a walk is, and may go.
+#[derive(Clone, Copy)]
+struct Levels<'a> {
+    start: &'a Located,
+    deepest: usize,
+    level: usize,
+}
+
+impl Levels<'_> {
+    fn enter(self, folder: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
+        if self.level >= DEEPEST {
+            return Err(Errno::MFILE);
+        }
+        let inner = subfolder(folder, name)?;
+        if self.start.closed(&inner) { Err(Errno::ACCESS) } else { Ok(inner) }
     }
 }
 
 fn descend(
     folder: &OwnedFd,
     prefix: &Path,
-    depth: usize,
-    level: usize,
+    levels: Levels<'_>,
     visit: &mut Visit<'_>,
 ) -> ControlFlow<()> {
     for name in names(folder) {
         let relative = prefix.join(as_path(&name));
-        let place = || Place::In(folder.as_fd(), &name);
+        let place = || Place::In(levels.start, folder.as_fd(), &name);
         let stat = statat(folder, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW);
         let kind = stat.as_ref().ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
         let link = (kind == Some(FileType::Symlink)).then(|| {
@@ -93,12 +117,14 @@ fn descend(
             target.map(|target| as_path(&target).to_owned()).unwrap_or_default()
         });
         visit(Entry { relative: &relative, stat, link, place: place() })?;
-        if kind != Some(FileType::Directory) || level >= depth {
+        if kind != Some(FileType::Directory) || levels.level >= levels.deepest {
             continue;
         }
-        let opened = if level >= DEEPEST { Err(Errno::MFILE) } else { subfolder(folder, &name) };
-        match opened {
-            Ok(inner) => descend(&inner, &relative, depth, level + 1, visit)?,
+        match levels.enter(folder, &name) {
+            Ok(inner) => {
+                let deeper = Levels { level: levels.level + 1, ..levels };
+                descend(&inner, &relative, deeper, visit)?;
+            }
             Err(error) => {
                 visit(Entry { relative: &relative, stat: Err(error), link: None, place: place() })?;
             }

@@ -204,6 +204,7 @@ async fn server(manner: Manner, roots: Vec<PathBuf>) -> Server {
     services.add(TimeServiceServer::new(Teller(manner)));
     let settings = machine::Settings {
         roots,
+        protected: Vec::new(),
         kubeconfig: machine::KUBECONFIG.into(),
         services: Arc::new(NoServices),
         logs: Arc::new(TenLines),

@@ -1,0 +1,153 @@
+//! Files that no caller is given, whatever the role: the keys, credentials and
+//! state of this machine.
+//!
+//! A path is judged by where it has led, not by how it is written, so links and
+//! `..` change nothing. Files and folders are also known by device and inode:
+//! a hard link, a bind mount or a second mount of the same file system has
+//! another path and the same inode. Private keys are refused by their content,
+//! wherever they lie.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fs::{self, File},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::fs::{FileExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::{FsWord, Stat, fstat, fstatfs};
+
+/// Files and folders that are looked at below what is protected. Keys and
+/// stores are few; folders with more are protected by path.
+const MOST_IDS: usize = 4096;
+
+/// Bytes at the beginning of a file in which a private key is looked for.
+const SCANNED: usize = 1 << 20;
+
+/// Texts by which a private key is recognised: PEM and OpenSSH, OpenPGP,
+/// kubeconfig.
+const KEY_MARKS: [&[u8]; 3] = [b"PRIVATE KEY-----", b"PRIVATE KEY BLOCK-----", b"client-key-data:"];
+
+/// File system of the kernel's view of processes.
+const PROC: FsWord = 0x9fa0;
+
+/// Kernel memory.
+const KERNEL_MEMORY: [&str; 2] = ["kcore", "vmcore"];
+
+/// Paths that are protected, below them everything.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Guard(Arc<[PathBuf]>);
+
+impl Guard {
+    pub(super) fn new(protected: Vec<PathBuf>) -> Self {
+        Self(protected.into())
+    }
+
+    /// The protected files as they are now.
+    pub(super) fn seal(&self) -> Seal {
+        let paths: Vec<PathBuf> = self
+            .0
+            .iter()
+            .map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
+            .collect();
+        let ids = inodes(&paths);
+        Seal { paths, ids }
+    }
+}
+
+/// Devices and inodes of these paths and of what is below them, nearest first.
+fn inodes(paths: &[PathBuf]) -> HashSet<(u64, u64)> {
+    let mut ids = HashSet::new();
+    let mut waiting: VecDeque<PathBuf> = paths.iter().cloned().collect();
+    while let Some(path) = waiting.pop_front().filter(|_| ids.len() < MOST_IDS) {
+        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        ids.insert((metadata.dev(), metadata.ino()));
+        if metadata.is_dir()
+            && let Ok(entries) = fs::read_dir(&path)
+        {
+            let left = MOST_IDS.saturating_sub(ids.len());
+            waiting.extend(entries.filter_map(Result::ok).take(left).map(|entry| entry.path()));
+        }
+    }
+    ids
+}
+
+/// The protected files at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Seal {
+    paths: Vec<PathBuf>,
+    ids: HashSet<(u64, u64)>,
+}
+
+impl Seal {
+    /// Whether a file or folder with this state is protected.
+    pub(super) fn covers(&self, stat: &Stat) -> bool {
+        self.ids.contains(&(stat.st_dev, stat.st_ino))
+    }
+
+    /// Whether what is open here is protected or below what is.
+    pub(super) fn covers_place(&self, place: BorrowedFd<'_>) -> bool {
+        if fstat(place).is_ok_and(|stat| self.covers(&stat)) {
+            return true;
+        }
+        // Where it is now, with all links followed. What cannot be told is
+        // not shown.
+        path_of(place).is_none_or(|path| self.covers_path(&path))
+    }
+
+    fn covers_path(&self, path: &Path) -> bool {
+        self.paths.iter().any(|protected| path.starts_with(protected))
+    }
+
+    /// Refuses a file that is protected or holds a private key.
+    pub(super) fn check(&self, file: &File) -> Result<(), &'static str> {
+        if self.covers_place(file.as_fd()) {
+            return Err("belongs to what is protected");
+        }
+        if fstatfs(file).is_ok_and(|system| system.f_type == PROC) {
+            return check_proc(file);
+        }
+        if holds_key(file) { Err("holds a private key") } else { Ok(()) }
+    }
+}
+
+/// Refuses memory, environment and everything else of processes: there is
+/// `os.OSService/Processes` for them.
+fn check_proc(file: &File) -> Result<(), &'static str> {
+    let path = path_of(file.as_fd()).unwrap_or_default();
+    let of_process = path.iter().any(|part| part.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+    let memory = path.file_name().is_some_and(|name| KERNEL_MEMORY.iter().any(|one| name == *one));
+    if of_process || memory { Err("is memory or belongs to a process") } else { Ok(()) }
+}
+
+fn path_of(place: BorrowedFd<'_>) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
+}
+
+fn holds_key(file: &File) -> bool {
+    let longest = KEY_MARKS.iter().map(|mark| mark.len()).max().unwrap_or(0);
+    let mut buffer = vec![0; 64 * 1024];
+    let (mut kept, mut at) = (0, 0);
+    while at < SCANNED {
+        let read = match file.read_at(&mut buffer[kept..], at as u64) {
+            Ok(read) if read > 0 => read,
+            _ => return false,
+        };
+        let filled = kept + read;
+        let seen = &buffer[..filled];
+        if KEY_MARKS.iter().any(|mark| memchr::memmem::find(seen, mark).is_some()) {
+            return true;
+        }
+        // A mark may lie across the end.
+        at += read;
+        kept = filled.min(longest - 1);
+        buffer.copy_within(filled - kept..filled, 0);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;
