@@ -28,6 +28,7 @@ const LAYERS: &[&[&str]] = &[
         "selvage-controller",
         "selvage-dme",
         "selvage-crm",
+        "selvage-kaas",
         "selvage-lvmd",
         "selvage-node",
         "selvage-sim",

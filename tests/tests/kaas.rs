@@ -1,0 +1,164 @@
+//! Clusters on simulated machines, through the whole system: as the original's
+//! clients see them, and from the command line.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use selvage_tests::{Client, Selvage, client::http, process::Cli};
+use serde_json::{Value, json};
+
+const SIM: [&str; 2] = ["--set", "kaas.provider=sim"];
+
+/// The REST interface as the original's clients speak it.
+struct Rest {
+    http: reqwest::Client,
+    base: String,
+    token: String,
+}
+
+impl Rest {
+    async fn of(selvage: &Selvage) -> Self {
+        let client = Client::admin(selvage).await;
+        let base = format!("{}/api/v1", selvage.endpoint());
+        Self { http: http(selvage), base, token: client.token.unwrap() }
+    }
+
+    async fn send(&self, verb: &str, path: &str, body: Option<Value>) -> (StatusCode, String) {
+        let url = format!("{}{path}", self.base);
+        let mut request = self.http.request(verb.parse().unwrap(), url).bearer_auth(&self.token);
+        if let Some(body) = body {
+            request = request.body(body.to_string());
+        }
+        let reply = request.send().await.unwrap();
+        (reply.status(), reply.text().await.unwrap())
+    }
+
+    async fn json(&self, verb: &str, path: &str, body: Option<Value>) -> Value {
+        let (status, text) = self.send(verb, path, body).await;
+        assert_eq!(status, 200, "{verb} {path}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Polls as the original's own script does.
+    async fn until(&self, path: &str, right: impl Fn(StatusCode, &Value) -> bool) -> Value {
+        for _ in 0..600 {
+            let (status, text) = self.send("GET", path, None).await;
+            let body = serde_json::from_str(&text).unwrap_or_default();
+            if right(status, &body) {
+                return body;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{path} does not come to that");
+    }
+}
+
+#[tokio::test]
+async fn clients_of_the_original_make_use_and_delete_a_cluster() {
+    let selvage = Selvage::up(&SIM);
+    let rest = Rest::of(&selvage).await;
+    assert_eq!(rest.send("GET", "/cluster/list", None).await.1, r#"{"ok":true}"#);
+
+    let asked = json!({
+        "name": "c1", "k8s_version": "1.35.8", "nonsense": 1,
+        "control_plane_nodes": {"count": 1, "instanceType": "standard"},
+        "worker_node_pools": [{"name": "pool", "count": 1, "labels": [{"name": "a", "value": "b"}]}],
+    });
+    let made = rest.json("POST", "/cluster", Some(asked.clone())).await;
+    assert_eq!(made["cluster"]["status"], "PROVISIONING");
+    let running = |_: StatusCode, body: &Value| body["cluster"]["status"] == "RUNNING";
+    let cluster = rest.until("/cluster?name=c1", running).await;
+    let config = cluster["cluster"]["kubeconfig"].as_str().unwrap();
+    assert!(config.contains("client-certificate-data"), "{config}");
+    let (status, text) = rest.send("POST", "/cluster", Some(asked)).await;
+    assert_eq!(status, 409, "{text}");
+    assert!(text.starts_with(r#"{"error":"cluster \"c1\" already exists","message":"#), "{text}");
+
+    let scale = json!({"clusterName": "c1", "node_pools": [{"name": "pool", "count": 3}]});
+    assert_eq!(rest.json("PUT", "/cluster/pool", Some(scale)).await, json!({"ok": true}));
+    let four = |_: StatusCode, body: &Value| body["count"] == 4;
+    let nodes = rest.until("/cluster/nodesstatus?clusterName=c1", four).await;
+    assert_eq!(nodes["Name"], "c1");
+    rest.until("/cluster?name=c1", running).await;
+    let upgrade = json!({"name": "c1", "version": "1.36.4"});
+    assert_eq!(
+        rest.json("GET", "/cluster/upgrade?name=c1", None).await,
+        json!({"ok": true, "versions": ["1.36.4"]})
+    );
+    assert_eq!(rest.json("PUT", "/cluster/upgrade", Some(upgrade)).await, json!({"ok": true}));
+    rest.until("/cluster?name=c1", running).await;
+    let gone = rest.json("DELETE", "/cluster/pool?clusterName=c1&node_pool_names=pool", None).await;
+    assert_eq!(gone, json!({"ok": true}));
+
+    let deleted = rest.json("DELETE", "/cluster?name=c1", None).await;
+    assert_eq!(deleted, json!({"ok": true, "status": "Deleting"}));
+    rest.until("/cluster?name=c1", |status, _| status == 404).await;
+    assert!(!selvage.log().contains("client-key-data"), "a kubeconfig is in the log");
+    let version = rest.json("GET", "/version", None).await;
+    assert_eq!(version["version_information"]["compiler"], "rustc");
+}
+
+#[tokio::test]
+async fn clusters_survive_a_kill_of_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut selvage = Selvage::up_in(folder.path(), &SIM);
+    let rest = Rest::of(&selvage).await;
+    for name in ["a", "b", "c"] {
+        rest.json("POST", "/cluster", Some(json!({"name": name}))).await;
+    }
+    selvage.kill();
+    let selvage = Selvage::up_in(folder.path(), &SIM);
+    let rest = Rest::of(&selvage).await;
+    for name in ["a", "b", "c"] {
+        let running = |_: StatusCode, body: &Value| body["cluster"]["status"] == "RUNNING";
+        rest.until(&format!("/cluster?name={name}"), running).await;
+    }
+}
+
+#[tokio::test]
+async fn without_machines_the_daemon_serves_and_says_what_is_missing() {
+    let selvage = Selvage::up(&["--set", "kaas.provider=agents"]);
+    let rest = Rest::of(&selvage).await;
+    assert_eq!(rest.json("GET", "/cluster/list", None).await, json!({"ok": true}));
+    let (status, text) = rest.send("POST", "/cluster", Some(json!({"name": "c1"}))).await;
+    assert_eq!(status, 412, "{text}");
+    assert!(text.contains("no machines can be had"), "{text}");
+    let bad = Selvage::up(&[&SIM[..], &["--set", "kaas.compat=ims-kaas"]].concat());
+    let rest = Rest::of(&bad).await;
+    let (status, text) = rest.send("GET", "/cluster?name=c1", None).await;
+    assert_eq!(status, 404);
+    assert!(text.contains("CnctCluster.cluster.cnct.sds.samsung.com"), "{text}");
+}
+
+#[test]
+fn the_command_line_makes_shows_changes_and_deletes_a_cluster() {
+    let selvage = Selvage::up(&SIM);
+    let cli = Cli::admin_of(&selvage);
+    let plan = cli.ok(&["kaas", "create", "demo", "--pool", "web=1", "--dry-run"]);
+    assert!(plan.contains("  1. add a control-plane machine with Kubernetes 1.37.1"), "{plan}");
+    assert_eq!(cli.ok(&["kaas", "list"]).lines().count(), 1, "nothing was made");
+
+    let create = ["kaas", "create", "demo", "--kubernetes", "1.35.8", "--pool", "web=1", "--wait"];
+    let told = cli.ok(&create);
+    assert!(told.contains(": Ready") && told.contains("demo is RUNNING"), "{told}");
+    let nodes = cli.ok(&["kaas", "nodes", "demo"]);
+    assert!(nodes.contains("control-plane-") && nodes.contains("web-"), "{nodes}");
+    assert!(cli.ok(&["kaas", "kubeconfig", "demo"]).contains("current-context"));
+    assert_eq!(cli.ok(&["kaas", "upgrade", "demo"]), "1.36.4\n");
+    cli.ok(&["kaas", "scale", "demo", "web=2", "--wait"]);
+    cli.ok(&["kaas", "pool", "add", "demo", "gpu=1:gpu", "--label", "tier=fast", "--wait"]);
+    let told = cli.ok(&["kaas", "upgrade", "demo", "1.36.4", "--wait"]);
+    assert!(told.contains("Draining") && told.contains("demo is RUNNING"), "{told}");
+    let shown = cli.json(&["kaas", "show", "demo", "-o", "json"]);
+    assert_eq!((&shown["status"], &shown["version"]), (&json!("RUNNING"), &json!("1.36.4")));
+    assert!(cli.ok(&["kaas", "events", "demo"]).contains("asked for an upgrade to 1.36.4"));
+    cli.ok(&["kaas", "delete", "demo", "--yes", "--wait"]);
+    assert_eq!(cli.ok(&["kaas", "list"]).lines().count(), 1);
+
+    let refused = cli.run(&["kaas", "create", "Bad", "--control-plane", "2"]);
+    assert_ne!(refused.code, 0);
+    let text = &refused.stderr;
+    assert!(text.contains("name:") && text.contains("control_plane_nodes.count:"), "{text}");
+}
