@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { openBrowser, Person, Server } from "./dashboard/lib.mjs";
 import first from "./dashboard/first.mjs";
 import apps from "./dashboard/apps.mjs";
+import pictures from "./dashboard/pictures.mjs";
 import places from "./dashboard/places.mjs";
 import people from "./dashboard/people.mjs";
 import trouble from "./dashboard/trouble.mjs";
@@ -20,7 +21,8 @@ const server = new Server(binary, directory, [
 ]);
 const browser = await openBrowser();
 const world = { server, browser, image, directory, shots: process.env.SELVAGE_TEST_SCREENSHOTS };
-const scenarios = { ...first, ...apps, ...places, ...people, ...trouble };
+const { deletions, aCancelledOperation, ...running } = apps;
+const scenarios = { ...first, ...running, ...pictures, deletions, aCancelledOperation, ...places, ...people, ...trouble };
 let failed;
 try {
   await server.start();

@@ -64,7 +64,9 @@ export function thingHref(thing: Thing | undefined): string | undefined {
       const key = parsed<CloudletKey>(thing.key);
       return key ? cloudletHref(key) : "#/cloudlets";
     }
-    case "machine": return machineHref(thing.name?.includes("/") ? thing.name : `node/${thing.name}`);
+    // A machine that has not joined is the server's own.
+    case "machine": return thing.name?.includes("/") ? machineHref(thing.name) : "#/machines/here";
+    case "certificate": return "#/machines";
     case "volume_group": return "#/volumes";
     case "backup": return "#/volumes";
     case "operation": return "#/operations";
