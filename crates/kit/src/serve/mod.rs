@@ -142,6 +142,8 @@ pub struct Server {
     routes: axum::Router,
     served: HashSet<String>,
     pages: axum::Router,
+    /// Nobody else has a page at `/`.
+    leads_to_docs: bool,
     access: Arc<Access>,
     metrics: Metrics,
     limits: Limits,
@@ -202,6 +204,7 @@ impl Server {
             routes: routes.routes().prepare().into_axum_router(),
             served: names,
             pages: axum::Router::new(),
+            leads_to_docs: true,
             access,
             metrics,
             limits,
@@ -218,6 +221,13 @@ impl Server {
     pub fn pages(mut self, pages: axum::Router) -> Self {
         self.pages = self.pages.merge(pages);
         self
+    }
+
+    /// Adds plain pages, among them the one at `/`, which else leads to the
+    /// page about the API.
+    pub fn home(mut self, pages: axum::Router) -> Self {
+        self.leads_to_docs = false;
+        self.pages(pages)
     }
 
     /// Adds a page of metrics beside `/metrics`, for those who may see that.
@@ -262,6 +272,7 @@ impl Server {
             self.metrics.clone(),
             self.ready.clone(),
             self.metrics_pages,
+            self.leads_to_docs,
         );
         let pages = pages.merge(pages::web_sockets(&rpc, self.web_sockets));
         let pages = pages.merge(self.pages);

@@ -32,13 +32,16 @@ pub(super) fn router(
     metrics: Metrics,
     ready: Option<Readiness>,
     metrics_pages: Vec<(&'static str, MetricsPage)>,
+    leads_to_docs: bool,
 ) -> Router {
     let mut router = Router::new();
+    if leads_to_docs {
+        router = router.route("/", get(|| async { Redirect::temporary("/docs") }));
+    }
     for (path, page) in metrics_pages {
         router = router.route(path, get(more_metrics).layer(Extension(page)));
     }
     router
-        .route("/", get(|| async { Redirect::temporary("/docs") }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readiness", get(readiness_page))
         .route("/metrics", get(metrics_page))

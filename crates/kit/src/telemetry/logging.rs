@@ -77,6 +77,7 @@ pub fn init(options: &LogOptions) -> Result<(), Error> {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::registry()
         .with(layer(options, std::io::stderr, colour)?)
+        .with(super::audit::layer())
         .try_init()
         .map_err(|_| Error::Twice)
 }

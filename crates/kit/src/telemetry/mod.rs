@@ -12,6 +12,7 @@
 //! scanner cannot grow our memory. After its first use a method costs one hash
 //! lookup and a few atomic additions a call.
 
+mod audit;
 mod collect;
 mod logging;
 mod metrics;
@@ -25,6 +26,7 @@ use selvage_api::Code;
 use tracing::error;
 
 pub use self::{
+    audit::{AuditLine, audit_lines},
     logging::{LogFormat, LogOptions, init},
     metrics::{CONTENT_TYPE, Metrics, OpenConnection, Protocol, RpcCall},
 };
