@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, dme, exec, explain, export, join, kaas, login, machine,
-        node, operation, shell, user, volume,
+        api, apply, backup, call, context, dashboard, dme, exec, explain, export, join, kaas, login,
+        machine, node, operation, shell, user, volume,
     },
     duration,
     edge::flags,
@@ -186,6 +186,11 @@ pub enum Command {
     Kaas(kaas::KaasCommand),
     /// Run kubectl against a cluster of yours
     Kubectl(kaas::Kubectl),
+    #[command(skip)]
+    Dashboard(dashboard::Dashboard),
+    /// Say in one line how the system is; the exit code says it too
+    #[command(after_help = "Exit codes: 0 well, 1 warning, 2 critical, 3 nobody can tell")]
+    Health,
     /// Print a completion script for your shell
     Completion(shell::Completion),
     /// Write the man pages

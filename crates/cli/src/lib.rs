@@ -30,6 +30,7 @@ mod top;
 use std::process::ExitCode;
 
 pub use args::{Colour, Command, Global};
+pub use commands::dashboard::Dashboard;
 pub use commands::dme::DmeCommand;
 pub use commands::kaas::{KaasCommand, Kubectl};
 pub use commands::node::{Node, NodeCommand, Nodes};

@@ -5,6 +5,7 @@ pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod call;
 pub(crate) mod context;
+pub(crate) mod dashboard;
 pub(crate) mod dme;
 pub(crate) mod exec;
 pub(crate) mod explain;
@@ -49,6 +50,8 @@ pub(crate) async fn dispatch(
         Command::Export(args) => export::run(&args, session).await,
         Command::Operation(args) => operation::run(args, session).await,
         Command::Node(args) => node::run(args, session).await,
+        Command::Dashboard(args) => dashboard::dashboard(&args, session).await,
+        Command::Health => dashboard::health(session).await,
         Command::Dme(args) => dme::run(args, session).await,
         Command::Kaas(args) => Box::pin(kaas::run(args, session)).await,
         Command::Kubectl(args) => kaas::kubectl(args, session).await,

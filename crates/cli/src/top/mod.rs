@@ -29,9 +29,10 @@ use crate::{
 };
 use live::Live;
 use model::Model;
-use screen::Screen;
 use source::Source;
-use update::{Event, update};
+use update::update;
+
+pub(crate) use self::{screen::Screen, update::Event};
 
 /// News is drawn this often at most; keys at once.
 const FRAME: Duration = Duration::from_millis(100);
