@@ -234,6 +234,30 @@ pub(crate) struct Kaas {
     pub(crate) command: Option<selvage_cli::KaasCommand>,
 }
 
+const DASHBOARD_EXAMPLES: &str = "\
+Examples:
+  selvage dashboard                the overview
+  selvage dashboard --watch        the overview as it changes
+  selvage health                   one line and an exit code, for scripts
+  selvage dashboard serve          the part alone, for a Ceph cluster";
+
+/// The overview, or the part.
+#[derive(Args)]
+#[command(after_help = DASHBOARD_EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(crate) struct Dashboard {
+    #[command(flatten)]
+    pub(crate) show: selvage_cli::Dashboard,
+    #[command(subcommand)]
+    pub(crate) command: Option<DashboardCommand>,
+}
+
+/// What else can be done with it.
+#[derive(Subcommand)]
+pub(crate) enum DashboardCommand {
+    /// Run the dashboard alone
+    Serve(Serve),
+}
+
 /// What the command line of a part asks for.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub(crate) enum Asked {
@@ -283,6 +307,15 @@ impl PartArgs for Kaas {
         match self.command {
             None => Asked::Daemon { part, serve: self.serve, join: Join::default() },
             Some(command) => Asked::Client(selvage_cli::Command::Kaas(command)),
+        }
+    }
+}
+
+impl PartArgs for Dashboard {
+    fn asked(self, part: &'static str) -> Asked {
+        match self.command {
+            Some(DashboardCommand::Serve(serve)) => serve.asked(part),
+            None => Asked::Client(selvage_cli::Command::Dashboard(self.show)),
         }
     }
 }

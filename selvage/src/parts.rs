@@ -4,14 +4,13 @@
 
 use std::path::PathBuf;
 
-use async_trait::async_trait;
 use clap::Subcommand;
 use selvage_kit::telemetry::LogOptions;
-use selvage_part::{Configured, ConfiguredPart, Context, Kind, OpenPart, Part};
+use selvage_part::{Configured, ConfiguredPart, Kind, Part};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Asked, Dme, Joining, Kaas, LVMD_EXAMPLES, Node, Serve},
+    args::{Asked, Dashboard, Dme, Joining, Kaas, LVMD_EXAMPLES, Node, Serve},
     config::{Auth, Join, Listen, Store, Tls, default_data_dir},
 };
 
@@ -133,38 +132,9 @@ parts! {
     /// Run the volume service alone; with a lvmd.yaml, in place of lvmd
     #[command(after_help = LVMD_EXAMPLES)]
     lvmd: selvage_lvmd::LvmdPart => Lvmd(Serve),
-    /// Run the dashboard alone
-    dashboard: DashboardContract => Dashboard(Serve),
+    /// Show how the system is: problems and what fixes them; or run the dashboard alone
+    dashboard: selvage_dashboard::DashboardPart => Dashboard(Dashboard),
 }
-
-/// Parts of which this version has the contract only: their methods answer
-/// UNIMPLEMENTED.
-macro_rules! contract_only {
-    ($($part:ident: $name:literal),*) => {$(
-        pub(crate) struct $part;
-
-        #[async_trait]
-        impl Part for $part {
-            const NAME: &'static str = $name;
-            const BUILT: bool = false;
-            type Options = Nothing;
-
-            async fn open(
-                _: &std::sync::Arc<Context>,
-                _: &Nothing,
-            ) -> selvage_part::Result<Option<Box<dyn OpenPart>>> {
-                Ok(None)
-            }
-        }
-    )*};
-}
-
-contract_only!(DashboardContract: "dashboard");
-
-/// Options of a part that has none.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Nothing {}
 
 /// Full names of the services of the part of that name, each once.
 pub(crate) fn services_of(part: &str) -> Vec<String> {

@@ -26,6 +26,7 @@ const LAYERS: &[&[&str]] = &[
     &[
         "selvage-cli",
         "selvage-controller",
+        "selvage-dashboard",
         "selvage-dme",
         "selvage-crm",
         "selvage-kaas",

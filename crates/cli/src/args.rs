@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, dashboard, dme, exec, explain, export, join, kaas, login,
-        machine, node, operation, shell, user, volume,
+        api, apply, backup, call, context, dashboard, dme, exec, explain, export, join, kaas,
+        login, machine, node, operation, shell, user, volume,
     },
     duration,
     edge::flags,

@@ -25,6 +25,7 @@ pub struct UnixSocket {
 pub struct Mount {
     services: Services,
     pages: axum::Router,
+    home: Option<axum::Router>,
     metrics: Metrics,
     metrics_pages: Vec<(&'static str, MetricsPage)>,
     web_sockets: Vec<(&'static str, WebSocketPage)>,
@@ -39,6 +40,7 @@ impl Mount {
         Self {
             services: Services::default(),
             pages: axum::Router::new(),
+            home: None,
             metrics,
             metrics_pages: Vec::new(),
             web_sockets: Vec::new(),
@@ -66,6 +68,12 @@ impl Mount {
     /// Adds plain pages. They check for themselves who may see them.
     pub fn pages(&mut self, pages: axum::Router) {
         self.pages = std::mem::take(&mut self.pages).merge(pages);
+    }
+
+    /// Adds plain pages, among them the one at `/`, which else leads to the
+    /// page about the API. One part of a process has it.
+    pub fn home(&mut self, pages: axum::Router) {
+        self.home = Some(pages);
     }
 
     /// Adds a page of metrics beside `/metrics`, for those who may see that.
@@ -107,6 +115,9 @@ impl Mount {
         }
         if let Some(ready) = all_ready(&self.tasks, self.ready) {
             server = server.ready(ready);
+        }
+        if let Some(home) = self.home {
+            server = server.home(home);
         }
         Ok(server.pages(self.pages).origins(origins))
     }

@@ -52,7 +52,7 @@ pub(super) fn own(
         format!("{selvage} login {endpoint}{ca} --username admin")
     };
     text += &format!(
-        "\n  Try:  {login}\n        {selvage} status\n        {selvage} api list\n  Page: {endpoint}/docs\n\n"
+        "\n  Try:  {login}\n        {selvage} status\n        {selvage} dashboard\n  Page: {endpoint}/  (API: {endpoint}/docs)\n\n"
     );
     print(&text);
 }

@@ -1,0 +1,247 @@
+//! What happened: objects that came, went or changed their state, and problems
+//! that began and ended. The newest are kept, also over restarts.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prost::Message;
+use selvage_api::selvage::dashboard::{Event, Object, Problem, Severity};
+use tokio::sync::broadcast;
+
+use crate::{
+    facts::{World, each},
+    journal::{self, Journal, Limits},
+    snapshot::{Snapshot, cloudlet_word, tracked_word},
+    stamp, unstamp,
+};
+
+/// How many are kept.
+const KEPT: usize = 2000;
+/// How many a watcher may fall behind before it misses some.
+const BEHIND: usize = 512;
+/// Most that one change makes: a controller that comes back brings thousands.
+const AT_ONCE: usize = 200;
+
+const LIMITS: Limits =
+    Limits { file_bytes: 256 << 10, total_bytes: 8 << 20, keep: Duration::from_secs(31 * 86_400) };
+
+/// What is kept on disk of an event.
+#[derive(Clone, PartialEq, Message)]
+struct Kept {
+    #[prost(message, optional, tag = "1")]
+    event: Option<Event>,
+    /// The problem that it is about, if it is about one.
+    #[prost(string, tag = "2")]
+    problem: String,
+}
+
+/// The events.
+pub(crate) struct Events {
+    inner: Mutex<Inner>,
+    new: broadcast::Sender<Arc<Event>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    ring: VecDeque<Arc<Event>>,
+    journal: Option<Journal>,
+    counter: u64,
+    failed: bool,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { inner: Mutex::default(), new: broadcast::Sender::new(BEHIND) }
+    }
+}
+
+impl Events {
+    /// Reads what is on disk and keeps what happens there from now on. Gives
+    /// the problems that lasted, and since when.
+    pub(crate) fn open(&self, folder: &Path) -> std::io::Result<Vec<(String, Timestamp)>> {
+        let journal = Journal::open(folder, LIMITS)?;
+        let mut inner = self.inner.lock();
+        let mut lasting = BTreeMap::new();
+        for (_, path) in journal::files(folder)? {
+            for record in journal::read(&path)? {
+                let Ok(Kept { event: Some(event), problem }) = Kept::decode(record.as_slice())
+                else {
+                    continue;
+                };
+                match event.what.as_str() {
+                    "began" => {
+                        let began = event.time.and_then(unstamp).unwrap_or_default();
+                        lasting.insert(problem, began);
+                    }
+                    "ended" => drop(lasting.remove(&problem)),
+                    _ => {}
+                }
+                inner.push(Arc::new(event));
+            }
+        }
+        inner.journal = Some(journal);
+        Ok(lasting.into_iter().collect())
+    }
+
+    /// Tells those that happen from now on.
+    pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.new.subscribe()
+    }
+
+    /// The newest that fit, newest first.
+    pub(crate) fn list(&self, most: usize, fits: impl Fn(&Event) -> bool) -> Vec<Arc<Event>> {
+        let inner = self.inner.lock();
+        inner.ring.iter().rev().filter(|event| fits(event)).take(most).cloned().collect()
+    }
+
+    /// Finds what happened between two snapshots.
+    pub(crate) fn note(&self, old: &Snapshot, new: &Snapshot, now: Timestamp) {
+        let mut found = problems(&old.overview.problems, &new.overview.problems);
+        found.extend(
+            objects(&old.world, &new.world).into_iter().map(|event| (event, String::new())),
+        );
+        if found.is_empty() {
+            return;
+        }
+        found.truncate(AT_ONCE);
+        let mut inner = self.inner.lock();
+        for (mut event, problem) in found {
+            inner.counter = (inner.counter + 1) % 10_000;
+            event.id = format!("{:016}-{:04}", now.as_microsecond(), inner.counter);
+            event.time.get_or_insert(stamp(now));
+            inner.keep(&event, problem);
+            let event = Arc::new(event);
+            inner.push(Arc::clone(&event));
+            // Nobody watches: fine.
+            let _ = self.new.send(event);
+        }
+    }
+}
+
+impl Inner {
+    fn push(&mut self, event: Arc<Event>) {
+        self.ring.push_back(event);
+        while self.ring.len() > KEPT {
+            self.ring.pop_front();
+        }
+    }
+
+    fn keep(&mut self, event: &Event, problem: String) {
+        let Some(journal) = &mut self.journal else { return };
+        let kept = Kept { event: Some(event.clone()), problem };
+        let written = journal.append(&kept.encode_to_vec());
+        // A disk that is full is one line in the log, not one for each event.
+        if let Err(error) = &written
+            && !self.failed
+        {
+            let folder = journal.folder().display();
+            tracing::warn!(%folder, %error, "events are kept until the next restart only");
+        }
+        self.failed = written.is_err();
+    }
+}
+
+fn problems(old: &[Problem], new: &[Problem]) -> Vec<(Event, String)> {
+    let known: HashMap<&str, &Problem> = old.iter().map(|p| (p.id.as_str(), p)).collect();
+    let lasting: HashMap<&str, &Problem> = new.iter().map(|p| (p.id.as_str(), p)).collect();
+    let event = |what: &str, problem: &Problem| {
+        let event = Event {
+            // A problem may have begun before it was seen.
+            time: problem.since.filter(|_| what == "began"),
+            what: what.into(),
+            object: problem.object.clone(),
+            text: problem.summary.clone(),
+            state: problem.rule.clone(),
+            severity: problem.severity,
+            ..Event::default()
+        };
+        (event, problem.id.clone())
+    };
+    let began = new.iter().filter(|p| !known.contains_key(p.id.as_str()));
+    let ended = old.iter().filter(|p| !lasting.contains_key(p.id.as_str()));
+    began.map(|p| event("began", p)).chain(ended.map(|p| event("ended", p))).collect()
+}
+
+fn same<T>(old: &Option<Arc<T>>, new: &Option<Arc<T>>) -> bool {
+    match (old, new) {
+        (None, None) => true,
+        (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+        _ => false,
+    }
+}
+
+type States<'a> = BTreeMap<(&'a str, &'a str), (&'a Object, &'static str)>;
+
+fn states(world: &World) -> States<'_> {
+    let mut found = BTreeMap::new();
+    for cloudlet in each(&world.cloudlets) {
+        put(&mut found, &cloudlet.object, cloudlet_word(cloudlet.state));
+    }
+    for instance in each(&world.instances) {
+        put(&mut found, &instance.object, tracked_word(instance.state));
+    }
+    for cluster in each(&world.clusters) {
+        put(&mut found, &cluster.object, tracked_word(cluster.state));
+    }
+    for machine in each(&world.machines) {
+        put(&mut found, &machine.object, if machine.blocked { "blocked" } else { "joined" });
+    }
+    found
+}
+
+fn put<'a>(found: &mut States<'a>, object: &'a Object, word: &'static str) {
+    found.insert((object.kind.as_str(), object.name.as_str()), (object, word));
+}
+
+/// Of sections that were known before: what a source tells first is not new.
+fn objects(old: &World, new: &World) -> Vec<Event> {
+    let unchanged = same(&old.cloudlets, &new.cloudlets)
+        && same(&old.instances, &new.instances)
+        && same(&old.clusters, &new.clusters)
+        && same(&old.machines, &new.machines);
+    if unchanged {
+        return Vec::new();
+    }
+    let (before, after) = (states(old), states(new));
+    let known = |kind: &str| match kind {
+        "cloudlet" => old.cloudlets.is_some() && new.cloudlets.is_some(),
+        "appinst" => old.instances.is_some() && new.instances.is_some(),
+        "clusterinst" => old.clusters.is_some() && new.clusters.is_some(),
+        _ => old.machines.is_some() && new.machines.is_some(),
+    };
+    let event = |what: &str, object: &Object, state: &str| {
+        let text = match what {
+            "gone" => format!("{} is gone", object.name),
+            _ => format!("{} is {state}", object.name),
+        };
+        let severity = if state == "failed" { Severity::Warning } else { Severity::Ok };
+        Event {
+            what: what.into(),
+            object: Some(object.clone()),
+            text,
+            state: state.into(),
+            severity: severity.into(),
+            ..Event::default()
+        }
+    };
+    let mut found = Vec::new();
+    for (key, (object, state)) in after.iter().filter(|(key, _)| known(key.0)) {
+        match before.get(key) {
+            None => found.push(event("added", object, state)),
+            Some((_, was)) if was != state => found.push(event("changed", object, state)),
+            Some(_) => {}
+        }
+    }
+    for (key, (object, state)) in before.iter().filter(|(key, _)| known(key.0)) {
+        if !after.contains_key(key) {
+            found.push(event("gone", object, state));
+        }
+    }
+    found
+}

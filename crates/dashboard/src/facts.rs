@@ -1,0 +1,379 @@
+//! What sources tell, whatever they are: plain values without rules.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use selvage_api::{
+    edgeproto::{CloudletState, TrackedState},
+    selvage::{dashboard::Object, volumes::JobState},
+};
+
+/// A kind of data that a source refreshes as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Section {
+    Cloudlets,
+    Instances,
+    Clusters,
+    Machines,
+    Hosts,
+    Volumes,
+    Backups,
+    Operations,
+    Process,
+    Storage,
+    Nodes,
+    Objects,
+}
+
+impl Section {
+    /// The name callers see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cloudlets => "cloudlets",
+            Self::Instances => "instances",
+            Self::Clusters => "clusters",
+            Self::Machines => "machines",
+            Self::Hosts => "hosts",
+            Self::Volumes => "volumes",
+            Self::Backups => "backups",
+            Self::Operations => "operations",
+            Self::Process => "process",
+            Self::Storage => "storage",
+            Self::Nodes => "nodes",
+            Self::Objects => "objects",
+        }
+    }
+}
+
+/// The data of one section.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Data {
+    Cloudlets(Arc<Vec<Cloudlet>>),
+    Instances(Arc<Vec<Instance>>),
+    Clusters(Arc<Vec<Cluster>>),
+    Machines(Arc<Vec<Machine>>),
+    Hosts(Arc<Vec<Host>>),
+    Volumes(Arc<Volumes>),
+    Backups(Arc<Backups>),
+    Operations(Arc<Vec<Operation>>),
+    Process(Arc<Process>),
+    Storage(Arc<Storage>),
+    Nodes(Arc<Vec<Node>>),
+    Objects(Arc<Objects>),
+}
+
+impl Data {
+    /// The section that it belongs to.
+    pub fn section(&self) -> Section {
+        match self {
+            Self::Cloudlets(_) => Section::Cloudlets,
+            Self::Instances(_) => Section::Instances,
+            Self::Clusters(_) => Section::Clusters,
+            Self::Machines(_) => Section::Machines,
+            Self::Hosts(_) => Section::Hosts,
+            Self::Volumes(_) => Section::Volumes,
+            Self::Backups(_) => Section::Backups,
+            Self::Operations(_) => Section::Operations,
+            Self::Process(_) => Section::Process,
+            Self::Storage(_) => Section::Storage,
+            Self::Nodes(_) => Section::Nodes,
+            Self::Objects(_) => Section::Objects,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cloudlet {
+    pub object: Object,
+    /// Latitude and longitude.
+    pub location: Option<(f64, f64)>,
+    pub state: CloudletState,
+    pub errors: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instance {
+    pub object: Object,
+    /// Name of its cloudlet's object.
+    pub cloudlet: String,
+    pub state: TrackedState,
+    pub errors: Vec<String>,
+    /// Why its ports do not answer; empty when they do.
+    pub unhealthy: String,
+    /// How often its containers were replaced in the last ten minutes.
+    pub restarts: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cluster {
+    pub object: Object,
+    pub state: TrackedState,
+    pub errors: Vec<String>,
+}
+
+/// A machine of the inventory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    pub object: Object,
+    /// Without "node/".
+    pub name: String,
+    pub roles: Vec<String>,
+    /// host:port of its agent; empty where it has none.
+    pub address: String,
+    pub joined: Option<Timestamp>,
+    /// When it last reported, to the minute.
+    pub last_seen: Option<Timestamp>,
+    pub certificate_ends: Option<Timestamp>,
+    pub blocked: bool,
+}
+
+/// A machine's own numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Host {
+    pub name: String,
+    /// Its clock minus ours, in milliseconds, as far as the call's duration
+    /// lets one tell.
+    pub skew_ms: i64,
+    pub cpu_percent: f64,
+    pub memory_bytes: u64,
+    pub memory_available: u64,
+    /// Of its disks, a second.
+    pub io: Io,
+    /// Over its network, in bytes a second.
+    pub received: f64,
+    pub sent: f64,
+    /// Why it did not answer; the numbers are none then.
+    pub error: String,
+}
+
+/// A volume group, or the thin pool of a device class.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    pub object: Object,
+    pub size: u64,
+    pub free: u64,
+    pub missing: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Volumes {
+    pub groups: Vec<Group>,
+    /// Number of device classes and of logical volumes.
+    pub classes: u32,
+    pub count: u32,
+    /// Names of volumes that are no snapshots.
+    pub names: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    pub volume: String,
+    pub state: JobState,
+    pub error: String,
+    pub ended: Option<Timestamp>,
+    /// A backup, and not a restore or upkeep.
+    pub backup: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    pub object: Object,
+    pub volume: String,
+    pub every_seconds: u64,
+    pub error: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Backups {
+    /// Newest first.
+    pub jobs: Vec<Job>,
+    pub schedules: Vec<Schedule>,
+}
+
+/// An operation that has not ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operation {
+    pub object: Object,
+    pub kind: String,
+    pub step: String,
+    pub updated: Option<Timestamp>,
+}
+
+/// The process that the controller runs in.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Process {
+    /// "embedded" or "etcd".
+    pub store: String,
+    /// Why the store takes no writes; empty while it does.
+    pub store_failure: String,
+    /// Addresses of all controllers.
+    pub controllers: Vec<String>,
+}
+
+/// A Kubernetes node that carries storage.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub name: String,
+    /// Condition "Ready"; None where it is not told.
+    pub ready: Option<bool>,
+    pub cordoned: bool,
+    /// Sorted.
+    pub roles: Vec<String>,
+    pub internal_ip: String,
+    pub external_ip: String,
+    pub created: Option<Timestamp>,
+}
+
+/// A Kubernetes object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resource {
+    pub api_version: String,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    /// None where it cannot be told.
+    pub ready: Option<bool>,
+    /// What its status says.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Objects {
+    pub resources: Vec<Resource>,
+    pub deployments: Vec<Resource>,
+}
+
+/// A health check of a storage cluster that does not pass.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// Such as "OSD_DOWN".
+    pub code: String,
+    /// HEALTH_ERR rather than HEALTH_WARN.
+    pub is_error: bool,
+    pub message: String,
+    pub detail: Vec<String>,
+    pub muted: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mon {
+    /// All of the map, and those that agree.
+    pub names: Vec<String>,
+    pub quorum: Vec<String>,
+    pub created: Option<Timestamp>,
+    pub modified: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mgr {
+    pub active: String,
+    pub standbys: Vec<String>,
+    pub changed: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mds {
+    pub up: u64,
+    /// Those that are there to take over, hot or not.
+    pub standbys: u64,
+    pub filesystems: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Osd {
+    pub count: u64,
+    pub up: u64,
+    pub r#in: u64,
+    pub up_changed: Option<Timestamp>,
+    pub in_changed: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rgw {
+    pub daemons: u64,
+    pub hosts: Option<u64>,
+    pub zones: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    pub name: String,
+    /// Copies of replicated pools; data and coding chunks of others.
+    pub replicated: bool,
+    pub size: u64,
+    pub min_size: u64,
+    /// Coding chunks of an erasure-coded pool, where known.
+    pub coding: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    pub used: u64,
+    pub available: u64,
+    pub total: u64,
+    /// Share of raw space, 0 to 1.
+    pub ratio: f64,
+    pub near_full: f64,
+    pub full: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Io {
+    pub read_bytes: f64,
+    pub written_bytes: f64,
+    pub reads: f64,
+    pub writes: f64,
+}
+
+/// A storage cluster. Everything that a source may not see is optional.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Storage {
+    pub id: String,
+    /// HEALTH_OK, HEALTH_WARN or HEALTH_ERR.
+    pub status: String,
+    pub checks: Vec<Check>,
+    /// New crashes, in words.
+    pub crashes: Vec<String>,
+    pub mon: Option<Mon>,
+    pub mgr: Option<Mgr>,
+    pub mds: Option<Mds>,
+    pub osd: Option<Osd>,
+    /// Hosts that carry OSDs.
+    pub hosts: Option<u64>,
+    pub rgw: Option<Rgw>,
+    pub pools: Option<Vec<Pool>>,
+    pub clean_pgs: Option<u64>,
+    pub objects: Option<u64>,
+    pub stored_bytes: Option<u64>,
+    pub usage: Option<Usage>,
+    pub io: Option<Io>,
+    /// Images and file systems.
+    pub volumes: Option<u64>,
+}
+
+/// Everything that is known, the newest of each section.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    pub cloudlets: Option<Arc<Vec<Cloudlet>>>,
+    pub instances: Option<Arc<Vec<Instance>>>,
+    pub clusters: Option<Arc<Vec<Cluster>>>,
+    pub machines: Option<Arc<Vec<Machine>>>,
+    pub hosts: Option<Arc<Vec<Host>>>,
+    pub volumes: Option<Arc<Volumes>>,
+    pub backups: Option<Arc<Backups>>,
+    pub operations: Option<Arc<Vec<Operation>>>,
+    pub process: Option<Arc<Process>>,
+    pub storage: Option<Arc<Storage>>,
+    pub nodes: Option<Arc<Vec<Node>>>,
+    pub objects: Option<Arc<Objects>>,
+}
+
+/// The reference to a thing that belongs to nobody in particular.
+pub(crate) fn object(kind: &str, name: impl Into<String>) -> Object {
+    Object { kind: kind.into(), name: name.into(), ..Object::default() }
+}
+
+/// All of an optional list.
+pub(crate) fn each<T>(list: &Option<Arc<Vec<T>>>) -> impl Iterator<Item = &T> {
+    list.iter().flat_map(|list| list.iter())
+}

@@ -1,0 +1,173 @@
+//! The five marks, each with the reasons why it is not higher.
+
+mod redundancy;
+
+use jiff::Timestamp;
+use selvage_api::{
+    resources::stats::ClusterRadar,
+    selvage::dashboard::{Mark, Problem, Reason, Severity},
+};
+
+use crate::{
+    facts::{World, each, object},
+    rules::{Thresholds, away, hosts},
+};
+
+pub(crate) const HEALTH: &str = "cluster_health";
+pub(crate) const NODES: &str = "nodes_health";
+pub(crate) const CAPACITY: &str = "capacity_used";
+pub(crate) const STABILITY: &str = "stability";
+pub(crate) const RELIABILITY: &str = "reliability";
+
+/// All marks of what is known.
+pub(crate) fn marks(
+    world: &World,
+    problems: &[Problem],
+    now: Timestamp,
+    thresholds: &Thresholds,
+) -> Vec<Mark> {
+    vec![
+        cluster_health(world, problems),
+        nodes_health(world, now, thresholds),
+        capacity_used(world),
+        stability(problems),
+        redundancy::reliability(world),
+    ]
+}
+
+/// The marks as existing dashboards know them.
+pub(crate) fn radar(marks: &[Mark]) -> ClusterRadar {
+    let value = |name: &str| {
+        marks.iter().find(|mark| mark.name == name).map_or(0.0, |mark| mark.value as f32)
+    };
+    ClusterRadar {
+        cluster_health: value(HEALTH),
+        nodes_health: value(NODES),
+        capacity_used: value(CAPACITY),
+        stability: value(STABILITY),
+        reliability: value(RELIABILITY),
+    }
+}
+
+fn mark(name: &str, value: f64, mut reasons: Vec<Reason>) -> Mark {
+    reasons.sort_by(|a, b| b.points.total_cmp(&a.points));
+    Mark { name: name.into(), value, reasons }
+}
+
+fn reason(problem: &Problem, points: f64) -> Reason {
+    Reason {
+        rule: problem.rule.clone(),
+        object: problem.object.clone(),
+        text: problem.summary.clone(),
+        command: problem.command.clone(),
+        points,
+    }
+}
+
+/// 100 when nothing is wrong, 50 with warnings, 0 with anything that does not
+/// work.
+fn cluster_health(world: &World, problems: &[Problem]) -> Mark {
+    let told = match world.storage.as_ref().map(|storage| storage.status.as_str()) {
+        Some("HEALTH_ERR") => Severity::Critical,
+        Some("HEALTH_WARN") => Severity::Warning,
+        _ => Severity::Ok,
+    };
+    let worst = problems.iter().map(Problem::severity).max().unwrap_or(Severity::Ok).max(told);
+    let lost = match worst {
+        Severity::Ok | Severity::Notice => 0.0,
+        Severity::Warning => 50.0,
+        Severity::Critical => 100.0,
+    };
+    let why = problems.iter().filter(|problem| lost > 0.0 && problem.severity() == worst);
+    mark(HEALTH, 100.0 - lost, why.map(|problem| reason(problem, lost)).collect())
+}
+
+/// Share of the nodes that are ready: of Kubernetes where there is one, else
+/// the machines of the inventory. None at all is 0.
+fn nodes_health(world: &World, now: Timestamp, thresholds: &Thresholds) -> Mark {
+    let mut down = Vec::new();
+    let total = if world.nodes.is_some() {
+        for node in each(&world.nodes).filter(|node| node.ready != Some(true)) {
+            let what = object("kubernetes", format!("Node/{}", node.name));
+            down.push((what, format!("node {} is not ready", node.name)));
+        }
+        each(&world.nodes).count()
+    } else {
+        let hosts = hosts(world);
+        for machine in each(&world.machines) {
+            let host = hosts.get(machine.name.as_str()).copied();
+            let away = away(machine, host, now, thresholds.machine_away).is_some();
+            if machine.blocked || away {
+                let word = if machine.blocked { "blocked" } else { "away" };
+                down.push((machine.object.clone(), format!("{} is {word}", machine.object.name)));
+            }
+        }
+        each(&world.machines).count()
+    };
+    if total == 0 {
+        let none = Reason {
+            rule: "no_nodes".into(),
+            text: "no machine has joined".into(),
+            command: "selvage join-token create node/NAME".into(),
+            points: 100.0,
+            ..Reason::default()
+        };
+        return mark(NODES, 0.0, vec![none]);
+    }
+    let points = 100.0 / total as f64;
+    let value = 100.0 * (total - down.len()) as f64 / total as f64;
+    let why = down.into_iter().map(|(object, text)| Reason {
+        rule: "machine_away".into(),
+        object: Some(object),
+        text,
+        command: "selvage machine list".into(),
+        points,
+    });
+    mark(NODES, value, why.collect())
+}
+
+/// Share of the room that is in use, in percent, rounded up to a tenth: of the
+/// storage cluster where there is one, else of all volume groups.
+fn capacity_used(world: &World) -> Mark {
+    let ceph = world.storage.as_ref().and_then(|storage| storage.usage);
+    let ratio = match (ceph, &world.volumes) {
+        (Some(usage), _) => usage.ratio,
+        (None, Some(volumes)) => {
+            let total: u128 = volumes.groups.iter().map(|group| u128::from(group.size)).sum();
+            let free: u128 = volumes.groups.iter().map(|group| u128::from(group.free)).sum();
+            if total == 0 { 0.0 } else { total.saturating_sub(free) as f64 / total as f64 }
+        }
+        (None, None) => 0.0,
+    };
+    let mut why = Vec::new();
+    for group in world.volumes.iter().flat_map(|volumes| &volumes.groups) {
+        if ceph.is_none() && group.size > 0 {
+            let used = 100.0 * group.size.saturating_sub(group.free) as f64 / group.size as f64;
+            why.push(Reason {
+                rule: "volume_group_full".into(),
+                object: Some(group.object.clone()),
+                text: format!("{} is {used:.0} % full", group.object.name),
+                command: "selvage volume list".into(),
+                points: used,
+            });
+        }
+    }
+    mark(CAPACITY, (ratio * 1000.0).ceil() / 10.0, why)
+}
+
+/// 100 less 10 for a warning, 25 for what does not work, 5 for a crash.
+fn stability(problems: &[Problem]) -> Mark {
+    let points = |problem: &Problem| match (problem.rule.as_str(), problem.severity()) {
+        ("ceph_crash", _) => 5.0,
+        (_, Severity::Warning) => 10.0,
+        (_, Severity::Critical) => 25.0,
+        (_, Severity::Ok | Severity::Notice) => 0.0,
+    };
+    let why: Vec<Reason> = problems
+        .iter()
+        .map(|problem| reason(problem, points(problem)))
+        .filter(|reason| reason.points > 0.0)
+        .collect();
+    let lost: f64 = why.iter().map(|reason| reason.points).sum();
+    mark(STABILITY, (100.0 - lost).max(0.0), why)
+}

@@ -1,0 +1,123 @@
+//! Machines: whether they are there, and how they are.
+
+use std::collections::HashMap;
+
+use selvage_api::selvage::dashboard::{Object, Severity};
+
+use super::{Context, Finding};
+use crate::{
+    facts::{Host, Machine, World, each, object},
+    text::{outside, quoted},
+};
+
+const NAME: usize = 200;
+/// Share of memory below which there is too little.
+const LOW: f64 = 0.05;
+/// A certificate that ends within a day is an emergency.
+const DAY: i64 = 86_400;
+
+/// Why a machine is not there; None if it is.
+pub(crate) fn away(
+    machine: &Machine,
+    host: Option<&Host>,
+    now: jiff::Timestamp,
+    longest: std::time::Duration,
+) -> Option<String> {
+    if let Some(host) = host.filter(|host| !host.error.is_empty()) {
+        return Some(host.error.clone());
+    }
+    // One that answers is there, whenever it last reported.
+    if host.is_some() {
+        return None;
+    }
+    let seen = machine.last_seen?;
+    let silent = now.duration_since(seen);
+    (!silent.is_negative() && silent.unsigned_abs() > longest)
+        .then(|| format!("it last reported at {seen:.0}"))
+}
+
+/// What agents told, by the machine's name.
+pub(crate) fn hosts(world: &World) -> HashMap<&str, &Host> {
+    each(&world.hosts).map(|host| (host.name.as_str(), host)).collect()
+}
+
+pub(super) fn machine_away(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let hosts = hosts(context.world);
+    for machine in each(&context.world.machines).filter(|machine| !machine.blocked) {
+        let host = hosts.get(machine.name.as_str()).copied();
+        let longest = context.thresholds.machine_away;
+        let Some(why) = away(machine, host, context.now, longest) else { continue };
+        let object = &machine.object;
+        let summary = format!("Machine {} is away", outside(&object.name, NAME));
+        let command = format!("selvage node version -n {}", quoted(&machine.name));
+        found.push(Finding::new(object, summary, command).detail(&why));
+    }
+}
+
+pub(super) fn machine_blocked(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for machine in each(&context.world.machines).filter(|machine| machine.blocked) {
+        let object = &machine.object;
+        let summary = format!("Machine {} is blocked", outside(&object.name, NAME));
+        let command = format!("selvage machine unblock {}", quoted(&object.name));
+        found.push(Finding::new(object, summary, command));
+    }
+}
+
+pub(super) fn certificate_ends(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for machine in each(&context.world.machines).filter(|machine| !machine.blocked) {
+        let Some(ends) = machine.certificate_ends else { continue };
+        let left = ends.as_second().saturating_sub(context.now.as_second());
+        let soon = i64::try_from(context.thresholds.certificate.as_secs()).unwrap_or(i64::MAX);
+        if left > soon {
+            continue;
+        }
+        let object =
+            Object { kind: "certificate".into(), ..object("", machine.object.name.clone()) };
+        let name = outside(&object.name, NAME);
+        let (summary, severity) = match left {
+            ..=0 => (format!("The certificate of {name} has ended"), Severity::Critical),
+            1..DAY => (format!("The certificate of {name} ends within a day"), Severity::Critical),
+            _ => (format!("The certificate of {name} ends soon"), Severity::Warning),
+        };
+        let command = format!("selvage join-token create {}", quoted(&object.name));
+        let finding = Finding::new(&object, summary, command).severity(severity);
+        found.push(finding.detail(&format!(
+            "it ends at {ends:.0} and renews itself while the machine is in touch"
+        )));
+    }
+}
+
+pub(super) fn clock_skew(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let most = i64::try_from(context.thresholds.clock_skew.as_millis()).unwrap_or(i64::MAX);
+    let machines = by_name(context.world);
+    for host in each(&context.world.hosts).filter(|host| host.skew_ms.saturating_abs() > most) {
+        let object = machine_object(&machines, &host.name);
+        let way = if host.skew_ms > 0 { "ahead" } else { "behind" };
+        let summary = format!("The clock of {} is {way}", outside(&host.name, NAME));
+        let detail = format!("by {:.1} s", host.skew_ms.saturating_abs() as f64 / 1000.0);
+        let command = format!("selvage node time -n {}", quoted(&host.name));
+        found.push(Finding::new(&object, summary, command).detail(&detail));
+    }
+}
+
+pub(super) fn memory_low(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let machines = by_name(context.world);
+    for host in each(&context.world.hosts) {
+        let share = host.memory_available as f64 / host.memory_bytes.max(1) as f64;
+        if host.memory_bytes == 0 || share >= LOW {
+            continue;
+        }
+        let object = machine_object(&machines, &host.name);
+        let summary = format!("Machine {} is short of memory", outside(&host.name, NAME));
+        let command = format!("selvage node processes -s rss -n {}", quoted(&host.name));
+        found.push(Finding::new(&object, summary, command));
+    }
+}
+
+fn by_name(world: &World) -> HashMap<&str, &Object> {
+    each(&world.machines).map(|machine| (machine.name.as_str(), &machine.object)).collect()
+}
+
+fn machine_object(machines: &HashMap<&str, &Object>, name: &str) -> Object {
+    machines.get(name).map_or_else(|| object("machine", format!("node/{name}")), |o| (*o).clone())
+}

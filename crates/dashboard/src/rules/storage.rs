@@ -1,0 +1,148 @@
+//! Volumes, backups, Ceph and the Kubernetes objects around it.
+
+use selvage_api::selvage::{dashboard::Severity, volumes::JobState};
+
+use super::{Context, Finding};
+use crate::{
+    facts::{Backups, Job, Resource, each, object},
+    text::{outside, quoted},
+};
+
+const NAME: usize = 200;
+
+pub(super) fn volume_group_full(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for group in context.world.volumes.iter().flat_map(|volumes| &volumes.groups) {
+        if group.missing || group.size == 0 {
+            continue;
+        }
+        let share = group.size.saturating_sub(group.free) as f64 / group.size as f64;
+        let (word, severity) = if share >= context.thresholds.full {
+            ("is full", Severity::Critical)
+        } else if share >= context.thresholds.near_full {
+            ("is nearly full", Severity::Warning)
+        } else {
+            continue;
+        };
+        let summary = format!("Volume group {} {word}", outside(&group.object.name, NAME));
+        let command = "selvage volume list".to_owned();
+        let detail = format!("{:.0} % of it is in use", share * 100.0);
+        let finding = Finding::new(&group.object, summary, command).severity(severity);
+        found.push(finding.detail(&detail));
+    }
+}
+
+pub(super) fn volume_group_missing(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let groups = context.world.volumes.iter().flat_map(|volumes| &volumes.groups);
+    for group in groups.filter(|group| group.missing) {
+        let summary = format!("Volume group {} is not there", outside(&group.object.name, NAME));
+        found.push(Finding::new(&group.object, summary, "selvage volume classes".into()));
+    }
+}
+
+/// The last backup of a volume that has ended.
+fn last<'a>(backups: &'a Backups, volume: &str) -> Option<&'a Job> {
+    let name = |full: &str| full.rsplit('/').next().unwrap_or_default().to_owned();
+    let of_volume = |job: &&Job| job.backup && name(&job.volume) == name(volume);
+    backups
+        .jobs
+        .iter()
+        .filter(of_volume)
+        .filter(|job| job.ended.is_some())
+        .max_by_key(|job| job.ended)
+}
+
+pub(super) fn backup_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let Some(backups) = &context.world.backups else { return };
+    let mut volumes: Vec<&str> =
+        backups.jobs.iter().filter(|job| job.backup).map(|job| job.volume.as_str()).collect();
+    volumes.sort_unstable();
+    volumes.dedup();
+    for volume in volumes {
+        let Some(job) = last(backups, volume).filter(|job| job.state == JobState::JobFailed) else {
+            continue;
+        };
+        let object = object("backup", volume);
+        let summary = format!("The last backup of {} failed", outside(volume, NAME));
+        let finding = Finding::new(&object, summary, "selvage backup list".into());
+        found.push(finding.detail(&job.error).since(job.ended));
+    }
+}
+
+pub(super) fn backup_late(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let Some(backups) = &context.world.backups else { return };
+    for schedule in &backups.schedules {
+        let done = |job: &&Job| job.state == JobState::JobComplete;
+        let ended = backups
+            .jobs
+            .iter()
+            .filter(done)
+            .filter(|job| job.backup && job.volume.ends_with(&schedule.volume))
+            .filter_map(|job| job.ended)
+            .max();
+        let late = ended.is_some_and(|ended| {
+            let age = context.now.as_second().saturating_sub(ended.as_second());
+            age > i64::try_from(schedule.every_seconds.saturating_mul(2)).unwrap_or(i64::MAX)
+        });
+        if !late && schedule.error.is_empty() {
+            continue;
+        }
+        let name = outside(&schedule.volume, NAME);
+        let summary = match late {
+            true => format!("The backup of {name} is overdue"),
+            false => format!("The backup of {name} cannot begin"),
+        };
+        let finding =
+            Finding::new(&schedule.object, summary, "selvage backup schedule list".into());
+        found.push(finding.detail(&schedule.error).since(ended.filter(|_| late)));
+    }
+}
+
+pub(super) fn ceph_check(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let Some(storage) = &context.world.storage else { return };
+    for check in storage.checks.iter().filter(|check| !check.muted) {
+        let object = object("ceph", check.code.clone());
+        let severity = if check.is_error { Severity::Critical } else { Severity::Warning };
+        let summary = format!("Ceph: {}", outside(&check.message, NAME));
+        let finding = Finding::new(&object, summary, "ceph health detail".into());
+        found.push(finding.severity(severity).detail(&check.detail.join("; ")));
+    }
+}
+
+pub(super) fn ceph_crash(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let Some(storage) = &context.world.storage else { return };
+    for crash in &storage.crashes {
+        let object = object("ceph", outside(crash, NAME));
+        let summary = format!("Ceph: {} crashed", outside(crash, NAME));
+        found.push(Finding::new(&object, summary, "ceph crash ls-new".into()));
+    }
+}
+
+pub(super) fn kubernetes_node(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for node in each(&context.world.nodes) {
+        let (word, severity) = match (node.ready, node.cordoned) {
+            (Some(true), false) => continue,
+            (Some(true), true) => ("takes no new pods", Severity::Notice),
+            _ => ("is not ready", Severity::Critical),
+        };
+        let object = object("kubernetes", format!("Node/{}", node.name));
+        let summary = format!("Kubernetes node {} {word}", outside(&node.name, NAME));
+        let command = format!("kubectl describe node {}", quoted(&node.name));
+        found.push(Finding::new(&object, summary, command).severity(severity));
+    }
+}
+
+pub(super) fn kubernetes_object(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let Some(objects) = &context.world.objects else { return };
+    let all = objects.resources.iter().chain(&objects.deployments);
+    for Resource { kind, namespace, name, message, .. } in all.filter(|r| r.ready == Some(false)) {
+        let object = object("kubernetes", format!("{kind}/{namespace}/{name}"));
+        let summary = format!("{kind} {} is not ready", outside(name, NAME));
+        let command = format!(
+            "kubectl describe -n {} {} {}",
+            quoted(namespace),
+            quoted(&kind.to_lowercase()),
+            quoted(name)
+        );
+        found.push(Finding::new(&object, summary, command).detail(message));
+    }
+}

@@ -1,0 +1,86 @@
+//! Room for data, and when there will be none.
+
+use std::collections::HashMap;
+
+use jiff::{SignedDuration, Timestamp};
+use selvage_api::selvage::dashboard::Capacity;
+
+use crate::{
+    facts::{Usage, World, object},
+    rules::Thresholds,
+    stamp,
+};
+
+const DAY: f64 = 86_400.0;
+/// A forecast beyond this is none.
+const FAR: f64 = 3650.0;
+
+/// How something grows, by what is known of its past.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Growth {
+    pub(crate) bytes_per_day: f64,
+}
+
+pub(super) fn capacity(
+    world: &World,
+    growth: &HashMap<String, Growth>,
+    now: Timestamp,
+    thresholds: &Thresholds,
+) -> Vec<Capacity> {
+    let mut all = Vec::new();
+    if let Some(storage) = &world.storage
+        && let Some(usage) = storage.usage
+    {
+        let cluster = object("ceph", storage.id.clone());
+        all.push(entry("ceph", cluster, usage, growth, now));
+    }
+    for group in world.volumes.iter().flat_map(|volumes| &volumes.groups) {
+        let used = group.size.saturating_sub(group.free);
+        let usage = Usage {
+            used,
+            available: group.free,
+            total: group.size,
+            ratio: 0.0,
+            near_full: thresholds.near_full,
+            full: thresholds.full,
+        };
+        all.push(entry("volumes", group.object.clone(), usage, growth, now));
+    }
+    all
+}
+
+fn entry(
+    name: &str,
+    object: selvage_api::selvage::dashboard::Object,
+    usage: Usage,
+    growth: &HashMap<String, Growth>,
+    now: Timestamp,
+) -> Capacity {
+    let growth = growth.get(&format!("{}/{}", object.kind, object.name));
+    let full_at = growth.and_then(|growth| full_at(usage, growth.bytes_per_day, now));
+    Capacity {
+        name: name.into(),
+        object: Some(object),
+        used_bytes: usage.used,
+        available_bytes: usage.available,
+        total_bytes: usage.total,
+        near_full: usage.near_full,
+        full: usage.full,
+        bytes_per_day: growth.map(|growth| growth.bytes_per_day),
+        full_at: full_at.map(stamp),
+    }
+}
+
+fn full_at(usage: Usage, bytes_per_day: f64, now: Timestamp) -> Option<Timestamp> {
+    if bytes_per_day <= 0.0 || usage.total == 0 {
+        return None;
+    }
+    let days = usage.total.saturating_sub(usage.used) as f64 / bytes_per_day;
+    if !days.is_finite() || days > FAR {
+        return None;
+    }
+    // To the hour, so that it does not change with every sample.
+    let hours = (days * DAY / 3600.0).round() as i64;
+    let whole = Timestamp::from_second(now.as_second() / 3600 * 3600).ok()?;
+    whole.checked_add(SignedDuration::from_hours(hours)).ok()
+}

@@ -1,0 +1,142 @@
+//! How many there are of each kind, and cloudlets on the map.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use selvage_api::{
+    edgeproto::{CloudletState, TrackedState},
+    selvage::dashboard::{Count, Place, Problem, Severity},
+};
+
+use crate::{
+    facts::{Instance, Machine, World, each},
+    rules::{Thresholds, away, hosts},
+};
+
+fn count<'a>(kind: &str, states: impl Iterator<Item = (&'a str, bool)>) -> Count {
+    let mut count = Count { kind: kind.into(), ..Count::default() };
+    let mut by_state: BTreeMap<String, u32> = BTreeMap::new();
+    for (state, healthy) in states {
+        count.total += 1;
+        count.healthy += u32::from(healthy);
+        *by_state.entry(state.to_owned()).or_default() += 1;
+    }
+    count.states = by_state;
+    count
+}
+
+/// A state in words.
+pub(crate) fn cloudlet_word(state: CloudletState) -> &'static str {
+    match state {
+        CloudletState::Ready => "ready",
+        CloudletState::Offline => "offline",
+        CloudletState::Errors => "errors",
+        CloudletState::NotPresent => "no agent yet",
+        CloudletState::Unknown => "unknown",
+    }
+}
+
+pub(crate) fn tracked_word(state: TrackedState) -> &'static str {
+    match state {
+        TrackedState::Ready => "ready",
+        TrackedState::CreateRequested | TrackedState::Creating => "creating",
+        TrackedState::UpdateRequested | TrackedState::Updating => "updating",
+        TrackedState::DeleteRequested | TrackedState::Deleting | TrackedState::DeletePrepare => {
+            "deleting"
+        }
+        TrackedState::CreateError | TrackedState::UpdateError | TrackedState::DeleteError => {
+            "failed"
+        }
+        TrackedState::NotPresent | TrackedState::Unknown => "unknown",
+    }
+}
+
+fn instance_word(instance: &Instance) -> (&'static str, bool) {
+    let unhealthy = instance.state == TrackedState::Ready && !instance.unhealthy.is_empty();
+    let word = if unhealthy { "unhealthy" } else { tracked_word(instance.state) };
+    (word, word == "ready")
+}
+
+pub(super) fn counts(world: &World, now: Timestamp, thresholds: &Thresholds) -> Vec<Count> {
+    let mut counts = Vec::new();
+    if world.cloudlets.is_some() {
+        let words = each(&world.cloudlets).map(|cloudlet| {
+            (cloudlet_word(cloudlet.state), cloudlet.state == CloudletState::Ready)
+        });
+        counts.push(count("cloudlet", words));
+    }
+    if world.instances.is_some() {
+        counts.push(count("appinst", each(&world.instances).map(instance_word)));
+    }
+    if world.clusters.is_some() {
+        let words = each(&world.clusters)
+            .map(|cluster| (tracked_word(cluster.state), cluster.state == TrackedState::Ready));
+        counts.push(count("clusterinst", words));
+    }
+    if world.machines.is_some() {
+        let hosts = hosts(world);
+        let word = |machine: &Machine| {
+            let host = hosts.get(machine.name.as_str()).copied();
+            match (machine.blocked, away(machine, host, now, thresholds.machine_away)) {
+                (true, _) => ("blocked", false),
+                (false, Some(_)) => ("away", false),
+                (false, None) => ("ready", true),
+            }
+        };
+        counts.push(count("machine", each(&world.machines).map(word)));
+    }
+    if let Some(volumes) = &world.volumes {
+        let words = volumes.groups.iter().map(|group| match group.missing {
+            true => ("missing", false),
+            false => ("ready", true),
+        });
+        counts.push(count("volume_group", words));
+        let total = volumes.count;
+        counts.push(Count { kind: "volume".into(), total, healthy: total, ..Count::default() });
+    }
+    if world.operations.is_some() {
+        counts.push(count("operation", each(&world.operations).map(|_| ("running", true))));
+    }
+    if world.nodes.is_some() {
+        let words = each(&world.nodes).map(|node| match node.ready {
+            Some(true) => ("ready", true),
+            Some(false) => ("not ready", false),
+            None => ("unknown", false),
+        });
+        counts.push(count("kubernetes", words));
+    }
+    counts
+}
+
+pub(super) fn places(world: &World, problems: &[Problem]) -> Vec<Place> {
+    let mut instances: HashMap<&str, (u32, u32)> = HashMap::new();
+    for instance in each(&world.instances) {
+        let (all, ready) = instances.entry(instance.cloudlet.as_str()).or_default();
+        *all += 1;
+        *ready += u32::from(instance_word(instance).1);
+    }
+    let mut worst: HashMap<&str, i32> = HashMap::new();
+    for problem in problems {
+        let Some(object) = problem.object.as_ref().filter(|object| object.kind == "cloudlet")
+        else {
+            continue;
+        };
+        let known = worst.entry(object.name.as_str()).or_insert(Severity::Ok.into());
+        *known = (*known).max(problem.severity);
+    }
+    let place = |cloudlet: &crate::facts::Cloudlet| {
+        let (latitude, longitude) = cloudlet.location.unwrap_or_default();
+        let name = cloudlet.object.name.as_str();
+        let (all, ready) = instances.get(name).copied().unwrap_or_default();
+        Place {
+            cloudlet: Some(cloudlet.object.clone()),
+            latitude,
+            longitude,
+            state: cloudlet_word(cloudlet.state).into(),
+            severity: worst.get(name).copied().unwrap_or_default(),
+            instances: all,
+            ready_instances: ready,
+        }
+    };
+    each(&world.cloudlets).map(place).collect()
+}

@@ -1,0 +1,47 @@
+//! How it is, in one sentence.
+
+use selvage_api::selvage::dashboard::{Problem, Severity, Verdict};
+
+use crate::{facts::World, text::counted};
+
+/// `problems` are worst first.
+pub(super) fn verdict(world: &World, problems: &[Problem]) -> Verdict {
+    let severity = problems.first().map_or(Severity::Ok, Problem::severity);
+    let count = |wanted: Severity| problems.iter().filter(|p| p.severity() == wanted).count();
+    let sentence = match (problems, severity) {
+        ([], _) => format!("All is well{}.", inventory(world)),
+        (_, Severity::Ok | Severity::Notice) => {
+            format!("All is well{}; {}.", inventory(world), counted(problems.len(), "notice"))
+        }
+        ([only], _) => format!("{}.", only.summary),
+        ([first, ..], _) => {
+            let words = [
+                (count(Severity::Critical), "critical problem"),
+                (count(Severity::Warning), "warning"),
+            ];
+            let words: Vec<String> = words
+                .into_iter()
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, word)| counted(count, word))
+                .collect();
+            format!("{}: {}.", words.join(" and "), first.summary)
+        }
+    };
+    Verdict { severity: severity.into(), sentence }
+}
+
+fn inventory(world: &World) -> String {
+    let size = |list: Option<usize>, word: &str| {
+        list.filter(|count| *count > 0).map(|count| counted(count, word))
+    };
+    let parts: Vec<String> = [
+        size(world.cloudlets.as_ref().map(|list| list.len()), "cloudlet"),
+        size(world.instances.as_ref().map(|list| list.len()), "instance"),
+        size(world.machines.as_ref().map(|list| list.len()), "machine"),
+        size(world.nodes.as_ref().map(|list| list.len()), "node"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) }
+}

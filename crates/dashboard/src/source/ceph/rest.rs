@@ -1,0 +1,226 @@
+//! The REST API of the manager's dashboard.
+//!
+//! A wrong password is tried once: Ceph disables an account after ten. A
+//! standby manager redirects to the active one, which is followed only to
+//! addresses that were configured; for a while after a failover it answers a
+//! page of HTML with 200, which is no answer.
+
+use std::{path::PathBuf, time::Duration};
+
+use reqwest::{Certificate, Client, Response, StatusCode, Url, header, redirect};
+use selvage_kit::identity::Secret;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::source::Failure;
+
+const CONNECT: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(8);
+/// Health of thousands of OSDs takes a few megabytes.
+const LARGEST: usize = 32 << 20;
+/// After a password that is wrong.
+const LOCKOUT: Duration = Duration::from_secs(900);
+
+/// Where the dashboard of a manager is, and who we are there.
+#[derive(Debug, Clone)]
+pub struct RestOptions {
+    /// Addresses of all managers, such as `https://10.0.0.1:8443`.
+    pub urls: Vec<String>,
+    pub username: String,
+    pub password: Secret,
+    /// PEM file of the CA that signed their certificates.
+    pub ca: Option<PathBuf>,
+    /// Take any certificate, as Ceph makes its own.
+    pub skip_tls_verify: bool,
+}
+
+/// The options cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct BadOptions {
+    pub field: &'static str,
+    pub reason: String,
+}
+
+/// A client that logs in by itself and goes to whichever manager is active.
+pub(super) struct Rest {
+    client: Client,
+    urls: Vec<Url>,
+    /// The manager that answered last.
+    active: usize,
+    username: String,
+    password: Secret,
+    token: Option<Secret>,
+}
+
+/// Why one request failed.
+enum Refusal {
+    /// The token has ended.
+    Token,
+    /// Another manager is active.
+    Elsewhere(usize),
+    Other(Failure),
+}
+
+impl Rest {
+    pub(super) fn new(options: RestOptions) -> Result<Self, BadOptions> {
+        let bad = |field, reason: String| BadOptions { field, reason };
+        let mut urls = Vec::new();
+        for text in &options.urls {
+            let url: Url = text.parse().map_err(|_| bad("urls", format!("{text:?} is no URL")))?;
+            if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+                return Err(bad("urls", format!("{text:?} is no address of a manager")));
+            }
+            urls.push(url);
+        }
+        if urls.is_empty() {
+            return Err(bad("urls", "name at least one manager".into()));
+        }
+        let mut builder = Client::builder()
+            .redirect(redirect::Policy::none())
+            .connect_timeout(CONNECT)
+            .timeout(ANSWER)
+            .user_agent("selvage")
+            .tls_danger_accept_invalid_certs(options.skip_tls_verify);
+        if let Some(path) = &options.ca {
+            let pem = std::fs::read(path).map_err(|error| bad("ca", error.to_string()))?;
+            let known =
+                Certificate::from_pem_bundle(&pem).map_err(|error| bad("ca", error.to_string()))?;
+            builder = builder.tls_certs_merge(known);
+        }
+        let client = builder.build().map_err(|error| bad("ca", error.to_string()))?;
+        let RestOptions { username, password, .. } = options;
+        Ok(Self { client, urls, active: 0, username, password, token: None })
+    }
+
+    /// Asks whichever manager is active; logs in first where that is needed.
+    pub(super) async fn get(&mut self, path: &str, version: &str) -> Result<Vec<u8>, Failure> {
+        let mut last = Failure::Failed("no manager answers".into());
+        // Every manager once, and one more for a token that has ended.
+        for _ in 0..=self.urls.len() {
+            match self.try_get(path, version).await {
+                Ok(body) => return Ok(body),
+                Err(Refusal::Token) => self.token = None,
+                Err(Refusal::Elsewhere(at)) => self.active = at,
+                Err(Refusal::Other(failure @ Failure::Refused { .. })) => return Err(failure),
+                Err(Refusal::Other(failure)) => {
+                    self.active = (self.active + 1) % self.urls.len();
+                    last = failure;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    async fn try_get(&mut self, path: &str, version: &str) -> Result<Vec<u8>, Refusal> {
+        if self.token.is_none() {
+            self.token = Some(self.log_in().await?);
+        }
+        let url = self.url(path)?;
+        let token = self.token.as_ref().map_or("", Secret::expose);
+        let request =
+            self.client.get(url).bearer_auth(token).header(header::ACCEPT, accept(version));
+        let response = request.send().await.map_err(|error| failed(&error))?;
+        self.body(response).await
+    }
+
+    async fn log_in(&self) -> Result<Secret, Refusal> {
+        #[derive(Deserialize)]
+        struct Token {
+            token: String,
+        }
+        let body = json!({"username": self.username, "password": self.password.expose()});
+        let request = self.client.post(self.url("auth")?).header(header::ACCEPT, accept("1.0"));
+        let response = request.json(&body).send().await.map_err(|error| failed(&error))?;
+        if response.status() == StatusCode::BAD_REQUEST {
+            let reason = "Ceph does not take the username and password: asked again in 15 minutes, \
+                          because it disables an account after ten attempts";
+            let refused = Failure::Refused { reason: reason.into(), retry: LOCKOUT };
+            return Err(Refusal::Other(refused));
+        }
+        let body = self.body(response).await?;
+        // Nothing of the answer is quoted: it holds the token.
+        let token: Token = serde_json::from_slice(&body).map_err(|_| {
+            Refusal::Other(Failure::Failed("the login's answer has no token".into()))
+        })?;
+        Ok(Secret::new(token.token))
+    }
+
+    fn url(&self, path: &str) -> Result<Url, Refusal> {
+        let base = &self.urls[self.active];
+        let given = base.path().trim_end_matches('/').trim_end_matches("/api");
+        base.join(&format!("{given}/api/{path}"))
+            .map_err(|error| Refusal::Other(Failure::Failed(error.to_string())))
+    }
+
+    /// The body of an answer that is one.
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Refusal> {
+        let status = response.status();
+        let fail = |reason: String| Err(Refusal::Other(Failure::Failed(reason)));
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(Refusal::Token);
+        }
+        if status.is_redirection() {
+            return Err(self.redirected(&response));
+        }
+        if !status.is_success() {
+            return fail(format!("Ceph answered {status}"));
+        }
+        let media = response.headers().get(header::CONTENT_TYPE);
+        let media = media.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if !media.split(';').next().is_some_and(|kind| kind.trim().ends_with("json")) {
+            return fail("Ceph answered with a page: no manager is active yet".into());
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| failed(&error))? {
+            if body.len() + chunk.len() > LARGEST {
+                return fail(format!("the answer is larger than {} MiB", LARGEST >> 20));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    fn redirected(&self, response: &Response) -> Refusal {
+        let place = response.headers().get(header::LOCATION);
+        let place = place.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let target = response.url().join(place).ok();
+        let same = |url: &Url, target: &Url| {
+            url.host_str() == target.host_str()
+                && url.port_or_known_default() == target.port_or_known_default()
+        };
+        let known = target.as_ref().and_then(|t| self.urls.iter().position(|url| same(url, t)));
+        match known {
+            Some(at) if at != self.active => Refusal::Elsewhere(at),
+            _ => {
+                let host = target.and_then(|target| target.host_str().map(str::to_owned));
+                let host = host.unwrap_or_else(|| "nowhere".into());
+                Refusal::Other(Failure::Failed(format!(
+                    "the active manager is at {host}, which is not among the configured addresses"
+                )))
+            }
+        }
+    }
+}
+
+fn accept(version: &str) -> String {
+    format!("application/vnd.ceph.api.v{version}+json")
+}
+
+fn failed(error: &reqwest::Error) -> Refusal {
+    let mut text = if error.is_timeout() { "no answer in time".to_owned() } else { String::new() };
+    let mut next: Option<&dyn std::error::Error> = Some(error);
+    while let Some(cause) = next {
+        // The outermost only repeats the address.
+        if cause.source().is_none() && text.is_empty() {
+            text = cause.to_string();
+        }
+        next = cause.source();
+    }
+    Refusal::Other(Failure::Failed(text))
+}
+
+/// A JSON document of Ceph's; what cannot be read is none.
+pub(super) fn document(body: &[u8]) -> Option<Value> {
+    serde_json::from_slice(body).ok()
+}

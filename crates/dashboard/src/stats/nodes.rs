@@ -1,0 +1,136 @@
+//! Nodes and resources: of Kubernetes where there is one, and our own.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use selvage_api::{
+    edgeproto::{CloudletState, TrackedState},
+    resources::stats::{NodeInfo, ResourceInfo, ResourceStatus},
+    selvage::dashboard::Object,
+};
+
+use crate::{
+    facts::{Host, Machine, Resource, World, each},
+    rules::{Thresholds, away, hosts},
+    stamp,
+};
+
+fn status(ready: Option<bool>) -> i32 {
+    match ready {
+        Some(true) => ResourceStatus::ResourceReady,
+        Some(false) => ResourceStatus::ResourceNotReady,
+        None => ResourceStatus::ResourceUnknown,
+    }
+    .into()
+}
+
+/// The nodes that carry storage; the machines of the inventory where there is
+/// no Kubernetes.
+pub(crate) fn nodes(world: &World, now: Timestamp, thresholds: &Thresholds) -> Vec<NodeInfo> {
+    if world.nodes.is_some() {
+        let describe = |node: &crate::facts::Node| NodeInfo {
+            name: node.name.clone(),
+            status: status(node.ready),
+            roles: node.roles.clone(),
+            internal_ip: node.internal_ip.clone(),
+            external_ip: node.external_ip.clone(),
+            age: node.created.map(stamp),
+        };
+        return each(&world.nodes).map(describe).collect();
+    }
+    let hosts = hosts(world);
+    each(&world.machines).map(|machine| own_node(machine, &hosts, now, thresholds)).collect()
+}
+
+fn own_node(
+    machine: &Machine,
+    hosts: &HashMap<&str, &Host>,
+    now: Timestamp,
+    thresholds: &Thresholds,
+) -> NodeInfo {
+    let host = hosts.get(machine.name.as_str()).copied();
+    let known = host.is_some() || machine.last_seen.is_some();
+    let away = away(machine, host, now, thresholds.machine_away).is_some();
+    NodeInfo {
+        name: machine.name.clone(),
+        status: status(known.then_some(!machine.blocked && !away)),
+        roles: machine.roles.clone(),
+        internal_ip: host_of(&machine.address).to_owned(),
+        external_ip: String::new(),
+        age: machine.joined.map(stamp),
+    }
+}
+
+/// The host of `host:port` or `[address]:port`.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Resources and deployments: Kubernetes' first, then our own.
+pub(crate) fn resources(world: &World) -> (Vec<ResourceInfo>, Vec<ResourceInfo>) {
+    let (mut resources, mut deployments) = (Vec::new(), Vec::new());
+    if let Some(objects) = &world.objects {
+        resources.extend(objects.resources.iter().map(of_kubernetes));
+        deployments.extend(objects.deployments.iter().map(of_kubernetes));
+    }
+    for cloudlet in each(&world.cloudlets) {
+        let ready = match cloudlet.state {
+            CloudletState::Ready => Some(true),
+            CloudletState::Offline | CloudletState::Errors => Some(false),
+            CloudletState::NotPresent | CloudletState::Unknown => None,
+        };
+        resources.push(own("Cloudlet", &cloudlet.object, ready));
+    }
+    for cluster in each(&world.clusters) {
+        resources.push(own("ClusterInst", &cluster.object, ready(cluster.state, "")));
+    }
+    for instance in each(&world.instances) {
+        let ready = ready(instance.state, &instance.unhealthy);
+        deployments.push(own("AppInst", &instance.object, ready));
+    }
+    (resources, deployments)
+}
+
+fn ready(state: TrackedState, unhealthy: &str) -> Option<bool> {
+    match state {
+        TrackedState::Ready => Some(unhealthy.is_empty()),
+        TrackedState::Unknown => None,
+        _ => Some(false),
+    }
+}
+
+fn own(kind: &str, object: &Object, ready: Option<bool>) -> ResourceInfo {
+    let name = object.name.strip_prefix(object.organisation.as_str());
+    let name = name.and_then(|name| name.strip_prefix('/')).unwrap_or(&object.name);
+    ResourceInfo {
+        apiversion: "edgeproto".into(),
+        kind: kind.into(),
+        namespace: object.organisation.clone(),
+        name: name.into(),
+        status: status(ready),
+    }
+}
+
+fn of_kubernetes(resource: &Resource) -> ResourceInfo {
+    ResourceInfo {
+        apiversion: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+        namespace: resource.namespace.clone(),
+        name: resource.name.clone(),
+        status: status(resource.ready),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_an_address() {
+        assert_eq!(host_of("10.0.0.1:8443"), "10.0.0.1");
+        assert_eq!(host_of("[::1]:8443"), "::1");
+        assert_eq!(host_of("rack1"), "rack1");
+        assert_eq!(host_of(""), "");
+    }
+}

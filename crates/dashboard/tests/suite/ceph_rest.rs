@@ -1,0 +1,241 @@
+//! The manager's API as it behaves, good and bad, by a server that imitates it.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use selvage_dashboard::{
+    facts::{Section, Storage},
+    source::ceph::{Ceph, CephMon, Program, RestOptions},
+};
+use selvage_kit::{identity::Secret, tasks::Tasks};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::lab::Lab;
+
+const GOLDEN: &str = include_str!("../answers/health-full-golden.json");
+
+/// How the imitation answers.
+#[derive(Debug, Clone, PartialEq)]
+enum Mood {
+    Well,
+    Html,
+    Half,
+    Large,
+    Never,
+    Elsewhere(String),
+}
+
+struct Imitation {
+    mood: Mutex<Mood>,
+    token: AtomicUsize,
+    logins: AtomicUsize,
+    asked: AtomicUsize,
+    takes_password: AtomicBool,
+}
+
+type Shared = Arc<Imitation>;
+
+async fn log_in(State(it): State<Shared>) -> Response {
+    it.logins.fetch_add(1, Ordering::SeqCst);
+    if let Mood::Elsewhere(place) = it.mood.lock().unwrap().clone() {
+        return (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response();
+    }
+    if !it.takes_password.load(Ordering::SeqCst) {
+        return (StatusCode::BAD_REQUEST, Json(json!({"code": "invalid_credentials"})))
+            .into_response();
+    }
+    let token = format!("token-{}", it.token.load(Ordering::SeqCst));
+    (StatusCode::CREATED, Json(json!({"token": token}))).into_response()
+}
+
+async fn health(State(it): State<Shared>, headers: HeaderMap) -> Response {
+    it.asked.fetch_add(1, Ordering::SeqCst);
+    let expected = format!("Bearer token-{}", it.token.load(Ordering::SeqCst));
+    let mood = it.mood.lock().unwrap().clone();
+    if headers.get(header::AUTHORIZATION).is_none_or(|given| *given != *expected) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let json = |body: String| ([(header::CONTENT_TYPE, "application/json")], body).into_response();
+    match mood {
+        Mood::Well => json(GOLDEN.into()),
+        Mood::Half => json(GOLDEN[..GOLDEN.len() / 2].into()),
+        Mood::Large => json(format!("[{}0]", "0,".repeat(20 << 20))),
+        Mood::Html => {
+            let page = "<html>no active mgr</html>";
+            ([(header::CONTENT_TYPE, "text/html")], page).into_response()
+        }
+        Mood::Never => std::future::pending().await,
+        Mood::Elsewhere(place) => {
+            (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response()
+        }
+    }
+}
+
+/// Starts one; its address and what it does.
+async fn imitate() -> (String, Shared) {
+    let it = Arc::new(Imitation {
+        mood: Mutex::new(Mood::Well),
+        token: AtomicUsize::new(1),
+        logins: AtomicUsize::new(0),
+        asked: AtomicUsize::new(0),
+        takes_password: AtomicBool::new(true),
+    });
+    let router = Router::new()
+        .route("/api/auth", post(log_in))
+        .route("/api/health/minimal", get(health))
+        .route("/api/health/full", get(health))
+        .with_state(Arc::clone(&it));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, it)
+}
+
+struct Watched {
+    lab: Lab,
+    tasks: Tasks,
+}
+
+impl Watched {
+    async fn new(urls: Vec<String>, program: Option<Program>) -> Self {
+        let lab = Lab::new().await;
+        let options = RestOptions {
+            urls,
+            username: "reader".into(),
+            password: Secret::new("canary-password"),
+            ca: None,
+            skip_tls_verify: false,
+        };
+        let every = Duration::from_millis(20);
+        lab.dashboard.add_source(Ceph::new(options, every, None).unwrap());
+        if let Some(program) = program {
+            let board = Arc::clone(lab.dashboard.board());
+            lab.dashboard.add_source(CephMon::new(program, board, every, false));
+        }
+        let tasks = Tasks::new(CancellationToken::new());
+        lab.dashboard.spawn(&tasks);
+        Self { lab, tasks }
+    }
+
+    fn error(&self) -> String {
+        let sources = self.lab.dashboard.board().sources();
+        let storage = sources.iter().find(|state| state.section == Section::Storage).unwrap();
+        storage.error.clone().unwrap_or_default()
+    }
+
+    fn storage(&self) -> Option<Arc<Storage>> {
+        self.lab.dashboard.board().refresh();
+        self.lab.dashboard.board().snapshot().world.storage.clone()
+    }
+
+    async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
+        while !so(self) {
+            assert!(tokio::time::Instant::now() < deadline, "never: {what}; {}", self.error());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.tasks.token().cancel();
+    }
+}
+
+fn set(it: &Shared, mood: Mood) {
+    *it.mood.lock().unwrap() = mood;
+}
+
+#[tokio::test]
+async fn the_token_is_kept_and_asked_for_again_when_it_ended() {
+    let (url, it) = imitate().await;
+    let watched = Watched::new(vec![url], None).await;
+    watched.until("health", |w| w.storage().is_some()).await;
+    assert_eq!(it.logins.load(Ordering::SeqCst), 1);
+    it.token.store(2, Ordering::SeqCst);
+    let before = it.asked.load(Ordering::SeqCst);
+    watched.until("two more answers", |_| it.asked.load(Ordering::SeqCst) > before + 4).await;
+    assert_eq!(it.logins.load(Ordering::SeqCst), 2);
+    assert_eq!(watched.error(), "");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_tried_once() {
+    let (url, it) = imitate().await;
+    it.takes_password.store(false, Ordering::SeqCst);
+    let watched = Watched::new(vec![url], None).await;
+    watched.until("a refusal", |w| w.error().contains("username and password")).await;
+    assert!(!watched.error().contains("canary"));
+    tokio::task::yield_now().await;
+    assert_eq!(it.logins.load(Ordering::SeqCst), 1, "Ceph disables accounts after ten");
+}
+
+#[tokio::test]
+async fn what_is_no_answer_leaves_the_last_good_one() {
+    let (url, it) = imitate().await;
+    let watched = Watched::new(vec![url], None).await;
+    watched.until("health", |w| w.storage().is_some()).await;
+    for (mood, words) in [
+        (Mood::Html, "a page"),
+        (Mood::Half, "JSON"),
+        (Mood::Large, "larger than"),
+        (Mood::Never, "in time"),
+    ] {
+        set(&it, mood.clone());
+        watched.until(&format!("{mood:?}"), |w| w.error().contains(words)).await;
+        assert_eq!(watched.storage().unwrap().status, "HEALTH_WARN", "{mood:?}");
+        set(&it, Mood::Well);
+        watched.until("well again", |w| w.error().is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_active_manager_is_found_among_those_that_are_known() {
+    let (standby, it) = imitate().await;
+    let (active, _) = imitate().await;
+    set(&it, Mood::Elsewhere(format!("{active}/api/auth")));
+    let watched = Watched::new(vec![standby.clone(), active], None).await;
+    watched.until("health", |w| w.storage().is_some()).await;
+    // To nowhere else.
+    let watched = Watched::new(vec![standby], None).await;
+    let told = |w: &Watched| w.error().contains("not among the configured addresses");
+    watched.until("a refusal", told).await;
+    assert!(watched.storage().is_none());
+}
+
+#[tokio::test]
+async fn monitors_are_asked_while_no_manager_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("ceph");
+    let status = r#"{"fsid":"f","health":{"status":"HEALTH_OK","checks":{}},"quorum_names":["a"],
+        "monmap":{"num_mons":1},"osdmap":{"num_osds":3,"num_up_osds":2,"num_in_osds":3}}"#;
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *crash*) echo '[]';; *) cat <<'END'\n{status}\nEND\n;; esac\n"
+    );
+    std::fs::write(&program, script).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (url, it) = imitate().await;
+    let program = Program { path: program, conf: None, name: None };
+    let watched = Watched::new(vec![url], Some(program)).await;
+    watched.until("the manager", |w| w.storage().is_some_and(|s| s.status == "HEALTH_WARN")).await;
+    set(&it, Mood::Html);
+    watched.until("the monitors", |w| w.storage().is_some_and(|s| s.status == "HEALTH_OK")).await;
+    assert_eq!(watched.storage().unwrap().osd.as_ref().unwrap().up, 2);
+    set(&it, Mood::Well);
+    watched.until("the manager", |w| w.storage().is_some_and(|s| s.status == "HEALTH_WARN")).await;
+}

@@ -1,0 +1,15 @@
+//! The dashboard from outside its crate.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+// What was skipped, and the steps of chaos, are for whoever reads the log.
+#![allow(clippy::print_stdout)]
+
+mod bad_input;
+mod ceph_rest;
+mod golden;
+mod kept;
+mod lab;
+mod overview;
+mod packaging;
+mod real_ceph;
+mod stats;

@@ -1,0 +1,96 @@
+//! What is packaged for other people's Prometheus and Grafana fits what we
+//! tell.
+
+use std::{collections::BTreeSet, path::PathBuf, process::Command};
+
+use selvage_api::edgeproto::CloudletState;
+use selvage_dashboard::facts::{Cloudlet, Data, Group, Volumes};
+use selvage_kit::{
+    tasks::Tasks,
+    telemetry::{Metrics, Protocol},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::lab::{Lab, object};
+
+fn packaging() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
+}
+
+/// Names of metrics in a text.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = |word: &&str| word.starts_with("selvage_") || word.starts_with("process_");
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+async fn told() -> String {
+    let lab = Lab::new().await;
+    let offline = Cloudlet {
+        object: object("cloudlet", "tmus/c1", "tmus"),
+        location: None,
+        state: CloudletState::Offline,
+        errors: Vec::new(),
+    };
+    lab.tell(Data::Cloudlets(vec![offline].into()));
+    let group =
+        Group { object: object("volume_group", "vg", ""), size: 10, free: 4, missing: false };
+    lab.tell(Data::Volumes(Volumes { groups: vec![group], ..Volumes::default() }.into()));
+    let metrics = Metrics::new("1");
+    lab.dashboard.watch(&metrics);
+    let tasks = Tasks::new(CancellationToken::new());
+    metrics.watch_tasks(&tasks);
+    metrics.call("/edgeproto.AppApi/CreateApp", Protocol::Grpc).finish(None);
+    metrics.render()
+}
+
+#[tokio::test]
+async fn problems_and_room_are_among_the_metrics() {
+    let text = told().await;
+    for line in [
+        r#"selvage_problems{rule="cloudlet_offline",severity="critical"} 1"#,
+        r#"selvage_problems{rule="machine_away",severity="critical"} 0"#,
+        r#"selvage_capacity_used_bytes{kind="volume_group",name="vg"} 6.0"#,
+        r#"selvage_source_failing{source="test",section="cloudlets"} 0"#,
+        r#"selvage_radar{mark="cluster_health"} 0.0"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn rules_and_dashboards_ask_for_metrics_that_there_are() {
+    let known = told().await;
+    let mut files = vec![packaging().join("prometheus/selvage.rules.yml")];
+    for entry in std::fs::read_dir(packaging().join("grafana")).unwrap() {
+        files.push(entry.unwrap().path());
+    }
+    assert!(files.len() >= 3);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        if file.extension().is_some_and(|ending| ending == "json") {
+            serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        }
+        for name in metrics(&text) {
+            let base = ["_bucket", "_total"]
+                .iter()
+                .fold(name.as_str(), |name, end| name.strip_suffix(end).unwrap_or(name));
+            let there = known.contains(&format!("# TYPE {base} ")) || known.contains(&name);
+            assert!(there, "{}: there is no {name}", file.display());
+        }
+    }
+}
+
+#[test]
+fn prometheus_takes_the_rules_and_they_fire_when_they_should() {
+    let folder = packaging().join("prometheus");
+    let run = |words: &[&str]| Command::new("promtool").args(words).current_dir(&folder).output();
+    let Ok(checked) = run(&["check", "rules", "selvage.rules.yml"]) else {
+        assert!(std::env::var_os("CI").is_none(), "promtool is missing on CI");
+        println!("SKIPPED: promtool: not installed");
+        return;
+    };
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let tested = run(&["test", "rules", "selvage.rules.test.yml"]).unwrap();
+    assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
+}
