@@ -18,16 +18,11 @@ pub struct Caller {
 
 impl From<&Identity> for Caller {
     fn from(identity: &Identity) -> Self {
-        let mut organisations: Vec<String> =
-            identity.organisations(Role::Developer).map(str::to_owned).collect();
-        let mut admin = identity.has_role(Role::Admin);
-        match &identity.kind {
-            Kind::Machine(Machine::Controller) => admin = true,
-            Kind::Machine(Machine::Cloudlet { operator, .. }) => {
-                organisations.push(operator.clone());
-            }
-            _ => {}
-        }
+        let organisations = identity.organisations(Role::Developer).map(str::to_owned).collect();
+        // Of machines only a controller: an operator is no developer who
+        // happens to have the same name.
+        let controller = identity.kind == Kind::Machine(Machine::Controller);
+        let admin = identity.has_role(Role::Admin) || controller;
         let reader = identity.has_role(Role::Viewer) || identity.has_role(Role::Operator);
         Self { name: identity.name.clone(), admin, reader, organisations }
     }
@@ -132,7 +127,8 @@ mod tests {
         assert!(matches!(several.organisation("c"), Err(Error::Denied(_))));
         let operator = Machine::Cloudlet { operator: "tmus".into(), name: "c".into() };
         let cloudlet = Caller::from(&Identity::machine(operator));
-        assert_eq!(cloudlet.organisation("").unwrap(), "tmus");
+        assert!(matches!(cloudlet.organisation(""), Err(Error::Denied(_))));
+        assert!(!cloudlet.sees(&cluster("tmus")), "a developer of the same name is another");
         let controller = Caller::from(&Identity::machine(Machine::Controller));
         assert_eq!(controller.organisation("").unwrap(), "");
     }

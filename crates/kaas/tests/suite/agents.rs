@@ -1,0 +1,402 @@
+//! What agents are told, by a fake one that keeps what it hears.
+
+use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use selvage_api::selvage::kubernetes::{
+    self as wire, Component, ComponentState, EtcdPeer, MemberSpec, MemberStatus, Profile,
+    member_service_server::{MemberService, MemberServiceServer},
+};
+use selvage_kaas::{
+    Keyring, Members,
+    catalogue::Catalogue,
+    driver::{Driver, Error, Progress},
+    pki::Seal,
+    plan::Snapshot,
+    provider::{
+        self, Acquired, Capabilities, Observed, Offer, OperationId, Owned, Provider, Request, Wipe,
+    },
+    record::{Cluster, ControlPlane, Machine, Phase, Versions},
+};
+use tokio_stream::{Stream, wrappers::UnixListenerStream};
+use tonic::{Response, Status, transport::Channel};
+
+use super::lab::Lab;
+
+/// What a fake agent heard, and what it says.
+#[derive(Default)]
+struct Heard {
+    specs: Vec<MemberSpec>,
+    certificates: BTreeMap<i32, String>,
+    added: Vec<EtcdPeer>,
+    promoted: Vec<String>,
+    healthy: Vec<&'static str>,
+    obstacles: Vec<String>,
+    /// Answers that etcd has not caught up yet.
+    lags: bool,
+    reset: Vec<String>,
+}
+
+#[derive(Clone, Default)]
+struct Agent(Arc<Mutex<Heard>>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[async_trait]
+impl MemberService for Agent {
+    async fn request_certificates(
+        &self,
+        request: tonic::Request<wire::RequestCertificatesRequest>,
+    ) -> Answer<wire::RequestCertificatesResponse> {
+        let csr = |profile: &i32| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let params = rcgen::CertificateParams::default();
+            let csr = params.serialize_request(&key).unwrap().pem().unwrap();
+            wire::CertificateRequest { profile: *profile, csr }
+        };
+        let requests = request.into_inner().profiles.iter().map(csr).collect();
+        Ok(Response::new(wire::RequestCertificatesResponse { requests }))
+    }
+
+    async fn apply(
+        &self,
+        request: tonic::Request<wire::ApplyRequest>,
+    ) -> Answer<wire::ApplyResponse> {
+        let spec = request.into_inner().spec.unwrap();
+        let mut heard = self.0.lock();
+        let last = heard.specs.last().map_or(0, |spec| spec.generation);
+        if spec.generation <= last {
+            return Err(Status::failed_precondition("an older generation"));
+        }
+        for certificate in &spec.certificates {
+            heard.certificates.insert(certificate.profile, certificate.pem.clone());
+        }
+        let generation = spec.generation;
+        heard.specs.push(spec);
+        Ok(Response::new(wire::ApplyResponse { generation }))
+    }
+
+    async fn get_member(
+        &self,
+        _: tonic::Request<wire::GetMemberRequest>,
+    ) -> Answer<wire::GetMemberResponse> {
+        let heard = self.0.lock();
+        let generation = heard.specs.last().map_or(0, |spec| spec.generation);
+        let component = |name: &&str| Component {
+            name: (*name).to_owned(),
+            state: ComponentState::Healthy.into(),
+            ..Component::default()
+        };
+        let far = prost_types::Timestamp { seconds: i64::MAX / 2, nanos: 0 };
+        let certificate = |profile: &i32| wire::CertificateStatus {
+            profile: *profile,
+            not_after: Some(far),
+            ..wire::CertificateStatus::default()
+        };
+        let status = MemberStatus {
+            generation,
+            observed_generation: if heard.healthy.is_empty() { 0 } else { generation },
+            components: heard.healthy.iter().map(component).collect(),
+            certificates: heard.certificates.keys().map(certificate).collect(),
+            obstacles: heard.obstacles.clone(),
+            ..MemberStatus::default()
+        };
+        Ok(Response::new(wire::GetMemberResponse { messages: vec![status] }))
+    }
+
+    type WatchMemberStream = Pin<Box<dyn Stream<Item = Result<MemberStatus, Status>> + Send>>;
+
+    async fn watch_member(
+        &self,
+        _: tonic::Request<wire::WatchMemberRequest>,
+    ) -> Answer<Self::WatchMemberStream> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn reset(
+        &self,
+        request: tonic::Request<wire::ResetRequest>,
+    ) -> Answer<wire::ResetResponse> {
+        self.0.lock().reset.push(request.into_inner().cluster);
+        Ok(Response::new(wire::ResetResponse::default()))
+    }
+
+    async fn list_etcd_members(
+        &self,
+        _: tonic::Request<wire::ListEtcdMembersRequest>,
+    ) -> Answer<wire::ListEtcdMembersResponse> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn add_etcd_member(
+        &self,
+        request: tonic::Request<wire::AddEtcdMemberRequest>,
+    ) -> Answer<wire::AddEtcdMemberResponse> {
+        let peer = request.into_inner().peer.unwrap();
+        let mut heard = self.0.lock();
+        let own = EtcdPeer { name: "cp-1".into(), address: "10.0.0.1".into() };
+        heard.added.push(peer.clone());
+        let peers = vec![own, peer];
+        Ok(Response::new(wire::AddEtcdMemberResponse { member: None, peers }))
+    }
+
+    async fn promote_etcd_member(
+        &self,
+        request: tonic::Request<wire::PromoteEtcdMemberRequest>,
+    ) -> Answer<wire::PromoteEtcdMemberResponse> {
+        let mut heard = self.0.lock();
+        if heard.lags {
+            return Err(Status::failed_precondition("it has not caught up"));
+        }
+        heard.promoted.push(request.into_inner().name);
+        Ok(Response::new(wire::PromoteEtcdMemberResponse {}))
+    }
+
+    async fn remove_etcd_member(
+        &self,
+        _: tonic::Request<wire::RemoveEtcdMemberRequest>,
+    ) -> Answer<wire::RemoveEtcdMemberResponse> {
+        Ok(Response::new(wire::RemoveEtcdMemberResponse {}))
+    }
+
+    type SnapshotEtcdStream =
+        Pin<Box<dyn Stream<Item = Result<wire::SnapshotEtcdResponse, Status>> + Send>>;
+
+    async fn snapshot_etcd(
+        &self,
+        _: tonic::Request<wire::SnapshotEtcdRequest>,
+    ) -> Answer<Self::SnapshotEtcdStream> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn put_artifact(
+        &self,
+        _: tonic::Request<tonic::Streaming<wire::PutArtifactRequest>>,
+    ) -> Answer<wire::PutArtifactResponse> {
+        Err(Status::unimplemented("not asked for"))
+    }
+}
+
+/// Machines whose agents answer on sockets of a folder, by operation.
+struct Fakes(PathBuf);
+
+#[async_trait]
+impl Provider for Fakes {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { in_place: true, simulated: true, disposable: false, problem: None }
+    }
+
+    async fn offers(&self, _: &str) -> Result<Vec<Offer>, provider::Error> {
+        Ok(Vec::new())
+    }
+
+    async fn acquire(&self, _: &OperationId, _: &Request) -> Result<Acquired, provider::Error> {
+        Err(provider::Error::NoneFree(String::new()))
+    }
+
+    async fn observe(&self, _: &OperationId) -> Result<Observed, provider::Error> {
+        Err(provider::Error::Refused(String::new()))
+    }
+
+    async fn release(&self, _: &OperationId, _: Wipe) -> Result<bool, provider::Error> {
+        Ok(true)
+    }
+
+    async fn connect(&self, operation: &OperationId) -> Result<Channel, provider::Error> {
+        Ok(selvage_kit::dial::unix(&self.0.join(&operation.0)))
+    }
+
+    async fn list_owned(&self) -> Result<Vec<Owned>, provider::Error> {
+        Ok(Vec::new())
+    }
+}
+
+struct Scene {
+    driver: Members,
+    folder: tempfile::TempDir,
+    _lab: Lab,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let lab = Lab::new().await;
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(lab.clock.clone());
+        let seal = Seal::new(&[3; 32], "test").unwrap();
+        let keyring = Keyring::open(lab.store.clone(), seal, clock.clone()).await.unwrap();
+        let provider = Arc::new(Fakes(folder.path().to_owned()));
+        let driver = Members::new(provider, keyring, Catalogue::load(None).unwrap(), clock);
+        Self { driver, folder, _lab: lab }
+    }
+
+    /// An agent for the machine of that name.
+    fn agent(&self, name: &str) -> Agent {
+        let agent = Agent::default();
+        let listener = tokio::net::UnixListener::bind(self.folder.path().join(name)).unwrap();
+        let service = MemberServiceServer::new(agent.clone());
+        let serving = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(serving.serve_with_incoming(UnixListenerStream::new(listener)));
+        agent
+    }
+}
+
+fn machine(name: &str, pool: &str, number: u32, phase: Phase) -> Machine {
+    let control_plane = if pool.is_empty() { "1.36.4".to_owned() } else { String::new() };
+    let wanted = Versions { control_plane, kubelet: "1.36.4".into() };
+    let mut machine = Machine {
+        cluster: "demo".into(),
+        name: name.into(),
+        pool: pool.into(),
+        operation: name.into(),
+        address: format!("10.0.0.{number}"),
+        index: number,
+        wanted: wanted.clone(),
+        ..Machine::default()
+    };
+    if phase == Phase::Ready {
+        machine.running = wanted;
+    }
+    machine.enter(phase, "", 1);
+    machine
+}
+
+fn cluster(machines: &[Machine]) -> Snapshot {
+    Snapshot {
+        cluster: Cluster {
+            name: "demo".into(),
+            uid: "uid".into(),
+            version: "1.36.4".into(),
+            control_plane: ControlPlane { count: 1, ..ControlPlane::default() },
+            ..Cluster::default()
+        },
+        pools: Vec::new(),
+        machines: machines.to_vec(),
+    }
+}
+
+#[tokio::test]
+async fn a_founder_is_told_once_what_to_be_and_signed_for() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("cp-1");
+    let mut founder = machine("cp-1", "", 1, Phase::Bootstrapping);
+    founder.founder = true;
+    let snapshot = cluster(std::slice::from_ref(&founder));
+    let first = scene.driver.configure(&snapshot, &founder).await.unwrap();
+    assert!(matches!(first, Progress::Waiting(_)), "{first:?}");
+    agent.0.lock().healthy = vec!["etcd"];
+    let next = scene.driver.configure(&snapshot, &founder).await.unwrap();
+    assert_eq!(next, Progress::Done);
+    let heard = agent.0.lock();
+    assert_eq!(heard.specs.len(), 1, "the same is not told twice");
+    let spec = &heard.specs[0];
+    assert_eq!((spec.generation, spec.node.as_str()), (1, "cp-1"));
+    assert_eq!(spec.api_servers, ["10.0.0.1:6443"]);
+    let plane = spec.control_plane.as_ref().unwrap();
+    assert!(!plane.join_etcd && plane.etcd.len() == 1);
+    assert_eq!(spec.versions.as_ref().unwrap().etcd, "3.6.8");
+    assert_eq!(spec.network.as_ref().unwrap().node_pod_cidr, "10.128.1.0/24");
+    assert_eq!(heard.certificates.len(), 13);
+    assert!(!format!("{spec:?}").contains("PRIVATE KEY"), "a key shows in logs");
+}
+
+#[tokio::test]
+async fn a_worker_gets_no_key_of_the_control_plane() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("web-1");
+    let (plane, worker) =
+        (machine("cp-1", "", 1, Phase::Ready), machine("web-1", "web", 2, Phase::Bootstrapping));
+    let snapshot = cluster(&[plane, worker.clone()]);
+    scene.driver.configure(&snapshot, &worker).await.unwrap();
+    let heard = agent.0.lock();
+    let spec = &heard.specs[0];
+    assert!(spec.control_plane.is_none());
+    let profiles: Vec<i32> = heard.certificates.keys().copied().collect();
+    let wanted = [Profile::KubeletClient, Profile::KubeletServer, Profile::Proxy, Profile::Coredns];
+    assert_eq!(profiles, wanted.map(i32::from));
+    let route = &spec.network.as_ref().unwrap().routes[0];
+    assert_eq!((route.pod_cidr.as_str(), route.address.as_str()), ("10.128.1.0/24", "10.0.0.1"));
+}
+
+#[tokio::test]
+async fn another_control_plane_learns_and_then_votes() {
+    let scene = Scene::new().await;
+    let (first, second) = (scene.agent("cp-1"), scene.agent("cp-2"));
+    let (founder, joins) =
+        (machine("cp-1", "", 1, Phase::Ready), machine("cp-2", "", 2, Phase::Bootstrapping));
+    let snapshot = cluster(&[founder, joins.clone()]);
+    first.0.lock().lags = true;
+    scene.driver.configure(&snapshot, &joins).await.unwrap();
+    {
+        let heard = second.0.lock();
+        let plane = heard.specs[0].control_plane.as_ref().unwrap();
+        assert!(plane.join_etcd);
+        let names: Vec<&str> = plane.etcd.iter().map(|peer| peer.name.as_str()).collect();
+        assert_eq!(names, ["cp-1", "cp-2"]);
+        assert!(first.0.lock().promoted.is_empty(), "it votes before etcd runs");
+    }
+    second.0.lock().healthy = vec!["etcd"];
+    let lags = scene.driver.configure(&snapshot, &joins).await.unwrap();
+    assert_eq!(lags, Progress::Waiting("etcd has not caught up".into()));
+    first.0.lock().lags = false;
+    assert_eq!(scene.driver.configure(&snapshot, &joins).await.unwrap(), Progress::Done);
+    assert_eq!(first.0.lock().promoted, ["cp-2"]);
+    assert_eq!(second.0.lock().specs.len(), 1);
+}
+
+#[tokio::test]
+async fn another_version_is_another_generation() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("web-1");
+    let plane = machine("cp-1", "", 1, Phase::Ready);
+    let mut worker = machine("web-1", "web", 2, Phase::Upgrading);
+    let snapshot = cluster(&[plane, worker.clone()]);
+    scene.driver.configure(&snapshot, &worker).await.unwrap();
+    worker.wanted.kubelet = "1.37.1".into();
+    scene.driver.configure(&snapshot, &worker).await.unwrap();
+    let heard = agent.0.lock();
+    let generations: Vec<u64> = heard.specs.iter().map(|spec| spec.generation).collect();
+    assert_eq!(generations, [1, 2]);
+    assert_eq!(heard.specs[1].versions.as_ref().unwrap().kubernetes, "1.37.1");
+    assert!(heard.specs[1].certificates.is_empty(), "certificates that hold are kept");
+}
+
+#[tokio::test]
+async fn members_hear_of_machines_that_come_and_only_then() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("web-1");
+    let (mut plane, worker) =
+        (machine("cp-1", "", 1, Phase::Ready), machine("web-1", "web", 2, Phase::Ready));
+    // Its agent is not there; nothing is to be said to it.
+    plane.removing = true;
+    let before = cluster(&[plane.clone(), worker.clone()]);
+    for _ in 0..3 {
+        scene.driver.sync(&before).await.unwrap();
+    }
+    assert_eq!(agent.0.lock().specs.len(), 1);
+    let more = cluster(&[plane, worker, machine("web-2", "web", 3, Phase::Joining)]);
+    scene.driver.sync(&more).await.unwrap();
+    let heard = agent.0.lock();
+    assert_eq!(heard.specs.len(), 2);
+    assert_eq!(heard.specs[1].network.as_ref().unwrap().routes.len(), 2);
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_is_given_up_and_one_that_goes_is_reset() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("web-1");
+    agent.0.lock().obstacles = vec!["this kernel has no overlay".into()];
+    let worker = machine("web-1", "web", 2, Phase::Bootstrapping);
+    let snapshot = cluster(&[machine("cp-1", "", 1, Phase::Ready), worker.clone()]);
+    let refused = scene.driver.configure(&snapshot, &worker).await.unwrap_err();
+    assert_eq!(refused, Error::Refused("this kernel has no overlay".into()));
+    assert_eq!(scene.driver.reset(&snapshot, &worker).await.unwrap(), Progress::Done);
+    assert_eq!(agent.0.lock().reset, ["demo"]);
+    let gone = machine("web-9", "web", 9, Phase::Bootstrapping);
+    let silent = scene.driver.configure(&snapshot, &gone).await.unwrap_err();
+    assert!(matches!(silent, Error::Unavailable(_)), "{silent:?}");
+}
