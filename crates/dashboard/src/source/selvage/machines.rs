@@ -124,11 +124,15 @@ impl Probe for Hosts {
         metadata.insert("nodes", MetadataValue::from_static("all"));
         metadata.insert("node-timeout", MetadataValue::from_static("3S"));
         let asked = jiff::Timestamp::now();
-        let told = self.client.get_host(request).await.map_err(|status| failure(&status))?;
+        let told = match self.client.get_host(request).await {
+            // No machine has joined.
+            Err(status) if status.code() == tonic::Code::NotFound => Vec::new(),
+            told => told.map_err(|status| failure(&status))?.into_inner().messages,
+        };
         let answered = jiff::Timestamp::now();
         let mut counted = HashMap::new();
         let mut found = Vec::new();
-        for told in told.into_inner().messages {
+        for told in told {
             let (at, counters) = (time(told.time).unwrap_or(answered), counters(&told));
             let mut host = describe(told, asked, answered);
             if let Some((before, old)) = self.counted.get(&host.name) {
