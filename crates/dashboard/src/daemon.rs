@@ -1,5 +1,5 @@
 //! The dashboard as a part of a daemon: in the process of the parts that it
-//! looks at, or alone for a Ceph cluster.
+//! looks at, or alone for a Ceph or Kubernetes cluster.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,12 +14,15 @@ use crate::{
     page,
     source::{
         ceph::{Ceph, CephMon, Program, RestOptions},
+        rook::Rook,
         selvage::Selvage,
     },
 };
 
 /// How often a Ceph manager is asked whether something changed.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How often the age of what Kubernetes told is told anew.
+const ROOK_REFRESH: Duration = Duration::from_secs(5);
 /// How often monitors are asked while no manager answers.
 const MON_REFRESH: Duration = Duration::from_secs(2);
 
@@ -49,6 +52,9 @@ impl Part for DashboardPart {
         let channel = dial::unix(&context.bind(Self::NAME).await?);
         dashboard.add_source(Selvage::new(channel, options.refresh.0));
         add_ceph(options, &dashboard)?;
+        if let Some(path) = options.kubeconfig.clone() {
+            dashboard.add_source(Rook::new(Some(path), &options.rook_namespace, ROOK_REFRESH));
+        }
         Ok(Some(Box::new(dashboard)))
     }
 }

@@ -28,6 +28,10 @@ pub struct Options {
     /// A clock that differs by so much is wrong.
     pub clock_skew: Duration,
     pub ceph: CephOptions,
+    /// Where the Kubernetes cluster is that Rook runs in. Empty: there is none.
+    pub kubeconfig: Option<PathBuf>,
+    /// Rook's namespace.
+    pub rook_namespace: String,
 }
 
 /// A Ceph cluster to look at.
@@ -65,6 +69,8 @@ impl Default for Options {
             operation_stuck: Duration(limits.operation_stuck),
             clock_skew: Duration(limits.clock_skew),
             ceph: CephOptions::default(),
+            kubeconfig: None,
+            rook_namespace: "rook-ceph".into(),
         }
     }
 }

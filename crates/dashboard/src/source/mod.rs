@@ -3,6 +3,7 @@
 //! nobody: the board keeps what it told last, with its age.
 
 pub mod ceph;
+pub mod rook;
 pub mod selvage;
 
 use std::{sync::Arc, time::Duration};

@@ -12,4 +12,6 @@ mod lab;
 mod overview;
 mod packaging;
 mod real_ceph;
+mod recorded;
+mod rook;
 mod stats;
