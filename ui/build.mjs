@@ -2,7 +2,7 @@
 // file, and manifest.json, from which crates/dashboard embeds it.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
-import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import { outline } from "./world.mjs";
 
@@ -43,6 +43,15 @@ function emit(name, extension, contents) {
     bytes: bytes.length, brotli: compressed.br.length, gzip: compressed.gz.length,
   });
   return `/${file}`;
+}
+
+/** Removes what is no longer used, but not what a cargo build that is under way may still read. */
+function removeOld() {
+  const old = Date.now() - 3_600_000;
+  for (const name of readdirSync(`${DIST}assets`)) {
+    const path = `${DIST}assets/${name}`;
+    if (!written.has(`assets/${name}`) && statSync(path).mtimeMs < old) rmSync(path);
+  }
 }
 
 /**
@@ -87,9 +96,9 @@ const page = readFileSync(new URL("src/index.html", import.meta.url), "utf8")
   .replace("{{script}}", app.code).replace("{{style}}", app.style);
 emit("index", "html", page);
 write("manifest.json", JSON.stringify({ files }, null, 1) + "\n");
-for (const name of readdirSync(`${DIST}assets`)) if (!written.has(`assets/${name}`)) rmSync(`${DIST}assets/${name}`);
+removeOld();
 
 const first = files.filter(({ file }) => /^(index|assets\/app-)/.test(file));
 const sum = first.reduce((total, { brotli }) => total + brotli, 0);
-console.log(`ui: ${readdirSync(DIST + "assets").length / 3} assets; first load ${(sum / 1000).toFixed(1)} kB in ${first.length} files`);
+console.log(`ui: ${files.length} files; first load ${(sum / 1000).toFixed(1)} kB in ${first.length} files`);
 if (sum > 80_000) throw new Error("the first load is larger than 80 kB");

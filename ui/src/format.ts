@@ -54,7 +54,7 @@ export function plural(count: number, one: string, many = `${one}s`): string {
 export function measured(value: number, unit: string | undefined): string {
   if (unit === "bytes") return bytes(value);
   if (unit === "bytes/s") return `${bytes(value)}/s`;
-  if (unit === "percent") return `${value.toFixed(value < 10 ? 1 : 0)} %`;
+  if (unit === "percent") return `${value.toFixed(value === 0 || value >= 10 ? 0 : value < 1 ? 2 : 1)} %`;
   return value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
 }
 

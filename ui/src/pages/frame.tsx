@@ -161,7 +161,7 @@ function Help() {
   );
 }
 
-const typing = (target: EventTarget | null) => (target as Element | null)?.closest?.("input, textarea, select, [contenteditable], .terminal");
+const typing = (target: EventTarget | null) => (target as Element | null)?.closest?.("input, textarea, select, [contenteditable], .shell-box");
 
 function useKeys(): void {
   useEffect(() => {

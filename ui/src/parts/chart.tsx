@@ -66,7 +66,7 @@ function options(lines: Line[], unit: string | undefined, top: number | undefine
   return {
     width, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
     scales: { y: { range: (_, __, highest) => [0, Math.max(top ?? 0, (highest ?? 0) * 1.1, 1e-9)] } },
-    axes: [{ ...axis, space: 70, values: (_, splits, __, ___, step) => splits.map((time) => clock(time, step)) }, {
+    axes: [{ ...axis, space: 70, size: 26, values: (_, splits, __, ___, step) => splits.map((time) => clock(time, step)) }, {
       incrs: unit?.startsWith("bytes") ? BINARY : undefined, ...axis, size: 74, values: (_, splits) => splits.map((value) => measured(value, unit)) }],
     series: [{}, ...lines.map((line, at) => ({
       label: line.label, stroke: resolved(LINES[at % 4]!), width: 1.8, dash: DASHES[at % 4], points: { show: false },

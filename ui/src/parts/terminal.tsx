@@ -85,7 +85,7 @@ function Session({ instance, container, again }: { instance: AppInst; container:
         {(over || error) && <button type="button" class="quiet small" onClick={again} data-testid="shell-again">Open again</button>}
       </p>
       <Trouble error={error} />
-      <div class="terminal" ref={box} data-testid="terminal" />
+      <div class="shell-box" ref={box} data-testid="terminal" />
     </>
   );
 }
