@@ -40,6 +40,13 @@ pub enum Error {
     /// The state of the volume forbids it.
     #[error("{0}")]
     Precondition(String),
+    /// An image that cannot be copied as it is at one moment.
+    #[error(
+        "logical volume {0} was written to each time it was copied, and the file system that \
+         holds it cannot take snapshots: mount the volume, which lets it be frozen, or stop what \
+         writes to it, or keep volumes on xfs or btrfs"
+    )]
+    BusyImage(String),
     /// A program said no; this is what it said.
     #[error("{0}")]
     Refused(String),
@@ -69,7 +76,9 @@ impl Error {
                 Code::InvalidArgument
             }
             Self::Exists { .. } => Code::AlreadyExists,
-            Self::Precondition(_) | Self::GroupIncomplete { .. } => Code::FailedPrecondition,
+            Self::Precondition(_) | Self::BusyImage(_) | Self::GroupIncomplete { .. } => {
+                Code::FailedPrecondition
+            }
             Self::OptionClass(_)
             | Self::Refused(_)
             | Self::Program { .. }

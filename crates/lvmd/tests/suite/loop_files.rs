@@ -10,6 +10,7 @@ use selvage_lvmd::{NewSnapshot, NewVolume, backend::loopfile::LoopFiles, config:
 
 use super::{
     conformance, jobs,
+    points_in_time::{self, Busy},
     served::Served,
     site::{GIB, MIB, Outside, Site, skip},
 };
@@ -176,6 +177,75 @@ async fn served() -> Option<Served> {
     let text = format!("{text}\nbackup: {{workdir: {at}/work, directory: {at}/backups}}\n");
     let config = Config::parse(&text).unwrap();
     Some(Served::start(config, Box::new((folder, work))).await)
+}
+
+/// A file system that is made for a test, in a file.
+struct Disk {
+    mount: tempfile::TempDir,
+    _image: tempfile::NamedTempFile,
+}
+
+impl Disk {
+    /// None, and said so, where it cannot be made.
+    fn make(kind: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skip("loop devices", "only root may make them");
+            return None;
+        }
+        let known = fs::read_to_string("/proc/filesystems").unwrap();
+        let program = format!("mkfs.{kind}");
+        let there = ["/usr/sbin", "/sbin"].iter().any(|at| Path::new(at).join(&program).exists());
+        if !there || !known.split_whitespace().any(|name| name == kind) {
+            skip(&program, "there is no such program, or the kernel does not know it");
+            return None;
+        }
+        let (image, mount) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+        image.as_file().set_len(2 * GIB).unwrap();
+        let (device, at) = (image.path().to_str().unwrap(), mount.path().to_str().unwrap());
+        conformance::run(&program, &["-q", device]);
+        conformance::run("mount", &["-o", "loop", device, at]);
+        Some(Self { mount, _image: image })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let unmounted = std::process::Command::new("umount").arg(self.mount.path()).status();
+        assert!(unmounted.unwrap().success() || std::thread::panicking());
+    }
+}
+
+/// The service on files on a file system of a kind, with backups.
+async fn served_on(kind: &str) -> Option<Served> {
+    let disk = Disk::make(kind)?;
+    let folder = Folder(tempfile::tempdir_in(disk.mount.path()).unwrap());
+    let work = tempfile::tempdir().unwrap();
+    let text = config_text(folder.0.path());
+    let at = work.path().display();
+    let text = format!("{text}\nbackup: {{workdir: {at}/work, directory: {at}/backups}}\n");
+    let config = Config::parse(&text).unwrap();
+    Some(Served::start(config, Box::new((folder, disk, work))).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_on_ext4_are_points_in_time() {
+    let Some(served) = served_on("ext4").await else { return };
+    points_in_time::are_what_backups_hold(&served, "thick", Busy::MayBeRefused).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_on_xfs_are_points_in_time() {
+    let Some(served) = served_on("xfs").await else { return };
+    points_in_time::are_what_backups_hold(&served, "thick", Busy::Works).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_on_btrfs_are_points_in_time() {
+    let Some(served) = served_on("btrfs").await else { return };
+    points_in_time::are_what_backups_hold(&served, "thin", Busy::Works).await;
+    served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

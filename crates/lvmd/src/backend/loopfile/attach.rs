@@ -116,7 +116,7 @@ pub(super) fn flush(device: &Attached) -> Result<()> {
 }
 
 /// A file system, or another exclusive user, has the device.
-pub(super) fn is_claimed(device: &Attached) -> bool {
+fn is_claimed(device: &Attached) -> bool {
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&device.path);
     opened.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
@@ -124,7 +124,7 @@ pub(super) fn is_claimed(device: &Attached) -> bool {
 
 /// Some process has the device open and keeps it so. Others only look: udev,
 /// or a child of ours between fork and exec.
-pub(super) fn stays_open(device: &Attached) -> bool {
+fn stays_open(device: &Attached) -> bool {
     for _ in 0..LOOKS {
         if !is_open(device) {
             return false;
