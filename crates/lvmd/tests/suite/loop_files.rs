@@ -421,3 +421,34 @@ async fn classes_are_taken_over_while_running() {
     assert_eq!(site.volumes.free("").unwrap(), 0);
     site.volumes.remove("", "large").await.unwrap();
 }
+
+/// Not even what an earlier version made, or an administrator by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_reads_volumes() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(site) = site().await else { return };
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    site.create("", "one", 16 * MIB).await.unwrap();
+    let (group, directory) = (group_of(&site), site.config.loop_files.directory.clone());
+    let files = [group.join("one.img"), group.join("one.volume"), directory.join("lock")];
+    assert_eq!([mode(&directory), mode(&group)], [0o700; 2]);
+    assert_eq!(files.each_ref().map(|file| mode(file)), [0o600; 3]);
+
+    set(&directory, 0o755);
+    set(&group, 0o755);
+    files.iter().for_each(|file| set(file, 0o644));
+    let site = site.restart().await;
+    assert_eq!([mode(&directory), mode(&group)], [0o700; 2]);
+    assert_eq!([mode(&files[0]), mode(&files[1])], [0o600; 2]);
+
+    // A directory that holds what is not ours stays as it is.
+    fs::write(directory.join("theirs"), "").unwrap();
+    set(&directory, 0o755);
+    set(&group, 0o755);
+    let site = site.restart().await;
+    assert_eq!([mode(&directory), mode(&group)], [0o755, 0o700]);
+    site.volumes.remove("", "one").await.unwrap();
+}

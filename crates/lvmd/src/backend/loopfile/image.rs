@@ -7,7 +7,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{attach::Attached, freeze};
+use super::{attach::Attached, freeze, private};
 use crate::{
     Error, Result,
     backend::{Ranges, push_range},
@@ -18,7 +18,7 @@ const COPIES: usize = 5;
 
 /// Makes an image that reads as zeros.
 pub(super) fn make(path: &Path, size: u64, reserved: bool) -> Result<()> {
-    let made = File::create(path).and_then(|file| file.set_len(size).map(|()| file));
+    let made = private::create(path).and_then(|file| file.set_len(size).map(|()| file));
     let file = made.map_err(Error::file(path))?;
     if reserved {
         reserve(path, size)?;
@@ -69,7 +69,7 @@ pub(super) fn still(
     folder: &Path,
 ) -> Result<()> {
     let source = File::open(from).map_err(Error::file(from))?;
-    let target = File::create(to).map_err(Error::file(to))?;
+    let target = private::create(to).map_err(Error::file(to))?;
     // Whatever is on disk before need not get there while all stands still.
     flush(device)?;
     source.sync_all().map_err(Error::file(from))?;

@@ -13,6 +13,7 @@
 mod attach;
 mod freeze;
 mod image;
+mod private;
 mod record;
 
 use std::{
@@ -38,6 +39,7 @@ use crate::{
 /// Sizes of volumes are multiples of it, as with LVM.
 const EXTENT: u64 = 4 << 20;
 const GIB: u64 = 1 << 30;
+const LOCK: &str = "lock";
 
 /// The loop backend.
 pub struct LoopFiles {
@@ -52,7 +54,7 @@ impl LoopFiles {
     /// Opens the folder, and puts right what a sudden end left behind.
     pub fn open(config: &Config) -> Result<Self> {
         let directory = config.loop_files.directory.clone();
-        fs::create_dir_all(&directory).map_err(Error::file(&directory))?;
+        private::make_folder(&directory)?;
         let directory = directory.canonicalize().map_err(Error::file(&directory))?;
         let lock = lock(&directory)?;
         let this = Self {
@@ -79,6 +81,7 @@ impl LoopFiles {
     /// Attaches what belongs to a group and lets go what does not.
     fn put_right(&self, store: &Store) -> Result<()> {
         freeze::thaw_left_behind(store.folder());
+        private::repair(store.folder())?;
         store.clean()?;
         let records = store.all()?;
         let images: Vec<PathBuf> = records.iter().map(|record| store.image(&record.name)).collect();
@@ -91,8 +94,8 @@ impl LoopFiles {
 }
 
 fn lock(directory: &Path) -> Result<File> {
-    let path = directory.join("lock");
-    let file = File::create(&path).map_err(Error::file(&path))?;
+    let path = directory.join(LOCK);
+    let file = private::create(&path).map_err(Error::file(&path))?;
     let source = match selvage_lock::take(&file) {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -116,6 +119,11 @@ impl Backend for LoopFiles {
             declared = super::wanted(config).into_iter().map(group).collect();
         }
         let known = self.groups.lock().clone();
+        if known.is_empty() {
+            let ours: Vec<&str> =
+                declared.iter().map(|group| group.name.as_str()).chain([LOCK]).collect();
+            private::repair_directory(&self.directory, &ours)?;
+        }
         for group in &declared {
             let store = Store::open(&self.directory.join(&group.name), group)?;
             if !known.contains_key(&group.name) {

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EXTENT, GIB};
+use super::{EXTENT, GIB, private};
 use crate::{Error, Result, config::LoopGroup};
 
 const IMAGE: &str = "img";
@@ -43,7 +43,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn open(folder: &Path, declared: &LoopGroup) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(Error::file(folder))?;
+        private::make_folder(folder)?;
         let size = match declared.size_gb {
             0 => found_size(folder)?,
             gib => gib.saturating_mul(GIB),
@@ -195,7 +195,7 @@ fn replace<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let unfinished = PathBuf::from(unfinished);
     let text = serde_json::to_vec(value)
         .map_err(|error| Error::Malformed { path: path.into(), what: error.to_string() })?;
-    let written = File::create(&unfinished)
+    let written = private::create(&unfinished)
         .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&unfinished, path));
     written.map_err(Error::file(path))?;
