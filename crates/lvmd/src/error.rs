@@ -72,6 +72,9 @@ impl Error {
             | Self::VolumeNotFound(_)
             | Self::SourceNotFound(_) => Code::NotFound,
             Self::NoSpace { .. } => Code::ResourceExhausted,
+            Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                Code::ResourceExhausted
+            }
             Self::Shrinking | Self::SmallerThanSource { .. } | Self::Invalid(_) => {
                 Code::InvalidArgument
             }

@@ -52,8 +52,16 @@ impl Attachments {
     }
 
     /// Gives an image its device. A machine that does not let us has volumes
-    /// without devices, which it is told once.
-    pub(super) fn attach(&self, image: &Path, read_only: bool) {
+    /// without devices, which it is told once. One whose space is reserved
+    /// takes no discards, which would give it away.
+    pub(super) fn attach(&self, image: &Path, read_only: bool, reserved: bool) {
+        self.attach_plain(image, read_only);
+        if let Some(device) = self.of(image).filter(|_| reserved && !read_only) {
+            refuse_discards(&device);
+        }
+    }
+
+    fn attach_plain(&self, image: &Path, read_only: bool) {
         if self.of(image).is_some() {
             return;
         }
@@ -106,6 +114,22 @@ impl Attachments {
             return Err(Error::Precondition(format!("Logical volume {name} in use.")));
         }
         Ok(())
+    }
+}
+
+/// A loop device makes holes in its image where something is discarded, or
+/// zeroed in a way that allows it.
+fn refuse_discards(device: &Attached) {
+    let queue = format!("/sys/dev/block/{}:{}/queue", device.major, device.minor);
+    for (limit, needed) in [("discard_max_bytes", true), ("write_zeroes_unmap_max_bytes", false)] {
+        let refused = fs::write(Path::new(&queue).join(limit), "0");
+        // Older kernels do not have the second.
+        if let Err(error) = refused
+            && needed
+        {
+            let device = device.path.display();
+            tracing::warn!(%device, %error, "discards give space away, which is reserved again later");
+        }
     }
 }
 

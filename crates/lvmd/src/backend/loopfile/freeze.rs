@@ -78,9 +78,7 @@ impl Watchdog {
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
         let started = command.spawn();
-        started
-            .map(Self)
-            .map_err(|source| Error::Program { program: "/bin/sh".to_owned(), source })
+        started.map(Self).map_err(|source| Error::Program { program: "/bin/sh".to_owned(), source })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fs::File, io, os::unix::fs::MetadataExt, path::Path};
 
 use rustix::{
-    fs::{FallocateFlags, SeekFrom, Timespec, Timestamps},
+    fs::{FallocateFlags, IFlags, SeekFrom, Timespec, Timestamps},
     io::Errno,
 };
 
@@ -18,12 +18,23 @@ const COPIES: usize = 5;
 
 /// Makes an image that reads as zeros.
 pub(super) fn make(path: &Path, size: u64, reserved: bool) -> Result<()> {
-    let made = private::create(path).and_then(|file| file.set_len(size).map(|()| file));
-    let file = made.map_err(Error::file(path))?;
+    let file = private::create(path).map_err(Error::file(path))?;
+    if reserved {
+        write_in_place(&file);
+    }
+    file.set_len(size).map_err(Error::file(path))?;
     if reserved {
         reserve(path, size)?;
     }
     file.sync_all().map_err(Error::file(path))
+}
+
+/// Where a file system would write everything to a new place, what is reserved
+/// would be of no use. The file must be empty still; others do not know this.
+fn write_in_place(file: &File) {
+    if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
+        let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
 }
 
 /// Makes an image longer.
@@ -49,13 +60,39 @@ pub(super) fn reserve(path: &Path, size: u64) -> Result<()> {
         Ok(()) => Ok(()),
         // A file system that cannot promise space: the group's limit has to do.
         Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(Errno::NOSPC) => Err(Error::NoSpace { free: free_around(path), requested: size }),
+        Err(Errno::NOSPC) => {
+            let free = free_on_disk(path.parent().unwrap_or(path));
+            Err(Error::NoSpace { free, requested: size })
+        }
         Err(error) => Err(Error::file(path)(error.into())),
     }
 }
 
-fn free_around(path: &Path) -> u64 {
-    let space = rustix::fs::statvfs(path.parent().unwrap_or(path));
+/// Reserves again what was given away of an image.
+pub(super) fn reserve_again(path: &Path, size: u64) {
+    let held = held(path);
+    if held >= size {
+        return;
+    }
+    let (image, missing) = (path.display(), size - held);
+    match reserve(path, size) {
+        Ok(()) => {
+            tracing::warn!(%image, missing, "space of a thick volume was given away, and is reserved again")
+        }
+        Err(error) => {
+            tracing::error!(%image, missing, %error, "space of a thick volume is not reserved")
+        }
+    }
+}
+
+/// Bytes that an image takes on disk.
+pub(super) fn held(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |about| about.blocks() * 512)
+}
+
+/// Bytes that are free on the disk below a folder.
+pub(super) fn free_on_disk(folder: &Path) -> u64 {
+    let space = rustix::fs::statvfs(folder);
     space.map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
 }
 
@@ -70,6 +107,10 @@ pub(super) fn still(
 ) -> Result<()> {
     let source = File::open(from).map_err(Error::file(from))?;
     let target = private::create(to).map_err(Error::file(to))?;
+    // Only files of the same kind share blocks.
+    if rustix::fs::ioctl_getflags(&source).is_ok_and(|flags| flags.contains(IFlags::NOCOW)) {
+        write_in_place(&target);
+    }
     // Whatever is on disk before need not get there while all stands still.
     flush(device)?;
     source.sync_all().map_err(Error::file(from))?;

@@ -44,9 +44,9 @@ pub(super) fn repair(folder: &Path) -> Result<()> {
 /// ours: that may be theirs.
 pub(super) fn repair_directory(directory: &Path, ours: &[&str]) -> Result<()> {
     let entries = fs::read_dir(directory).map_err(Error::file(directory))?.flatten();
-    let foreign = entries
-        .into_iter()
-        .any(|entry| !ours.iter().any(|name| entry.file_name().as_encoded_bytes() == name.as_bytes()));
+    let foreign = entries.into_iter().any(|entry| {
+        !ours.iter().any(|name| entry.file_name().as_encoded_bytes() == name.as_bytes())
+    });
     if !foreign && tighten(directory, FOLDER)? {
         let directory = directory.display();
         tracing::warn!(%directory, "the directory of volumes could be read by others; now it cannot");

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -26,6 +27,14 @@ pub(super) struct Record {
     pub(super) pool: Option<String>,
     pub(super) origin: Option<String>,
     pub(super) read_only: bool,
+    /// When it was made, in nanoseconds since 1970; 0 if that is not known.
+    pub(super) created: u64,
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or_default()
 }
 
 /// A group, as its record says.
@@ -70,9 +79,11 @@ impl Store {
         pools.map(|pool| (pool.name.clone(), size(pool.size_gb) / EXTENT * EXTENT)).collect()
     }
 
-    /// Whether the space of a volume is reserved on disk.
+    /// Whether the space of a volume is reserved on disk. One that is never
+    /// written to needs no more than it has.
     pub(super) fn reserves(&self, record: &Record) -> bool {
-        record.pool.is_none() && self.declared.preallocate.unwrap_or(true)
+        let wanted = self.declared.preallocate.unwrap_or(true);
+        wanted && record.pool.is_none() && !record.read_only
     }
 
     pub(super) fn image(&self, name: &str) -> PathBuf {
