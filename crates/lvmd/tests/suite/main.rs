@@ -12,6 +12,7 @@ mod lvm;
 #[path = "../../../../tests/shared/named.rs"]
 mod named;
 mod points_in_time;
+mod requests;
 mod room;
 mod served;
 mod site;

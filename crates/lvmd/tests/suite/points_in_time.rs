@@ -34,11 +34,7 @@ struct Writer {
 
 impl Writer {
     /// Begins when `begin` says so.
-    fn start(
-        path: PathBuf,
-        most: u64,
-        mut begin: impl FnMut() -> bool + Send + 'static,
-    ) -> Self {
+    fn start(path: PathBuf, most: u64, mut begin: impl FnMut() -> bool + Send + 'static) -> Self {
         let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
         let thread = std::thread::spawn(move || {
@@ -85,6 +81,8 @@ pub(crate) async fn are_what_backups_hold(served: &Served, class: &str, busy: Bu
     let new = NewVolume { name: "data".into(), size: SIZE, ..NewVolume::default() };
     let volume = served.volumes().create(class, new).await.unwrap();
     fill(&volume.path);
+    let quiet = served.start_backup("quiet", "data").await.unwrap();
+    check(served, &served.ended(&quiet).await, "quiet", Busy::Works).await;
     for number in 0..3 {
         before(served, &volume.path, &format!("before-{number}"), busy).await;
         during(served, &volume.path, &format!("during-{number}"), u64::MAX, busy).await;

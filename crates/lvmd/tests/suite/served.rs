@@ -18,7 +18,10 @@ use selvage_kit::{
     tasks::Tasks,
     telemetry::Metrics,
 };
-use selvage_lvmd::{Lvmd, NewVolume, Settings, Volume, Volumes, config::{BackendKind, Config}};
+use selvage_lvmd::{
+    Lvmd, NewVolume, Settings, Volume, Volumes,
+    config::{BackendKind, Config},
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Status,
@@ -123,6 +126,7 @@ impl Served {
             name: name.into(),
             volume: volume.into(),
             repository: Some(repository("")),
+            request_id: String::new(),
         };
         Ok(self.backups().start_backup(request).await?.into_inner())
     }
@@ -215,7 +219,7 @@ impl Drop for Served {
     }
 }
 
-fn repository(selector: &str) -> Repository {
+pub(crate) fn repository(selector: &str) -> Repository {
     Repository {
         path: format!("bucket/here{selector}"),
         endpoint: "file:".into(),
