@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// its own layer only where `BESIDE` says so.
 const LAYERS: &[&[&str]] = &[
     &["selvage-api", "selvage-lock", "selvage-memory"],
-    &["selvage-store", "selvage-transcode", "selvage-kit"],
+    &["selvage-fetch", "selvage-store", "selvage-transcode", "selvage-kit"],
     &[
         "selvage-auth",
         "selvage-balancer",

@@ -6,9 +6,11 @@
 //! on the mirror alone. What they do about what they receive is not known here.
 
 mod desk;
+mod image_path;
 pub mod mirror;
 
 pub use desk::Desk;
+pub use image_path::{image_path_part, registry_folder};
 use selvage_api::edgeproto::TrackedState;
 
 /// What an operation is about.

@@ -26,16 +26,7 @@ pub(crate) const MAX_LABEL: usize = 63;
 const LONGEST_APP_SUFFIX: &str = "-deployment";
 
 /// As part of the path of an image.
-pub(crate) fn docker(name: &str) -> String {
-    name.chars()
-        .filter_map(|letter| match letter {
-            ' ' | ',' => None,
-            '&' => Some('-'),
-            '!' => Some('.'),
-            other => Some(other),
-        })
-        .collect()
-}
+pub(crate) use selvage_cloudlet::image_path_part as docker;
 
 /// As part of a DNS label.
 pub(crate) fn dns(name: &str) -> String {

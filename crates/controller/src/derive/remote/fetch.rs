@@ -1,21 +1,18 @@
 //! Downloads, the only I/O of `derive`.
 
-use std::{net::SocketAddr, time::Duration};
-
 use futures::future;
-use reqwest::{Client, header, redirect};
-use url::Url;
+use selvage_fetch::{Fetcher, Policy, StatusCode, read};
 
-use super::{Failure, Fetched, Request, judge, literal, parse};
+use super::{Failure, Fetched, Request};
 use crate::settings::FetchPolicy;
-
-const MAX_REDIRECTS: usize = 5;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tries all, outside of any transaction. Failures are in the outcomes.
 pub(crate) async fn fetch_all(requests: Vec<Request>, policy: &FetchPolicy) -> Vec<Fetched> {
+    let allowed_hosts = policy.allowed_hosts.clone();
+    let fetcher = Fetcher::new(Policy { allowed_hosts, ..Policy::default() });
     future::join_all(requests.into_iter().map(|request| async {
-        let outcome = match tokio::time::timeout(policy.timeout, fetch(&request, policy)).await {
+        let fetched = fetch(&fetcher, &request, policy.max_bytes);
+        let outcome = match tokio::time::timeout(policy.timeout, fetched).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure::Unreachable("no answer in time".to_owned())),
         };
@@ -24,106 +21,24 @@ pub(crate) async fn fetch_all(requests: Vec<Request>, policy: &FetchPolicy) -> V
     .await
 }
 
-async fn fetch(request: &Request, policy: &FetchPolicy) -> Result<String, Failure> {
-    let mut url = parse(&request.url, policy)?;
-    for _ in 0..=MAX_REDIRECTS {
-        let addresses = resolve(&url).await?;
-        let ips: Vec<_> = addresses.iter().map(SocketAddr::ip).collect();
-        judge(&url, &ips, policy)?;
-        let response = send(&url, &addresses, request.body.as_deref()).await?;
-        let Some(target) = redirect_target(&response, &url) else {
-            return read(response, policy.max_bytes).await;
-        };
-        // Where a generator moves to is for the developer to write down.
-        if request.body.is_some() {
-            return Err(Failure::Status(response.status().as_u16()));
-        }
-        url = parse(&target?, policy)?;
-    }
-    Err(Failure::Unusable("too many redirects".to_owned()))
-}
-
-async fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Failure> {
-    let port = url.port_or_known_default().unwrap_or_default();
-    if let Some(address) = literal(url) {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    let host = url.host_str().unwrap_or_default();
-    let found = tokio::net::lookup_host((host, port)).await;
-    let found = found.map_err(|error| Failure::Unreachable(format!("{host}: {error}")))?;
-    Ok(found.collect())
-}
-
-/// A client of its own for every request: it knows the host by the addresses
-/// that were judged and by no others.
-async fn send(
-    url: &Url,
-    addresses: &[SocketAddr],
-    body: Option<&str>,
-) -> Result<reqwest::Response, Failure> {
-    let unreachable = |error: reqwest::Error| Failure::Unreachable(chain(&error.without_url()));
-    let client = Client::builder()
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .referer(false)
-        .user_agent("selvage")
-        .resolve_to_addrs(url.host_str().unwrap_or_default(), addresses)
-        .build()
-        .map_err(unreachable)?;
-    let request = match body {
-        Some(body) => client
-            .post(url.clone())
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.to_owned()),
-        None => client.get(url.clone()),
+async fn fetch(fetcher: &Fetcher, request: &Request, limit: usize) -> Result<String, Failure> {
+    let asked = match &request.body {
+        Some(body) => selvage_fetch::Request::post_json(&request.url, body),
+        None => selvage_fetch::Request::get(&request.url),
     };
-    request.send().await.map_err(unreachable)
-}
-
-fn redirect_target(response: &reqwest::Response, url: &Url) -> Option<Result<String, Failure>> {
-    if !response.status().is_redirection() {
-        return None;
-    }
-    let location = response.headers().get(header::LOCATION)?;
-    let target = location.to_str().ok().and_then(|location| url.join(location).ok());
-    Some(
-        target
-            .map(String::from)
-            .ok_or_else(|| Failure::Unusable("a redirect that cannot be followed".to_owned())),
-    )
-}
-
-async fn read(mut response: reqwest::Response, max_bytes: usize) -> Result<String, Failure> {
-    if response.status() != reqwest::StatusCode::OK {
+    let response = fetcher.send(asked).await?;
+    if response.status() != StatusCode::OK {
         return Err(Failure::Status(response.status().as_u16()));
     }
-    let mut body = Vec::new();
-    while let Some(chunk) =
-        response.chunk().await.map_err(|error| Failure::Unreachable(chain(&error.without_url())))?
-    {
-        if body.len() + chunk.len() > max_bytes {
-            return Err(Failure::Unusable(format!("the answer is larger than {max_bytes} bytes")));
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let body = read(response, limit).await?;
     String::from_utf8(body).map_err(|_| Failure::Unusable("the answer is not text".to_owned()))
-}
-
-/// The error with its causes: the outermost of reqwest says little.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
