@@ -24,6 +24,9 @@ use crate::{
     platform::{Connections, Shortcut, Way},
 };
 
+/// Addresses of the machine's own network segment, where clouds serve
+/// credentials of the machine.
+const LINK_LOCAL: &str = "169.254.0.0/16";
 /// Whether packets are passed on at all.
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// How often to look whether connections have ended.
@@ -184,6 +187,14 @@ impl Outside {
              chain leaving {{\n\
              type nat hook postrouting priority 100; policy accept;\n\
              ip saddr {range} ip daddr != {range} oifname != \"{bridges}*\" masquerade\n\
+             }}\n\
+             chain passing {{\n\
+             type filter hook forward priority 0; policy accept;\n\
+             iifname \"{bridges}*\" ip daddr {LINK_LOCAL} drop\n\
+             }}\n\
+             chain entering {{\n\
+             type filter hook input priority 0; policy accept;\n\
+             iifname \"{bridges}*\" ip daddr {LINK_LOCAL} drop\n\
              }}\n"
         );
         if ways.is_some() {
@@ -397,6 +408,18 @@ mod tests {
         );
         assert!(rules.contains(&rule), "{rules}");
         assert!(!rules.contains("dnat"), "{rules}");
+    }
+
+    #[test]
+    fn instances_reach_no_link_local_address() {
+        let (outside, bridges) = outside();
+        for rules in [outside.rules(None), outside.rules(Some(&BTreeSet::new()))] {
+            let dropped = format!("iifname \"{bridges}*\" ip daddr 169.254.0.0/16 drop\n");
+            for hook in ["forward", "input"] {
+                let chain = rules.split(&format!("hook {hook} ")).nth(1).unwrap();
+                assert!(chain.split('}').next().unwrap().contains(&dropped), "{hook}: {rules}");
+            }
+        }
     }
 
     #[test]
