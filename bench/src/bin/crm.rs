@@ -432,6 +432,8 @@ async fn settings(
         runtime,
         namespace: "selvage".into(),
         images: ImageFolders::new([folder.to_owned()]),
+        pull_secrets: None,
+        private_hosts: Vec::new(),
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         forwarding: Forwarding::default(),
         tls: None,

@@ -89,6 +89,8 @@ impl Opened {
             runtime,
             namespace: EMBEDDED.into(),
             images: self.images(),
+            pull_secrets: self.options.pull_secrets.clone(),
+            private_hosts: self.options.private_hosts.clone(),
             lvmd: options.lvmd.clone().unwrap_or_else(|| context.socket_path("lvmd")),
             addresses: options.addresses.clone(),
             forwarding: options.forwarding,

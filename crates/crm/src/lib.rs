@@ -21,6 +21,7 @@ mod options;
 mod part;
 pub mod platform;
 mod publish;
+mod registries;
 mod shell;
 mod site;
 
@@ -29,4 +30,6 @@ pub use error::{Error, Result};
 pub use options::{Options, RuntimeKind};
 pub use part::{Crm, Settings, Status};
 pub use platform::{ImageFolders, Platform, containers::Forwarding};
+pub use registries::Registries;
+pub use selvage_fetch::Policy as FetchPolicy;
 pub use site::{Kind, Site};

@@ -28,6 +28,13 @@ pub struct Options {
     /// Folders of this machine whose files may be images of apps (`file://`),
     /// beside `images` in the data directory.
     pub image_folders: Vec<PathBuf>,
+    /// Folder with a file `DEVELOPER.json` for each developer who has registries
+    /// of their own: users and passwords, as in Docker's `config.json`.
+    pub pull_secrets: Option<PathBuf>,
+    /// Hosts inside of this network that images, charts and manifests of apps
+    /// may come from (`name`, `name:port`, `*.name`), beside the registry of the
+    /// site. All others must have public addresses.
+    pub private_hosts: Vec<String>,
     /// Socket of the machine's lvmd, for apps that ask for volumes; that of
     /// this data directory where not given.
     pub lvmd: Option<PathBuf>,
@@ -61,6 +68,8 @@ impl Default for Options {
             runtime: RuntimeKind::Auto,
             containerd: None,
             image_folders: Vec::new(),
+            pull_secrets: None,
+            private_hosts: Vec::new(),
             lvmd: None,
             https: false,
             addresses: vec![IpAddr::from([0, 0, 0, 0])],

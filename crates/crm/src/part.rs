@@ -8,6 +8,7 @@ use selvage_api::edgeproto::{
     ExecRequest, Node, NodeKey, NodeType,
 };
 use selvage_cloudlet::{Desk, What};
+use selvage_fetch::Policy;
 use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, ClientStatus, KeyWorker, Letters, NotifyClient, ObjectKey};
 use selvage_runtime::Runtime;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Forwarding, ImageFolders, Kind, Platform, Result, Site,
+    Forwarding, ImageFolders, Kind, Platform, Registries, Result, Site,
     books::{self, Books},
     drive::{self, World},
     metrics,
@@ -59,6 +60,12 @@ pub struct Settings {
     pub namespace: String,
     /// Where files of this machine may be images.
     pub images: ImageFolders,
+    /// Folder with a file `{developer}.json` of registries and passwords for
+    /// each developer who has some.
+    pub pull_secrets: Option<PathBuf>,
+    /// Hosts inside of this network that images may come from, beside the
+    /// registry of the site; all others must have public addresses.
+    pub private_hosts: Vec<String>,
     /// Where lvmd listens, for instances that ask for volumes.
     pub lvmd: PathBuf,
     /// Where public ports are of clusters without an address of their own.
@@ -75,6 +82,12 @@ pub struct Settings {
     pub look: Duration,
     /// How often samples are sent.
     pub samples: Duration,
+}
+
+impl Settings {
+    fn registries(&self) -> Registries {
+        Registries::new(self.site.registry.clone(), self.pull_secrets.clone())
+    }
 }
 
 /// How a crm is doing, for a status page.
@@ -112,6 +125,10 @@ impl Crm {
     /// The platform that the settings name. Must be called inside a tokio
     /// runtime.
     pub fn platform_of(settings: &Settings) -> Result<Arc<dyn Platform>> {
+        let registries = settings.registries();
+        let mut private_hosts = settings.private_hosts.clone();
+        private_hosts.extend(registries.host().map(str::to_owned));
+        let policy = Policy { private_hosts, ..Policy::default() };
         match settings.site.kind {
             Kind::Containers => Ok(Arc::new(Containers::open(
                 &settings.cloudlet,
@@ -119,7 +136,8 @@ impl Crm {
                     runtime: Arc::clone(&settings.runtime),
                     namespace: settings.namespace.clone(),
                     range: settings.site.range,
-                    registry: settings.site.registry.clone(),
+                    registries,
+                    policy,
                     images: settings.images.clone(),
                     data: settings.data.clone(),
                     lvmd: settings.lvmd.clone(),
@@ -131,7 +149,8 @@ impl Crm {
                 &settings.cloudlet,
                 kubernetes::Options {
                     kubeconfig: settings.site.kubeconfig.clone(),
-                    registry: settings.site.registry.clone(),
+                    registries,
+                    policy,
                     addresses: settings.addresses.clone(),
                     images: settings.images.clone(),
                     data: settings.data.clone(),
@@ -144,6 +163,7 @@ impl Crm {
                 vm::Options {
                     data: settings.data.clone(),
                     images: settings.images.clone(),
+                    policy,
                     patience: settings.patience,
                     powerdown: POWERDOWN,
                 },

@@ -44,7 +44,7 @@ pub struct Site {
     pub dns_zone: String,
 }
 
-/// A registry that asks who is there.
+/// A registry that asks who is there. The password is never shown.
 #[derive(Clone)]
 pub struct Registry {
     pub host: String,
@@ -52,6 +52,12 @@ pub struct Registry {
     pub password: Zeroizing<String>,
     /// What clusters of Kubernetes keep the password under.
     pub secret: String,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("host", &self.host).field("user", &self.user).finish()
+    }
 }
 
 impl std::fmt::Debug for Site {

@@ -263,6 +263,11 @@ pub struct Pull {
     pub credentials: Option<Credentials>,
     /// Over plain HTTP, for a registry on this machine.
     pub plain_http: bool,
+    /// Whoever the image is for: layers that came for others are fetched
+    /// again, so that to name one is not enough to have it.
+    pub scope: String,
+    /// Where it may come from.
+    pub policy: selvage_fetch::Policy,
 }
 
 /// A registry's user. The password is never shown.

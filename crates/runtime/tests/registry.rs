@@ -8,6 +8,7 @@ mod real;
 use std::{collections::HashMap, sync::Arc};
 
 use selvage_api::Code;
+use selvage_fetch::Policy;
 use selvage_runtime::{Credentials, Pull, Runtime, oci};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -107,6 +108,8 @@ async fn pulling_wants_the_right_user_and_the_right_bytes() {
     let pull = |port: u16, version: &str, password: Option<&str>| Pull {
         reference: format!("127.0.0.1:{port}/team/app:{version}"),
         plain_http: true,
+        scope: "test".into(),
+        policy: Policy { private_hosts: vec!["127.0.0.1:*".into()], ..Policy::default() },
         credentials: password.map(|password| Credentials {
             user: "user".into(),
             password: password.to_owned().into(),
@@ -140,4 +143,102 @@ async fn pulling_wants_the_right_user_and_the_right_bytes() {
     assert!(runtime.images("test").await.unwrap().is_empty());
     let error = runtime.pull("test", pull(1, "1", None)).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
+}
+
+async fn open(directory: &std::path::Path) -> oci::Oci {
+    let options = oci::Options {
+        state: directory.join("state"),
+        ..oci::Options::new(directory.join("root"))
+    };
+    oci::Oci::open(options).await.unwrap()
+}
+
+/// From this registry alone, for this scope.
+fn pull_from(port: u16, scope: &str) -> Pull {
+    Pull {
+        reference: format!("127.0.0.1:{port}/team/app:1"),
+        plain_http: true,
+        credentials: Some(Credentials { user: "user".into(), password: "hush".to_owned().into() }),
+        scope: scope.into(),
+        policy: Policy { private_hosts: vec![format!("127.0.0.1:{port}")], ..Policy::default() },
+    }
+}
+
+/// To know the digest of a layer is not enough to have it: a registry of one's
+/// own can name any.
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_of_others_are_not_had_by_naming_them() {
+    if !real::can_run(&["runc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = open(directory.path()).await;
+    let mut files = contents(&std::fs::read(real::image_tar(directory.path())).unwrap());
+    let honest = registry(files.clone()).await;
+    runtime.pull("test", pull_from(honest, "a")).await.unwrap();
+    let layer = files.iter().filter(|(path, _)| path.contains("/blobs/"));
+    let layer = layer.max_by_key(|(_, bytes)| bytes.len()).unwrap().0.clone();
+    files.remove(&layer);
+    let naming = registry(files).await;
+    let error = runtime.pull("test", pull_from(naming, "b")).await.unwrap_err();
+    assert_eq!(error.code(), Code::NotFound, "{error}");
+    let names: Vec<String> =
+        runtime.images("test").await.unwrap().into_iter().map(|image| image.name).collect();
+    assert_eq!(names, [format!("127.0.0.1:{honest}/team/app:1")]);
+    // Whoever brought it need not bring it again.
+    runtime.pull("test", pull_from(naming, "a")).await.unwrap();
+}
+
+/// Answers everything with this, and counts.
+async fn server(answer: String) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    (port, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_sends_nobody_to_the_inside_and_says_no_endless_things() {
+    if !real::can_run(&["runc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = open(directory.path()).await;
+    let plain = "connection: close\r\ncontent-length: 0\r\n";
+    let (inside, asked) = server(format!("HTTP/1.1 200 OK\r\n{plain}\r\n")).await;
+    let realm = format!("http://127.0.0.1:{inside}/token");
+    let challenge = format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"s\"\r\n");
+    let away = format!("location: {realm}\r\n");
+    for (status, header) in [("401 Unauthorized", challenge), ("307 Moved", away)] {
+        let (hostile, _) = server(format!("HTTP/1.1 {status}\r\n{header}{plain}\r\n")).await;
+        let error = runtime.pull("test", pull_from(hostile, "b")).await.unwrap_err();
+        assert_eq!(error.code(), Code::PermissionDenied, "{status}: {error}");
+        assert!(!error.to_string().contains("hush"), "{error}");
+    }
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 0, "the inside was asked");
+
+    // A token of a megabyte.
+    let token = format!("{{\"token\":\"{}\"}}", "x".repeat(1 << 20));
+    let (teller, _) = server(format!(
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{token}",
+        token.len()
+    ))
+    .await;
+    let challenge = format!("WWW-Authenticate: Bearer realm=\"http://127.0.0.1:{teller}/\"\r\n");
+    let (hostile, _) = server(format!("HTTP/1.1 401 Unauthorized\r\n{challenge}{plain}\r\n")).await;
+    let mut pull = pull_from(hostile, "b");
+    pull.policy.private_hosts.push(format!("127.0.0.1:{teller}"));
+    let error = runtime.pull("test", pull).await.unwrap_err().to_string();
+    assert!(error.contains("larger than 65536 bytes"), "{error}");
 }

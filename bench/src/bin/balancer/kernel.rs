@@ -20,7 +20,7 @@ use selvage_api::edgeproto::{
 };
 use selvage_bench::report::{Report, at_least, of_goal};
 use selvage_crm::{
-    Forwarding, ImageFolders, Platform,
+    FetchPolicy, Forwarding, ImageFolders, Platform, Registries,
     platform::{
         ClusterOrder, Way,
         containers::{self, Containers, Range},
@@ -132,7 +132,8 @@ fn options() -> Result<containers::Options> {
         runtime: Arc::new(containerd::Containerd::new(containerd::Options::new("/nowhere"))),
         namespace: "bench".into(),
         range: Range::parse(RANGE)?,
-        registry: None,
+        registries: Registries::default(),
+        policy: FetchPolicy::default(),
         images: ImageFolders::default(),
         data: std::env::temp_dir(),
         lvmd: "/nowhere".into(),

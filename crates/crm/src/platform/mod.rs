@@ -1,6 +1,7 @@
 //! What a cloudlet is made of, behind one trait.
 
 pub mod containers;
+mod downloads;
 mod folders;
 mod host;
 pub mod kubernetes;
@@ -180,6 +181,13 @@ pub struct InstanceOrder {
 }
 
 impl InstanceOrder {
+    /// Name of the developer whose app it is.
+    pub fn developer(&self) -> &str {
+        let app = self.key.app_key.as_ref();
+        let developer = app.and_then(|app| app.developer_key.as_ref());
+        developer.map_or("", |developer| &developer.name)
+    }
+
     /// What is known of the cluster, for those who need one.
     pub fn in_cluster(&self) -> Result<&ClusterFacts> {
         self.cluster_facts.as_ref().ok_or_else(|| {

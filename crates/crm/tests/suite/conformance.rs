@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use selvage_api::edgeproto::{App, AppInstKey, CloudletKey, ClusterInstKey, Flavor, TrackedState};
 use selvage_crm::{
-    ImageFolders, Platform,
+    FetchPolicy, ImageFolders, Platform, Registries,
     platform::{
         ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder,
         containers::{self, Containers},
@@ -294,7 +294,8 @@ impl Fixture for InContainers {
             runtime: Arc::clone(&self.runtime),
             namespace: self.namespace.into(),
             range: containers::Range::parse(&range).unwrap(),
-            registry: None,
+            registries: Registries::default(),
+            policy: FetchPolicy::default(),
             images: ImageFolders::new([self.place.directory.path().to_owned()]),
             data: self.place.directory.path().to_owned(),
             lvmd: self.place.directory.path().join("lvmd.sock"),

@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use selvage_api::edgeproto::{App, CloudletKey, Flavor, TrackedState};
 use selvage_crm::{
-    ImageFolders, Platform,
+    FetchPolicy, ImageFolders, Platform,
     platform::{
         InstanceFacts,
         vm::{Machines, Options},
@@ -214,6 +214,7 @@ impl Fixture for InMachines {
         let options = Options {
             data,
             images: ImageFolders::new([self.place.directory.path().to_owned()]),
+            policy: FetchPolicy::default(),
             patience: PATIENCE * 3,
             powerdown: Duration::from_millis(200),
         };

@@ -85,12 +85,12 @@ async fn images_come_from_a_registry_by_tag_and_by_digest() {
     }
     let mut place = Place::new("registry", 251);
     let registry = Registry::start(place.directory.path()).await;
-    let digest = registry.push(&place, "team/hello:1");
+    let digest = registry.push(&place, "dev/hello:1");
     let address = registry.address;
     place.registry = Some((address.to_string(), USER.into()));
     let controller = Upstairs::start().await;
     let running = place.start(controller.address).await;
-    for name in [format!("{address}/team/hello:1"), format!("{address}/team/hello@{digest}")] {
+    for name in [format!("{address}/dev/hello:1"), format!("{address}/dev/hello@{digest}")] {
         place.image_path = name;
         controller.make(&place).await;
         let answer = fetch(place.public()).await.unwrap();
@@ -102,9 +102,9 @@ async fn images_come_from_a_registry_by_tag_and_by_digest() {
     // password.
     let other = format!("sha256:{}", "0".repeat(64));
     for (name, says) in [
-        (format!("{address}/team/hello:2"), "manifest unknown"),
-        (format!("{address}/team/nothing:1"), "unknown"),
-        (format!("{address}/team/hello@{other}"), "manifest unknown"),
+        (format!("{address}/dev/hello:2"), "manifest unknown"),
+        (format!("{address}/dev/nothing:1"), "unknown"),
+        (format!("{address}/dev/hello@{other}"), "manifest unknown"),
     ] {
         place.image_path = name.clone();
         controller.furnish(&place);
@@ -119,7 +119,7 @@ async fn images_come_from_a_registry_by_tag_and_by_digest() {
     }
 
     // An image that is here needs no registry.
-    place.image_path = format!("{address}/team/hello:1");
+    place.image_path = format!("{address}/dev/hello:1");
     drop(registry);
     controller.make(&place).await;
     assert!(fetch(place.public()).await.is_some());
@@ -135,9 +135,9 @@ async fn a_wrong_password_is_said_to_be_wrong() {
     }
     let mut place = Place::new("password", 252);
     let registry = Registry::start(place.directory.path()).await;
-    registry.push(&place, "team/hello:1");
+    registry.push(&place, "dev/hello:1");
     place.registry = Some((registry.address.to_string(), "joe:falsch".into()));
-    place.image_path = format!("{}/team/hello:1", registry.address);
+    place.image_path = format!("{}/dev/hello:1", registry.address);
     let controller = Upstairs::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(&place);
@@ -149,6 +149,57 @@ async fn a_wrong_password_is_said_to_be_wrong() {
     assert!(text.contains("401") || text.contains("unauthorized"), "{text}");
     assert!(!text.contains("falsch"), "{text}");
     goes(&controller, &place).await;
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+/// Wants an instance that cannot be; why.
+async fn refused(controller: &Upstairs, place: &Place) -> String {
+    controller.furnish(place);
+    controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
+    controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
+    controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
+    let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
+    controller.unmake(place).await;
+    info.errors[0].clone()
+}
+
+/// One developer against another and the operator: neither the operator's
+/// password nor what is on the cloudlet already gives away an image.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_developer_has_no_image_of_another() {
+    if !can_run() || !has_program("docker-registry") || !has_program("skopeo") {
+        return;
+    }
+    let mut place = Place::new("rights", 250);
+    let registry = Registry::start(place.directory.path()).await;
+    let digest = registry.push(&place, "dev/hello:1");
+    let address = registry.address;
+    place.registry = Some((address.to_string(), USER.into()));
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    let names = [format!("{address}/dev/hello:1"), format!("{address}/dev/hello@{digest}")];
+    for name in &names {
+        place.image_path.clone_from(name);
+        controller.make(&place).await;
+        controller.unmake(&place).await;
+    }
+    place.developer = "other";
+    for name in &names {
+        place.image_path.clone_from(name);
+        let error = refused(&controller, &place).await;
+        assert!(error.contains("it wants credentials that were not given"), "{name}: {error}");
+        assert!(!error.contains("geheim"), "{error}");
+    }
+    // A right of one's own is one.
+    let secrets = place.directory.path().join("pull-secrets");
+    std::fs::create_dir(&secrets).unwrap();
+    let login = serde_json::json!({ "username": "joe", "password": "geheim" });
+    let text = serde_json::json!({ "auths": { address.to_string(): login } }).to_string();
+    std::fs::write(secrets.join("other.json"), text).unwrap();
+    controller.make(&place).await;
+    assert!(fetch(place.public()).await.is_some());
     controller.unmake(&place).await;
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());

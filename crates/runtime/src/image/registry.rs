@@ -1,12 +1,12 @@
 //! Images from a registry, by the OCI distribution protocol.
 
-use std::time::Duration;
-
-use reqwest::{
-    Client, RequestBuilder, Response, StatusCode,
-    header::{ACCEPT, WWW_AUTHENTICATE},
-};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use selvage_api::Code;
+use selvage_fetch::{
+    Failure, Fetcher, Request, Response, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE},
+    read,
+};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -15,9 +15,8 @@ use crate::{Credentials, Error, Pull, Result};
 
 /// More than any registry has to say about what is wrong.
 const MOST_WORDS: usize = 64 * 1024;
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long nothing may come before a transfer counts as stuck.
-const STALL: Duration = Duration::from_secs(30);
+/// Larger tokens fit into no header.
+const MAX_TOKEN_REPLY: usize = 64 * 1024;
 
 /// Where an image is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,16 +79,17 @@ impl Reference {
 }
 
 /// Fetches an image with all that this machine needs of it, unless it has more
-/// bytes than it may.
-pub(crate) async fn pull(blobs: &Blobs, pull: &Pull, limit: Option<u64>) -> Result<Named> {
+/// bytes than it may. Blobs that are here are used if they are `own`.
+pub(crate) async fn pull(
+    blobs: &Blobs,
+    pull: &Pull,
+    limit: Option<u64>,
+    own: &(dyn Fn(&str) -> bool + Sync),
+) -> Result<Named> {
     let reference = Reference::parse(&pull.reference)?;
-    let client = Client::builder()
-        .connect_timeout(CONNECT)
-        .read_timeout(STALL)
-        .build()
-        .map_err(|error| failed(&error))?;
     let mut session = Session {
-        client,
+        fetcher: Fetcher::new(pull.policy.clone()),
+        own,
         base: reference.base(pull.plain_http),
         credentials: pull.credentials.clone(),
         authorization: Authorization::None,
@@ -149,40 +149,39 @@ enum Authorization {
     Bearer(Zeroizing<String>),
 }
 
-struct Session {
-    client: Client,
+struct Session<'a> {
+    fetcher: Fetcher,
+    own: &'a (dyn Fn(&str) -> bool + Sync),
     base: String,
     credentials: Option<Credentials>,
     authorization: Authorization,
 }
 
-impl Session {
+impl Session<'_> {
     async fn manifest(&mut self, version: &str) -> Result<Vec<u8>> {
         let accept = [MANIFEST, INDEX].concat().join(", ");
         let url = format!("{}/manifests/{version}", self.base);
-        let mut response = self.get(&url, &accept).await?;
-        let mut bytes = Vec::new();
-        while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
-            bytes.extend_from_slice(&piece);
-            if bytes.len() as u64 > LARGEST_DOCUMENT {
-                return Err(Error::Registry {
-                    code: Code::ResourceExhausted,
-                    reason: "the manifest is larger than 4 MiB".into(),
-                });
-            }
-        }
-        Ok(bytes)
+        let response = self.get(&url, &accept).await?;
+        let limit = usize::try_from(LARGEST_DOCUMENT).unwrap_or(usize::MAX);
+        read(response, limit).await.map_err(|failure| match failure {
+            Failure::Unusable(_) => Error::Registry {
+                code: Code::ResourceExhausted,
+                reason: "the manifest is larger than 4 MiB".into(),
+            },
+            other => failed(&other),
+        })
     }
 
     async fn blob(&mut self, blobs: &Blobs, descriptor: &Descriptor) -> Result<()> {
-        if blobs.has(&descriptor.digest)? {
+        if blobs.has(&descriptor.digest)? && (self.own)(&descriptor.digest) {
             return Ok(());
         }
         let url = format!("{}/blobs/{}", self.base, descriptor.digest);
         let mut response = self.get(&url, "*/*").await?;
         let mut writer = blobs.writer(&descriptor.digest)?;
         let mut left = descriptor.size;
-        while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
+        let cut = |error| Error::Registry { code: Code::Unavailable, reason: root_cause(&error) };
+        while let Some(piece) = response.chunk().await.map_err(|error| cut(error.without_url()))? {
             left = left.checked_sub(piece.len() as u64).ok_or_else(|| Error::Damaged {
                 what: descriptor.digest.clone(),
                 reason: format!("it is larger than the {} bytes promised", descriptor.size),
@@ -214,20 +213,22 @@ impl Session {
     }
 
     async fn send(&self, url: &str, accept: &str) -> Result<Response> {
-        let request = self.client.get(url).header(ACCEPT, accept);
+        let accept = HeaderValue::from_str(accept).map_err(|_| bad_header())?;
+        let request = Request::get(url).header(ACCEPT, accept);
         let request = match &self.authorization {
             Authorization::None => request,
-            Authorization::Basic => self.basic(request),
-            Authorization::Bearer(token) => request.bearer_auth(token.as_str()),
+            Authorization::Basic => self.basic(request)?,
+            Authorization::Bearer(token) => {
+                authorized(request, &Zeroizing::new(format!("Bearer {}", token.as_str())))?
+            }
         };
-        request.send().await.map_err(|error| failed(&error))
+        self.fetcher.send(request).await.map_err(|failure| failed(&failure))
     }
 
-    fn basic(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.credentials {
-            Some(own) => request.basic_auth(&own.user, Some(own.password.as_str())),
-            None => request,
-        }
+    fn basic(&self, request: Request) -> Result<Request> {
+        let Some(own) = &self.credentials else { return Ok(request) };
+        let pair = Zeroizing::new(format!("{}:{}", own.user, own.password.as_str()));
+        authorized(request, &Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes()))))
     }
 
     async fn authorize(&self, challenge: &str) -> Result<Authorization> {
@@ -247,14 +248,22 @@ impl Session {
             return Err(denied());
         }
         let realm = parameter(parameters, "realm").ok_or_else(denied)?;
-        let mut request = self.client.get(realm);
+        let mut realm = url::Url::parse(realm).map_err(|_| denied())?;
+        // A registry that is asked over TLS does not get the password by way of
+        // somebody who is not.
+        if self.base.starts_with("https://") && realm.scheme() != "https" {
+            return Err(denied());
+        }
         for name in ["service", "scope"] {
             if let Some(value) = parameter(parameters, name) {
-                request = request.query(&[(name, value)]);
+                realm.query_pairs_mut().append_pair(name, value);
             }
         }
-        let response = self.basic(request).send().await.map_err(|error| failed(&error))?;
-        let token: Token = checked(response).await?.json().await.map_err(|error| failed(&error))?;
+        let request = self.basic(Request::get(realm.as_str()))?;
+        let response = self.fetcher.send(request).await.map_err(|failure| failed(&failure))?;
+        let reply = read(checked(response).await?, MAX_TOKEN_REPLY).await;
+        let reply = Zeroizing::new(reply.map_err(|failure| failed(&failure))?);
+        let token: Token = serde_json::from_slice(&reply).map_err(|_| denied())?;
         let token = token.token.or(token.access_token).ok_or_else(denied)?;
         Ok(Authorization::Bearer(Zeroizing::new(token)))
     }
@@ -321,15 +330,23 @@ async fn own_words(mut response: Response) -> Vec<String> {
     said.into_iter().map(|wrong| wrong.message).collect()
 }
 
-fn failed(error: &reqwest::Error) -> Error {
-    use std::error::Error as _;
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = cause.to_string();
-        source = cause.source();
-    }
-    Error::Registry { code: Code::Unavailable, reason: text }
+fn authorized(request: Request, value: &str) -> Result<Request> {
+    let mut value = HeaderValue::from_str(value).map_err(|_| bad_header())?;
+    value.set_sensitive(true);
+    Ok(request.header(AUTHORIZATION, value))
+}
+
+fn bad_header() -> Error {
+    let reason = "a token or password has letters that no header can have".into();
+    Error::Registry { code: Code::FailedPrecondition, reason }
+}
+
+fn failed(failure: &Failure) -> Error {
+    Error::Registry { code: failure.code(), reason: failure.to_string() }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root_cause)
 }
 
 #[cfg(test)]

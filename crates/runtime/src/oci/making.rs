@@ -18,13 +18,18 @@ use crate::{
 
 impl Inner {
     /// Unpacks an image and gives it its name.
-    pub(super) async fn take(self: &Arc<Self>, namespace: &str, named: Named) -> Result<Image> {
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        namespace: &str,
+        named: Named,
+        scope: Option<String>,
+    ) -> Result<Image> {
         let _using = self.images.read().await;
         let (inner, namespace) = (self.clone(), namespace.to_owned());
         let name = named.name.clone();
         let told =
             Event { namespace: namespace.clone(), runtime_id: name, kind: EventKind::ImageChanged };
-        let image = blocking(move || inner.store.take(&namespace, named)).await?;
+        let image = blocking(move || inner.store.take(&namespace, named, scope)).await?;
         self.hub.send(told);
         Ok(image)
     }

@@ -16,6 +16,7 @@ mod disk;
 mod driver;
 mod entry;
 mod exec;
+mod headers;
 mod lifecycle;
 mod making;
 mod mixed;
@@ -182,8 +183,9 @@ impl Runtime for Oci {
         identity::check_namespace(namespace)?;
         let store = &self.inner.store;
         let _coming = store.coming();
-        let named = crate::image::pull(store.blobs(), &pull, Some(store.limit())).await?;
-        self.inner.take(namespace, named).await
+        let own = |digest: &str| store.has_for(&pull.scope, digest);
+        let named = crate::image::pull(store.blobs(), &pull, Some(store.limit()), &own).await?;
+        self.inner.take(namespace, named, Some(pull.scope)).await
     }
 
     async fn import(&self, namespace: &str, path: &Path, name: Option<&str>) -> Result<Vec<Image>> {
@@ -196,7 +198,7 @@ impl Runtime for Oci {
                 .await?;
         let mut images = Vec::new();
         for named in named {
-            images.push(self.inner.take(namespace, named).await?);
+            images.push(self.inner.take(namespace, named, None).await?);
         }
         Ok(images)
     }

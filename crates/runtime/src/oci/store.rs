@@ -35,6 +35,9 @@ struct Kept {
     diff_ids: Vec<String>,
     size: u64,
     taken: i64,
+    /// Scopes that it was pulled in.
+    #[serde(default)]
+    scopes: BTreeSet<String>,
 }
 
 pub(super) struct Store {
@@ -100,6 +103,13 @@ impl Store {
         &self.blobs
     }
 
+    /// Whether a blob came before for somebody in this scope.
+    pub(super) fn has_for(&self, scope: &str, digest: &str) -> bool {
+        let names = self.names.lock();
+        let mut kept = names.values().flat_map(BTreeMap::values);
+        kept.any(|kept| kept.scopes.contains(scope) && kept.blobs.contains(digest))
+    }
+
     pub(super) fn images(&self, namespace: &str) -> Vec<Image> {
         let names = self.names.lock();
         let images = names.get(namespace).into_iter().flatten();
@@ -118,7 +128,12 @@ impl Store {
     }
 
     /// Unpacks an image whose blobs are here, and gives it its name.
-    pub(super) fn take(&self, namespace: &str, named: Named) -> Result<Image> {
+    pub(super) fn take(
+        &self,
+        namespace: &str,
+        named: Named,
+        scope: Option<String>,
+    ) -> Result<Image> {
         let resolved = self.blobs.resolve(&named.target)?;
         let diff_ids = resolved.document.rootfs.diff_ids.clone();
         let mut budget = Budget::new(self.limit);
@@ -129,7 +144,8 @@ impl Store {
             resolved.manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
         blobs.insert(resolved.manifest.config.digest.clone());
         blobs.insert(resolved.target.digest.clone());
-        let kept = Kept {
+        let mut kept = Kept {
+            scopes: scope.into_iter().collect(),
             size: resolved.size(),
             target: resolved.target,
             blobs,
@@ -139,7 +155,11 @@ impl Store {
         let image = kept.image(&named.name);
         let mut names = self.names.lock();
         let mut changed = names.clone();
-        changed.entry(namespace.to_owned()).or_default().insert(named.name, kept);
+        let images = changed.entry(namespace.to_owned()).or_default();
+        if let Some(before) = images.remove(&named.name).filter(|of| of.target == kept.target) {
+            kept.scopes.extend(before.scopes);
+        }
+        images.insert(named.name, kept);
         record::write(&self.file, &changed)?;
         *names = changed;
         Ok(image)
@@ -214,7 +234,9 @@ impl Store {
         image::hex_of(diff_id)?;
         let layer = self.layer(diff_ids);
         if layer.is_dir() {
-            return Ok(());
+            // The digest of a layer is no secret. Whoever has a blob of that
+            // content may have the layer, and not who only names it.
+            return unpack::check(&self.blobs.path(blob)?, diff_id, budget);
         }
         let temporary = self.layers.join(format!("{UNPACKING}{}", crate::unique()));
         fs::create_dir(&temporary).during("making a layer")?;

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
 
 use super::{
+    headers::Headers,
     sparse::{Sparse, with_holes},
     tree::{self, Before, Folder, Tree},
 };
@@ -60,11 +61,26 @@ pub(super) fn layer(
     diff_id: &str,
     budget: &mut Budget,
 ) -> Result<()> {
+    unpacked(blob, diff_id, budget, |reader, budget| {
+        Tree::open(into, lower).and_then(|tree| entries(reader, tree, budget))
+    })
+}
+
+/// Checks that a blob is what the image's configuration says, and unpacks
+/// nothing.
+pub(super) fn check(blob: &Path, diff_id: &str, budget: &mut Budget) -> Result<()> {
+    unpacked(blob, diff_id, budget, |_, _| Ok(()))
+}
+
+fn unpacked(
+    blob: &Path,
+    diff_id: &str,
+    budget: &mut Budget,
+    work: impl FnOnce(&mut dyn Read, &mut Budget) -> io::Result<()>,
+) -> Result<()> {
     let inner = crate::image::decompressed(blob)?;
     let mut reader = Hashing { inner, hasher: Sha256::new(), left: Some(budget.limit) };
-    let unpacked = Tree::open(into, lower)
-        .and_then(|tree| entries(&mut reader, tree, budget))
-        .and_then(|()| io::copy(&mut reader, &mut io::sink()));
+    let unpacked = work(&mut reader, budget).and_then(|()| io::copy(&mut reader, &mut io::sink()));
     if reader.left.is_none() || budget.left.is_none() {
         return Err(crate::image::too_large(budget.limit));
     }
@@ -94,7 +110,7 @@ impl<R: Read> Read for Hashing<R> {
 }
 
 fn entries(reader: impl Read, mut tree: Tree, budget: &mut Budget) -> io::Result<()> {
-    for entry in Archive::new(reader).entries()? {
+    for entry in Archive::new(Headers::new(reader)).entries()? {
         let mut entry = entry?;
         let sparse = Sparse::of(&mut entry)?;
         let name = match sparse.as_ref().and_then(|sparse| sparse.name.clone()) {

@@ -9,31 +9,66 @@ use std::{
 };
 
 use parking_lot::Mutex;
-
-use selvage_runtime::{Credentials, Pull, Runtime};
+use selvage_api::Code;
+use selvage_fetch::Policy;
+use selvage_runtime::{Pull, Runtime};
+use serde::{Deserialize, Serialize};
 
 use super::Options;
-use crate::{Error, ImageFolders, Result, error::During, site::Registry};
+use crate::{
+    Error, ImageFolders, Registries, Result, error::During, platform::downloads::Downloads,
+};
 
 /// How long an image is kept that no container uses.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time for a whole image.
+const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
 /// What a path on this machine begins with.
 const FILE: &str = "file://";
 
 pub(super) struct Images {
     runtime: Arc<dyn Runtime>,
     namespace: String,
-    registry: Option<Registry>,
+    registries: Registries,
+    policy: Policy,
+    downloads: Downloads,
     folders: ImageFolders,
-    /// When images were last used, in seconds since 1970, by name. What is not
-    /// in here came without us, and stays.
+    /// When images were last used, and by whom they were pulled. What is not in
+    /// here came without us, and stays.
     notes: Mutex<PathBuf>,
     /// Held for reading from when an image is asked for until a container has
     /// it, for writing to remove some.
     turns: tokio::sync::RwLock<()>,
 }
 
-type Notes = BTreeMap<String, u64>;
+type Notes = BTreeMap<String, Note>;
+
+/// An image that is here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "NoteForms")]
+struct Note {
+    /// In seconds since 1970.
+    used: u64,
+    /// Developers whom its registry let have it.
+    pulled_by: BTreeSet<String>,
+}
+
+/// Notes of earlier versions had the time alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NoteForms {
+    Time(u64),
+    Whole { used: u64, pulled_by: BTreeSet<String> },
+}
+
+impl From<NoteForms> for Note {
+    fn from(form: NoteForms) -> Self {
+        match form {
+            NoteForms::Time(used) => Self { used, pulled_by: BTreeSet::new() },
+            NoteForms::Whole { used, pulled_by } => Self { used, pulled_by },
+        }
+    }
+}
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
@@ -44,7 +79,9 @@ impl Images {
         Self {
             runtime: Arc::clone(&options.runtime),
             namespace: options.namespace.clone(),
-            registry: options.registry.clone(),
+            registries: options.registries.clone(),
+            policy: options.policy.clone(),
+            downloads: Downloads::default(),
             folders: options.images.clone(),
             notes: Mutex::new(options.data.join("images.json")),
             turns: tokio::sync::RwLock::default(),
@@ -89,11 +126,11 @@ impl Images {
             notes.retain(|name, _| images.iter().any(|image| image.name == *name));
             for image in &images {
                 if used.contains(image.name.as_str()) || used.contains(image.digest.as_str()) {
-                    notes.insert(image.name.clone(), now());
+                    notes.entry(image.name.clone()).or_default().used = now();
                 }
             }
             let is_old = |at: u64| now().saturating_sub(at) >= UNUSED.as_secs();
-            let old = notes.iter().filter(|(_, at)| is_old(**at));
+            let old = notes.iter().filter(|(_, note)| is_old(note.used));
             old.map(|(name, _)| name.clone()).collect::<Vec<_>>()
         })?;
         let mut removed = Vec::new();
@@ -107,40 +144,58 @@ impl Images {
         Ok(removed)
     }
 
-    /// Sees that an image is there; what the runtime calls it. One that is
-    /// there is fetched again only if its name may mean another by now.
-    pub(super) async fn provide(&self, path: &str) -> Result<String> {
-        let name = self.fetch(path).await?;
-        self.note(|notes| notes.insert(name.clone(), now()))?;
-        Ok(name)
-    }
-
-    async fn fetch(&self, path: &str) -> Result<String> {
+    /// Sees that an image is there for a developer; what the runtime calls it.
+    /// One that is there is fetched again if its name may mean another by now,
+    /// or if this developer never had it: its registry decides.
+    pub(super) async fn provide(&self, path: &str, developer: &str) -> Result<String> {
         if path.is_empty() {
             return Err(Error::invalid("image_path", "may not be empty"));
         }
-        if let Some(file) = path.strip_prefix(FILE) {
-            return self.import(path, file).await;
-        }
+        let name = match path.strip_prefix(FILE) {
+            Some(file) => self.import(path, file).await?,
+            None => self.fetch(path, developer).await?,
+        };
+        self.note(|notes| {
+            let note = notes.entry(name.clone()).or_default();
+            note.used = now();
+            note.pulled_by.insert(developer.to_owned());
+        })?;
+        Ok(name)
+    }
+
+    async fn fetch(&self, path: &str, developer: &str) -> Result<String> {
         let reference = with_tag(path.trim_start_matches("https://"));
         let moves = reference.ends_with(":latest");
-        if !moves && self.is_there(&reference).await? {
+        let own = self.note(|notes| {
+            notes.get(&reference).is_some_and(|note| note.pulled_by.contains(developer))
+        })?;
+        let here = own && self.is_there(&reference).await?;
+        if here && !moves {
             return Ok(reference);
         }
-        let pull = Pull {
-            credentials: self.credentials(&reference),
-            plain_http: is_local(&reference),
-            reference: reference.clone(),
-        };
-        match self.runtime.pull(&self.namespace, pull).await {
-            Ok(image) => Ok(image.name),
+        match self.pull(&reference, developer).await {
             // A registry that is away does not stop what is here.
-            Err(error) if moves && self.is_there(&reference).await? => {
+            Err(error) if here && error.code() == Code::Unavailable => {
                 tracing::warn!(image = reference, %error, "not fetched again, the one here is used");
                 Ok(reference)
             }
-            Err(error) => Err(error.into()),
+            pulled => pulled,
         }
+    }
+
+    async fn pull(&self, reference: &str, developer: &str) -> Result<String> {
+        let pull = Pull {
+            credentials: self.registries.credentials(developer, reference)?,
+            plain_http: is_local(reference),
+            reference: reference.to_owned(),
+            scope: developer.to_owned(),
+            policy: self.policy.clone(),
+        };
+        let _turn = self.downloads.turn(developer).await;
+        let pulled = self.runtime.pull(&self.namespace, pull);
+        let late = |_| Error::state(format!("{reference} did not come in time"));
+        let pulled = tokio::time::timeout(PULL_TIMEOUT, pulled).await.map_err(late)?;
+        Ok(pulled?.name)
     }
 
     async fn is_there(&self, name: &str) -> Result<bool> {
@@ -154,15 +209,6 @@ impl Images {
         let taken = self.runtime.import(&self.namespace, &file, Some(name)).await?;
         let image = taken.into_iter().next();
         image.map(|image| image.name).ok_or_else(|| Error::missing(format!("image in {name}")))
-    }
-
-    fn credentials(&self, reference: &str) -> Option<Credentials> {
-        let registry = self.registry.as_ref()?;
-        let host = reference.split('/').next()?;
-        (host == registry.host).then(|| Credentials {
-            user: registry.user.clone(),
-            password: registry.password.clone(),
-        })
     }
 }
 
@@ -188,6 +234,14 @@ fn is_local(reference: &str) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    #[test]
+    fn notes_of_earlier_versions_give_nobody_a_right() {
+        let notes: Notes = serde_json::from_str(r#"{"reg/a:1": 17}"#).unwrap();
+        assert_eq!(notes["reg/a:1"], Note { used: 17, pulled_by: BTreeSet::new() });
+        let text = serde_json::to_string(&notes).unwrap();
+        assert_eq!(serde_json::from_str::<Notes>(&text).unwrap(), notes);
+    }
 
     #[test]
     fn names_get_a_tag_and_local_registries_are_known() {

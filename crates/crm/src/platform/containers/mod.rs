@@ -25,6 +25,7 @@ use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
+use selvage_fetch::Policy;
 use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime, cgroup::group};
 use tokio::time::Instant;
 
@@ -41,7 +42,7 @@ use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
     Shortcut, Usage, host, naming,
 };
-use crate::{Error, ImageFolders, Result, error::During, site::Registry};
+use crate::{Error, ImageFolders, Registries, Result, error::During};
 
 /// Which cloudlet's containers these are.
 const SITE_LABEL: &str = "selvage.site";
@@ -59,7 +60,9 @@ pub struct Options {
     /// The runtime's namespace for instances.
     pub namespace: String,
     pub range: Range,
-    pub registry: Option<Registry>,
+    pub registries: Registries,
+    /// Where images may come from.
+    pub policy: Policy,
     /// Where files may be images.
     pub images: ImageFolders,
     /// Where disk is counted and volumes are mounted.
@@ -139,7 +142,7 @@ impl Containers {
         let cluster = self.namer.cluster(&order.cluster)?;
         let wanted = volumes::wanted(&order.app)?;
         let using = self.images.using().await;
-        let image = self.images.provide(&order.app.image_path).await?;
+        let image = self.images.provide(&order.app.image_path, order.developer()).await?;
         self.remove(&names.container).await?;
         let mut mounts = self.volumes.provide(&names.container, &wanted).await?;
         mounts.extend(self.files.provide(&names.container, &order.app)?);

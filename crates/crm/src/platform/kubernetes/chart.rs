@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use selvage_fetch::Fetcher;
 use selvage_runtime::private_directory;
 use sha2::{Digest, Sha256};
 
@@ -23,6 +24,7 @@ const FORMS: &str = "a chart is https://HOST/CHART.tgz#sha256:DIGEST, or file://
 pub(super) struct Charts<'a> {
     pub(super) folder: &'a Path,
     pub(super) images: &'a ImageFolders,
+    pub(super) fetcher: &'a Fetcher,
 }
 
 impl Charts<'_> {
@@ -39,7 +41,7 @@ impl Charts<'_> {
             return Ok(path);
         }
         let wrong = |reason: String| Error::invalid("image_path", format!("{address}: {reason}"));
-        let bytes = fetch::bytes(address, MAX_CHART).await.map_err(wrong)?;
+        let bytes = fetch::bytes(self.fetcher, address, MAX_CHART).await.map_err(wrong)?;
         let found = hex::encode(Sha256::digest(&bytes));
         if found != digest {
             return Err(wrong(format!("its digest is sha256:{found}, not sha256:{digest}")));
@@ -78,7 +80,8 @@ mod tests {
         let images = ImageFolders::new([home.join("images")]);
         std::fs::create_dir_all(home.join("images/one")).unwrap();
         let folder = home.join("charts");
-        let charts = Charts { folder: &folder, images: &images };
+        let fetcher = fetch::tests::local();
+        let charts = Charts { folder: &folder, images: &images, fetcher: &fetcher };
         let inside = format!("file://{}/images/one", home.display());
         assert_eq!(charts.provide(&inside).await.unwrap(), home.join("images/one"));
         let short = format!("https://charts.example/a.tgz#sha256:{}", "0".repeat(63));
@@ -104,7 +107,8 @@ mod tests {
     async fn a_chart_that_was_exchanged_is_refused_and_one_that_is_kept_is_not_fetched() {
         let directory = tempfile::tempdir().unwrap();
         let (folder, images) = (directory.path().join("charts"), ImageFolders::default());
-        let charts = Charts { folder: &folder, images: &images };
+        let fetcher = fetch::tests::local();
+        let charts = Charts { folder: &folder, images: &images, fetcher: &fetcher };
         let good = b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nchart".to_vec();
         let address = fetch::tests::server(good).await;
         let digest = hex::encode(Sha256::digest(b"chart"));

@@ -16,13 +16,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    names::{Namer, SITE},
+    names::{INSTANCE, Namer, SITE},
     tenant,
 };
 use crate::{
-    Error, Result,
+    Error, Registries, Result,
     platform::{ClusterFacts, ClusterSize, naming},
-    site::Registry,
 };
 
 /// Names of what every cluster has.
@@ -44,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) struct Clusters<'a> {
     pub(super) client: Client,
     pub(super) namer: &'a Namer,
-    pub(super) registry: Option<&'a Registry>,
+    pub(super) registries: &'a Registries,
 }
 
 pub(super) fn namespaces(client: &Client) -> Objects {
@@ -129,8 +128,23 @@ impl Clusters<'_> {
         let nodes = Nodes::new(&self.client).list().await?;
         self.apply(name, &policies, &apart(&nodes)).await?;
         self.apply(name, &resource("", "v1", "ConfigMap"), &about(key)).await?;
-        if let Some(registry) = self.registry {
-            self.apply(name, &resource("", "v1", "Secret"), &password(registry)).await?;
+        self.provide_pull_secret(name, &key.developer).await
+    }
+
+    /// Gives a cluster what its developer has to pull images with. Earlier
+    /// versions gave it the operator's password: that goes.
+    async fn provide_pull_secret(&self, namespace: &str, developer: &str) -> Result<()> {
+        let Some(name) = self.registries.secret_name() else { return Ok(()) };
+        let secrets = Objects::namespaced(&self.client, namespace, &resource("", "v1", "Secret"));
+        if let Some(text) = self.registries.pull_secret(developer)? {
+            secrets.apply(&pull_secret(name, &text)).await?;
+            return Ok(());
+        }
+        let found = secrets.get_metadata(name).await?;
+        let labels = found.map(|found| found.metadata.labels.unwrap_or_default());
+        // An app may have one of that name, which is its own.
+        if labels.is_some_and(|labels| !labels.contains_key(INSTANCE)) {
+            secrets.delete(name, &DeleteParams::default()).await?;
         }
         Ok(())
     }
@@ -266,26 +280,20 @@ fn about(key: &ClusterInstKey) -> Value {
     })
 }
 
-/// The password of the registry, as nodes take it.
-fn password(registry: &Registry) -> Value {
-    let config = json!({ "auths": { &registry.host: {
-        "username": registry.user,
-        "password": registry.password.as_str(),
-    } } });
+/// A developer's credentials, as nodes take them.
+fn pull_secret(name: &str, config: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "kubernetes.io/dockerconfigjson",
-        "metadata": { "name": registry.secret },
-        "stringData": { ".dockerconfigjson": config.to_string() },
+        "metadata": { "name": name },
+        "stringData": { ".dockerconfigjson": config },
     })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use zeroize::Zeroizing;
-
     use super::*;
 
     #[test]
@@ -315,20 +323,5 @@ mod tests {
         let policy = apart(&[unknown]);
         let from = policy["spec"]["ingress"][0]["from"].as_array().unwrap().clone();
         assert_eq!(from[1..], [json!({ "ipBlock": { "cidr": "192.0.2.7/32" } })]);
-    }
-
-    #[test]
-    fn a_registrys_password_is_given_as_nodes_take_it() {
-        let registry = Registry {
-            host: "reg.example:5000".into(),
-            user: "joe".into(),
-            password: Zeroizing::new("ge\"heim".into()),
-            secret: "mexgitlabsecret".into(),
-        };
-        let secret = password(&registry);
-        let inside = secret["stringData"][".dockerconfigjson"].as_str().unwrap();
-        let inside: Value = serde_json::from_str(inside).unwrap();
-        assert_eq!(inside["auths"]["reg.example:5000"]["password"], "ge\"heim");
-        assert_eq!(secret["metadata"]["name"], "mexgitlabsecret");
     }
 }

@@ -64,7 +64,7 @@ impl Kubernetes {
         let names = self.namer.instance(&order.key)?;
         let mut wanted = self.wanted(&order.app, &names).await?;
         wanted.iter().try_for_each(|object| policy::check(object, &names.namespace).map(drop))?;
-        let secret = self.options.registry.as_ref().map(|registry| registry.secret.as_str());
+        let secret = self.options.registries.secret_name();
         let additions = Additions {
             namespace: &names.namespace,
             labels: self.namer.labels(&names.id).into_iter().collect(),
@@ -124,10 +124,14 @@ impl Kubernetes {
     /// Returns the objects of an app, as its developer has them.
     async fn wanted(&self, app: &App, names: &InstanceNames) -> Result<Vec<Object>> {
         if app.deployment != HELM {
-            return manifest::read(&fetch::manifest(app).await?);
+            return manifest::read(&fetch::manifest(&self.fetcher, app).await?);
         }
         let folder = self.options.data.join(HELM);
-        let charts = Charts { folder: &folder.join("charts"), images: &self.options.images };
+        let charts = Charts {
+            folder: &folder.join("charts"),
+            images: &self.options.images,
+            fetcher: &self.fetcher,
+        };
         let chart = charts.provide(&app.image_path).await?;
         let client = self.connection.client().await?;
         let version = client.apiserver_version().await.context("asking for the version")?;

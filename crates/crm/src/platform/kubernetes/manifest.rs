@@ -27,6 +27,8 @@ const TEMPLATES: [(&str, &str); 8] = [
     ("Job", "/spec/template"),
     ("CronJob", "/spec/jobTemplate/spec/template"),
 ];
+/// Beginning of the names of images that are in no registry.
+const LOCAL_IMAGES: &str = "localhost/";
 /// Those whose containers get the variables.
 const WITH_VARIABLES: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
 
@@ -196,6 +198,7 @@ pub(super) fn complete(objects: &mut [Object], additions: &Additions<'_>) {
         if let Some(secret) = additions.secret {
             set_secret(pod, secret);
         }
+        set_pull_policy(pod);
     }
     let whole: Vec<&Value> = objects.iter().map(|object| &object.value).collect();
     let revision = names::label_of(&json!(whole).to_string());
@@ -267,6 +270,21 @@ fn set_secret(pod: &mut Value, secret: &str) {
     }
 }
 
+/// Whoever may not pull an image may not have it because it is on a node
+/// already: each start asks the registry. Images of `localhost` are in none;
+/// the operator put them onto nodes.
+fn set_pull_policy(pod: &mut Value) {
+    for containers in ["containers", "initContainers"] {
+        let all = pod.pointer_mut(&format!("/spec/{containers}")).and_then(Value::as_array_mut);
+        for container in all.into_iter().flatten().filter_map(Value::as_object_mut) {
+            let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+            if !image.starts_with(LOCAL_IMAGES) {
+                container.insert("imagePullPolicy".into(), "Always".into());
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -296,13 +314,14 @@ spec:
       containers:
       - name: one
         image: a
+        imagePullPolicy: Never
         env:
         - name: A
           value: old
         - name: KEPT
           value: kept
       - name: two
-        image: b
+        image: localhost/b
 ---
 # nothing
 ";
@@ -356,6 +375,10 @@ spec:
         assert_eq!(labels["mex-app"], "hello-deployment");
         assert_eq!(labels[names::INSTANCE], "id");
         assert_eq!(pod["spec"]["imagePullSecrets"], json!([{ "name": "reg" }]));
+        for container in pod["spec"]["containers"].as_array().unwrap() {
+            let local = container["image"] == "localhost/b";
+            assert_eq!(container["imagePullPolicy"] == "Always", !local, "{container}");
+        }
         // Whatever changes, the pods are told from those before.
         let before = labels[REVISION].as_str().unwrap();
         assert_eq!(

@@ -20,6 +20,7 @@ use std::{collections::HashSet, net::IpAddr, path::PathBuf, time::Duration};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{AppInstKey, CloudletKey, ClusterInstKey, FlavorInfo};
+use selvage_fetch::{Fetcher, Policy};
 use selvage_kube::{
     Connection, Nodes,
     kube::api::{DynamicObject, ListParams},
@@ -38,7 +39,7 @@ use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
     Usage,
 };
-use crate::{Error, ImageFolders, Result, site::Registry};
+use crate::{Error, ImageFolders, Registries, Result};
 
 const MEGABYTE: f64 = 1_048_576.0;
 const GIGABYTE: f64 = 1_000_000_000.0;
@@ -48,7 +49,9 @@ const GIGABYTE: f64 = 1_000_000_000.0;
 pub struct Options {
     /// Where the cluster is and who we are there; none: as `kubectl` finds it.
     pub kubeconfig: Option<PathBuf>,
-    pub registry: Option<Registry>,
+    pub registries: Registries,
+    /// Where charts and manifests may come from.
+    pub policy: Policy,
     /// Where public ports are.
     pub addresses: Vec<IpAddr>,
     /// Folders that charts may come from.
@@ -67,6 +70,7 @@ pub struct Kubernetes {
     options: Options,
     namer: Namer,
     connection: Connection,
+    fetcher: Fetcher,
     meter: Meter,
     /// Namespaces that this process made as they should be.
     furnished: Mutex<HashSet<String>>,
@@ -77,6 +81,7 @@ impl Kubernetes {
         Ok(Self {
             namer: Namer::new(cloudlet)?,
             connection: Connection::from_file("crm.kubeconfig", options.kubeconfig.clone()),
+            fetcher: Fetcher::new(options.policy.clone()),
             meter: Meter::default(),
             furnished: Mutex::default(),
             options,
@@ -87,7 +92,7 @@ impl Kubernetes {
         Ok(Clusters {
             client: self.connection.client().await?,
             namer: &self.namer,
-            registry: self.options.registry.as_ref(),
+            registries: &self.options.registries,
         })
     }
 

@@ -7,19 +7,32 @@ use std::{
 };
 
 use md5::Md5;
-use reqwest::{StatusCode, Url, header};
+use selvage_fetch::{
+    Failure, Fetcher, Request, Response, StatusCode, Url,
+    header::{self, HeaderName, HeaderValue},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
+    Options, qcow2,
     source::{Place, Source},
     tools::Tools,
 };
-use crate::{Error, ImageFolders, Result, error::During};
+use crate::{
+    Error, ImageFolders, Result,
+    error::During,
+    platform::{InstanceOrder, downloads::Downloads},
+};
 
-/// How long a connection may take, and how long nothing may come.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for a whole image.
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Room on the disk that no image takes.
+const RESERVE: u64 = 1 << 30;
+/// Bytes between two looks at how much room there is.
+const ROOM_INTERVAL: u64 = 64 << 20;
+const GIB: u64 = 1 << 30;
 /// How long an image is kept that no machine uses.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 const PIECE: usize = 256 << 10;
@@ -34,6 +47,30 @@ pub(super) struct Image {
     pub(super) path: PathBuf,
     /// Of the disk that a machine sees.
     pub(super) size: u64,
+}
+
+/// An image that an instance wants.
+pub(super) struct Wish<'a> {
+    pub(super) path: &'a str,
+    pub(super) developer: &'a str,
+    /// Size of the disk that it has to fit into.
+    pub(super) disk: Option<u64>,
+}
+
+impl<'a> Wish<'a> {
+    pub(super) fn of(order: &'a InstanceOrder) -> Self {
+        let disk = order.flavor.disk;
+        Self {
+            path: &order.app.image_path,
+            developer: order.developer(),
+            disk: (disk > 0).then(|| disk.saturating_mul(GIB)),
+        }
+    }
+
+    /// Bytes that an image of that disk can have: its content, and tables.
+    fn limit(&self) -> u64 {
+        self.disk.map_or(u64::MAX, |disk| disk.saturating_add(disk / 64).saturating_add(64 << 20))
+    }
 }
 
 /// What is known of the image at an address.
@@ -57,59 +94,73 @@ pub(super) struct Images {
     directory: PathBuf,
     folders: ImageFolders,
     tools: Tools,
-    client: reqwest::Client,
-    /// One image at a time.
-    fetching: tokio::sync::Mutex<()>,
+    fetcher: Fetcher,
+    downloads: Downloads,
+    /// Held for reading while images come, for writing to remove some.
+    coming: tokio::sync::RwLock<()>,
 }
 
 /// What came of asking for an image.
 enum Asked {
     Unchanged,
-    Coming(Box<reqwest::Response>, Version),
+    Coming(Box<Response>, Version),
     Here(PathBuf, Version),
 }
 
 impl Images {
-    pub(super) fn open(directory: PathBuf, folders: ImageFolders, tools: Tools) -> Result<Self> {
+    pub(super) fn open(directory: PathBuf, options: &Options, tools: Tools) -> Result<Self> {
         std::fs::create_dir_all(&directory).during("making a place for images")?;
         // What was being fetched when an earlier process ended.
         for path in with_end(&directory, PART)? {
             std::fs::remove_file(path).during("tidying images up")?;
         }
-        let client = reqwest::Client::builder().connect_timeout(PATIENCE).read_timeout(PATIENCE);
-        let client = client.build().map_err(|error| Error::state(told(error)))?;
-        Ok(Self { directory, folders, tools, client, fetching: tokio::sync::Mutex::default() })
+        Ok(Self {
+            directory,
+            folders: options.images.clone(),
+            tools,
+            fetcher: Fetcher::new(options.policy.clone()),
+            downloads: Downloads::default(),
+            coming: tokio::sync::RwLock::default(),
+        })
     }
 
     /// Sees that an image is here, as it is where it comes from.
-    pub(super) async fn provide(&self, path: &str) -> Result<Image> {
-        let mut source = Source::parse(path)?;
+    pub(super) async fn provide(&self, wish: &Wish<'_>) -> Result<Image> {
+        let mut source = Source::parse(wish.path)?;
         if let Place::File(file) = &mut source.place {
             *file = self.folders.find(file)?;
         }
-        let _alone = self.fetching.lock().await;
-        let kept = self.kept(&source);
+        let _turn = self.downloads.turn(wish.developer).await;
+        let _coming = self.coming.read().await;
+        let late = |_| Error::state("the image did not come in time");
+        tokio::time::timeout(DOWNLOAD_TIMEOUT, self.find(&source, wish.limit()))
+            .await
+            .map_err(late)?
+    }
+
+    async fn find(&self, source: &Source, limit: u64) -> Result<Image> {
+        let kept = self.kept(source);
         if let Some(note) = &kept
             && source.checksum.is_some()
             && source.check(note).is_ok()
         {
-            return self.used(&source, note);
+            return self.used(source, note);
         }
         let known = kept.as_ref().map(|note| note.version.clone());
-        let asked = self.ask(&source, known.as_ref()).await;
+        let asked = self.ask(source, known.as_ref()).await;
         let usable = kept.filter(|note| source.check(note).is_ok());
         match (asked, usable) {
-            (Ok(Asked::Unchanged), Some(note)) => self.used(&source, &note),
+            (Ok(Asked::Unchanged), Some(note)) => self.used(source, &note),
             (Err(error), Some(note)) => {
                 tracing::warn!(%error, "the image was not looked for again, the one here is used");
-                self.used(&source, &note)
+                self.used(source, &note)
             }
             (Err(error), None) => Err(error),
             (Ok(Asked::Unchanged), None) => {
-                let asked = self.ask(&source, None).await?;
-                self.take(&source, asked).await
+                let asked = self.ask(source, None).await?;
+                self.take(source, asked, limit).await
             }
-            (Ok(asked), _) => self.take(&source, asked).await,
+            (Ok(asked), _) => self.take(source, asked, limit).await,
         }
     }
 
@@ -135,7 +186,7 @@ impl Images {
 
     fn write_note(&self, source: &Source, note: &Note) -> Result<()> {
         let path = self.note_path(source);
-        let part = path.with_extension(PART);
+        let part = path.with_extension(format!("{}.{PART}", uuid::Uuid::new_v4().simple()));
         let text = serde_json::to_vec(note).map_err(std::io::Error::other);
         text.and_then(|text| std::fs::write(&part, text))
             .and_then(|()| std::fs::rename(&part, &path))
@@ -170,18 +221,16 @@ impl Images {
     }
 
     async fn ask_web(&self, url: &Url, known: Option<&Version>) -> Result<Asked> {
-        let mut request = self.client.get(url.clone());
-        if let Some(tag) = known.and_then(|version| version.tag.as_ref()) {
-            request = request.header(header::IF_NONE_MATCH, tag);
-        }
-        if let Some(modified) = known.and_then(|version| version.modified.as_ref()) {
-            request = request.header(header::IF_MODIFIED_SINCE, modified);
-        }
+        let tag = known.and_then(|version| version.tag.as_deref());
+        let modified = known.and_then(|version| version.modified.as_deref());
+        let request = with_header(Request::get_with_login(url), header::IF_NONE_MATCH, tag);
+        let request = with_header(request, header::IF_MODIFIED_SINCE, modified);
         let failed = |text: String| {
             let host = url.host_str().unwrap_or_default();
             Error::state(format!("the image cannot be fetched from {host}: {text}"))
         };
-        let response = request.send().await.map_err(|error| failed(told(error)))?;
+        let sent = self.fetcher.send(request).await;
+        let response = sent.map_err(|failure: Failure| failed(failure.to_string()))?;
         match response.status() {
             StatusCode::NOT_MODIFIED => Ok(Asked::Unchanged),
             StatusCode::OK => {
@@ -198,19 +247,27 @@ impl Images {
     }
 
     /// Takes an image in whole, or not at all.
-    async fn take(&self, source: &Source, asked: Asked) -> Result<Image> {
-        let part = Part(self.directory.join(format!("{}.image.{PART}", source.name())));
+    async fn take(&self, source: &Source, asked: Asked, limit: u64) -> Result<Image> {
+        let unique = uuid::Uuid::new_v4().simple();
+        let part = Part(self.directory.join(format!("{}.{unique}.{PART}", source.name())));
         let length = match &asked {
             Asked::Coming(_, version) | Asked::Here(_, version) => version.length,
             Asked::Unchanged => return Err(Error::missing("the image")),
         };
         self.check_room(length.unwrap_or_default())?;
+        check_limit(length.unwrap_or_default(), limit)?;
         let mut taking = Taking::new(&part.0).await?;
         let version = match asked {
             Asked::Coming(mut response, version) => {
                 let cut = |error| Error::state(format!("the image did not come: {}", told(error)));
                 while let Some(piece) = response.chunk().await.map_err(cut)? {
+                    // Not every server says how much it sends.
+                    let before = taking.length / ROOM_INTERVAL;
                     taking.add(&piece).await?;
+                    check_limit(taking.length, limit)?;
+                    if taking.length / ROOM_INTERVAL != before {
+                        self.check_room(0)?;
+                    }
                 }
                 version
             }
@@ -242,16 +299,19 @@ impl Images {
         let disk = rustix::fs::statvfs(&self.directory).map_err(std::io::Error::from);
         let disk = disk.during("measuring the disk")?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if length < free {
+        if length.saturating_add(RESERVE) < free {
             return Ok(());
         }
-        let (needs, free) = (length >> 20, free >> 20);
+        let (needs, free) = (length >> 20, free.saturating_sub(RESERVE) >> 20);
         Err(Error::state(format!("the image has {needs} MB and the disk has room for {free}")))
     }
 
     /// How large a disk it is. One that builds on another file would show a
     /// machine files of this one.
     async fn inspect(&self, path: &Path) -> Result<u64> {
+        // No tool looks at a file before this has: it may follow a name in it.
+        let header = qcow2::check(path).during("reading an image")?;
+        header.map_err(|reason| Error::invalid("image_path", reason))?;
         let arguments = ["info", "-f", "qcow2", "--output=json"].map(AsRef::as_ref);
         let said = self.tools.image(arguments.into_iter().chain([path.as_os_str()])).await?;
         let said: serde_json::Value = serde_json::from_slice(&said)
@@ -267,8 +327,9 @@ impl Images {
 
     /// Removes images that none of these disks builds on: those that others
     /// took the place of, and those that were not asked for in a long time.
-    pub(super) async fn tidy(&self, used: &[PathBuf]) -> Result<Vec<String>> {
-        let _alone = self.fetching.lock().await;
+    pub(super) fn tidy(&self, used: &[PathBuf]) -> Result<Vec<String>> {
+        // Somebody who fetches one may take long, and nobody shall wait.
+        let Ok(_alone) = self.coming.try_write() else { return Ok(Vec::new()) };
         let mut current = Vec::new();
         for path in with_end(&self.directory, NOTE)? {
             let note = std::fs::read(&path).ok();
@@ -294,8 +355,23 @@ impl Images {
     }
 }
 
+fn check_limit(length: u64, limit: u64) -> Result<()> {
+    if length <= limit {
+        return Ok(());
+    }
+    let reason = format!("the image has more than the {} MB that fit the flavor", limit >> 20);
+    Err(Error::invalid("image_path", reason))
+}
+
+fn with_header(request: Request, name: HeaderName, value: Option<&str>) -> Request {
+    match value.and_then(|value| HeaderValue::from_str(value).ok()) {
+        Some(value) => request.header(name, value),
+        None => request,
+    }
+}
+
 /// Without the address, which may have a password in it.
-fn told(error: reqwest::Error) -> String {
+fn told(error: selvage_fetch::TransferError) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
@@ -323,6 +399,7 @@ impl Drop for Part {
 
 /// Writes and counts at once.
 struct Taking {
+    length: u64,
     file: tokio::fs::File,
     sha256: Sha256,
     md5: Md5,
@@ -331,10 +408,11 @@ struct Taking {
 impl Taking {
     async fn new(path: &Path) -> Result<Self> {
         let file = tokio::fs::File::create(path).await.during("writing an image")?;
-        Ok(Self { file, sha256: Sha256::new(), md5: Md5::new() })
+        Ok(Self { length: 0, file, sha256: Sha256::new(), md5: Md5::new() })
     }
 
     async fn add(&mut self, piece: &[u8]) -> Result<()> {
+        self.length += piece.len() as u64;
         self.sha256.update(piece);
         self.md5.update(piece);
         self.file.write_all(piece).await.during("writing an image")

@@ -11,6 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use selvage_fetch::Policy;
 use tokio::net::TcpListener;
 
 use super::*;
@@ -24,8 +25,20 @@ fn tools() -> Option<Tools> {
     tools
 }
 
-fn folders(directory: &tempfile::TempDir) -> ImageFolders {
-    ImageFolders::new([directory.path().to_owned()])
+/// With files of a directory, and servers of this machine.
+fn open(home: &Path, directory: &tempfile::TempDir, tools: &Tools) -> Images {
+    let options = Options {
+        data: home.to_owned(),
+        images: ImageFolders::new([directory.path().to_owned()]),
+        policy: Policy { private_hosts: vec!["127.0.0.1:*".into()], ..Policy::default() },
+        patience: Duration::ZERO,
+        powerdown: Duration::ZERO,
+    };
+    Images::open(home.to_owned(), &options, tools.clone()).unwrap()
+}
+
+fn wish(path: &str) -> Wish<'_> {
+    Wish { path, developer: "Acme", disk: None }
 }
 
 async fn qcow(tools: &Tools, path: &Path, size: &str) {
@@ -83,32 +96,32 @@ async fn an_image_is_fetched_once_and_again_when_it_changed() {
     let web = Arc::new(Web::default());
     *web.content.lock() = std::fs::read(&original).unwrap();
     let (url, serving) = serve(Arc::clone(&web)).await;
-    let images = Images::open(home.clone(), folders(&directory), tools.clone()).unwrap();
-    let first = images.provide(&url).await.unwrap();
+    let images = open(&home, &directory, &tools);
+    let first = images.provide(&wish(&url)).await.unwrap();
     assert_eq!(first.size, 3 << 20);
     assert_eq!(std::fs::read(&first.path).unwrap(), *web.content.lock());
-    assert_eq!(images.provide(&url).await.unwrap(), first);
+    assert_eq!(images.provide(&wish(&url)).await.unwrap(), first);
     assert_eq!((web.asked.load(Ordering::SeqCst), web.given.load(Ordering::SeqCst)), (2, 1));
 
     // One that is known by its checksum is not even asked for.
     let sum = hex::encode(Md5::digest(&*web.content.lock()));
-    assert_eq!(images.provide(&format!("{url}#md5:{sum}")).await.unwrap(), first);
+    assert_eq!(images.provide(&wish(&format!("{url}#md5:{sum}"))).await.unwrap(), first);
     assert_eq!(web.asked.load(Ordering::SeqCst), 2);
 
     qcow(&tools, &original, "5M").await;
     *web.content.lock() = std::fs::read(&original).unwrap();
     web.tag.fetch_add(1, Ordering::SeqCst);
-    let second = images.provide(&url).await.unwrap();
+    let second = images.provide(&wish(&url)).await.unwrap();
     assert_eq!(second.size, 5 << 20);
     assert!(first.path.is_file(), "a disk may build on it");
-    assert_eq!(images.tidy(std::slice::from_ref(&first.path)).await.unwrap(), [""; 0]);
-    assert_eq!(images.tidy(&[]).await.unwrap().len(), 1);
+    assert_eq!(images.tidy(std::slice::from_ref(&first.path)).unwrap(), [""; 0]);
+    assert_eq!(images.tidy(&[]).unwrap().len(), 1);
     assert!(!first.path.exists() && second.path.is_file());
 
     // A server that is away does not stop what is here.
     serving.abort();
     let _ = serving.await;
-    assert_eq!(images.provide(&url).await.unwrap(), second);
+    assert_eq!(images.provide(&wish(&url)).await.unwrap(), second);
     assert_eq!(names(&home), 2, "an image and its note");
 }
 
@@ -117,7 +130,7 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     let Some(tools) = tools() else { return };
     let directory = tempfile::tempdir().unwrap();
     let home = directory.path().join("images");
-    let images = Images::open(home.clone(), folders(&directory), tools.clone()).unwrap();
+    let images = open(&home, &directory, &tools);
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("text"), "not a disk").unwrap();
     qcow(&tools, &at("good"), "1M").await;
@@ -126,10 +139,10 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     tools.image(base.into_iter().chain([good.as_path(), &on_top])).await.unwrap();
     let told = async |name: &str, sum: &str| {
         let path = format!("file://{}{sum}", at(name).display());
-        images.provide(&path).await.unwrap_err().to_string()
+        images.provide(&wish(&path)).await.unwrap_err().to_string()
     };
     let error = told("text", "").await;
-    assert!(error.contains("Image is not in qcow2 format"), "{error}");
+    assert!(error.contains("the image is no qcow2"), "{error}");
     let error = told("on_top", "").await;
     assert!(error.contains("builds on a file outside"), "{error}");
     let error = told("good", &format!("#sha256:{}", "0".repeat(64))).await;
@@ -140,14 +153,62 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     let error = told("folder", "").await;
     assert!(error.starts_with("image_path: ") && error.ends_with(" is not a file"), "{error}");
     std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
-    let (elsewhere, link) = (images.provide("file:///dev/zero").await, told("zero", "").await);
+    let (elsewhere, link) =
+        (images.provide(&wish("file:///dev/zero")).await, told("zero", "").await);
     assert_eq!(elsewhere.unwrap_err().to_string(), link);
     assert!(link.contains("crm.image_folders"), "{link}");
-    let error = images.provide("http://user:geheim@127.0.0.1:1/x?token=geheim").await.unwrap_err();
+    let error =
+        images.provide(&wish("http://user:geheim@127.0.0.1:1/x?token=geheim")).await.unwrap_err();
     assert!(error.to_string().starts_with("the image cannot be fetched from 127.0.0.1: "));
     assert!(!error.to_string().contains("geheim"), "{error}");
     assert_eq!(names(&home), 0);
     std::fs::write(home.join("x.image.part"), "half").unwrap();
-    Images::open(home.clone(), folders(&directory), tools).unwrap();
+    open(&home, &directory, &tools);
     assert_eq!(names(&home), 0, "what was being fetched is gone");
+}
+
+/// A server that never says how much it sends, and never stops.
+async fn endless() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/vm.qcow2", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
+            while stream.write_all(&[0; 1 << 20]).await.is_ok() {}
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn an_image_without_an_end_takes_no_more_than_its_flavor() {
+    let Some(tools) = tools() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("images");
+    let images = open(&home, &directory, &tools);
+    let url = endless().await;
+    let hostile = Wish { path: &url, developer: "Bmce", disk: Some(1 << 20) };
+    let error = images.provide(&hostile).await.unwrap_err().to_string();
+    assert_eq!(error, "image_path: the image has more than the 65 MB that fit the flavor");
+    assert_eq!(names(&home), 0, "what came of it is gone");
+}
+
+#[tokio::test]
+async fn a_server_inside_is_not_asked() {
+    let Some(tools) = tools() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let web = Arc::new(Web::default());
+    let (url, _serving) = serve(Arc::clone(&web)).await;
+    let options = Options {
+        data: directory.path().to_owned(),
+        images: ImageFolders::default(),
+        policy: Policy::default(),
+        patience: Duration::ZERO,
+        powerdown: Duration::ZERO,
+    };
+    let images = Images::open(directory.path().join("images"), &options, tools).unwrap();
+    let error = images.provide(&wish(&url)).await.unwrap_err().to_string();
+    assert!(error.ends_with("127.0.0.1 has an address that is not public"), "{error}");
+    assert_eq!(web.asked.load(Ordering::SeqCst), 0);
 }

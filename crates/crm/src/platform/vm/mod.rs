@@ -11,6 +11,7 @@ mod keys;
 mod machine;
 mod names;
 mod process;
+mod qcow2;
 mod qmp;
 mod seed;
 mod source;
@@ -28,13 +29,14 @@ use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
+use selvage_fetch::Policy;
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream, private_directory};
 use tokio::{io::AsyncReadExt, sync::OnceCell, time::Instant};
 
 use self::{
     accelerator::Accelerator,
     console::Seats,
-    image::Images,
+    image::{Images, Wish},
     machine::{Machine, Plan},
     names::{Namer, Names},
     tools::Tools,
@@ -65,6 +67,8 @@ pub struct Options {
     pub data: PathBuf,
     /// Where files may be images.
     pub images: ImageFolders,
+    /// Where other images may come from.
+    pub policy: Policy,
     /// How long a machine may take until its first port takes connections;
     /// one that takes longer counts as made.
     pub patience: Duration,
@@ -91,7 +95,7 @@ impl Machines {
         let tools = Tools::find()?;
         Ok(Self {
             namer: Namer::new(cloudlet, &home)?,
-            images: Images::open(home.join("images"), options.images.clone(), tools.clone())?,
+            images: Images::open(home.join("images"), &options, tools.clone())?,
             options: Options { data: home, ..options },
             tools,
             accelerator: OnceCell::new(),
@@ -111,7 +115,7 @@ impl Machines {
     async fn make(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
         let names = self.namer.instance(&order.key)?;
         let machine = self.machine(&names)?;
-        let image = self.images.provide(&order.app.image_path).await?;
+        let image = self.images.provide(&Wish::of(order)).await?;
         machine.stop(&names.process, self.options.powerdown).await?;
         machine.make(&self.tools, &image, &plan(order, facts, &names)).await?;
         self.start(&machine, &names, order, facts).await
@@ -334,7 +338,7 @@ impl Platform for Machines {
         let machine = self.machine(&names)?;
         machine.stop(&names.process, self.options.powerdown).await?;
         machine.remove()?;
-        self.images.tidy(&self.bases()?).await.map(drop)
+        self.images.tidy(&self.bases()?).map(drop)
     }
 
     async fn sweep(&self, _: &[ClusterInstKey], instances: &[AppInstKey]) -> Result<Vec<String>> {
@@ -356,12 +360,12 @@ impl Platform for Machines {
                 swept.push(format!("machine {name}"));
             }
         }
-        swept.extend(self.images.tidy(&self.bases()?).await?);
+        swept.extend(self.images.tidy(&self.bases()?)?);
         Ok(swept)
     }
 
     async fn tidy(&self) -> Result<Vec<String>> {
-        self.images.tidy(&self.bases()?).await
+        self.images.tidy(&self.bases()?)
     }
 
     async fn usage(&self, key: &AppInstKey) -> Result<Usage> {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use reqwest::Url;
+use selvage_fetch::Url;
 use sha2::{Digest, Sha256};
 
 use super::image::Note;

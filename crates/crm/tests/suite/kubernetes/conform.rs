@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use async_trait::async_trait;
 use selvage_api::edgeproto::{App, CloudletKey, Flavor};
 use selvage_crm::{
-    ImageFolders, Platform,
+    FetchPolicy, ImageFolders, Platform, Registries,
     platform::{
         InstanceFacts,
         kubernetes::{Kubernetes, Options},
@@ -36,7 +36,8 @@ impl Fixture for InNamespaces {
     async fn open(&self, cloudlet: &CloudletKey) -> Arc<dyn Platform> {
         let options = Options {
             kubeconfig: Some(self.cluster.kubeconfig.clone()),
-            registry: None,
+            registries: Registries::default(),
+            policy: FetchPolicy::default(),
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             images: ImageFolders::default(),
             data: self.place.directory.path().to_owned(),

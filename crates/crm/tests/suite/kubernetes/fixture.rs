@@ -31,21 +31,15 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{ANSWER, PATIENCE, Upstairs, wait_for};
 
 pub(super) const IMAGE: &str = "localhost/hello:1";
-const NEEDED: [&str; 6] = [
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kube-proxy",
-    "kubelet",
-    "helm",
-];
+const NEEDED: [&str; 5] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
 
 /// One cluster for all tests; it ends with the process, which holds its input.
 pub(super) struct Cluster {
     _process: Child,
     _output: BufReader<ChildStdout>,
     pub(super) kubeconfig: PathBuf,
-    binaries: PathBuf,
+    helm: PathBuf,
     _images: tempfile::TempDir,
 }
 
@@ -61,15 +55,31 @@ fn number() -> u32 {
     std::process::id() % 250 + 1
 }
 
-/// Where the binaries are: `tests/kubernetes/build` makes them.
-fn binaries() -> Option<PathBuf> {
+/// The folder of the binaries, which `tests/kubernetes/build` makes, and helm.
+fn binaries() -> Option<(PathBuf, PathBuf)> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))?;
-    let mut folders = vec![cache.join("selvage/tools/kubernetes")];
-    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let cache = cache.join("selvage/tools/kubernetes");
+    let mut folders = vec![cache.clone()];
+    folders.extend(inside(&cache));
+    let charts = inside(&cache.join("helm")).into_iter().chain([cache]);
+    let charts = charts.map(|folder| folder.join("helm"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    folders.extend(std::env::split_paths(&path));
     let whole = |folder: &PathBuf| NEEDED.iter().all(|name| folder.join(name).is_file());
-    folders.into_iter().find(whole)
+    let in_path = std::env::split_paths(&path).map(|folder| folder.join("helm"));
+    let helm = charts.chain(in_path).find(|program| program.is_file())?;
+    Some((folders.into_iter().find(whole)?, helm))
+}
+
+/// What is in a folder, the latest version first.
+fn inside(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    found.sort();
+    found.reverse();
+    found
 }
 
 fn image(folder: &Path, name: &str, file: &str, command: &[&str]) -> PathBuf {
@@ -90,7 +100,7 @@ impl Cluster {
         if !rustix::process::geteuid().is_root() {
             return skip("this needs root");
         }
-        let Some(binaries) = binaries() else {
+        let Some((binaries, helm)) = binaries() else {
             return skip("there are no binaries: run ./dev test with SELVAGE_TEST_KUBERNETES=1");
         };
         let images = tempfile::tempdir().unwrap();
@@ -112,7 +122,7 @@ impl Cluster {
         output.read_line(&mut line).unwrap();
         let folder = line.trim().strip_prefix("ready ").expect("the cluster starts");
         let kubeconfig = Path::new(folder).join("kubeconfig");
-        Some(Self { _process: process, _output: output, kubeconfig, binaries, _images: images })
+        Some(Self { _process: process, _output: output, kubeconfig, helm, _images: images })
     }
 
     pub(super) async fn shared() -> Option<&'static Self> {
@@ -158,7 +168,7 @@ impl Cluster {
     }
 
     pub(super) fn helm(&self) -> PathBuf {
-        self.binaries.join("helm")
+        self.helm.clone()
     }
 }
 
@@ -267,6 +277,8 @@ impl Edge {
             runtime: Arc::new(containerd::Containerd::new(nowhere)),
             namespace: "selvage".into(),
             images: ImageFolders::default(),
+            pull_secrets: Some(self.directory.path().join("pull-secrets")),
+            private_hosts: Vec::new(),
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             forwarding: Forwarding::default(),

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use selvage_api::edgeproto::{App, TrackedState};
 use selvage_crm::{
-    Crm, ImageFolders, Platform,
+    Crm, FetchPolicy, ImageFolders, Platform, Registries,
     platform::kubernetes::{Kubernetes, Options},
 };
 use selvage_kit::tasks::Tasks;
@@ -196,7 +196,8 @@ async fn with_charts(cluster: &Cluster, edge: &Edge, upstairs: &Upstairs) -> Run
     settings.images = ImageFolders::new([edge.directory.path().to_owned()]);
     let options = Options {
         kubeconfig: settings.site.kubeconfig.clone(),
-        registry: None,
+        registries: Registries::default(),
+        policy: FetchPolicy::default(),
         addresses: settings.addresses.clone(),
         images: settings.images.clone(),
         data: settings.data.clone(),
@@ -273,4 +274,47 @@ async fn a_chart_with_two_faces_has_one() {
     assert!(!bindings.contains(&"/two-faces".to_owned()), "{bindings:?}");
     edge.unmake_cluster(&upstairs).await;
     running.stop().await;
+}
+
+/// A developer's cluster holds what the developer has to pull with, and nothing
+/// of the operator or of anybody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_holds_no_password_but_its_developers() {
+    let Some(cluster) = Cluster::shared().await else { return };
+    let mut edge = Edge::new(cluster, "passwords", 24114);
+    let secrets = edge.directory.path().join("pull-secrets");
+    std::fs::create_dir(&secrets).unwrap();
+    let login =
+        json!({ "auths": { "hub.example": { "username": "ann", "password": "acmes-own" } } });
+    std::fs::write(secrets.join("acme.json"), login.to_string()).unwrap();
+    let upstairs = Upstairs::start().await;
+    let running = edge.start(&upstairs).await;
+    edge.make_cluster(&upstairs).await;
+    edge.developer = "Bmce".into();
+    edge.make_cluster(&upstairs).await;
+    let mut held = Vec::new();
+    for found in edge.namespaces(cluster).await {
+        let namespace = found.metadata.name.unwrap();
+        let kind = resource("", "v1", "Secret");
+        let client = cluster.client().await;
+        let all = Objects::namespaced(&client, &namespace, &kind);
+        for secret in all.list(&ListParams::default()).await.unwrap() {
+            held.push((namespace.clone(), decoded(&secret.data)));
+        }
+    }
+    assert_eq!(held.len(), 1, "{held:?}");
+    assert!(held[0].0.starts_with("slv-acme-") && held[0].1.contains("acmes-own"), "{held:?}");
+    assert!(!held[0].1.contains("geheim"), "{held:?}");
+    edge.unmake_cluster(&upstairs).await;
+    edge.developer = "Acme".into();
+    edge.unmake_cluster(&upstairs).await;
+    running.stop().await;
+}
+
+/// All that a Secret holds.
+fn decoded(secret: &Value) -> String {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let values = secret["data"].as_object().into_iter().flatten();
+    let text = |value: &Value| String::from_utf8(STANDARD.decode(value.as_str()?).ok()?).ok();
+    values.filter_map(|(_, value)| text(value)).collect()
 }

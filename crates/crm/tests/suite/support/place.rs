@@ -41,6 +41,8 @@ pub(crate) struct Place {
     pub(crate) command: String,
     /// A registry and its user, with a password.
     pub(crate) registry: Option<(String, String)>,
+    pub(crate) private_hosts: Vec<String>,
+    pub(crate) developer: &'static str,
     /// What the cloudlet is made of, and what the app is.
     pub(crate) kind: &'static str,
     pub(crate) deployment: &'static str,
@@ -79,6 +81,8 @@ impl Place {
             image_path,
             command: String::new(),
             registry: None,
+            private_hosts: Vec::new(),
+            developer: "dev",
             kind: "containers",
             deployment: "docker",
             public_port: 80,
@@ -106,7 +110,7 @@ impl Place {
         ClusterInstKey {
             cluster_key: Some(ClusterKey { name: "cluster".into() }),
             cloudlet_key: Some(self.cloudlet()),
-            developer: "dev".into(),
+            developer: self.developer.into(),
         }
     }
 
@@ -117,7 +121,7 @@ impl Place {
     pub(crate) fn app(&self) -> App {
         App {
             key: Some(AppKey {
-                developer_key: Some(DeveloperKey { name: "dev".into() }),
+                developer_key: Some(DeveloperKey { name: self.developer.into() }),
                 name: "Hello".into(),
                 version: "1.0".into(),
             }),
@@ -207,6 +211,8 @@ impl Place {
             runtime: self.runtime().await,
             namespace: "selvage".into(),
             images: ImageFolders::new([self.directory.path().to_owned()]),
+            pull_secrets: Some(self.directory.path().join("pull-secrets")),
+            private_hosts: self.private_hosts.clone(),
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: self.addresses.clone(),
             forwarding: self.forwarding,
