@@ -101,7 +101,7 @@ impl Cluster {
             return skip("this needs root");
         }
         let Some((binaries, helm)) = binaries() else {
-            return skip("there are no binaries: run ./dev test with SELVAGE_TEST_KUBERNETES=1");
+            return skip("there are no binaries: run ./dev kubernetes");
         };
         let images = tempfile::tempdir().unwrap();
         let pause =

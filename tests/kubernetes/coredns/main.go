@@ -1,0 +1,31 @@
+// CoreDNS with the plugins that a cluster's DNS needs, and without those for
+// other people's clouds, which are most of it.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/hosts"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/loadbalance"
+	_ "github.com/coredns/coredns/plugin/log"
+	_ "github.com/coredns/coredns/plugin/loop"
+	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/reload"
+)
+
+func init() {
+	// In the order in which a request goes through them.
+	dnsserver.Directives = []string{
+		"reload", "bind", "health", "ready", "prometheus", "errors", "log", "loadbalance",
+		"cache", "hosts", "kubernetes", "loop", "forward",
+	}
+}
+
+func main() { coremain.Run() }
