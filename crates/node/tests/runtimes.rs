@@ -76,7 +76,7 @@ fn sockets(path: &Path) -> select::Options {
         system_socket: path.to_owned(),
         containerd_socket: path.to_owned(),
         cri_socket: path.to_owned(),
-        embedded: None,
+        ..select::Options::default()
     }
 }
 

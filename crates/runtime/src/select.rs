@@ -26,6 +26,8 @@ pub struct Options {
     pub cri_socket: PathBuf,
     /// The runtime without a daemon; none to do without it.
     pub embedded: Option<oci::Options>,
+    /// The machine's own services run without a daemon, whatever else there is.
+    pub embedded_system: bool,
 }
 
 impl Default for Options {
@@ -35,6 +37,7 @@ impl Default for Options {
             containerd_socket: containerd::DEFAULT_SOCKET.into(),
             cri_socket: containerd::DEFAULT_SOCKET.into(),
             embedded: None,
+            embedded_system: false,
         }
     }
 }
@@ -55,14 +58,17 @@ impl Runtimes {
         let containerd: Arc<dyn Runtime> = Arc::new(containerd::Containerd::new(
             containerd::Options::new(&options.containerd_socket),
         ));
-        let system = if options.system_socket == options.containerd_socket {
-            containerd.clone()
-        } else {
-            Arc::new(containerd::Containerd::new(containerd::Options::new(&options.system_socket)))
-        };
         let embedded: Option<Arc<dyn Runtime>> = match options.embedded {
             Some(embedded) => Some(Arc::new(oci::Oci::open(embedded).await?)),
             None => None,
+        };
+        let own = embedded.clone().filter(|_| options.embedded_system);
+        let system = if let Some(own) = own {
+            own
+        } else if options.system_socket == options.containerd_socket {
+            containerd.clone()
+        } else {
+            Arc::new(containerd::Containerd::new(containerd::Options::new(&options.system_socket)))
         };
         let cri: Arc<dyn Runtime> = Arc::new(cri::Cri::new(options.cri_socket));
         let socket = options.containerd_socket;
@@ -108,10 +114,13 @@ impl Runtimes {
     /// Every runtime once.
     pub fn all(&self) -> Vec<Arc<dyn Runtime>> {
         let mut all = vec![self.containerd.clone(), self.cri.clone()];
-        if !Arc::ptr_eq(&self.system, &self.containerd) {
+        let embedded = self.embedded.clone();
+        let is_embedded =
+            |one| embedded.as_ref().is_some_and(|embedded| Arc::ptr_eq(embedded, one));
+        if !Arc::ptr_eq(&self.system, &self.containerd) && !is_embedded(&self.system) {
             all.insert(0, self.system.clone());
         }
-        all.extend(self.embedded.clone());
+        all.extend(embedded);
         all
     }
 }

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{ContainerSpec, Error, ExecSpec, Network, Result};
 
+mod host;
+
 /// What an image says about how to run it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -113,6 +115,10 @@ pub(crate) fn document(
             "sysctl": settings(spec),
         },
     });
+    if spec.host {
+        host::open(&mut document, spec);
+        return Ok(document);
+    }
     document["hostname"] = json!(hostname);
     if let Some(seccomp) = place.seccomp {
         document["linux"]["seccomp"] = seccomp.clone();

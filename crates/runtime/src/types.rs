@@ -308,6 +308,12 @@ pub struct ContainerSpec {
     pub restart: RestartPolicy,
     pub labels: BTreeMap<String, String>,
     pub read_only_root: bool,
+    /// A part of the machine itself, as a kubelet is: it sees the machine's
+    /// processes and devices, may do whatever root may, and what it mounts
+    /// below its mounts is mounted on the machine. Only the runtime without a
+    /// daemon has such.
+    #[serde(default)]
+    pub host: bool,
 }
 
 impl fmt::Debug for ContainerSpec {

@@ -202,6 +202,10 @@ impl Runtime for Containerd {
     async fn create(&self, namespace: &str, spec: ContainerSpec) -> Result<Container> {
         identity::check_namespace(namespace)?;
         spec.check()?;
+        if spec.host {
+            let what = "containers that are a part of the machine";
+            return Err(Error::Unsupported { runtime: "containerd", what });
+        }
         if spec.limits.disk_bytes.is_some() && !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!("with containerd, containers write to their disks without a limit");
         }
