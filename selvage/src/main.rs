@@ -9,7 +9,7 @@ mod maintenance;
 mod parts;
 mod token;
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use args::{Asked, Cli, Command, Serve, Up};
 use clap::CommandFactory;
@@ -21,6 +21,9 @@ use tokio::runtime::Runtime;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    if let Some(folder) = first_process() {
+        return selvage_components::machine::init(&folder);
+    }
     let Cli { global, command } = args::parse(selvage_cli::meaning_objects(std::env::args_os()));
     let task = Task::of(command);
     if let Task::Daemon { join, .. } = &task
@@ -38,6 +41,14 @@ fn main() -> ExitCode {
         Err(error) => return daemon::fail(&anyhow::Error::new(error).context("cannot start")),
     };
     finish(runtime, Box::pin(task.run(global, frugal)))
+}
+
+/// Folder of the machine on this host whose first process this one has to be.
+/// Not for people, and before anything starts a thread.
+fn first_process() -> Option<PathBuf> {
+    let mut arguments = std::env::args_os().skip(1);
+    let is_asked = arguments.next()? == selvage_components::machine::INIT;
+    arguments.next().filter(|_| is_asked).map(PathBuf::from)
 }
 
 /// What a command line asks for.

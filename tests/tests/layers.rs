@@ -22,7 +22,7 @@ const LAYERS: &[&[&str]] = &[
         "selvage-runtime",
         "selvage-shell",
     ],
-    &["selvage-cloudlet", "selvage-part"],
+    &["selvage-cloudlet", "selvage-components", "selvage-part"],
     &[
         "selvage-cli",
         "selvage-controller",

@@ -1,6 +1,6 @@
 //! The agent as a part of a daemon.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -89,13 +89,24 @@ impl OpenPart for Opened {
 }
 
 fn settings(context: &Context, options: &Options) -> Settings {
+    let own =
+        oci::Options { cgroup: options.cgroup.clone(), ..oci::Options::in_data(&context.data) };
+    let members = options.kubernetes.then(|| members(context, options, &own));
+    // Pods are run by a containerd of their own, unless somebody says otherwise.
+    let usual = Options::default().containerd;
+    let socket = |given: &PathBuf| match &members {
+        Some(members) if *given == usual => members.containerd_socket(),
+        _ => given.clone(),
+    };
     Settings {
         runtimes: selvage_runtime::select::Options {
             system_socket: options.system_containerd.clone(),
-            containerd_socket: options.containerd.clone(),
-            cri_socket: options.cri.clone(),
-            embedded: options.own_runtime.then(|| oci::Options::in_data(&context.data)),
+            containerd_socket: socket(&options.containerd),
+            cri_socket: socket(&options.cri),
+            embedded: (options.own_runtime || options.kubernetes).then_some(own),
+            embedded_system: options.kubernetes,
         },
+        members,
         roots: options.roots.clone(),
         protected: options.protected.iter().chain([&context.data]).cloned().collect(),
         kubeconfig: options.kubeconfig.clone(),
@@ -105,6 +116,20 @@ fn settings(context: &Context, options: &Options) -> Settings {
             installer: options.installer.clone(),
         }),
         ..Settings::default()
+    }
+}
+
+/// Places of a Kubernetes cluster that this machine is a member of.
+fn members(
+    context: &Context,
+    options: &Options,
+    own: &oci::Options,
+) -> selvage_components::Settings {
+    selvage_components::Settings {
+        data: context.data.join("kubernetes"),
+        run: own.state.with_file_name("kubernetes"),
+        artifacts: options.artifacts.clone(),
+        cgroup: format!("{}/kubernetes", options.cgroup),
     }
 }
 

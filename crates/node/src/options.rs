@@ -20,6 +20,14 @@ pub struct Options {
     /// Run containers of our own, without containerd, with runc, crun or
     /// youki.
     pub own_runtime: bool,
+    /// This machine may become a member of a Kubernetes cluster, which a
+    /// controller decides; needs root.
+    pub kubernetes: bool,
+    /// Folder of Kubernetes' programs by version, beside those that the
+    /// controller sends.
+    pub artifacts: Option<PathBuf>,
+    /// Control group below which containers of our own are.
+    pub cgroup: String,
     /// Folders below which files may be listed and read; empty: all.
     pub roots: Vec<PathBuf>,
     /// Files and folders with keys and state, which no caller is given. The
@@ -53,6 +61,9 @@ impl Default for Options {
             system_containerd: settings.runtimes.system_socket,
             cri: settings.runtimes.cri_socket,
             own_runtime: false,
+            kubernetes: false,
+            artifacts: None,
+            cgroup: "/selvage".into(),
             roots: settings.roots,
             protected: settings.protected,
             kubeconfig: settings.kubeconfig,

@@ -5,6 +5,7 @@ use std::{io, path::PathBuf, sync::Arc};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use selvage_api::Code;
+use selvage_components::MemberAgent;
 use selvage_kit::{
     serve::{MetricsPage, Services},
     tasks::Tasks,
@@ -49,6 +50,9 @@ pub struct Settings {
     pub time_server: String,
     /// The machine's power, if it is the agent's to use.
     pub power: Option<SystemPower>,
+    /// Where things of a Kubernetes cluster are, if the machine may be a member
+    /// of one. Needs the runtime without a daemon.
+    pub members: Option<selvage_components::Settings>,
 }
 
 impl Default for Settings {
@@ -63,6 +67,7 @@ impl Default for Settings {
             kubeconfig: machine::KUBECONFIG.into(),
             time_server: "pool.ntp.org".into(),
             power: None,
+            members: None,
         }
     }
 }
@@ -74,6 +79,8 @@ pub enum Error {
     Proc { path: PathBuf, source: io::Error },
     #[error("container runtime")]
     Runtime(#[from] selvage_runtime::Error),
+    #[error("membership of a Kubernetes cluster")]
+    Members(#[from] selvage_components::Error),
     #[error("roots: {} is not an absolute path", .path.display())]
     Root { path: PathBuf },
 }
@@ -83,6 +90,7 @@ impl Error {
         match self {
             Self::Proc { .. } => Code::FailedPrecondition,
             Self::Runtime(error) => error.code(),
+            Self::Members(error) => error.code(),
             Self::Root { .. } => Code::InvalidArgument,
         }
     }
@@ -95,6 +103,7 @@ pub struct NodeAgent {
     runtimes: Runtimes,
     sampler: Sampler,
     node: Node,
+    members: Option<MemberAgent>,
 }
 
 impl NodeAgent {
@@ -122,7 +131,11 @@ impl NodeAgent {
         };
         let filesystems = Filesystems::new(proc.join("self/mounts"));
         let node = Node { os, filesystems };
-        Ok(Self { settings: Arc::new(settings), runtimes, sampler, node })
+        let members = match (settings.members.clone(), runtimes.embedded()) {
+            (Some(members), Some(runtime)) => Some(MemberAgent::open(members, runtime)?),
+            _ => None,
+        };
+        Ok(Self { settings: Arc::new(settings), runtimes, sampler, node, members })
     }
 
     /// The runtimes that it looks at.
@@ -142,6 +155,9 @@ impl NodeAgent {
         services.add(self.node.service());
         services.add(self.machine(tasks).service());
         services.add(NetworkApi.service());
+        if let Some(members) = &self.members {
+            services.add(members.service());
+        }
         services.add(TimeApi::new(&*self.settings.time_server).service());
     }
 
@@ -170,6 +186,9 @@ impl NodeAgent {
             runtimes.select(CONTAINERD, namespace).is_ok_and(|meant| Arc::ptr_eq(&meant, runtime))
         };
         self.sampler.spawn(tasks, measured, Arc::new(owns));
+        if let Some(members) = self.members.clone() {
+            tasks.spawn("kubernetes member", members.run(tasks.token().clone()));
+        }
     }
 
     /// The page for Prometheus.

@@ -52,14 +52,17 @@ const STEERING: &[Who] = &[Who::Machine(MachineKind::Controller)];
 const STEERING_AND_OPERATORS: &[Who] =
     &[Who::Machine(MachineKind::Controller), Who::Holder(Role::Operator)];
 
-/// Those who have clusters: developers their organisation's. An agent that
-/// makes clusters for its cloudlet would need a record of which it made; until
-/// there is one, its certificate opens none.
-const CLUSTER_OWNERS: &[Who] =
-    &[Who::Holder(Role::Developer), Who::Machine(MachineKind::Controller)];
+/// Those who have clusters: developers their organisation's, agents those that
+/// they make for their cloudlet.
+const CLUSTER_OWNERS: &[Who] = &[
+    Who::Holder(Role::Developer),
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Controller),
+];
 const CLUSTER_READERS: &[Who] = &[
     Who::Holder(Role::Developer),
     Who::Holder(Role::Operator),
+    Who::Machine(MachineKind::Cloudlet),
     Who::Machine(MachineKind::Controller),
 ];
 

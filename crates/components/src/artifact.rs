@@ -1,0 +1,166 @@
+//! Programs of a version, found in folders or on the machine.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::{Error, Result};
+
+/// Programs of Kubernetes stand right below the version.
+pub(crate) const KUBERNETES: &str = "kubernetes";
+
+/// Folders that there can be.
+pub(crate) const FOLDERS: [&str; 5] = [KUBERNETES, "etcd", "coredns", "containerd", "cni"];
+
+/// Where machines have programs.
+const INSTALLED: [&str; 6] =
+    ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
+
+/// Folders that hold programs, the first one is written to.
+#[derive(Debug, Clone)]
+pub(crate) struct Artifacts {
+    folders: Vec<PathBuf>,
+}
+
+impl Artifacts {
+    pub(crate) fn new(own: PathBuf, given: Option<PathBuf>) -> Self {
+        Self { folders: [own].into_iter().chain(given).collect() }
+    }
+
+    /// Path of a program, where the machine has it. What is installed serves
+    /// where no version is asked for, or no folder has one of that kind.
+    pub(crate) fn find(&self, folder: &'static str, version: &str, name: &str) -> Result<PathBuf> {
+        if !version.is_empty() {
+            let mut paths = self.folders.iter().map(|root| place(root, folder, version).join(name));
+            if let Some(path) = paths.find(|path| is_program(path)) {
+                return Ok(path);
+            }
+        }
+        let may_be_installed = version.is_empty() || !self.has_folder(folder);
+        if may_be_installed && let Some(path) = installed(folder, name) {
+            return Ok(path);
+        }
+        Err(Error::Missing { name: name.to_owned(), folder, version: version.to_owned() })
+    }
+
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.folders.iter().map(PathBuf::as_path)
+    }
+
+    fn has_folder(&self, folder: &str) -> bool {
+        folder == KUBERNETES || self.folders.iter().any(|root| root.join(folder).is_dir())
+    }
+
+    /// Images in files that every machine is to have.
+    pub(crate) fn images(&self) -> Vec<PathBuf> {
+        let folders = self.folders.iter().filter_map(|root| fs::read_dir(root.join("images")).ok());
+        let mut found: Vec<PathBuf> = folders
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|end| end == "tar"))
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// A file to write a program into, beside those that are whole.
+    pub(crate) fn begin(&self, folder: &str, version: &str, name: &str) -> Result<Coming> {
+        let Some(own) = self.folders.first() else {
+            return Err(Error::Invalid(vec!["artifact: this machine keeps none".into()]));
+        };
+        let directory = place(own, folder, version);
+        fs::create_dir_all(&directory).map_err(Error::file(&directory))?;
+        let path = directory.join(name);
+        let part = directory.join(format!(".{name}.part"));
+        let file = fs::File::create(&part).map_err(Error::file(&part))?;
+        Ok(Coming { path, part, file, digest: Sha256::new() })
+    }
+}
+
+/// A program that is being written.
+pub(crate) struct Coming {
+    path: PathBuf,
+    part: PathBuf,
+    file: fs::File,
+    digest: Sha256,
+}
+
+impl Coming {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.digest.update(bytes);
+        self.file.write_all(bytes).map_err(Error::file(&self.part))
+    }
+
+    /// Puts it in its place, provided that it is what was promised.
+    pub(crate) fn finish(self, sha256: &str) -> Result<()> {
+        let found = hex::encode(self.digest.finalize());
+        if !found.eq_ignore_ascii_case(sha256) {
+            let _ = fs::remove_file(&self.part);
+            return Err(Error::Digest { wanted: sha256.to_owned(), found });
+        }
+        self.file
+            .set_permissions(fs::Permissions::from_mode(0o755))
+            .and_then(|()| self.file.sync_all())
+            .and_then(|()| fs::rename(&self.part, &self.path))
+            .map_err(Error::file(&self.path))
+    }
+}
+
+fn place(root: &Path, folder: &str, version: &str) -> PathBuf {
+    match folder {
+        KUBERNETES => root.join(version),
+        _ => root.join(folder).join(version),
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn installed(folder: &str, name: &str) -> Option<PathBuf> {
+    let places: &[&str] = match folder {
+        "cni" => &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"],
+        _ => &INSTALLED,
+    };
+    places.iter().map(|place| Path::new(place).join(name)).find(|path| is_program(path))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    #[test]
+    fn a_program_counts_only_when_it_is_what_was_promised() {
+        let folder = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::new(folder.path().to_owned(), None);
+        let missing = artifacts.find(KUBERNETES, "1.2.3", "kubelet").unwrap_err();
+        assert_eq!(missing.to_string(), "kubelet 1.2.3 is not on this machine");
+        let put = |sha256: &str| {
+            let mut coming = artifacts.begin(KUBERNETES, "1.2.3", "kubelet").unwrap();
+            coming.write(b"#!").unwrap();
+            coming.write(b"/bin/sh").unwrap();
+            coming.finish(sha256)
+        };
+        assert!(matches!(put("00"), Err(Error::Digest { .. })));
+        assert!(artifacts.find(KUBERNETES, "1.2.3", "kubelet").is_err());
+        put(&hex::encode(Sha256::digest(b"#!/bin/sh"))).unwrap();
+        let found = artifacts.find(KUBERNETES, "1.2.3", "kubelet").unwrap();
+        assert_eq!(found, folder.path().join("1.2.3/kubelet"));
+    }
+
+    #[test]
+    fn what_is_installed_serves_where_no_folder_has_the_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::new(folder.path().to_owned(), None);
+        assert!(artifacts.find("etcd", "9.9.9", "sh").is_ok());
+        fs::create_dir(folder.path().join("etcd")).unwrap();
+        assert!(artifacts.find("etcd", "9.9.9", "sh").is_err());
+        assert!(artifacts.find("etcd", "", "sh").is_ok());
+    }
+}

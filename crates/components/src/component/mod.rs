@@ -1,0 +1,97 @@
+//! Components in the order in which they start.
+
+mod apiserver;
+mod containerd;
+mod controller_manager;
+mod coredns;
+mod etcd;
+mod kubelet;
+mod proxy;
+mod scheduler;
+
+use std::path::PathBuf;
+
+use selvage_api::selvage::kubernetes::MemberSpec;
+use selvage_runtime::Mount;
+
+use crate::{
+    Result,
+    member::{API_PORT, File, Member},
+    probe::Probe,
+};
+
+pub(crate) use containerd::PAUSE_IMAGE;
+
+/// What has to be well before a component is started for the first time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// Name of what is waited for.
+    pub(crate) name: &'static str,
+    pub(crate) probe: Probe,
+}
+
+/// One component of this member.
+pub(crate) struct Component {
+    pub(crate) name: &'static str,
+    pub(crate) version: String,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) files: Vec<File>,
+    /// Folders of the machine that it needs; a part of the machine has all.
+    pub(crate) mounts: Vec<Mount>,
+    /// A part of the machine, see `ContainerSpec::host`.
+    pub(crate) host: bool,
+    pub(crate) gate: Option<Gate>,
+    pub(crate) health: Probe,
+}
+
+/// Makes a component, or says what it misses.
+type Make = fn(&Member<'_>) -> Result<Component>;
+
+/// A component that a machine may have to have.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) make: Make,
+    wanted: fn(&MemberSpec) -> bool,
+}
+
+/// All there are.
+pub(crate) const KINDS: [Kind; 8] = [
+    Kind { name: etcd::NAME, make: etcd::component, wanted: in_control_plane },
+    Kind { name: apiserver::NAME, make: apiserver::component, wanted: in_control_plane },
+    Kind {
+        name: controller_manager::NAME,
+        make: controller_manager::component,
+        wanted: in_control_plane,
+    },
+    Kind { name: scheduler::NAME, make: scheduler::component, wanted: in_control_plane },
+    Kind { name: containerd::NAME, make: containerd::component, wanted: runs_pods },
+    Kind { name: kubelet::NAME, make: kubelet::component, wanted: runs_pods },
+    Kind { name: proxy::NAME, make: proxy::component, wanted: runs_pods },
+    Kind { name: coredns::NAME, make: coredns::component, wanted: runs_pods },
+];
+
+impl Kind {
+    pub(crate) fn is_wanted(&self, spec: &MemberSpec) -> bool {
+        !spec.hibernated && (self.wanted)(spec)
+    }
+}
+
+fn in_control_plane(spec: &MemberSpec) -> bool {
+    spec.control_plane.is_some()
+}
+
+fn runs_pods(spec: &MemberSpec) -> bool {
+    spec.worker.is_some()
+}
+
+/// An API server has to answer, on whichever machine.
+fn api_answers() -> Gate {
+    let url = format!("https://127.0.0.1:{API_PORT}/readyz");
+    Gate { name: "kube-apiserver", probe: Probe::Page(url) }
+}
+
+/// Arguments of the form `--name=value`.
+fn flags<const N: usize>(pairs: [(&str, String); N]) -> Vec<String> {
+    pairs.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
+}

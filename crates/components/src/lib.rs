@@ -1,0 +1,31 @@
+//! Components of Kubernetes on one machine: etcd, the control plane, containerd,
+//! kubelet, kube-proxy, CoreDNS.
+//!
+//! A [`MemberAgent`] is told what the machine has to be, keeps that on its disk
+//! and makes it so, also after a restart and while nobody else can be reached.
+//! Every component is a container of namespace `system` by the runtime without a
+//! daemon: it outlives the agent, and whatever shows, restarts and logs
+//! containers of a machine does so with etcd and kubelet too.
+//!
+//! One file a component below [`component`], each with the same functions:
+//! which files it needs, its command line, how to see that it is healthy.
+
+mod agent;
+mod artifact;
+mod component;
+mod error;
+mod etcd_members;
+mod images;
+mod keys;
+pub mod machine;
+mod member;
+mod network;
+mod pause;
+mod probe;
+mod reset;
+mod service;
+mod spec;
+mod status;
+
+pub use agent::{MemberAgent, Settings};
+pub use error::{Error, Result};
