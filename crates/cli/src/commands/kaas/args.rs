@@ -63,6 +63,8 @@ pub struct How {
 
 /// `selvage kaas create`
 #[derive(clap::Args, Debug)]
+// Its own --version is that of the cluster.
+#[command(disable_version_flag = true)]
 pub struct Create {
     /// Name of the cluster
     #[arg(required_unless_present = "file")]
@@ -160,6 +162,7 @@ pub struct Scale {
 
 /// `selvage kaas upgrade`
 #[derive(clap::Args, Debug)]
+#[command(disable_version_flag = true)]
 pub struct Upgrade {
     /// Name of the cluster
     pub name: String,
