@@ -17,13 +17,23 @@ impl Config {
             [Kind::Node, Kind::Cloudlet, Kind::Dme].map(|kind| self.data.join(kind.directory()));
         let kept = ["pki", STORE_FILE, "initial-admin-password"].map(|name| self.data.join(name));
         let (store, influx, crm) = (&self.store, &self.controller.influx, &self.crm);
-        let files = [&self.tls.key, &store.key, &crm.site, &crm.kubeconfig, &self.lvmd.config];
-        let secrets: [&Option<SecretFile>; 5] = [
+        let dashboard = &self.dashboard;
+        let files = [
+            &self.tls.key,
+            &store.key,
+            &crm.site,
+            &crm.kubeconfig,
+            &crm.pull_secrets,
+            &self.lvmd.config,
+            &dashboard.kubeconfig,
+        ];
+        let secrets: [&Option<SecretFile>; 6] = [
             &store.password_file,
             &influx.password_file,
             &influx.token_file,
             &self.join.token_file,
             &self.dme.location_password_file,
+            &dashboard.ceph.password_file,
         ];
         let clients =
             self.auth.oidc.iter().filter_map(|provider| provider.client_secret_file.clone());
@@ -54,6 +64,7 @@ mod tests {
             },
             "join": { "token_file": "/s/join" },
             "dme": { "location_password_file": "/s/location" },
+            "dashboard": { "ceph": { "password_file": "/s/ceph" }, "kubeconfig": "/s/kubeconfig" },
             "auth": { "oidc": [{
                 "name": "corp",
                 "issuer": "https://login.example",
@@ -69,7 +80,7 @@ mod tests {
         // Whoever adds a setting of this kind adds it above, too.
         let written = serde_json::to_value(&config).unwrap().to_string();
         let settings = written.matches("_file\":").count() + written.matches("\"key\":").count();
-        assert_eq!(settings, 9, "{written}");
+        assert_eq!(settings, 10, "{written}");
         for kept in ["pki", "joined", "joined-cloudlet", "joined-dme", "store.redb"] {
             assert!(protected.contains(&PathBuf::from("/data").join(kept)), "{kept}");
         }
