@@ -246,6 +246,8 @@ Examples:
 
 /// The overview, or the part.
 #[derive(Args)]
+// What is flattened has a group of the same name.
+#[group(skip)]
 #[command(after_help = DASHBOARD_EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Dashboard {
     #[command(flatten)]
