@@ -478,6 +478,6 @@ fn a_key_by_its_old_name_is_taken_for_the_new_one_with_a_warning() {
         ]
     );
 
-    let both = renamed(File::new("tag = 'old'\nname = 'new'\n").loader());
-    assert_eq!(both.load::<Config>().unwrap().name, "new");
+    let file = File::new("tag = 'old'\nname = 'new'\n");
+    assert_eq!(renamed(file.loader()).load::<Config>().unwrap().name, "new");
 }

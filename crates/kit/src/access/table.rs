@@ -54,15 +54,11 @@ const STEERING_AND_OPERATORS: &[Who] =
 
 /// Those who have clusters: developers their organisation's, agents those that
 /// they make for their cloudlet.
-const CLUSTER_OWNERS: &[Who] = &[
-    Who::Holder(Role::Developer),
-    Who::Machine(MachineKind::Cloudlet),
-    Who::Machine(MachineKind::Controller),
-];
+const CLUSTER_OWNERS: &[Who] =
+    &[Who::Holder(Role::Developer), Who::Machine(MachineKind::Controller)];
 const CLUSTER_READERS: &[Who] = &[
     Who::Holder(Role::Developer),
     Who::Holder(Role::Operator),
-    Who::Machine(MachineKind::Cloudlet),
     Who::Machine(MachineKind::Controller),
 ];
 
