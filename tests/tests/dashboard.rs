@@ -120,8 +120,21 @@ async fn the_originals_requests_are_answered() {
                 // 64-bit numbers are strings in this JSON.
                 assert!(body["stats"]["data"]["usage"]["total"].is_string(), "{body}");
             }
-            "GetClusterNodes" => assert_eq!(body["nodes"][0]["status"], "RESOURCE_READY"),
-            "GetClusterRadar" => assert_eq!(body["radar"]["nodesHealth"], 100.0),
+            // The machine itself is in the inventory a moment after the start.
+            "GetClusterNodes" => {
+                eventually("this machine", async || {
+                    let body: Value = call(&path, &token, json!({})).await.json().await.unwrap();
+                    (body["nodes"][0]["status"] == "RESOURCE_READY").then_some(())
+                })
+                .await;
+            }
+            "GetClusterRadar" => {
+                eventually("a healthy machine", async || {
+                    let body: Value = call(&path, &token, json!({})).await.json().await.unwrap();
+                    (body["radar"]["nodesHealth"] == 100.0).then_some(())
+                })
+                .await;
+            }
             _ => {}
         }
     }

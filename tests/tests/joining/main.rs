@@ -204,5 +204,5 @@ fn a_blocked_machine_is_refused_by_all() {
 fn flags_of_the_agent_before_a_command_are_an_error() {
     let printed = Cli::new().run(&["node", "--port", "1", "memory"]);
     assert_eq!(printed.code, 2, "{printed:?}");
-    assert!(printed.stderr.contains("--port is for the agent itself"), "{printed:?}");
+    assert!(printed.stderr.contains("--port is for the daemon itself"), "{printed:?}");
 }
