@@ -57,8 +57,8 @@ def main() -> None:
     notices.cancel()
 
     kaas = api_pb2_grpc.ClusterStub(channel)
-    version = status_of(lambda: kaas.GetVersionInformation(api_pb2.GetVersionMsg(), metadata=metadata))
-    assert version == grpc.StatusCode.UNIMPLEMENTED, version
+    version = kaas.GetVersionInformation(api_pb2.GetVersionMsg(), metadata=metadata, timeout=30)
+    assert version.ok and version.version_information.git_version, version
 
     assert auth.CheckToken(auth_pb2.CheckTokenRequest(token=reply.token)).success
     assert auth.Logout(auth_pb2.LogoutRequest(), metadata=metadata).success
