@@ -90,7 +90,9 @@ impl Cluster {
         let output = Command::new(&self.kubectl)
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
-            .args(["--request-timeout", "20s", "--cache-dir", "/nonexistent"])
+            .args(["--request-timeout", "20s"])
+            .arg("--cache-dir")
+            .arg(self.kubeconfig.with_extension("cache"))
             .args(arguments)
             .output()
             .unwrap();
