@@ -174,10 +174,13 @@ async fn images_go_when_nothing_has_used_them_for_long() {
     let notes = place.directory.path().join("images.json");
     let long_ago = || {
         let text = std::fs::read(&notes).unwrap();
-        let mut noted: std::collections::BTreeMap<String, u64> =
+        let mut noted: std::collections::BTreeMap<String, serde_json::Value> =
             serde_json::from_slice(&text).unwrap();
         assert_eq!(noted.len(), 1, "{noted:?}");
-        noted.values_mut().for_each(|at| *at -= 8 * 24 * 3600);
+        for note in noted.values_mut() {
+            let used = note["used"].as_u64().unwrap();
+            note["used"] = (used - 8 * 24 * 3600).into();
+        }
         std::fs::write(&notes, serde_json::to_vec(&noted).unwrap()).unwrap();
     };
     running.stop().await;
