@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::{GIB, backups::who, gib};
 use crate::{
     Error, NewVolume, Volume, Volumes,
-    backup::{self, Asked, Backups},
+    backup::{self, Backups},
 };
 
 pub(crate) struct Logical {
@@ -62,9 +62,9 @@ impl Logical {
     ) -> backup::Result<BackupState> {
         let backups = self.backups.as_ref().ok_or(backup::Error::NotConfigured)?;
         let Backup { name, volume_handle, data_source } =
-            request.backup.ok_or(backup::Error::Missing("backup"))?;
+            request.backup.ok_or(backup::Error::NotConfigured)?;
         let access = backups.access_of(data_source)?;
-        let job = backups.backup(&name, &volume_handle, access, None, Asked::Again, who).await?;
+        let job = backups.backup(&name, &volume_handle, access, None, who).await?;
         Ok(backups.state(&job))
     }
 }
@@ -90,8 +90,7 @@ impl LvService for Logical {
             size_gb: made.size / GIB,
             dev_major: made.major,
             dev_minor: made.minor,
-            size_bytes: made.size.cast_signed(),
-            ..LogicalVolume::default()
+            tags: Vec::new(),
         };
         Ok(Response::new(CreateLvResponse { volume: Some(volume) }))
     }

@@ -10,7 +10,6 @@ use selvage_api::{
     },
 };
 
-use super::described;
 use crate::{
     Error,
     commands::node::{binary, interrupt::or_interrupted, span},
@@ -83,12 +82,6 @@ fn clear(io: &mut Io) -> Result<(), Error> {
 
 /// Says how it ended.
 fn finish(job: &BackupJob, session: &mut Session<'_>) -> Result<(), Error> {
-    if session.printer().is_table() {
-        for backup in &job.forgotten {
-            let backup = described(backup);
-            writeln!(session.io.out, "forgotten: {backup}").map_err(Error::Output)?;
-        }
-    }
     match job.state() {
         JobState::JobFailed => {
             return Err(Error::Status {
@@ -126,9 +119,8 @@ fn told(job: &BackupJob) -> String {
             binary(job.stored_bytes)
         ),
         JobKind::Restore => format!(
-            "{} is restored from snapshot {short} of {}: {}, {} downloaded",
+            "{} is restored from snapshot {short}: {}, {} downloaded",
             job.volume,
-            job.source_volume,
             binary(job.total_bytes),
             binary(job.downloaded_bytes)
         ),
