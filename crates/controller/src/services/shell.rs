@@ -10,8 +10,10 @@ use selvage_api::selvage::shell::{Piece, piece::Kind};
 use selvage_kit::identity::Identity;
 use selvage_kit::serve::{Talk, WebSocket, WebSocketPage};
 use selvage_shell::Word;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Api, Reply, Streamed};
@@ -41,20 +43,32 @@ impl ShellService for Api {
         let seat = self.controller.memory.relays.take(&open.token, &identity)?;
         seat.taken().await?;
         let Seat { outgoing, incoming, .. } = seat;
+        // What the caller says ends with what the caller hears: the listener
+        // ends the answer of one who has lost the right to it.
+        let hears = CancellationToken::new();
+        let until = hears.clone();
         tokio::spawn(async move {
-            loop {
-                tokio::select! {
-                    piece = pieces.next() => {
-                        let Some(Ok(piece)) = piece else { return };
-                        if outgoing.send(piece).await.is_err() {
-                            return;
-                        }
-                    }
-                    () = outgoing.closed() => return,
-                }
+            tokio::select! {
+                () = pass_on(pieces, &outgoing) => {}
+                () = until.cancelled() => {}
+                () = outgoing.closed() => {}
             }
         });
-        Ok(Response::new(ReceiverStream::new(incoming).map(Ok).boxed()))
+        let hears = hears.drop_guard();
+        let heard = ReceiverStream::new(incoming).map(move |piece| {
+            let _ = &hears;
+            Ok(piece)
+        });
+        Ok(Response::new(heard.boxed()))
+    }
+}
+
+/// Passes on what one side says, until it stops.
+async fn pass_on(mut pieces: Streaming<Piece>, outgoing: &mpsc::Sender<Piece>) {
+    while let Some(Ok(piece)) = pieces.next().await {
+        if outgoing.send(piece).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -28,8 +28,9 @@ use tracing::Instrument;
 
 use self::{deadline::deadline_of, standing::Standing};
 use super::{
-    Limits, Server, audit, brief, credentials, frame, intake::Intake, internal_error, relay,
-    watched,
+    Limits, Server, audit, brief, credentials, frame,
+    intake::{Intake, Ticket},
+    internal_error, relay, watched,
 };
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
@@ -43,10 +44,6 @@ const INFRASTRUCTURE: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
 
 /// The one of them that has a single short answer.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-
-/// Streams of infrastructure that may be open. Anybody may open them, so they
-/// get no part of the room for others.
-const INFRASTRUCTURE_STREAMS: usize = 256;
 
 /// Whom the listener believes.
 #[derive(Clone)]
@@ -75,7 +72,9 @@ struct Shared {
     limits: Limits,
     calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    infrastructure: Arc<Semaphore>,
+    /// Streams of infrastructure of strangers. Anybody may open them, so they
+    /// get no part of the room for others, and nobody gets all.
+    infrastructure: Intake,
     intake: Intake,
     stopping: Stopping,
     relay: Option<Arc<dyn relay::Relay>>,
@@ -96,7 +95,6 @@ impl Rpc {
         let limits = server.limits.clone();
         let calls = Arc::new(Semaphore::new(limits.calls_in_flight));
         let streams = Arc::new(Semaphore::new(limits.streams_in_flight));
-        let infrastructure = Arc::new(Semaphore::new(INFRASTRUCTURE_STREAMS));
         let shared = Shared {
             access: Arc::clone(&server.access),
             trust,
@@ -105,7 +103,7 @@ impl Rpc {
             limits,
             calls,
             streams,
-            infrastructure,
+            infrastructure: Intake::streams(),
             intake,
             stopping,
             relay: server.relay.clone(),
@@ -130,6 +128,11 @@ impl Rpc {
         connection: &Connection,
     ) -> Result<Identity, Status> {
         self.shared.identify(headers, connection, Effect::Write, false).await
+    }
+
+    /// The caller of a web socket, to be looked at again.
+    pub(super) fn standing(&self, headers: &HeaderMap, connection: &Connection) -> Standing {
+        Standing::of_socket(&self.shared, headers, connection)
     }
 
     pub(super) async fn handle(self, request: Request<Body>) -> Response<Body> {
@@ -211,9 +214,9 @@ impl Rpc {
             )));
         }
         let permit = if path == HEALTH_CHECK {
-            take(&self.shared.calls, "calls")?
+            Permit::Room { _permit: take(&self.shared.calls, "calls")? }
         } else {
-            take(&self.shared.infrastructure, "streams of this kind")?
+            self.shared.infrastructure_stream(&parts).await?
         };
         let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
         let response = self.call_routes(request, deadline).await?;
@@ -293,9 +296,17 @@ struct Admitted {
     held: Held,
 }
 
+/// Room that is given back when this is dropped.
+enum Permit {
+    /// Of the room for known callers.
+    Room { _permit: OwnedSemaphorePermit },
+    /// Of the room for strangers.
+    Stranger { _ticket: Ticket },
+}
+
 /// What a call has until its end.
 struct Held {
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
     audit: Option<audit::Entry>,
 }
 
@@ -347,8 +358,20 @@ impl Shared {
         let audit = (rule.effect == Effect::Write)
             .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol));
         parts.extensions.insert(caller);
-        let held = Held { _permit: permit, audit };
+        let held = Held { _permit: Permit::Room { _permit: permit }, audit };
         Ok(Admitted { request: Request::from_parts(parts, body), held })
+    }
+
+    /// Room for a stream of infrastructure: known callers have that of all
+    /// streams, strangers a little of their own.
+    async fn infrastructure_stream(&self, parts: &request::Parts) -> Result<Permit, Status> {
+        let connection = parts.extensions.get::<Connection>().ok_or_else(internal_error)?;
+        let caller = self.identify(&parts.headers, connection, Effect::Read, true).await?;
+        if matches!(caller.kind, Kind::User { .. } | Kind::Machine(_)) {
+            return Ok(Permit::Room { _permit: take(&self.streams, "streams")? });
+        }
+        let ticket = self.infrastructure.admit(&connection.peer)?;
+        Ok(Permit::Stranger { _ticket: ticket })
     }
 
     async fn read_message(

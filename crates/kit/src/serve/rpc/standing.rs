@@ -8,15 +8,17 @@ use tonic::{Code, Status};
 
 use super::{Shared, Trust, refused, relay};
 use crate::{
-    access::{Denied, Rule},
+    access::{Denied, Effect, Rule},
     identity::Connection,
 };
 
 /// What the caller of a stream came with. A stream may last for days; the right
 /// to it may not.
-pub(super) struct Standing {
+pub(in crate::serve) struct Standing {
     shared: Arc<Shared>,
-    path: String,
+    /// The method; none of a web socket, whose page asks for a person or a
+    /// machine and nothing else.
+    path: Option<String>,
     headers: HeaderMap,
     connection: Connection,
 }
@@ -28,14 +30,24 @@ impl Standing {
         let connection = parts.extensions.get::<Connection>().filter(|_| lasts && checked)?;
         Some(Self {
             shared: Arc::clone(shared),
-            path: rule.path.clone(),
+            path: Some(rule.path.clone()),
             headers: parts.headers.clone(),
             connection: connection.clone(),
         })
     }
 
+    /// Of a caller who opened a web socket.
+    pub(super) fn of_socket(
+        shared: &Arc<Shared>,
+        headers: &HeaderMap,
+        connection: &Connection,
+    ) -> Self {
+        let (headers, connection) = (headers.clone(), connection.clone());
+        Self { shared: Arc::clone(shared), path: None, headers, connection }
+    }
+
     /// Ends when the caller would not be let in any more, with why.
-    pub(super) async fn lost(self) -> Status {
+    pub(in crate::serve) async fn lost(self) -> Status {
         loop {
             tokio::time::sleep(self.shared.limits.recheck).await;
             // That nobody can be asked at the moment is not the caller's fault.
@@ -48,7 +60,11 @@ impl Standing {
     }
 
     async fn look(&self) -> Result<(), Status> {
-        let Some(rule) = self.shared.access.rule(&self.path) else { return Ok(()) };
+        let Some(path) = &self.path else {
+            let found = self.shared.identify(&self.headers, &self.connection, Effect::Write, false);
+            return found.await.map(drop);
+        };
+        let Some(rule) = self.shared.access.rule(path) else { return Ok(()) };
         let caller =
             self.shared.identify(&self.headers, &self.connection, rule.effect, false).await?;
         let refuse = |denied: Denied| refused(&rule.path, &caller, &self.connection.peer, &denied);
