@@ -31,7 +31,14 @@ impl IssuedIdentity {
         let request = KeyRequest::new()?;
         let signed = ca.sign_machine(request.csr_pem(), &machine)?;
         let identity = RotatingIdentity::create(path, &request, &signed.certificate_pem)?;
-        let tls = Arc::new(pki::client_config(ca.pem(), Some(&identity))?);
+        // Controllers and nodes call machines, everybody else controllers only.
+        let tls = match machine {
+            Machine::Controller | Machine::Node { .. } => {
+                pki::client_config(ca.pem(), Some(&identity))?
+            }
+            _ => pki::controller_config(ca.pem(), Some(&identity))?,
+        };
+        let tls = Arc::new(tls);
         Ok(Self { machine, ca, identity, tls })
     }
 
