@@ -8,7 +8,10 @@ use clap::{
     parser::ValueSource,
 };
 
-use crate::parts::{Info, PartCommand};
+use crate::{
+    help,
+    parts::{Info, PartCommand},
+};
 
 /// An edge cloud in one binary.
 #[derive(Parser)]
@@ -326,7 +329,7 @@ pub(crate) enum Store {
 
 /// Reads the command line; ends the process where it is no good.
 pub(crate) fn parse<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Cli {
-    let matches = Cli::command().get_matches_from(args);
+    let matches = help::grouped(Cli::command()).get_matches_from(args);
     if let Some(flag) = stray_flag(&matches) {
         let text = format!("{flag} is for the daemon itself: it does nothing for a command\n");
         Cli::command().error(ErrorKind::ArgumentConflict, text).exit();

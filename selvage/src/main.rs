@@ -4,6 +4,7 @@ mod args;
 mod config;
 mod daemon;
 mod demo;
+mod help;
 mod join;
 mod maintenance;
 mod parts;
