@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use selvage_api::edgeproto as wire;
+use selvage_samples::{Archive, Sink};
 
 use crate::exec::Waiting;
 use crate::keys::KeyText;
-use crate::metrics::influx::Sink;
-use crate::metrics::keeper::Keeper;
-use crate::metrics::newest::Newest;
-use crate::metrics::{Refused, Samples};
+use crate::metrics::{Refused, newest::Newest};
 use crate::relay::Relays;
 
 /// The newest object per key.
@@ -54,9 +52,7 @@ pub(crate) struct Memory {
     /// By which connections of ours each cloudlet is spoken for: one, unless
     /// two agents have the same identity.
     pub(crate) speakers: Mutex<BTreeMap<String, BTreeSet<i64>>>,
-    pub(crate) samples: Samples,
-    /// Where samples are on disk, once it has been read.
-    pub(crate) keeper: Mutex<Option<Keeper>>,
+    pub(crate) samples: Arc<Archive>,
     pub(crate) refused: Refused,
     pub(crate) newest: Newest,
     /// Where samples go besides.
@@ -66,7 +62,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(samples: Samples, influx: Option<Arc<Sink>>) -> Self {
+    pub(crate) fn new(samples: Arc<Archive>, influx: Option<Arc<Sink>>) -> Self {
         Self {
             app_inst_infos: Latest::default(),
             cluster_inst_infos: Latest::default(),
@@ -74,7 +70,6 @@ impl Memory {
             own_infos: Mutex::default(),
             speakers: Mutex::default(),
             samples,
-            keeper: Mutex::default(),
             refused: Refused::default(),
             newest: Newest::default(),
             influx,
