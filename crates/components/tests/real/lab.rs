@@ -206,8 +206,9 @@ impl Agent {
         answer.into_inner().messages.remove(0)
     }
 
-    /// Processes of a component, as the host numbers them.
-    pub(crate) fn processes(&self, component: &str) -> Vec<i32> {
+    /// First process of a component, as the host numbers it. Others come and go
+    /// with it, as those do that containerd starts a pod with.
+    pub(crate) fn process(&self, component: &str) -> Option<i32> {
         let group = format!("{}/system/{component}", machine::cgroup(&self.name));
         let all = fs::read_dir("/proc").unwrap().flatten();
         all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -215,7 +216,7 @@ impl Agent {
                 fs::read_to_string(format!("/proc/{pid}/cgroup"))
                     .is_ok_and(|text| text.lines().any(|line| line.ends_with(&group)))
             })
-            .collect()
+            .min()
     }
 }
 

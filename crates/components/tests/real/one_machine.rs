@@ -48,13 +48,11 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
 
     // Whatever dies comes back; pods notice nothing.
     for component in COMPONENTS {
-        let before = agent.processes(component);
-        assert!(!before.is_empty(), "{component} has no process in its group");
-        before.iter().copied().for_each(kill);
-        until(component, async || {
-            let now = agent.processes(component);
-            let new = !now.is_empty() && now.iter().all(|pid| !before.contains(pid));
-            if new { Ok(()) } else { Err(format!("{now:?} after {before:?}")) }
+        let before = agent.process(component).expect(component);
+        kill(before);
+        until(component, async || match agent.process(component) {
+            Some(now) if now != before => Ok(()),
+            now => Err(format!("{now:?} after {before}")),
         })
         .await;
         is_so(&lab, &agent, 1).await;
@@ -62,7 +60,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
     assert_eq!(cluster.pod_runs("web").await, id);
 
     // Components outlive the agent.
-    let before = COMPONENTS.map(|component| agent.processes(component));
+    let before = COMPONENTS.map(|component| agent.process(component));
     let path = lab.launcher.inside(&agent.name, "").unwrap();
     let first: i32 = path.iter().nth(2).unwrap().to_str().unwrap().parse().unwrap();
     let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
@@ -77,7 +75,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
     })
     .await;
     is_so(&lab, &agent, 1).await;
-    assert_eq!(COMPONENTS.map(|component| agent.processes(component)), before);
+    assert_eq!(COMPONENTS.map(|component| agent.process(component)), before);
     assert_eq!(cluster.pod_runs("web").await, id);
 
     // Back to nothing.
@@ -106,7 +104,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
         enter(&["sh", "-c", "ls -d /var/lib/kubelet /var/lib/selvage/kubernetes /var/log/pods"]);
     assert_eq!(files.matches("No such file").count(), 3, "{files}");
     for component in COMPONENTS {
-        assert!(agent.processes(component).is_empty(), "{component} lives");
+        assert_eq!(agent.process(component), None, "{component} lives");
     }
     lab.close().await;
 }
