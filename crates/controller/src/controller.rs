@@ -57,6 +57,10 @@ pub trait Instances: Send + Sync + 'static {
     async fn app_inst_info(&self, info: wire::AppInstInfo, gone: bool);
 
     async fn cluster_inst_info(&self, info: wire::ClusterInstInfo, gone: bool);
+
+    /// The agent of these cloudlets has reported everything it has. Deletions
+    /// that it did not mention are requested again.
+    async fn resume_deletions(&self, cloudlets: &[wire::CloudletKey]) -> Result<()>;
 }
 
 /// Where the messages go that a streamed call shows while it works. Nobody

@@ -203,6 +203,22 @@ async fn a_call_that_never_ends_is_cut_after_the_drain_time() {
     assert!(slow.await.unwrap().is_err());
 }
 
+/// A machine whose cable is cut answers no probe and closes nothing.
+#[tokio::test]
+async fn a_peer_that_has_silently_gone_is_noticed() {
+    let peer_timeout = Duration::from_millis(200);
+    let header_timeout = Duration::from_secs(600);
+    let running = on_tcp(Limits { peer_timeout, header_timeout, ..Limits::default() }).await;
+    let mut stream = TcpStream::connect(running.address.unwrap()).await.unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    stream.write_all(&settings).await.unwrap();
+    let mut heard = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut heard));
+    // Either way it is over; what counts is that it is.
+    let _ = closed.await.expect("the connection is still open");
+}
+
 async fn through_socket(path: &Path) -> AuthServiceClient<Channel> {
     let path = path.to_owned();
     let connector = tower::service_fn(move |_: http::Uri| {

@@ -173,7 +173,13 @@ impl Receiver {
         if kind.full_name() == ANNOUNCEMENT && stream.role == Role::Downstream {
             match action {
                 Action::Delete => self.hub.renounce(&self.peer, key.text()),
-                _ => self.hub.announce(&self.peer, key.text()),
+                _ => {
+                    // One that has nothing more to send says so before it has
+                    // a cloudlet, too.
+                    if self.hub.announce(&self.peer, key.text()) && self.has_all() {
+                        self.reported_all().await;
+                    }
+                }
             }
         }
         Ok(())
@@ -247,11 +253,22 @@ impl Receiver {
         }
         if self.peer.stream.role == Role::Downstream {
             self.hub.peer_sent_all(&self.peer);
+            self.reported_all().await;
         } else {
             self.complete(frame).await;
         }
         self.peer.received_all.store(true, Relaxed);
         count(&self.peer.stats.recv_all);
+    }
+
+    async fn reported_all(&self) {
+        for receiving in &self.hub.exchange.receives {
+            if let Receiving::Objects(sink) = receiving
+                && let Err(error) = sink.reported_all(&self.peer.stream).await
+            {
+                self.note(sink.kind(), &error);
+            }
+        }
     }
 
     fn has_all(&self) -> bool {

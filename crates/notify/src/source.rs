@@ -144,6 +144,11 @@ pub trait Sink: Send + Sync + 'static {
     /// owner.
     async fn flush(&self, stream: &Stream) -> Result<(), Error>;
 
+    /// From below: the peer has now reported everything it has by this stream.
+    async fn reported_all(&self, _: &Stream) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// How far the mirror is complete, if it keeps that. It must be forgotten
     /// when the mirror is changed or lost otherwise.
     fn checkpoint(&self) -> Option<Checkpoint> {

@@ -23,6 +23,9 @@ pub(crate) struct Listen {
     pub(crate) calls_in_flight: usize,
     /// Streams that may be open at the same time.
     pub(crate) streams_in_flight: usize,
+    /// Time within which a peer that has silently gone, as by a cut cable, is
+    /// noticed.
+    pub(crate) peer_timeout: Duration,
     /// How long calls in flight may go on after the signal to stop.
     pub(crate) drain: Duration,
 }
@@ -37,6 +40,7 @@ impl Default for Listen {
             connections: limits.connections,
             calls_in_flight: limits.calls_in_flight,
             streams_in_flight: limits.streams_in_flight,
+            peer_timeout: Duration(limits.peer_timeout),
             drain: Duration(limits.drain),
         }
     }

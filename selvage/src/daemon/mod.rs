@@ -242,6 +242,7 @@ fn limits(config: &Config) -> Limits {
         connections: config.listen.connections,
         calls_in_flight: config.listen.calls_in_flight,
         streams_in_flight: config.listen.streams_in_flight,
+        peer_timeout: config.listen.peer_timeout.0,
         drain: config.listen.drain.0,
         ..Limits::default()
     }

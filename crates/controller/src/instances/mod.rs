@@ -132,6 +132,12 @@ impl Instances for InstanceService {
             tracing::warn!(%error, ?info.key, "the report on a ClusterInst is lost");
         }
     }
+
+    async fn resume_deletions(&self, cloudlets: &[wire::CloudletKey]) -> crate::Result<()> {
+        self.core.resume_deletions::<wire::AppInst>(cloudlets).await?;
+        self.core.resume_deletions::<wire::ClusterInst>(cloudlets).await?;
+        Ok(())
+    }
 }
 
 /// Who is named as the one who started what goes with something else.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    AppInst, CloudletInfo, CloudletState, ClusterInst, ClusterInstKey, TrackedState,
+    AppInst, CloudletInfo, CloudletKey, CloudletState, ClusterInst, ClusterInstKey, TrackedState,
 };
 use selvage_api::selvage::operations::State;
 use selvage_store::Transaction;
@@ -24,6 +24,7 @@ use super::kind::{Info, Instance};
 use super::state::{Goal, is_transient};
 use crate::controller::Mode;
 use crate::keys::KeyText;
+use crate::registry::Told;
 use crate::row::{Kept, Row};
 
 /// Who is named as the one who started what nobody asked for.
@@ -176,15 +177,13 @@ impl Caretaker {
     /// A crm that was started anew knows nothing of what it was deleting, and
     /// says nothing about it: it is asked again.
     async fn ask_again(&self) -> Result<u64, Error> {
-        let controller = self.core.controller()?;
-        let memory = &controller.memory;
-        let apps = memory.app_inst_infos.list();
-        let clusters = memory.cluster_inst_infos.list();
         let mut now = BTreeSet::new();
-        let known: BTreeSet<String> = apps.iter().map(|info| info.key_text()).collect();
-        self.find_forgotten::<AppInst>(&known, &mut now);
-        let known: BTreeSet<String> = clusters.iter().map(|info| info.key_text()).collect();
-        self.find_forgotten::<ClusterInst>(&known, &mut now);
+        now.extend(
+            self.core.unreported_deletions::<AppInst>(|cloudlet| self.is_attached(cloudlet))?,
+        );
+        now.extend(
+            self.core.unreported_deletions::<ClusterInst>(|cloudlet| self.is_attached(cloudlet))?,
+        );
         now.extend(audit::differences(&self.core.tables));
         let before = std::mem::replace(&mut *self.suspects.lock(), now.clone());
         let mut asked = 0;
@@ -199,24 +198,48 @@ impl Caretaker {
         Ok(asked)
     }
 
-    /// Instances that are being deleted by a crm of ours which does not
-    /// mention them.
-    fn find_forgotten<I: Instance>(&self, known: &BTreeSet<String>, found: &mut BTreeSet<String>) {
+    /// Whether the agent of a cloudlet is connected to this controller.
+    fn is_attached(&self, cloudlet: &CloudletKey) -> bool {
         let ours = self.core.settings.controller_id();
-        for held in self.core.tables.of::<I>().list() {
+        self.core.tables.get::<CloudletInfo>(cloudlet).is_some_and(|info| {
+            let info = &info.value.0;
+            info.controller == ours && info.state() == CloudletState::Ready
+        })
+    }
+}
+
+impl Core {
+    /// Keys of the instances on these cloudlets that are being deleted although
+    /// no agent reports on them.
+    fn unreported_deletions<I: Instance<Info: Told>>(
+        &self,
+        on: impl Fn(&CloudletKey) -> bool,
+    ) -> Result<Vec<String>, Error> {
+        let reports = I::Info::held(&self.controller()?.memory).list();
+        let reported: BTreeSet<String> = reports.iter().map(|info| info.key_text()).collect();
+        let rows = self.tables.of::<I>().list().into_iter();
+        let unreported = rows.filter(|held| {
             let inst = &held.value.0;
-            if inst.state() != TrackedState::Deleting || known.contains(&held.key) {
-                continue;
-            }
-            let info = self.core.tables.get::<CloudletInfo>(inst.cloudlet_key());
-            let attached = info.is_some_and(|info| {
-                let info = &info.value.0;
-                info.controller == ours && info.state == i32::from(CloudletState::Ready)
-            });
-            if attached {
-                found.insert(held.key.clone());
+            inst.state() == TrackedState::Deleting
+                && !reported.contains(&held.key)
+                && on(inst.cloudlet_key())
+        });
+        Ok(unreported.map(|held| held.key.clone()).collect())
+    }
+
+    /// Requests deletions again that the agent of these cloudlets, having
+    /// reported everything, did not mention: one that was started anew has no
+    /// record of what it was deleting.
+    pub(super) async fn resume_deletions<I: Instance<Info: Told>>(
+        &self,
+        cloudlets: &[CloudletKey],
+    ) -> Result<(), Error> {
+        for key in self.unreported_deletions::<I>(|cloudlet| cloudlets.contains(cloudlet))? {
+            if self.alter::<I>(&key, ask_once_more).await? {
+                tracing::info!(kind = I::NOUN, key, "deletion requested again: its agent lost it");
             }
         }
+        Ok(())
     }
 }
 

@@ -24,6 +24,11 @@ pub(super) trait Handler<M>: Send + Sync + 'static {
     /// Only the key of the object means anything.
     async fn delete(&self, controller: &Controller, object: M, stream: &Stream) -> Result<()>;
 
+    /// The agent has reported everything it has.
+    async fn reported_all(&self, _: &Controller, _: &Stream) -> Result<()> {
+        Ok(())
+    }
+
     /// The connection has ended.
     async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()>;
 }
@@ -82,6 +87,11 @@ impl<M: Object + 'static, H: Handler<M>> Sink for ObjectSink<M, H> {
         Ok(())
     }
 
+    async fn reported_all(&self, stream: &Stream) -> Result<(), selvage_notify::Error> {
+        let controller = alive(&self.controller)?;
+        self.handler.reported_all(&controller, stream).await.map_err(refused)
+    }
+
     async fn flush(&self, stream: &Stream) -> Result<(), selvage_notify::Error> {
         // Without a controller there is nothing left to be cleaned up.
         let Some(controller) = self.controller.upgrade() else { return Ok(()) };
@@ -114,6 +124,15 @@ impl Handler<wire::CloudletInfo> for CloudletInfos {
         controller.cloudlet_offline(&gone, stream.id).await
     }
 
+    async fn reported_all(&self, controller: &Controller, stream: &Stream) -> Result<()> {
+        let cloudlets: Vec<wire::CloudletKey> = {
+            let own = controller.memory.own_infos.lock();
+            let of_stream = own.values().filter(|info| info.notify_id == stream.id);
+            of_stream.filter_map(|info| info.key.clone()).collect()
+        };
+        controller.instances()?.resume_deletions(&cloudlets).await
+    }
+
     async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
         controller.forget_speaker(stream.id, |_| true);
         let owned: Vec<String> = {
@@ -121,11 +140,14 @@ impl Handler<wire::CloudletInfo> for CloudletInfos {
             let of_stream = own.iter().filter(|(_, info)| info.notify_id == stream.id);
             of_stream.map(|(key, _)| key.clone()).collect()
         };
+        let mut result = Ok(());
         for key in owned {
-            controller.cloudlet_offline(&key, stream.id).await?;
-            controller.ask_other_speakers(&key);
+            // One that cannot be written must not keep the others online.
+            let written = controller.cloudlet_offline(&key, stream.id).await;
+            controller.ask_other_speakers(&key, stream.id);
+            result = result.and(written);
         }
-        Ok(())
+        result
     }
 }
 

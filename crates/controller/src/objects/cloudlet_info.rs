@@ -81,8 +81,10 @@ impl Controller {
         info.notify_id = notify_id;
         info.controller = self.settings.controller_id();
         let key = info.key_text();
+        // First the entry, then the speaker: whoever sees this connection among
+        // the speakers sees that it has spoken, too.
+        self.memory.own_infos.lock().insert(key.clone(), info.clone());
         self.note_speaker(&key, notify_id);
-        self.memory.own_infos.lock().insert(key, info.clone());
         self.write_info(info).await
     }
 
@@ -99,10 +101,17 @@ impl Controller {
         }
     }
 
-    /// Whoever else speaks for a cloudlet, after the one that spoke last has
-    /// left, is to say everything again.
-    pub(crate) fn ask_other_speakers(&self, key: &str) {
-        let others = self.memory.speakers.lock().get(key).cloned().unwrap_or_default();
+    /// Disconnects the other connections of a cloudlet after `left`, which
+    /// spoke last, is gone, so that they report everything again. One that has
+    /// spoken since is the successor of `left` and needs no reminder.
+    pub(crate) fn ask_other_speakers(&self, key: &str, left: i64) {
+        let others = {
+            let own = self.memory.own_infos.lock();
+            if own.get(key).is_some_and(|info| info.notify_id != left) {
+                return;
+            }
+            self.memory.speakers.lock().get(key).cloned().unwrap_or_default()
+        };
         for id in others {
             tracing::info!(cloudlet = key, "another agent of the cloudlet is asked anew");
             if let Some(server) = self.notify() {
@@ -140,12 +149,13 @@ impl Controller {
             })
             .await?;
         let mut own = self.memory.own_infos.lock();
-        match done.value {
-            Some(info) => {
-                own.insert(key.to_owned(), info);
-            }
-            // The agent may have come back to us by another connection.
-            None => own.retain(|known, info| known != key || info.notify_id != notify_id),
+        // While the store wrote, the agent may have come back by another
+        // connection: that entry is not ours to touch.
+        if own.get(key).is_some_and(|known| known.notify_id == notify_id) {
+            match done.value {
+                Some(info) => own.insert(key.to_owned(), info),
+                None => own.remove(key),
+            };
         }
         Ok(())
     }

@@ -156,6 +156,10 @@ impl Instances for AtOnce {
     async fn app_inst_info(&self, _: wire::AppInstInfo, _: bool) {}
 
     async fn cluster_inst_info(&self, _: wire::ClusterInstInfo, _: bool) {}
+
+    async fn resume_deletions(&self, _: &[wire::CloudletKey]) -> selvage_controller::Result<()> {
+        Ok(())
+    }
 }
 
 /// Reads a stream to its end.

@@ -144,6 +144,31 @@ async fn the_last_to_inject_owns_it() {
     assert_eq!(there.stored::<wire::CloudletInfo>(&key), Some(owned));
 }
 
+/// An agent that loses its stream and opens another at once keeps the new one,
+/// and its cloudlet is offline as soon as the last of them is gone.
+#[tokio::test]
+async fn quick_reconnects_keep_the_new_stream() {
+    let house = house().await;
+    let mut agent = Agent::connect(&house);
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    wait_for_state(&house, "west", wire::CloudletState::Ready).await;
+    for round in 0..80 {
+        let next = Agent::connect(&house);
+        next.infos.put(cloudlet_info("tmus", "west")).unwrap();
+        drop(std::mem::replace(&mut agent, next));
+        eventually("in sync", || async { agent.client.status().in_sync }).await;
+        wait_for_state(&house, "west", wire::CloudletState::Ready).await;
+        let status = agent.client.status();
+        assert_eq!((status.stats.connects, status.last_error), (1, None), "round {round}");
+    }
+    // The leavers are cleaned up beside the calls above.
+    eventually("one is left", || async { house.controller.notify().unwrap().peers().len() == 1 })
+        .await;
+    assert_eq!(agent.client.status().stats.connects, 1);
+    drop(agent);
+    wait_for_state(&house, "west", wire::CloudletState::Offline).await;
+}
+
 #[tokio::test]
 async fn a_cloudlet_is_offline_when_its_agent_leaves() {
     let house = house().await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use selvage_api::edgeproto as wire;
+use selvage_controller::row::Row;
 use selvage_controller::{EdgeController, Settings, Surroundings};
 use selvage_kit::identity::{Authenticator, Credentials, Identity, Machine, Refused};
 use selvage_kit::pki::{
@@ -17,6 +18,7 @@ use selvage_notify::{Cache, ClientOptions, Exchange, NotifyClient};
 use tokio_util::sync::CancellationToken;
 
 use super::harness::*;
+use super::infos::Agent;
 
 async fn part() -> EdgeController {
     let settings = Settings::default();
@@ -94,4 +96,48 @@ async fn an_agent_speaks_for_its_own_cloudlet_only() {
     assert!(tables.get::<wire::CloudletInfo>(&cloudlet_key("tmus", "east")).is_none());
     stop.cancel();
     tasks.shutdown(std::time::Duration::from_secs(30)).await.unwrap();
+}
+
+/// An agent that was started anew does not know what it was deleting, and those
+/// of old begin a deletion by a request only.
+#[tokio::test]
+async fn a_restarted_agent_is_asked_for_its_deletions_again() {
+    let part = part().await;
+    let controller = part.controller();
+    let stop = CancellationToken::new();
+    let _stopped = stop.clone().drop_guard();
+    // Without the reconcilers, which would find out later by themselves.
+    tokio::spawn(Arc::clone(controller).run(stop.clone()));
+    let mut services = Services::default();
+    part.add_to(&mut services);
+    let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agents");
+    let socket = Socket::unix(&path).await.unwrap();
+    tokio::spawn(server.run(socket, Trust::Socket, stop));
+
+    let mut inst = app_inst("app", "west", wire::Liveness::Static);
+    inst.set_state(wire::TrackedState::Deleting);
+    let key = inst.key.clone().unwrap();
+    controller.tables.app_insts.put(Row(inst.clone())).await.unwrap();
+    let state = || controller.tables.get::<wire::AppInst>(&key).map(|row| row.value.0.state());
+    let connect = || Agent::connect_to(&path, |exchange| exchange);
+
+    let agent = connect();
+    let deleting = wire::TrackedState::Deleting.into();
+    let info = wire::AppInstInfo { key: inst.key, state: deleting, ..Default::default() };
+    agent.app_inst_infos.put(info).unwrap();
+    let reported = || controller.notify().unwrap().totals().obj_recv.get("AppInstInfo").copied();
+    eventually("reported", || async { reported() == Some(1) }).await;
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    eventually("in sync", || async { agent.client.status().in_sync }).await;
+    assert_eq!(state(), Some(wire::TrackedState::Deleting), "the agent is at work on it");
+    drop(agent);
+    eventually("it has left", || async { controller.notify().unwrap().peers().is_empty() }).await;
+
+    let agent = connect();
+    agent.infos.put(cloudlet_info("tmus", "west")).unwrap();
+    let requested = Some(wire::TrackedState::DeleteRequested);
+    eventually("requested again", || async { state() == requested }).await;
+    drop(agent);
 }

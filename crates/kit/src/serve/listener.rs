@@ -251,8 +251,9 @@ impl Listener {
                 .max_header_list_size(32 * 1024)
                 .initial_connection_window_size(4 * 1024 * 1024)
                 .initial_stream_window_size(1024 * 1024)
-                .keep_alive_interval(Duration::from_secs(30))
-                .keep_alive_timeout(Duration::from_secs(20))
+                // The probe and its answer together take no longer than that.
+                .keep_alive_interval(self.limits.peer_timeout.mul_f32(0.6))
+                .keep_alive_timeout(self.limits.peer_timeout.mul_f32(0.4))
                 .serve_connection(io, service);
             drive(Box::pin(connection), &self.limits, member, stop).await
         } else {

@@ -67,6 +67,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// After how long a connection without calls is closed.
     pub idle_timeout: Duration,
+    /// Time within which a peer that has silently gone is noticed.
+    pub peer_timeout: Duration,
     /// How often callers of open streams are looked at again: whether they are
     /// still known and may still do it.
     pub recheck: Duration,
@@ -85,6 +87,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(600),
+            peer_timeout: Duration::from_secs(10),
             recheck: Duration::from_secs(15),
             drain: Duration::from_secs(10),
         }

@@ -35,11 +35,11 @@ pub(super) fn scope_of(cloudlets: &BTreeSet<Arc<str>>) -> u64 {
 }
 
 impl Hub {
-    /// The peer reports on this cloudlet.
-    pub(crate) fn announce(&self, peer: &Arc<Peer>, cloudlet: &str) {
+    /// The peer reports on this cloudlet. Returns whether that is news.
+    pub(crate) fn announce(&self, peer: &Arc<Peer>, cloudlet: &str) -> bool {
         peer.set_speaks_for(cloudlet, true);
         if !peer.filtered || peer.cloudlets().contains(cloudlet) {
-            return;
+            return false;
         }
         let cloudlet: Arc<str> = cloudlet.into();
         {
@@ -56,6 +56,7 @@ impl Hub {
         if peer.take_on(&cloudlet, keys) {
             self.release(peer);
         }
+        true
     }
 
     /// The peer does not report on this cloudlet any more: what it knows of
