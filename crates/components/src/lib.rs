@@ -7,7 +7,7 @@
 //! daemon: it outlives the agent, and whatever shows, restarts and logs
 //! containers of a machine does so with etcd and kubelet too.
 //!
-//! One file a component below [`component`], each with the same functions:
+//! One file a component below `component`, each with the same functions:
 //! which files it needs, its command line, how to see that it is healthy.
 
 mod agent;
