@@ -80,6 +80,12 @@ pub trait Source {
     fn probes(self: Box<Self>) -> Vec<Box<dyn Probe>>;
 }
 
+/// Sum of counts that others report: as large as it can be rather than a panic
+/// where they make no sense.
+pub(crate) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 /// Starts all probes of a source.
 pub(crate) fn spawn(source: Box<dyn Source>, board: &Arc<Board>, tasks: &Tasks) {
     let name = source.name();

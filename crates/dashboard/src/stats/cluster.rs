@@ -13,6 +13,7 @@ use selvage_api::{
 use crate::{
     facts::{self, Storage, World, each},
     snapshot::Snapshot,
+    source::sum,
     stamp, text,
 };
 
@@ -140,8 +141,8 @@ fn of_selvage(snapshot: &Snapshot) -> ClusterStats {
 
 fn own_data(world: &World) -> Option<Data> {
     let volumes = world.volumes.as_ref()?;
-    let total: u64 = volumes.groups.iter().map(|group| group.size).sum();
-    let available: u64 = volumes.groups.iter().map(|group| group.free).sum();
+    let total = sum(volumes.groups.iter().map(|group| group.size));
+    let available = sum(volumes.groups.iter().map(|group| group.free));
     let used = large(total.saturating_sub(available));
     Some(Data {
         volumes: small(volumes.count.into()),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     facts::{Check, Io, Mds, Mgr, Mon, Osd, Pool, Rgw, Storage, Usage},
-    source::Failure,
+    source::{Failure, sum},
 };
 
 /// Thresholds of Ceph where it does not tell its own.
@@ -228,7 +228,7 @@ pub fn decode_health(body: &[u8]) -> Result<Storage, Failure> {
         return Err(Failure::Failed("health/full has a status that is none of Ceph's".into()));
     }
     let clean_pgs = clean_pgs(full.pg_info.as_ref(), full.pools.as_deref());
-    let stored = full.df.as_ref().map(|df| df.pools.iter().map(|pool| pool.stats.stored).sum());
+    let stored = full.df.as_ref().map(|df| sum(df.pools.iter().map(|pool| pool.stats.stored)));
     let usage = full.df.as_ref().map(|df| usage(&df.stats, full.osd_map.as_ref()));
     Ok(Storage {
         id: full.mon_status.as_ref().map(|mon| mon.monmap.fsid.clone()).unwrap_or_default(),
@@ -316,23 +316,23 @@ fn pool(info: PoolInfo) -> Pool {
         size: info.size,
         min_size: info.min_size,
         // An erasure-coded pool takes writes while k + 1 chunks are there.
-        coding: (!replicated).then(|| (info.size + 1).saturating_sub(info.min_size)),
+        coding: (!replicated).then(|| info.size.saturating_add(1).saturating_sub(info.min_size)),
     }
 }
 
 /// Groups that are active and clean, whatever else is done with them. The map
 /// of all states is fuller than that of the pools.
 fn clean_pgs(info: Option<&PgInfo>, pools: Option<&[PoolInfo]>) -> Option<u64> {
-    let clean = |states: &BTreeMap<String, u64>| -> u64 {
+    let clean = |states: &BTreeMap<String, u64>| {
         let is_clean = |state: &str| {
             let mut words = state.split('+');
             words.clone().any(|word| word == "active") && words.any(|word| word == "clean")
         };
-        states.iter().filter(|(state, _)| is_clean(state)).map(|(_, count)| count).sum()
+        sum(states.iter().filter(|(state, _)| is_clean(state)).map(|(_, count)| *count))
     };
     match (info, pools) {
         (Some(info), _) if !info.statuses.is_empty() => Some(clean(&info.statuses)),
-        (_, Some(pools)) => Some(pools.iter().map(|pool| clean(&pool.pg_status)).sum()),
+        (_, Some(pools)) => Some(sum(pools.iter().map(|pool| clean(&pool.pg_status)))),
         _ => None,
     }
 }

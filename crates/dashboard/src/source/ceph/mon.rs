@@ -13,7 +13,7 @@ use super::health::time;
 use crate::{
     board::Board,
     facts::{Check, Data, Io, Mds, Mgr, Mon, Osd, Rgw, Section, Storage, Usage},
-    source::{Failure, Probe, Source},
+    source::{Failure, Probe, Source, sum},
 };
 
 const ANSWER: Duration = Duration::from_secs(10);
@@ -313,7 +313,7 @@ fn clean(map: &PgMap) -> u64 {
         let words: Vec<&str> = state.split('+').collect();
         words.contains(&"active") && words.contains(&"clean")
     };
-    map.pgs_by_state.iter().filter(|pg| is_clean(&pg.state_name)).map(|pg| pg.count).sum()
+    sum(map.pgs_by_state.iter().filter(|pg| is_clean(&pg.state_name)).map(|pg| pg.count))
 }
 
 fn usage(map: &PgMap) -> Usage {

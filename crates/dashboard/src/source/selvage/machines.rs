@@ -13,7 +13,10 @@ use selvage_api::selvage::{
 use tonic::{Request, metadata::MetadataValue, transport::Channel};
 
 use super::{Failure, Probe, failure, time};
-use crate::facts::{Data, Host, Io, Machine, Section};
+use crate::{
+    facts::{Data, Host, Io, Machine, Section},
+    source::sum,
+};
 
 const LARGEST: usize = 64 << 20;
 /// Label keys that say what a machine does.
@@ -150,12 +153,12 @@ fn counters(told: &Told) -> Counters {
     let disks = || told.disks.iter().filter(|disk| !is_partition(disk, &told.disks));
     let outside = || told.interfaces.iter().filter(|interface| interface.name != "lo");
     Counters {
-        read_bytes: disks().map(|disk| disk.read_bytes).sum(),
-        written_bytes: disks().map(|disk| disk.written_bytes).sum(),
-        reads: disks().map(|disk| disk.reads).sum(),
-        writes: disks().map(|disk| disk.writes).sum(),
-        received: outside().map(|interface| interface.received_bytes).sum(),
-        sent: outside().map(|interface| interface.sent_bytes).sum(),
+        read_bytes: sum(disks().map(|disk| disk.read_bytes)),
+        written_bytes: sum(disks().map(|disk| disk.written_bytes)),
+        reads: sum(disks().map(|disk| disk.reads)),
+        writes: sum(disks().map(|disk| disk.writes)),
+        received: sum(outside().map(|interface| interface.received_bytes)),
+        sent: sum(outside().map(|interface| interface.sent_bytes)),
     }
 }
 
