@@ -155,8 +155,19 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
 }
 
 fn ip(arguments: &[&str]) -> String {
-    let output = std::process::Command::new("ip").args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
+    output(std::process::Command::new("ip").args(arguments))
+}
+
+/// Runs `ip` in the namespace of an instance, which that program has no name for.
+fn ip_inside(namespace: &str, arguments: &[&str]) -> String {
+    let folder = selvage_crm::platform::containers::namespaces::FOLDER;
+    let mut command = std::process::Command::new("nsenter");
+    output(command.arg(format!("--net={folder}/{namespace}")).arg("ip").args(arguments))
+}
+
+fn output(command: &mut std::process::Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -174,7 +185,8 @@ fn bridge_and_cable(place: &Place) -> (String, String) {
 fn namespace(place: &Place) -> String {
     let site = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
     let begins = site.replacen("slv", "slv-", 1) + "-";
-    let all = std::fs::read_dir("/run/netns").unwrap().flatten();
+    let all =
+        std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap().flatten();
     let mut names = all.map(|entry| entry.file_name().into_string().unwrap());
     names.find(|name| name.starts_with(&begins)).unwrap()
 }
@@ -197,8 +209,8 @@ async fn a_network_that_loses_parts_is_mended_around_what_runs() {
     // As one leaves it that dies between making and connecting it.
     ip(&["link", "set", &cable, "nomaster", "down"]);
     let inside = namespace(&place);
-    ip(&["-n", &inside, "addr", "flush", "dev", "eth0"]);
-    ip(&["-n", &inside, "link", "set", "eth0", "down"]);
+    ip_inside(&inside, &["addr", "flush", "dev", "eth0"]);
+    ip_inside(&inside, &["link", "set", "eth0", "down"]);
     wait_for("the end of what was reported", || async {
         controller.instance_infos.find(&place.instance_key()).is_none().then_some(())
     })
@@ -206,7 +218,7 @@ async fn a_network_that_loses_parts_is_mended_around_what_runs() {
     let running = place.start(controller.address).await;
     controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
     answers(&place).await;
-    assert!(ip(&["-n", &inside, "route"]).contains("default via"), "there is a way out");
+    assert!(ip_inside(&inside, &["route"]).contains("default via"), "there is a way out");
     assert_eq!(pid(&running).await, before, "the container was left alone");
     goes(&place, &controller, running).await;
 }

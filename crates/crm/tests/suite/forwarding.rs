@@ -37,7 +37,7 @@ fn with_mirror(name: &'static str, range: u8, at: u16) -> Place {
 fn namespace(place: &Place, app: &str) -> String {
     let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
     let begin = format!("slv-{}-{app}-", prefix.strip_prefix("slv").unwrap());
-    let all = std::fs::read_dir("/run/netns").unwrap();
+    let all = std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap();
     let mut names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.find(|name| name.starts_with(&begin)).unwrap()
 }

@@ -6,6 +6,7 @@ mod files;
 mod filter;
 mod image;
 mod names;
+pub mod namespaces;
 mod network;
 mod order;
 mod outside;
@@ -33,7 +34,7 @@ use self::{
     files::Files,
     image::Images,
     names::{ClusterNames, Namer},
-    network::{Networks, namespace_path},
+    network::Networks,
     outside::Outside,
     volumes::Volumes,
 };
@@ -147,7 +148,7 @@ impl Containers {
         let mut mounts = self.volumes.provide(&names.container, &wanted).await?;
         mounts.extend(self.files.provide(&names.container, &order.app)?);
         let network = order.in_cluster()?.network;
-        let namespace = namespace_path(&names.namespace);
+        let namespace = namespaces::path(&names.namespace);
         let (group, hosts) = (cluster.group.clone(), self.hosts());
         let place = order::Place { namespace, group, mounts, hosts };
         let mut spec = order::spec(order, &names.container, image, place)?;

@@ -25,11 +25,12 @@ use rtnetlink::{
 };
 use tokio::sync::Mutex;
 
-use super::names::{ClusterNames, InstanceNames, Namer};
+use super::{
+    names::{ClusterNames, InstanceNames, Namer},
+    namespaces,
+};
 use crate::{Error, Result, error::During};
 
-/// Where namespaces are that have a name; `ip netns` looks there too.
-const NAMESPACES: &str = "/run/netns";
 /// Addresses of a cluster.
 const CLUSTER_PREFIX: u8 = 24;
 /// Before the rule that asks the main table.
@@ -181,7 +182,7 @@ impl Networks {
         address: Ipv4Addr,
     ) -> Result<bool> {
         let bridge = self.index(&cluster.bridge).await?.ok_or_else(|| gone(&cluster.bridge))?;
-        let path = namespace_path(&names.namespace);
+        let path = namespaces::path(&names.namespace);
         let gateway = self.range.address(network, 1);
         let room = Room { path, cable: names.cable.clone(), address, gateway };
         let there = is_mounted(&room.path) && self.index(&names.cable).await?.is_some();
@@ -209,15 +210,15 @@ impl Networks {
     }
 
     pub(super) async fn remove_instance(&self, names: &InstanceNames) -> Result<()> {
-        let path = namespace_path(&names.namespace);
-        blocking(move || remove_namespace(&path)).await?;
+        let path = namespaces::path(&names.namespace);
+        blocking(move || namespaces::remove(&path)).await?;
         self.remove_link(&names.cable).await
     }
 
     /// Removes a namespace that nobody knows; its cable goes with it.
     pub(super) async fn remove_namespace(&self, name: &str) -> Result<()> {
-        let path = namespace_path(name);
-        blocking(move || remove_namespace(&path)).await
+        let path = namespaces::path(name);
+        blocking(move || namespaces::remove(&path)).await
     }
 
     async fn remove_link(&self, name: &str) -> Result<()> {
@@ -248,16 +249,7 @@ impl Networks {
             bridges.extend(name.filter(|name| name.starts_with(&namer.bridges())));
         }
         drop(listing);
-        let namespaces = match fs::read_dir(NAMESPACES) {
-            Ok(entries) => entries
-                .flatten()
-                .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .filter(|name| name.starts_with(&namer.namespaces()))
-                .collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(source) => return Err(Error::Io { doing: "listing namespaces", source }),
-        };
-        Ok((bridges, namespaces))
+        Ok((bridges, namespaces::list(&namer.namespaces())?))
     }
 }
 
@@ -268,10 +260,6 @@ async fn find_link(handle: &Handle, name: &str) -> Result<Option<LinkMessage>> {
         Err(error) if is(&error, GONE) => Ok(None),
         Err(error) => Err(error).during("looking for an interface"),
     }
-}
-
-pub(super) fn namespace_path(name: &str) -> PathBuf {
-    Path::new(NAMESPACES).join(name)
 }
 
 /// Whether an address is one of this machine's.
@@ -327,8 +315,7 @@ struct Room {
 impl Room {
     fn make(self) -> Result<()> {
         on_a_thread(move || {
-            fs::create_dir_all(NAMESPACES).during("making the folder of namespaces")?;
-            File::create(&self.path).during("making a namespace")?;
+            namespaces::reserve(&self.path)?;
             let host = File::open("/proc/thread-self/ns/net").during("opening our namespace")?;
             nix::sched::unshare(CloneFlags::CLONE_NEWNET).during("making a namespace")?;
             rustix::mount::mount_bind("/proc/thread-self/ns/net", &self.path)
@@ -417,21 +404,6 @@ pub(super) fn is_mounted(path: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     let parent = path.parent().and_then(device);
     device(path).is_some_and(|own| Some(own) != parent)
-}
-
-fn remove_namespace(path: &Path) -> Result<()> {
-    use rustix::mount::{UnmountFlags, unmount};
-    while is_mounted(path) {
-        unmount(path, UnmountFlags::DETACH)
-            .map_err(io::Error::from)
-            .during("removing a namespace")?;
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).during("removing a namespace")
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -89,7 +89,11 @@ pub(crate) fn spawn_in<T: Send + 'static>(
     namespace: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
-    let namespace = File::open(Path::new("/run/netns").join(namespace)).unwrap();
+    // Those of the tests are where `ip netns` makes them.
+    let folders = [selvage_crm::platform::containers::namespaces::FOLDER, "/run/netns"];
+    let found =
+        folders.iter().find_map(|folder| File::open(Path::new(folder).join(namespace)).ok());
+    let namespace = found.unwrap();
     std::thread::spawn(move || {
         setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
         work()
