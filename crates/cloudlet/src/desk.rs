@@ -95,7 +95,8 @@ impl Desk {
         }
     }
 
-    /// Reports on an object; what runs is told of instances that are ready.
+    /// Reports on an object; what runs is told of instances that are ready, and
+    /// of those whose update failed.
     pub fn report(
         &self,
         what: What,
@@ -118,7 +119,8 @@ impl Desk {
                     key: Some(key),
                     state: state.into(),
                     errors,
-                    runtime_info: (state == TrackedState::Ready).then_some(runtime),
+                    runtime_info: matches!(state, TrackedState::Ready | TrackedState::UpdateError)
+                        .then_some(runtime),
                     ..AppInstInfo::default()
                 })
             }),

@@ -71,6 +71,9 @@ pub(crate) async fn consider(world: Arc<World>, what: What, key: ObjectKey) {
             world.updated.lock().remove(&(what, key.text().to_owned()));
             keep(&world, what, &key).await;
         }
+        None if wanted == TrackedState::UpdateError && what == What::Instance => {
+            keep_serving(&world, &key).await;
+        }
         None => {}
     }
 }
@@ -94,7 +97,15 @@ async fn run(world: &World, what: What, operation: Operation, key: &ObjectKey) {
     {
         tracing::error!(key = key.text(), %error, "what a failure left could not be removed");
     }
-    world.desk.report(what, key, operation.failed(), vec![text], AppInstRuntime::default());
+    let runtime = match (what, operation) {
+        // What was to be replaced runs on.
+        (What::Instance, Operation::Update) => {
+            let facts = world.books.instance(key.text());
+            world.runtime(key, facts.map(|facts| facts.containers).unwrap_or_default())
+        }
+        _ => AppInstRuntime::default(),
+    };
+    world.desk.report(what, key, operation.failed(), vec![text], runtime);
 }
 
 pub(crate) fn with_sources(error: &Error) -> String {
@@ -175,12 +186,25 @@ impl World {
     }
 
     fn ready(&self, what: What, key: &ObjectKey, container_ids: Vec<String>) {
-        let runtime = AppInstRuntime {
+        let runtime = self.runtime(key, container_ids);
+        self.desk.report(what, key, TrackedState::Ready, Vec::new(), runtime);
+    }
+
+    /// Reports an instance whose update failed in an earlier process: the version
+    /// of before serves, and the reason stays as the controller knows it.
+    fn report_failed_update(&self, key: &ObjectKey, facts: InstanceFacts) {
+        let errors = self.desk.instances.object(key).map(|held| held.errors.clone());
+        let runtime = self.runtime(key, facts.containers);
+        let state = TrackedState::UpdateError;
+        self.desk.report(What::Instance, key, state, errors.unwrap_or_default(), runtime);
+    }
+
+    fn runtime(&self, key: &ObjectKey, container_ids: Vec<String>) -> AppInstRuntime {
+        AppInstRuntime {
             container_ids,
             addresses: self.publisher.addresses(key.text()),
             unhealthy: self.trouble(key.text()),
-        };
-        self.desk.report(what, key, TrackedState::Ready, Vec::new(), runtime);
+        }
     }
 
     /// Reports instances anew that have begun to answer, or ceased to.
@@ -189,9 +213,11 @@ impl World {
             let (Ok(key), Some(told)) = (ObjectKey::of(info.as_ref()), &info.runtime_info) else {
                 continue;
             };
-            let ready = info.state() == TrackedState::Ready;
-            if ready && told.unhealthy != self.trouble(key.text()) {
-                self.ready(What::Instance, &key, told.container_ids.clone());
+            let state = info.state();
+            let serves = matches!(state, TrackedState::Ready | TrackedState::UpdateError);
+            if serves && told.unhealthy != self.trouble(key.text()) {
+                let runtime = self.runtime(&key, told.container_ids.clone());
+                self.desk.report(What::Instance, &key, state, info.errors.clone(), runtime);
             }
         }
     }
@@ -371,9 +397,13 @@ pub(crate) async fn rediscover(world: &World, key: &ObjectKey) {
         Ok(order) => settle(world, key, &order, &facts).await,
         Err(error) => Err(error),
     };
-    let wanted = world.desk.wanted(What::Instance, key).and_then(Operation::asked_by);
+    let wanted = world.desk.wanted(What::Instance, key);
+    let asked = wanted.and_then(Operation::asked_by);
     match settled {
-        Ok(_) if matches!(wanted, Some((Operation::Update, _))) => {}
+        Ok(_) if matches!(asked, Some((Operation::Update, _))) => {}
+        Ok(facts) if wanted == Some(TrackedState::UpdateError) => {
+            world.report_failed_update(key, facts);
+        }
         Ok(facts) => world.ready(What::Instance, key, facts.containers),
         Err(error) => {
             let error = with_sources(&error);
@@ -398,19 +428,46 @@ async fn settle(
     Ok(facts)
 }
 
-/// An instance is replaced by one as it should be now, at the same place.
+/// Replaces an instance by one as it should be now. The old one serves until
+/// the new one does, and goes on if it does not.
 async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
-    let facts = world.books.instance(key.text());
-    let facts = facts.ok_or_else(|| Error::missing("the instance"))?;
+    let before = world.books.instance(key.text());
+    let before = before.ok_or_else(|| Error::missing("the instance"))?;
     let notice = world.begin_update(What::Instance, key).await?;
     let order = world.instance_order(key)?;
-    world.platform.create_instance(&order, &facts).await?;
-    let facts = look_at(world, key, &order, &facts).await?;
+    let beside: Vec<InstanceFacts> = world
+        .instances_in(&order.cluster)
+        .into_iter()
+        .filter_map(|(_, row)| row.facts.instance())
+        .collect();
+    let facts = world.platform.replace_instance(&order, &before, &beside).await?;
+    let facts = world.platform.look_at_instance(&order, &facts).await?;
     world.publish(key, &order, &facts).await?;
-    world.books.note(What::Instance, key.text(), Phase::Made).await?;
+    let row = Facts::Instance(facts.clone());
+    let row = Row { key: key.wire().to_vec(), phase: Phase::Made, facts: row };
+    world.books.put(What::Instance, key.text(), row).await?;
+    world.note_trouble(key.text(), String::new());
     world.note_updated(What::Instance, key, notice);
-    world.ready(What::Instance, key, facts.containers);
+    world.ready(What::Instance, key, facts.containers.clone());
+    if facts.containers != before.containers
+        && let Err(error) = world.platform.retire_instance(&order.key, &before).await
+    {
+        tracing::warn!(key = key.text(), error = with_sources(&error), "the old version is left");
+    }
     Ok(())
+}
+
+/// Looks after an instance whose update failed: the version of before serves.
+async fn keep_serving(world: &World, key: &ObjectKey) {
+    let (Some(facts), Ok(order)) = (world.books.instance(key.text()), world.instance_order(key))
+    else {
+        return;
+    };
+    if let Err(error) = settle(world, key, &order, &facts).await {
+        let error = with_sources(&error);
+        tracing::warn!(key = key.text(), error, "is not as it should be");
+        world.note_trouble(key.text(), error);
+    }
 }
 
 async fn delete(world: &World, what: What, key: &ObjectKey) -> Result<()> {

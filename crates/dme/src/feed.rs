@@ -252,12 +252,24 @@ impl Known {
         let parts = self.apps.get(name)?;
         let app = parts.app.as_ref()?;
         let usable = parts.instances.iter().filter(|(site, instance)| {
-            instance.state == i32::from(TrackedState::Ready)
-                && answers(instance)
-                && self.is_online(&site.cloudlet)
+            serves(instance) && answers(instance) && self.is_online(&site.cloudlet)
         });
         let instances = usable.map(|(site, instance)| Instance::new(site.clone(), instance));
         Some(AppEntry::new(name.clone(), app, instances, stats.of(name)))
+    }
+}
+
+/// Whether an instance has a version that serves. While it is updated, and when
+/// that has failed, that is the old one, where the crm says where it is: those
+/// of the original have none then.
+fn serves(instance: &AppInst) -> bool {
+    let keeps_old = || instance.runtime_info.as_ref().is_some_and(|it| !it.addresses.is_empty());
+    match instance.state() {
+        TrackedState::Ready => true,
+        TrackedState::UpdateRequested | TrackedState::Updating | TrackedState::UpdateError => {
+            keeps_old()
+        }
+        _ => false,
     }
 }
 

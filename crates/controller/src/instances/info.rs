@@ -54,7 +54,7 @@ enum Effect {
 fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
     let state = inst.state();
     if !gone && info.state() == state {
-        let refreshed = state == TrackedState::Ready && inst.set_runtime(info.runtime());
+        let refreshed = tells_what_runs(state, info) && inst.set_runtime(info.runtime());
         return if refreshed { Effect::Changed } else { Effect::None };
     }
     let report = if gone { Report::Gone } else { Report::Is(info.state()) };
@@ -74,10 +74,20 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
         Some(next) => {
             inst.set_state(next);
             inst.set_errors(if is_error(next) { info.errors().to_vec() } else { Vec::new() });
-            if next == TrackedState::Ready {
+            if tells_what_runs(next, info) {
                 inst.set_runtime(info.runtime());
             }
             Effect::Changed
         }
+    }
+}
+
+/// Whether a report says what runs. After a failed update that is the version of
+/// before, if the agent kept it.
+fn tells_what_runs(state: TrackedState, info: &impl Info) -> bool {
+    match state {
+        TrackedState::Ready => true,
+        TrackedState::UpdateError => info.runtime().is_some(),
+        _ => false,
     }
 }

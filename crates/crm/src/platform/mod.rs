@@ -244,6 +244,24 @@ pub trait Platform: Send + Sync + 'static {
     /// Makes an instance as planned and lets it run.
     async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()>;
 
+    /// Replaces an instance by one as ordered, and returns what that has. It
+    /// fails with the old one as it was, wherever the platform can run both.
+    /// `others` are those of the cluster, the instance itself among them.
+    async fn replace_instance(
+        &self,
+        order: &InstanceOrder,
+        facts: &InstanceFacts,
+        _others: &[InstanceFacts],
+    ) -> Result<InstanceFacts> {
+        self.create_instance(order, facts).await?;
+        Ok(facts.clone())
+    }
+
+    /// Removes what was replaced, now that nobody is sent there any more.
+    async fn retire_instance(&self, _: &AppInstKey, _: &InstanceFacts) -> Result<()> {
+        Ok(())
+    }
+
     /// What is known of an instance once it is made, where more shows then
     /// than was planned: what its containers are called, where its ports are.
     async fn look_at_instance(

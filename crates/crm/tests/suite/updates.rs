@@ -10,8 +10,65 @@ use crate::support::{ANSWER, Life, Place, Running, Stuck, Upstairs, can_run, fet
 const SLOW: &str = "/bin/sh -c 'sleep 2; exec httpd -f -p 8080 -h /www'";
 const NEWS: &str = "news from the edge";
 
+/// Process of the one container that is left once what was replaced is gone.
 async fn pid(running: &Running) -> u32 {
-    running.runtime.list("selvage").await.unwrap()[0].pid.unwrap()
+    wait_for("one container", || async {
+        let all = running.runtime.list("selvage").await.unwrap();
+        (all.len() == 1).then(|| all[0].pid.unwrap())
+    })
+    .await
+}
+
+/// The app with a server of other contents.
+fn with_news(place: &Place) -> App {
+    let command =
+        format!("/bin/sh -c 'echo {NEWS} > /www/index.html; exec httpd -f -p 8080 -h /www'");
+    App { command, ..place.app() }
+}
+
+/// Whatever is wrong with the new version, the old one serves and is said to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_update_leaves_the_old_version_serving() {
+    if !can_run() {
+        return;
+    }
+    let place = Arc::new(Place::new("proven", 180));
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let before = pid(&running).await;
+    let nowhere = format!("file://{}/missing.tar", place.directory.path().display());
+    let missing = App { image_path: nowhere, ..place.app() };
+    let crashing = App { command: "/bin/false".into(), ..place.app() };
+    for (app, why) in [(missing, "missing.tar"), (crashing, "code 1")] {
+        controller.apps.put(app).unwrap();
+        controller.instances.put(place.instance(TrackedState::UpdateRequested)).unwrap();
+        let key = place.instance_key();
+        // What was said of the one before may still be there.
+        let info = wait_for("the failure", || async {
+            let info = controller.instance_infos.find(&key)?;
+            info.errors.iter().any(|error| error.contains(why)).then_some(info)
+        })
+        .await;
+        assert_eq!(info.state(), TrackedState::UpdateError);
+        let runtime = info.runtime_info.clone().unwrap();
+        assert_eq!(runtime.unhealthy, "");
+        assert!(!runtime.addresses.is_empty(), "{runtime:?}");
+        controller.instances.put(place.instance(TrackedState::UpdateError)).unwrap();
+        let answer = wait_for("an answer", || fetch(place.public())).await;
+        assert!(answer.contains(ANSWER), "{answer}");
+        assert_eq!(pid(&running).await, before, "{why}");
+    }
+
+    controller.apps.put(with_news(&place)).unwrap();
+    controller.believe(&place);
+    controller.update(&place).await;
+    let answer = wait_for("an answer", || fetch(place.public())).await;
+    assert!(answer.contains(NEWS), "{answer}");
+    assert_ne!(pid(&running).await, before);
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,9 +116,7 @@ async fn an_update_that_a_power_cut_ends_is_made_by_the_next_crm() {
         let life = Life::start(&place, controller.address, &stuck).await;
         controller.make(&place).await;
         controller.believe(&place);
-        let command =
-            format!("/bin/sh -c 'echo {NEWS} > /www/index.html; exec httpd -f -p 8080 -h /www'");
-        controller.apps.put(App { command, ..place.app() }).unwrap();
+        controller.apps.put(with_news(&place)).unwrap();
         controller.instances.put(place.instance(TrackedState::UpdateRequested)).unwrap();
         stuck.reached().await;
         life.cut().await;
@@ -69,7 +124,7 @@ async fn an_update_that_a_power_cut_ends_is_made_by_the_next_crm() {
         controller.is_ready(&place).await;
         let answer = wait_for("an answer", || fetch(place.public())).await;
         assert!(answer.contains(NEWS), "{stuck:?}: {answer}");
-        assert_eq!(running.runtime.list("selvage").await.unwrap().len(), 1, "{stuck:?}");
+        pid(&running).await;
         controller.unmake(&place).await;
         running.stop().await;
         assert_eq!(place.left_behind(), Vec::<String>::new(), "{stuck:?}");

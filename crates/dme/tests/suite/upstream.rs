@@ -226,6 +226,38 @@ async fn only_what_is_ready_on_a_cloudlet_that_is_up_is_offered() {
     serving.stop().await;
 }
 
+/// While an instance is updated, and when that has failed, the version of before
+/// serves where its crm says so.
+#[tokio::test]
+async fn an_update_that_runs_or_failed_leaves_the_old_version_found() {
+    let controller = Controller::new();
+    all_up(&controller);
+    controller.apps.put(app(&name("some"))).unwrap();
+    put_all(&controller, "some");
+    let serving = controller.serve(true, None).await;
+    let engine = Running::start(serving.address, quick());
+    engine.offers("some", &["TDG/a", "TDG/b", "TMUS/c"]).await;
+
+    let runtime = |addresses: &[&str], unhealthy: &str| AppInstRuntime {
+        addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+        unhealthy: unhealthy.into(),
+        ..AppInstRuntime::default()
+    };
+    for state in [TrackedState::UpdateRequested, TrackedState::Updating, TrackedState::UpdateError]
+    {
+        let mut changed = instance(&name("some"), PLACES[0], (1.0, 1.0), "a");
+        changed.state = state.into();
+        changed.runtime_info = Some(runtime(&["10.1.1.1:80"], "connection refused"));
+        controller.instances.put(changed.clone()).unwrap();
+        engine.offers("some", &["TDG/b", "TMUS/c"]).await;
+        changed.runtime_info = Some(runtime(&["10.1.1.1:80"], ""));
+        controller.instances.put(changed).unwrap();
+        engine.offers("some", &["TDG/a", "TDG/b", "TMUS/c"]).await;
+    }
+    engine.end().await;
+    serving.stop().await;
+}
+
 /// The original's controllers do not say which cloudlets are up.
 #[tokio::test]
 async fn a_controller_that_says_nothing_of_cloudlets_is_believed() {

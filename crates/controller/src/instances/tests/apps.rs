@@ -1,9 +1,11 @@
 //! AppInsts: the streams, and what is left after each.
 
 use super::support::*;
+use crate::controller::Instances;
 use selvage_api::distributed_match_engine::LProto;
 use selvage_api::edgeproto::{
-    AppInst, CloudletInfo, CloudletState, DeleteType, IpAccess, TrackedState,
+    AppInst, AppInstInfo, AppInstRuntime, CloudletInfo, CloudletState, DeleteType, IpAccess,
+    TrackedState,
 };
 
 /// A cloudlet with a cluster `one` and an App.
@@ -67,10 +69,8 @@ async fn what_only_the_controller_may_set_is_not_taken_from_the_request() {
         inst.set_state(TrackedState::Deleting);
         inst.errors = vec!["mine".into()];
         inst.mapped_ports = vec![Default::default()];
-        inst.runtime_info = Some(selvage_api::edgeproto::AppInstRuntime {
-            container_ids: vec!["mine".into()],
-            ..Default::default()
-        });
+        inst.runtime_info =
+            Some(AppInstRuntime { container_ids: vec!["mine".into()], ..Default::default() });
         inst.fields = vec!["4".into()];
     });
     world.create_app(&inst).await.ok();
@@ -201,6 +201,30 @@ async fn an_update_applies_the_app_anew() {
     );
     world.delete_app(&inst).await.ok();
     world.check();
+}
+
+/// The version of before runs on, and where it is reached may change.
+#[tokio::test]
+async fn a_failed_update_keeps_what_runs() {
+    let world = world("tcp:80").await;
+    let inst = app_inst("app", "one");
+    world.create_app(&inst).await.ok();
+    let runs = world.app(&inst).unwrap().runtime_info;
+    assert!(runs.is_some());
+    world.crm.set("Update", Manner::Fails("x"));
+    assert_eq!(world.update_app(&inst).await.refused(), "Encountered failures: x");
+    assert_eq!(world.app(&inst).unwrap().runtime_info, runs);
+    let elsewhere =
+        AppInstRuntime { addresses: vec!["10.1.1.1:80".into()], ..AppInstRuntime::default() };
+    let info = AppInstInfo {
+        key: inst.key.clone(),
+        state: TrackedState::UpdateError.into(),
+        runtime_info: Some(elsewhere.clone()),
+        ..AppInstInfo::default()
+    };
+    world.service.app_inst_info(info, false).await;
+    let row = world.app(&inst).unwrap();
+    assert_eq!((row.state(), row.runtime_info), (TrackedState::UpdateError, Some(elsewhere)));
 }
 
 #[tokio::test]

@@ -10,9 +10,11 @@ pub mod namespaces;
 mod network;
 mod order;
 mod outside;
+mod replace;
 mod volumes;
 
 use std::{
+    collections::HashMap,
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -22,6 +24,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
@@ -33,7 +36,7 @@ use tokio::time::Instant;
 use self::{
     files::Files,
     image::Images,
-    names::{ClusterNames, Namer},
+    names::{ClusterNames, InstanceNames, Namer},
     network::Networks,
     outside::Outside,
     volumes::Volumes,
@@ -93,6 +96,8 @@ pub struct Containers {
     outside: Arc<Outside>,
     files: Files,
     volumes: Volumes,
+    /// Container that serves, by the first name of its instance.
+    serving: Mutex<HashMap<String, String>>,
 }
 
 impl Containers {
@@ -106,6 +111,7 @@ impl Containers {
             outside: Arc::new(Outside::new(&namer, options.range, options.forwarding)),
             files: Files::new(&options.data),
             volumes: Volumes::new(options.lvmd.clone(), &options.data),
+            serving: Mutex::default(),
             namer,
             options,
         };
@@ -137,15 +143,19 @@ impl Containers {
         }
     }
 
-    /// Makes the container anew and starts it.
-    async fn run(&self, order: &InstanceOrder, address: Ipv4Addr) -> Result<()> {
-        let names = self.namer.instance(&order.key)?;
+    /// Makes a container of these names anew and starts it.
+    async fn run(
+        &self,
+        order: &InstanceOrder,
+        names: &InstanceNames,
+        address: Ipv4Addr,
+    ) -> Result<()> {
         let cluster = self.namer.cluster(&order.cluster)?;
         let wanted = volumes::wanted(&order.app)?;
         let using = self.images.using().await;
         let image = self.images.provide(&order.app.image_path, order.developer()).await?;
         self.remove(&names.container).await?;
-        let mut mounts = self.volumes.provide(&names.container, &wanted).await?;
+        let mut mounts = self.volumes.provide(&self.owner(&order.key)?, &wanted).await?;
         mounts.extend(self.files.provide(&names.container, &order.app)?);
         let network = order.in_cluster()?.network;
         let namespace = namespaces::path(&names.namespace);
@@ -156,14 +166,14 @@ impl Containers {
         let runtime = &self.options.runtime;
         // Neither needs the other until it starts; both end before one fails.
         let (plugged, made) = tokio::join!(
-            self.networks.provide_instance(&cluster, &names, network, address),
+            self.networks.provide_instance(&cluster, names, network, address),
             runtime.create(self.namespace(), spec),
         );
         plugged?;
         made?;
         drop(using);
         runtime.start(self.namespace(), &names.container).await?;
-        self.until_it_answers(order, &names.container, address).await
+        Ok(())
     }
 
     /// Returns when the instance takes connections, or has had its time. Fails
@@ -174,9 +184,7 @@ impl Containers {
         id: &str,
         address: Ipv4Addr,
     ) -> Result<()> {
-        let tcp = order.instance.mapped_ports.iter().find(|port| port.proto() != LProto::Udp);
-        let port = tcp.and_then(|port| u16::try_from(port.internal_port).ok());
-        let place = port.map(|port| SocketAddr::from((address, port)));
+        let place = first_tcp_port(order).map(|port| SocketAddr::from((address, port)));
         let until = Instant::now() + self.options.patience;
         loop {
             let container = self.find(id).await?.ok_or_else(|| Error::missing(id))?;
@@ -184,8 +192,7 @@ impl Containers {
                 return Err(self.ended(id, &container).await);
             }
             let Some(place) = place else { return Ok(()) };
-            let connected = tokio::time::timeout(LOOK * 20, tokio::net::TcpStream::connect(place));
-            if matches!(connected.await, Ok(Ok(_))) {
+            if replace::takes_connections(place).await {
                 return Ok(());
             }
             if Instant::now() >= until {
@@ -212,6 +219,12 @@ impl Containers {
         let words = if words.is_empty() { String::new() } else { format!(": {words}") };
         Error::state(format!("the container ended{code}{words}"))
     }
+}
+
+/// Port by which an instance shows that it serves.
+fn first_tcp_port(order: &InstanceOrder) -> Option<u16> {
+    let tcp = order.instance.mapped_ports.iter().find(|port| port.proto() != LProto::Udp)?;
+    u16::try_from(tcp.internal_port).ok()
 }
 
 /// Networks of clusters are IPv4.
@@ -283,28 +296,45 @@ impl Platform for Containers {
         order: &InstanceOrder,
         others: &[InstanceFacts],
     ) -> Result<InstanceFacts> {
-        let range = self.networks.range();
-        let network = order.in_cluster()?.network;
-        let mut addresses = HOSTS.map(|host| range.address(network, host));
-        let free = |address: &Ipv4Addr| others.iter().all(|other| other.address != *address);
-        let address = addresses.find(free);
-        let address = address.ok_or_else(|| Error::state("the cluster has no address left"))?;
+        let address = self.free_address(order, others)?;
         let containers = vec![self.namer.instance(&order.key)?.container];
         Ok(InstanceFacts { containers, address: IpAddr::V4(address), places: Vec::new() })
     }
 
     async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
-        self.run(order, inner(facts)?).await
+        let (names, _) = self.places_of(&order.key, facts)?;
+        self.start_anew(order, &names, inner(facts)?).await
+    }
+
+    async fn replace_instance(
+        &self,
+        order: &InstanceOrder,
+        facts: &InstanceFacts,
+        others: &[InstanceFacts],
+    ) -> Result<InstanceFacts> {
+        self.replace(order, facts, others).await
+    }
+
+    async fn retire_instance(&self, key: &AppInstKey, facts: &InstanceFacts) -> Result<()> {
+        let (retired, successor) = self.places_of(key, facts)?;
+        self.serving.lock().insert(self.owner(key)?, successor.container);
+        self.retire(&retired).await
     }
 
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool> {
-        let names = self.namer.instance(&order.key)?;
+        let (names, other) = self.places_of(&order.key, facts)?;
         let cluster = self.namer.cluster(&order.cluster)?;
         let address = inner(facts)?;
+        let owner = self.owner(&order.key)?;
+        let known = self.serving.lock().insert(owner.clone(), names.container.clone());
+        if known.is_none() {
+            // An update that a former process did not finish, or finish with.
+            self.discard(&other).await?;
+        }
         // Before its network: without that nothing starts it.
         let wanted = volumes::wanted(&order.app)?;
-        if !self.volumes.are_mounted(&names.container, &wanted) {
-            self.volumes.provide(&names.container, &wanted).await?;
+        if !self.volumes.are_mounted(&owner, &wanted) {
+            self.volumes.provide(&owner, &wanted).await?;
         }
         let network = order.in_cluster()?.network;
         let there = self.networks.provide_instance(&cluster, &names, network, address).await?;
@@ -314,12 +344,12 @@ impl Platform for Containers {
                 self.options.runtime.start(self.namespace(), &names.container).await?;
                 Ok(true)
             }
-            _ => self.run(order, address).await.map(|()| true),
+            _ => self.start_anew(order, &names, address).await.map(|()| true),
         }
     }
 
     async fn trouble(&self, key: &AppInstKey) -> Result<String> {
-        let id = self.namer.instance(key)?.container;
+        let id = self.serving(key)?;
         let Some(found) = self.find(&id).await? else {
             return Ok("the container is missing".into());
         };
@@ -333,11 +363,11 @@ impl Platform for Containers {
     }
 
     async fn delete_instance(&self, key: &AppInstKey) -> Result<()> {
-        let names = self.namer.instance(key)?;
-        self.remove(&names.container).await?;
-        self.networks.remove_instance(&names).await?;
-        self.files.remove(&names.container)?;
-        self.volumes.remove(&names.container).await
+        self.discard(&self.namer.instance(key)?).await?;
+        self.discard(&self.namer.standby(key)?).await?;
+        let owner = self.owner(key)?;
+        self.serving.lock().remove(&owner);
+        self.volumes.remove(&owner).await
     }
 
     async fn sweep(
@@ -345,8 +375,10 @@ impl Platform for Containers {
         clusters: &[ClusterInstKey],
         instances: &[AppInstKey],
     ) -> Result<Vec<String>> {
-        let known = instances.iter().map(|key| self.namer.instance(key));
-        let known: Vec<_> = known.collect::<Result<_>>()?;
+        let mut known = Vec::new();
+        for key in instances {
+            known.extend([self.namer.instance(key)?, self.namer.standby(key)?]);
+        }
         let bridges = clusters.iter().map(|key| self.namer.cluster(key));
         let bridges: Vec<_> = bridges.collect::<Result<_>>()?;
         let mut swept = Vec::new();
@@ -385,7 +417,7 @@ impl Platform for Containers {
     }
 
     async fn usage(&self, key: &AppInstKey) -> Result<Usage> {
-        let id = self.namer.instance(key)?.container;
+        let id = self.serving(key)?;
         let container = self.options.runtime.inspect(self.namespace(), &id).await?;
         let pid = container.pid.ok_or(selvage_runtime::Error::ProcessFinished)?;
         let mut reader = self.options.runtime.metrics(self.namespace(), &id).await?;
@@ -429,9 +461,9 @@ impl Containers {
     /// The container of an instance that is meant; others are none of the
     /// caller's business.
     fn one_of(&self, key: &AppInstKey, container: &str) -> Result<String> {
-        let names = self.namer.instance(key)?;
-        if container.is_empty() || container == names.container {
-            Ok(names.container)
+        let serving = self.serving(key)?;
+        if container.is_empty() || container == serving {
+            Ok(serving)
         } else {
             Err(Error::missing(format!("container {container:?} of the instance")))
         }

@@ -76,6 +76,19 @@ impl Namer {
     }
 }
 
+impl Namer {
+    /// Names of the other place of an instance. An update runs the new version
+    /// there while the old one serves, so the two take turns.
+    pub(super) fn standby(&self, key: &AppInstKey) -> Result<InstanceNames> {
+        let first = self.instance(key)?;
+        Ok(InstanceNames {
+            namespace: format!("{}-b", first.namespace),
+            container: format!("{}-b", first.container),
+            cable: first.cable.replacen("slw", "slx", 1),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

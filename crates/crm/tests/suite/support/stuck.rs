@@ -131,6 +131,20 @@ impl Platform for Stops {
         self.stuck.pass(self.platform.create_instance(order, facts)).await
     }
 
+    async fn replace_instance(
+        &self,
+        order: &InstanceOrder,
+        facts: &InstanceFacts,
+        others: &[InstanceFacts],
+    ) -> Result<InstanceFacts> {
+        self.stuck.made.fetch_add(1, Ordering::SeqCst);
+        self.stuck.pass(self.platform.replace_instance(order, facts, others)).await
+    }
+
+    async fn retire_instance(&self, key: &AppInstKey, facts: &InstanceFacts) -> Result<()> {
+        self.platform.retire_instance(key, facts).await
+    }
+
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool> {
         self.platform.keep_instance(order, facts).await
     }
