@@ -15,7 +15,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{Error, Result, drive::World};
 
@@ -51,8 +51,21 @@ struct Job {
 
 /// A conversation that is about to begin.
 enum Pending {
-    Direct(Conversation),
-    Relayed { channel: tonic::transport::Channel, token: String },
+    /// The controller, if it asks for it, says when it must end.
+    Direct(Conversation, Option<Meeting>),
+    Relayed(Meeting),
+}
+
+/// A place at a controller where somebody is met.
+struct Meeting {
+    channel: tonic::transport::Channel,
+    token: String,
+}
+
+impl Meeting {
+    async fn attend(self) -> selvage_shell::Result<Conversation> {
+        selvage_shell::attach(self.channel, self.token, |_| {}).await
+    }
 }
 
 /// Answers requests until told to stop; then every command is cut off.
@@ -120,8 +133,8 @@ async fn prepare(
     let (conversation, answer) = meet(world, tls, request).await?;
     // The original's client always has a terminal and cannot say so.
     let understood = match &conversation {
-        Pending::Direct(conversation) => conversation.understood,
-        Pending::Relayed { .. } => true,
+        Pending::Direct(conversation, _) => conversation.understood,
+        Pending::Relayed(_) => true,
     };
     let terminal = request.terminal || !understood;
     Ok((Job { key, container, wanted, terminal, conversation }, answer))
@@ -155,17 +168,23 @@ async fn meet(
     tls: Option<Arc<rustls::ClientConfig>>,
     request: &ExecRequest,
 ) -> Result<(Pending, String)> {
+    let meeting = match request.relay.split_once('/') {
+        Some((address, token)) => {
+            let connected = world.client.status().connected_to;
+            let address = reachable(address, connected.as_deref());
+            let channel = selvage_shell::dial(&address, tls).await?;
+            Some(Meeting { channel, token: token.to_owned() })
+        }
+        None => None,
+    };
     if !request.offer.is_empty() {
         let (answer, conversation) = peer::answer(&request.offer, peer::Options::default()).await?;
-        return Ok((Pending::Direct(conversation), answer));
+        return Ok((Pending::Direct(conversation, meeting), answer));
     }
-    let Some((address, token)) = request.relay.split_once('/') else {
+    let Some(meeting) = meeting else {
         return Err(Error::invalid("offer", "is empty, and no relay is named"));
     };
-    let connected = world.client.status().connected_to;
-    let address = reachable(address, connected.as_deref());
-    let channel = selvage_shell::dial(&address, tls).await?;
-    Ok((Pending::Relayed { channel, token: token.to_owned() }, "relay".to_owned()))
+    Ok((Pending::Relayed(meeting), "relay".to_owned()))
 }
 
 /// A controller that does not know by which address it is reached is where
@@ -188,23 +207,21 @@ fn reachable(address: &str, connected: Option<&str>) -> String {
 
 async fn run(world: &World, job: Job) {
     let Job { key, container, wanted, terminal, conversation } = job;
-    let mut conversation = match conversation {
-        Pending::Direct(conversation) => conversation,
-        Pending::Relayed { channel, token } => {
-            match selvage_shell::attach(channel, token, |_| {}).await {
-                Ok(conversation) => conversation,
-                Err(error) => return tracing::info!(%error, "the caller did not come"),
-            }
-        }
+    let (mut conversation, revoked) = match begin(conversation).await {
+        Ok(begun) => begun,
+        Err(error) => return tracing::info!(%error, "the caller did not come"),
     };
     if !conversation.opened().await {
         return tracing::info!("the caller could not be reached");
     }
     let exit = match wanted {
         Wanted::Command(words) => {
-            command(world, &key, &container, words, terminal, &mut conversation).await
+            command(world, &key, &container, words, terminal, &mut conversation, &revoked).await
         }
-        Wanted::Log(options) => log(world, &key, &container, options, &mut conversation).await,
+        Wanted::Log(options) => {
+            let following = log(world, &key, &container, options, &mut conversation);
+            revoked.token.run_until_cancelled(following).await.unwrap_or(Ok(None))
+        }
     };
     let (code, reason) = match exit {
         Ok(Some(code)) => (code, String::new()),
@@ -220,6 +237,33 @@ async fn run(world: &World, job: Job) {
     conversation.close().await;
 }
 
+/// Says when a caller has lost the right to a conversation.
+struct Revoked {
+    token: CancellationToken,
+    _watch: Option<AbortOnDropHandle<()>>,
+}
+
+/// Begins a conversation. A direct one lasts no longer than the connection to
+/// the controller that watches over it.
+async fn begin(pending: Pending) -> selvage_shell::Result<(Conversation, Revoked)> {
+    let token = CancellationToken::new();
+    let (conversation, meeting) = match pending {
+        Pending::Relayed(meeting) => (meeting.attend().await?, None),
+        Pending::Direct(conversation, meeting) => (conversation, meeting),
+    };
+    let watch = match meeting {
+        Some(meeting) => {
+            let (mut controller, token) = (meeting.attend().await?, token.clone());
+            Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                while controller.incoming.recv().await.is_some() {}
+                token.cancel();
+            })))
+        }
+        None => None,
+    };
+    Ok((conversation, Revoked { token, _watch: watch }))
+}
+
 /// Runs a command for a caller. None: the caller went away.
 async fn command(
     world: &World,
@@ -228,6 +272,7 @@ async fn command(
     argv: Vec<String>,
     terminal: bool,
     conversation: &mut Conversation,
+    revoked: &Revoked,
 ) -> Result<Option<i32>> {
     let (mut early, mut size) = (None, TerminalSize::default());
     if conversation.understood {
@@ -255,8 +300,9 @@ async fn command(
     tokio::select! {
         exit = &mut outward => return exit,
         () = read(early, &mut conversation.incoming, &input) => {}
+        () = revoked.token.cancelled() => {}
     }
-    // The caller hung up: so does the terminal.
+    // The caller hung up, or has to: so does the terminal.
     for signal in [SIGHUP, SIGKILL] {
         let _ = input.try_send(ExecInput::Signal(signal));
         if tokio::time::timeout(HANG_UP, &mut outward).await.is_ok() {

@@ -11,7 +11,8 @@ pub(crate) async fn answer(
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> ExecRequest {
     let text = told(&request);
-    if let Some((address, token)) = request.relay.split_once('/') {
+    let relay = request.relay.split_once('/').filter(|_| request.offer.is_empty());
+    if let Some((address, token)) = relay {
         let (address, token) = (address.to_owned(), token.to_owned());
         tokio::spawn(async move {
             let Ok(channel) = selvage_shell::dial(&address, tls).await else { return };

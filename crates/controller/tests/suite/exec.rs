@@ -9,8 +9,16 @@ use parking_lot::Mutex;
 use prost::Message;
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
+use selvage_api::selvage::shell::shell_service_client::ShellServiceClient;
+use selvage_api::selvage::shell::{Open, Piece, piece};
+use selvage_kit::identity::{self, Authenticator, Credentials, Identity, Refused};
+use selvage_kit::serve::{Limits, Server, Services, Socket, Trust};
+use selvage_kit::telemetry::Metrics;
 use selvage_notify::{Kind, MessageSink, Stream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Request;
+use tonic::transport::Channel;
 use wire::Liveness::Static;
 
 use super::harness::*;
@@ -313,4 +321,99 @@ async fn a_browser_talks_by_a_web_socket() {
     }
     assert_eq!(heard[..2], [Message::Binary(output), Message::text(r#"{"exit":7}"#)]);
     assert!(heard[2..].iter().all(Message::is_close), "{heard:?}");
+}
+
+/// Takes everybody for one administrator, until told otherwise.
+struct UntilTold(watch::Receiver<bool>);
+
+#[async_trait]
+impl Authenticator for UntilTold {
+    async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
+        if *self.0.borrow() {
+            let message = "the session has ended".into();
+            return Err(Refused { code: Code::Unauthenticated, message });
+        }
+        let kind = identity::Kind::User { session: "s".into(), expires: i64::MAX };
+        Ok(Identity::all_powerful("ann", kind))
+    }
+}
+
+/// A listener of the same controller on which people log in.
+async fn for_people(house: &House, lost: watch::Receiver<bool>) -> Channel {
+    let mut services = Services::default();
+    house.controller.add_to(&mut services);
+    let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
+    let server = Server::new(services, Metrics::new("test"), limits).await.unwrap();
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let address = socket.address().unwrap();
+    let trust = Trust::Credentials(Arc::new(UntilTold(lost)));
+    tokio::spawn(server.run(socket, trust, house.stop.clone()));
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+fn signed<M>(message: M) -> Request<M> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", "Bearer token".parse().unwrap());
+    request
+}
+
+/// The end of a session ends what its owner hears of a shell, and what the
+/// shell hears of its owner.
+#[tokio::test]
+async fn whoever_lost_the_right_to_a_shell_types_nothing_any_more() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let (lose, lost) = watch::channel(false);
+    let channel = for_people(&house, lost).await;
+    let mut api = wire::exec_api_client::ExecApiClient::new(channel.clone());
+    let call = tokio::spawn(async move { api.run_command(signed(command("west", ""))).await });
+    let mut got = for_west.recv().await.unwrap();
+    let relay = got.relay.clone();
+    got.answer = "relay".into();
+    west.client.post(&got).unwrap();
+    let reply = call.await.unwrap().unwrap().into_inner();
+
+    let (typing, typed) = mpsc::unbounded_channel();
+    let open = Open { token: token(&reply.relay) };
+    typing.send(Piece { kind: Some(piece::Kind::Open(open)) }).unwrap();
+    let mut shell = ShellServiceClient::new(channel);
+    let (screen, crm) = tokio::join!(
+        shell.attach(signed(UnboundedReceiverStream::new(typed))),
+        selvage_shell::attach(house.channel(), token(&relay), |_| {}),
+    );
+    let (mut screen, mut crm) = (screen.unwrap().into_inner(), crm.unwrap());
+    let keys = |text: &[u8]| Piece { kind: Some(piece::Kind::Data(text.to_vec())) };
+    typing.send(keys(b"ls")).unwrap();
+    let heard = selvage_shell::Word::Data(Bytes::from_static(b"ls"));
+    assert_eq!(crm.incoming.recv().await, Some(heard));
+    lose.send_replace(true);
+    let ended = screen.message().await.unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unauthenticated, "{ended}");
+    let _ = typing.send(keys(b"rm -r /"));
+    assert_eq!(crm.incoming.recv().await, None, "the shell hears no more");
+}
+
+/// Whoever talks to the crm past the controller is cut off there: the crm hears
+/// of it, and the caller gets no hand on the crm's own connection.
+#[tokio::test]
+async fn a_direct_shell_ends_with_the_right_to_it() {
+    let house = house().await;
+    house.plant(app_inst("one", "west", Static)).await;
+    let (west, mut for_west) = agent(&house, "west").await;
+    let (lose, lost) = watch::channel(false);
+    let mut api = wire::exec_api_client::ExecApiClient::new(for_people(&house, lost).await);
+    let call = tokio::spawn(async move { api.run_command(signed(command("west", "v=0"))).await });
+    let mut got = for_west.recv().await.unwrap();
+    let relay = got.relay.clone();
+    got.answer = "v=1".into();
+    west.client.post(&got).unwrap();
+    let reply = call.await.unwrap().unwrap().into_inner();
+    assert_eq!((reply.answer.as_str(), reply.relay.as_str()), ("v=1", ""));
+    let crm = selvage_shell::attach(house.channel(), token(&relay), |_| {}).await;
+    let mut crm = crm.unwrap();
+    assert!(crm.incoming.try_recv().is_err());
+    lose.send_replace(true);
+    let heard = tokio::time::timeout(Duration::from_secs(60), crm.incoming.recv()).await;
+    assert_eq!(heard.unwrap(), None, "it is over");
 }

@@ -3,11 +3,21 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use selvage_api::{edgeproto::ExecRequest, selvage::shell::Logs};
+use futures::{StreamExt, stream::BoxStream};
+use selvage_api::{
+    edgeproto::ExecRequest,
+    selvage::shell::{
+        Logs, Piece,
+        shell_service_server::{ShellService, ShellServiceServer},
+    },
+};
 use selvage_shell::{
     Conversation, Word,
     peer::{Offer, Options},
 };
+
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::support::{PATIENCE, Place, Upstairs, can_run};
 
@@ -214,6 +224,62 @@ async fn early_keys_bursts_and_callers_who_go() {
     let logs = Some(Logs { follow: false, tail: 1 });
     let mut log = caller.call(ExecRequest { logs, ..caller.request() }, true).await;
     assert_eq!(hear(&mut log).await, ("a line\n".into(), String::new(), 0));
+
+    upstairs.unmake(&place).await;
+    running.stop().await;
+}
+
+/// A controller at which a crm stays attached until the caller's right ends.
+struct Watching(CancellationToken);
+
+#[tonic::async_trait]
+impl ShellService for Watching {
+    type AttachStream = BoxStream<'static, Result<Piece, Status>>;
+
+    async fn attach(
+        &self,
+        _: Request<Streaming<Piece>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let ended = self.0.clone().cancelled_owned();
+        Ok(Response::new(futures::stream::pending().take_until(ended).boxed()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_shell_ends_when_the_controller_says_so() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("shell-three", 121);
+    let upstairs = Upstairs::start().await;
+    let running = place.start(upstairs.address).await;
+    upstairs.make(&place).await;
+    let caller = Caller { upstairs: &upstairs, place: &place };
+    let revoked = CancellationToken::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = ShellServiceServer::new(Watching(revoked.clone()));
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let controller = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(controller.serve_with_incoming(incoming));
+
+    let relay = format!("{address}/token");
+    let words = vec!["cat".into()];
+    let request = ExecRequest { words, relay, ..caller.request() };
+    let mut talk = caller.call(request.clone(), true).await;
+    talk.outgoing.send(Word::Size { columns: 0, rows: 0 }).await.unwrap();
+    talk.outgoing.send(Word::Data(Bytes::from_static(b"hi"))).await.unwrap();
+    let heard = tokio::time::timeout(PATIENCE, talk.incoming.recv()).await.unwrap();
+    assert_eq!(heard, Some(Word::Data(Bytes::from_static(b"hi"))));
+    revoked.cancel();
+    let heard = tokio::time::timeout(PATIENCE, talk.incoming.recv()).await.unwrap();
+    assert_eq!(heard, None, "the command ended with it");
+
+    // Where the controller cannot be reached, no command begins.
+    let nowhere = ExecRequest { relay: "127.0.0.1:1/token".into(), ..request };
+    let offer = Offer::make(on_this_machine()).await.unwrap().text().to_owned();
+    let reply = caller.ask(ExecRequest { offer, ..nowhere }).await;
+    assert!(reply.answer.is_empty() && !reply.err.is_empty(), "{reply:?}");
 
     upstairs.unmake(&place).await;
     running.stop().await;

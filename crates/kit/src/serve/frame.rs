@@ -1,7 +1,7 @@
 //! gRPC's framing, as far as the listener has to look into it: the request
 //! message of a call is read whole, within limits, before anything else runs.
 
-use std::{io::Read, pin::Pin, task::Poll, time::Duration};
+use std::{future::Future, io::Read, pin::Pin, task::Poll, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::read::MultiGzDecoder;
@@ -10,6 +10,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tonic::{Status, body::Body, metadata::MetadataValue};
 
+use super::rpc::Revoked;
 use crate::identity::{Identity, Kind};
 
 /// The largest message that is taken, as is gRPC's habit.
@@ -171,16 +172,24 @@ pub(super) fn one_message(message: &[u8], appended: &[u8]) -> Body {
 }
 
 /// A streamed request in which a message over the limit ends the call with
-/// RESOURCE_EXHAUSTED, before it is buffered.
+/// RESOURCE_EXHAUSTED, before it is buffered. Nothing is taken any more from a
+/// caller who lost the right to the call.
 pub(super) struct Limited {
     inner: Body,
+    revoked: Option<Revoked>,
     header: Vec<u8>,
     payload_left: usize,
 }
 
 impl Limited {
     pub(super) fn new(inner: Body) -> Self {
-        Self { inner, header: Vec::with_capacity(HEADER), payload_left: 0 }
+        Self { inner, revoked: None, header: Vec::with_capacity(HEADER), payload_left: 0 }
+    }
+
+    /// Ends the stream when this does.
+    pub(super) fn until(mut self, revoked: Option<Revoked>) -> Self {
+        self.revoked = revoked;
+        self
     }
 
     fn check(&mut self, mut data: &[u8]) -> Result<(), Status> {
@@ -211,6 +220,11 @@ impl http_body::Body for Limited {
         mut self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(revoked) = self.revoked.as_mut()
+            && let Poll::Ready(status) = Pin::new(revoked).poll(context)
+        {
+            return Poll::Ready(Some(Err(status)));
+        }
         let polled = Pin::new(&mut self.inner).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(data) = frame.data_ref()

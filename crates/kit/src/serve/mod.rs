@@ -42,7 +42,7 @@ pub use self::{
     frame::MAX_MESSAGE,
     front::AUTHORITY,
     listener::Socket,
-    rpc::Trust,
+    rpc::{Standing, Trust},
     web_socket::{Talk, WebSocket, WebSocketPage},
 };
 use crate::{access::Access, telemetry::Metrics};
@@ -263,7 +263,7 @@ impl Server {
 
     /// Serves a socket until told to stop, then drains.
     pub async fn run(self, socket: Socket, trust: Trust, stop: CancellationToken) {
-        let intake = intake::Intake::default();
+        let intake = intake::Intake::bodies();
         let now = CancellationToken::new();
         let stopping = rpc::Stopping { soon: Arc::new(stop.clone()), now: Arc::new(now.clone()) };
         let rpc = rpc::Rpc::new(&self, trust, intake.clone(), stopping);

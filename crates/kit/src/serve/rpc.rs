@@ -26,10 +26,13 @@ use tonic::{Code, Status, body::Body};
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
-use self::{deadline::deadline_of, standing::Standing};
+use self::deadline::deadline_of;
+pub(super) use self::standing::Revoked;
+pub use self::standing::Standing;
 use super::{
-    Limits, Server, audit, brief, credentials, frame, intake::Intake, internal_error, relay,
-    watched,
+    Limits, Server, audit, brief, credentials, frame,
+    intake::{Intake, Ticket},
+    internal_error, relay, watched,
 };
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
@@ -43,10 +46,6 @@ const INFRASTRUCTURE: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
 
 /// The one of them that has a single short answer.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-
-/// Streams of infrastructure that may be open. Anybody may open them, so they
-/// get no part of the room for others.
-const INFRASTRUCTURE_STREAMS: usize = 256;
 
 /// Whom the listener believes.
 #[derive(Clone)]
@@ -75,7 +74,9 @@ struct Shared {
     limits: Limits,
     calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    infrastructure: Arc<Semaphore>,
+    /// Streams of infrastructure of strangers. Anybody may open them, so they
+    /// get no part of the room for others, and nobody gets all.
+    infrastructure: Intake,
     intake: Intake,
     stopping: Stopping,
     relay: Option<Arc<dyn relay::Relay>>,
@@ -96,7 +97,6 @@ impl Rpc {
         let limits = server.limits.clone();
         let calls = Arc::new(Semaphore::new(limits.calls_in_flight));
         let streams = Arc::new(Semaphore::new(limits.streams_in_flight));
-        let infrastructure = Arc::new(Semaphore::new(INFRASTRUCTURE_STREAMS));
         let shared = Shared {
             access: Arc::clone(&server.access),
             trust,
@@ -105,7 +105,7 @@ impl Rpc {
             limits,
             calls,
             streams,
-            infrastructure,
+            infrastructure: Intake::streams(),
             intake,
             stopping,
             relay: server.relay.clone(),
@@ -130,6 +130,11 @@ impl Rpc {
         connection: &Connection,
     ) -> Result<Identity, Status> {
         self.shared.identify(headers, connection, Effect::Write, false).await
+    }
+
+    /// The caller of a web socket, to be looked at again.
+    pub(super) fn standing(&self, headers: &HeaderMap, connection: &Connection) -> Standing {
+        Standing::of_socket(&self.shared, headers, connection)
     }
 
     pub(super) async fn handle(self, request: Request<Body>) -> Response<Body> {
@@ -159,8 +164,7 @@ impl Rpc {
         let rule = shared.access.rule(path);
         let stop = if rule.is_some() { &shared.stopping.now } else { &shared.stopping.soon };
         match self.run(request, rule, protocol, deadline).instrument(span).await {
-            Ok((response, held, standing)) => {
-                let revoked = standing.map(|standing| standing.lost().boxed());
+            Ok((response, held, revoked)) => {
                 watch(response, deadline, revoked, stop, move |code| {
                     call.finish(selvage_api::Code::from_grpc(code));
                     held.release(code);
@@ -179,17 +183,26 @@ impl Rpc {
         rule: Option<&Rule>,
         protocol: Protocol,
         deadline: Option<Instant>,
-    ) -> Result<(Response<Body>, Held, Option<Standing>), Status> {
-        let (parts, body) = request.into_parts();
+    ) -> Result<(Response<Body>, Held, Option<Revoked>), Status> {
+        let (mut parts, body) = request.into_parts();
         let Some(rule) = rule else {
             let (response, held) = self.run_infrastructure(parts, body, deadline).await?;
             return Ok((response, held, None));
         };
         let standing = Standing::of(&self.shared, rule, &parts);
+        Standing::offer(&self.shared, rule, &mut parts);
         let admitted = within(deadline, self.shared.admit(parts, body, rule, protocol)).await?;
         let Admitted { request, held } = admitted;
-        match self.answer(rule, request, deadline).await {
-            Ok(response) => Ok((response, held, standing)),
+        let revoked = standing.map(Standing::watched);
+        let request = request.map(|body| {
+            if !rule.method.client_streaming {
+                return body;
+            }
+            Body::new(frame::Limited::new(body).until(revoked.clone()))
+        });
+        let answered = self.answer(rule, request, deadline);
+        match unless(revoked.clone(), answered).await {
+            Ok(response) => Ok((response, held, revoked)),
             Err(status) => {
                 held.release(status.code());
                 Err(status)
@@ -211,9 +224,9 @@ impl Rpc {
             )));
         }
         let permit = if path == HEALTH_CHECK {
-            take(&self.shared.calls, "calls")?
+            Permit::Room { _permit: take(&self.shared.calls, "calls")? }
         } else {
-            take(&self.shared.infrastructure, "streams of this kind")?
+            self.shared.infrastructure_stream(&parts).await?
         };
         let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
         let response = self.call_routes(request, deadline).await?;
@@ -293,9 +306,17 @@ struct Admitted {
     held: Held,
 }
 
+/// Room that is given back when this is dropped.
+enum Permit {
+    /// Of the room for known callers.
+    Room { _permit: OwnedSemaphorePermit },
+    /// Of the room for strangers.
+    Stranger { _ticket: Ticket },
+}
+
 /// What a call has until its end.
 struct Held {
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
     audit: Option<audit::Entry>,
 }
 
@@ -328,7 +349,7 @@ impl Shared {
         let refuse = |denied: Denied| refused(&rule.path, &caller, peer, &denied);
         rule.decide_early(&caller).map_err(refuse)?;
         let (body, message) = if rule.method.client_streaming {
-            (Body::new(frame::Limited::new(body)), Bytes::new())
+            (body, Bytes::new())
         } else {
             let received = self.read_message(&parts.headers, body, &caller, peer).await?;
             parts.headers.remove(frame::ENCODING);
@@ -347,8 +368,20 @@ impl Shared {
         let audit = (rule.effect == Effect::Write)
             .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol));
         parts.extensions.insert(caller);
-        let held = Held { _permit: permit, audit };
+        let held = Held { _permit: Permit::Room { _permit: permit }, audit };
         Ok(Admitted { request: Request::from_parts(parts, body), held })
+    }
+
+    /// Room for a stream of infrastructure: known callers have that of all
+    /// streams, strangers a little of their own.
+    async fn infrastructure_stream(&self, parts: &request::Parts) -> Result<Permit, Status> {
+        let connection = parts.extensions.get::<Connection>().ok_or_else(internal_error)?;
+        let caller = self.identify(&parts.headers, connection, Effect::Read, true).await?;
+        if matches!(caller.kind, Kind::User { .. } | Kind::Machine(_)) {
+            return Ok(Permit::Room { _permit: take(&self.streams, "streams")? });
+        }
+        let ticket = self.infrastructure.admit(&connection.peer)?;
+        Ok(Permit::Stranger { _ticket: ticket })
     }
 
     async fn read_message(
@@ -443,6 +476,18 @@ async fn within<T>(
     }
 }
 
+/// Runs it, but not past the right to it.
+async fn unless<T>(
+    revoked: Option<Revoked>,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let Some(revoked) = revoked else { return work.await };
+    tokio::select! {
+        done = work => done,
+        status = revoked => Err(status),
+    }
+}
+
 fn not_built(method: &Method) -> Status {
     Status::unimplemented(format!(
         "{} is part of the contract, but the {} part that answers it is not running here",
@@ -454,7 +499,7 @@ fn not_built(method: &Method) -> Status {
 fn watch(
     response: Response<Body>,
     deadline: Option<Instant>,
-    revoked: Option<watched::Revoked>,
+    revoked: Option<Revoked>,
     stop: &Arc<CancellationToken>,
     on_end: impl FnOnce(Code) + Send + 'static,
 ) -> Response<Body> {

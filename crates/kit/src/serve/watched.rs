@@ -17,8 +17,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Code, Status, body::Body};
 
-/// Ends with why the caller may not have more of the reply.
-pub(super) type Revoked = futures::future::BoxFuture<'static, Status>;
+use super::rpc::Revoked;
 
 /// Told how a call ended.
 pub(super) type OnEnd = Box<dyn FnOnce(Code) + Send>;
@@ -91,7 +90,7 @@ impl http_body::Body for Watched {
             return this.end_with(Status::deadline_exceeded("deadline exceeded"));
         }
         if let Some(revoked) = this.revoked.as_mut()
-            && let Poll::Ready(status) = revoked.as_mut().poll(context)
+            && let Poll::Ready(status) = Pin::new(revoked).poll(context)
         {
             return this.end_with(status);
         }

@@ -54,6 +54,7 @@ pub(super) async fn answer(
         Ok(talk) => talk,
         Err(status) => return refuse(&status),
     };
+    let standing = rpc.standing(request.headers(), &connection);
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let Ok(upgraded) = upgrade.await else { return };
@@ -61,7 +62,14 @@ pub(super) async fn answer(
         config.max_message_size = Some(MAX_MESSAGE);
         config.max_frame_size = Some(MAX_MESSAGE);
         let io = TokioIo::new(upgraded);
-        talk(WebSocket::from_raw_socket(io, Role::Server, Some(config)).await).await;
+        let socket = WebSocket::from_raw_socket(io, Role::Server, Some(config)).await;
+        // Whoever lost the right to talk is hung up on.
+        tokio::select! {
+            () = talk(socket) => {}
+            status = standing.lost() => {
+                tracing::info!(target: "audit", why = status.message(), "web socket ended");
+            }
+        }
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

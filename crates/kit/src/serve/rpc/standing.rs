@@ -3,39 +3,82 @@
 
 use std::sync::Arc;
 
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared as SharedFuture},
+};
 use http::{HeaderMap, request};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
 use super::{Shared, Trust, refused, relay};
 use crate::{
-    access::{Denied, Rule},
+    access::{Denied, Effect, Rule},
     identity::Connection,
+    serve::internal_error,
 };
 
-/// What the caller of a stream came with. A stream may last for days; the right
-/// to it may not.
-pub(super) struct Standing {
+/// End of the right to a stream, with why. Clones end together.
+pub(in crate::serve) type Revoked = SharedFuture<BoxFuture<'static, Status>>;
+
+/// Credentials with which a caller was let in. A stream may last for days; the
+/// right to it may not.
+pub struct Standing {
     shared: Arc<Shared>,
-    path: String,
+    /// The method; none of a web socket, whose page asks for a person or a
+    /// machine and nothing else.
+    path: Option<String>,
     headers: HeaderMap,
     connection: Connection,
 }
 
+/// Listener that let a call in, for [`Standing::of_call`].
+#[derive(Clone)]
+struct LetInBy(Arc<Shared>, &'static str);
+
 impl Standing {
+    /// Caller of a method that streams.
     pub(super) fn of(shared: &Arc<Shared>, rule: &Rule, parts: &request::Parts) -> Option<Self> {
         let lasts = rule.method.client_streaming || rule.method.server_streaming;
-        let checked = matches!(shared.trust, Trust::Credentials(_)) && !rule.open_to_anyone();
-        let connection = parts.extensions.get::<Connection>().filter(|_| lasts && checked)?;
+        let checked = lasts && can_end(shared, rule);
+        let connection = parts.extensions.get::<Connection>().filter(|_| checked)?;
         Some(Self {
             shared: Arc::clone(shared),
-            path: rule.path.clone(),
+            path: Some(rule.path.clone()),
             headers: parts.headers.clone(),
             connection: connection.clone(),
         })
     }
 
+    /// Lets the handler of a method with one reply ask for [`Self::of_call`].
+    pub(super) fn offer(shared: &Arc<Shared>, rule: &Rule, parts: &mut request::Parts) {
+        let streams = rule.method.client_streaming || rule.method.server_streaming;
+        if !streams && can_end(shared, rule) {
+            parts.extensions.insert(LetInBy(Arc::clone(shared), &rule.method.path));
+        }
+    }
+
+    /// Caller of a method with one reply that begins something which outlives
+    /// the reply. None where the right to it does not end.
+    pub fn of_call<T>(request: &tonic::Request<T>) -> Option<Self> {
+        let LetInBy(shared, path) = request.extensions().get::<LetInBy>()?.clone();
+        let connection = request.extensions().get::<Connection>()?.clone();
+        let headers = request.metadata().clone().into_headers();
+        Some(Self { shared, path: Some(path.to_owned()), headers, connection })
+    }
+
+    /// Caller who opened a web socket.
+    pub(super) fn of_socket(
+        shared: &Arc<Shared>,
+        headers: &HeaderMap,
+        connection: &Connection,
+    ) -> Self {
+        let (headers, connection) = (headers.clone(), connection.clone());
+        Self { shared: Arc::clone(shared), path: None, headers, connection }
+    }
+
     /// Ends when the caller would not be let in any more, with why.
-    pub(super) async fn lost(self) -> Status {
+    pub async fn lost(self) -> Status {
         loop {
             tokio::time::sleep(self.shared.limits.recheck).await;
             // That nobody can be asked at the moment is not the caller's fault.
@@ -47,12 +90,28 @@ impl Standing {
         }
     }
 
+    /// The same in a task of its own: a caller who does not read the reply is
+    /// looked at all the same.
+    pub(super) fn watched(self) -> Revoked {
+        let task = AbortOnDropHandle::new(tokio::spawn(self.lost()));
+        async move { task.await.unwrap_or_else(|_| internal_error()) }.boxed().shared()
+    }
+
     async fn look(&self) -> Result<(), Status> {
-        let Some(rule) = self.shared.access.rule(&self.path) else { return Ok(()) };
+        let Some(path) = &self.path else {
+            let found = self.shared.identify(&self.headers, &self.connection, Effect::Write, false);
+            return found.await.map(drop);
+        };
+        let Some(rule) = self.shared.access.rule(path) else { return Ok(()) };
         let caller =
             self.shared.identify(&self.headers, &self.connection, rule.effect, false).await?;
         let refuse = |denied: Denied| refused(&rule.path, &caller, &self.connection.peer, &denied);
         let behalf = relay::on_behalf(&caller, &self.headers, rule).map_err(refuse)?;
         rule.decide_early(behalf.as_ref().unwrap_or(&caller)).map_err(refuse)
     }
+}
+
+/// Whether the right to a method is looked at and can be lost.
+fn can_end(shared: &Shared, rule: &Rule) -> bool {
+    matches!(shared.trust, Trust::Credentials(_)) && !rule.open_to_anyone()
 }
