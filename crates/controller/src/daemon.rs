@@ -22,7 +22,7 @@ impl Part for ControllerPart {
 
     async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
         let mut surroundings = Surroundings::default();
-        if let Some(tls) = &context.client_tls {
+        if let Some(tls) = &context.controller_tls {
             surroundings.peers = Arc::new(Encrypted(Arc::clone(tls)));
         }
         let settings = settings(context, options)?;

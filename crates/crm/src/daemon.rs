@@ -107,14 +107,14 @@ impl Opened {
         let context = &self.context;
         if let Some(member) = &context.member {
             let (key, _) = cloudlet(member.name())?;
-            let tls = context.client_tls.clone();
+            let tls = context.controller_tls.clone();
             let addresses = member.controllers();
             return Ok((key, ClientOptions { addresses, tls, ..ClientOptions::default() }));
         }
         let (key, machine) = cloudlet(&self.options.cloudlet)?;
         let issued = context.issue(machine, CrmPart::NAME)?;
         let addresses = vec![context.local_address()?.to_string()];
-        let tls = issued.map(|issued| issued.client_tls());
+        let tls = issued.map(|issued| issued.controller_tls());
         Ok((key, ClientOptions { addresses, tls, ..ClientOptions::default() }))
     }
 

@@ -131,7 +131,7 @@ async fn beside(context: &Context, options: &Options) -> Result<Upstream> {
 
 async fn joined(context: &Context) -> Result<Upstream> {
     let member = context.member.as_ref().context("this engine has not joined a controller")?;
-    let tls = context.client_tls.clone();
+    let tls = context.controller_tls.clone();
     let keys = dial::channel(tls.clone(), &member.endpoints())?;
     let addresses = member.controllers();
     let controllers = ClientOptions { addresses, tls, ..ClientOptions::default() };

@@ -16,6 +16,7 @@ pub struct IssuedIdentity {
     ca: Arc<Ca>,
     identity: RotatingIdentity,
     tls: Arc<rustls::ClientConfig>,
+    controller_tls: Arc<rustls::ClientConfig>,
 }
 
 impl fmt::Debug for IssuedIdentity {
@@ -32,12 +33,19 @@ impl IssuedIdentity {
         let signed = ca.sign_machine(request.csr_pem(), &machine)?;
         let identity = RotatingIdentity::create(path, &request, &signed.certificate_pem)?;
         let tls = Arc::new(pki::client_config(ca.pem(), Some(&identity))?);
-        Ok(Self { machine, ca, identity, tls })
+        let controller_tls = Arc::new(pki::controller_config(ca.pem(), Some(&identity))?);
+        Ok(Self { machine, ca, identity, tls, controller_tls })
     }
 
-    /// TLS configuration of clients that show this certificate.
+    /// TLS configuration of clients that show this certificate to any machine.
     pub fn client_tls(&self) -> Arc<rustls::ClientConfig> {
         Arc::clone(&self.tls)
+    }
+
+    /// TLS configuration of clients that show this certificate to controllers,
+    /// and to nobody who is none.
+    pub fn controller_tls(&self) -> Arc<rustls::ClientConfig> {
+        Arc::clone(&self.controller_tls)
     }
 
     /// Renews the certificate when that is due, until told to stop.

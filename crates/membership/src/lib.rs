@@ -305,15 +305,21 @@ impl Member {
         Ok(pki::machine_server_config(&self.identity, &self.ca_pem)?)
     }
 
-    /// What it shows to others.
+    /// TLS configuration of clients that show its certificate to any machine.
     pub fn client_tls(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
         Ok(Arc::new(pki::client_config(&self.ca_pem, Some(&self.identity))?))
+    }
+
+    /// TLS configuration of clients that show its certificate to controllers,
+    /// and to nobody who is none.
+    pub fn controller_tls(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
+        Ok(Arc::new(pki::controller_config(&self.ca_pem, Some(&self.identity))?))
     }
 
     /// The way to its controller, or to the first of several that is there.
     pub fn to_controller(&self) -> Result<RemoteController, Error> {
         let endpoints = self.controllers.load();
-        RemoteController::new(&endpoints.0, self.client_tls()?).map_err(failed(&endpoints))
+        RemoteController::new(&endpoints.0, self.controller_tls()?).map_err(failed(&endpoints))
     }
 
     /// Whether the machine of this name must not be let in.

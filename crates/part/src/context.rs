@@ -71,9 +71,11 @@ pub struct Context {
     pub member: Option<Arc<Member>>,
     /// TLS configuration of the process's listeners; `None` with `--insecure`.
     pub server_tls: Option<Arc<rustls::ServerConfig>>,
-    /// TLS configuration of clients that show who this process is; `None` with
-    /// `--insecure`.
+    /// TLS configuration of clients that show any machine who this process is;
+    /// `None` with `--insecure`.
     pub client_tls: Option<Arc<rustls::ClientConfig>>,
+    /// The same for clients that talk to controllers and to nobody else.
+    pub controller_tls: Option<Arc<rustls::ClientConfig>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// What runs in the background.

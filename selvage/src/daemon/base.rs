@@ -188,6 +188,14 @@ impl Foundation {
         })
     }
 
+    pub(super) fn controller_tls(&self) -> anyhow::Result<Option<Arc<rustls::ClientConfig>>> {
+        Ok(match self {
+            Self::Own(own) => own.issued.as_ref().map(|issued| issued.controller_tls()),
+            Self::Joined { member, .. } => Some(member.controller_tls()?),
+            Self::Bare => None,
+        })
+    }
+
     /// Makes the first administrator on the first start.
     pub(super) async fn make_first_administrator(&mut self, config: &Config) -> anyhow::Result<()> {
         if let Self::Own(own) = self {

@@ -202,6 +202,7 @@ impl Plan {
             member: foundation.member(),
             server_tls: foundation.server_tls()?,
             client_tls: foundation.client_tls()?,
+            controller_tls: foundation.controller_tls()?,
             clock: Arc::new(SystemClock),
             tasks: tasks.clone(),
             metrics,

@@ -9,14 +9,16 @@ use std::{
 use arc_swap::ArcSwap;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData};
 use rustls::{
-    ClientConfig, RootCertStore, SignatureScheme,
-    client::ResolvesClientCert,
+    ClientConfig, ConfigBuilder, RootCertStore, SignatureScheme, WantsVerifier,
+    client::{ResolvesClientCert, WantsClientCert},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 use zeroize::Zeroizing;
 
-use super::{Error, Loaded, chain, files, fingerprint, load, machine_of, parse, provider};
+use super::{
+    Error, Loaded, chain, files, fingerprint, kind::Controllers, load, machine_of, parse, provider,
+};
 use crate::{
     clock::{Clock, SystemClock},
     identity::Machine,
@@ -198,6 +200,28 @@ pub fn client_config(
     ca_pem: &str,
     identity: Option<&RotatingIdentity>,
 ) -> Result<ClientConfig, Error> {
+    let builder = versions()?.with_root_certificates(roots(ca_pem)?);
+    Ok(showing(builder, identity))
+}
+
+/// The same towards controllers only: whoever shows the certificate of another
+/// machine is hung up on.
+pub fn controller_config(
+    ca_pem: &str,
+    identity: Option<&RotatingIdentity>,
+) -> Result<ClientConfig, Error> {
+    let verifier = Controllers::of(roots(ca_pem)?)?;
+    let builder = versions()?.dangerous().with_custom_certificate_verifier(verifier);
+    Ok(showing(builder, identity))
+}
+
+fn versions() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, Error> {
+    ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| Error::Tls(error.to_string()))
+}
+
+fn roots(ca_pem: &str) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in chain("CA certificate", ca_pem.as_bytes())? {
         roots.add(certificate).map_err(|error| Error::Certificate {
@@ -205,10 +229,13 @@ pub fn client_config(
             reason: error.to_string(),
         })?;
     }
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-        .map_err(|error| Error::Tls(error.to_string()))?
-        .with_root_certificates(roots);
+    Ok(roots)
+}
+
+fn showing(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    identity: Option<&RotatingIdentity>,
+) -> ClientConfig {
     let mut config = match identity {
         Some(identity) => {
             let current = Arc::clone(&identity.current) as Arc<dyn ResolvesClientCert>;
@@ -217,5 +244,5 @@ pub fn client_config(
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+    config
 }

@@ -26,6 +26,7 @@
 mod ca;
 mod client;
 mod files;
+mod kind;
 mod machine;
 mod pin;
 mod server;
@@ -41,7 +42,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use self::{
     ca::{Ca, Issued, Signed, is_server_name, requested_key},
-    client::{KeyRequest, RotatingIdentity, client_config},
+    client::{KeyRequest, RotatingIdentity, client_config, controller_config},
     machine::machine_of,
     pin::{Anchor, pin_in_token, without_pin},
     server::{ServerIdentity, machine_server_config, server_config},

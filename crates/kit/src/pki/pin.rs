@@ -12,7 +12,9 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::{Error, chain, client_config, fingerprint, parse, provider};
+use super::{
+    Error, chain, controller_config, fingerprint, kind::require_controller, parse, provider,
+};
 
 /// What stands between a join token and the digest of its CA.
 const BETWEEN: char = '.';
@@ -55,7 +57,7 @@ impl Anchor {
     pub fn config(&self) -> Result<ClientConfig, Error> {
         match self {
             Self::Digest(sha256) => pinned_config(sha256),
-            Self::Certificate(pem) => client_config(pem, None),
+            Self::Certificate(pem) => controller_config(pem, None),
         }
     }
 
@@ -113,7 +115,10 @@ impl ServerCertVerifier for Pinned {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|error| rustls::Error::General(error.to_string()))?;
-        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp, now)
+        let verified =
+            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp, now)?;
+        // A join token is for a controller, and for no other machine of its CA.
+        require_controller(end_entity).map(|()| verified)
     }
 
     fn verify_tls12_signature(

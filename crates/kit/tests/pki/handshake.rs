@@ -94,6 +94,37 @@ async fn a_foreign_ca_is_refused_both_ways() {
     assert!(client.is_err());
 }
 
+/// A node serves under its own names, which may be those of a controller.
+#[tokio::test]
+async fn a_machine_is_not_taken_for_a_controller() {
+    let world = World::new();
+    let strict = || controller_config(world.ca.pem(), None).unwrap();
+    for (machine, taken) in [(node("a"), false), (Machine::Controller, true)] {
+        let request = KeyRequest::new().unwrap();
+        let own = names(&["localhost"]);
+        let signed = world.ca.sign_machine_for(request.csr_pem(), &machine, &own, DAY).unwrap();
+        let path = world.path("served.pem");
+        let identity = RotatingIdentity::create(&path, &request, &signed.certificate_pem).unwrap();
+        let server = || machine_server_config(&identity, world.ca.pem()).unwrap();
+        let (_server, client) = connect(server(), world.client(None), "localhost").await;
+        client.unwrap();
+        let (_server, client) = connect(server(), strict(), "localhost").await;
+        match taken {
+            true => drop(client.unwrap()),
+            false => {
+                let error = client.unwrap_err().to_string();
+                assert!(error.contains("node/a and not a controller"), "{error}");
+            }
+        }
+    }
+    let (_server, client) = connect(world.server(), strict(), "localhost").await;
+    client.unwrap();
+    let (_server, client) = connect(World::new().server(), strict(), "localhost").await;
+    assert!(client.is_err(), "another CA");
+    let (_server, client) = connect(world.server(), strict(), "example.org").await;
+    assert!(client.is_err(), "another name");
+}
+
 #[tokio::test]
 async fn expired_certificates_are_refused_on_the_wire_and_on_disk() {
     let dir = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ use selvage_kit::{
     identity::Machine,
     pki::{
         Ca, Error, Issued, KeyRequest, RotatingIdentity, ServerIdentity, client_config,
-        server_config,
+        controller_config, machine_server_config, server_config,
     },
 };
 use tempfile::TempDir;
