@@ -92,8 +92,9 @@ fn what_fails_says_so_in_the_exit_code() {
     assert_eq!(printed.code, 0, "{printed:?}");
     assert!(printed.stderr.contains("warning: 127.0.0.1:1: rpc error"), "{printed:?}");
 
+    // Nobody looks through us for what answers where.
     let printed = cli.run(&["node", "memory", "-n", "127.0.0.1:1"]);
-    assert_eq!(printed.code, i32::from(Code::Unavailable.exit()), "{printed:?}");
+    assert_eq!(printed.code, i32::from(Code::NotFound.exit()), "{printed:?}");
 
     let printed = cli.run(&["node", "reboot", "--yes"]);
     assert_eq!(printed.code, i32::from(Code::FailedPrecondition.exit()), "{printed:?}");

@@ -167,6 +167,8 @@ fn fanout(context: &Context, options: &Options) -> Result<Fanout> {
         port,
         own: context.names.clone(),
         own_port,
+        // Calls go to machines that are known, not to whatever answers.
+        by_address: false,
         ..fanout::Settings::default()
     };
     let is_agent = context.process.runs(NodePart::NAME);

@@ -16,6 +16,11 @@ use crate::keys::KeyText;
 use crate::registry::Told;
 use crate::row::Kept;
 
+/// Instances of one kind that a certificate may report on.
+const MOST_INFOS: usize = 20_000;
+/// Processes that may connect with one certificate.
+const MOST_NODES: usize = 16;
+
 /// What to do with one type of object.
 #[async_trait]
 pub(super) trait Handler<M>: Send + Sync + 'static {
@@ -175,8 +180,9 @@ pub(super) struct InstanceInfos;
 
 #[async_trait]
 impl<M: InstanceInfo> Handler<M> for InstanceInfos {
-    async fn update(&self, controller: &Controller, info: M, _: &Stream) -> Result<()> {
-        M::held(&controller.memory).put(info.told_key(), info.clone());
+    async fn update(&self, controller: &Controller, info: M, stream: &Stream) -> Result<()> {
+        let owner = &stream.peer.identity;
+        M::held(&controller.memory).put(info.told_key(), info.clone(), owner, MOST_INFOS)?;
         info.reported(&**controller.instances()?, false).await;
         Ok(())
     }
@@ -198,11 +204,15 @@ pub(super) struct Nodes;
 
 #[async_trait]
 impl Handler<wire::Node> for Nodes {
-    async fn update(&self, controller: &Controller, node: wire::Node, _: &Stream) -> Result<()> {
+    async fn update(
+        &self,
+        controller: &Controller,
+        node: wire::Node,
+        stream: &Stream,
+    ) -> Result<()> {
         let key = node.key.clone().unwrap_or_default();
         key.check()?;
-        controller.memory.nodes.put(&key, node);
-        Ok(())
+        controller.memory.nodes.put(&key, node, &stream.peer.identity, MOST_NODES)
     }
 
     async fn delete(&self, controller: &Controller, node: wire::Node, _: &Stream) -> Result<()> {

@@ -134,6 +134,11 @@ mod tests {
         assert_eq!(words.server_name(), "192.0.2.3");
         assert_eq!(inventory.find("lab").await.unwrap().unwrap().to_string(), "lab.example:1");
         assert_eq!(inventory.find("c").await.unwrap(), None);
+        let b = inventory.at("2001:db8::2", 5).await.unwrap().unwrap();
+        assert!(b.here, "by the address that it told");
+        for (host, port) in [("192.0.2.1", 6), ("192.0.2.8", 5), ("192.0.2.9", 5)] {
+            assert_eq!(inventory.at(host, port).await.unwrap(), None, "{host}:{port}");
+        }
         let refused = inventory.find("stolen").await.unwrap_err();
         assert_eq!(refused.message(), "machine \"stolen\" is blocked");
         assert_eq!(inventory.find("new").await.unwrap_err().code(), tonic::Code::Unavailable);

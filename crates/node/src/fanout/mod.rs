@@ -16,11 +16,11 @@
 //!    as it is.
 //! 4. Else the call is for this process.
 //!
-//! A node is written as a name of the [`Directory`], a host or an IPv4 or IPv6
-//! address, either with or without a port. `all` stands for all nodes of the
-//! directory, and `rack=3&role!=spare` for those with such labels. This process
-//! itself is not called over the network, and a node that is named twice is
-//! called once.
+//! A node is written as a name of the [`Directory`], or as the host or the IPv4
+//! or IPv6 address of one that is there, either with or without a port. `all`
+//! stands for all nodes of the directory, and `rack=3&role!=spare` for those
+//! with such labels. This process itself is not called over the network, and a
+//! node that is named twice is called once.
 //!
 //! # Who is believed
 //!
@@ -86,7 +86,8 @@ pub struct Settings {
     pub own: Vec<String>,
     /// The port of this process, for those of `own` without one.
     pub own_port: u16,
-    /// Whether nodes may be named by host or address, besides the directory.
+    /// Whether nodes may be named that the directory does not know, by host or
+    /// address. Who may call can then find out what answers where.
     pub by_address: bool,
     /// How long a node may take for a call that only looks.
     pub look_timeout: Duration,
@@ -285,11 +286,14 @@ impl Inner {
         }
         let place = Endpoint::parse(node, self.settings.port)
             .ok_or_else(|| Status::invalid_argument(format!("invalid target {node:?}")))?;
+        if let Some(known) = self.directory.at(&place.host, place.port).await? {
+            return Ok(known);
+        }
         let ours = self.own.contains(&(place.host.clone(), place.port));
         if ours || self.settings.by_address {
             Ok(place)
         } else {
-            Err(Status::not_found(format!("no node is called {node:?}")))
+            Err(Status::not_found(format!("no node is known that is called {node:?}")))
         }
     }
 

@@ -14,6 +14,18 @@ pub trait Directory: Send + Sync + 'static {
 
     /// Names of the nodes whose labels fit, sorted; of all without a selector.
     async fn choose(&self, selector: Option<&Selector>) -> Result<Vec<String>, Status>;
+
+    /// The node that listens there; `None` when none of the directory does.
+    async fn at(&self, host: &str, port: u16) -> Result<Option<Endpoint>, Status> {
+        for name in self.choose(None).await? {
+            if let Ok(Some(place)) = self.find(&name).await
+                && (place.host.as_str(), place.port) == (host, port)
+            {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// A directory that was written down.

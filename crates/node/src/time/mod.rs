@@ -11,6 +11,7 @@ use selvage_api::{
         time_service_server::{TimeService, TimeServiceServer},
     },
 };
+use selvage_kit::identity::{Identity, Kind, Machine, Role};
 use tonic::{Request, Response, Status};
 
 /// Tells the time.
@@ -31,6 +32,14 @@ pub enum Error {
     /// Not the name of a server.
     #[error("server: {0:?} is not a host or an address, with or without a port")]
     Server(String),
+    /// A server that the machine's owner did not choose.
+    #[error(
+        "server: this machine compares its time with {configured:?} only; admins may name others"
+    )]
+    NotChosen {
+        /// The server of the configuration.
+        configured: String,
+    },
     /// The server does not answer.
     #[error("error querying NTP server {server:?}: {reason}")]
     Silent {
@@ -54,6 +63,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Server(_) => Code::InvalidArgument,
+            Self::NotChosen { .. } => Code::PermissionDenied,
             Self::Silent { .. } => Code::Unavailable,
             Self::Answer { .. } => Code::FailedPrecondition,
         }
@@ -118,7 +128,16 @@ impl TimeService for TimeApi {
         &self,
         request: Request<TimeRequest>,
     ) -> Result<Response<TimeResponse>, Status> {
-        self.compare(request.into_inner().server).await
+        // A machine is not for others to find out what answers where.
+        let admin = request.extensions().get::<Identity>().is_some_and(|caller| {
+            caller.has_role(Role::Admin)
+                || matches!(caller.kind, Kind::Machine(Machine::Controller))
+        });
+        let server = request.into_inner().server;
+        if !admin && server != self.server {
+            return Err(Error::NotChosen { configured: self.server.clone() }.into());
+        }
+        self.compare(server).await
     }
 }
 

@@ -39,8 +39,16 @@ fn answer(question: &[u8], first: u8, stratum: u8) -> Vec<u8> {
     answer
 }
 
+fn of(server: &str, role: Role) -> Request<TimeRequest> {
+    let mut request = Request::new(TimeRequest { server: server.into() });
+    let grants = vec![selvage_kit::identity::Grant { role, organisation: String::new() }];
+    let kind = Kind::User { session: String::new(), expires: 0 };
+    request.extensions_mut().insert(Identity { name: "ann".into(), kind, grants });
+    request
+}
+
 async fn check(api: &TimeApi, server: &str) -> Result<Time, Status> {
-    let request = Request::new(TimeRequest { server: server.into() });
+    let request = of(server, Role::Admin);
     let told = api.time_check(request).await?.into_inner();
     assert_eq!(told.messages.len(), 1);
     Ok(told.messages[0].clone())
@@ -96,4 +104,18 @@ async fn a_server_that_is_silent_is_given_up() {
     for wrong in ["", "a b", "x:y"] {
         assert_eq!(check(&api, wrong).await.unwrap_err().code(), Code::InvalidArgument);
     }
+}
+
+/// Nobody looks through a machine for what answers elsewhere.
+#[tokio::test]
+async fn only_admins_name_another_server() {
+    let address = server(|question| vec![answer(question, 0x24, 2)]).await;
+    let api = TimeApi::new(address.clone());
+    for role in [Role::Operator, Role::Viewer] {
+        api.time_check(of(&address, role)).await.unwrap();
+        let refused = api.time_check(of("127.0.0.1:22", role)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    }
+    let nobody = Request::new(TimeRequest { server: "127.0.0.1:22".into() });
+    assert_eq!(api.time_check(nobody).await.unwrap_err().code(), Code::PermissionDenied);
 }
