@@ -84,7 +84,7 @@ async fn finish(
 }
 
 fn failed(refusal: &Refusal) -> Response {
-    let target = format!("/docs?login=failed&reason={}", refusal.reason.word());
+    let target = format!("/?login=failed&reason={}", refusal.reason.word());
     redirect(&target, &[cookie::end_oidc()])
 }
 

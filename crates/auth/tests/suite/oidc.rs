@@ -73,7 +73,7 @@ impl Browser {
                 let value = cookie.strip_prefix("__Host-sid=").unwrap();
                 Ok(value.split_once(';').unwrap().0.to_owned())
             }
-            None => Err(target.strip_prefix("/docs?login=failed&reason=").unwrap().to_owned()),
+            None => Err(target.strip_prefix("/?login=failed&reason=").unwrap().to_owned()),
         }
     }
 }

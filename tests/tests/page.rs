@@ -1,0 +1,52 @@
+//! The page at `/` in real browsers: every page and form as every role, an app
+//! from its registration to its shell, a server that is killed under the page.
+//! What is done there is in `tests/browser/dashboard`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+
+use selvage_runtime::ImageBuilder;
+use selvage_tests::{process::binary, real};
+
+fn can_run() -> bool {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/dist/manifest.json");
+    if !page.exists() {
+        real::skip("the page", "it is not built: run ./dev ui");
+        return false;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        real::skip("containers", "this needs root");
+        return false;
+    }
+    for program in ["/usr/sbin/runc", "/bin/busybox"] {
+        if !Path::new(program).exists() {
+            real::skip(program, "it is not installed: run ./dev test");
+            return false;
+        }
+    }
+    true
+}
+
+/// A web server that also writes a line every second.
+fn write_image(path: &Path) {
+    let busybox = std::fs::read("/bin/busybox").unwrap();
+    let script = "echo started; (while sleep 1; do echo tick; done) & \
+                  exec httpd -f -p 8080 -h /www";
+    let names = ["sh", "httpd", "ls", "sleep", "echo", "printf"];
+    let image = ImageBuilder::busybox(&busybox, &names).unwrap().command(["/bin/sh", "-c", script]);
+    image.write("localhost/web:1", path).unwrap();
+}
+
+#[test]
+fn people_use_the_page() {
+    if !can_run() {
+        return;
+    }
+    let Some(mut browser) = real::browser("dashboard.mjs") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let images = tempfile::tempdir().unwrap();
+    let image = images.path().join("web.tar");
+    write_image(&image);
+    real::must_end_ok(browser.arg(binary()).arg(directory.path()).arg(image));
+}
