@@ -15,6 +15,13 @@ export class CallError extends Error {
   }
 }
 
+/** A reply that began and was cut off: what the call began may go on. */
+export class BrokenOff extends CallError {
+  constructor(method: string, requestId = "") {
+    super("unavailable", "The connection to the server broke off.", method, requestId);
+  }
+}
+
 /** Whether the server can be reached; the page says so when it cannot. */
 export const reachable = signal(true);
 /** Grows when the server is back, so that what was open begins anew. */
@@ -45,7 +52,7 @@ export async function* stream<M extends Method>(method: M, request: Request<M>, 
     else if (value.error) throw failed(method, value.error.code, value.error.message, requestId(response));
     else return;
   }
-  throw failed(method, "unavailable", "the connection broke off", requestId(response));
+  throw new BrokenOff(method, requestId(response));
 }
 
 /** All replies of a stream. */
@@ -104,7 +111,7 @@ async function* envelopes(body: ReadableStream<Uint8Array>, method: string): Asy
   try {
     for (;;) {
       const { done, value } = await reader.read().catch(() => {
-        throw new CallError("unavailable", "The connection to the server broke off.", method);
+        throw new BrokenOff(method);
       });
       if (done) return;
       const bytes = rest.length ? joined(rest, value) : value;

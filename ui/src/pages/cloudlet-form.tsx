@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import type { Cloudlet } from "../contract";
 import { note } from "../parts/dialog";
 import { Choice, Form, nameProblem, Text } from "../parts/form";
-import type { Work } from "../parts/operation";
+import type { Work } from "../follow";
 import { flavors, operators } from "../resources";
 import { call } from "../rpc";
 import { isAdmin, organisations } from "../session";

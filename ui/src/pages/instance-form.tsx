@@ -6,7 +6,8 @@ import { appHref, appName, cloudletName, developerOf, instanceHref, sameInstance
 import { Badge, Facts } from "../parts/bits";
 import { Dialog } from "../parts/dialog";
 import { Choice, Form, Text, nameProblem } from "../parts/form";
-import { Progress, type Work } from "../parts/operation";
+import type { Work } from "../follow";
+import { Progress } from "../parts/operation";
 import { apps, cloudletInfos, cloudletRefs, cloudlets, flavors, instances } from "../resources";
 import { go } from "../router";
 import { may } from "../session";

@@ -8,7 +8,8 @@ import { Badge, Card, Command, Empty, Facts, Trouble, Waiting, When } from "../p
 import { Chart } from "../parts/chart";
 import { Dialog } from "../parts/dialog";
 import { Logs } from "../parts/logs";
-import { Cancel, Progress, type Work } from "../parts/operation";
+import type { Work } from "../follow";
+import { Cancel, Progress } from "../parts/operation";
 import { Shell } from "../parts/terminal";
 import { clusterInsts, instances, operations } from "../resources";
 import { go, query } from "../router";

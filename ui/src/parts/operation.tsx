@@ -1,25 +1,13 @@
 // Long work as it goes: what was said so far, which step, and a way to stop it.
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Method, Operation, Request } from "../contract";
+import type { Operation } from "../contract";
+import { runWork, type Work } from "../follow";
 import { plain } from "../format";
 import { asCallError, refreshAll } from "../live";
-import { call, stream, type CallError } from "../rpc";
+import { call, type CallError } from "../rpc";
 import { operationState } from "../states";
 import { Badge, Glyph, Meter, Trouble } from "./bits";
 import { note } from "./dialog";
-
-type Streaming = Extract<Method, `edgeproto.${string}`>;
-
-export interface Work<M extends Streaming = Streaming> {
-  method: M;
-  request: Request<M>;
-  /** "instance hello on demo/here" */
-  what: string;
-  /** "created" */
-  done: string;
-  /** Whether an operation is this one, by kind and key. */
-  isMine: (operation: Operation) => boolean;
-}
 
 /** Runs a call that streams its progress, and shows it. */
 export function Progress({ work, finished, close }: { work: Work; finished: () => void; close: () => void }) {
@@ -29,24 +17,21 @@ export function Progress({ work, finished, close }: { work: Work; finished: () =
   const operation = useOperation(work, state === "running");
   const end = useRef<HTMLLIElement>(null);
   useEffect(() => {
-    let live = true;
+    const abort = new AbortController();
+    const live = () => !abort.signal.aborted;
     const run = async () => {
       try {
-        for await (const { message } of stream(work.method, work.request as never) as AsyncGenerator<{ message?: string }>) {
-          if (live && message) setLines((old) => [...old, message]);
-        }
-        if (live) setState("done");
+        await runWork(work, (lines) => live() && setLines(lines), abort.signal);
+        if (live()) setState("done");
         note(`${work.what} is ${work.done}.`);
       } catch (failure) {
-        if (live) setError(asCallError(failure));
-        if (live) setState("failed");
+        if (live()) setError(asCallError(failure));
+        if (live()) setState("failed");
       }
       refreshAll();
     };
     void run();
-    return () => {
-      live = false;
-    };
+    return () => abort.abort();
   }, []);
   useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [lines.length]);
   return (
