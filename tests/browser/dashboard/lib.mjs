@@ -11,6 +11,9 @@ const require = createRequire(process.env.NODE_PATH + "/");
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
+/** Variables of the tests are no settings of the server. */
+const environment = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SELVAGE_")));
+
 /** `selvage up` in a directory; started again at the same port. */
 export class Server {
   constructor(binary, directory, flags) {
@@ -21,7 +24,7 @@ export class Server {
     const ready = join(this.directory, "ready.json");
     rmSync(ready, { force: true });
     const log = openSync(join(this.directory, "log"), "a");
-    this.child = spawn(this.binary, ["up", "--data", join(this.directory, "data"), "--port", this.port, "--ready-file", ready, ...this.flags], { stdio: ["ignore", log, log] });
+    this.child = spawn(this.binary, ["up", "--data", join(this.directory, "data"), "--port", this.port, "--ready-file", ready, ...this.flags], { stdio: ["ignore", log, log], env: environment });
     this.exit = once(this.child, "exit");
     this.child.on("exit", (code) => { this.ended = code; });
     await until("the server", () => {
