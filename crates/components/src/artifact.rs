@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use selvage_api::selvage::kubernetes::Versions;
 use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
@@ -16,6 +17,10 @@ pub(crate) const KUBERNETES: &str = "kubernetes";
 
 /// Folders that there can be.
 pub(crate) const FOLDERS: [&str; 5] = [KUBERNETES, "etcd", "coredns", "containerd", "cni"];
+
+/// Programs of Kubernetes that members run.
+const PROGRAMS: [&str; 5] =
+    ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 
 /// Where machines have programs.
 const INSTALLED: [&str; 6] =
@@ -52,6 +57,22 @@ impl Artifacts {
         self.folders.iter().map(PathBuf::as_path)
     }
 
+    /// Names a program that a member of these versions needs and this host lacks.
+    fn missing(&self, versions: &Versions) -> Option<Error> {
+        let kubernetes = PROGRAMS.map(|name| (KUBERNETES, &versions.kubernetes, name));
+        let others = [
+            ("etcd", &versions.etcd, "etcd"),
+            ("coredns", &versions.coredns, "coredns"),
+            ("containerd", &versions.containerd, "containerd"),
+            ("cni", &versions.cni, "ptp"),
+            ("cni", &versions.cni, "host-local"),
+        ];
+        let needed = kubernetes.into_iter().chain(others);
+        needed
+            .into_iter()
+            .find_map(|(folder, version, name)| self.find(folder, version, name).err())
+    }
+
     fn has_folder(&self, folder: &str) -> bool {
         folder == KUBERNETES || self.folders.iter().any(|root| root.join(folder).is_dir())
     }
@@ -80,6 +101,13 @@ impl Artifacts {
         let file = fs::File::create(&part).map_err(Error::file(&part))?;
         Ok(Coming { path, part, file, digest: Sha256::new() })
     }
+}
+
+/// Names a program that a member of these versions needs and that is neither in
+/// the folder nor installed on this host; none where it has them all.
+pub fn missing(artifacts: Option<&Path>, versions: &Versions) -> Option<String> {
+    let folders = artifacts.map(Path::to_owned).into_iter().collect();
+    Some(Artifacts { folders }.missing(versions)?.to_string())
 }
 
 /// A program that is being written.
@@ -152,6 +180,21 @@ mod tests {
         put(&hex::encode(Sha256::digest(b"#!/bin/sh"))).unwrap();
         let found = artifacts.find(KUBERNETES, "1.2.3", "kubelet").unwrap();
         assert_eq!(found, folder.path().join("1.2.3/kubelet"));
+    }
+
+    #[test]
+    fn what_a_member_lacks_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let versions = Versions { kubernetes: "1.2.3".into(), ..Versions::default() };
+        let lacks = || missing(Some(folder.path()), &versions).unwrap();
+        assert_eq!(lacks(), "kube-apiserver 1.2.3 is not on this machine");
+        let put = |name: &str| {
+            let artifacts = Artifacts::new(folder.path().to_owned(), None);
+            let coming = artifacts.begin(KUBERNETES, "1.2.3", name).unwrap();
+            coming.finish(&hex::encode(Sha256::digest(b""))).unwrap();
+        };
+        put("kube-apiserver");
+        assert_eq!(lacks(), "kube-controller-manager 1.2.3 is not on this machine");
     }
 
     #[test]

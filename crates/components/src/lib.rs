@@ -28,4 +28,5 @@ mod spec;
 mod status;
 
 pub use agent::{MemberAgent, Settings};
+pub use artifact::missing;
 pub use error::{Error, Result};

@@ -6,6 +6,7 @@
 //! by ending the first process; the kernel ends and unmounts the rest.
 
 mod folder;
+mod groups;
 mod init;
 mod network;
 
@@ -45,6 +46,10 @@ pub struct Machine {
     pub command: Vec<String>,
     /// Variables of the agent.
     pub environment: BTreeMap<String, String>,
+    /// Files and folders of the host that the machine sees where they are, also
+    /// below folders that it has for itself.
+    #[serde(default)]
+    pub visible: Vec<PathBuf>,
 }
 
 /// Network of the machines of one host.
@@ -88,7 +93,7 @@ impl Launcher {
         }
         folder::make(&folder, machine, self.settings.gateway)?;
         network::bridge(&self.settings.bridge, self.settings.gateway).await?;
-        let log = fs::File::create(folder.join("log")).map_err(Error::file(&folder))?;
+        let log = fs::File::create(self.log(&machine.name)).map_err(Error::file(&folder))?;
         let errors = log.try_clone().map_err(Error::file(&folder))?;
         // In a session of its own, and nobody waits for it.
         let mut child = Command::new(&self.settings.program)
@@ -116,7 +121,7 @@ impl Launcher {
                     return Ok(process);
                 }
                 if child.try_wait().is_ok_and(|ended| ended.is_some()) {
-                    let text = fs::read_to_string(folder.join("log")).unwrap_or_default();
+                    let text = fs::read_to_string(self.log(&machine.name)).unwrap_or_default();
                     return Err(Error::Program { program: "machine", text: last_words(&text) });
                 }
                 sleep(LOOK).await;
@@ -134,6 +139,11 @@ impl Launcher {
 
     pub fn is_running(&self, name: &str) -> bool {
         folder::process(&self.folder(name)).is_some()
+    }
+
+    /// File with what the agent of a machine says.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.folder(name).join("log")
     }
 
     /// Path into a machine's own files, as seen from the host.
@@ -166,6 +176,8 @@ impl Launcher {
         if self.list().is_empty() {
             network::remove_bridge(&self.settings.bridge).await?;
             let _ = fs::remove_dir(&self.settings.root);
+            // As long as no machine of another folder is in it.
+            crate::reset::remove_empty_group(folder::GROUP);
         }
         Ok(())
     }

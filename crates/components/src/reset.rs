@@ -179,6 +179,14 @@ pub(crate) fn remove_groups(group: &str) {
     }
 }
 
+/// Removes a control group that has none below it.
+pub(crate) fn remove_empty_group(group: &str) {
+    let Ok(mounts) = Mounts::read() else { return };
+    for folder in mounts.groups(group) {
+        let _ = fs::remove_dir(folder);
+    }
+}
+
 async fn remove_images(runtime: &dyn Runtime) {
     for image in runtime.images(SYSTEM).await.unwrap_or_default() {
         if image.name.starts_with("selvage.local/") {

@@ -105,8 +105,11 @@ pub(super) fn kill(pid: i32) {
     }
 }
 
+/// Control group of all machines of the host.
+pub(super) const GROUP: &str = "/selvage-machines";
+
 pub(super) fn cgroup(name: &str) -> String {
-    format!("/selvage-machines/{name}")
+    format!("{GROUP}/{name}")
 }
 
 pub(super) fn is_installed(program: &Path) -> bool {

@@ -3,6 +3,10 @@
 
 use std::{
     fs, io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
     thread::sleep,
@@ -11,12 +15,16 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::{
+    fs::{FileType, Mode, OFlags},
     mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     process::{Pid, WaitOptions, wait},
     system::sethostname,
 };
 
-use super::folder::{self, FLEETING, OWN, Written};
+use super::{
+    folder::{self, FLEETING, OWN, Written},
+    groups,
+};
 use crate::{Error, Result};
 
 /// Tells the second of us that the first has left everything.
@@ -53,7 +61,7 @@ fn system(doing: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
     move |error| Error::Program { program: "machine", text: format!("{doing}: {error}") }
 }
 
-fn leave_behind(flags: CloneFlags) -> Result<()> {
+pub(super) fn leave_behind(flags: CloneFlags) -> Result<()> {
     unshare(flags).map_err(|error| Error::file("leaving the host")(error.into()))
 }
 
@@ -86,17 +94,18 @@ fn inside(folder: &Path) -> Result<u8> {
     let written = folder::written(folder)?;
     // Not before: the other one still has to find us among the host's processes.
     leave_behind(CloneFlags::CLONE_NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(system("its mounts"))?;
+    groups::enter(&folder::cgroup(&written.machine.name))?;
     sethostname(written.machine.name.as_bytes()).map_err(system("its name"))?;
-    own_files(folder)?;
+    own_files(folder, &written.machine.visible)?;
     network(&written)?;
     keep_running(&written)
 }
 
 /// Mounts of its own. They are shared below, so that what one container mounts
 /// another one sees.
-fn own_files(folder: &Path) -> Result<()> {
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).map_err(system("its mounts"))?;
+fn own_files(folder: &Path, visible: &[PathBuf]) -> Result<()> {
     // Its own processes.
     mount("proc", "/proc", "proc", MountFlags::empty(), None).map_err(system("/proc"))?;
     let settings = folder.join("settings");
@@ -108,14 +117,48 @@ fn own_files(folder: &Path) -> Result<()> {
         fs::write(&copy, value).map_err(Error::file(&copy))?;
         mount_bind(&copy, &path).map_err(system("settings"))?;
     }
-    for own in OWN {
+    // Opened first: the machine's folder may be below one that is hidden next.
+    let own = OWN.map(|own| (own, open(&folder::files(folder, own))));
+    let visible: Vec<_> = visible.iter().map(|path| (path, open(path))).collect();
+    for (own, files) in own {
         if Path::new(own).is_dir() || fs::create_dir_all(own).is_ok() {
-            mount_bind(folder::files(folder, own), own).map_err(system("its files"))?;
+            bind(&files?, Path::new(own))?;
         }
     }
     mount("tmpfs", FLEETING, "tmpfs", MountFlags::empty(), None).map_err(system("its files"))?;
+    for (path, found) in visible {
+        show(path, &found?)?;
+    }
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_change("/", shared).map_err(system("its mounts"))
+}
+
+/// A file or folder by whatever name it has later.
+fn open(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|error| Error::file(path)(error.into()))
+}
+
+fn bind(source: &OwnedFd, target: &Path) -> Result<()> {
+    let source = format!("/proc/self/fd/{}", source.as_raw_fd());
+    mount_bind(source, target).map_err(|error| Error::file(target)(error.into()))
+}
+
+/// Shows a file or folder of the host where it is, unless it can be seen there.
+fn show(path: &Path, found: &OwnedFd) -> Result<()> {
+    let stat = rustix::fs::fstat(found).map_err(|error| Error::file(path)(error.into()))?;
+    let same = |seen: fs::Metadata| seen.dev() == stat.st_dev && seen.ino() == stat.st_ino;
+    if fs::metadata(path).is_ok_and(same) {
+        return Ok(());
+    }
+    if FileType::from_raw_mode(stat.st_mode).is_dir() {
+        fs::create_dir_all(path).map_err(Error::file(path))?;
+    } else if !path.exists() {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(folder).map_err(Error::file(folder))?;
+        fs::write(path, "").map_err(Error::file(path))?;
+    }
+    bind(found, path)
 }
 
 fn network(written: &Written) -> Result<()> {

@@ -28,6 +28,11 @@ impl Cluster {
         Self { authorities, kubectl: kubectl(&lab.artifacts), kubeconfig }
     }
 
+    /// Lets kubectl speak to another API server.
+    pub(crate) fn point_at(&self, server: &str) {
+        fs::write(&self.kubeconfig, self.authorities.admin(server)).unwrap();
+    }
+
     /// What a machine has to be; certificates come later.
     pub(crate) fn spec(&self, agent: &Agent, planes: &[&Agent], all: &[&Agent]) -> MemberSpec {
         let pods = |agent: &Agent| format!("10.244.{}.0/24", agent.address.octets()[3]);

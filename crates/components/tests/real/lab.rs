@@ -48,10 +48,6 @@ fn programs() -> Result<PathBuf, String> {
 impl Lab {
     /// Nothing where the host lacks something; on CI that is a failure.
     pub(crate) fn open(number: u8) -> Option<Self> {
-        if std::env::var_os("SELVAGE_TEST_KUBERNETES").is_none() {
-            eprintln!("SKIPPED: kubernetes: not steady yet: SELVAGE_TEST_KUBERNETES=1 runs it");
-            return None;
-        }
         let programs = match programs() {
             Ok(programs) => programs,
             Err(reason) => {
@@ -103,6 +99,7 @@ impl Lab {
             .map(str::to_owned)
             .to_vec(),
             environment: [].into(),
+            visible: Vec::new(),
         };
         self.launcher.start(&machine).await.unwrap();
         Agent { name, address: machine.address, socket: self.socket(&machine.name) }
@@ -156,15 +153,22 @@ fn groups(text: &str) -> Vec<PathBuf> {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // After a failure: nothing of it may stay.
-        for machine in self.launcher.list() {
-            if let Some(path) = self.launcher.inside(&machine.name, "")
-                && let Some(pid) = path.iter().nth(2).and_then(|pid| pid.to_str())
-            {
-                let _ = Command::new("kill").args(["-9", pid]).status();
-            }
-        }
-        let _ = Command::new("ip").args(["link", "delete", &self.bridge]).output();
+        // After a failure: nothing of it may stay. This thread drives tasks
+        // already, and may not wait.
+        let launcher = &self.launcher;
+        let remove = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                for machine in launcher.list() {
+                    if let Err(error) = launcher.remove(&machine.name).await {
+                        eprintln!("{}: {error}", machine.name);
+                    }
+                }
+            });
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(remove);
+        });
     }
 }
 
@@ -210,17 +214,36 @@ impl Agent {
         answer.into_inner().messages.remove(0)
     }
 
-    /// Processes of a component, as the host numbers them.
-    pub(crate) fn processes(&self, component: &str) -> Vec<i32> {
+    /// Main process of a component, as the host numbers it. Others in its control
+    /// group come and go, such as those that containerd starts a pod with.
+    pub(crate) fn process(&self, component: &str) -> Option<i32> {
         let group = format!("{}/system/{component}", machine::cgroup(&self.name));
-        let all = fs::read_dir("/proc").unwrap().flatten();
-        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(|pid: &i32| {
-                fs::read_to_string(format!("/proc/{pid}/cgroup"))
-                    .is_ok_and(|text| text.lines().any(|line| line.ends_with(&group)))
-            })
-            .collect()
+        let own = groups_of_processes().filter(|(_, own)| own.ends_with(&group));
+        own.map(|(pid, _)| pid).filter(|pid| program(*pid).as_deref() == Some(component)).min()
     }
+
+    /// Control group of a container of a pod.
+    pub(crate) fn group_of(&self, container: &str) -> Option<String> {
+        groups_of_processes().map(|(_, group)| group).find(|group| group.contains(container))
+    }
+}
+
+/// All processes of the host, with a control group of each in every hierarchy.
+fn groups_of_processes() -> impl Iterator<Item = (i32, String)> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.flat_map(|pid| {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let groups = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        groups.map(|group| (pid, group.to_owned())).collect::<Vec<_>>()
+    })
+}
+
+/// File name of the program that a process runs.
+fn program(pid: i32) -> Option<String> {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+    let path = Path::new(line.split('\0').next()?);
+    Some(path.file_name()?.to_str()?.to_owned())
 }
 
 pub(crate) fn kill(pid: i32) {

@@ -7,3 +7,4 @@ mod authority;
 mod cluster;
 mod lab;
 mod one_machine;
+mod three_planes;

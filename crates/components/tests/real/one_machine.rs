@@ -4,6 +4,7 @@
 use std::fs;
 
 use selvage_api::selvage::kubernetes::ResetRequest;
+use selvage_components::machine;
 
 use crate::{
     cluster::{Cluster, NAME, is_so},
@@ -37,6 +38,8 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
     let web = ["run", "web", image, "--port=80", "--expose", "--", "sh", "-c", serve];
     cluster.make(&web).await;
     let id = cluster.pod_runs("web").await;
+    let group = agent.group_of(id.trim_start_matches("containerd://")).unwrap();
+    assert!(group.starts_with(&machine::cgroup(&agent.name)), "{group}");
     cluster.make(&["run", "asks", image, "--", "sleep", "100000"]).await;
     cluster.pod_runs("asks").await;
     let ask = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc web.default.svc.cluster.local 80";
@@ -54,13 +57,11 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
         if component == "containerd" {
             assert_eq!(cluster.pod_runs("web").await, id, "pods noticed something");
         }
-        let before = agent.processes(component);
-        assert!(!before.is_empty(), "{component} has no process in its group");
-        before.iter().copied().for_each(kill);
-        until(component, async || {
-            let now = agent.processes(component);
-            let new = !now.is_empty() && now.iter().all(|pid| !before.contains(pid));
-            if new { Ok(()) } else { Err(format!("{now:?} after {before:?}")) }
+        let before = agent.process(component).expect(component);
+        kill(before);
+        until(component, async || match agent.process(component) {
+            Some(now) if now != before => Ok(()),
+            now => Err(format!("{now:?} after {before}")),
         })
         .await;
         is_so(&lab, &agent, 1).await;
@@ -72,7 +73,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
     .await;
 
     // Components outlive the agent.
-    let before = COMPONENTS.map(|component| agent.processes(component));
+    let before = COMPONENTS.map(|component| agent.process(component));
     let path = lab.launcher.inside(&agent.name, "").unwrap();
     let first: i32 = path.iter().nth(2).unwrap().to_str().unwrap().parse().unwrap();
     let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
@@ -87,7 +88,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
     })
     .await;
     is_so(&lab, &agent, 1).await;
-    assert_eq!(COMPONENTS.map(|component| agent.processes(component)), before);
+    assert_eq!(COMPONENTS.map(|component| agent.process(component)), before);
     cluster.pod_runs("web").await;
 
     // Back to nothing.
@@ -116,7 +117,7 @@ async fn a_machine_becomes_a_cluster_survives_and_leaves_nothing() {
         enter(&["sh", "-c", "ls -d /var/lib/kubelet /var/lib/selvage/kubernetes /var/log/pods"]);
     assert_eq!(files.matches("No such file").count(), 3, "{files}");
     for component in COMPONENTS {
-        assert!(agent.processes(component).is_empty(), "{component} lives");
+        assert_eq!(agent.process(component), None, "{component} lives");
     }
     lab.close().await;
 }
