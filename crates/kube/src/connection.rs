@@ -91,6 +91,9 @@ impl Connection {
         let url = server.parse().map_err(|error| Error::config("server", &error))?;
         let mut config = Config::new(url);
         config.root_cert = Some(certificates(ca)?);
+        // Callers try again themselves: "not now" of a disruption budget would
+        // otherwise hold them for minutes.
+        config.default_retry = false;
         config.auth_info.client_certificate_data = Some(STANDARD.encode(certificate));
         config.auth_info.client_key_data = Some(STANDARD.encode(key.as_str()).into());
         Ok(Self::new(Source::Fixed(Box::new(config))))
