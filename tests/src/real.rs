@@ -259,3 +259,23 @@ impl Drop for EtcdCluster {
         }
     }
 }
+
+/// The folder of Kubernetes' programs that `./dev kubernetes` makes, or `None`
+/// with a loud word. Machines of this host need root too.
+pub fn kubernetes() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    let folder = std::env::var_os("SELVAGE_TEST_KUBERNETES_DIR")
+        .map(PathBuf::from)
+        .or_else(|| Some(cache.or_else(home)?.join("selvage/tools/kubernetes")))?;
+    let reason = match folder.join(KUBERNETES).join("kubelet").exists() {
+        true if nix::unistd::geteuid().is_root() => return Some(folder),
+        true => "machines on this host need root".to_owned(),
+        false => format!("there is no Kubernetes {KUBERNETES}: run ./dev kubernetes"),
+    };
+    skip("kubernetes", &reason);
+    None
+}
+
+/// Version of Kubernetes that tests run.
+pub const KUBERNETES: &str = "1.36.4";

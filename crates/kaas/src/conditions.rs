@@ -109,6 +109,9 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
         let what = facts.count(&pool.name, &format!("pool {}", pool.name));
         return format!("{what}{}.", waiting(snapshot, now));
     }
+    if facts.work == Some("Scale") {
+        return format!("Scaling{}.", waiting(snapshot, now));
+    }
     facts.degraded.unwrap_or_default()
 }
 

@@ -1,6 +1,6 @@
 //! The cluster service as a part of a process.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -11,9 +11,8 @@ use selvage_store::{Table, clock::SystemClock};
 use crate::{
     Kaas, Keyring, Manager, Members, Options, ProviderKind, Surroundings,
     catalogue::Catalogue,
-    driver::NoDriver,
     pki::Seal,
-    provider::{NoProvider, agents::Agents, sim::Sim},
+    provider::{agents::Agents, local::Local, sim::Sim},
     record::Machine,
 };
 
@@ -69,9 +68,11 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
             let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own);
             Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
         }
-        kind => {
-            let provider = Arc::new(NoProvider { problem: problem(kind) });
-            Surroundings { provider, driver: Arc::new(NoDriver), catalogue, keyring, clock }
+        ProviderKind::Auto | ProviderKind::Local => {
+            let provider = Arc::new(local(context, options, &catalogue)?);
+            let own = Arc::<SystemClock>::clone(&clock);
+            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own);
+            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
         }
     };
     let manager = Manager::open(store, options.settings(), around).await?;
@@ -79,13 +80,15 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     Ok(Kaas::new(manager, compat))
 }
 
-/// Why no machines can be had.
-fn problem(kind: ProviderKind) -> String {
-    let asked = match kind {
-        ProviderKind::Local => "kaas.provider=local is not in this version yet",
-        _ => "no provider of machines is set",
-    };
-    format!("{asked}: start with --set kaas.provider=sim for simulated ones")
+/// Machines of this host, with this program as their agent.
+fn local(context: &Context, options: &Options, catalogue: &Catalogue) -> Result<Local> {
+    let program = std::env::current_exe().context("the path of this program")?;
+    // The machines' folders are named in full.
+    let absolute = |path: &Path| std::path::absolute(path).context("kaas.artifacts");
+    let artifacts = options.artifacts.as_deref().map(absolute).transpose()?;
+    let data = std::path::absolute(&context.data).context("data")?;
+    let releases = catalogue.releases().to_vec();
+    Ok(Local::new(&data, options.local.machines, artifacts, program, releases))
 }
 
 #[async_trait]

@@ -19,6 +19,8 @@ use crate::{
 
 /// How often machines are looked for that nobody knows of.
 const SWEEP: Duration = Duration::from_secs(600);
+/// How often the provider puts right what changed without it.
+const MAINTENANCE: Duration = Duration::from_secs(2);
 
 /// Whose answers clients expect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,6 +73,8 @@ impl Kaas {
         self.follow(tasks, "machines' records", self.manager.machines(), |m: &Machine| &m.cluster);
         let (manager, stop) = (self.manager.clone(), token.clone());
         tasks.spawn("unknown machines", async move { sweep(&manager, &stop).await });
+        let (manager, stop) = (self.manager.clone(), token.clone());
+        tasks.spawn("maintenance of machines", async move { maintain(&manager, &stop).await });
         let (told, streams) = (token.clone(), self.stop.clone());
         tasks.spawn("streams of clusters", async move {
             told.cancelled().await;
@@ -129,6 +133,17 @@ async fn sweep(manager: &Manager, stop: &CancellationToken) {
             tracing::warn!(%error, "machines that nobody knows of were not looked for");
         }
         if stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn maintain(manager: &Manager, stop: &CancellationToken) {
+    loop {
+        if let Err(error) = manager.provider().maintain().await {
+            tracing::warn!(%error, "machines are not all as they have to be");
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(MAINTENANCE)).await.is_none() {
             return;
         }
     }

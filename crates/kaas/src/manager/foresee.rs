@@ -15,7 +15,7 @@ use crate::{
 impl Manager {
     /// Everything that would be done for a new cluster.
     pub fn plan_new(&self, request: &CreateClusterMsg) -> Result<Vec<Action>> {
-        let new = validate::create(request, self.catalogue(), &self.settings().limits)?;
+        let new = self.check_new(request)?;
         let nobody =
             Caller { name: String::new(), admin: true, reader: true, organisations: Vec::new() };
         let snapshot = self.begin(&nobody, &Origin::default(), new, String::new(), Vec::new());

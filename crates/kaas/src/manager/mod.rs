@@ -1,6 +1,7 @@
 //! Clusters: what is stored of them, and what is done about it.
 
 mod change;
+mod create;
 mod foresee;
 mod keys;
 mod membership;

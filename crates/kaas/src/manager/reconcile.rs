@@ -159,6 +159,7 @@ impl Manager {
         let silent = match self.inner.around.driver.nodes(&snapshot).await {
             Ok(nodes) => {
                 self.note_nodes(&snapshot, &nodes).await?;
+                self.follow_api(&snapshot).await?;
                 0
             }
             Err(error) => {
@@ -172,6 +173,26 @@ impl Manager {
         self.inner.health.lock().insert(name.to_owned(), Health { at: now, silent });
         self.refresh(name).await?;
         Ok(Some(period))
+    }
+
+    /// Writes down which API server callers are to be led to, if it is another.
+    async fn follow_api(&self, snapshot: &Snapshot) -> Result<()> {
+        let Ok(Some(endpoint)) = self.inner.around.driver.api(snapshot).await else {
+            return Ok(());
+        };
+        if endpoint == snapshot.cluster.endpoint {
+            return Ok(());
+        }
+        let now = self.now();
+        let change = |cluster: &mut Cluster| {
+            cluster.tell(now, format!("the API answers at {endpoint}"));
+            cluster.endpoint.clone_from(&endpoint);
+            Ok::<_, selvage_store::Error>(())
+        };
+        match self.inner.clusters.update(&snapshot.cluster.name, change).await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Forgets when the nodes of a cluster were last looked at.

@@ -23,6 +23,8 @@ use crate::{
 
 /// Life of our own certificate; made anew with each start.
 const OWN_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// An API server that is well answers much sooner.
+const READY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Marks of a node that is to be the first to go.
 const DELETE_FIRST: [&str; 2] =
     ["cluster.k8s.io/delete-machine", "cluster.x-k8s.io/delete-machine"];
@@ -65,9 +67,9 @@ impl Members {
         let mut last = Error::Unavailable("no control plane runs".into());
         for machine in serving(snapshot) {
             let client = self.connection(snapshot, &machine.address).await?.client().await?;
-            match selvage_kube::ready(&client).await {
+            match answers(&client).await {
                 Ok(()) => return Ok(client),
-                Err(error) => last = error.into(),
+                Err(error) => last = error,
             }
         }
         Err(last)
@@ -76,8 +78,8 @@ impl Members {
     pub(super) async fn find_api(&self, snapshot: &Snapshot) -> Result<Option<String>, Error> {
         for machine in serving(snapshot) {
             let client = self.connection(snapshot, &machine.address).await?.client().await?;
-            if selvage_kube::ready(&client).await.is_ok() {
-                return Ok(Some(format!("{}:{API_PORT}", machine.address)));
+            if answers(&client).await.is_ok() {
+                return Ok(Some(endpoint(machine)));
             }
         }
         Ok(None)
@@ -157,6 +159,19 @@ impl Members {
     }
 }
 
+/// Sees whether an API server is ready. One on a machine without power says
+/// nothing at all.
+async fn answers(client: &Client) -> Result<(), Error> {
+    match tokio::time::timeout(READY_TIMEOUT, selvage_kube::ready(client)).await {
+        Ok(ready) => Ok(ready?),
+        Err(_) => Err(Error::Unavailable("the API does not answer in time".into())),
+    }
+}
+
+fn endpoint(machine: &Machine) -> String {
+    format!("{}:{API_PORT}", machine.address)
+}
+
 /// Control planes that can be expected to answer, those that are well first.
 fn serving(snapshot: &Snapshot) -> Vec<&Machine> {
     let serves = |machine: &&Machine| {
@@ -166,7 +181,9 @@ fn serving(snapshot: &Snapshot) -> Vec<&Machine> {
             && machine.phase().is_member()
     };
     let mut serving: Vec<&Machine> = snapshot.machines.iter().filter(serves).collect();
-    serving.sort_by_key(|machine| machine.phase() != Phase::Ready);
+    // The one that callers know stays it as long as it answers.
+    let known = |machine: &Machine| snapshot.cluster.endpoint == endpoint(machine);
+    serving.sort_by_key(|machine| (machine.phase() != Phase::Ready, !known(machine)));
     serving
 }
 

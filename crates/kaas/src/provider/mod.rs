@@ -1,7 +1,7 @@
 //! Providers: who delivers machines with agents on them.
 
 pub mod agents;
-mod none;
+pub mod local;
 pub mod sim;
 
 use async_trait::async_trait;
@@ -9,8 +9,6 @@ use selvage_api::Code;
 use tonic::transport::Channel;
 
 use crate::catalogue::Release;
-
-pub use none::NoProvider;
 
 /// Names an intent to have a machine. The caller stores it before it is used;
 /// the provider keeps it with the machine, so that a call which is repeated,
@@ -154,4 +152,9 @@ pub trait Provider: Send + Sync + 'static {
 
     /// All machines that we have.
     async fn list_owned(&self) -> Result<Vec<Owned>, Error>;
+
+    /// Puts right what changed without us; called every few seconds.
+    async fn maintain(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }

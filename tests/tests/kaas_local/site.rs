@@ -1,0 +1,270 @@
+//! A host with machines of its own, with nothing left of them afterwards.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::{sys::signal::Signal, unistd::Pid};
+use selvage_runtime::ImageBuilder;
+use selvage_tests::{
+    Selvage,
+    process::{Cli, wait_for},
+    real,
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// An image that every machine of a test has.
+pub(crate) const IMAGE: &str = "localhost/busybox:1";
+
+/// The whole system with the provider `local`.
+pub(crate) struct Site {
+    pub(crate) selvage: Option<Selvage>,
+    pub(crate) cli: Cli,
+    folder: tempfile::TempDir,
+    flags: Vec<String>,
+    kubectl: PathBuf,
+}
+
+impl Site {
+    /// Starts it; `None` where the host cannot.
+    pub(crate) fn open(machines: u32) -> Option<Self> {
+        let programs = real::kubernetes()?;
+        let folder = tempfile::Builder::new().prefix("slv").tempdir().unwrap();
+        let artifacts = artifacts(folder.path(), &programs);
+        let flags: Vec<String> = [
+            "kaas.provider=local".to_owned(),
+            format!("kaas.local.machines={machines}"),
+            format!("kaas.artifacts={}", artifacts.display()),
+            "kaas.health_period=1s".to_owned(),
+        ]
+        .into_iter()
+        .flat_map(|setting| ["--set".to_owned(), setting])
+        .collect();
+        let selvage = up(folder.path(), &flags);
+        let cli = Cli::admin_of(&selvage);
+        let kubectl = programs.join(real::KUBERNETES).join("kubectl");
+        Some(Self { selvage: Some(selvage), cli, folder, flags, kubectl })
+    }
+
+    /// Kills the controller and starts another one after the work is done.
+    pub(crate) fn without_controller(&mut self, work: impl FnOnce(&Self)) {
+        self.selvage.take().unwrap().kill();
+        work(self);
+        let selvage = up(self.folder.path(), &self.flags);
+        self.cli = Cli::admin_of(&selvage);
+        self.selvage = Some(selvage);
+    }
+
+    /// Runs kubectl by `selvage kubectl`; what it prints, or what went wrong.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl_with(arguments, None)
+    }
+
+    pub(crate) fn kubectl_with(
+        &self,
+        arguments: &[&str],
+        input: Option<&str>,
+    ) -> Result<String, String> {
+        let all = [&["kubectl", "--", "--request-timeout=20s"], arguments].concat();
+        let variables = [("SELVAGE_KUBECTL", self.kubectl.to_str().unwrap())];
+        let printed = self.cli.run_with(&all, &variables, input);
+        if printed.code == 0 { Ok(printed.stdout) } else { Err(printed.stderr) }
+    }
+
+    /// Runs kubectl by a kubeconfig in a file, without the controller.
+    pub(crate) fn kubectl_by(&self, config: &Path, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new(&self.kubectl)
+            .env("HOME", self.cli.home())
+            .args(["--request-timeout=20s", "--kubeconfig"])
+            .arg(config)
+            .args(arguments)
+            .output()
+            .unwrap();
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// Makes objects, as soon as the cluster lets us.
+    pub(crate) fn apply(&self, manifest: &str) {
+        self.until("objects", || self.kubectl_with(&["apply", "-f", "-"], Some(manifest)));
+    }
+
+    /// Waits until kubectl prints this.
+    pub(crate) fn shows(&self, arguments: &[&str], expected: &str) {
+        self.until(expected, || match self.kubectl(arguments)? {
+            printed if printed.trim() == expected => Ok(()),
+            other => Err(other),
+        });
+    }
+
+    /// Waits until something is so; says what was seen last if it never is.
+    pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+        let mut last = String::new();
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for(what, || look().map_err(|seen| last = seen).ok())
+        }));
+        found.unwrap_or_else(|_| panic!("waited in vain for {what:?}: {last}"))
+    }
+
+    /// Waits for the status of a cluster.
+    pub(crate) fn is_running(&self, cluster: &str) {
+        self.until("a cluster that runs", || {
+            let printed = self.cli.run(&["kaas", "show", cluster]);
+            match printed.stdout.contains("RUNNING") {
+                true => Ok(()),
+                false => Err(format!("{printed:?}")),
+            }
+        });
+    }
+
+    /// Machines of this host: their names, and their first processes.
+    pub(crate) fn machines(&self) -> Vec<(String, i32)> {
+        machines(&self.data())
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Main process of a component on the machine, as the host numbers it.
+    pub(crate) fn process(&self, machine: &str, component: &str) -> Option<i32> {
+        let group = format!("{machine}/system/{component}");
+        let own = processes().filter(|(_, own)| own.ends_with(&group));
+        own.map(|(pid, _)| pid).filter(|pid| program(*pid).as_deref() == Some(component)).min()
+    }
+
+    /// Looks for what may be left after the last cluster is gone.
+    pub(crate) fn close(self) {
+        let (data, prefix) = (self.data(), prefix(&self.data()));
+        assert!(!data.join("machines").exists(), "{:?}", machines(&data));
+        let links = output("ip", &["-o", "link"]);
+        assert!(!links.contains(&format!("slvb{prefix}")), "{links}");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(data.to_str().unwrap()), "{mounts}");
+        let left: Vec<_> = processes().filter(|(_, group)| group.contains(&prefix)).collect();
+        assert!(left.is_empty(), "{left:?}");
+        assert_eq!(groups(&prefix), [] as [PathBuf; 0]);
+    }
+
+    /// Sees that what [`Site::close`] looks for is there.
+    pub(crate) fn has_machines(&self) {
+        let prefix = prefix(&self.data());
+        assert!(output("ip", &["-o", "link"]).contains(&format!("slvb{prefix}")));
+        assert!(processes().any(|(_, group)| group.contains(&prefix)));
+        assert!(!groups(&prefix).is_empty());
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // After a failure: nothing of it may stay.
+        self.selvage.take();
+        for (_, pid) in machines(&self.data()) {
+            kill(pid);
+        }
+        let prefix = prefix(&self.data());
+        // Processes take a moment to end, and groups with processes stay.
+        for _ in 0..100 {
+            let left = groups(&prefix);
+            if left.is_empty() {
+                break;
+            }
+            for folder in left {
+                let all = ["-depth", "-type", "d", "-delete"];
+                let _ = Command::new("find").arg(&folder).args(all).output();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let _ = Command::new("ip").args(["link", "delete", &format!("slvb{prefix}")]).output();
+    }
+}
+
+fn up(folder: &Path, flags: &[String]) -> Selvage {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Selvage::up_in(folder, &flags)
+}
+
+/// A folder with all programs, and an image for pods.
+fn artifacts(folder: &Path, programs: &Path) -> PathBuf {
+    let artifacts = folder.join("artifacts");
+    let images = artifacts.join("images");
+    fs::create_dir_all(&images).unwrap();
+    for entry in fs::read_dir(programs).unwrap().flatten() {
+        std::os::unix::fs::symlink(entry.path(), artifacts.join(entry.file_name())).unwrap();
+    }
+    let busybox = fs::read("/bin/busybox").unwrap();
+    let image = ImageBuilder::busybox(&busybox, &["sh", "sleep", "cat", "echo"]).unwrap();
+    image.command(["/bin/sh"]).write(IMAGE, &images.join("busybox.tar")).unwrap();
+    artifacts
+}
+
+/// What names of machines, bridge and control groups have in them.
+fn prefix(data: &Path) -> String {
+    hex::encode(&Sha256::digest(data.as_os_str().as_encoded_bytes())[..4])
+}
+
+fn machines(data: &Path) -> Vec<(String, i32)> {
+    let folders = fs::read_dir(data.join("machines")).into_iter().flatten().flatten();
+    let mut found: Vec<(String, i32)> = folders
+        .filter_map(|entry| {
+            let text = fs::read(entry.path().join("process.json")).ok()?;
+            let process: Value = serde_json::from_slice(&text).ok()?;
+            let pid = i32::try_from(process["pid"].as_i64()?).ok()?;
+            Some((entry.file_name().into_string().ok()?, pid))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// The agent of a machine, a child of its first process.
+pub(crate) fn agent(first: i32) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).ok()?;
+    let mut numbers = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    numbers.find(|pid| program(*pid).as_deref() == Some("selvage"))
+}
+
+pub(crate) fn kill(pid: i32) {
+    let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// All processes of the host, with a control group of each in every hierarchy.
+fn processes() -> impl Iterator<Item = (i32, String)> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.flat_map(|pid| {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let groups = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        groups.map(|group| (pid, group.to_owned())).collect::<Vec<_>>()
+    })
+}
+
+/// File name of the program that a process runs.
+fn program(pid: i32) -> Option<String> {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+    let path = Path::new(line.split('\0').next()?);
+    Some(path.file_name()?.to_str()?.to_owned())
+}
+
+/// Control groups of machines whose name holds a text.
+fn groups(text: &str) -> Vec<PathBuf> {
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let roots = hierarchies.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+    roots
+        .flat_map(|root| {
+            fs::read_dir(root.join("selvage-machines")).into_iter().flatten().flatten()
+        })
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir() && path.to_string_lossy().contains(text))
+        .collect()
+}
+
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
