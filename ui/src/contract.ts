@@ -113,7 +113,7 @@ export interface OverviewUpdate {
 }
 export interface Series { name?: string; unit?: string; object?: Thing; times?: Big[]; values?: number[]; lows?: number[]; highs?: number[] }
 export interface AuditLine {
-  id?: string; time?: Time; who?: string; peer?: string; protocol?: string; method?: string; code?: string; request?: string; why?: string; outcome?: string;
+  id?: string; time?: Time; who?: string; peer?: string; protocol?: string; method?: string; code?: string; request?: string; why?: string; outcome?: string; requestId?: string;
 }
 export interface OwnProcess {
   version?: string; commit?: string; startedAt?: Time; residentBytes?: Big; cpuSeconds?: number;

@@ -197,6 +197,7 @@ fn described(line: telemetry::AuditLine) -> AuditLine {
     let method = take(&["method", "action"]);
     let why = take(&["why", "reason"]);
     let request = take(&["request", "subject"]);
+    let request_id = take(&["request_id"]);
     let (peer, protocol, code) = (take(&["peer"]), take(&["protocol"]), take(&["code"]));
     let refused = line.message.contains("refused");
     let code = match (code.as_str(), refused) {
@@ -220,6 +221,7 @@ fn described(line: telemetry::AuditLine) -> AuditLine {
         request,
         why,
         outcome: outcome.into(),
+        request_id,
     }
 }
 
@@ -296,7 +298,10 @@ impl Filter {
             && line.method.to_lowercase().contains(&self.method)
             && (self.outcome.is_empty() || self.outcome == line.outcome)
             && self.until.is_none_or(|until| time <= until)
-            && (self.text.is_empty() || contains(&line.request) || contains(&line.why))
+            && (self.text.is_empty()
+                || [&line.request, &line.why, &line.request_id]
+                    .into_iter()
+                    .any(|text| contains(text)))
     }
 
     fn is_before(&self, line: &AuditLine) -> bool {
@@ -344,6 +349,7 @@ mod tests {
             ("method", "edgeproto.AppApi/CreateApp"),
             ("code", code),
             ("request", "{\"key\":{\"name\":\"<img onerror=x>\"}}"),
+            ("request_id", &format!("id-{number}")),
         ];
         telemetry::AuditLine {
             time: Timestamp::from_second(1_800_000_000 + number).unwrap(),
@@ -385,6 +391,8 @@ mod tests {
         assert_eq!(listed(&audit, &failed, None).len(), 50);
         let named = ListAuditRequest { text: "<IMG".into(), ..ListAuditRequest::default() };
         assert_eq!(listed(&audit, &named, None).len(), 300);
+        let reported = ListAuditRequest { text: "ID-299".into(), ..ListAuditRequest::default() };
+        assert_eq!(listed(&audit, &reported, None)[0].request_id, "id-299");
         let since = Some(stamp(Timestamp::from_second(1_800_000_290).unwrap()));
         let late = ListAuditRequest { since, ..ListAuditRequest::default() };
         assert_eq!(listed(&audit, &late, None).len(), 10);

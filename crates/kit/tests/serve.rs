@@ -283,6 +283,29 @@ async fn methods_answer_under_api_too() {
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("\"insecure\""), "{reply}");
 }
 
+#[tokio::test]
+async fn every_reply_has_a_request_id_and_the_callers_own_where_it_is_plain() {
+    let running = on_tcp(Limits::default()).await;
+    let say = async |header: &str| {
+        let request = format!(
+            "POST /api/services.auth.AuthService/Login HTTP/1.1\r\nhost: localhost\r\n\
+             connection: close\r\n{header}content-type: application/json\r\n\
+             content-length: 2\r\n\r\n{{}}"
+        );
+        let reply = running.say(&request).await;
+        let id = reply.lines().find_map(|line| line.strip_prefix("x-request-id: "));
+        id.unwrap_or_else(|| panic!("{reply}")).to_owned()
+    };
+    assert_eq!(say("").await.len(), 16);
+    assert_ne!(say("").await, say("").await);
+    assert_eq!(say("x-request-id: build-17\r\n").await, "build-17");
+    assert_ne!(say("x-request-id: a b\r\n").await, "a b");
+    // A failure is what people report.
+    let request = LoginRequest { username: "long".into(), ..Default::default() };
+    let refused = running.client().await.login(request).await.unwrap_err();
+    assert!(refused.metadata().get("x-request-id").is_some(), "{refused:?}");
+}
+
 /// Knows nobody.
 struct Nobody;
 

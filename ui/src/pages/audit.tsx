@@ -63,7 +63,7 @@ export function AuditPage() {
       {open && (
         <Dialog title={plain(short(open.method), 100)} wide close={() => setOpen(undefined)} testid="audit-line">
           <Facts items={[["Who", plain(open.who)], ["When", <When time={open.time} />], ["From", plain(open.peer)], ["By", open.protocol], ["Method", <code>{plain(open.method)}</code>],
-            ["Outcome", <><Badge state={outcome(open)} /> {plain(open.code)}</>], ["Why", plain(open.why, 500)]]} />
+            ["Outcome", <><Badge state={outcome(open)} /> {plain(open.code)}</>], ["Why", plain(open.why, 500)], ["Request id", plain(open.requestId)]]} />
           {open.request && <pre tabIndex={0}>{plain(open.request, 4000)}</pre>}
         </Dialog>
       )}

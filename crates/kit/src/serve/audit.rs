@@ -4,6 +4,7 @@
 use prost_reflect::DynamicMessage;
 use selvage_api::{Method, secret};
 
+use super::request_id::RequestId;
 use crate::{
     identity::{Identity, Peer},
     telemetry::Protocol,
@@ -19,6 +20,7 @@ pub(super) struct Entry {
     peer: String,
     protocol: &'static str,
     request: String,
+    request_id: String,
 }
 
 impl Entry {
@@ -35,13 +37,21 @@ impl Entry {
             peer: peer.to_string(),
             protocol: protocol.name(),
             request: redacted(method, message),
+            request_id: String::new(),
         }
     }
 
+    pub(super) fn with_id(self, id: Option<&RequestId>) -> Self {
+        let request_id = id.map(RequestId::as_str).unwrap_or_default().to_owned();
+        Self { request_id, ..self }
+    }
+
     pub(super) fn write(self, code: tonic::Code) {
-        let Self { method, who, peer, protocol, request } = self;
+        let Self { method, who, peer, protocol, request, request_id } = self;
         let method = method.path.trim_start_matches('/');
-        tracing::info!(target: "audit", method, who, peer, protocol, ?code, request, "call");
+        tracing::info!(
+            target: "audit", method, who, peer, protocol, ?code, request, request_id, "call"
+        );
     }
 }
 

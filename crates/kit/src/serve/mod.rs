@@ -22,6 +22,7 @@ mod listener;
 mod pages;
 mod reflection;
 pub mod relay;
+mod request_id;
 mod rpc;
 mod watched;
 mod web_socket;

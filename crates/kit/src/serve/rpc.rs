@@ -32,7 +32,9 @@ pub use self::standing::Standing;
 use super::{
     Limits, Server, audit, brief, credentials, frame,
     intake::{Intake, Ticket},
-    internal_error, relay, watched,
+    internal_error, relay,
+    request_id::RequestId,
+    watched,
 };
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
@@ -137,13 +139,16 @@ impl Rpc {
         Standing::of_socket(&self.shared, headers, connection)
     }
 
-    pub(super) async fn handle(self, request: Request<Body>) -> Response<Body> {
-        let mut response = self.respond(request).await;
+    pub(super) async fn handle(self, mut request: Request<Body>) -> Response<Body> {
+        let id = RequestId::of(request.headers());
+        request.extensions_mut().insert(id.clone());
+        let mut response = self.respond(request, &id).await;
         brief::shorten(response.headers_mut());
+        id.write(response.headers_mut());
         response
     }
 
-    async fn respond(self, request: Request<Body>) -> Response<Body> {
+    async fn respond(self, request: Request<Body>, id: &RequestId) -> Response<Body> {
         let started = Instant::now();
         let shared = Arc::clone(&self.shared);
         let protocol = protocol_of(request.headers());
@@ -159,7 +164,8 @@ impl Rpc {
         let span = tracing::info_span!(
             "call",
             method = path.trim_start_matches('/'),
-            protocol = protocol.name()
+            protocol = protocol.name(),
+            request_id = id.as_str()
         );
         let rule = shared.access.rule(path);
         let stop = if rule.is_some() { &shared.stopping.now } else { &shared.stopping.soon };
@@ -366,7 +372,8 @@ impl Shared {
         let permit =
             if streams { take(&self.streams, "streams")? } else { take(&self.calls, "calls")? };
         let audit = (rule.effect == Effect::Write)
-            .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol));
+            .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol))
+            .map(|entry| entry.with_id(parts.extensions.get::<RequestId>()));
         parts.extensions.insert(caller);
         let held = Held { _permit: Permit::Room { _permit: permit }, audit };
         Ok(Admitted { request: Request::from_parts(parts, body), held })
