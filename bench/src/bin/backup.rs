@@ -108,7 +108,7 @@ async fn child(work: Work) -> Result<()> {
             let (volume, without_map) = ("disk".to_owned(), !mapped);
             let mut options = BackupOptions { volume, without_map, ..BackupOptions::default() };
             if let Some(changed) = changed {
-                let latest = repository.select(&Selector::Id("latest".into())).await?;
+                let latest = repository.select(&Selector::Id("latest".into()), None).await?;
                 let text = fs::read_to_string(changed)?;
                 let ranges = text.lines().map(|line| line.parse().map(|at: u64| at..at + BLOCK));
                 let changed = Some(ranges.collect::<Result<Vec<_>, _>>()?);
@@ -118,7 +118,7 @@ async fn child(work: Work) -> Result<()> {
         }
         Work::Restore { endpoint, prefix, to } => {
             let repository = open(&endpoint, &prefix).await?;
-            let latest = repository.select(&Selector::Id("latest".into())).await?;
+            let latest = repository.select(&Selector::Id("latest".into()), None).await?;
             let sink = FileSink::create(to, latest.size().context("not ours")?)?;
             repository.restore(&latest, Arc::new(sink), &RestoreOptions::default(), &job).await?;
         }
@@ -129,7 +129,7 @@ async fn child(work: Work) -> Result<()> {
         }
         Work::EmptyBack { endpoint, prefix } => {
             let repository = open(&endpoint, &prefix).await?;
-            let latest = repository.select(&Selector::Id("latest".into())).await?;
+            let latest = repository.select(&Selector::Id("latest".into()), None).await?;
             let sink = Arc::new(Nowhere);
             repository.restore(&latest, sink, &RestoreOptions::default(), &job).await?;
         }

@@ -40,6 +40,13 @@ pub enum Error {
     /// The state of the volume forbids it.
     #[error("{0}")]
     Precondition(String),
+    /// An image that cannot be copied as it is at one moment.
+    #[error(
+        "logical volume {0} was written to each time it was copied, and the file system that \
+         holds it cannot take snapshots: mount the volume, which lets it be frozen, or stop what \
+         writes to it, or keep volumes on xfs or btrfs"
+    )]
+    BusyImage(String),
     /// A program said no; this is what it said.
     #[error("{0}")]
     Refused(String),
@@ -65,11 +72,16 @@ impl Error {
             | Self::VolumeNotFound(_)
             | Self::SourceNotFound(_) => Code::NotFound,
             Self::NoSpace { .. } => Code::ResourceExhausted,
+            Self::File { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                Code::ResourceExhausted
+            }
             Self::Shrinking | Self::SmallerThanSource { .. } | Self::Invalid(_) => {
                 Code::InvalidArgument
             }
             Self::Exists { .. } => Code::AlreadyExists,
-            Self::Precondition(_) | Self::GroupIncomplete { .. } => Code::FailedPrecondition,
+            Self::Precondition(_) | Self::BusyImage(_) | Self::GroupIncomplete { .. } => {
+                Code::FailedPrecondition
+            }
             Self::OptionClass(_)
             | Self::Refused(_)
             | Self::Program { .. }

@@ -22,17 +22,22 @@ pub struct Group {
 }
 
 /// A thin pool.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pool {
     pub size: u64,
     /// What its volumes would take if they were full.
     pub promised: u64,
+    /// Bytes that are used; none where that is not known.
+    pub used: Option<u64>,
 }
 
 /// A volume that clients may see.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Volume {
     pub name: String,
+    /// Not that of another volume that had the name before; empty where that
+    /// is not known.
+    pub id: String,
     /// What can be written to it; for a snapshot the size of its origin.
     pub size: u64,
     /// Sorted.
@@ -51,6 +56,12 @@ pub struct Volume {
     pub read_only: bool,
     /// Seconds since 1970; 0 where that is not known.
     pub created: u64,
+}
+
+/// Whether a volume is what a job reads and nobody writes: it takes what it
+/// holds, and nothing more was promised.
+pub(crate) fn is_temporary(tags: &[String], read_only: bool) -> bool {
+    read_only && tags.iter().any(|tag| tag == PENDING_TAG)
 }
 
 impl Volume {

@@ -141,6 +141,17 @@ pub enum Error {
         /// What happened, at the last attempt.
         reason: String,
     },
+    /// Backups of several volumes fit.
+    #[error("backups of several volumes fit: {0}; say which volume is meant")]
+    AmbiguousVolume(String),
+    /// A prune failed after it had begun to remove snapshots.
+    #[error("{cause}; before that, {} went: {}", count(snapshots), list(snapshots))]
+    AfterForgetting {
+        /// Those that are gone.
+        snapshots: Vec<Id>,
+        /// Why it did not come to its end.
+        cause: Box<Error>,
+    },
     /// It was cancelled.
     #[error("cancelled")]
     Cancelled,
@@ -160,9 +171,11 @@ impl Error {
             Self::RepositoryExists(_) => Code::AlreadyExists,
             Self::WrongKey(_) => Code::PermissionDenied,
             Self::LockLost => Code::Aborted,
-            Self::AmbiguousSnapshot(_) | Self::Invalid { .. } | Self::TargetTooSmall { .. } => {
-                Code::InvalidArgument
-            }
+            Self::AmbiguousSnapshot(_)
+            | Self::AmbiguousVolume(_)
+            | Self::Invalid { .. }
+            | Self::TargetTooSmall { .. } => Code::InvalidArgument,
+            Self::AfterForgetting { cause, .. } => cause.code(),
             Self::DamagedFile { .. }
             | Self::DamagedBlob { .. }
             | Self::MissingBlob(_)
@@ -183,6 +196,17 @@ impl Error {
     pub(crate) fn io(action: &'static str, path: &std::path::Path, source: io::Error) -> Self {
         Self::Io { action, path: path.display().to_string(), source }
     }
+}
+
+fn count(snapshots: &[Id]) -> String {
+    match snapshots {
+        [_] => "one backup".to_owned(),
+        several => format!("{} backups", several.len()),
+    }
+}
+
+fn list(snapshots: &[Id]) -> String {
+    snapshots.iter().map(Id::short).collect::<Vec<_>>().join(", ")
 }
 
 fn refused(status: u16, message: &str) -> Code {

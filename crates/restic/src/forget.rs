@@ -29,6 +29,50 @@ pub struct Keep {
     pub yearly: u32,
 }
 
+/// Which snapshots to judge, and by which rules. Those of each volume of each
+/// machine are judged by themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Forget {
+    /// The rules.
+    pub keep: Keep,
+    /// Only those of this volume; of each that we made, if none.
+    pub volume: Option<String>,
+    /// Only those that were made on this machine.
+    pub hostname: Option<String>,
+}
+
+impl Forget {
+    /// Refuses rules that keep nothing.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.keep.is_nothing() {
+            let reason = "a rule that keeps nothing would remove every backup".to_owned();
+            return Err(Error::Invalid { field: "keep", reason });
+        }
+        Ok(())
+    }
+
+    /// Divides those that are judged. Others are in neither part.
+    pub(crate) fn divide(&self, snapshots: &[Snapshot]) -> Forgotten {
+        let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|it| it == is);
+        let mut groups: BTreeMap<(&str, &str), Vec<Snapshot>> = BTreeMap::new();
+        for snapshot in snapshots {
+            // What somebody else put here is not ours to judge.
+            let Some(volume) = snapshot.volume() else { continue };
+            if fits(&self.volume, volume) && fits(&self.hostname, &snapshot.hostname) {
+                let group = groups.entry((&snapshot.hostname, volume));
+                group.or_default().push(snapshot.clone());
+            }
+        }
+        let mut forgotten = Forgotten::default();
+        for snapshots in groups.into_values() {
+            let Forgotten { kept, removed } = self.keep.divide(snapshots);
+            forgotten.kept.extend(kept);
+            forgotten.removed.extend(removed);
+        }
+        forgotten
+    }
+}
+
 /// What forgetting did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Forgotten {
@@ -88,39 +132,23 @@ fn month(snapshot: &Snapshot) -> i64 {
 }
 
 impl Repository {
-    /// Removes the snapshots that no rule keeps; of one volume, or of each
-    /// that we made. What they held goes with the next prune. With `dry_run`
-    /// it only says what it would do.
-    pub async fn forget(
-        &self,
-        keep: &Keep,
-        volume: Option<&str>,
-        dry_run: bool,
-        job: &Job,
-    ) -> Result<Forgotten> {
-        if keep.is_nothing() {
-            let reason = "a rule that keeps nothing would remove every backup".to_owned();
-            return Err(Error::Invalid { field: "keep", reason });
+    /// Removes the snapshots that no rule keeps. What they held goes with the
+    /// next prune. With `dry_run` it only says what it would do.
+    pub async fn forget(&self, forget: &Forget, dry_run: bool, job: &Job) -> Result<Forgotten> {
+        forget.check()?;
+        if dry_run {
+            return Ok(forget.divide(&job.or_cancelled(self.snapshots()).await?));
         }
-        let mut groups: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-        for snapshot in job.or_cancelled(self.snapshots()).await? {
-            // What somebody else put here is not ours to judge.
-            let Some(of) = snapshot.volume().map(str::to_owned) else { continue };
-            if volume.is_none_or(|volume| volume == of) {
-                groups.entry(of).or_default().push(snapshot);
+        let lock = Lock::take(self, true, job).await?;
+        let remove = async {
+            let forgotten = forget.divide(&self.snapshots().await?);
+            for snapshot in &forgotten.removed {
+                self.backend().remove(File::Named(Kind::Snapshot, snapshot.id)).await?;
             }
-        }
-        let mut forgotten = Forgotten::default();
-        for snapshots in groups.into_values() {
-            let Forgotten { kept, removed } = keep.divide(snapshots);
-            forgotten.kept.extend(kept);
-            forgotten.removed.extend(removed);
-        }
-        if !dry_run {
-            let ids: Vec<Id> = forgotten.removed.iter().map(|snapshot| snapshot.id).collect();
-            self.remove_snapshots(&ids, job).await?;
-        }
-        Ok(forgotten)
+            Ok(forgotten)
+        };
+        let outcome = job.or_cancelled(remove).await;
+        lock.finish(outcome).await
     }
 
     /// Removes these snapshots. That one is not there is no error.

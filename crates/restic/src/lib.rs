@@ -48,7 +48,7 @@ pub use backend::{Backend, Directory, S3, S3Options};
 pub use backup::{BackupOptions, BackupSummary, Parent};
 pub use crypto::Secret;
 pub use error::{Error, Result};
-pub use forget::{Forgotten, Keep};
+pub use forget::{Forget, Forgotten, Keep};
 pub use format::Snapshot;
 pub use heal::HealSummary;
 pub use id::Id;

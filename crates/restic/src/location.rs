@@ -1,6 +1,6 @@
 //! `bucket/prefix#snapshot`: how a place in an object store is written.
 
-use std::str::FromStr;
+use std::{collections::BTreeMap, str::FromStr};
 
 use crate::{Error, Repository, Result, Snapshot};
 
@@ -8,7 +8,8 @@ use crate::{Error, Repository, Result, Snapshot};
 ///
 /// `bucket/prefix…`, with or without `s3://` in front, then optionally
 /// `?region=…`, then optionally `#snapshot` (an id, its beginning, or
-/// `latest`) or `@name` (the newest backup of that name).
+/// `latest`), `@name` (the newest backup of that name) or `#volume@name` (the
+/// newest of that name of a volume; `latest` is the newest of any name).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The bucket.
@@ -19,6 +20,8 @@ pub struct Location {
     pub region: Option<String>,
     /// Which snapshot, if one is meant.
     pub snapshot: Option<Selector>,
+    /// Of which volume, if that is said.
+    pub volume: Option<String>,
 }
 
 /// Which snapshot is meant.
@@ -39,7 +42,7 @@ impl FromStr for Location {
 
     fn from_str(text: &str) -> Result<Self> {
         let path = text.strip_prefix("s3://").unwrap_or(text);
-        let (path, snapshot) = split_selector(path)?;
+        let (path, snapshot, volume) = split_selector(path)?;
         let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
         let region = query.map(region).transpose()?;
         let path = path.trim_matches('/');
@@ -52,27 +55,44 @@ impl FromStr for Location {
         if prefix.contains("//") || path.chars().any(char::is_control) {
             return invalid("it has an empty part or a control character");
         }
-        Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned(), region, snapshot })
+        let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
+        Ok(Self { bucket, prefix, region, snapshot, volume })
     }
 }
 
-/// What stands behind the first `#`, or behind an `@` in the last part.
-fn split_selector(path: &str) -> Result<(&str, Option<Selector>)> {
-    if let Some((path, id)) = path.split_once('#') {
-        if id != "latest" && (id.len() < 4 || !id.bytes().all(|b| b.is_ascii_hexdigit())) {
-            return invalid(format!("'{id}' behind the # is no id of a snapshot"));
-        }
-        return Ok((path, Some(Selector::Id(id.to_ascii_lowercase()))));
+/// A path, which snapshot is meant in it, and of which volume.
+type Selected<'a> = (&'a str, Option<Selector>, Option<String>);
+
+/// What stands behind the first `#`, or behind an `@` in the last part before
+/// it. A name may have either in it.
+fn split_selector(path: &str) -> Result<Selected<'_>> {
+    let hash = path.find('#');
+    let before = &path[..hash.unwrap_or(path.len())];
+    let last = before.rfind('/').map_or(0, |slash| slash + 1);
+    if let Some(at) = before[last..].find('@').map(|at| last + at) {
+        let name = named(&path[at + 1..])?;
+        return Ok((&path[..at], Some(Selector::Name(name)), None));
     }
-    let last = path.rfind('/').map_or(0, |slash| slash + 1);
-    match path[last..].find('@') {
-        Some(at) if path[last + at + 1..].is_empty() => invalid("there is no name behind the @"),
-        Some(at) => {
-            let name = path[last + at + 1..].to_owned();
-            Ok((&path[..last + at], Some(Selector::Name(name))))
+    let Some(hash) = hash else { return Ok((path, None, None)) };
+    let (path, behind) = (&path[..hash], &path[hash + 1..]);
+    if let Some((volume, name)) = behind.split_once('@') {
+        if volume.is_empty() {
+            return invalid("there is no volume between the # and the @");
         }
-        None => Ok((path, None)),
+        let selector = match name {
+            "latest" => Selector::Id(name.to_owned()),
+            name => Selector::Name(named(name)?),
+        };
+        return Ok((path, Some(selector), Some(volume.to_owned())));
     }
+    if behind != "latest" && (behind.len() < 4 || !behind.bytes().all(|b| b.is_ascii_hexdigit())) {
+        return invalid(format!("'{behind}' behind the # is no id of a snapshot"));
+    }
+    Ok((path, Some(Selector::Id(behind.to_ascii_lowercase())), None))
+}
+
+fn named(name: &str) -> Result<String> {
+    if name.is_empty() { invalid("there is no name behind the @") } else { Ok(name.to_owned()) }
 }
 
 fn region(query: &str) -> Result<String> {
@@ -99,25 +119,48 @@ fn check_bucket(bucket: &str) -> Result<()> {
 }
 
 impl Repository {
-    /// The snapshot that is meant.
-    pub async fn select(&self, selector: &Selector) -> Result<Snapshot> {
-        let snapshots = self.snapshots().await?;
+    /// The snapshot that is meant, of a volume if one is named. Where none is,
+    /// those that fit have to be of one volume.
+    pub async fn select(&self, selector: &Selector, volume: Option<&str>) -> Result<Snapshot> {
+        let mut snapshots = self.snapshots().await?;
+        snapshots.retain(|snapshot| volume.is_none_or(|it| snapshot.volume() == Some(it)));
         let (Selector::Id(wanted) | Selector::Name(wanted)) = selector;
-        let missing = || Error::NoSnapshot(wanted.clone());
-        if matches!(selector, Selector::Id(id) if id == "latest") {
-            return snapshots.into_iter().next_back().ok_or_else(missing);
+        let missing = || match volume {
+            Some(volume) => Error::NoSnapshot(format!("{volume}@{wanted}")),
+            None => Error::NoSnapshot(wanted.clone()),
+        };
+        match selector {
+            Selector::Id(id) if id == "latest" => newest(snapshots, missing),
+            Selector::Name(name) => {
+                snapshots.retain(|snapshot| snapshot.name() == Some(name.as_str()));
+                newest(snapshots, missing)
+            }
+            Selector::Id(_) => {
+                snapshots.retain(|snapshot| snapshot.id.to_string().starts_with(wanted));
+                match snapshots.len() {
+                    0 | 1 => snapshots.pop().ok_or_else(missing),
+                    _ => Err(Error::AmbiguousSnapshot(wanted.clone())),
+                }
+            }
         }
-        if matches!(selector, Selector::Name(_)) {
-            let mut named = snapshots.into_iter().rev();
-            return named.find(|s| s.name() == Some(wanted.as_str())).ok_or_else(missing);
-        }
-        let mut found = snapshots.into_iter().filter(|s| s.id.to_string().starts_with(wanted));
-        let first = found.next().ok_or_else(missing)?;
-        if found.next().is_some() {
-            return Err(Error::AmbiguousSnapshot(wanted.clone()));
-        }
-        Ok(first)
     }
+}
+
+/// The newest of those, if all are of one volume.
+fn newest(mut snapshots: Vec<Snapshot>, missing: impl FnOnce() -> Error) -> Result<Snapshot> {
+    let mut volumes: BTreeMap<&str, &Snapshot> = BTreeMap::new();
+    for snapshot in &snapshots {
+        volumes.insert(snapshot.volume().unwrap_or_default(), snapshot);
+    }
+    if volumes.len() > 1 {
+        let candidate = |(volume, snapshot): (&&str, &&Snapshot)| {
+            let volume = if volume.is_empty() { "others" } else { volume };
+            format!("{volume} ({} of {})", snapshot.id.short(), snapshot.time)
+        };
+        let candidates: Vec<String> = volumes.iter().map(candidate).collect();
+        return Err(Error::AmbiguousVolume(candidates.join(", ")));
+    }
+    snapshots.pop().ok_or_else(missing)
 }
 
 #[cfg(test)]
@@ -129,7 +172,7 @@ mod tests {
     use super::*;
 
     fn parts(text: &str) -> (String, String, Option<String>, Option<Selector>) {
-        let Location { bucket, prefix, region, snapshot } = text.parse().unwrap();
+        let Location { bucket, prefix, region, snapshot, .. } = text.parse().unwrap();
         (bucket, prefix, region, snapshot)
     }
 
@@ -145,6 +188,9 @@ mod tests {
             ("bucket/a#DEADbeef", "bucket", "a", None, id("deadbeef")),
             ("bucket/a@monday", "bucket", "a", None, name("monday")),
             ("bucket/x@y/a", "bucket", "x@y/a", None, None),
+            ("bucket/a@mon#day", "bucket", "a", None, name("mon#day")),
+            ("bucket/a#data@monday", "bucket", "a", None, name("monday")),
+            ("bucket/a#data@latest", "bucket", "a", None, id("latest")),
             (
                 "bucket/a?region=eu-west-1#0123abcd",
                 "bucket",
@@ -160,6 +206,14 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_stands_before_the_name() {
+        let volume = |text: &str| text.parse::<Location>().unwrap().volume;
+        assert_eq!(volume("bucket/a#data@monday"), Some("data".to_owned()));
+        assert_eq!(volume("bucket/a@monday"), None);
+        assert_eq!(volume("bucket/a#latest"), None);
+    }
+
+    #[test]
     fn what_is_no_place_is_refused_by_name() {
         for text in [
             "",
@@ -169,6 +223,8 @@ mod tests {
             "bucket/a#",
             "bucket/a#xyz",
             "bucket/a@",
+            "bucket/a#data@",
+            "bucket/a#@monday",
             "a b/c",
             "bucket/../x",
             "bucket//x//y",

@@ -1,7 +1,8 @@
 //! How a volume lies in a snapshot: a folder named after it, in that one
 //! folder for each GiB, and in each of those a file `data` with that GiB.
 //!
-//! `cat VOLUME/*/data` of a stock restore is the volume again.
+//! Beside it lies a file that says how to get the volume back with stock
+//! restic alone: `restic dump SNAPSHOT /VOLUME | tar -xO`.
 
 use std::ops::Range;
 
@@ -15,6 +16,9 @@ pub(crate) const SEGMENT: u64 = 1 << 30;
 
 /// The name of that file.
 const FILE: &str = "data";
+
+/// The name of the file that says how to get a volume back.
+const README: &str = "README-selvage.txt";
 
 /// Smallest volume size, from which on, chunks are this large: an index in
 /// memory takes about 100 bytes a chunk, and a changed block costs a chunk.
@@ -89,9 +93,27 @@ pub(crate) fn volume_tree(segments: &[Id]) -> Tree {
     Tree { nodes: segments.iter().enumerate().map(node).collect() }
 }
 
-/// The tree above it.
-pub(crate) fn root_tree(volume: &str, id: Id) -> Tree {
-    Tree { nodes: vec![Node::folder(volume, id)] }
+/// The tree above it, with the file beside it.
+pub(crate) fn root_tree(volume: &str, id: Id, readme: (Id, u64)) -> Tree {
+    let mut nodes = vec![Node::folder(volume, id)];
+    if volume != README {
+        nodes.push(Node::file(README, readme.1, vec![readme.0]));
+    }
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    Tree { nodes }
+}
+
+/// What the file beside a volume says. The same for every backup of a volume
+/// that has not grown, so that it is stored once.
+pub(crate) fn readme(volume: &str, size: u64) -> String {
+    format!(
+        "The folder /{volume} holds a volume of {size} bytes, in pieces of 1 GiB.\n\
+         With stock restic it is put together again, in a file or on a device, by\n\
+         \n    \
+         restic -r REPOSITORY dump SNAPSHOT '/{volume}' | tar -xO > IMAGE\n\
+         \n\
+         where SNAPSHOT is the id of this snapshot, as `restic snapshots` lists it.\n"
+    )
 }
 
 /// A volume that is in the repository.
@@ -110,10 +132,10 @@ impl StoredVolume {
         };
         let layout = Layout::new(size, chunk)?;
         let root = repository.load_tree(&snapshot.tree).await?;
-        let [Node { kind: NodeKind::Dir, subtree: Some(volume), .. }] = &root.nodes[..] else {
-            return Ok(None);
-        };
-        let volume = repository.load_tree(volume).await?;
+        let folders = root.nodes.iter().filter(|node| node.kind == NodeKind::Dir);
+        let folders: Vec<Id> = folders.filter_map(|node| node.subtree).collect();
+        let [volume] = folders[..] else { return Ok(None) };
+        let volume = repository.load_tree(&volume).await?;
         let segments: Vec<Id> = volume.nodes.iter().filter_map(|node| node.subtree).collect();
         if segments.len() != layout.segments() {
             return Ok(None);

@@ -6,17 +6,22 @@ mod common;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
+use bytes::Bytes;
 use common::*;
 use jiff::{SignedDuration, Timestamp};
 use selvage_api::Code;
 use selvage_kit::clock::ManualClock;
 use selvage_restic::{
-    Damage, Directory, FileSink, Job, Keep, PruneOptions, Repository, RepositoryOptions,
-    RestoreOptions, Snapshot, VerifyOptions,
+    Backend, Damage, Directory, Error, FileSink, Forget, Forgotten, Job, Keep, PruneOptions,
+    Repository, RepositoryOptions, RestoreOptions, Snapshot, VerifyOptions,
+    backend::{File, Kind, Listed},
 };
 
 const MIB: u64 = 1 << 20;
@@ -62,9 +67,10 @@ async fn what_is_forgotten_is_pruned_and_the_rest_stays() {
     let before = stored(&repo);
 
     let keep = Keep { daily: 2, ..Keep::default() };
-    let would = repository.forget(&keep, Some("disk"), true, &Job::new()).await.unwrap();
+    let forget = Forget { keep, volume: Some("disk".into()), hostname: None };
+    let would = repository.forget(&forget, true, &Job::new()).await.unwrap();
     assert_eq!(repository.snapshots().await.unwrap().len(), 5);
-    let did = repository.forget(&keep, Some("disk"), false, &Job::new()).await.unwrap();
+    let did = repository.forget(&forget, false, &Job::new()).await.unwrap();
     assert_eq!(would, did);
     assert_eq!(did.kept, snapshots[2..]);
     let left = repository.snapshots().await.unwrap();
@@ -227,7 +233,169 @@ async fn an_exclusive_lock_shuts_others_out_and_a_dead_mans_lock_does_not() {
 async fn rules_that_keep_nothing_are_refused() {
     let folder = Folder::new();
     let repository = repository(&folder.path("repo")).await;
-    let refused = repository.forget(&Keep::default(), None, false, &Job::new()).await.unwrap_err();
+    let refused = repository.forget(&Forget::default(), false, &Job::new()).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.to_string().starts_with("keep: "), "{refused}");
+}
+
+/// A directory in which a kind of file cannot be removed or written after so
+/// many that were.
+#[derive(Debug)]
+struct Failing {
+    below: Directory,
+    removals: AtomicUsize,
+    writes: AtomicUsize,
+}
+
+impl Failing {
+    fn new(path: &Path) -> Self {
+        let (removals, writes) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX));
+        Self { below: Directory::new(path), removals, writes }
+    }
+
+    fn count(left: &AtomicUsize) -> selvage_restic::Result<()> {
+        let gone =
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        gone.map(|_| ()).map_err(|_| Error::Internal("as the test wants it".into()))
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Failing {
+    fn location(&self) -> String {
+        self.below.location()
+    }
+
+    async fn list(&self, kind: Kind) -> selvage_restic::Result<Vec<Listed>> {
+        self.below.list(kind).await
+    }
+
+    async fn size(&self, file: File) -> selvage_restic::Result<Option<u64>> {
+        self.below.size(file).await
+    }
+
+    async fn read(&self, file: File) -> selvage_restic::Result<Bytes> {
+        self.below.read(file).await
+    }
+
+    async fn read_range(&self, file: File, at: u64, length: u64) -> selvage_restic::Result<Bytes> {
+        self.below.read_range(file, at, length).await
+    }
+
+    async fn write(&self, file: File, content: Bytes) -> selvage_restic::Result<bool> {
+        if matches!(file, File::Named(Kind::Pack | Kind::Index, _)) {
+            Self::count(&self.writes)?;
+        }
+        self.below.write(file, content).await
+    }
+
+    async fn remove(&self, file: File) -> selvage_restic::Result<()> {
+        if matches!(file, File::Named(Kind::Snapshot, _)) {
+            Self::count(&self.removals)?;
+        }
+        self.below.remove(file).await
+    }
+
+    async fn sweep(&self, kind: Kind, age: Duration) -> selvage_restic::Result<usize> {
+        self.below.sweep(kind, age).await
+    }
+}
+
+/// Whatever it fails of, it removed nothing or says what.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prune_that_fails_removed_nothing_or_says_what() {
+    let folder = Folder::new();
+    let repo = folder.path("repo");
+    let failing = Arc::new(Failing::new(&repo));
+    let options = RepositoryOptions { lock_wait: Duration::ZERO, ..options() };
+    let backend = Arc::clone(&failing) as Arc<dyn Backend>;
+    let repository = Repository::init(backend, &password(), options).await.unwrap();
+    let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let disk = folder.path("disk");
+    for day in 0..4_i64 {
+        image(&disk, 6 * MIB, 70 + day as u64);
+        at(&repository, &disk, "disk", start + SignedDuration::from_hours(24 * day)).await;
+    }
+    let ids = async || -> Vec<_> {
+        repository.snapshots().await.unwrap().iter().map(|snapshot| snapshot.id).collect()
+    };
+    let all = ids().await;
+    let keep = Keep { last: 1, ..Keep::default() };
+    let forget = Forget { keep, ..Forget::default() };
+    let prune = async || repository.forget_and_prune(Some(&forget), &NOW, &Job::new()).await;
+
+    // Somebody else is at work.
+    if has_restic() {
+        let restic = Restic::on(&repo);
+        let mut other = restic
+            .command(&["backup", "--stdin"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let locks = || std::fs::read_dir(repo.join("locks")).unwrap().count();
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while locks() == 0 {
+            assert!(std::time::Instant::now() < deadline, "stock restic takes no lock");
+            std::thread::yield_now();
+        }
+        let refused = prune().await.unwrap_err();
+        assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+        assert_eq!(ids().await, all);
+        let refused = repository.forget(&forget, false, &Job::new()).await.unwrap_err();
+        assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+        assert_eq!(ids().await, all);
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    // What stays cannot be copied.
+    failing.writes.store(0, Ordering::SeqCst);
+    prune().await.unwrap_err();
+    assert_eq!(ids().await, all);
+    failing.writes.store(usize::MAX, Ordering::SeqCst);
+
+    // The second of three cannot be removed.
+    failing.removals.store(1, Ordering::SeqCst);
+    let failed = prune().await.unwrap_err();
+    let Error::AfterForgetting { snapshots, .. } = &failed else { panic!("{failed}") };
+    assert_eq!((&snapshots[..], ids().await), (&all[..1], all[1..].to_vec()));
+    assert!(failed.to_string().ends_with(&format!("one backup went: {}", all[0].short())));
+
+    failing.removals.store(usize::MAX, Ordering::SeqCst);
+    let (Forgotten { removed, .. }, _) = prune().await.unwrap();
+    let removed: Vec<_> = removed.iter().map(|snapshot| snapshot.id).collect();
+    assert_eq!((&removed[..], ids().await), (&all[1..3], all[3..].to_vec()));
+    assert_eq!(repository.verify(ALL, &Job::new()).await.unwrap().damages, []);
+    if has_restic() {
+        Restic::on(&repo).check();
+    }
+}
+
+/// Machines that call their volumes alike do not lose by each other's rules.
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_judged_by_themselves() {
+    let folder = Folder::new();
+    let (disk, repo) = (folder.path("disk"), folder.path("repo"));
+    image(&disk, MIB, 80);
+    repository(&repo).await;
+    for hostname in ["one", "two", "two"] {
+        let options = RepositoryOptions { hostname: hostname.into(), ..options() };
+        let backend = Arc::new(Directory::new(&repo));
+        let repository = Repository::open(backend, &password(), options).await.unwrap();
+        backup(&repository, &disk, named("disk")).await;
+    }
+    let repository = repository(&repo).await;
+    let keep = Keep { last: 1, ..Keep::default() };
+    let only = |hostname: Option<&str>| Forget {
+        keep,
+        volume: None,
+        hostname: hostname.map(str::to_owned),
+    };
+    let judged = async |hostname| {
+        let would = repository.forget(&only(hostname), true, &Job::new()).await.unwrap();
+        (would.kept.len(), would.removed.len())
+    };
+    assert_eq!(judged(None).await, (2, 1));
+    assert_eq!(judged(Some("one")).await, (1, 0));
 }

@@ -9,8 +9,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use common::*;
 use selvage_restic::{
-    BackupOptions, BlockSource, Directory, Id, Job, Keep, Limits, Parent, PruneOptions, Rate,
-    Repository, RepositoryOptions, VerifyOptions,
+    BackupOptions, BlockSource, Directory, Forget, Id, Job, Keep, Limits, Parent, PruneOptions,
+    Rate, Repository, RepositoryOptions, VerifyOptions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -58,13 +58,14 @@ async fn writers_and_pruners_do_not_hurt_each_other() {
             }
         });
     }
-    let (pruned, keep) = (repo.clone(), Keep { last: 1, ..Keep::default() });
+    let keep = Keep { last: 1, ..Keep::default() };
+    let (pruned, forget) = (repo.clone(), Forget { keep, ..Forget::default() });
     jobs.spawn(async move {
         let patient = RepositoryOptions { lock_wait: Duration::from_secs(120), ..small() };
         let backend = Arc::new(Directory::new(&pruned));
         let repository = Repository::open(backend, &password(), patient).await.unwrap();
         for _ in 0..3 {
-            repository.forget(&keep, None, false, &Job::new()).await.unwrap();
+            repository.forget(&forget, false, &Job::new()).await.unwrap();
             repository.prune(&NOW, &Job::new()).await.unwrap();
         }
     });

@@ -7,7 +7,10 @@ mod common;
 use std::{io::Write, os::unix::fs::FileExt, process::Stdio, sync::Arc};
 
 use common::*;
-use selvage_restic::{Directory, FileSink, Id, Job, Parent, Repository, RestoreOptions, Selector};
+use selvage_restic::{
+    BackupOptions, Directory, Error, FileSink, Id, Job, Parent, Repository, RestoreOptions,
+    Selector,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -189,7 +192,7 @@ async fn snapshots_are_found_by_id_name_and_age() {
         options.name = name.to_owned();
         made.push(backup(&repository, &folder.path("disk"), options).await);
     }
-    let select = async |selector: Selector| repository.select(&selector).await;
+    let select = async |selector: Selector| repository.select(&selector, None).await;
     assert_eq!(select(Selector::Id("latest".into())).await.unwrap(), made[2]);
     assert_eq!(select(Selector::Id(made[1].id.short())).await.unwrap(), made[1]);
     assert_eq!(select(Selector::Name("monday".into())).await.unwrap(), made[2]);
@@ -226,4 +229,70 @@ async fn what_cannot_be_opened_says_why() {
     let backend = Arc::new(Directory::new(folder.path("repo")));
     let again = Repository::init(backend, &password(), options()).await.unwrap_err();
     assert_eq!(again.code(), selvage_api::Code::AlreadyExists);
+}
+
+/// The file in a snapshot says how to get a volume back with nothing but stock
+/// restic, and it is so.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_way_out_is_one_command_that_the_snapshot_names() {
+    if !has_restic() {
+        return;
+    }
+    let folder = Folder::new();
+    let (disk, back, repo) = (folder.path("disk"), folder.path("back"), folder.path("repo"));
+    image(&disk, 10 * MIB, 4);
+    let file = std::fs::OpenOptions::new().write(true).open(&disk).unwrap();
+    let size = 1024 * MIB + 12_345;
+    file.set_len(size).unwrap();
+    file.write_all_at(b"over the edge", (1 << 30) - 5).unwrap();
+    file.write_all_at(b"tail", size - 4).unwrap();
+    let repository = repository(&repo).await;
+    let snapshot = backup(&repository, &disk, named("vg/disk")).await;
+    let restic = Restic::on(&repo);
+    let readme = restic.run(&["dump", &snapshot.id.to_string(), "/README-selvage.txt"]);
+    let readme = String::from_utf8(readme).unwrap();
+    let command = readme.lines().find_map(|line| line.strip_prefix("    ")).unwrap();
+    let command = command
+        .replace("REPOSITORY", repo.to_str().unwrap())
+        .replace("SNAPSHOT", &snapshot.id.to_string())
+        .replace("IMAGE", back.to_str().unwrap());
+    let done = std::process::Command::new("sh")
+        .args(["-ec", &command])
+        .env("RESTIC_PASSWORD", PASSWORD)
+        .env("RESTIC_CACHE_DIR", folder.path("cache"))
+        .status()
+        .unwrap();
+    assert!(done.success(), "{command}");
+    let same = std::process::Command::new("cmp").arg(&disk).arg(&back).status().unwrap();
+    assert!(same.success(), "{command}");
+    restic.check();
+    // A second backup stores nothing for it.
+    let again = repository.backup(source(&disk), named("vg/disk"), &Job::new()).await.unwrap();
+    assert_eq!((again.new, again.uploaded), (0, 0));
+}
+
+/// A name stands for a backup of one volume.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fits_several_volumes_is_refused() {
+    let folder = Folder::new();
+    let disk = folder.path("disk");
+    image(&disk, MIB, 1);
+    let repository = repository(&folder.path("repo")).await;
+    let mut made = Vec::new();
+    for volume in ["one", "two"] {
+        let options = BackupOptions { name: "monday".into(), ..named(volume) };
+        made.push(backup(&repository, &disk, options).await);
+    }
+    for selector in [Selector::Name("monday".into()), Selector::Id("latest".into())] {
+        let refused = repository.select(&selector, None).await.unwrap_err();
+        assert!(matches!(refused, Error::AmbiguousVolume(_)), "{refused}");
+        let told = refused.to_string();
+        assert!(made.iter().all(|snapshot| told.contains(&snapshot.id.short())), "{told}");
+        let one = repository.select(&selector, Some("one")).await.unwrap();
+        assert_eq!(one.id, made[0].id);
+        assert!(repository.select(&selector, Some("three")).await.is_err());
+    }
+    let id = Selector::Id(made[0].id.short());
+    assert_eq!(repository.select(&id, None).await.unwrap().id, made[0].id);
+    assert!(repository.select(&id, Some("two")).await.is_err());
 }

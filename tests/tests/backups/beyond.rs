@@ -18,6 +18,7 @@ fn start(name: &str, place: &selvage_api::proto::data_source::S3) -> StartBackup
         name: name.into(),
         volume: "vol1".into(),
         repository: Some(repository(place)),
+        request_id: String::new(),
     }
 }
 
@@ -84,10 +85,14 @@ async fn a_repository_is_listed_thinned_out_and_swept() {
     assert_eq!(listed.jobs.len(), 3);
     assert_eq!(listed.jobs[0].name, "three", "the newest first");
 
-    let by_nothing = DeleteBackupRequest { repository: Some(repository(&place)) };
+    let delete = |place| DeleteBackupRequest {
+        repository: Some(repository(place)),
+        ..DeleteBackupRequest::default()
+    };
+    let by_nothing = delete(&place);
     let refused = backups.delete_backup(by_nothing).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    let request = DeleteBackupRequest { repository: Some(repository(&with(&place, "@one"))) };
+    let request = delete(&with(&place, "@one"));
     let removed = backups.delete_backup(request).await.unwrap().into_inner().backup.unwrap();
     assert_eq!(removed.snapshot, snapshots[0]);
     // The name is free again.
@@ -96,8 +101,8 @@ async fn a_repository_is_listed_thinned_out_and_swept() {
     let prune = |keep, dry_run| PruneBackupsRequest {
         repository: Some(repository(&place)),
         keep,
-        volume: String::new(),
         dry_run,
+        ..PruneBackupsRequest::default()
     };
     let nothing = backups.prune_backups(prune(Some(Retention::default()), false)).await;
     assert_eq!(nothing.unwrap_err().code(), Code::InvalidArgument);

@@ -40,6 +40,17 @@ async fn from_the_first_backup_to_the_last() {
     let made = person.ok(&at(&["create", "vol1"], &["--name", "monday"]));
     assert!(made.starts_with("selvage/vol1 is backed up as monday: snapshot "), "{made}");
     assert!(made.ends_with(" of 1G new, 4M stored\n"), "{made}");
+    // Another run of that name is another backup.
+    let again = person.ok(&at(&["create", "vol1"], &["--name", "monday"]));
+    assert_ne!(made.split(", ").next(), again.split(", ").next(), "{again}");
+    person.ok(&at(&["delete"], &[])
+        .into_iter()
+        .map(|word| match word {
+            "backups/laptop" => "backups/laptop#vol1@monday",
+            word => word,
+        })
+        .chain(["--yes"])
+        .collect::<Vec<_>>());
     person.ok(&at(&["create", "vol1"], &[]));
     let listed = person.ok(&at(&["list"], &[]));
     assert!(listed.starts_with("SNAPSHOT"), "{listed}");
@@ -52,6 +63,7 @@ async fn from_the_first_backup_to_the_last() {
     let restore = ["backup", "restore", "backups/laptop@monday", "back", "--store", "file:"];
     let back = person.ok(&[&restore[..], &["--class", "thin"]].concat());
     assert!(back.starts_with("selvage/back is restored from snapshot "), "{back}");
+    assert!(back.contains(" of vol1: 1G, "), "{back}");
     assert_eq!(hash_of(&site.device("back").await), hash_of(&device));
 
     let sound = person.ok(&at(&["verify"], &["--read", "100"]));
@@ -66,6 +78,13 @@ async fn from_the_first_backup_to_the_last() {
     person.ok(&[&asked[..], &["--yes"]].concat());
     let pruned = person.ok(&at(&["prune"], &["--keep-last", "1"]));
     assert!(pruned.starts_with("prune is done: forgotten=0 "), "{pruned}");
+    person.ok(&at(&["create", "vol1"], &["--name", "sunday"]));
+    let pruned = person.ok(&at(&["prune"], &["--keep-last", "1"]));
+    assert!(
+        pruned.starts_with("forgotten: backup vol1-") && pruned.contains(" of vol1 ("),
+        "{pruned}"
+    );
+    assert!(pruned.contains("prune is done: forgotten=1 "), "{pruned}");
 
     let limits = person.json(&["backup", "limits", "--upload", "10M"]);
     assert_eq!(limits["upload"], (10 * MIB).to_string());

@@ -19,6 +19,8 @@ static ZEROS: [u8; 65536] = [0; 65536];
 pub struct Device {
     file: File,
     size: u64,
+    /// Whether its space is reserved, and must stay so.
+    reserved: bool,
 }
 
 impl Device {
@@ -29,7 +31,12 @@ impl Device {
             return Err(Error::Precondition(what));
         }
         let file = OpenOptions::new().read(true).write(write).open(path);
-        Ok(Self { file: file.map_err(Error::file(path))?, size })
+        Ok(Self { file: file.map_err(Error::file(path))?, size, reserved: false })
+    }
+
+    /// One whose space is reserved.
+    pub(crate) fn reserved(self) -> Self {
+        Self { reserved: true, ..self }
     }
 
     /// Bytes that the volume holds.
@@ -52,10 +59,16 @@ impl Device {
         self.file.write_all_at(buffer, offset)
     }
 
-    /// Makes a part read as zeros, and gives its space back where it can be.
+    /// Makes a part read as zeros, and gives its space back where it can and
+    /// may be.
     pub fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, punch, offset, length).is_ok() {
+        let how = match self.reserved {
+            true => FallocateFlags::ZERO_RANGE,
+            false => FallocateFlags::PUNCH_HOLE,
+        };
+        let zeroed =
+            rustix::fs::fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, length);
+        if zeroed.is_ok() {
             return Ok(());
         }
         let mut at = offset;

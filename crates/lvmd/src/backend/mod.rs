@@ -69,6 +69,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Cheap enough to be asked every half second, and runs no program.
     fn fingerprint(&self) -> u64;
 
+    /// Makes good what volumes were promised and others took from them. Asked
+    /// now and then; cheap while there is nothing to do.
+    fn uphold(&self) {}
+
     fn create(&self, create: &Create) -> Result<()>;
 
     /// Removes a volume; refuses one that is in use.

@@ -121,6 +121,19 @@ impl Access {
         parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("/")
     }
 
+    /// The volume whose backup is meant, as the path or another field says.
+    pub(crate) fn source_volume(&self, given: &str) -> Result<Option<String>> {
+        // Backups go by the name of the volume alone.
+        let given = given.rsplit('/').next().filter(|given| !given.is_empty());
+        match (self.location.volume.as_deref(), given) {
+            (Some(one), Some(other)) if one != other => {
+                let reason = format!("the path names volume {one}, and the request {other}");
+                Err(Error::Invalid { field: "volume", reason })
+            }
+            (one, other) => Ok(one.or(other).map(str::to_owned)),
+        }
+    }
+
     fn backend(&self, config: &config::Backup, limits: &Arc<Limits>) -> Result<Arc<dyn Backend>> {
         if self.endpoint.starts_with(DIRECTORY) {
             let root = config.directory.as_ref().ok_or_else(no_directory)?;

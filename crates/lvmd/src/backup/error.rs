@@ -22,6 +22,8 @@ pub enum Error {
     Invalid { field: &'static str, reason: String },
     #[error("the same is under way with other content or another repository: {0}")]
     Elsewhere(String),
+    #[error("a backup of that name is under way for another request: job {0}")]
+    UnderWay(String),
     #[error("there is no job {0}")]
     NoJob(String),
     #[error("there is no schedule {0}")]
@@ -56,6 +58,7 @@ impl Error {
             | Self::Credentials { .. }
             | Self::Overflow
             | Self::Elsewhere(_) => Code::FailedPrecondition,
+            Self::UnderWay(_) => Code::AlreadyExists,
             Self::NoVolume(_) | Self::NoJob(_) | Self::NoSchedule(_) => Code::NotFound,
             Self::Missing(_) | Self::Invalid { .. } => Code::InvalidArgument,
             Self::File { .. } | Self::Task => Code::Internal,

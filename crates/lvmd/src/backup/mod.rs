@@ -24,6 +24,7 @@ mod tell;
 #[cfg(test)]
 mod tests;
 mod tidy;
+mod turns;
 mod upkeep;
 mod work;
 
@@ -44,7 +45,7 @@ pub use error::Error;
 pub(crate) use error::Result;
 use live::Lives;
 pub(crate) use record::{Keep, Kind, Place};
-pub(crate) use start::NewRestore;
+pub(crate) use start::{Asked, NewRestore, Pruning};
 pub(crate) use tell::stored;
 
 use crate::{Volumes, config};
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     lives: Lives,
     limits: Arc<Limits>,
     slots: Semaphore,
+    places: turns::Turns,
     clock: Arc<dyn Clock>,
 }
 
@@ -96,6 +98,7 @@ impl Backups {
         let engine = Engine::open(Arc::clone(&store), DRIVER, options.clone()).await?;
         let shared = Arc::new(Shared {
             slots: Semaphore::new(config.jobs),
+            places: turns::Turns::default(),
             config,
             volumes,
             jobs: Table::open(Arc::clone(&store)).await?,

@@ -132,6 +132,44 @@ pub(crate) struct Job {
     /// What was asked for: `#snapshot` or `@name`, as it was written.
     #[prost(string, tag = "29")]
     pub(crate) selector: String,
+    /// What tells it from others of its kind and name: what was asked for.
+    #[prost(string, tag = "30")]
+    pub(crate) variant: String,
+    /// Volume that the backup is of that is restored; empty if none was named.
+    #[prost(string, tag = "31")]
+    pub(crate) source_volume: String,
+    /// The client's id of the request that began it.
+    #[prost(string, tag = "32")]
+    pub(crate) request_id: String,
+    /// Which volume of that name it was; empty where volumes have no ids.
+    #[prost(string, tag = "33")]
+    pub(crate) volume_id: String,
+    /// Only backups that were made on this machine.
+    #[prost(string, tag = "34")]
+    pub(crate) hostname: String,
+    /// The volume that the backup is of that is restored.
+    #[prost(string, tag = "36")]
+    pub(crate) restored_volume: String,
+    /// Backups that went, or would go.
+    #[prost(message, repeated, tag = "35")]
+    pub(crate) forgotten: Vec<Forgotten>,
+}
+
+/// A backup that a prune removed.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Forgotten {
+    #[prost(string, tag = "1")]
+    pub(crate) snapshot: String,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) volume: String,
+    #[prost(string, tag = "4")]
+    pub(crate) hostname: String,
+    #[prost(uint64, tag = "5")]
+    pub(crate) time: u64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) size: u64,
 }
 
 pub(crate) const OPERATION: &str = "operation";
@@ -141,10 +179,24 @@ pub(crate) fn job_key(kind: Kind, handle: &str, name: &str) -> String {
     serde_json::json!([kind as i32, handle, name]).to_string()
 }
 
+/// The same where several of that name are told apart by what they are to do.
+fn variant_key(kind: Kind, handle: &str, name: &str, variant: &str) -> String {
+    match variant {
+        "" => job_key(kind, handle, name),
+        variant => serde_json::json!([kind as i32, handle, name, variant]).to_string(),
+    }
+}
+
 impl Job {
     /// What its operation calls things that it makes.
     pub(crate) fn snapshot_volume(&self) -> String {
         format!("snap-{}", self.operation)
+    }
+
+    /// Whether nobody else may work in the repository meanwhile.
+    pub(crate) fn works_alone(&self) -> bool {
+        let heals = self.kind() == Kind::Verify && !self.volume.is_empty();
+        heals || self.kind() == Kind::Prune
     }
 
     /// The volume in words.
@@ -162,7 +214,7 @@ impl Record for Job {
     const VERSION: u32 = 1;
 
     fn key(&self) -> String {
-        job_key(self.kind(), &self.handle, &self.name)
+        variant_key(self.kind(), &self.handle, &self.name, &self.variant)
     }
 
     fn indexes(&self) -> Vec<(&'static str, String)> {
@@ -232,6 +284,9 @@ pub(crate) struct Schedule {
     pub(crate) pruned: bool,
     #[prost(string, tag = "10")]
     pub(crate) error: String,
+    /// The operation that prunes after the last job.
+    #[prost(string, tag = "11")]
+    pub(crate) prune: String,
 }
 
 impl Record for Schedule {

@@ -14,7 +14,7 @@ impl Shared {
         let live = &*entered.live;
         let looked = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits).await?;
-            let selected = select(&repository, &job.selector).await?;
+            let selected = select(&repository, &job.selector, &job.source_volume).await?;
             let size = selected.size().unwrap_or(job.size);
             if size == 0 {
                 return Err(Error::Missing("size_bytes"));
@@ -23,11 +23,12 @@ impl Shared {
                 let (requested, source_size) = (job.size, size);
                 return Err(crate::Error::SmallerThanSource { requested, source_size }.into());
             }
-            Ok((selected.id, size))
+            Ok((selected, size))
         });
         let (snapshot, size) = looked.await?;
         self.note(job, |job| {
-            job.snapshot = snapshot.to_string();
+            job.snapshot = snapshot.id.to_string();
+            snapshot.volume().unwrap_or_default().clone_into(&mut job.restored_volume);
             job.bytes = size;
             if job.size == 0 {
                 job.size = size;
@@ -114,10 +115,11 @@ impl Shared {
     }
 }
 
-/// The snapshot that `#id` or `@name` means.
-pub(super) async fn select(repository: &Repository, selector: &str) -> Result<Snapshot> {
+/// The snapshot that `#id` or `@name` means, of a volume if it is not empty.
+async fn select(repository: &Repository, selector: &str, volume: &str) -> Result<Snapshot> {
     // Written behind any bucket, it is what a path would have.
     let location: Location = format!("any/repository{selector}").parse()?;
     let latest = Selector::Id("latest".into());
-    Ok(repository.select(location.snapshot.as_ref().unwrap_or(&latest)).await?)
+    let volume = Some(volume).filter(|volume| !volume.is_empty());
+    Ok(repository.select(location.snapshot.as_ref().unwrap_or(&latest), volume).await?)
 }

@@ -59,7 +59,7 @@ impl Shared {
         let live = &*entered.live;
         let stored = self.long(job, scope, live, async {
             let repository = access.open_or_init(&self.config, &self.limits).await?;
-            self.save(job, &repository, live).await
+            Box::pin(self.save(job, &repository, live)).await
         });
         let (summary, since_full) = stored.await?;
         let parent = Parent {

@@ -11,7 +11,7 @@ use selvage_api::selvage::volumes::Schedule as Described;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Access, Backups, Error, Keep, Place, Result,
+    Access, Asked, Backups, Error, Keep, Place, Pruning, Result,
     record::{Schedule, State},
     tell::timestamp,
 };
@@ -38,6 +38,12 @@ impl Schedule {
 
     fn is_due(&self, now: u64) -> bool {
         self.period_at(now) > self.period
+    }
+
+    /// Whether a period was dealt with that is yet to come: the clock was wrong
+    /// then, and nothing may wait until it is right again.
+    fn is_ahead(&self, now: u64) -> bool {
+        self.period_at(now) < self.period
     }
 
     /// The name of the backup of a period.
@@ -143,16 +149,19 @@ impl Backups {
         if job.as_ref().is_some_and(|job| job.state() == State::Running) {
             return Ok(());
         }
+        let now = self.shared.clock.now();
+        if schedule.is_ahead(now) {
+            let period = schedule.period_at(now);
+            tracing::warn!(schedule = %schedule.name, "the clock was put back: it is counted anew");
+            return self.note_schedule(schedule, |schedule| schedule.period = period).await;
+        }
         if let Some(keep) = schedule.keep
             && !schedule.pruned
             && let Some(job) = job.as_ref().filter(|job| job.state() == State::Complete)
+            && self.prune_after(schedule, keep, &job.volume, now).await?
         {
-            let access = Access::new(schedule.place.describe(), &self.shared.config)?;
-            let reach = Some(schedule.place.clone());
-            self.prune(access, reach, Some(keep), &job.volume, false, WHO).await?;
-            return self.note_schedule(schedule, |schedule| schedule.pruned = true).await;
+            return Ok(());
         }
-        let now = self.shared.clock.now();
         if !schedule.is_due(now) {
             return Ok(());
         }
@@ -160,14 +169,59 @@ impl Backups {
         let name = schedule.backup_name(period);
         let access = Access::new(schedule.place.describe(), &self.shared.config)?;
         let reach = Some(schedule.place.clone());
-        let job = self.backup(&name, &schedule.handle, access, reach, WHO).await?;
+        // A period has one backup, also if this process ends before it is
+        // written down that it has begun.
+        let asked = Asked::Once(&name);
+        let job = self.backup(&name, &schedule.handle, access, reach, asked, WHO).await?;
         let key = selvage_store::Record::key(&job);
         self.note_schedule(schedule, |schedule| {
             schedule.job.clone_from(&key);
             (schedule.period, schedule.pruned) = (period, false);
+            schedule.prune.clear();
             schedule.error.clear();
         })
         .await
+    }
+
+    /// Removes what need not be kept any more, and tries again for as long as
+    /// that fails. Tells whether there is nothing else to do now.
+    async fn prune_after(
+        &self,
+        schedule: &Schedule,
+        keep: Keep,
+        volume: &str,
+        now: u64,
+    ) -> Result<bool> {
+        if let Ok(job) = self.find(&schedule.prune) {
+            let hold = u64::try_from(self.shared.config.error_hold().as_millis());
+            let again_at = job.ended_at.saturating_add(hold.unwrap_or(u64::MAX));
+            match job.state() {
+                State::Running => return Ok(true),
+                State::Complete => {
+                    let done = self.note_schedule(schedule, |schedule| {
+                        schedule.pruned = true;
+                        schedule.error.clear();
+                    });
+                    return done.await.map(|()| true);
+                }
+                State::Failed | State::Unknown => {
+                    let told = format!("prune failed, and is tried again: {}", job.error);
+                    if schedule.error != told {
+                        self.note_schedule(schedule, |it| it.error.clone_from(&told)).await?;
+                    }
+                    // A backup that is due does not wait for it.
+                    if now < again_at || schedule.is_due(now) {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        let access = Access::new(schedule.place.describe(), &self.shared.config)?;
+        let reach = Some(schedule.place.clone());
+        let what = Pruning { keep: Some(keep), volume, ..Pruning::default() };
+        let job = self.prune(access, reach, what, WHO).await?;
+        self.note_schedule(schedule, |it| it.prune.clone_from(&job.operation)).await?;
+        Ok(true)
     }
 
     async fn note_schedule(
@@ -223,6 +277,16 @@ mod tests {
         schedule.period = schedule.period_at(begins(150));
         assert_eq!(schedule.period, 150);
         assert!(!schedule.is_due(begins(151) - 1));
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_is_forgotten() {
+        let mut schedule = nightly();
+        let begins = |period: u64| (period * DAY + 7_200) * 1000;
+        schedule.period = schedule.period_at(begins(1_100));
+        assert!(schedule.is_ahead(begins(100)) && !schedule.is_due(begins(100)));
+        schedule.period = schedule.period_at(begins(100));
+        assert!(!schedule.is_ahead(begins(100)) && schedule.is_due(begins(101)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use selvage_restic::Selector;
+use selvage_restic::{Id, Selector};
 use selvage_store::{Record, transact};
 use selvage_work::{Handle, Prepared};
 
@@ -12,10 +12,46 @@ use super::{
     work,
 };
 
+/// For how long it is taken for granted, once a backup is done, that it is in
+/// its repository, in milliseconds.
+const FRESH: u64 = 5 * 60 * 1000;
+
 /// What becomes of asking for a job.
 enum Begun {
     New(Box<Prepared>),
     Known(Box<Job>),
+}
+
+/// Who asks for a backup.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Asked<'a> {
+    /// A client of lvmd, who asks with the same words how it goes.
+    Again,
+    /// One of our own, by the id of its request, which may be empty.
+    Once(&'a str),
+}
+
+/// When a job that is known is the answer.
+#[derive(Debug, Clone)]
+enum Repeat<'a> {
+    /// While it runs.
+    Running,
+    /// While it runs, is done, or has just failed; not if it is this one, which
+    /// is not true any more.
+    Settled { outdated: Option<String> },
+    /// If it was begun by this request. Another may not be under way.
+    Request(&'a str),
+}
+
+/// What to prune.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pruning<'a> {
+    pub(crate) keep: Option<Keep>,
+    /// Only backups of this volume are judged; of all, if it is empty.
+    pub(crate) volume: &'a str,
+    /// Only those that were made on this machine; on all, if it is empty.
+    pub(crate) hostname: &'a str,
+    pub(crate) dry_run: bool,
 }
 
 /// A volume to make of a backup.
@@ -26,17 +62,20 @@ pub(crate) struct NewRestore {
     /// 0 for that of the backup.
     pub(crate) size: u64,
     pub(crate) tags: Vec<String>,
+    /// The volume that the backup is of; empty for the only one.
+    pub(crate) source_volume: String,
 }
 
 impl Backups {
-    /// Begins a backup, or tells of the one of that name. A failure that is
-    /// not new begins it again.
+    /// Begins a backup, or tells of the one that was asked for before. To those
+    /// who poll, a failure that is not new begins it again.
     pub(crate) async fn backup(
         &self,
         name: &str,
         handle: &str,
         access: Access,
         reach: Option<Place>,
+        asked: Asked<'_>,
         who: &str,
     ) -> Result<Job> {
         if name.is_empty() {
@@ -46,20 +85,61 @@ impl Backups {
             let reason = "a name cannot have control characters or commas".to_owned();
             return Err(Error::Invalid { field: "name", reason });
         }
-        let key = super::record::job_key(Kind::Backup, handle, name);
-        // What was done stays done, also when the volume is gone.
-        let known = self.shared.jobs.get(&key).map(|stored| stored.value.state());
         let mut job = self.new_job(Kind::Backup, name, handle, &access, reach);
-        match pick::volume(&self.shared.volumes, handle) {
-            Ok(picked) => {
-                job.group = picked.group;
-                job.class = picked.class;
-                job.volume = picked.volume.name;
-            }
-            Err(error) if known.is_none_or(|state| state == State::Failed) => return Err(error),
-            Err(_) => {}
+        let known = self.shared.jobs.get(&job.key()).map(|stored| stored.value.clone());
+        let picked = pick::volume(&self.shared.volumes, handle);
+        if let Ok(picked) = &picked {
+            (job.group, job.class) = (picked.group.clone(), picked.class.clone());
+            job.volume.clone_from(&picked.volume.name);
+            job.volume_id.clone_from(&picked.volume.id);
         }
-        self.begin(job, access, who).await
+        let repeat = match asked {
+            Asked::Once(id) => {
+                id.clone_into(&mut job.request_id);
+                Repeat::Request(id)
+            }
+            Asked::Again => {
+                let outdated = match &known {
+                    Some(known) => self.is_outdated(known, &job, &access).await?,
+                    None => false,
+                };
+                let outdated = known.as_ref().filter(|_| outdated);
+                Repeat::Settled { outdated: outdated.map(|known| known.operation.clone()) }
+            }
+        };
+        // What was done stays done, also when the volume is gone.
+        let stands = known.as_ref().is_some_and(|known| repeat.stands(&self.shared, known));
+        match picked {
+            Err(error) if !stands => Err(error),
+            _ => self.begin(job, access, &repeat, who).await,
+        }
+    }
+
+    /// Whether a backup that is done is not what somebody means who asks for it
+    /// now: the volume is another one, or the backup was removed.
+    async fn is_outdated(&self, known: &Job, now: &Job, access: &Access) -> Result<bool> {
+        let old = self.shared.clock.now() > known.ended_at.saturating_add(FRESH);
+        if known.state() != State::Complete || known.place != now.place {
+            return Ok(false);
+        }
+        if [&known.volume_id, &now.volume_id].iter().all(|id| !id.is_empty())
+            && known.volume_id != now.volume_id
+        {
+            return Ok(true);
+        }
+        if !old {
+            return Ok(false);
+        }
+        let Ok(id) = known.snapshot.parse::<Id>() else { return Ok(true) };
+        use selvage_restic::Error::{MissingFile, NoRepository};
+        let repository = match access.open(&self.shared.config, &self.shared.limits).await {
+            Err(Error::Repository(NoRepository(_))) => return Ok(true),
+            repository => repository?,
+        };
+        match repository.snapshot(id).await {
+            Err(MissingFile(_)) => Ok(true),
+            snapshot => Ok(snapshot.map(|_| false)?),
+        }
     }
 
     /// Begins to make a volume of a backup, or tells of the job that does.
@@ -87,10 +167,11 @@ impl Backups {
             Some(Selector::Name(name)) => format!("@{name}"),
             None => "#latest".into(),
         };
+        job.source_volume = access.source_volume(&new.source_volume)?.unwrap_or_default();
         (job.group, job.class, job.volume) = (group, class.name.clone(), new.volume);
         (job.size, job.tags) = (new.size, new.tags);
         // A volume of that name may have come and gone since the last time.
-        self.begin_again(job, access, who).await
+        self.begin(job, access, &Repeat::Running, who).await
     }
 
     /// Begins to look whether a repository is sound.
@@ -113,26 +194,33 @@ impl Backups {
             job.volume = picked.volume.name;
         }
         job.read_percent = read_percent;
-        self.begin_again(job, access, who).await
+        job.variant = serde_json::json!([read_percent, job.group, job.volume]).to_string();
+        self.begin(job, access, &Repeat::Running, who).await
     }
 
-    /// Begins to remove what need not be kept.
+    /// Begins to remove what need not be kept. One that is asked for while
+    /// another is under way waits for its turn, unless it is the same.
     pub(crate) async fn prune(
         &self,
         access: Access,
         reach: Option<Place>,
-        keep: Option<Keep>,
-        volume: &str,
-        dry_run: bool,
+        what: Pruning<'_>,
         who: &str,
     ) -> Result<Job> {
+        let Pruning { keep, volume, hostname, dry_run } = what;
         if keep.is_some_and(|keep| keep == Keep::default()) {
             let reason = "a rule that keeps nothing would remove every backup".to_owned();
             return Err(Error::Invalid { field: "keep", reason });
         }
         let mut job = self.new_job(Kind::Prune, "", &access.place(), &access, reach);
-        (job.keep, job.volume, job.dry_run) = (keep, volume.to_owned(), dry_run);
-        self.begin_again(job, access, who).await
+        (job.keep, job.dry_run) = (keep, dry_run);
+        (job.volume, job.hostname) = (volume.to_owned(), hostname.to_owned());
+        let rules = keep.map(|keep| {
+            let Keep { last, hourly, daily, weekly, monthly, yearly } = keep;
+            [last, hourly, daily, weekly, monthly, yearly]
+        });
+        job.variant = serde_json::json!([volume, hostname, dry_run, rules]).to_string();
+        self.begin(job, access, &Repeat::Running, who).await
     }
 
     /// The job that an operation does, or did.
@@ -183,27 +271,12 @@ impl Backups {
         (job.state() == State::Running).then_some(job)
     }
 
-    /// Begins a job unless it runs, is done, or has just failed.
-    async fn begin(&self, job: Job, access: Access, who: &str) -> Result<Job> {
-        self.begin_unless(job, access, who, Shared::settled).await
-    }
-
-    /// Begins a job unless it runs.
-    async fn begin_again(&self, job: Job, access: Access, who: &str) -> Result<Job> {
-        self.begin_unless(job, access, who, |_, job| job.state() == State::Running).await
-    }
-
-    async fn begin_unless(
-        &self,
-        job: Job,
-        access: Access,
-        who: &str,
-        stands: fn(&Shared, &Job) -> bool,
-    ) -> Result<Job> {
+    /// Begins a job unless one that is known is the answer.
+    async fn begin(&self, job: Job, access: Access, repeat: &Repeat<'_>, who: &str) -> Result<Job> {
         let (key, access) = (job.key(), Arc::new(access));
         // Before it begins, so that it need not wait.
         let offered = self.shared.keychain.offer(&key, &access);
-        let begun = self.write(&key, &job, who, stands).await;
+        let begun = self.write(&key, &job, who, repeat).await;
         if offered && !matches!(&begun, Ok(Begun::New(_))) && self.running(&key).is_none() {
             self.shared.keychain.drop_for(&key);
         }
@@ -221,21 +294,18 @@ impl Backups {
     }
 
     /// Writes a job with its operation, unless one stands.
-    async fn write(
-        &self,
-        key: &str,
-        job: &Job,
-        who: &str,
-        stands: fn(&Shared, &Job) -> bool,
-    ) -> Result<Begun> {
+    async fn write(&self, key: &str, job: &Job, who: &str, repeat: &Repeat<'_>) -> Result<Begun> {
         let state = &work::Key { job: key.to_owned() };
         let committed = transact(&self.shared.store, |tx| async move {
-            if let Some(known) = tx.get::<Job>(key).await?
-                && stands(&self.shared, &known)
-            {
-                let same = known.place == job.place && known.selector == job.selector;
+            if let Some(known) = tx.get::<Job>(key).await? {
+                let same = known.place == job.place
+                    && known.selector == job.selector
+                    && known.source_volume == job.source_volume;
                 match known.state() {
-                    _ if same => return Ok(Begun::Known(Box::new(known))),
+                    _ if same && repeat.stands(&self.shared, &known) => {
+                        return Ok(Begun::Known(Box::new(known)));
+                    }
+                    State::Running if same => return Err(Error::UnderWay(known.operation)),
                     State::Running => return Err(Error::Elsewhere(known.place)),
                     // What was done elsewhere was not done here.
                     _ => {}
@@ -251,6 +321,19 @@ impl Backups {
         let committed = committed.await?;
         self.shared.jobs.wait_for(committed.revision).await?;
         Ok(committed.value)
+    }
+}
+
+impl Repeat<'_> {
+    /// Whether a job that is known is the answer.
+    fn stands(&self, shared: &Shared, job: &Job) -> bool {
+        match self {
+            Self::Running => job.state() == State::Running,
+            Self::Settled { outdated } => {
+                outdated.as_ref() != Some(&job.operation) && shared.settled(job)
+            }
+            Self::Request(id) => !id.is_empty() && job.request_id == *id,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Backups, Keep, Kind, Place, Result,
     live::Standing,
-    record::{Job, Speeds, State},
+    record::{Forgotten, Job, Speeds, State},
 };
 
 /// How often those who watch are told.
@@ -53,6 +53,8 @@ impl Backups {
             snapshot: job.snapshot.clone(),
             started_at: timestamp(job.started_at),
             ended_at: timestamp(job.ended_at),
+            forgotten: job.forgotten.iter().map(forgotten).collect(),
+            source_volume: job.restored_volume.clone(),
             ..BackupJob::default()
         };
         if job.state() != State::Running {
@@ -164,6 +166,31 @@ impl From<wire::BackupLimits> for Speeds {
 impl From<Speeds> for wire::BackupLimits {
     fn from(from: Speeds) -> Self {
         Self { upload: from.upload, download: from.download, read: from.read }
+    }
+}
+
+impl From<&Snapshot> for Forgotten {
+    fn from(from: &Snapshot) -> Self {
+        Self {
+            snapshot: from.id.to_string(),
+            name: from.name().unwrap_or_default().to_owned(),
+            volume: from.volume().unwrap_or_default().to_owned(),
+            hostname: from.hostname.clone(),
+            time: u64::try_from(from.time.as_millisecond()).unwrap_or_default(),
+            size: from.size().unwrap_or_default(),
+        }
+    }
+}
+
+fn forgotten(from: &Forgotten) -> StoredBackup {
+    StoredBackup {
+        snapshot: from.snapshot.clone(),
+        name: from.name.clone(),
+        volume: from.volume.clone(),
+        size_bytes: from.size,
+        hostname: from.hostname.clone(),
+        time: timestamp(from.time),
+        program: String::new(),
     }
 }
 

@@ -11,7 +11,10 @@ use std::sync::{
 use selvage_api::selvage::volumes::{BackupJob, JobState, Repository};
 use tokio_util::sync::CancellationToken;
 
-use super::Backups;
+use super::{
+    Asked, Backups,
+    record::{Job, State},
+};
 use crate::{
     NewVolume, Result, Volumes,
     backend::{self, Backend, Create, Device, Groups, Ranges, Snapshot},
@@ -164,22 +167,38 @@ backup: {{workdir: {0}/work, directory: {0}/backups, full-every: 3}}
     }
 
     async fn back_up(&self, name: &str) -> BackupJob {
-        let repository = Repository {
-            path: "bucket/here".into(),
-            endpoint: "file:".into(),
-            encryption_key: "word".into(),
-            ..Repository::default()
-        };
-        let access = self.backups.access(repository).unwrap();
-        let job = self.backups.backup(name, "vol", access, None, "me").await.unwrap();
+        self.back_up_of("vol", name).await
+    }
+
+    async fn back_up_of(&self, volume: &str, name: &str) -> BackupJob {
+        let access = self.backups.access(repository()).unwrap();
+        let asked = Asked::Once("");
+        let job = self.backups.backup(name, volume, access, None, asked, "me").await.unwrap();
         let _ = self.backups.attach(&job).unwrap().ended().await;
         let ended = self.backups.find(&job.operation).unwrap();
         self.backups.describe(&ended)
     }
 
+    /// As lvmd's clients do it.
+    async fn poll(&self, name: &str) -> Job {
+        let access = self.backups.access(repository()).unwrap();
+        let job = self.backups.backup(name, "vol", access, None, Asked::Again, "me").await.unwrap();
+        let _ = self.backups.attach(&job).unwrap().ended().await;
+        self.backups.find(&job.operation).unwrap()
+    }
+
     fn names(&self) -> Vec<String> {
         let listed = self.volumes.list("").unwrap();
         listed.into_iter().map(|volume| volume.name).collect()
+    }
+}
+
+fn repository() -> Repository {
+    Repository {
+        path: "bucket/here".into(),
+        endpoint: "file:".into(),
+        encryption_key: "word".into(),
+        ..Repository::default()
     }
 }
 
@@ -239,6 +258,94 @@ async fn a_snapshot_gets_more_room_before_it_is_full() {
     assert!(job.error.starts_with("snapshot overflow"), "{job:?}");
     site.pretender.used.store(0, Ordering::SeqCst);
     assert_eq!(site.names(), ["vol"]);
+}
+
+/// Whoever polls is told of a backup only as long as it is there, and is of the
+/// volume that has the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_is_gone_is_made_again() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let first = site.poll("one").await;
+    assert_eq!(site.poll("one").await.operation, first.operation);
+    // Long ago, and still there.
+    let age = async |job: &Job| {
+        let noted = site.backups.shared.note(job, |job| job.ended_at = 1);
+        noted.await.unwrap();
+    };
+    age(&first).await;
+    assert_eq!(site.poll("one").await.operation, first.operation);
+    let stored = site._folder.path().join("backups/bucket/here");
+    std::fs::remove_file(stored.join("snapshots").join(&first.snapshot)).unwrap();
+    let second = site.poll("one").await;
+    assert_ne!(second.operation, first.operation, "somebody removed it");
+    age(&second).await;
+    std::fs::remove_dir_all(&stored).unwrap();
+    let third = site.poll("one").await;
+    assert_ne!(third.operation, second.operation, "somebody removed all of them");
+    assert_eq!(third.state(), State::Complete, "{third:?}");
+
+    site.volumes.remove("", "vol").await.unwrap();
+    assert_eq!(site.poll("one").await.operation, third.operation, "done is done");
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 2);
+    let fourth = site.poll("one").await;
+    assert_ne!(fourth.operation, third.operation, "it is another volume");
+    assert_ne!(fourth.snapshot, third.snapshot);
+}
+
+/// Two into one repository, each with its rules.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_schedule_prunes_what_is_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let site = Site::new().await;
+    let credentials = site._folder.path().join("work/credentials/here");
+    std::fs::write(&credentials, "RESTIC_PASSWORD=word\n").unwrap();
+    std::fs::set_permissions(&credentials, std::fs::Permissions::from_mode(0o600)).unwrap();
+    for volume in ["vol", "other"] {
+        site.create(volume).await;
+        site.write(volume, 0, 1 << 20, 1);
+        for name in ["one", "two"] {
+            let made = site.back_up_of(volume, name).await;
+            assert_eq!(made.state(), JobState::JobComplete, "{made:?}");
+        }
+    }
+    let keep = selvage_api::selvage::volumes::Retention { last: 1, ..Default::default() };
+    for volume in ["vol", "other"] {
+        let repository = Repository {
+            encryption_key: String::new(),
+            credentials: "here".into(),
+            ..repository()
+        };
+        let schedule = selvage_api::selvage::volumes::Schedule {
+            name: format!("of-{volume}"),
+            volume: volume.into(),
+            repository: Some(repository),
+            every_seconds: 3600,
+            keep: Some(keep),
+            ..Default::default()
+        };
+        let set = site.backups.set_schedule(schedule).await.unwrap();
+        // It is due, as it is after a while.
+        let shared = &site.backups.shared;
+        let due = super::record::Schedule { period: set.period - 1, ..set };
+        shared.schedules.put(due).await.unwrap();
+    }
+    let done = async || {
+        while site.backups.schedules().iter().any(|it| it.job.is_empty() || !it.pruned) {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(120), done()).await;
+    let schedules = site.backups.schedules();
+    waited.unwrap_or_else(|_| panic!("{schedules:?}"));
+    let access = site.backups.access(repository()).unwrap();
+    let left = site.backups.stored(&access, "").await.unwrap();
+    let mut left: Vec<_> = left.iter().map(|it| it.volume().unwrap().to_owned()).collect();
+    left.sort();
+    assert_eq!(left, ["other", "vol"]);
+    assert!(schedules.iter().all(|schedule| schedule.error.is_empty()), "{schedules:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Keeping repositories sound and small, and looking into them.
 
 use selvage_restic::{
-    Damage, Job as Work, Keep as Rules, PruneOptions, Repository, Selector, Snapshot,
+    Damage, Forget, Job as Work, Keep as Rules, PruneOptions, Repository, Selector, Snapshot,
     VerifyOptions, VerifyReport,
 };
 use selvage_work::{Failure, Scope};
@@ -10,7 +10,7 @@ use super::{
     Access, Backups, Error, Keep, Kind, Result, Shared,
     device::Source,
     live::Live,
-    record::{Job, Speeds, State},
+    record::{Forgotten, Job, Speeds, State},
 };
 
 /// How many damages are told by name.
@@ -68,7 +68,7 @@ impl Shared {
         let live = &*entered.live;
         let swept = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits).await?;
-            self.forget_and_prune(job, &repository, live).await
+            Box::pin(self.forget_and_prune(job, &repository, live)).await
         });
         let message = swept.await?;
         self.note(job, |job| job.message.clone_from(&message)).await?;
@@ -81,17 +81,28 @@ impl Shared {
         repository: &Repository,
         live: &Live,
     ) -> Result<String> {
-        let mut removed = Vec::new();
-        if let Some(keep) = &job.keep {
-            let volume = Some(job.volume.as_str()).filter(|volume| !volume.is_empty());
-            let forgotten = repository.forget(&rules(keep), volume, job.dry_run, &live.job).await?;
-            removed = forgotten.removed;
-        }
+        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let forget = job.keep.map(|keep| Forget {
+            keep: rules(&keep),
+            volume: given(&job.volume),
+            hostname: given(&job.hostname),
+        });
+        let options = PruneOptions { dry_run: job.dry_run, ..PruneOptions::default() };
+        let before = repository.snapshots().await?;
+        let done = repository.forget_and_prune(forget.as_ref(), &options, &live.job).await;
+        let removed = match &done {
+            Ok((forgotten, _)) => forgotten.removed.clone(),
+            Err(selvage_restic::Error::AfterForgetting { snapshots, .. }) => {
+                before.into_iter().filter(|snapshot| snapshots.contains(&snapshot.id)).collect()
+            }
+            Err(_) => Vec::new(),
+        };
+        // Whatever became of the rest: these are gone.
+        self.note(job, |job| job.forgotten = removed.iter().map(Forgotten::from).collect()).await?;
         if !job.dry_run {
             self.forget_jobs(&removed).await?;
         }
-        let options = PruneOptions { dry_run: job.dry_run, ..PruneOptions::default() };
-        let pruned = repository.prune(&options, &live.job).await?;
+        let (_, pruned) = done?;
         Ok(format!(
             "forgotten={} kept-packs={} repacked={} marked={} removed={} freed={}",
             removed.len(),
@@ -145,18 +156,27 @@ impl Backups {
         Ok(snapshots)
     }
 
-    /// Removes a backup from its repository.
-    pub(crate) async fn delete(&self, access: &Access) -> Result<Snapshot> {
+    /// Removes a backup from its repository, or only says which one is meant.
+    pub(crate) async fn delete(
+        &self,
+        access: &Access,
+        volume: &str,
+        dry_run: bool,
+    ) -> Result<Snapshot> {
         let Some(selector) = &access.location.snapshot else {
             let reason = "it names no backup: put #SNAPSHOT or @NAME behind it".to_owned();
             return Err(Error::Invalid { field: "path", reason });
         };
+        let volume = access.source_volume(volume)?;
         if matches!(selector, Selector::Id(id) if id == "latest") {
             let reason = "name the backup to remove".to_owned();
             return Err(Error::Invalid { field: "path", reason });
         }
         let repository = access.open(&self.shared.config, &self.shared.limits).await?;
-        let snapshot = repository.select(selector).await?;
+        let snapshot = repository.select(selector, volume.as_deref()).await?;
+        if dry_run {
+            return Ok(snapshot);
+        }
         repository.remove_snapshots(&[snapshot.id], &Work::new()).await?;
         self.shared.forget_jobs(std::slice::from_ref(&snapshot)).await?;
         Ok(snapshot)

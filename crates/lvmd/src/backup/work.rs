@@ -183,6 +183,7 @@ impl Shared {
         work: impl Future<Output = Result<T>>,
     ) -> Result<T, Failure> {
         live.enter("queued");
+        let _place = scope.until(self.places.wait(&job.place, job.works_alone())).await?;
         let _turn = scope.until(self.slots.acquire()).await?.map_err(|_| Error::Task)?;
         live.enter("");
         let mut working = std::pin::pin!(work);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Config, DeviceClass};
-use crate::{Error, Group, Result, Volume};
+use crate::{Error, Group, Pool, Result, Volume};
 
 /// The classes in force.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +72,19 @@ impl DeviceClass {
         let missing = || Error::PoolNotFound { group: group.name.clone(), pool: pool.name.clone() };
         let held = group.pools.get(&pool.name).ok_or_else(missing)?;
         Ok(overprovisioned(held.size, pool.overprovision_ratio).saturating_sub(held.promised))
+    }
+
+    /// Size of what its volumes are in, and what they were promised of it.
+    /// None if it is not there.
+    pub fn holding(&self, group: &Group) -> Option<Pool> {
+        match self.pool() {
+            Some(pool) => group.pools.get(&pool.name).copied(),
+            None => Some(Pool {
+                size: group.size,
+                promised: group.size.saturating_sub(group.free),
+                used: None,
+            }),
+        }
     }
 
     /// Whether a volume belongs to this class.

@@ -14,7 +14,7 @@ use selvage_kit::identity::Identity;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::backup::{Access, Backups, Error, Keep, NewRestore, Place, stored};
+use crate::backup::{Access, Asked, Backups, Error, Keep, NewRestore, Place, Pruning, stored};
 
 pub(crate) struct Beside {
     backups: Option<Backups>,
@@ -59,18 +59,24 @@ impl BackupsService for Beside {
 
     async fn start_backup(&self, request: Request<StartBackupRequest>) -> Answer<BackupJob> {
         let who = who(&request);
-        let StartBackupRequest { name, volume, repository } = request.into_inner();
+        let StartBackupRequest { name, volume, repository, request_id } = request.into_inner();
         let (backups, access, reach) = self.access(repository)?;
-        let job = backups.backup(&name, &volume, access, reach, &who).await?;
+        let asked = Asked::Once(&request_id);
+        let job = backups.backup(&name, &volume, access, reach, asked, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
 
     async fn start_restore(&self, request: Request<StartRestoreRequest>) -> Answer<BackupJob> {
         let who = who(&request);
-        let StartRestoreRequest { repository, volume, device_class, size_bytes, tags } =
-            request.into_inner();
-        let (backups, access, reach) = self.access(repository)?;
-        let new = NewRestore { class: device_class, volume, size: size_bytes, tags };
+        let request = request.into_inner();
+        let (backups, access, reach) = self.access(request.repository)?;
+        let new = NewRestore {
+            class: request.device_class,
+            volume: request.volume,
+            size: request.size_bytes,
+            tags: request.tags,
+            source_volume: request.source_volume,
+        };
         let job = backups.restore(new, access, reach, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
@@ -118,17 +124,20 @@ impl BackupsService for Beside {
         &self,
         request: Request<DeleteBackupRequest>,
     ) -> Answer<DeleteBackupResponse> {
-        let (backups, access, _) = self.access(request.into_inner().repository)?;
-        let removed = backups.delete(&access).await?;
+        let DeleteBackupRequest { repository, volume, dry_run } = request.into_inner();
+        let (backups, access, _) = self.access(repository)?;
+        let removed = backups.delete(&access, &volume, dry_run).await?;
         Ok(Response::new(DeleteBackupResponse { backup: Some(stored(&removed)) }))
     }
 
     async fn prune_backups(&self, request: Request<PruneBackupsRequest>) -> Answer<BackupJob> {
         let who = who(&request);
-        let PruneBackupsRequest { repository, keep, volume, dry_run } = request.into_inner();
+        let PruneBackupsRequest { repository, keep, volume, dry_run, hostname } =
+            request.into_inner();
         let (backups, access, reach) = self.access(repository)?;
         let keep = keep.map(Keep::from);
-        let job = backups.prune(access, reach, keep, &volume, dry_run, &who).await?;
+        let what = Pruning { keep, volume: &volume, hostname: &hostname, dry_run };
+        let job = backups.prune(access, reach, what, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
 

@@ -7,7 +7,7 @@ use selvage_api::selvage::volumes::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::{Error, NewSnapshot, Volume, Volumes, config};
+use crate::{Error, NewSnapshot, Volume, Volumes, backup, config};
 
 pub(crate) struct Beyond {
     volumes: Volumes,
@@ -57,19 +57,18 @@ impl VolumesService for Beyond {
         let describe = |class: &config::DeviceClass| {
             let pool = class.pool().map(|pool| pool.name.clone());
             let group = groups.get(&class.volume_group);
-            let size = group.and_then(|group| match &pool {
-                None => Some(group.size),
-                Some(pool) => group.pools.get(pool).map(|pool| pool.size),
-            });
+            let held = group.and_then(|group| class.holding(group));
             DeviceClass {
                 name: class.name.clone(),
                 group: class.volume_group.clone(),
                 pool: pool.unwrap_or_default(),
                 default: class.default,
-                size_bytes: size.unwrap_or_default(),
+                size_bytes: held.map(|held| held.size).unwrap_or_default(),
+                promised_bytes: held.map(|held| held.promised).unwrap_or_default(),
+                used_bytes: held.and_then(|held| held.used).unwrap_or_default(),
                 free_bytes: self.volumes.free(&class.name).unwrap_or_default(),
                 spare_bytes: class.spare(),
-                missing: size.is_none() || group.is_some_and(|group| group.missing > 0),
+                missing: held.is_none() || group.is_some_and(|group| group.missing > 0),
             }
         };
         let device_classes = classes.all().iter().map(describe).collect();
@@ -104,9 +103,20 @@ impl VolumesService for Beyond {
     }
 }
 
+/// What a volume is for that is not for clients.
+fn purpose(volume: &Volume) -> &'static str {
+    let marked = |mark: &str| volume.tags.iter().any(|tag| tag.starts_with(mark));
+    match () {
+        () if marked(backup::BACKUP_TAG) => "backup",
+        () if marked(backup::RESTORE_TAG) => "restore",
+        () => "",
+    }
+}
+
 fn describe(class: &config::DeviceClass, volume: Volume) -> Described {
     let pending = volume.is_pending();
     Described {
+        purpose: purpose(&volume).to_owned(),
         name: volume.name,
         device_class: class.name.clone(),
         group: class.volume_group.clone(),

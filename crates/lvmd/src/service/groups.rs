@@ -3,7 +3,7 @@
 use futures::{StreamExt, stream::BoxStream};
 use selvage_api::proto::{
     Empty, GetFreeBytesRequest, GetFreeBytesResponse, GetLvListRequest, GetLvListResponse,
-    LogicalVolume, WatchItem, WatchResponse,
+    LogicalVolume, ThinPoolItem, WatchItem, WatchResponse,
     vg_service_server::{VgService, VgServiceServer},
 };
 use tokio_stream::wrappers::WatchStream;
@@ -46,6 +46,8 @@ impl VgService for Groups {
             dev_major: volume.major,
             dev_minor: volume.minor,
             tags: volume.tags.clone(),
+            size_bytes: volume.size.cast_signed(),
+            path: volume.path.display().to_string(),
         });
         Ok(Response::new(GetLvListResponse { volumes: volumes.collect() }))
     }
@@ -66,8 +68,20 @@ impl VgService for Groups {
 }
 
 fn describe(capacity: &Capacity) -> WatchResponse {
-    let items = capacity.classes.iter();
-    let items =
-        items.map(|class| WatchItem { free_bytes: class.free, device_class: class.name.clone() });
+    let items = capacity.classes.iter().map(|class| WatchItem {
+        free_bytes: class.free,
+        device_class: class.name.clone(),
+        size_bytes: class.size,
+        thin_pool: class.pool.map(|pool| ThinPoolItem {
+            data_percent: percent(pool.used.unwrap_or_default(), pool.size),
+            metadata_percent: 0.0,
+            overprovision_bytes: class.free,
+            size_bytes: pool.size,
+        }),
+    });
     WatchResponse { free_bytes: capacity.default_free, items: items.collect() }
+}
+
+fn percent(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 * 100.0 / of as f64 }
 }

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::{GIB, backups::who, gib};
 use crate::{
     Error, NewVolume, Volume, Volumes,
-    backup::{self, Backups},
+    backup::{self, Asked, Backups},
 };
 
 pub(crate) struct Logical {
@@ -62,9 +62,9 @@ impl Logical {
     ) -> backup::Result<BackupState> {
         let backups = self.backups.as_ref().ok_or(backup::Error::NotConfigured)?;
         let Backup { name, volume_handle, data_source } =
-            request.backup.ok_or(backup::Error::NotConfigured)?;
+            request.backup.ok_or(backup::Error::Missing("backup"))?;
         let access = backups.access_of(data_source)?;
-        let job = backups.backup(&name, &volume_handle, access, None, who).await?;
+        let job = backups.backup(&name, &volume_handle, access, None, Asked::Again, who).await?;
         Ok(backups.state(&job))
     }
 }
@@ -90,7 +90,8 @@ impl LvService for Logical {
             size_gb: made.size / GIB,
             dev_major: made.major,
             dev_minor: made.minor,
-            tags: Vec::new(),
+            size_bytes: made.size.cast_signed(),
+            ..LogicalVolume::default()
         };
         Ok(Response::new(CreateLvResponse { volume: Some(volume) }))
     }

@@ -30,7 +30,13 @@ impl Logical {
         let synchronous = source.synchronous_restore;
         let access = backups.access_of(Some(source))?;
         let NewVolume { name, size, tags, .. } = new;
-        let wanted = NewRestore { class: class.to_owned(), volume: name.clone(), size, tags };
+        let wanted = NewRestore {
+            class: class.to_owned(),
+            volume: name.clone(),
+            size,
+            tags,
+            source_volume: String::new(),
+        };
         let job = backups.restore(wanted, access, None, who).await?;
         let handle = backups.attach(&job)?;
         let mut events = handle.follow();

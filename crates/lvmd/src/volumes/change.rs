@@ -7,6 +7,7 @@ use crate::{
     Error, Group, Result, Volume,
     backend::{Create, Snapshot},
     config::DeviceClass,
+    model::is_temporary,
     names,
 };
 
@@ -110,8 +111,10 @@ impl Volumes {
                 return Err(incomplete(&new.source));
             }
             let group = &scene.group.name;
-            // A snapshot that is a volume takes as much as its source.
-            if scene.inner.backend.snapshots_are_volumes(group, &new.source)? {
+            // A snapshot that is a volume takes as much as its source, if somebody
+            // may write to it.
+            let temporary = is_temporary(&new.tags, new.read_only);
+            if !temporary && scene.inner.backend.snapshots_are_volumes(group, &new.source)? {
                 scene.check_room(source.size)?;
             }
             scene.check_free_name(&new.name)?;

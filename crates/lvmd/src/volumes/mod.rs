@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use unfinished::Unfinished;
 
 use crate::{
-    Error, Group, Hold, Result, Volume,
+    Error, Group, Hold, Pool, Result, Volume,
     backend::{Backend, Groups},
     config::{Classes, Config},
     hold::Holds,
@@ -33,6 +33,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Watchers are told so often even if nothing happened, as the original does.
 const REMINDER: Duration = Duration::from_secs(600);
+
+/// What volumes were promised is made good every so many looks.
+const UPHOLD: u32 = 20;
 
 /// How often a group that changes while it is read is read again at once.
 const READINGS: usize = 3;
@@ -51,6 +54,10 @@ pub struct Capacity {
 pub struct ClassCapacity {
     pub name: String,
     pub free: u64,
+    /// Of the group, or of the pool for a thin class.
+    pub size: u64,
+    /// Its thin pool, if it has one.
+    pub pool: Option<Pool>,
 }
 
 /// The volumes of this machine. Clones are the same.
@@ -174,6 +181,7 @@ impl Volumes {
     pub async fn run(self, stop: CancellationToken) {
         let mut reminder = tokio::time::interval(REMINDER);
         reminder.tick().await;
+        let mut looks = 0_u32;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -182,9 +190,23 @@ impl Volumes {
                     let looked = self.look().await;
                     self.inner.tell_trouble(looked.map_err(|error| error.to_string()));
                     self.remove_unfinished().await;
+                    looks = looks.wrapping_add(1);
+                    if looks.is_multiple_of(UPHOLD) {
+                        self.uphold().await;
+                    }
                 }
             }
         }
+    }
+
+    /// Makes good what volumes were promised, while nobody changes anything.
+    async fn uphold(&self) {
+        let Ok(_alone) = self.inner.changing.try_write() else { return };
+        let upheld = self.blocking(|inner| {
+            inner.backend.uphold();
+            Ok(())
+        });
+        let _ = upheld.await;
     }
 
     /// Reads again if something changed that was not our doing.
@@ -229,7 +251,8 @@ impl Inner {
         let mut seen = self.backend.fingerprint();
         for _ in 0..READINGS {
             let groups = self.backend.scan()?;
-            self.groups.store(Arc::new(groups));
+            let before = self.groups.swap(Arc::new(groups));
+            self.warn_of_overcommit(&before);
             let after = self.backend.fingerprint();
             if std::mem::replace(&mut seen, after) == after {
                 *self.seen.lock() = after;
@@ -239,6 +262,26 @@ impl Inner {
         // It does not come to rest: the next look reads it once more.
         *self.seen.lock() = 0;
         Ok(())
+    }
+
+    /// Says which pools promise more than they hold, when they begin to.
+    fn warn_of_overcommit(&self, before: &Groups) {
+        let over = |pool: &Pool| pool.promised > pool.size;
+        for (name, group) in &**self.groups.load() {
+            for (pool, now) in group.pools.iter().filter(|(_, pool)| over(pool)) {
+                let known = before.get(name).and_then(|group| group.pools.get(pool));
+                if !known.is_some_and(over) {
+                    let (size, promised) = (now.size, now.promised);
+                    tracing::warn!(
+                        group = name,
+                        pool,
+                        size,
+                        promised,
+                        "a thin pool promises more than it holds: when it is full, writes to its volumes fail"
+                    );
+                }
+            }
+        }
     }
 
     fn capacity(&self) -> Capacity {
@@ -251,7 +294,9 @@ impl Inner {
             if class.default {
                 capacity.default_free = free;
             }
-            capacity.classes.push(ClassCapacity { name: class.name.clone(), free });
+            let held = groups.get(&class.volume_group).and_then(|group| class.holding(group));
+            let (size, pool) = (held.map_or(0, |held| held.size), class.pool().and(held));
+            capacity.classes.push(ClassCapacity { name: class.name.clone(), free, size, pool });
         }
         capacity
     }

@@ -10,6 +10,8 @@ use selvage_lvmd::{NewSnapshot, NewVolume, backend::loopfile::LoopFiles, config:
 
 use super::{
     conformance, jobs,
+    points_in_time::{self, Busy},
+    requests,
     served::Served,
     site::{GIB, MIB, Outside, Site, skip},
 };
@@ -178,10 +180,96 @@ async fn served() -> Option<Served> {
     Some(Served::start(config, Box::new((folder, work))).await)
 }
 
+/// A file system that is made for a test, in a file.
+struct Disk {
+    mount: tempfile::TempDir,
+    _image: tempfile::NamedTempFile,
+}
+
+impl Disk {
+    /// None, and said so, where it cannot be made.
+    fn make(kind: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skip("loop devices", "only root may make them");
+            return None;
+        }
+        let known = fs::read_to_string("/proc/filesystems").unwrap();
+        let program = format!("mkfs.{kind}");
+        let there = ["/usr/sbin", "/sbin"].iter().any(|at| Path::new(at).join(&program).exists());
+        if !there || !known.split_whitespace().any(|name| name == kind) {
+            skip(&program, "there is no such program, or the kernel does not know it");
+            return None;
+        }
+        let (image, mount) =
+            (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+        image.as_file().set_len(2 * GIB).unwrap();
+        let (device, at) = (image.path().to_str().unwrap(), mount.path().to_str().unwrap());
+        conformance::run(&program, &["-q", device]);
+        conformance::run("mount", &["-o", "loop", device, at]);
+        Some(Self { mount, _image: image })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Not at once, if a task of the test has a file open still.
+        let mut command = std::process::Command::new("umount");
+        let unmounted = command.arg("--lazy").arg(self.mount.path()).status();
+        assert!(unmounted.unwrap().success() || std::thread::panicking());
+    }
+}
+
+/// The service on files on a file system of a kind, with backups.
+async fn served_on(kind: &str) -> Option<Served> {
+    let disk = Disk::make(kind)?;
+    let folder = Folder(tempfile::tempdir_in(disk.mount.path()).unwrap());
+    let work = tempfile::tempdir().unwrap();
+    let text = config_text(folder.0.path());
+    let at = work.path().display();
+    let text = format!("{text}\nbackup: {{workdir: {at}/work, directory: {at}/backups}}\n");
+    let config = Config::parse(&text).unwrap();
+    Some(Served::start(config, Box::new((folder, disk, work))).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_on_ext4_are_points_in_time() {
+    let Some(served) = served_on("ext4").await else { return };
+    points_in_time::are_what_backups_hold(&served, "thick", Busy::MayBeRefused).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_on_xfs_are_points_in_time() {
+    let Some(served) = served_on("xfs").await else { return };
+    points_in_time::are_what_backups_hold(&served, "thick", Busy::Works).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_on_btrfs_are_points_in_time() {
+    let Some(served) = served_on("btrfs").await else { return };
+    points_in_time::are_what_backups_hold(&served, "thin", Busy::Works).await;
+    served.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_of_jobs_are_left_alone() {
     let Some(served) = served().await else { return };
     jobs::are_left_alone(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prunes_that_differ_are_all_done() {
+    let Some(served) = served().await else { return };
+    requests::prunes_that_differ_are_all_done(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_no_request() {
+    let Some(served) = served().await else { return };
+    requests::a_name_is_no_request(&served).await;
     served.stop().await;
 }
 
@@ -350,4 +438,113 @@ async fn classes_are_taken_over_while_running() {
     site.volumes.create("", made).await.unwrap();
     assert_eq!(site.volumes.free("").unwrap(), 0);
     site.volumes.remove("", "large").await.unwrap();
+}
+
+/// Not even what an earlier version made, or an administrator by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_reads_volumes() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(site) = site().await else { return };
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    site.create("", "one", 16 * MIB).await.unwrap();
+    let (group, directory) = (group_of(&site), site.config.loop_files.directory.clone());
+    let files = [group.join("one.img"), group.join("one.volume"), directory.join("lock")];
+    assert_eq!([mode(&directory), mode(&group)], [0o700; 2]);
+    assert_eq!(files.each_ref().map(|file| mode(file)), [0o600; 3]);
+
+    set(&directory, 0o755);
+    set(&group, 0o755);
+    files.iter().for_each(|file| set(file, 0o644));
+    let site = site.restart().await;
+    assert_eq!([mode(&directory), mode(&group)], [0o700; 2]);
+    assert_eq!([mode(&files[0]), mode(&files[1])], [0o600; 2]);
+
+    // A directory that holds what is not ours stays as it is.
+    fs::write(directory.join("theirs"), "").unwrap();
+    set(&directory, 0o755);
+    set(&group, 0o755);
+    let site = site.restart().await;
+    assert_eq!([mode(&directory), mode(&group)], [0o755, 0o700]);
+    site.volumes.remove("", "one").await.unwrap();
+}
+
+/// Whatever is discarded on it, a thick volume can be written to its last byte
+/// on a disk that others have filled.
+async fn is_reserved_on(kind: &str) {
+    let Some(disk) = Disk::make(kind) else { return };
+    let folder = Folder(tempfile::tempdir_in(disk.mount.path()).unwrap());
+    let mut config = config(folder.0.path());
+    config.loop_files.groups[0].preallocate = Some(true);
+    let site = Site::open(config, Box::new(Files(folder))).await;
+    let made = site.create("", "data", 256 * MIB).await.unwrap();
+    let image = group_of(&site).join("data.img");
+    let held = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(&image).unwrap().blocks() * 512
+    };
+    let device = made.path.to_str().unwrap();
+    conformance::run("mkfs.ext4", &["-q", "-F", device]);
+    let _ = std::process::Command::new("blkdiscard").arg(device).status();
+    let opened = site.volumes.backend().open("tg", "data", true).unwrap();
+    opened.zero(MIB, 64 * MIB).unwrap();
+    opened.sync().unwrap();
+    assert!(held() >= 256 * MIB, "{} of it are left", held());
+    // A way that no setting forbids: it is reserved again.
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fs::File::options().write(true).open(&image).unwrap(), punch, 0, MIB)
+        .unwrap();
+    site.volumes.backend().uphold();
+    assert!(held() >= 256 * MIB, "{} of it are left", held());
+
+    let free = site.volumes.free("").unwrap();
+    let mut ballast = fs::File::create(disk.mount.path().join("ballast")).unwrap();
+    let block = vec![7; MIB as usize];
+    while std::io::Write::write_all(&mut ballast, &block).is_ok() {}
+    let mut notices = site.watch();
+    notices.wait(|capacity| capacity.default_free < free && capacity.default_free == 0).await;
+    for at in 0..256 {
+        opened.write_at(&block, at * MIB).unwrap();
+    }
+    opened.sync().unwrap();
+    drop((opened, ballast));
+    fs::remove_file(disk.mount.path().join("ballast")).unwrap();
+    site.volumes.remove("", "data").await.unwrap();
+    drop(site);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thick_volume_is_reserved_on_ext4() {
+    is_reserved_on("ext4").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thick_volume_is_reserved_on_xfs() {
+    is_reserved_on("xfs").await;
+}
+
+/// What a pool has promised is told, and what a job reads is no promise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_tells_what_it_promised() {
+    let Some(site) = site().await else { return };
+    site.create("thin", "one", 3 * GIB).await.unwrap();
+    let pool = site.volumes.groups()["tg"].pools["pool"];
+    assert_eq!((pool.size, pool.promised), (GIB, 3 * GIB));
+    let snapshot = NewSnapshot {
+        source: "one".into(),
+        name: "read".into(),
+        read_only: true,
+        tags: vec![selvage_lvmd::PENDING_TAG.into()],
+        ..NewSnapshot::default()
+    };
+    site.volumes.snapshot("thin", snapshot).await.unwrap();
+    assert_eq!(site.volumes.groups()["tg"].pools["pool"].promised, 3 * GIB);
+    let told = site.volumes.watch().borrow().clone();
+    let thin = told.classes.iter().find(|class| class.name == "thin").unwrap();
+    assert_eq!((thin.size, thin.pool.map(|pool| pool.promised)), (GIB, Some(3 * GIB)));
+    for name in ["read", "one"] {
+        site.volumes.remove("thin", name).await.unwrap();
+    }
 }

@@ -15,6 +15,7 @@ use selvage_lvmd::{
 
 use super::{
     conformance, jobs,
+    points_in_time::{self, Busy},
     served::Served,
     site::{GIB, MIB, Outside, Site, skip, status},
 };
@@ -196,6 +197,18 @@ async fn volumes_of_jobs_are_left_alone() {
     let config = backup_config(folder.path());
     let served = Served::start(config, Box::new((real, folder))).await;
     jobs::are_left_alone(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by under_uml"]
+async fn backups_are_points_in_time() {
+    let (real, folder) = (Real::make(), tempfile::tempdir().unwrap());
+    let config = backup_config(folder.path());
+    let served = Served::start(config, Box::new((real, folder))).await;
+    for class in ["thick", "thin"] {
+        points_in_time::are_what_backups_hold(&served, class, Busy::Works).await;
+    }
     served.stop().await;
 }
 

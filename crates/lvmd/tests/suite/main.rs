@@ -11,6 +11,8 @@ mod loop_files;
 mod lvm;
 #[path = "../../../../tests/shared/named.rs"]
 mod named;
+mod points_in_time;
+mod requests;
 mod room;
 mod served;
 mod site;

@@ -1,6 +1,6 @@
 //! The whole service behind its socket, for tests of what calls meet.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, path::PathBuf, time::Duration};
 
 use selvage_api::{
     proto::{
@@ -18,7 +18,10 @@ use selvage_kit::{
     tasks::Tasks,
     telemetry::Metrics,
 };
-use selvage_lvmd::{Lvmd, NewVolume, Settings, Volume, Volumes, config::Config};
+use selvage_lvmd::{
+    Lvmd, NewVolume, Settings, Volume, Volumes,
+    config::{BackendKind, Config},
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Status,
@@ -31,6 +34,7 @@ pub(crate) struct Served {
     lvmd: Lvmd,
     tasks: Tasks,
     channel: Channel,
+    images: Option<PathBuf>,
     /// Goes after the service, whatever is in it.
     _folder: Box<dyn std::any::Any>,
 }
@@ -40,6 +44,8 @@ impl Served {
     pub(crate) async fn start(config: Config, keep: Box<dyn std::any::Any>) -> Self {
         let socket = tempfile::tempdir().unwrap();
         let path = socket.path().join("lvmd.sock");
+        let files = config.backend() == BackendKind::Loop;
+        let images = files.then(|| config.loop_files.directory.join("tg"));
         let lvmd = Lvmd::open(Settings { config, path: None }).await.unwrap();
         let mut services = Services::default();
         lvmd.add_to(&mut services);
@@ -51,7 +57,7 @@ impl Served {
         lvmd.spawn(&tasks);
         let endpoint = Endpoint::new(format!("unix:{}", path.display())).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        Self { lvmd, tasks, channel, _folder: Box::new((keep, socket)) }
+        Self { lvmd, tasks, channel, images, _folder: Box::new((keep, socket)) }
     }
 
     /// Ends as a process does that is told to.
@@ -80,6 +86,15 @@ impl Served {
     pub(crate) async fn remove(&self, name: &str) -> Result<(), Status> {
         let request = RemoveLvRequest { name: name.into(), ..RemoveLvRequest::default() };
         LvServiceClient::new(self.channel()).remove_lv(request).await.map(|_| ())
+    }
+
+    pub(crate) async fn remove_from(&self, class: &str, name: &str) {
+        assert!(self.volumes().remove(class, name).await.unwrap());
+    }
+
+    /// Where the images of volumes are, if they are in files.
+    pub(crate) fn image_folder(&self) -> Option<PathBuf> {
+        self.images.clone()
     }
 
     pub(crate) async fn resize(&self, name: &str, size_gb: u64) -> Result<(), Status> {
@@ -111,6 +126,7 @@ impl Served {
             name: name.into(),
             volume: volume.into(),
             repository: Some(repository("")),
+            request_id: String::new(),
         };
         Ok(self.backups().start_backup(request).await?.into_inner())
     }
@@ -203,7 +219,7 @@ impl Drop for Served {
     }
 }
 
-fn repository(selector: &str) -> Repository {
+pub(crate) fn repository(selector: &str) -> Repository {
     Repository {
         path: format!("bucket/here{selector}"),
         endpoint: "file:".into(),

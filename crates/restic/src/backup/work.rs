@@ -26,7 +26,7 @@ use crate::{
     index::IdSet,
     job::add,
     repository::internal,
-    volume::{Layout, root_tree, segment_tree, volume_tree},
+    volume::{Layout, readme, root_tree, segment_tree, volume_tree},
     zeros::all_zero,
 };
 
@@ -398,7 +398,11 @@ impl Engine {
             return Err(internal("a segment was not stored"));
         }
         let volume = self.store_tree(&volume_tree(&segments), &mut scratch)?;
-        let root = self.store_tree(&root_tree(folder, volume), &mut scratch)?;
+        let text = readme(folder, self.layout.size);
+        let id = Id::of(text.as_bytes());
+        self.store_blob(BlobKind::Data, id, text.as_bytes(), &mut scratch)?;
+        let root = root_tree(folder, volume, (id, text.len() as u64));
+        let root = self.store_tree(&root, &mut scratch)?;
         for pack in self.packers.flush(self.repository.key()) {
             self.send(pack)?;
         }

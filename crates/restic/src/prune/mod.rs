@@ -1,8 +1,9 @@
 //! What no snapshot needs goes.
 //!
 //! In an order that leaves a sound repository behind whenever it is
-//! interrupted: new packs first, then an index of all that stays, then the
-//! old indexes go, the old packs last. Packs that are not needed go in two
+//! interrupted: new packs first, then the snapshots that are forgotten go, then
+//! an index of all that stays is written, then the old indexes go, the old
+//! packs last. Packs that are not needed go in two
 //! steps: one prune takes them out of the index and marks them, a later one
 //! removes them, if they are not needed again by then.
 
@@ -11,8 +12,10 @@ mod repack;
 
 use std::{collections::BTreeSet, time::Duration};
 
+use parking_lot::Mutex;
+
 use crate::{
-    Error, Id, Job, Repository, Result,
+    Error, Forget, Forgotten, Id, Job, Repository, Result,
     backend::{File, Kind},
     format::{IndexFile, IndexPack},
     job::Phase,
@@ -60,28 +63,67 @@ pub struct PruneSummary {
     pub unused_bytes: u64,
 }
 
+/// A prune under way.
+struct Run<'a> {
+    forget: Option<&'a Forget>,
+    options: &'a PruneOptions,
+    job: &'a Job,
+    lock: &'a Lock,
+    /// Snapshots that it has begun to remove.
+    removing: Mutex<Vec<Id>>,
+}
+
 impl Repository {
     /// Removes what no snapshot needs. Nobody else may be at work.
     pub async fn prune(&self, options: &PruneOptions, job: &Job) -> Result<PruneSummary> {
+        self.forget_and_prune(None, options, job).await.map(|(_, summary)| summary)
+    }
+
+    /// Removes the snapshots that no rule keeps, and what no other needs.
+    /// Nobody else may be at work. No snapshot goes before everything is copied
+    /// that stays, so that what fails has most likely removed nothing; if not,
+    /// the error says which ones are gone.
+    pub async fn forget_and_prune(
+        &self,
+        forget: Option<&Forget>,
+        options: &PruneOptions,
+        job: &Job,
+    ) -> Result<(Forgotten, PruneSummary)> {
+        forget.map_or(Ok(()), Forget::check)?;
         job.enter(Phase::Opening);
         let lock = Lock::take(self, true, job).await?;
-        let outcome = job.or_cancelled(Box::pin(self.prune_locked(options, job, &lock))).await;
-        if outcome.is_ok() {
-            job.enter(Phase::Done);
+        let run = Run { forget, options, job, lock: &lock, removing: Mutex::default() };
+        let mut outcome = job.or_cancelled(Box::pin(self.prune_locked(&run))).await;
+        let removing = run.removing.into_inner();
+        match outcome {
+            Ok(_) => job.enter(Phase::Done),
+            Err(error) => outcome = Err(self.say_what_is_gone(error, removing).await),
         }
         lock.finish(outcome).await
     }
 
-    async fn prune_locked(
-        &self,
-        options: &PruneOptions,
-        job: &Job,
-        lock: &Lock,
-    ) -> Result<PruneSummary> {
+    /// The repository knows what is gone; a call that was cut off does not.
+    async fn say_what_is_gone(&self, error: Error, mut removing: Vec<Id>) -> Error {
+        if removing.is_empty() {
+            return error;
+        }
+        if let Ok(listed) = self.backend().list(Kind::Snapshot).await {
+            removing.retain(|id| !listed.iter().any(|file| file.id == *id));
+        }
+        match removing.is_empty() {
+            true => error,
+            false => Error::AfterForgetting { snapshots: removing, cause: Box::new(error) },
+        }
+    }
+
+    async fn prune_locked(&self, run: &Run<'_>) -> Result<(Forgotten, PruneSummary)> {
+        let Run { options, job, lock, .. } = *run;
         self.reload_index().await?;
         let files = walk::index_files(self).await?;
         self.index_doomed(&files);
-        let snapshots = self.snapshots().await?;
+        let mut snapshots = self.snapshots().await?;
+        let forgotten = run.forget.map(|forget| forget.divide(&snapshots)).unwrap_or_default();
+        snapshots.retain(|snapshot| !forgotten.removed.iter().any(|gone| gone.id == snapshot.id));
         let used = walk::walk(self, &snapshots, job).await?;
         if let Some((_, error)) = used.lost.into_iter().next() {
             return Err(error);
@@ -92,16 +134,17 @@ impl Repository {
         let plan = Plan::make(files, &listed, used.data, used.trees, options, now)?;
         let mut summary = plan.summary();
         if options.dry_run {
-            return Ok(summary);
+            return Ok((forgotten, summary));
         }
         self.sweep().await?;
         if plan.is_nothing(old.len()) {
-            return Ok(summary);
+            self.remove_forgotten(run, &forgotten).await?;
+            return Ok((forgotten, summary));
         }
         job.enter(Phase::Copying);
         let new = repack::repack(self, &plan, job).await?;
         job.enter(Phase::Finishing);
-        lock.check().await?;
+        self.remove_forgotten(run, &forgotten).await?;
         summary.repacked = plan.repack.len();
         let new_files = self.write_index(&plan, new).await?;
         for id in old.iter().filter(|id| !new_files.contains(id)) {
@@ -112,7 +155,17 @@ impl Repository {
         for pack in &plan.remove {
             self.backend().remove(File::Named(Kind::Pack, *pack)).await?;
         }
-        Ok(summary)
+        Ok((forgotten, summary))
+    }
+
+    /// From here on there is no way back.
+    async fn remove_forgotten(&self, run: &Run<'_>, forgotten: &Forgotten) -> Result<()> {
+        run.lock.check().await?;
+        for snapshot in &forgotten.removed {
+            run.removing.lock().push(snapshot.id);
+            self.backend().remove(File::Named(Kind::Snapshot, snapshot.id)).await?;
+        }
+        Ok(())
     }
 
     /// What was never finished goes. Nobody else is at work here, but somebody

@@ -263,7 +263,7 @@ async fn a_process_to_be_killed() {
             repository.backup(disk, backup_options(), &job).await.unwrap();
         }
         Work::Restore => {
-            let latest = repository.select(&Selector::Id("latest".to_owned())).await.unwrap();
+            let latest = repository.select(&Selector::Id("latest".to_owned()), None).await.unwrap();
             let inner = target(&task.folder, latest.size().unwrap());
             let sink = Arc::new(MortalSink { inner, fate: Arc::clone(&fate) });
             repository.restore(&latest, sink, &RestoreOptions::default(), &job).await.unwrap();

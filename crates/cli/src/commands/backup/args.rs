@@ -104,7 +104,8 @@ pub struct Create {
     pub volume: String,
     /// Where to: BUCKET/PREFIX
     pub repository: String,
-    /// Name of the backup [default: the volume's and the time]
+    /// Name of the backup; several may have the same [default: the volume's
+    /// and the time]
     #[arg(long)]
     pub name: Option<String>,
     /// Only begin
@@ -129,11 +130,14 @@ pub struct List {
 /// `selvage backup restore`
 #[derive(clap::Args, Debug)]
 pub struct Restore {
-    /// Where from: BUCKET/PREFIX#SNAPSHOT or BUCKET/PREFIX@NAME; without
-    /// either, the newest
+    /// Where from: BUCKET/PREFIX#SNAPSHOT, BUCKET/PREFIX@NAME or
+    /// BUCKET/PREFIX#VOLUME@NAME; without any, the newest
     pub repository: String,
     /// Volume to make
     pub volume: String,
+    /// Volume that the backup is of, where the repository has several
+    #[arg(long = "volume", value_name = "VOLUME", default_value = "", hide_default_value = true)]
+    pub source: String,
     /// Its device class; the server's default one if left out
     #[arg(long, short, value_name = "CLASS", default_value = "", hide_default_value = true)]
     pub class: String,
@@ -168,8 +172,12 @@ pub struct Verify {
 /// `selvage backup delete`
 #[derive(clap::Args, Debug)]
 pub struct Delete {
-    /// Which: BUCKET/PREFIX#SNAPSHOT or BUCKET/PREFIX@NAME
+    /// Which: BUCKET/PREFIX#SNAPSHOT, BUCKET/PREFIX@NAME or
+    /// BUCKET/PREFIX#VOLUME@NAME
     pub repository: String,
+    /// Volume that the backup is of, where the repository has several
+    #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
+    pub volume: String,
     /// Do not ask
     #[arg(long, short)]
     pub yes: bool,
@@ -185,6 +193,9 @@ pub struct Prune {
     /// Only judge backups of this volume
     #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
     pub volume: String,
+    /// Only judge backups that were made on this machine
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub host: String,
     /// Only say what would be done
     #[arg(long)]
     pub dry_run: bool,

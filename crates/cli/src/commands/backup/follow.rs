@@ -10,6 +10,7 @@ use selvage_api::{
     },
 };
 
+use super::described;
 use crate::{
     Error,
     commands::node::{binary, interrupt::or_interrupted, span},
@@ -82,6 +83,12 @@ fn clear(io: &mut Io) -> Result<(), Error> {
 
 /// Says how it ended.
 fn finish(job: &BackupJob, session: &mut Session<'_>) -> Result<(), Error> {
+    if session.printer().is_table() {
+        for backup in &job.forgotten {
+            let backup = described(backup);
+            writeln!(session.io.out, "forgotten: {backup}").map_err(Error::Output)?;
+        }
+    }
     match job.state() {
         JobState::JobFailed => {
             return Err(Error::Status {
@@ -119,8 +126,9 @@ fn told(job: &BackupJob) -> String {
             binary(job.stored_bytes)
         ),
         JobKind::Restore => format!(
-            "{} is restored from snapshot {short}: {}, {} downloaded",
+            "{} is restored from snapshot {short} of {}: {}, {} downloaded",
             job.volume,
+            job.source_volume,
             binary(job.total_bytes),
             binary(job.downloaded_bytes)
         ),

@@ -61,7 +61,13 @@ async fn create(args: Create, session: &mut Session<'_>) -> Result<(), Error> {
         format!("{volume}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%SZ"))
     });
     let repository = args.store.repository(&args.repository, session.io)?;
-    let request = StartBackupRequest { name, volume: args.volume, repository: Some(repository) };
+    let request = StartBackupRequest {
+        name,
+        volume: args.volume,
+        repository: Some(repository),
+        // Another run is another request, whatever its name.
+        request_id: uuid::Uuid::now_v7().to_string(),
+    };
     let client = session.client().await?;
     let job = ask(&client, request, async |mut client, request| client.start_backup(request).await);
     let job = job.await?;
@@ -75,6 +81,7 @@ async fn restore(args: Restore, session: &mut Session<'_>) -> Result<(), Error> 
         device_class: args.class,
         size_bytes: args.size.unwrap_or_default(),
         tags: args.tags,
+        source_volume: args.source,
     };
     let client = session.client().await?;
     let job =
@@ -102,6 +109,7 @@ async fn prune(args: Prune, session: &mut Session<'_>) -> Result<(), Error> {
         keep: args.keep.rules(),
         volume: args.volume,
         dry_run: args.dry_run,
+        hostname: args.host,
     };
     let client = session.client().await?;
     let job =
@@ -111,19 +119,44 @@ async fn prune(args: Prune, session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 async fn delete(args: Delete, session: &mut Session<'_>) -> Result<(), Error> {
-    let which = &args.repository;
-    let question = format!("Delete backup {which}?");
-    if !args.yes && !session.confirm(&question, "say --yes to mean it")? {
-        return Err(Error::Declined(format!("{which} stays")));
-    }
-    let repository = Some(args.store.repository(which, session.io)?);
+    let repository = args.store.repository(&args.repository, session.io)?;
     let client = session.client().await?;
-    let gone = ask(&client, DeleteBackupRequest { repository }, async |mut client, request| {
-        client.delete_backup(request).await
-    });
+    let (repository, volume) = (Some(repository), args.volume);
+    let mut request = DeleteBackupRequest { repository, volume, dry_run: false };
+    if !args.yes {
+        let meant = find(&client, &request).await?;
+        let question = format!("Delete {}?", described(&meant));
+        if !session.confirm(&question, "say --yes to mean it")? {
+            return Err(Error::Declined(format!("{} stays", described(&meant))));
+        }
+        // What was agreed to, and not what the name means by now.
+        if let Some(repository) = &mut request.repository {
+            let at = repository.path.find(['#', '@']).unwrap_or(repository.path.len());
+            repository.path.replace_range(at.., &format!("#{}", meant.snapshot));
+        }
+    }
+    let gone =
+        ask(&client, request, async |mut client, request| client.delete_backup(request).await);
     let gone = gone.await?.backup.unwrap_or_default();
-    let short = gone.snapshot.get(..8).unwrap_or_default();
-    session.io.say(&format!("Snapshot {short} is gone; its space is free after the next prune."))
+    let gone = described(&gone);
+    session.io.say(&format!("The {gone} is gone; its space is free after the next prune."))
+}
+
+/// The backup that a request means, as the server sees it.
+async fn find(client: &Client, request: &DeleteBackupRequest) -> Result<StoredBackup, Error> {
+    let request = DeleteBackupRequest { dry_run: true, ..request.clone() };
+    let found =
+        ask(client, request, async |mut client, request| client.delete_backup(request).await);
+    Ok(found.await?.backup.unwrap_or_default())
+}
+
+/// `backup monday of data (0d17f3e5, 2026-11-16T06:27:38Z)`
+pub(super) fn described(backup: &StoredBackup) -> String {
+    let short = backup.snapshot.get(..8).unwrap_or_default();
+    let name = if backup.name.is_empty() { "" } else { " " };
+    let of = if backup.volume.is_empty() { "" } else { " of " };
+    let (called, volume) = (&backup.name, &backup.volume);
+    format!("backup{name}{called}{of}{volume} ({short}, {})", time(backup.time.as_ref()))
 }
 
 async fn cancel(id: String, session: &mut Session<'_>) -> Result<(), Error> {

@@ -59,7 +59,8 @@ async fn create(args: Create, session: &mut Session<'_>) -> Result<(), Error> {
             LvServiceClient::new(channel).create_lv(request).await
         })
         .await?;
-    one(&args.name, &args.class.class, session).await
+    one(&args.name, &args.class.class, session).await?;
+    warn_of_overcommit(&args.class.class, session).await
 }
 
 async fn resize(args: Resize, session: &mut Session<'_>) -> Result<(), Error> {
@@ -74,16 +75,26 @@ async fn resize(args: Resize, session: &mut Session<'_>) -> Result<(), Error> {
             LvServiceClient::new(channel).resize_lv(request).await
         })
         .await?;
-    one(&args.name, &args.class.class, session).await
+    one(&args.name, &args.class.class, session).await?;
+    warn_of_overcommit(&args.class.class, session).await
 }
 
 async fn delete(args: Delete, session: &mut Session<'_>) -> Result<(), Error> {
     let name = args.name;
+    // The server takes the removal of nothing for done, as lvmd's clients want
+    // it. Whoever types a name wants to know.
+    let Some(found) = find(&name, &args.class.class, session).await? else {
+        return Err(Error::Status {
+            code: selvage_api::Code::NotFound,
+            message: format!("there is no volume {name}"),
+            hints: vec!["`selvage volume list` shows those there are".into()],
+        });
+    };
     let question = format!("Delete volume {name} and everything on it?");
     if !args.yes && !session.confirm(&question, "say --yes to mean it")? {
         return Err(Error::Declined(format!("{name} stays")));
     }
-    let request = RemoveLvRequest { name: name.clone(), device_class: args.class.class };
+    let request = RemoveLvRequest { name: name.clone(), device_class: found.device_class };
     let client = session.client().await?;
     client
         .call(request, |channel, request| async move {
@@ -104,7 +115,10 @@ async fn list(args: List, session: &mut Session<'_>) -> Result<(), Error> {
     if !session.printer().is_table() {
         return session.printer().message(&output::dynamic(VOLUMES, &answer)?);
     }
-    sheet(&answer.volumes).print(session)
+    // What a backup reads, or compares the next one with, is no volume of
+    // anybody.
+    let shown = answer.volumes.iter().filter(|volume| volume.purpose != "backup");
+    sheet(&shown.cloned().collect::<Vec<_>>()).print(session)
 }
 
 async fn classes(_: Classes, session: &mut Session<'_>) -> Result<(), Error> {
@@ -193,6 +207,18 @@ fn news(before: &WatchResponse, now: &WatchResponse) -> Vec<String> {
 
 /// Shows a volume by what the server knows of it now.
 async fn one(name: &str, class: &str, session: &mut Session<'_>) -> Result<(), Error> {
+    match find(name, class, session).await? {
+        Some(volume) => show(volume, session),
+        None => session.io.say(&format!("{name} is made, and gone already.")),
+    }
+}
+
+/// A volume of a class; without one, of the class that has it.
+async fn find(
+    name: &str,
+    class: &str,
+    session: &mut Session<'_>,
+) -> Result<Option<Described>, Error> {
     let request = ListVolumesRequest { device_class: class.to_owned() };
     let client = session.client().await?;
     let answer = client
@@ -200,10 +226,20 @@ async fn one(name: &str, class: &str, session: &mut Session<'_>) -> Result<(), E
             VolumesServiceClient::new(channel).list_volumes(request).await
         })
         .await?;
-    match answer.volumes.into_iter().find(|volume| volume.name == name) {
-        Some(volume) => show(volume, session),
-        None => session.io.say(&format!("{name} is made, and gone already.")),
+    let mut found: Vec<Described> =
+        answer.volumes.into_iter().filter(|volume| volume.name == name).collect();
+    if found.len() > 1 {
+        let classes: Vec<&str> = found.iter().map(|it| it.device_class.as_str()).collect();
+        return Err(Error::Status {
+            code: selvage_api::Code::InvalidArgument,
+            message: format!(
+                "volumes called {name} are in several classes: {}",
+                classes.join(", ")
+            ),
+            hints: vec!["say which one with --class".into()],
+        });
     }
+    Ok(found.pop())
 }
 
 fn show(volume: Described, session: &mut Session<'_>) -> Result<(), Error> {
@@ -246,17 +282,19 @@ fn sheet(volumes: &[Described]) -> Sheet {
 }
 
 fn class_sheet(classes: &[DeviceClass]) -> Sheet {
-    let mut sheet = Sheet::new(&["CLASS", "KIND", "SIZE", "FREE", "SPARE", "GROUP", "+POOL"]);
+    let mut sheet =
+        Sheet::new(&["CLASS", "KIND", "SIZE", "PROMISED", "FREE", "SPARE", "GROUP", "+POOL"]);
     for class in classes {
         let default = if class.default { " (default)" } else { "" };
-        let (size, free) = match class.missing {
-            true => ("missing".to_owned(), "-".to_owned()),
-            false => (binary(class.size_bytes), binary(class.free_bytes)),
+        let (size, promised, free) = match class.missing {
+            true => ("missing".to_owned(), "-".to_owned(), "-".to_owned()),
+            false => (binary(class.size_bytes), promised(class), binary(class.free_bytes)),
         };
         sheet.push([
             format!("{}{default}", class.name),
             if class.pool.is_empty() { "thick" } else { "thin" }.to_owned(),
             size,
+            promised,
             free,
             binary(class.spare_bytes),
             class.group.clone(),
@@ -264,6 +302,42 @@ fn class_sheet(classes: &[DeviceClass]) -> Sheet {
         ]);
     }
     sheet
+}
+
+/// What a class has promised, and by how much too much.
+fn promised(class: &DeviceClass) -> String {
+    let promised = binary(class.promised_bytes);
+    match overcommitted(class) {
+        true => format!("{promised} (overcommitted)"),
+        false => promised,
+    }
+}
+
+fn overcommitted(class: &DeviceClass) -> bool {
+    !class.pool.is_empty() && class.promised_bytes > class.size_bytes
+}
+
+/// Tells whoever made or grew a volume that its pool cannot hold all it has
+/// promised.
+async fn warn_of_overcommit(class: &str, session: &mut Session<'_>) -> Result<(), Error> {
+    let client = session.client().await?;
+    let answer = client
+        .call(ListDeviceClassesRequest {}, |channel, request| async move {
+            VolumesServiceClient::new(channel).list_device_classes(request).await
+        })
+        .await?;
+    let meant = |it: &&DeviceClass| if class.is_empty() { it.default } else { it.name == class };
+    let classes = answer.device_classes;
+    let Some(class) = classes.iter().find(meant).filter(|it| overcommitted(it)) else {
+        return Ok(());
+    };
+    session.io.say(&format!(
+        "Note: pool {}/{} holds {} and has promised {}. Its volumes cannot all be filled.",
+        class.group,
+        class.pool,
+        binary(class.size_bytes),
+        binary(class.promised_bytes)
+    ))
 }
 
 #[cfg(test)]
@@ -307,8 +381,16 @@ mod tests {
             default: true,
             size_bytes: 100 << 30,
             free_bytes: 80 << 30,
+            promised_bytes: 20 << 30,
             spare_bytes: 10 << 30,
             ..DeviceClass::default()
+        };
+        let full = DeviceClass {
+            name: "full".into(),
+            pool: "pool1".into(),
+            default: false,
+            promised_bytes: 120 << 30,
+            ..thick.clone()
         };
         let thin = DeviceClass {
             name: "thin".into(),
@@ -319,10 +401,11 @@ mod tests {
             ..thick.clone()
         };
         assert_eq!(
-            class_sheet(&[thick, thin]).text(crate::Format::Table),
-            "CLASS           KIND    SIZE      FREE   SPARE   GROUP\n\
-             ssd (default)   thick   100G      80G    10G     vg1\n\
-             thin            thin    missing   -      0B      vg1\n"
+            class_sheet(&[thick, full, thin]).text(crate::Format::Table),
+            "CLASS           KIND    SIZE      PROMISED               FREE   SPARE   GROUP\n\
+             ssd (default)   thick   100G      20G                    80G    10G     vg1\n\
+             full            thin    100G      120G (overcommitted)   80G    10G     vg1\n\
+             thin            thin    missing   -                      -      0B      vg1\n"
         );
     }
 
@@ -335,6 +418,7 @@ mod tests {
                 .map(|(class, free)| WatchItem {
                     device_class: (*class).into(),
                     free_bytes: free << 30,
+                    ..WatchItem::default()
                 })
                 .collect(),
         };

@@ -52,8 +52,16 @@ impl Attachments {
     }
 
     /// Gives an image its device. A machine that does not let us has volumes
-    /// without devices, which it is told once.
-    pub(super) fn attach(&self, image: &Path, read_only: bool) {
+    /// without devices, which it is told once. One whose space is reserved
+    /// takes no discards, which would give it away.
+    pub(super) fn attach(&self, image: &Path, read_only: bool, reserved: bool) {
+        self.attach_plain(image, read_only);
+        if let Some(device) = self.of(image).filter(|_| reserved && !read_only) {
+            refuse_discards(&device);
+        }
+    }
+
+    fn attach_plain(&self, image: &Path, read_only: bool) {
         if self.of(image).is_some() {
             return;
         }
@@ -109,6 +117,22 @@ impl Attachments {
     }
 }
 
+/// A loop device makes holes in its image where something is discarded, or
+/// zeroed in a way that allows it.
+fn refuse_discards(device: &Attached) {
+    let queue = format!("/sys/dev/block/{}:{}/queue", device.major, device.minor);
+    for (limit, needed) in [("discard_max_bytes", true), ("write_zeroes_unmap_max_bytes", false)] {
+        let refused = fs::write(Path::new(&queue).join(limit), "0");
+        // Older kernels do not have the second.
+        if let Err(error) = refused
+            && needed
+        {
+            let device = device.path.display();
+            tracing::warn!(%device, %error, "discards give space away, which is reserved again later");
+        }
+    }
+}
+
 /// Writes what is in the device's cache to the image.
 pub(super) fn flush(device: &Attached) -> Result<()> {
     let synced = File::open(&device.path).and_then(|file| file.sync_all());
@@ -116,7 +140,7 @@ pub(super) fn flush(device: &Attached) -> Result<()> {
 }
 
 /// A file system, or another exclusive user, has the device.
-pub(super) fn is_claimed(device: &Attached) -> bool {
+fn is_claimed(device: &Attached) -> bool {
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&device.path);
     opened.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
@@ -124,7 +148,7 @@ pub(super) fn is_claimed(device: &Attached) -> bool {
 
 /// Some process has the device open and keeps it so. Others only look: udev,
 /// or a child of ours between fork and exec.
-pub(super) fn stays_open(device: &Attached) -> bool {
+fn stays_open(device: &Attached) -> bool {
     for _ in 0..LOOKS {
         if !is_open(device) {
             return false;

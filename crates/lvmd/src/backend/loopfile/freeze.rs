@@ -1,57 +1,93 @@
 //! Keeping a mounted volume still while it is copied.
 //!
 //! A frozen file system stays frozen when the process that froze it is
-//! killed. A note on disk, made before, lets the next start thaw it.
+//! killed. So another process is started before, which thaws it when this one
+//! has ended or takes too long; and a note on disk lets the next start thaw
+//! it, should both have been killed.
 
 use std::{
+    collections::HashSet,
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
 };
 
-use super::attach::{Attached, is_claimed, run, stays_open};
+use super::attach::{Attached, run};
 use crate::{Error, Result};
 
 const NOTE: &str = "frozen";
 
-/// File systems that are frozen until this is dropped.
+/// How many seconds a file system is frozen at most.
+const LONGEST: &str = "30";
+
+/// Ends when its input does or after so many seconds, and thaws then.
+const WATCHDOG: &str = "timeout \"$1\" cat >/dev/null 2>&1; exec fsfreeze --unfreeze \"$2\"";
+
+/// A file system that is frozen until this is dropped, but not for ever.
 pub(super) struct Frozen {
-    note: PathBuf,
-    mounts: Vec<PathBuf>,
+    mount: PathBuf,
+    // Both go when it is thawed.
+    _watchdog: Watchdog,
+    _note: Note,
 }
 
-/// Makes sure that nobody writes to the device. None if nobody does anyway.
-pub(super) fn hold_still(device: &Attached, folder: &Path) -> Result<Option<Frozen>> {
-    let mounts = mounts_of(device);
-    if mounts.is_empty() {
-        if is_claimed(device) || stays_open(device) {
-            return Err(Error::Precondition(format!(
-                "{} is in use, and the file system below it cannot make a snapshot of it meanwhile",
-                device.path.display()
-            )));
-        }
-        return Ok(None);
-    }
-    let note = folder.join(format!("{}.{NOTE}", device.minor));
-    let text = serde_json::to_vec(&mounts)
-        .map_err(|error| Error::Malformed { path: note.clone(), what: error.to_string() })?;
-    fs::write(&note, text).map_err(Error::file(&note))?;
-    let mut frozen = Frozen { note, mounts: Vec::new() };
+/// Freezes the file system on a device. None if there is none.
+pub(super) fn freeze(device: &Attached, folder: &Path) -> Result<Option<Frozen>> {
     // One file system has one state, however often it is mounted.
-    if let Some(mount) = mounts.first() {
-        run("fsfreeze", &["--freeze"], mount)?;
-        frozen.mounts.push(mount.clone());
-    }
-    Ok(Some(frozen))
+    let Some(mount) = mounts_of(device).into_iter().next() else { return Ok(None) };
+    let note = Note::write(folder.join(format!("{}.{NOTE}", device.minor)), &mount)?;
+    let watchdog = Watchdog::start(&mount)?;
+    run("fsfreeze", &["--freeze"], &mount)?;
+    Ok(Some(Frozen { mount, _watchdog: watchdog, _note: note }))
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        for mount in &self.mounts {
-            if let Err(error) = run("fsfreeze", &["--unfreeze"], mount) {
-                tracing::error!(mount = %mount.display(), %error, "a file system stays frozen");
-            }
+        // It was thawed before if this is refused.
+        let _ = run("fsfreeze", &["--unfreeze"], &self.mount);
+    }
+}
+
+/// Says on disk what is frozen.
+struct Note(PathBuf);
+
+impl Note {
+    fn write(path: PathBuf, mount: &Path) -> Result<Self> {
+        let text = serde_json::to_vec(&[mount])
+            .map_err(|error| Error::Malformed { path: path.clone(), what: error.to_string() })?;
+        fs::write(&path, text).map_err(Error::file(&path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The process that thaws if this one does not.
+struct Watchdog(Child);
+
+impl Watchdog {
+    fn start(mount: &Path) -> Result<Self> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", WATCHDOG, "thaw", LONGEST]).arg(mount);
+        // Not ended by what ends our terminal.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+        let started = command.spawn();
+        started.map(Self).map_err(|source| Error::Program { program: "/bin/sh".to_owned(), source })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if let Some(group) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
-        let _ = fs::remove_file(&self.note);
+        let _ = self.0.wait();
     }
 }
 
@@ -72,13 +108,36 @@ pub(super) fn thaw_left_behind(folder: &Path) {
     }
 }
 
-/// Where a device is mounted, as this process sees it.
+/// Where a device is mounted, in whatever mount namespace: first as this
+/// process sees it, then through the root of a process that does.
 fn mounts_of(device: &Attached) -> Vec<PathBuf> {
     let number = format!("{}:{}", device.major, device.minor);
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = mounts_in(Path::new("/proc/self"), &number);
+    if !own.is_empty() {
+        return own;
+    }
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .map(|entry| entry.path());
+    let mut seen = HashSet::new();
+    let namespaces = processes
+        .filter(|process| fs::read_link(process.join("ns/mnt")).is_ok_and(|ns| seen.insert(ns)));
+    namespaces
+        .flat_map(|process| {
+            let root = process.join("root");
+            let mounts = mounts_in(&process, &number).into_iter();
+            mounts.map(move |mount| root.join(mount.strip_prefix("/").unwrap_or(&mount)))
+        })
+        .collect()
+}
+
+/// Where one process sees a device mounted.
+fn mounts_in(process: &Path, number: &str) -> Vec<PathBuf> {
+    let table = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
     let mount = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
-        (fields.get(2) == Some(&number.as_str())).then(|| fields.get(4).map(|path| unescape(path)))
+        (fields.get(2) == Some(&number)).then(|| fields.get(4).map(|path| unescape(path)))
     };
     table.lines().filter_map(mount).flatten().collect()
 }

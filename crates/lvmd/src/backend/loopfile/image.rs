@@ -1,26 +1,40 @@
 //! Image files: made, grown, copied, and where their data lie.
 
-use std::{fs::File, io, path::Path};
+use std::{fs::File, io, os::unix::fs::MetadataExt, path::Path};
 
 use rustix::{
-    fs::{FallocateFlags, SeekFrom},
+    fs::{FallocateFlags, IFlags, SeekFrom, Timespec, Timestamps},
     io::Errno,
 };
 
-use super::{attach::Attached, freeze};
+use super::{attach::Attached, freeze, private};
 use crate::{
     Error, Result,
     backend::{Ranges, push_range},
 };
 
+/// How often an image is copied that is written to meanwhile.
+const COPIES: usize = 5;
+
 /// Makes an image that reads as zeros.
 pub(super) fn make(path: &Path, size: u64, reserved: bool) -> Result<()> {
-    let made = File::create(path).and_then(|file| file.set_len(size).map(|()| file));
-    let file = made.map_err(Error::file(path))?;
+    let file = private::create(path).map_err(Error::file(path))?;
+    if reserved {
+        write_in_place(&file);
+    }
+    file.set_len(size).map_err(Error::file(path))?;
     if reserved {
         reserve(path, size)?;
     }
     file.sync_all().map_err(Error::file(path))
+}
+
+/// Where a file system would write everything to a new place, what is reserved
+/// would be of no use. The file must be empty still; others do not know this.
+fn write_in_place(file: &File) {
+    if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
+        let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
 }
 
 /// Makes an image longer.
@@ -46,43 +60,132 @@ pub(super) fn reserve(path: &Path, size: u64) -> Result<()> {
         Ok(()) => Ok(()),
         // A file system that cannot promise space: the group's limit has to do.
         Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(Errno::NOSPC) => Err(Error::NoSpace { free: free_around(path), requested: size }),
+        Err(Errno::NOSPC) => {
+            let free = free_on_disk(path.parent().unwrap_or(path));
+            Err(Error::NoSpace { free, requested: size })
+        }
         Err(error) => Err(Error::file(path)(error.into())),
     }
 }
 
-fn free_around(path: &Path) -> u64 {
-    let space = rustix::fs::statvfs(path.parent().unwrap_or(path));
+/// Reserves again what was given away of an image.
+pub(super) fn reserve_again(path: &Path, size: u64) {
+    let held = held(path);
+    if held >= size {
+        return;
+    }
+    let (image, missing) = (path.display(), size - held);
+    match reserve(path, size) {
+        Ok(()) => {
+            tracing::warn!(%image, missing, "space of a thick volume was given away, and is reserved again")
+        }
+        Err(error) => {
+            tracing::error!(%image, missing, %error, "space of a thick volume is not reserved")
+        }
+    }
+}
+
+/// Bytes that an image takes on disk.
+pub(super) fn held(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |about| about.blocks() * 512)
+}
+
+/// Bytes that are free on the disk below a folder.
+pub(super) fn free_on_disk(folder: &Path) -> u64 {
+    let space = rustix::fs::statvfs(folder);
     space.map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
 }
 
 /// Copies an image as it is at one instant. Where the file system can share
-/// blocks that takes no time; elsewhere nothing may be written meanwhile, so
-/// a mounted volume is frozen, and one that is otherwise open is refused.
+/// blocks, that is one call. Elsewhere the image is copied, and copied again
+/// if anything was written to it meanwhile.
 pub(super) fn still(
     from: &Path,
     to: &Path,
     device: Option<&Attached>,
     folder: &Path,
 ) -> Result<()> {
-    if let Some(device) = device {
-        super::attach::flush(device)?;
-    }
     let source = File::open(from).map_err(Error::file(from))?;
-    let target = File::create(to).map_err(Error::file(to))?;
+    let target = private::create(to).map_err(Error::file(to))?;
+    // Only files of the same kind share blocks.
+    if rustix::fs::ioctl_getflags(&source).is_ok_and(|flags| flags.contains(IFlags::NOCOW)) {
+        write_in_place(&target);
+    }
+    // Whatever is on disk before need not get there while all stands still.
+    flush(device)?;
+    source.sync_all().map_err(Error::file(from))?;
     if rustix::fs::ioctl_ficlone(&target, &source).is_ok() {
-        return target.sync_all().map_err(Error::file(to));
+        share_frozen(&source, &target, device, folder);
+    } else {
+        copy_unwritten(from, &source, &target, device, folder)?;
     }
-    let frozen = match device {
-        Some(device) => freeze::hold_still(device, folder)?,
-        None => None,
+    target.sync_all().map_err(Error::file(to))
+}
+
+fn flush(device: Option<&Attached>) -> Result<()> {
+    device.map_or(Ok(()), super::attach::flush)
+}
+
+/// Shares the blocks once more with its file system frozen, so that there is
+/// no journal to replay. Without that it is what a loss of power would leave.
+fn share_frozen(source: &File, target: &File, device: Option<&Attached>, folder: &Path) {
+    let frozen = device.map(|device| freeze::freeze(device, folder));
+    let shared = match frozen {
+        Some(Ok(Some(_frozen))) => flush(device).and_then(|()| {
+            let shared = rustix::fs::ioctl_ficlone(target, source);
+            shared.map_err(|error| Error::file(folder)(error.into()))
+        }),
+        Some(Err(error)) => Err(error),
+        _ => Ok(()),
     };
-    if let Some(device) = device {
-        super::attach::flush(device)?;
+    if let Err(error) = shared {
+        tracing::warn!(%error, "a snapshot was taken without freezing the file system");
     }
-    let copied = copy(from, &source, &target).and_then(|()| target.sync_all());
-    drop(frozen);
-    copied.map_err(Error::file(to))
+}
+
+/// Copies until nothing was written from the beginning of a copy to its end.
+fn copy_unwritten(
+    from: &Path,
+    source: &File,
+    target: &File,
+    device: Option<&Attached>,
+    folder: &Path,
+) -> Result<()> {
+    for _ in 0..COPIES {
+        let _frozen = device.map(|device| freeze::freeze(device, folder)).transpose()?;
+        flush(device)?;
+        let writes = Writes::watch(source).map_err(Error::file(from))?;
+        copy(from, source, target).map_err(Error::file(from))?;
+        // What was written is in the image only after this.
+        flush(device)?;
+        if !writes.seen(source).map_err(Error::file(from))? {
+            return Ok(());
+        }
+        tracing::info!(image = %from.display(), "written to while it was copied: copying again");
+    }
+    Err(Error::BusyImage(from.file_stem().unwrap_or_default().to_string_lossy().into_owned()))
+}
+
+/// Notices writes to an image, by whomever and through whatever: each sets its
+/// time of modification, which is set to a time that is long gone before. So
+/// it does not matter how coarse the clock of the file system is.
+struct Writes;
+
+impl Writes {
+    const LONG_GONE: i64 = 1;
+
+    fn watch(image: &File) -> io::Result<Self> {
+        let unchanged = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+        let long_gone = Timespec { tv_sec: Self::LONG_GONE, tv_nsec: 0 };
+        let times = Timestamps { last_access: unchanged, last_modification: long_gone };
+        rustix::fs::futimens(image, &times)?;
+        Ok(Self)
+    }
+
+    fn seen(&self, image: &File) -> io::Result<bool> {
+        let about = image.metadata()?;
+        Ok((about.mtime(), about.mtime_nsec()) != (Self::LONG_GONE, 0))
+    }
 }
 
 /// Copies data and leaves holes as they are.

@@ -13,6 +13,7 @@
 mod attach;
 mod freeze;
 mod image;
+mod private;
 mod record;
 
 use std::{
@@ -33,11 +34,15 @@ use super::{Backend, Create, Device, Groups, Ranges, Snapshot};
 use crate::{
     Error, Group, Pool, Result, Volume,
     config::{Config, LoopGroup},
+    model::is_temporary,
 };
 
 /// Sizes of volumes are multiples of it, as with LVM.
 const EXTENT: u64 = 4 << 20;
 const GIB: u64 = 1 << 30;
+const LOCK: &str = "lock";
+/// Watchers are told of the disk that it is fuller in steps of this.
+const DISK_STEP: u64 = 256 << 20;
 
 /// The loop backend.
 pub struct LoopFiles {
@@ -52,7 +57,7 @@ impl LoopFiles {
     /// Opens the folder, and puts right what a sudden end left behind.
     pub fn open(config: &Config) -> Result<Self> {
         let directory = config.loop_files.directory.clone();
-        fs::create_dir_all(&directory).map_err(Error::file(&directory))?;
+        private::make_folder(&directory)?;
         let directory = directory.canonicalize().map_err(Error::file(&directory))?;
         let lock = lock(&directory)?;
         let this = Self {
@@ -79,20 +84,25 @@ impl LoopFiles {
     /// Attaches what belongs to a group and lets go what does not.
     fn put_right(&self, store: &Store) -> Result<()> {
         freeze::thaw_left_behind(store.folder());
+        private::repair(store.folder())?;
         store.clean()?;
         let records = store.all()?;
         let images: Vec<PathBuf> = records.iter().map(|record| store.image(&record.name)).collect();
         self.attachments.detach_others(store.folder(), &images);
         for (record, image) in records.iter().zip(&images) {
-            self.attachments.attach(image, record.read_only);
+            let reserved = store.reserves(record);
+            self.attachments.attach(image, record.read_only, reserved);
+            if reserved {
+                image::reserve_again(image, record.size);
+            }
         }
         Ok(())
     }
 }
 
 fn lock(directory: &Path) -> Result<File> {
-    let path = directory.join("lock");
-    let file = File::create(&path).map_err(Error::file(&path))?;
+    let path = directory.join(LOCK);
+    let file = private::create(&path).map_err(Error::file(&path))?;
     let source = match selvage_lock::take(&file) {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -116,6 +126,11 @@ impl Backend for LoopFiles {
             declared = super::wanted(config).into_iter().map(group).collect();
         }
         let known = self.groups.lock().clone();
+        if known.is_empty() {
+            let ours: Vec<&str> =
+                declared.iter().map(|group| group.name.as_str()).chain([LOCK]).collect();
+            private::repair_directory(&self.directory, &ours)?;
+        }
         for group in &declared {
             let store = Store::open(&self.directory.join(&group.name), group)?;
             if !known.contains_key(&group.name) {
@@ -142,9 +157,22 @@ impl Backend for LoopFiles {
         Ok(groups)
     }
 
+    fn uphold(&self) {
+        let stores: Vec<Arc<Store>> = self.groups.lock().values().cloned().collect();
+        for store in stores {
+            let records = store.all().unwrap_or_default().into_iter();
+            for record in records.filter(|record| store.reserves(record)) {
+                image::reserve_again(&store.image(&record.name), record.size);
+            }
+        }
+    }
+
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for store in self.groups.lock().values() {
+            // What is left on the disk counts where it is less than promised.
+            let free = image::free_on_disk(store.folder());
+            (free < store.size()).then_some(free / DISK_STEP).hash(&mut hasher);
             let seen = fs::metadata(store.folder());
             let seen = seen.map(|seen| (seen.mtime(), seen.mtime_nsec(), seen.ino()));
             seen.ok().hash(&mut hasher);
@@ -159,11 +187,12 @@ impl Backend for LoopFiles {
             size: create.size.div_ceil(EXTENT).saturating_mul(EXTENT),
             tags: create.tags.clone(),
             pool: create.pool.clone(),
+            created: record::now(),
             ..Record::default()
         };
         let image = store.image(&record.name);
         store.add(&record, || image::make(&image, record.size, store.reserves(&record)))?;
-        self.attachments.attach(&image, false);
+        self.attachments.attach(&image, false, store.reserves(&record));
         Ok(())
     }
 
@@ -193,6 +222,7 @@ impl Backend for LoopFiles {
             pool: source.pool.clone(),
             origin: Some(source.name.clone()),
             read_only: snapshot.read_only,
+            created: record::now(),
         };
         let (from, to) = (store.image(&source.name), store.image(&record.name));
         let device = self.attachments.of(&from);
@@ -200,7 +230,7 @@ impl Backend for LoopFiles {
             image::still(&from, &to, device.as_ref(), store.folder())?;
             if store.reserves(&record) { image::reserve(&to, record.size) } else { Ok(()) }
         })?;
-        self.attachments.attach(&to, record.read_only);
+        self.attachments.attach(&to, record.read_only, store.reserves(&record));
         Ok(())
     }
 
@@ -229,7 +259,8 @@ impl Backend for LoopFiles {
         // Two caches of one content would differ: where there is a device,
         // everybody goes through it.
         let path = self.attachments.of(&image).map_or(image, |device| device.path);
-        Device::open(&path, record.size, write, record.read_only)
+        let device = Device::open(&path, record.size, write, record.read_only)?;
+        Ok(if store.reserves(&record) { device.reserved() } else { device })
     }
 
     fn allocated(&self, group: &str, name: &str) -> Result<Option<Ranges>> {
@@ -249,22 +280,36 @@ impl Backend for LoopFiles {
 fn describe(store: &Store, devices: &BTreeMap<PathBuf, attach::Attached>) -> Result<Group> {
     let mut pools: BTreeMap<String, Pool> = BTreeMap::new();
     for (name, size) in store.pools() {
-        pools.insert(name, Pool { size, promised: 0 });
+        pools.insert(name, Pool { size, promised: 0, used: Some(0) });
     }
     let mut used: u64 = pools.values().map(|pool| pool.size).sum();
+    // Promised, and not taken from the disk yet.
+    let mut outstanding = 0;
     let mut volumes = BTreeMap::new();
     for record in store.all()? {
-        match record.pool.as_ref().and_then(|pool| pools.get_mut(pool)) {
-            Some(pool) => pool.promised += record.size,
-            None => used += record.size,
-        }
         let image = store.image(&record.name);
+        let held = image::held(&image);
+        // A snapshot that a job reads promises nothing to anybody.
+        let promised = if is_temporary(&record.tags, record.read_only) { 0 } else { record.size };
+        match record.pool.as_ref().and_then(|pool| pools.get_mut(pool)) {
+            Some(pool) => {
+                pool.promised += promised;
+                pool.used = pool.used.map(|used| used + held);
+            }
+            None => {
+                used += promised;
+                outstanding += promised.saturating_sub(held);
+            }
+        }
         let device = devices.get(&image);
         volumes.insert(record.name.clone(), as_volume(record, image, device));
     }
     let size = store.size();
     let name = store.name().to_owned();
-    let free = size.saturating_sub(used);
+    let in_pools = pools.values().map(|pool| pool.size.saturating_sub(pool.used.unwrap_or(0)));
+    outstanding += in_pools.sum::<u64>();
+    let on_disk = image::free_on_disk(store.folder()).saturating_sub(outstanding);
+    let free = size.saturating_sub(used).min(on_disk / EXTENT * EXTENT);
     Ok(Group { name, size, free, extent: EXTENT, missing: 0, volumes, pools })
 }
 
@@ -274,6 +319,7 @@ fn as_volume(record: Record, image: PathBuf, device: Option<&attach::Attached>) 
     tags.dedup();
     Volume {
         name: record.name,
+        id: if record.created == 0 { String::new() } else { format!("{:x}", record.created) },
         size: record.size,
         tags,
         major: device.map_or(0, |device| device.major),
@@ -283,6 +329,6 @@ fn as_volume(record: Record, image: PathBuf, device: Option<&attach::Attached>) 
         origin: record.origin,
         change_room: None,
         read_only: record.read_only,
-        created: 0,
+        created: record.created / 1_000_000_000,
     }
 }

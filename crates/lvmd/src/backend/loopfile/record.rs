@@ -4,11 +4,12 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EXTENT, GIB};
+use super::{EXTENT, GIB, private};
 use crate::{Error, Result, config::LoopGroup};
 
 const IMAGE: &str = "img";
@@ -26,6 +27,14 @@ pub(super) struct Record {
     pub(super) pool: Option<String>,
     pub(super) origin: Option<String>,
     pub(super) read_only: bool,
+    /// When it was made, in nanoseconds since 1970; 0 if that is not known.
+    pub(super) created: u64,
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or_default()
 }
 
 /// A group, as its record says.
@@ -43,7 +52,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn open(folder: &Path, declared: &LoopGroup) -> Result<Self> {
-        fs::create_dir_all(folder).map_err(Error::file(folder))?;
+        private::make_folder(folder)?;
         let size = match declared.size_gb {
             0 => found_size(folder)?,
             gib => gib.saturating_mul(GIB),
@@ -70,9 +79,11 @@ impl Store {
         pools.map(|pool| (pool.name.clone(), size(pool.size_gb) / EXTENT * EXTENT)).collect()
     }
 
-    /// Whether the space of a volume is reserved on disk.
+    /// Whether the space of a volume is reserved on disk. One that is never
+    /// written to needs no more than it has.
     pub(super) fn reserves(&self, record: &Record) -> bool {
-        record.pool.is_none() && self.declared.preallocate.unwrap_or(true)
+        let wanted = self.declared.preallocate.unwrap_or(true);
+        wanted && record.pool.is_none() && !record.read_only
     }
 
     pub(super) fn image(&self, name: &str) -> PathBuf {
@@ -195,7 +206,7 @@ fn replace<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let unfinished = PathBuf::from(unfinished);
     let text = serde_json::to_vec(value)
         .map_err(|error| Error::Malformed { path: path.into(), what: error.to_string() })?;
-    let written = File::create(&unfinished)
+    let written = private::create(&unfinished)
         .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&unfinished, path));
     written.map_err(Error::file(path))?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::text::{Node, Section, parse};
-use crate::{Group, Pool, Volume};
+use crate::{Group, Pool, Volume, model::is_temporary};
 
 /// LVM counts in these.
 const SECTOR: u64 = 512;
@@ -135,11 +135,13 @@ fn pools(extent: u64, logical: &[Logical<'_>]) -> BTreeMap<String, Pool> {
     let mut pools = BTreeMap::new();
     for volume in logical.iter().filter(|volume| volume.of_type("thin-pool").is_some()) {
         let size = volume.extents() * extent;
-        pools.insert(volume.name.to_owned(), Pool { size, promised: 0 });
+        pools.insert(volume.name.to_owned(), Pool { size, promised: 0, used: None });
     }
     for volume in logical {
         let home = volume.of_type("thin").map(|segment| text(segment, "thin_pool"));
-        if let Some(pool) = home.and_then(|home| pools.get_mut(home)) {
+        if let Some(pool) = home.and_then(|home| pools.get_mut(home))
+            && !is_temporary(&volume.tags, volume.read_only)
+        {
             pool.promised += volume.extents() * extent;
         }
     }
@@ -176,6 +178,7 @@ fn volumes(
         let origin = thin.map(|thin| text(thin, "origin")).filter(|origin| !origin.is_empty());
         let described = Volume {
             name: name.clone(),
+            id: volume.id.clone(),
             size: tie.and_then(|origin| sizes.get(origin).copied()).unwrap_or(own),
             tags: volume.tags.clone(),
             path: format!("/dev/{group}/{name}").into(),
@@ -223,7 +226,7 @@ mod tests {
         assert_eq!(volume("t1").pool.as_deref(), Some("pool"));
         assert_eq!(volume("t1s").origin.as_deref(), Some("t1"));
         assert_eq!(read.thin_ids["t1s"], 2);
-        assert_eq!(group.pools["pool"], Pool { size: 200 << 20, promised: 2 << 30 });
+        assert_eq!(group.pools["pool"], Pool { size: 200 << 20, promised: 2 << 30, used: None });
         let id = "LVM-JSmAAts92voK2EqbVO186MZ0kTCpPqBruWVqhtBFjCVeGnlMYCFs7LgPmd1zGADJ";
         assert_eq!(read.kernel_ids["lv1"], id);
     }
