@@ -29,8 +29,10 @@ for _ in $(seq 600); do
 done
 cli() { "$selvage" --endpoint unix:///run/topolvm/lvmd.sock "$@"; }
 
-# How many bytes the job on stdin read.
-bytes_read() { sed -nE 's/.*"read_bytes": ?"?([0-9]+)"?.*/\1/p' | grep . || echo 0; }
+# A field of the job on stdin.
+field() { sed -nE "s/.*\"$1\": ?\"?([0-9a-zA-Z-]+)\"?.*/\1/p"; }
+# How many bytes it read.
+bytes_read() { field read_bytes | grep . || echo 0; }
 
 for class in thin thick; do
   cli volume create "$class-v" --size 1 --class "$class" >/dev/null
@@ -52,7 +54,8 @@ kept=$(lvm lvs --noheadings -o lv_name myvg1 | grep -c snap-) || true
 # Thick, and written to while it is read: more than the room for changes holds,
 # which grows. The limit gives it the time.
 cli backup limits --read 20M >/dev/null
-cli backup create thick-v vm/thick --store file: --name busy --no-wait >/dev/null 2>&1
+cli backup create thick-v vm/thick --store file: --name busy --no-wait -o json >"$folder/busy"
+busy=$(field id <"$folder/busy")
 until cli backup list | grep -q "  upload  "; do sleep 0.2; done
 for at in $(seq 100 2 126); do
   dd if=/dev/urandom of=/dev/myvg1/thick-v bs=1M count=2 seek="$at" conv=fsync,notrunc status=none
@@ -64,10 +67,15 @@ if cli volume delete thick-v --yes >"$folder/refused" 2>&1; then
 fi
 grep -q "thick-v is being backed up" "$folder/refused" || { cat "$folder/refused"; exit 1; }
 cli backup limits --read 0 >/dev/null
-cli backup create thick-v vm/thick --store file: --name busy >/dev/null
+cli backup watch "$busy" -o json >"$folder/busy"
 grep -q "more room for changes" "$folder/log" || { echo "its room did not grow"; exit 1; }
-cli backup restore vm/thick@busy thick-b --store file: >/dev/null
+cli backup restore "vm/thick#$(field snapshot <"$folder/busy")" thick-b --store file: >/dev/null
 cmp "/dev/myvg1/thick-b" "/dev/myvg1/thick-r"
+
+# Once more by the same name is another backup, of what is there now.
+cli backup create thick-v vm/thick --store file: --name busy >/dev/null
+cli backup restore vm/thick@busy thick-n --store file: >/dev/null
+cmp "/dev/myvg1/thick-n" "/dev/myvg1/thick-v"
 
 trap - EXIT
 kill -TERM "$daemon"

@@ -61,8 +61,9 @@ impl Logical {
         who: &str,
     ) -> backup::Result<BackupState> {
         let backups = self.backups.as_ref().ok_or(backup::Error::NotConfigured)?;
+        // Clients know this sentence for it, where the original crashed.
         let Backup { name, volume_handle, data_source } =
-            request.backup.ok_or(backup::Error::Missing("backup"))?;
+            request.backup.ok_or(backup::Error::NotConfigured)?;
         let access = backups.access_of(data_source)?;
         let job = backups.backup(&name, &volume_handle, access, None, Asked::Again, who).await?;
         Ok(backups.state(&job))
