@@ -1,5 +1,5 @@
 //! A backup holds a volume as it was at one moment, whoever writes to it and
-//! whenever he begins. The writer numbers its writes, first to the first block
+//! from whenever on. The writer numbers its writes, first to the first block
 //! and then to the last one, so that at any moment the first is as high as the
 //! last or one higher.
 
@@ -20,8 +20,6 @@ use super::served::{Served, noise};
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-/// Enough that a copy takes a while.
-const SIZE: u64 = 192 * MIB;
 /// How many writes a writer makes that ends by itself.
 const SHORT: u64 = 13;
 
@@ -34,7 +32,12 @@ struct Writer {
 
 impl Writer {
     /// Begins when `begin` says so.
-    fn start(path: PathBuf, most: u64, mut begin: impl FnMut() -> bool + Send + 'static) -> Self {
+    fn start(
+        path: PathBuf,
+        size: u64,
+        most: u64,
+        mut begin: impl FnMut() -> bool + Send + 'static,
+    ) -> Self {
         let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
         let thread = std::thread::spawn(move || {
@@ -49,7 +52,7 @@ impl Writer {
                 }
                 let block = round.to_le_bytes().repeat(BLOCK / 8);
                 device.write_all_at(&block, 0).unwrap();
-                device.write_all_at(&block, SIZE - BLOCK as u64).unwrap();
+                device.write_all_at(&block, size - BLOCK as u64).unwrap();
                 counted.store(round, Ordering::SeqCst);
             }
         });
@@ -76,64 +79,125 @@ pub(crate) enum Busy {
     MayBeRefused,
 }
 
+/// What is tried on a backend.
+#[derive(Clone, Copy)]
+pub(crate) struct Trial {
+    pub(crate) busy: Busy,
+    /// Bytes of the volume: where it is copied, enough for that to take a while.
+    pub(crate) size: u64,
+    /// How often each of the cases is tried.
+    pub(crate) rounds: usize,
+}
+
+impl Trial {
+    /// For backends that copy.
+    pub(crate) fn of_copies(busy: Busy) -> Self {
+        Self { busy, size: 192 * MIB, rounds: 3 }
+    }
+
+    /// For backends that take snapshots in one go.
+    pub(crate) fn of_snapshots() -> Self {
+        Self { busy: Busy::Works, size: 16 * MIB, rounds: 1 }
+    }
+}
+
+/// A volume that a writer numbers.
+struct Numbered<'a> {
+    served: &'a Served,
+    path: PathBuf,
+    trial: Trial,
+}
+
 /// Opened before the start, at the start, and after it.
-pub(crate) async fn are_what_backups_hold(served: &Served, class: &str, busy: Busy) {
-    let new = NewVolume { name: "data".into(), size: SIZE, ..NewVolume::default() };
+pub(crate) async fn are_what_backups_hold(served: &Served, class: &str, trial: Trial) {
+    let new = NewVolume { name: "data".into(), size: trial.size, ..NewVolume::default() };
     let volume = served.volumes().create(class, new).await.unwrap();
-    fill(&volume.path);
+    let numbered = Numbered { served, path: volume.path, trial };
+    numbered.fill();
     let quiet = served.start_backup("quiet", "data").await.unwrap();
-    check(served, &served.ended(&quiet).await, "quiet", Busy::Works).await;
-    for number in 0..3 {
-        before(served, &volume.path, &format!("before-{number}"), busy).await;
-        during(served, &volume.path, &format!("during-{number}"), u64::MAX, busy).await;
-        let name = format!("short-{number}");
-        during(served, &volume.path, &name, SHORT, Busy::Works).await;
+    numbered.check(&served.ended(&quiet).await, "quiet", Busy::Works).await;
+    for number in 0..trial.rounds {
+        numbered.before(&format!("before-{number}"), trial.busy).await;
+        numbered.during(&format!("during-{number}"), u64::MAX, trial.busy).await;
+        numbered.during(&format!("short-{number}"), SHORT, Busy::Works).await;
     }
     served.remove_from(class, "data").await;
 }
 
-fn fill(path: &Path) {
-    let (content, device) = (noise(MIB as usize, 7), File::options().write(true).open(path));
-    let device = device.unwrap();
-    for at in 0..SIZE / MIB {
-        device.write_all_at(&content, at * MIB).unwrap();
+impl Numbered<'_> {
+    fn open(&self) -> File {
+        File::options().write(true).open(&self.path).unwrap()
     }
-    clear(&device);
-}
 
-/// Both counts are 0 again.
-fn clear(device: &File) {
-    device.write_all_at(&[0; BLOCK], 0).unwrap();
-    device.write_all_at(&[0; BLOCK], SIZE - BLOCK as u64).unwrap();
-    device.sync_all().unwrap();
-}
+    fn last(&self) -> u64 {
+        self.trial.size - BLOCK as u64
+    }
 
-async fn before(served: &Served, path: &Path, name: &str, busy: Busy) {
-    clear(&File::options().write(true).open(path).unwrap());
-    let writer = Writer::start(path.to_owned(), u64::MAX, || true);
-    served.wait("the writer writes", async || writer.rounds() > 3).await;
-    let job = served.start_backup(name, "data").await.unwrap();
-    let ended = served.ended(&job).await;
-    writer.end();
-    check(served, &ended, name, busy).await;
-}
+    fn fill(&self) {
+        let (content, device) = (noise(MIB as usize, 7), self.open());
+        for at in 0..self.trial.size / MIB {
+            device.write_all_at(&content, at * MIB).unwrap();
+        }
+        self.clear();
+    }
 
-/// The writer opens the volume when its snapshot is being made.
-async fn during(served: &Served, path: &Path, name: &str, rounds: u64, busy: Busy) {
-    clear(&File::options().write(true).open(path).unwrap());
-    let (began, at) = (Arc::<AtomicBool>::default(), path.to_owned());
-    let folder = served.image_folder();
-    let started = Arc::clone(&began);
-    let writer = Writer::start(at, rounds, move || {
-        let copying = folder.as_deref().is_none_or(has_snapshot);
-        copying && started.load(Ordering::SeqCst)
-    });
-    began.store(true, Ordering::SeqCst);
-    let job = served.start_backup(name, "data").await.unwrap();
-    let ended = served.ended(&job).await;
-    let rounds = writer.end();
-    assert!(rounds > 0, "it wrote before all was over");
-    check(served, &ended, name, busy).await;
+    /// Both counts are 0 again.
+    fn clear(&self) {
+        let device = self.open();
+        device.write_all_at(&[0; BLOCK], 0).unwrap();
+        device.write_all_at(&[0; BLOCK], self.last()).unwrap();
+        device.sync_all().unwrap();
+    }
+
+    async fn before(&self, name: &str, busy: Busy) {
+        self.clear();
+        let writer = Writer::start(self.path.clone(), self.trial.size, u64::MAX, || true);
+        self.served.wait("the writer writes", async || writer.rounds() > 3).await;
+        let job = self.served.start_backup(name, "data").await.unwrap();
+        let ended = self.served.ended(&job).await;
+        writer.end();
+        self.check(&ended, name, busy).await;
+    }
+
+    /// The writer opens the volume when its snapshot is being made.
+    async fn during(&self, name: &str, rounds: u64, busy: Busy) {
+        self.clear();
+        let began = Arc::<AtomicBool>::default();
+        let folder = self.served.image_folder();
+        let started = Arc::clone(&began);
+        let writer = Writer::start(self.path.clone(), self.trial.size, rounds, move || {
+            let copying = folder.as_deref().is_none_or(has_snapshot);
+            copying && started.load(Ordering::SeqCst)
+        });
+        began.store(true, Ordering::SeqCst);
+        let job = self.served.start_backup(name, "data").await.unwrap();
+        let ended = self.served.ended(&job).await;
+        let rounds = writer.end();
+        assert!(rounds > 0, "it wrote before all was over");
+        self.check(&ended, name, busy).await;
+    }
+
+    async fn check(&self, ended: &BackupJob, name: &str, busy: Busy) {
+        let served = self.served;
+        if ended.state() == JobState::JobFailed && busy == Busy::MayBeRefused {
+            assert!(ended.error.contains("was written to each time"), "{ended:?}");
+            assert!(served.stored().await.iter().all(|backup| backup.name != name));
+            return;
+        }
+        assert_eq!(ended.state(), JobState::JobComplete, "{name}: {ended:?}");
+        let job = served.start_restore(name, "back").await;
+        let restored = served.ended(&job).await;
+        assert_eq!(restored.state(), JobState::JobComplete, "{restored:?}");
+        let count = |at: u64| {
+            let block = served.read("tg", "back", at, BLOCK);
+            assert!(block.chunks(8).all(|one| one == &block[..8]), "{name}: half a block at {at}");
+            u64::from_le_bytes(block[..8].try_into().unwrap())
+        };
+        let (first, last) = (count(0), count(self.last()));
+        let was = first == last || first == last + 1;
+        assert!(was, "{name}: a state that never was: {first} {last}");
+        served.remove("back").await.unwrap();
+    }
 }
 
 /// The image of a snapshot is there.
@@ -141,24 +205,4 @@ fn has_snapshot(folder: &Path) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name());
     names.into_iter().any(|name| name.as_encoded_bytes().starts_with(b"snap-"))
-}
-
-async fn check(served: &Served, ended: &BackupJob, name: &str, busy: Busy) {
-    if ended.state() == JobState::JobFailed && busy == Busy::MayBeRefused {
-        assert!(ended.error.contains("was written to each time"), "{ended:?}");
-        assert!(served.stored().await.iter().all(|backup| backup.name != name));
-        return;
-    }
-    assert_eq!(ended.state(), JobState::JobComplete, "{name}: {ended:?}");
-    let job = served.start_restore(name, "back").await;
-    let restored = served.ended(&job).await;
-    assert_eq!(restored.state(), JobState::JobComplete, "{restored:?}");
-    let count = |at: u64| {
-        let block = served.read("tg", "back", at, BLOCK);
-        assert!(block.chunks(8).all(|one| one == &block[..8]), "{name}: half a block at {at}");
-        u64::from_le_bytes(block[..8].try_into().unwrap())
-    };
-    let (first, last) = (count(0), count(SIZE - BLOCK as u64));
-    assert!(first == last || first == last + 1, "{name}: a state that never was: {first} {last}");
-    served.remove("back").await.unwrap();
 }
