@@ -18,7 +18,7 @@ use crate::{
     artifact::Artifacts,
     images::{PodImages, Top},
     keys::Keys,
-    member::{Member, Places, is_unified},
+    member::{Member, Places},
     probe::Prober,
     spec,
     status::History,
@@ -70,7 +70,6 @@ struct Inner {
     turn: tokio::sync::Mutex<reconcile::Done>,
     /// What containers have of the machine that are a part of it.
     top: Top,
-    unified: bool,
 }
 
 impl MemberAgent {
@@ -106,7 +105,6 @@ impl MemberAgent {
             status: watch::Sender::new(MemberStatus::default()),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
-            unified: is_unified(),
             runtime,
             places,
         })))
@@ -223,13 +221,7 @@ impl Inner {
     }
 
     fn member<'a>(&'a self, spec: &'a MemberSpec) -> Member<'a> {
-        Member {
-            spec,
-            places: &self.places,
-            keys: &self.keys,
-            artifacts: &self.artifacts,
-            unified: self.unified,
-        }
+        Member { spec, places: &self.places, keys: &self.keys, artifacts: &self.artifacts }
     }
 
     async fn remove_everything(&self, spec: Option<&MemberSpec>) -> (Vec<String>, Vec<String>) {

@@ -1,6 +1,6 @@
 //! A member as its components see it: the spec, and where things are.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use selvage_api::selvage::kubernetes::{
     Authorities, ClusterNetwork, ControlPlane, MemberSpec, Profile, Versions, Worker,
@@ -71,8 +71,6 @@ pub(crate) struct Member<'a> {
     pub(crate) places: &'a Places,
     pub(crate) keys: &'a Keys,
     pub(crate) artifacts: &'a Artifacts,
-    /// The machine has cgroup v2 alone.
-    pub(crate) unified: bool,
 }
 
 impl Member<'_> {
@@ -178,9 +176,4 @@ fn host_of(socket: &str) -> String {
 /// An address as it stands in a URL.
 pub(crate) fn in_url(address: &str) -> String {
     if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
-}
-
-/// Whether the machine has cgroup v2 alone.
-pub(crate) fn is_unified() -> bool {
-    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }

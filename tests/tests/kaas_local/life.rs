@@ -23,7 +23,11 @@ spec:
     metadata: {{ labels: {{ app: web }} }}
     spec:
       terminationGracePeriodSeconds: 1
-      containers: [{{ name: web, image: "{IMAGE}", command: [sleep, "100000"] }}]
+      containers:
+      - name: web
+        image: "{IMAGE}"
+        command: [sleep, "100000"]
+        resources: {{ requests: {{ memory: 16Mi }}, limits: {{ memory: 64Mi, cpu: 500m }} }}
 "#
     )
 }

@@ -62,7 +62,9 @@ impl Inner {
         }
         if spec.worker.is_some() {
             fs::create_dir_all(member::KUBELET_ROOT).map_err(Error::file(member::KUBELET_ROOT))?;
-            crate::reset::make_groups(&format!("{}/shims", self.places.cgroup))?;
+            for group in ["shims", "pods"] {
+                crate::reset::make_groups(&format!("{}/{group}", self.places.cgroup))?;
+            }
             if done.network != spec.network {
                 network::apply(spec).await?;
                 done.network.clone_from(&spec.network);

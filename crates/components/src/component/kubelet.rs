@@ -38,7 +38,7 @@ fn config(member: &Member<'_>) -> Value {
     let at = |file: &str| member.path(NAME, file);
     let (network, worker) = (member.network(), member.worker());
     let socket = format!("unix://{}", member.places.containerd_socket().display());
-    let mut config = json!({
+    json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": {
@@ -51,7 +51,10 @@ fn config(member: &Member<'_>) -> Value {
         "tlsPrivateKeyFile": at("kubelet-server.key"),
         "containerRuntimeEndpoint": socket,
         "cgroupDriver": "cgroupfs",
+        // A group for each pod, on both versions of cgroups: without them (cgroupsPerQOS
+        // false) the kubelet of 1.36 panics as soon as it compares a pod's limits.
         "cgroupRoot": format!("{}/pods", member.places.cgroup),
+        "enforceNodeAllocatable": ["none"],
         "clusterDNS": [network.dns_address],
         "clusterDomain": network.dns_domain,
         "healthzBindAddress": "127.0.0.1",
@@ -73,14 +76,7 @@ fn config(member: &Member<'_>) -> Value {
         },
         "imageGCHighThresholdPercent": 95,
         "imageGCLowThresholdPercent": 90,
-    });
-    if !member.unified {
-        // The old hierarchies are shared with whatever else is on the machine.
-        config["cgroupsPerQOS"] = json!(false);
-        config["enforceNodeAllocatable"] = json!(["none"]);
-        config["cgroupRoot"] = json!("");
-    }
-    config
+    })
 }
 
 fn command(member: &Member<'_>) -> Vec<String> {
