@@ -59,6 +59,7 @@ fn settings(context: &Context, options: &Options) -> Result<Settings> {
         enforce_resources: options.enforce_resources,
         strict: options.strict,
         timeouts: Timeouts {
+            agent: options.agent_timeout.0,
             create: options.create_timeout.0,
             update: options.update_timeout.0,
             delete: options.delete_timeout.0,

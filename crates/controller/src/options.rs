@@ -20,6 +20,9 @@ pub struct Options {
     pub enforce_resources: bool,
     /// Apps need their developer, cloudlets their operator.
     pub strict: bool,
+    /// Time within which an agent that has silently gone, as by a cut cable,
+    /// is noticed; its cloudlet is offline then.
+    pub agent_timeout: Duration,
     /// How long a cloudlet may take to create an instance.
     pub create_timeout: Duration,
     /// How long it may take to update one.
@@ -42,6 +45,7 @@ impl Default for Options {
             external_address: String::new(),
             enforce_resources: settings.enforce_resources,
             strict: settings.strict,
+            agent_timeout: Duration(settings.timeouts.agent),
             create_timeout: Duration(settings.timeouts.create),
             update_timeout: Duration(settings.timeouts.update),
             delete_timeout: Duration(settings.timeouts.delete),

@@ -70,6 +70,8 @@ impl Settings {
 /// How long an agent may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
+    /// Silence after which an agent is taken for gone.
+    pub agent: Duration,
     pub create: Duration,
     pub update: Duration,
     pub delete: Duration,
@@ -79,13 +81,14 @@ pub struct Timeouts {
     /// Another controller's answer to a question of ours.
     pub peer: Duration,
     /// A cloudlet whose agent is gone, before callers are told that nobody
-    /// works on what they wait for: twice what it takes to notice.
+    /// works on what they wait for. One that was only cut off is back by then.
     pub away: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
+            agent: Duration::from_secs(10),
             create: Duration::from_secs(30 * 60),
             update: Duration::from_secs(20 * 60),
             delete: Duration::from_secs(20 * 60),

@@ -28,7 +28,7 @@ use crate::{
     dial::{Address, Dialer, Link},
     exchange::Receiving,
     frame::{Action, Frame, MAX_NOTICE, VERSION},
-    hub::{Hub, Offer, Peer, PeerSetup},
+    hub::{Hub, Liveness, Offer, Peer, PeerSetup},
     receiver::Receiver,
     sender::Sender,
     server::METHOD,
@@ -333,6 +333,7 @@ impl Shared {
             },
             epoch,
             scope,
+            heartbeats: true,
             ..Frame::bare(Action::Version)
         }
     }
@@ -352,6 +353,7 @@ impl Shared {
             filtered: false,
             concealed: false,
             revisions: false,
+            liveness: Liveness { heartbeat: heartbeat(version), silence: None },
         };
         Peer::new(setup, &self.hub.exchange, Arc::clone(&self.stats))
     }
@@ -367,6 +369,12 @@ impl Shared {
             }
         }
     }
+}
+
+/// Interval of heartbeats that the server asks for. One of nothing is none.
+fn heartbeat(version: &Frame) -> Option<Duration> {
+    let interval = u64::from(version.heartbeat_ms);
+    (interval > 0).then(|| Duration::from_millis(interval))
 }
 
 /// Our VERSION, and what follows once the server's has come.

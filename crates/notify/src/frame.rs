@@ -16,7 +16,7 @@ pub(crate) const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum Action {
-    /// Nothing of the original's; ours to carry a revision.
+    /// Nothing of the original's; ours to carry a revision, or as a heartbeat.
     None = 0,
     /// The object is now as given.
     Update = 1,
@@ -86,6 +86,12 @@ pub struct Frame {
     /// Ours, see the contract.
     #[prost(uint32, repeated, tag = "105")]
     pub resumed: Vec<u32>,
+    /// Ours, see the contract.
+    #[prost(bool, tag = "106")]
+    pub heartbeats: bool,
+    /// Ours, see the contract.
+    #[prost(uint32, tag = "107")]
+    pub heartbeat_ms: u32,
 }
 
 impl Frame {
@@ -153,6 +159,8 @@ mod tests {
             epoch: 11,
             scope: 13,
             resumed: vec![0, 2],
+            heartbeats: true,
+            heartbeat_ms: 4500,
             filter_cloudlet_key: true,
             ..Frame::about(
                 Action::Update,
@@ -164,6 +172,7 @@ mod tests {
         assert_eq!(notice.last_revision, [0, 7]);
         assert_eq!((notice.revision, notice.epoch, notice.scope), (9, 11, 13));
         assert_eq!(notice.resumed, [0, 2]);
+        assert_eq!((notice.heartbeats, notice.heartbeat_ms), (true, 4500));
         assert!(notice.filter_cloudlet_key);
         assert_eq!(notice.any.as_ref().unwrap().type_url, "type.googleapis.com/edgeproto.App");
         assert_eq!(notice.encode_to_vec(), frame.encode_to_vec());

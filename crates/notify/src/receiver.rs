@@ -45,6 +45,7 @@ impl Receiver {
             let notice = tokio::select! {
                 notice = notices.message() => notice,
                 () = self.peer.ended.cancelled() => break Ok(()),
+                () = self.silence() => break Err(Status::unavailable("no heartbeat came in time")),
             };
             match notice {
                 Ok(Some(frame)) => {
@@ -62,6 +63,14 @@ impl Receiver {
             self.flush().await;
         }
         outcome
+    }
+
+    /// Returns when the peer has said nothing for too long.
+    async fn silence(&self) {
+        match self.peer.liveness.silence {
+            Some(silence) => tokio::time::sleep(silence).await,
+            None => std::future::pending().await,
+        }
     }
 
     async fn flush(&self) {
@@ -82,6 +91,8 @@ impl Receiver {
         if payload.is_empty() {
             match action {
                 Action::SendAllEnd => self.sent_all(&frame).await,
+                // A heartbeat: that it came is all that it says.
+                Action::None if self.peer.liveness.silence.is_some() => {}
                 _ => count(&self.peer.stats.recv_errors),
             }
             return Ok(());

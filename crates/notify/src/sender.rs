@@ -38,6 +38,15 @@ pub(crate) struct Sender {
     told_scope: u64,
 }
 
+/// What a sender woke up for.
+enum Woken {
+    Work,
+    /// Looking whether the peer's revision is far behind.
+    Look,
+    /// Nothing but being there.
+    Heartbeat,
+}
+
 impl Sender {
     pub(crate) fn new(hub: Arc<Hub>, peer: Arc<Peer>, hold_back: Duration) -> Self {
         Self {
@@ -74,27 +83,40 @@ impl Sender {
             let round = self.peer.gather(self.revisions());
             if look || !round.lanes.is_empty() || (round.may_end && !self.sent_all) {
                 self.round = Some(round);
-            } else {
-                look = self.wait().await;
+                continue;
+            }
+            match self.wait().await {
+                Woken::Work => look = false,
+                Woken::Look => look = true,
+                Woken::Heartbeat => {
+                    let frame = Frame::bare(Action::None);
+                    count_bytes(&self.peer.stats.send_bytes, &frame);
+                    return Some(Ok(frame));
+                }
             }
         }
     }
 
-    /// Waits for something to do; true when it is only time to look.
-    async fn wait(&self) -> bool {
+    /// Waits for something to do.
+    async fn wait(&self) -> Woken {
         let holds = !self.sent_all && self.peer.filtered;
-        let until = if holds { self.hold_until } else { Instant::now() + LOOK_EVERY };
+        let now = Instant::now();
+        let until = if holds { self.hold_until } else { now + LOOK_EVERY };
+        let heartbeat = self.peer.liveness.heartbeat;
         tokio::select! {
-            () = self.peer.wake.notified() => false,
-            () = self.peer.ended.cancelled() => false,
+            () = self.peer.wake.notified() => Woken::Work,
+            () = self.peer.ended.cancelled() => Woken::Work,
             () = tokio::time::sleep_until(until), if holds || self.peer.revisions => {
                 if holds {
                     // A crm of the original that has no cloudlet yet must not
                     // wait for ever.
                     self.hub.release(&self.peer);
+                    return Woken::Work;
                 }
-                !holds
+                Woken::Look
             }
+            () = tokio::time::sleep_until(now + heartbeat.unwrap_or_default()),
+                if heartbeat.is_some() => Woken::Heartbeat,
         }
     }
 

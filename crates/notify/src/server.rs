@@ -22,7 +22,7 @@ use crate::{
     Error, Exchange, Gate, IdentityGate, Lineage, PeerInfo, Role, StatsSnapshot, Stream,
     codec::NoticeCodec,
     frame::{Action, Frame, MAX_NOTICE, VERSION},
-    hub::{Hub, Offer, Peer, PeerSetup},
+    hub::{Hub, Liveness, Offer, Peer, PeerSetup},
     receiver::Receiver,
     sender::Sender,
     stats::Stats,
@@ -38,6 +38,10 @@ pub struct ServerOptions {
     /// How long the end of sending everything waits for a peer with a filter
     /// to say which cloudlets it has.
     pub hold_back: Duration,
+    /// Time within which a peer that has silently gone, as by a cut cable, is
+    /// noticed. Peers that cannot send heartbeats are noticed by their
+    /// connection only.
+    pub peer_timeout: Duration,
     /// Names the history that the revisions of the sources count. Servers
     /// with the same sources have the same; at random, and so good for
     /// nobody else, unless said otherwise. 0 for no revisions.
@@ -55,6 +59,7 @@ impl Default for ServerOptions {
             gate: Arc::new(IdentityGate),
             negotiation: Duration::from_secs(5),
             hold_back: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(10),
             epoch: rand::random::<u64>().max(1),
             lineage: None,
             first_id: rand::random_range(1..=i64::MAX / 2),
@@ -65,6 +70,18 @@ impl Default for ServerOptions {
 impl ServerOptions {
     fn epoch(&self) -> u64 {
         self.lineage.as_ref().map_or(self.epoch, |lineage| lineage.epoch())
+    }
+
+    /// Signs of life on the stream of a peer with this VERSION.
+    fn liveness(&self, version: &Frame) -> Liveness {
+        Liveness { heartbeat: None, silence: version.heartbeats.then_some(self.peer_timeout) }
+    }
+
+    /// How often a peer is to send something: so that one notice may come late,
+    /// and no more often, for there are many peers.
+    fn heartbeat_ms(&self, liveness: Liveness) -> u32 {
+        let interval = liveness.silence.map(|silence| (silence * 9 / 20).as_millis().max(1));
+        interval.and_then(|interval| u32::try_from(interval).ok()).unwrap_or(0)
     }
 
     /// See [`Lineage::end`].
@@ -223,6 +240,7 @@ impl NotifyServer {
             filtered: version.filter_cloudlet_key || options.gate.filters(&info.identity),
             concealed: options.gate.conceals(&info.identity),
             revisions: epoch != 0 && !version.last_revision.is_empty(),
+            liveness: options.liveness(&version),
             want_objs: sent_to(options.gate.as_ref(), &info.identity, &version.want_objs),
             stream: Stream {
                 id: shared.next_id.fetch_add(1, Relaxed),
@@ -236,6 +254,7 @@ impl NotifyServer {
             version: peer.version,
             want_objs: hub.exchange.wants(),
             epoch: if peer.revisions { epoch } else { 0 },
+            heartbeat_ms: options.heartbeat_ms(peer.liveness),
             ..Frame::bare(Action::Version)
         };
         hub.add(&peer, &offer);

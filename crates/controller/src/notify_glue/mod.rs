@@ -119,7 +119,8 @@ impl Downstream {
         recall: Duration,
         runs: Runs,
     ) -> Result<Self> {
-        let options = ServerOptions { lineage: Some(Arc::new(runs)), ..options };
+        let peer_timeout = controller.settings.timeouts.agent;
+        let options = ServerOptions { lineage: Some(Arc::new(runs)), peer_timeout, ..options };
         let past = Arc::new(Past::new(Arc::clone(&controller.store), KINDS, recall));
         let sources = Sources::open(&controller.tables, &past)?;
         let weak = Arc::downgrade(controller);

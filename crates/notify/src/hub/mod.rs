@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
-pub(crate) use self::peer::{Lane, Offer, Peer, PeerSetup, Round};
+pub(crate) use self::peer::{Lane, Liveness, Offer, Peer, PeerSetup, Round};
 use self::{directory::Directory, resume::Deferred};
 use crate::{
     Error, Kind, ObjectKey, Reach, Source,

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, VecDeque, btree_set},
     sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -59,6 +60,16 @@ pub(crate) struct PeerSetup {
     pub(crate) concealed: bool,
     /// The peer knows our revisions.
     pub(crate) revisions: bool,
+    pub(crate) liveness: Liveness,
+}
+
+/// Signs of life on a stream, where its two ends agreed on them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Liveness {
+    /// Longest time that we may send nothing.
+    pub(crate) heartbeat: Option<Duration>,
+    /// Silence after which the peer is taken for gone.
+    pub(crate) silence: Option<Duration>,
 }
 
 pub(crate) struct Peer {
@@ -67,6 +78,7 @@ pub(crate) struct Peer {
     pub(crate) filtered: bool,
     pub(crate) concealed: bool,
     pub(crate) revisions: bool,
+    pub(crate) liveness: Liveness,
     /// What the peer wants, in its own order, as indices of ours; what we do
     /// not send is none of them.
     wants: Box<[Option<usize>]>,
@@ -128,6 +140,7 @@ impl Peer {
             filtered: setup.filtered,
             concealed: setup.concealed,
             revisions: setup.revisions,
+            liveness: setup.liveness,
             outbox: Mutex::new(Outbox {
                 dirty: vec![BTreeSet::new(); types],
                 messages: vec![VecDeque::new(); types],

@@ -10,7 +10,7 @@ use selvage_api::edgeproto::{
     notify_api_client::NotifyApiClient,
     notify_api_server::{NotifyApi, NotifyApiServer},
 };
-use selvage_notify::ServerOptions;
+use selvage_notify::{NotifyServer, ServerOptions};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 use tokio_stream::wrappers::{TcpListenerStream, UnboundedReceiverStream};
 use tonic::{
@@ -229,6 +229,55 @@ async fn versions() {
     let status = client.stream_notice(tokio_stream::pending()).await.expect_err("refused");
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     assert_eq!(server.totals().negotiate_errors, 3);
+    running.stop(&server).await;
+}
+
+/// A cable that is cut closes nothing: who promised heartbeats and sends none is
+/// gone, and what it reported with it. Whoever promised none stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_falls_silent_is_gone() {
+    let controller = Controller::new();
+    let timeout = Duration::from_millis(200);
+    let server = controller.server(ServerOptions { peer_timeout: timeout, ..lab() });
+    let running = serve(&server, None).await;
+    let wants_nothing = Notice { version: 1, ..bare(VERSION) };
+    let mut original = Original::open(running.address, wants_nothing.clone()).await.unwrap();
+    assert_eq!(original.opening().await.heartbeat_ms, 0);
+    original.send.send(notice(UPDATE, &cloudlet_info("cloud0"))).unwrap();
+    until("the original's", || controller.cloudlet_infos.len() == 1).await;
+
+    let opening = Notice { heartbeats: true, ..wants_nothing };
+    let mut cut = Original::open(running.address, opening).await.unwrap();
+    assert_eq!(cut.opening().await.heartbeat_ms, 90);
+    cut.send.send(notice(UPDATE, &cloudlet_info("cloud1"))).unwrap();
+    until("its report", || server.totals().obj_recv["CloudletInfo"] == 2).await;
+    let ended = cut.notices.message().await.expect_err("ended");
+    assert_eq!(ended.message(), "no heartbeat came in time");
+    until("one is gone", || controller.cloudlet_infos.len() == 1).await;
+    assert_eq!(controller.cloudlet_infos.list()[0].key, cloudlet_info("cloud0").key);
+    assert_eq!(server.peers().len(), 1, "the original's is still there");
+    running.stop(&server).await;
+}
+
+/// A client of ours that has nothing to say says so often enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_client_sends_heartbeats() {
+    let controller = Controller::new();
+    let timeout = Duration::from_secs(4);
+    let server = controller.server(ServerOptions { peer_timeout: timeout, ..lab() });
+    let running = serve(&server, None).await;
+    let mut crm = crm(client_options(&[running.address], false));
+    crm.link.start();
+    crm.link.in_sync().await;
+    let heard = |server: &NotifyServer| server.peers()[0].stats.recv_bytes;
+    let before = heard(&server);
+    // Each is the two bytes of a notice that says nothing; by the third one the
+    // time is over.
+    until("three of them", || heard(&server) >= before + 6).await;
+    let status = crm.link.client.status();
+    assert_eq!((status.stats.connects, status.last_error), (1, None));
+    assert_eq!(server.peers()[0].stats.recv_errors, 0);
+    crm.link.stop().await;
     running.stop(&server).await;
 }
 
