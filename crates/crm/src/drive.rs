@@ -5,7 +5,8 @@ use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, TrackedState,
+    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, FlavorSize,
+    TrackedState,
 };
 use selvage_cloudlet::{Desk, Operation, What};
 use selvage_notify::{NotifyClient, ObjectKey};
@@ -247,17 +248,23 @@ impl World {
         self.desk.apps.find(&key.app_key.unwrap_or_default())
     }
 
-    fn flavor(&self, key: Option<&FlavorKey>) -> Result<Flavor> {
+    /// The flavor as it counts for something: with the amounts that it was made
+    /// with, if the flavor was changed since.
+    fn flavor(&self, key: Option<&FlavorKey>, made: Option<&FlavorSize>) -> Result<Flavor> {
         let key = key.cloned().unwrap_or_default();
         let found = self.desk.flavors.find(&key);
         let found = found.ok_or_else(|| Error::missing(format!("Flavor {}", key.name)))?;
-        Ok(found.as_ref().clone())
+        let flavor = found.as_ref().clone();
+        Ok(match made {
+            Some(made) => Flavor { ram: made.ram, vcpus: made.vcpus, disk: made.disk, ..flavor },
+            None => flavor,
+        })
     }
 
     fn cluster_order(&self, key: &ObjectKey) -> Result<ClusterOrder> {
         let cluster = self.desk.clusters.object(key);
         let cluster = cluster.ok_or_else(|| Error::missing("the cluster"))?;
-        let flavor = self.flavor(cluster.flavor.as_ref())?;
+        let flavor = self.flavor(cluster.flavor.as_ref(), cluster.size.as_ref())?;
         Ok(ClusterOrder { cluster: cluster.as_ref().clone(), flavor })
     }
 
@@ -272,7 +279,7 @@ impl World {
         let instance = self.desk.instances.object(key);
         let instance = instance.ok_or_else(|| Error::missing("the instance"))?;
         let app = self.app_of(key).ok_or_else(|| Error::missing("the App"))?;
-        let flavor = self.flavor(instance.flavor.as_ref())?;
+        let flavor = self.flavor(instance.flavor.as_ref(), instance.size.as_ref())?;
         let parsed: AppInstKey = key.decode()?;
         let (cluster, text) = self.cluster_of(&parsed)?;
         let cluster_facts = self.books.cluster(&text);

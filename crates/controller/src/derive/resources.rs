@@ -1,6 +1,6 @@
 //! What instances take of a cloudlet, and whether there is enough of it.
 
-use selvage_api::edgeproto::{CloudletInfo, CloudletRefs, ClusterInst, Flavor};
+use selvage_api::edgeproto::{CloudletInfo, CloudletRefs, ClusterInst, Flavor, FlavorSize};
 
 use super::{Error, Result};
 
@@ -28,6 +28,10 @@ impl Amount {
         Self { ram: flavor.ram, vcores: flavor.vcpus, disk: flavor.disk }
     }
 
+    pub(crate) fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
     fn used(refs: &CloudletRefs) -> Self {
         Self { ram: refs.used_ram, vcores: refs.used_vcores, disk: refs.used_disk }
     }
@@ -43,6 +47,19 @@ impl Amount {
             disk: join(self.disk, other.disk),
         }
     }
+}
+
+/// The flavor as it counts for an instance: with the amounts that it was made
+/// with, if the flavor was changed since.
+pub(crate) fn as_made(flavor: Flavor, size: Option<&FlavorSize>) -> Flavor {
+    match size {
+        Some(size) => Flavor { ram: size.ram, vcpus: size.vcpus, disk: size.disk, ..flavor },
+        None => flavor,
+    }
+}
+
+pub(crate) fn size_of(flavor: &Flavor) -> FlavorSize {
+    FlavorSize { ram: flavor.ram, vcpus: flavor.vcpus, disk: flavor.disk }
 }
 
 /// Adds to what is used. With `limits`, what the cloudlet says it has is not

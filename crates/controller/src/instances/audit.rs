@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use selvage_api::distributed_match_engine::LProto;
 use selvage_api::edgeproto::{
-    App, AppInst, CloudletRefs, ClusterInst, ClusterRefs, Flavor, FlavorKey,
+    App, AppInst, CloudletRefs, ClusterInst, ClusterRefs, Flavor, FlavorKey, FlavorSize,
 };
 
 use super::books::exposure_of;
 use crate::derive::ports::Exposure;
-use crate::derive::resources::Amount;
+use crate::derive::resources::{Amount, as_made};
 use crate::derive::{deployment, ips, names};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::{Kept, index};
@@ -33,9 +33,9 @@ pub fn differences(tables: &Tables) -> Vec<String> {
     found
 }
 
-fn flavor(tables: &Tables, key: Option<&FlavorKey>) -> Flavor {
+fn flavor(tables: &Tables, key: Option<&FlavorKey>, size: Option<&FlavorSize>) -> Flavor {
     let found = tables.get::<Flavor>(key.unwrap_or(FlavorKey::empty()));
-    found.map(|held| held.value.0.clone()).unwrap_or_default()
+    as_made(found.map(|held| held.value.0.clone()).unwrap_or_default(), size)
 }
 
 fn check_cloudlet(tables: &Tables, cloudlet: &str, found: &mut Vec<String>) {
@@ -50,7 +50,8 @@ fn check_cloudlet(tables: &Tables, cloudlet: &str, found: &mut Vec<String>) {
     };
     for held in tables.find::<ClusterInst>(index::CLOUDLET, cloudlet) {
         let inst = &held.value.0;
-        add(Amount::of_cluster(&flavor(tables, inst.flavor.as_ref()), inst));
+        let flavor = flavor(tables, inst.flavor.as_ref(), inst.size.as_ref());
+        add(Amount::of_cluster(&flavor, inst));
         ips::release(inst, &mut left);
         let name = inst.object_key().cluster_or_empty();
         match left.clusters.iter().position(|cluster| cluster == name) {
@@ -61,7 +62,10 @@ fn check_cloudlet(tables: &Tables, cloudlet: &str, found: &mut Vec<String>) {
     for held in tables.find::<AppInst>(index::CLOUDLET, cloudlet) {
         let inst = &held.value.0;
         match exposure(tables, inst) {
-            Exposure::Machine => add(Amount::of_machine(&flavor(tables, inst.flavor.as_ref()))),
+            Exposure::Machine => {
+                let flavor = flavor(tables, inst.flavor.as_ref(), inst.size.as_ref());
+                add(Amount::of_machine(&flavor));
+            }
             Exposure::SharedBalancer => give_back_ports(inst, &mut left, found),
             _ => {}
         }
@@ -76,7 +80,7 @@ fn check_cloudlet(tables: &Tables, cloudlet: &str, found: &mut Vec<String>) {
     }
 }
 
-fn exposure(tables: &Tables, inst: &AppInst) -> Exposure {
+pub(crate) fn exposure(tables: &Tables, inst: &AppInst) -> Exposure {
     let (key, none) = (inst.object_key(), App::default());
     let held = tables.get::<App>(key.app_or_empty());
     let app = held.as_ref().map_or(&none, |held| &held.value.0);
@@ -121,7 +125,7 @@ fn check_clusters(tables: &Tables, found: &mut Vec<String>) {
         if tables.get::<ClusterInst>(cluster_key).is_none() {
             found.push(format!("{} has no cluster", inst.object_key().text()));
         }
-        let flavor = flavor(tables, inst.flavor.as_ref());
+        let flavor = flavor(tables, inst.flavor.as_ref(), inst.size.as_ref());
         let refs = expected.entry(cluster_key.text()).or_insert_with(|| ClusterRefs {
             key: Some(cluster_key.clone()),
             ..Default::default()

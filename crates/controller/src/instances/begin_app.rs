@@ -126,7 +126,8 @@ impl Core {
             let (existing, _, info) = read_row(&tx, key).await?;
             let work = work(request, key, existing.as_ref());
             let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
-            books::put(&tx, after)?;
+            let limits = info.as_ref().filter(|_| self.settings.enforce_resources);
+            books::resize_app(&tx, after, limits).await?;
             Ok((work, notes))
         })
         .await

@@ -64,7 +64,7 @@ impl Core {
             let enforced = self.settings.enforce_resources;
             let limits = info.as_ref().filter(|_| enforced);
             if let Some(before) = &before {
-                books::resize_cluster(&tx, before, after, limits).await?;
+                books::resize_cluster(&tx, before, after, info.as_ref(), limits).await?;
             }
             Ok((work(request, before.as_ref()), notes))
         })

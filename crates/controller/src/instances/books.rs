@@ -5,14 +5,14 @@
 
 use selvage_api::edgeproto::{
     App, AppInst, Cloudlet, CloudletInfo, CloudletKey, CloudletRefs, ClusterInst, ClusterInstKey,
-    ClusterRefs, Flavor, FlavorKey, IpAccess,
+    ClusterRefs, Flavor, FlavorKey, FlavorSize, IpAccess,
 };
 use selvage_store::Transaction;
 
 use super::error::Error;
 use crate::derive::ports::{self, Exposure, Taken};
 use crate::derive::resources::{self, Amount};
-use crate::derive::{deployment, fqdn, ips, names};
+use crate::derive::{deployment, flavors, fqdn, ips, names};
 use crate::guard;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::{Kept, Row};
@@ -47,6 +47,15 @@ pub(super) async fn cluster_refs(
 
 async fn flavor(tx: &Transaction, key: Option<&FlavorKey>) -> Result<Option<Flavor>, Error> {
     get(tx, &key.unwrap_or(FlavorKey::empty()).text()).await
+}
+
+/// The flavor of something that is counted already.
+async fn counted_flavor(
+    tx: &Transaction,
+    key: Option<&FlavorKey>,
+    size: Option<&FlavorSize>,
+) -> Result<Option<Flavor>, Error> {
+    Ok(flavor(tx, key).await?.map(|flavor| resources::as_made(flavor, size)))
 }
 
 /// Takes what a ClusterInst needs; gives its address.
@@ -87,20 +96,72 @@ pub(super) async fn enter_cluster(
     Ok(inst)
 }
 
-/// Counts a ClusterInst that changed its number of nodes, and writes it.
+/// Counts a ClusterInst that changed its number of nodes, and writes it. It
+/// takes the amounts that its flavor has now.
 pub(super) async fn resize_cluster(
     tx: &Transaction,
     before: &ClusterInst,
-    after: ClusterInst,
+    mut after: ClusterInst,
+    info: Option<&CloudletInfo>,
     limits: Option<&CloudletInfo>,
 ) -> Result<(), Error> {
     if let Some(flavor) = flavor(tx, after.flavor.as_ref()).await? {
         let mut refs = cloudlet_refs(tx, after.object_key().cloudlet_or_empty()).await?;
-        let (old, new) = (Amount::of_cluster(&flavor, before), Amount::of_cluster(&flavor, &after));
+        let made = resources::as_made(flavor.clone(), before.size.as_ref());
+        let (old, new) = (Amount::of_cluster(&made, before), Amount::of_cluster(&flavor, &after));
         resources::change(&mut refs, old, new, limits)?;
         put(tx, refs)?;
+        if before.size.is_some() {
+            after.size = Some(resources::size_of(&flavor));
+            if let Some(info) = info {
+                after.node_flavor = flavors::closest(&flavor, &info.flavors)?;
+            }
+        }
     }
     put(tx, after)
+}
+
+/// Counts an AppInst that takes the amounts that its flavor has now, and writes
+/// it.
+pub(super) async fn resize_app(
+    tx: &Transaction,
+    mut inst: AppInst,
+    limits: Option<&CloudletInfo>,
+) -> Result<(), Error> {
+    let flavor = flavor(tx, inst.flavor.as_ref()).await?;
+    if let (Some(size), Some(flavor)) = (inst.size, flavor) {
+        let made = resources::as_made(flavor.clone(), Some(&size));
+        let key = inst.object_key();
+        let cluster_key = key.cluster_inst_or_empty();
+        let app = get::<App>(tx, &key.app_or_empty().text()).await?.unwrap_or_default();
+        if exposure_of(&app, None, cluster_key.cloudlet_or_empty()) == Exposure::Machine {
+            let mut refs = cloudlet_refs(tx, cluster_key.cloudlet_or_empty()).await?;
+            let (old, new) = (Amount::of_machine(&made), Amount::of_machine(&flavor));
+            resources::change(&mut refs, old, new, limits)?;
+            put(tx, refs)?;
+        }
+        if let Some(mut refs) = get::<ClusterRefs>(tx, &cluster_key.text()).await?
+            && refs.apps.contains(key.app_or_empty())
+        {
+            uncount(&mut refs, &made);
+            count(&mut refs, &flavor);
+            put(tx, refs)?;
+        }
+        inst.size = Some(resources::size_of(&flavor));
+    }
+    put(tx, inst)
+}
+
+fn count(refs: &mut ClusterRefs, flavor: &Flavor) {
+    refs.used_ram = refs.used_ram.saturating_add(flavor.ram);
+    refs.used_vcores = refs.used_vcores.saturating_add(flavor.vcpus);
+    refs.used_disk = refs.used_disk.saturating_add(flavor.disk);
+}
+
+fn uncount(refs: &mut ClusterRefs, flavor: &Flavor) {
+    refs.used_ram = refs.used_ram.saturating_sub(flavor.ram);
+    refs.used_vcores = refs.used_vcores.saturating_sub(flavor.vcpus);
+    refs.used_disk = refs.used_disk.saturating_sub(flavor.disk);
 }
 
 /// Removes a ClusterInst and what is counted for it.
@@ -120,7 +181,7 @@ pub(super) async fn leave_cluster_but_apps(
 ) -> Result<(), Error> {
     let key = inst.object_key();
     let mut refs = cloudlet_refs(tx, key.cloudlet_or_empty()).await?;
-    match flavor(tx, inst.flavor.as_ref()).await? {
+    match counted_flavor(tx, inst.flavor.as_ref(), inst.size.as_ref()).await? {
         Some(flavor) => resources::give_back(&mut refs, Amount::of_cluster(&flavor, inst)),
         None => tracing::warn!(cluster = key.text(), "flavor is gone, its resources stay counted"),
     }
@@ -200,9 +261,7 @@ pub(super) async fn enter_app(
     if cluster.is_some() {
         let mut refs = cluster_refs(tx, key.cluster_inst_or_empty()).await?;
         refs.apps.push(key.app_or_empty().clone());
-        refs.used_ram = refs.used_ram.saturating_add(flavor.ram);
-        refs.used_vcores = refs.used_vcores.saturating_add(flavor.vcpus);
-        refs.used_disk = refs.used_disk.saturating_add(flavor.disk);
+        count(&mut refs, flavor);
         put(tx, refs)?;
     }
     put(tx, inst)
@@ -280,7 +339,7 @@ pub(super) async fn leave_app(tx: &Transaction, inst: &AppInst) -> Result<(), Er
         false => None,
     };
     let exposure = exposure_of(&app, cluster.as_ref(), cloudlet_key);
-    let flavor = flavor(tx, inst.flavor.as_ref()).await?;
+    let flavor = counted_flavor(tx, inst.flavor.as_ref(), inst.size.as_ref()).await?;
     if get::<Cloudlet>(tx, &cloudlet_key.text()).await?.is_some() {
         let mut refs = cloudlet_refs(tx, cloudlet_key).await?;
         ports::release(&inst.mapped_ports, exposure, &mut refs.root_lb_ports);
@@ -293,10 +352,7 @@ pub(super) async fn leave_app(tx: &Transaction, inst: &AppInst) -> Result<(), Er
         && let Some(place) = refs.apps.iter().position(|app| app == key.app_or_empty())
     {
         refs.apps.remove(place);
-        let flavor = flavor.unwrap_or_default();
-        refs.used_ram = refs.used_ram.saturating_sub(flavor.ram);
-        refs.used_vcores = refs.used_vcores.saturating_sub(flavor.vcpus);
-        refs.used_disk = refs.used_disk.saturating_sub(flavor.disk);
+        uncount(&mut refs, &flavor.unwrap_or_default());
         if refs.apps.is_empty() {
             tx.delete::<Row<ClusterRefs>>(&cluster_key.text()).await?;
         } else {

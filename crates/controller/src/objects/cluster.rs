@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use selvage_api::edgeproto as wire;
-use selvage_store::Revision;
+use selvage_api::object::Mask;
+use selvage_store::{Revision, Transaction};
 
 use super::remove::{Cascade, Removable};
-use super::{Told, check_object, insert, told};
+use super::{Told, check_object, insert, merge, same_key, told};
 use crate::controller::{Controller, Mode, Progress};
 use crate::derive;
 use crate::error::{Error, Result};
 use crate::guard::refer;
 use crate::keys::KeyText;
-use crate::row::{Kept, index};
+use crate::row::{Kept, Row, index};
 use crate::tables::Tables;
 
 #[async_trait]
@@ -31,6 +32,17 @@ impl Removable for wire::Cluster {
     }
 }
 
+/// The default flavor, if one is named, must be there and stay.
+async fn check_default_flavor(tx: &Transaction, cluster: &wire::Cluster) -> Result<()> {
+    let flavor = cluster.default_flavor.as_ref().filter(|key| !key.name.is_empty());
+    if let Some(key) = flavor
+        && refer::<wire::Flavor>(tx, &key.text()).await?.is_none()
+    {
+        return Err(Error::missing(format!("default flavor {} not found", key.name)));
+    }
+    Ok(())
+}
+
 impl Controller {
     pub async fn create_cluster(&self, mut cluster: wire::Cluster, mode: Mode) -> Result<Told> {
         derive::names::check_cluster_not_reserved(&cluster.object_key().name)?;
@@ -39,12 +51,7 @@ impl Controller {
         let cluster = &cluster;
         let done = self
             .transact(mode, |tx| async move {
-                let flavor = cluster.default_flavor.as_ref().filter(|key| !key.name.is_empty());
-                if let Some(key) = flavor
-                    && refer::<wire::Flavor>(&tx, &key.text()).await?.is_none()
-                {
-                    return Err(Error::missing(format!("default flavor {} not found", key.name)));
-                }
+                check_default_flavor(&tx, cluster).await?;
                 check_object(cluster)?;
                 insert(&tx, cluster).await
             })
@@ -53,9 +60,26 @@ impl Controller {
         Ok(told::<wire::Cluster>(mode, "create", &cluster.key_text()))
     }
 
-    #[allow(clippy::unused_async)] // Called like those of other types.
-    pub async fn update_cluster(&self, _: wire::Cluster, _: Mode) -> Result<Told> {
-        Err(Error::unsupported("Update cluster not supported"))
+    pub async fn update_cluster(&self, request: wire::Cluster, mode: Mode) -> Result<Told> {
+        request.object_key().check()?;
+        let mask = Mask::of(&request)?;
+        mask.allow_only(&["2", "3"])?;
+        let key = request.key_text();
+        let (request, mask, key) = (&request, &mask, &key);
+        let done = self
+            .transact(mode, |tx| async move {
+                let (cluster, changes) = merge(&tx, key, mask, request).await?;
+                if changes > 0 {
+                    check_default_flavor(&tx, &cluster).await?;
+                    check_object(&cluster)?;
+                    same_key(&cluster, key)?;
+                    tx.put(&Row(cluster))?;
+                }
+                Ok::<_, Error>(())
+            })
+            .await?;
+        self.settle::<wire::Cluster>(mode, done.revision).await?;
+        Ok(told::<wire::Cluster>(mode, "update", key))
     }
 
     pub async fn delete_cluster(

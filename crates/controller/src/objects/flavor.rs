@@ -42,25 +42,26 @@ impl Removable for wire::Flavor {
     }
 }
 
+/// Checks a flavor as it is to be stored.
+pub(super) fn check_flavor(flavor: &wire::Flavor) -> Result<()> {
+    check_object(flavor)?;
+    for (value, complaint) in [
+        (flavor.ram, "Ram cannot be 0"),
+        (flavor.vcpus, "Vcpus cannot be 0"),
+        (flavor.disk, "Disk cannot be 0"),
+    ] {
+        if value == 0 {
+            return Err(Error::invalid(complaint));
+        }
+    }
+    Ok(())
+}
+
 impl Controller {
     pub async fn create_flavor(&self, mut flavor: wire::Flavor, mode: Mode) -> Result<Told> {
-        check_object(&flavor)?;
-        for (value, complaint) in [
-            (flavor.ram, "Ram cannot be 0"),
-            (flavor.vcpus, "Vcpus cannot be 0"),
-            (flavor.disk, "Disk cannot be 0"),
-        ] {
-            if value == 0 {
-                return Err(Error::invalid(complaint));
-            }
-        }
+        check_flavor(&flavor)?;
         flavor.fields.clear();
         self.create_plain(flavor, mode).await
-    }
-
-    #[allow(clippy::unused_async)] // Called like those of other types.
-    pub async fn update_flavor(&self, _: wire::Flavor, _: Mode) -> Result<Told> {
-        Err(Error::unsupported("Update flavor not supported"))
     }
 
     pub async fn delete_flavor(

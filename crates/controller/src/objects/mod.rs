@@ -7,6 +7,7 @@ mod cloudlet_info;
 mod cluster;
 mod developer;
 mod flavor;
+mod flavor_update;
 mod location;
 mod operator;
 mod remove;

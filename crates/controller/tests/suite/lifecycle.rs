@@ -61,10 +61,10 @@ lifecycle!(operators, Operator, operators, operator, create_operator, update_ope
     delete_operator, show_operator, "Invalid operator name", unary, update: KEY_NOT_FOUND);
 lifecycle!(flavors, Flavor, flavors, flavor, create_flavor, update_flavor,
     delete_flavor, show_flavor, "Invalid flavor name", unary,
-    update: (Code::Unimplemented, "Update flavor not supported"));
+    update: KEY_NOT_FOUND);
 lifecycle!(clusters, Cluster, clusters, |name| cluster(name, "x1.small"), create_cluster, update_cluster,
     delete_cluster, show_cluster, "Invalid cluster name", unary,
-    update: (Code::Unimplemented, "Update cluster not supported"));
+    update: KEY_NOT_FOUND);
 lifecycle!(cloudlets, Cloudlet, cloudlets, |name| cloudlet("tmus", name), create_cloudlet, update_cloudlet,
     delete_cloudlet, show_cloudlet, "Invalid operator name", drain, update: KEY_NOT_FOUND);
 lifecycle!(apps, App, apps, |name| app("Acme", name), create_app, update_app,

@@ -150,6 +150,7 @@ pub(crate) fn create(
         runtime_info: Some(Default::default()),
         created_at: Some(created_at),
         auto_cluster_ip_access: request.auto_cluster_ip_access,
+        size: None,
     };
     Ok(Planned { inst, app, flavor, cluster, info: world.info, need })
 }

@@ -5,6 +5,7 @@ mod auto_clusters;
 mod clusters;
 mod crm;
 mod failures;
+mod flavors;
 mod golden;
 mod leftovers;
 mod mended;
