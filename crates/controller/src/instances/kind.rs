@@ -13,7 +13,7 @@ use super::books;
 use super::core::{Core, EarlyChanges};
 use super::error::Error;
 use super::state::{Goal, Override, state_of};
-use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
+use crate::keys::{AppInstKeyParts, AppKeyParts, CloudletKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::Kept;
 use crate::tables::Tabled;
 
@@ -38,6 +38,10 @@ pub(crate) trait Instance: Tabled {
     fn set_errors(&mut self, errors: Vec<String>);
     fn cloudlet_key(&self) -> &CloudletKey;
     fn over(&self) -> Override;
+
+    /// Names without which the key means nothing, and what is said when one of
+    /// them is empty.
+    fn names(&self) -> Vec<(&str, &'static str)>;
 
     /// What a caller is told whose request cannot wait any longer for another.
     fn busy(goal: Goal) -> Error;
@@ -96,6 +100,17 @@ impl Instance for ClusterInst {
         self.object_key().cloudlet_or_empty()
     }
 
+    fn names(&self) -> Vec<(&str, &'static str)> {
+        let key = self.object_key();
+        let cloudlet = key.cloudlet_or_empty();
+        vec![
+            (&key.developer, "Developer cannot be empty"),
+            (&cloudlet.name, "Cloudlet name cannot be empty"),
+            (&cloudlet.operator_or_empty().name, "Operator name cannot be empty"),
+            (&key.cluster_or_empty().name, "Cluster name cannot be empty"),
+        ]
+    }
+
     fn busy(goal: Goal) -> Error {
         match goal {
             Goal::Create => Error::KeyExists,
@@ -126,6 +141,18 @@ impl Instance for AppInst {
 
     fn cloudlet_key(&self) -> &CloudletKey {
         self.object_key().cluster_inst_or_empty().cloudlet_or_empty()
+    }
+
+    /// The cluster may be left to the server, and with it its developer.
+    fn names(&self) -> Vec<(&str, &'static str)> {
+        let app = self.object_key().app_or_empty();
+        let cloudlet = self.cloudlet_key();
+        vec![
+            (&app.developer_or_empty().name, "App developer cannot be empty"),
+            (&app.name, "App name cannot be empty"),
+            (&cloudlet.name, "Cloudlet name cannot be empty"),
+            (&cloudlet.operator_or_empty().name, "Operator name cannot be empty"),
+        ]
     }
 
     fn busy(goal: Goal) -> Error {

@@ -24,12 +24,17 @@ fn message(text: String) -> wire::Result {
     wire::Result { message: text, code: 0 }
 }
 
-/// Who asks, whether he means it, and what he asks.
-fn taken<M>(request: Request<M>) -> Result<(String, Mode, M), Status> {
+/// Who asks, whether it is meant, and what is asked. A key that names nothing is
+/// refused before anything else is said about it.
+fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> {
     let mode = mode_of(request.metadata())?;
     let caller = request.extensions().get::<Identity>();
     let who = caller.map(|identity| identity.name.clone()).unwrap_or_default();
-    Ok((who, mode, request.into_inner()))
+    let inst = request.into_inner();
+    if let Some((_, text)) = inst.names().into_iter().find(|(name, _)| name.is_empty()) {
+        return Err(status(Error::Invalid(text)));
+    }
+    Ok((who, mode, inst))
 }
 
 fn status(error: Error) -> Status {

@@ -122,18 +122,10 @@ fn fresh(request: &ClusterInst, origin: Origin) -> ClusterInst {
 }
 
 fn check_named(inst: &ClusterInst) -> Result<(), Error> {
-    let key = inst.object_key();
-    let cloudlet = key.cloudlet_or_empty();
-    let parts = [
-        (&key.developer, "Developer cannot be empty"),
-        (&cloudlet.name, "Cloudlet name cannot be empty"),
-        (&cloudlet.operator_or_empty().name, "Operator name cannot be empty"),
-        (&key.cluster_or_empty().name, "Cluster name cannot be empty"),
-    ];
-    if let Some((_, text)) = parts.into_iter().find(|(part, _)| part.is_empty()) {
+    if let Some((_, text)) = inst.names().into_iter().find(|(part, _)| part.is_empty()) {
         return Err(Error::Invalid(text));
     }
-    let developer = DeveloperKey { name: key.developer.clone() };
+    let developer = DeveloperKey { name: inst.object_key().developer.clone() };
     Ok(Key::from_message(&developer).and_then(|key| key.check())?)
 }
 

@@ -336,3 +336,23 @@ async fn busy_apps_are_refused() {
     world.delete_app(&inst).await.ok();
     world.check();
 }
+
+/// Nobody hears of readiness, or of what is not found, who named nothing.
+#[tokio::test]
+async fn an_empty_key_is_refused_by_the_name_of_what_is_missing() {
+    let world = World::new().await;
+    let missing = |text: &str| (Code::InvalidArgument, text.to_owned());
+    let (nobody, text) = (ClusterInst::default(), "Developer cannot be empty");
+    assert_eq!(refused(world.create_cluster(&nobody).await), missing(text));
+    assert_eq!(refused(world.update_cluster(&nobody).await), missing(text));
+    assert_eq!(refused(world.delete_cluster(&nobody).await), missing(text));
+    let (nobody, text) = (AppInst::default(), "App developer cannot be empty");
+    assert_eq!(refused(world.create_app(&nobody).await), missing(text));
+    assert_eq!(refused(world.update_app(&nobody).await), missing(text));
+    assert_eq!(refused(world.delete_app(&nobody).await), missing(text));
+    let nowhere = over(&app_inst("app", "one"), |inst| {
+        inst.key.as_mut().unwrap().cluster_inst_key = None;
+    });
+    let text = "Cloudlet name cannot be empty";
+    assert_eq!(refused(world.create_app(&nowhere).await), missing(text));
+}
