@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::{
     Error, Result,
     books::{Books, Facts, Phase, Row},
-    platform::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform},
+    platform::{ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, Restarts},
     publish::Publisher,
 };
 
@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) failed: Mutex<HashMap<(What, String), (Operation, Instant)>>,
     /// Why instances that should run do not.
     pub(crate) troubles: Mutex<HashMap<String, String>>,
+    /// How often instances were started again, and why.
+    pub(crate) restarts: Mutex<HashMap<String, Restarts>>,
     /// What was updated, by what asked for it, and when: whoever asked hears of
     /// that before it is begun again.
     pub(crate) updated: Mutex<HashMap<(What, String), (Notice, Instant)>>,
@@ -201,10 +203,13 @@ impl World {
     }
 
     fn runtime(&self, key: &ObjectKey, container_ids: Vec<String>) -> AppInstRuntime {
+        let restarts = self.restarts.lock().get(key.text()).cloned().unwrap_or_default();
         AppInstRuntime {
             container_ids,
             addresses: self.publisher.addresses(key.text()),
             unhealthy: self.trouble(key.text()),
+            restarts: restarts.count,
+            last_reason: restarts.last_reason,
         }
     }
 
@@ -216,8 +221,8 @@ impl World {
             };
             let state = info.state();
             let serves = matches!(state, TrackedState::Ready | TrackedState::UpdateError);
-            if serves && told.unhealthy != self.trouble(key.text()) {
-                let runtime = self.runtime(&key, told.container_ids.clone());
+            let runtime = self.runtime(&key, told.container_ids.clone());
+            if serves && *told != runtime {
                 self.desk.report(What::Instance, &key, state, info.errors.clone(), runtime);
             }
         }
@@ -236,6 +241,16 @@ impl World {
             troubles.remove(key);
         } else {
             troubles.insert(key.to_owned(), trouble);
+        }
+    }
+
+    /// Notes how often an instance was started again. The last line of a log may
+    /// be another one each time: the reason is that of when the number changed.
+    fn note_restarts(&self, key: &str, now: Restarts) {
+        let mut restarts = self.restarts.lock();
+        let known = restarts.get(key);
+        if known.is_none_or(|known| known.count != now.count || known.last_reason.is_empty()) {
+            restarts.insert(key.to_owned(), now);
         }
     }
 
@@ -430,6 +445,7 @@ async fn settle(
         tracing::info!(key = key.text(), "an instance was started again");
     }
     world.note_trouble(key.text(), world.platform.trouble(&order.key).await?);
+    world.note_restarts(key.text(), world.platform.restarts(&order.key).await?);
     let facts = look_at(world, key, order, facts).await?;
     world.publish(key, order, &facts).await?;
     Ok(facts)
@@ -454,6 +470,7 @@ async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
     let row = Row { key: key.wire().to_vec(), phase: Phase::Made, facts: row };
     world.books.put(What::Instance, key.text(), row).await?;
     world.note_trouble(key.text(), String::new());
+    world.restarts.lock().remove(key.text());
     world.note_updated(What::Instance, key, notice);
     world.ready(What::Instance, key, facts.containers.clone());
     if facts.containers != before.containers
@@ -490,6 +507,7 @@ async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
     match what {
         What::Instance => {
             world.note_trouble(key.text(), String::new());
+            world.restarts.lock().remove(key.text());
             world.publisher.withdraw(key.text()).await;
             world.platform.delete_instance(&key.decode()?).await?;
         }

@@ -192,6 +192,7 @@ impl Crm {
             unmentioned: Mutex::new(HashMap::new()),
             failed: Mutex::new(HashMap::new()),
             troubles: Mutex::default(),
+            restarts: Mutex::default(),
             updated: Mutex::new(HashMap::new()),
         });
         let considered = Arc::downgrade(&world);

@@ -82,7 +82,8 @@ impl Kept for App {
 
 impl Kept for AppInst {
     fn kept(&self) -> Self {
-        let unhealthy = |runtime: &AppInstRuntime| AppInstRuntime {
+        let serves = |runtime: &AppInstRuntime| AppInstRuntime {
+            addresses: runtime.addresses.clone(),
             unhealthy: runtime.unhealthy.clone(),
             ..AppInstRuntime::default()
         };
@@ -92,7 +93,7 @@ impl Kept for AppInst {
             uri: self.uri.clone(),
             mapped_ports: self.mapped_ports.clone(),
             state: self.state,
-            runtime_info: self.runtime_info.as_ref().map(unhealthy),
+            runtime_info: self.runtime_info.as_ref().map(serves),
             ..Self::default()
         }
     }

@@ -144,6 +144,7 @@ mod tests {
             pid: None,
             status,
             exit: None,
+            last_exit: None,
             created: None,
             restarts: 0,
             supervised: false,

@@ -31,6 +31,9 @@ pub struct Container {
     pub status: Status,
     /// How it ended, where it has and the runtime knows.
     pub exit: Option<Exit>,
+    /// How the last process of it that ended did, also while another runs.
+    /// None where the runtime does not know.
+    pub last_exit: Option<Exit>,
     pub created: Option<Timestamp>,
     /// How often it was started again.
     pub restarts: u32,

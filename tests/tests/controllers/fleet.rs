@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{TryStreamExt, future::join_all};
+use futures::{
+    TryStreamExt,
+    future::{BoxFuture, join_all},
+};
 use selvage_api::edgeproto::{Controller, controller_api_client::ControllerApiClient};
 use selvage_tests::{Client, Selvage, process::PATIENCE, real::EtcdCluster};
 use tokio::time;
@@ -126,11 +129,11 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) ->
     time::timeout(DEADLINE, call).await.unwrap_or_else(late)
 }
 
-/// All that a stream brings.
-pub(crate) async fn all<T>(
-    call: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
-) -> Result<Vec<T>, Status> {
-    bounded(async { call.await?.into_inner().try_collect().await }).await
+/// All that a stream brings. Boxed, for the objects are large and the calls many.
+pub(crate) fn all<'a, T: Send + 'a>(
+    call: impl Future<Output = Result<Response<Streaming<T>>, Status>> + Send + 'a,
+) -> BoxFuture<'a, Result<Vec<T>, Status>> {
+    Box::pin(bounded(async { call.await?.into_inner().try_collect().await }))
 }
 
 /// Waits until a question has the answer that is wanted.

@@ -1,15 +1,15 @@
 //! Create, update, delete and show of one kind of object.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
-use prost_reflect::{DynamicMessage, Value};
+use prost_reflect::{DynamicMessage, ReflectMessage, Value};
 
 use super::progress::{self, Job, Narrator};
 use crate::{
     Error,
     client::Client,
     edge::{
-        Draft, Kind, Verb, draft,
+        Draft, Kind, Verb, catalog, draft,
         file::{self, Entry},
         flags::{Object, ObjectArgs},
         rpc,
@@ -167,17 +167,18 @@ async fn show(
     let client = session.client().await?;
     if args.watch {
         return tokio::select! {
-            result = Box::pin(watch(&client, method, &filter.message, session)) => result,
+            result = Box::pin(watch(kind, &client, &filter.message, session)) => result,
             Ok(()) = tokio::signal::ctrl_c() => Ok(()),
         };
     }
+    let states = States::of(kind, &client, session).await;
     let mut answers =
         rpc::open(&client, method, filter.message, false).await.map_err(|failure| failure.error)?;
     let mut count = 0;
     let mut printer = session.printer();
     let failed = loop {
         match answers.next(&client).await {
-            Ok(Some(object)) => printer.row(&object)?,
+            Ok(Some(object)) => printer.row_with(&object, &states.beside(&object))?,
             Ok(None) => break None,
             Err(failure) => break Some(failure.error),
         }
@@ -196,15 +197,17 @@ async fn show(
 
 /// Shows again and again, and says what is different.
 async fn watch(
+    kind: &'static Kind,
     client: &Client,
-    method: &'static selvage_api::Method,
     filter: &DynamicMessage,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let mut before: Option<String> = None;
+    let Some(method) = kind.method(Verb::Show) else { return Ok(()) };
     loop {
+        let states = States::of(kind, client, session).await;
         let objects = rpc::show(client, method, filter.clone()).await?;
-        let now = render(&objects, session)?;
+        let now = render(&objects, &states, session)?;
         let text = match &before {
             _ if before.as_ref() == Some(&now) => String::new(),
             _ if session.io.out_is_terminal => format!("\x1b[H\x1b[2J{now}"),
@@ -218,14 +221,55 @@ async fn watch(
     }
 }
 
-fn render(objects: &[DynamicMessage], session: &Session<'_>) -> Result<String, Error> {
+fn render(
+    objects: &[DynamicMessage],
+    states: &States,
+    session: &Session<'_>,
+) -> Result<String, Error> {
     let mut text = Vec::new();
     let format = session.global.output.unwrap_or(Format::Table);
     let colour = session.io.colour_on_out(session.global.color);
     let mut printer = Printer::new(&mut text, format, colour);
-    objects.iter().try_for_each(|object| printer.row(object))?;
+    objects.iter().try_for_each(|object| printer.row_with(object, &states.beside(object)))?;
     printer.flush()?;
     Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// States of cloudlets, by the texts of their keys: cloudlets themselves are
+/// intent, and their agents tell how they are. Empty for other kinds.
+struct States(HashMap<String, String>);
+
+impl States {
+    /// Whoever may not see them sees the cloudlets all the same.
+    async fn of(kind: &Kind, client: &Client, session: &Session<'_>) -> Self {
+        let format = session.global.output.unwrap_or(Format::Table);
+        let info = catalog::kind("cloudletinfo");
+        let method = info.and_then(|info| info.method(Verb::Show));
+        let (Some(info), Some(method)) = (info, method) else { return Self(HashMap::new()) };
+        if kind.name != "Cloudlet" || !matches!(format, Format::Table | Format::Wide) {
+            return Self(HashMap::new());
+        }
+        let all = DynamicMessage::new(info.message.clone());
+        let infos = rpc::show(client, method, all).await.unwrap_or_default();
+        Self(infos.iter().map(|info| (draft::key_text(info), state_name(info))).collect())
+    }
+
+    fn beside(&self, object: &DynamicMessage) -> Vec<(&'static str, String)> {
+        let state = self.0.get(&draft::key_text(object));
+        state.map(|state| ("@state", state.clone())).into_iter().collect()
+    }
+}
+
+/// The name of a message's state, without what all its names begin with.
+fn state_name(message: &DynamicMessage) -> String {
+    let field = message.descriptor().get_field_by_name("state");
+    let Some((field, prost_reflect::Kind::Enum(names))) = field.map(|f| (f.clone(), f.kind()))
+    else {
+        return String::new();
+    };
+    let number = message.get_field(&field).as_enum_number().unwrap_or_default();
+    let name = names.get_value(number).map(|value| value.name().to_owned()).unwrap_or_default();
+    name.trim_start_matches("CLOUDLET_STATE_").to_owned()
 }
 
 /// Lines that went and lines that came. How far columns stand apart is no

@@ -39,7 +39,8 @@ impl Column {
 
 /// Messages whose columns were chosen by hand: names from the outside in, with
 /// a title before `=` where the last name does not tell enough; a `+` at the
-/// front leaves a column to `wide`.
+/// front leaves a column to `wide`. A name with `@` is no field of the message
+/// but found out otherwise.
 const CHOSEN: &[(&str, &[&str])] = &[
     (
         "selvage.identity.User",
@@ -96,7 +97,11 @@ const CHOSEN: &[(&str, &[&str])] = &[
             "cloudlet=key.cluster_inst_key.cloudlet_key.name",
             "cluster=key.cluster_inst_key.cluster_key.name",
             "state",
+            "health=@health",
+            "restarts=runtime_info.restarts",
+            "address=runtime_info.addresses",
             "uri",
+            "+last_reason=runtime_info.last_reason",
             "+cluster_developer=key.cluster_inst_key.developer",
             "+flavor=flavor.name",
             "+liveness",
@@ -110,6 +115,7 @@ const CHOSEN: &[(&str, &[&str])] = &[
         &[
             "operator=key.operator_key.name",
             "name=key.name",
+            "state=@state",
             "latitude=location.latitude",
             "longitude=location.longitude",
             "ip_support",
@@ -231,6 +237,9 @@ fn pick(descriptor: &MessageDescriptor, name: &str) -> Option<Column> {
         None => (false, name),
     };
     let (title, path) = name.split_once('=').unwrap_or(("", name));
+    if path.starts_with('@') {
+        return Some(Column { wide, ..Column::new(title, path) });
+    }
     let mut outside: Vec<&str> = path.split('.').collect();
     let last = outside.pop()?;
     let mut inside = descriptor.clone();

@@ -107,6 +107,16 @@ impl<'a> Printer<'a> {
     /// Prints a message as a row under those before it. A row waits for
     /// [`Printer::flush`], which knows how wide its columns must be.
     pub(crate) fn row(&mut self, message: &DynamicMessage) -> Result<(), Error> {
+        self.row_with(message, &[])
+    }
+
+    /// The same with values for columns that are no fields of the message. They
+    /// show in tables alone.
+    pub(crate) fn row_with(
+        &mut self,
+        message: &DynamicMessage,
+        more: &[(&str, String)],
+    ) -> Result<(), Error> {
         let wide = match self.layout {
             Layout::Table { wide } => wide,
             Layout::Edgectl => {
@@ -115,7 +125,11 @@ impl<'a> Printer<'a> {
             }
             _ => return self.message(message),
         };
-        let value = to_value(message, true)?;
+        let mut value = to_value(message, true)?;
+        if let Value::Object(members) = &mut value {
+            let more = more.iter().map(|(name, text)| ((*name).to_owned(), text.as_str().into()));
+            members.extend(more);
+        }
         let table =
             self.table.get_or_insert_with(|| Table::new(columns::of(&message.descriptor(), wide)));
         table.push(&value);

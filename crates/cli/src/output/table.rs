@@ -102,11 +102,36 @@ pub(crate) fn write_fields(
 }
 
 fn cell(column: &Column, value: &Value) -> Option<String> {
-    let found = column.path.iter().try_fold(value, |value, name| value.get(name))?;
-    let text = words(found, column.message.as_deref());
+    let text = if column.path == ["@health"] {
+        health(value)?
+    } else {
+        let found = column.path.iter().try_fold(value, |value, name| value.get(name))?;
+        words(found, column.message.as_deref())
+    };
     // One row, one line, and no steering of the terminal.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     (!text.is_empty()).then_some(text)
+}
+
+/// How an instance is doing, as its crm sees it; none while there is nothing to
+/// be seen.
+fn health(value: &Value) -> Option<String> {
+    let state = value.get("state").and_then(Value::as_str)?;
+    let runtime = value.get("runtime_info")?;
+    let unhealthy = runtime.get("unhealthy").and_then(Value::as_str).unwrap_or_default();
+    let has = |name| runtime.get(name).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+    match (state, unhealthy) {
+        ("READY" | "UPDATE_REQUESTED" | "UPDATING" | "UPDATE_ERROR", text) if !text.is_empty() => {
+            Some(format!("unhealthy: {text}"))
+        }
+        // Nobody has looked at what no crm runs.
+        ("READY", _) if has("addresses") || has("container_ids") => Some("healthy".to_owned()),
+        ("UPDATE_REQUESTED" | "UPDATING" | "UPDATE_ERROR", _) if has("addresses") => {
+            Some("healthy, old version".to_owned())
+        }
+        ("CREATE_ERROR" | "UPDATE_ERROR" | "DELETE_ERROR", _) => Some("failed".to_owned()),
+        _ => None,
+    }
 }
 
 fn words(value: &Value, message: Option<&str>) -> String {
@@ -154,4 +179,29 @@ fn shorten(text: String, longest: usize) -> String {
         return text;
     }
     text.chars().take(longest - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_instance_is_healthy_only_when_it_serves() {
+        let seen = |state: &str, addresses: &[&str], unhealthy: &str| {
+            let runtime_info = json!({ "addresses": addresses, "unhealthy": unhealthy });
+            health(&json!({ "state": state, "runtime_info": runtime_info })).unwrap_or_default()
+        };
+        let there = ["10.1.1.1:80"];
+        assert_eq!(seen("READY", &there, ""), "healthy");
+        assert_eq!(seen("READY", &there, "exit 1"), "unhealthy: exit 1");
+        assert_eq!(seen("UPDATE_ERROR", &there, ""), "healthy, old version");
+        assert_eq!(seen("UPDATE_ERROR", &there, "exit 1"), "unhealthy: exit 1");
+        assert_eq!(seen("UPDATE_ERROR", &[], ""), "failed");
+        assert_eq!(seen("CREATE_ERROR", &[], ""), "failed");
+        assert_eq!(seen("CREATING", &[], ""), "");
+        assert_eq!(seen("READY", &[], ""), "", "nobody has looked");
+        assert_eq!(health(&json!({ "state": "READY" })), None);
+    }
 }

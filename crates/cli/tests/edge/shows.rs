@@ -37,8 +37,8 @@ async fn tables_show_what_tells_most() {
     assert_eq!(
         person.run(&["appinst", "show", "--developer", "AcmeAppCo"]).await.good(),
         "\
-DEVELOPER  APP               VERSION  OPERATOR  CLOUDLET      CLUSTER  STATE  URI
-AcmeAppCo  someapplication1  1.0      tmus      tmus-cloud-1  small    READY  tmus-cloud-1.tmus.mobiledgex.net
+DEVELOPER  APP               VERSION  OPERATOR  CLOUDLET      CLUSTER  STATE  HEALTH  RESTARTS  ADDRESS  URI
+AcmeAppCo  someapplication1  1.0      tmus      tmus-cloud-1  small    READY  -       -         -        tmus-cloud-1.tmus.mobiledgex.net
 "
     );
     let wide = person.run(&["appinsts", "show", "--appname", "two", "-o", "wide"]).await.good();
@@ -53,8 +53,8 @@ AcmeAppCo  someapplication1  1.0      kubernetes  x1.small  tcp:80,http:443  -
     assert_eq!(
         person.run(&["cloudlet", "show", "--operator", "tmus"]).await.good(),
         "\
-OPERATOR  NAME          LATITUDE  LONGITUDE  IP-SUPPORT          NUM-DYNAMIC-IPS
-tmus      tmus-cloud-1  31.0      -91.0      IP_SUPPORT_UNKNOWN  254
+OPERATOR  NAME          STATE  LATITUDE  LONGITUDE  IP-SUPPORT          NUM-DYNAMIC-IPS
+tmus      tmus-cloud-1  -      31.0      -91.0      IP_SUPPORT_UNKNOWN  254
 "
     );
     assert_eq!(person.run(&["operator", "show"]).await.good(), "");

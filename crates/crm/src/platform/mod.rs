@@ -109,6 +109,14 @@ pub struct Usage {
     pub received_bytes: u64,
 }
 
+/// How often an instance ended by itself, and why the last time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restarts {
+    pub count: u32,
+    /// Exit code and last line of its log; empty when it never ended.
+    pub last_reason: String,
+}
+
 /// How many there are, and have been.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connections {
@@ -279,6 +287,11 @@ pub trait Platform: Send + Sync + 'static {
     /// nobody can tell.
     async fn trouble(&self, _: &AppInstKey) -> Result<String> {
         Ok(String::new())
+    }
+
+    /// How often an instance was started again since it was made or updated.
+    async fn restarts(&self, _: &AppInstKey) -> Result<Restarts> {
+        Ok(Restarts::default())
     }
 
     /// Removes an instance and whatever half of it there is.

@@ -154,6 +154,41 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
     goes(&place, &controller, running).await;
 }
 
+/// What ends by itself and is started again is told, with why; when it does so
+/// again and again it is not healthy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
+    if !can_run() {
+        return;
+    }
+    let place = Place::new("loop", 181);
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let told = || controller.instance_infos.find(&place.instance_key())?.runtime_info.clone();
+    assert_eq!(told().map(|told| (told.restarts, told.last_reason)), Some((0, String::new())));
+    let mut before = pid(&running).await.unwrap();
+    for round in 1..=3 {
+        kill(before);
+        before = wait_for("another process", || async {
+            pid(&running).await.filter(|pid| *pid != before)
+        })
+        .await;
+        let told = wait_for("its restart", || async {
+            told().filter(|told| told.restarts == round && !told.last_reason.is_empty())
+        })
+        .await;
+        assert!(told.last_reason.starts_with("ended with code 137"), "{told:?}");
+        assert!(told.last_reason.ends_with(": started"), "the last line of its log: {told:?}");
+    }
+    let told = wait_for("that it is not healthy", || async {
+        told().filter(|told| told.unhealthy.contains("started again 3 times"))
+    })
+    .await;
+    assert!(told.unhealthy.ends_with("it ended with code 137"), "{told:?}");
+    goes(&place, &controller, running).await;
+}
+
 fn ip(arguments: &[&str]) -> String {
     output(std::process::Command::new("ip").args(arguments))
 }

@@ -18,6 +18,7 @@ pub(crate) fn ourselves(id: &str) -> Container {
         pid: Some(std::process::id()),
         status: Status::Running,
         exit: None,
+        last_exit: None,
         created: None,
         restarts: 0,
         supervised: false,

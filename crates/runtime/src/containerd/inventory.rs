@@ -280,6 +280,7 @@ fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> K
         pid: Some(process.pid).filter(|pid| *pid > 0 && status != Status::Stopped),
         status,
         exit: (status == Status::Stopped).then(|| exit(&process)),
+        last_exit: (status == Status::Stopped).then(|| exit(&process)),
         created: record.created_at.and_then(timestamp),
         restarts: annotations
             .get(RESTART_COUNT)

@@ -116,6 +116,7 @@ impl Entry {
                 Phase::Stopped => Status::Stopped,
             },
             exit: state.exit(),
+            last_exit: state.last_exit(),
             created: Timestamp::from_millisecond(self.record.created).ok(),
             restarts: state.restarts,
             supervised: self.record.spec.restart != RestartPolicy::Never,

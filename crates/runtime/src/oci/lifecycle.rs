@@ -260,7 +260,6 @@ impl Inner {
             state.program = Some(self.driver.program().to_owned());
             (state.wanted, state.restarting) = (true, false);
             state.restarts += u32::from(again);
-            (state.exit_code, state.exited) = (None, None);
         })?;
         self.tell(entry, EventKind::Started { pid });
         Ok((pid, pidfd))

@@ -30,6 +30,7 @@ pub(super) struct State {
     pub(super) phase: Phase,
     /// Of the last process, also when it has ended.
     pub(super) process: Option<Process>,
+    /// Of the last process that ended, also while another runs.
     pub(super) exit_code: Option<i32>,
     pub(super) exited: Option<i64>,
     pub(super) restarts: u32,
@@ -55,6 +56,11 @@ impl State {
     pub(super) fn exit(&self) -> Option<Exit> {
         let at = self.exited.and_then(|ms| Timestamp::from_millisecond(ms).ok());
         (self.phase == Phase::Stopped).then_some(Exit { code: self.exit_code, at })
+    }
+
+    pub(super) fn last_exit(&self) -> Option<Exit> {
+        let at = Timestamp::from_millisecond(self.exited?).ok();
+        Some(Exit { code: self.exit_code, at })
     }
 }
 

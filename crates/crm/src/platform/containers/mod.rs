@@ -24,6 +24,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use selvage_api::{
     distributed_match_engine::LProto,
@@ -44,7 +45,7 @@ use self::{
 pub use self::{network::Range, outside::Forwarding};
 use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
-    Shortcut, Usage, host, naming,
+    Restarts, Shortcut, Usage, host, naming,
 };
 use crate::{Error, ImageFolders, Registries, Result, error::During};
 
@@ -54,6 +55,11 @@ const SITE_LABEL: &str = "selvage.site";
 const HOSTS: std::ops::RangeInclusive<u8> = 2..=254;
 /// How often to look whether an instance takes connections.
 const LOOK: Duration = Duration::from_millis(5);
+/// Exit code of what was killed.
+const KILLED: i32 = 137;
+/// So many restarts, the last one less than this ago, are a crash loop.
+const MANY_RESTARTS: u32 = 3;
+const STEADY: Duration = Duration::from_secs(60);
 /// Lines of a log that tell why a container ended.
 const LAST_WORDS: u64 = 5;
 
@@ -205,20 +211,43 @@ impl Containers {
 
     /// Why a container does not run any more, in its own words.
     async fn ended(&self, id: &str, container: &Container) -> Error {
-        let options = LogOptions { follow: false, tail: Some(LAST_WORDS) };
+        let words = self.last_words(id, LAST_WORDS).await;
+        let code = container.exit.and_then(|exit| exit.code);
+        Error::state(format!("the container {}", reason(code, &words)))
+    }
+
+    /// The last lines of a container's log.
+    async fn last_words(&self, id: &str, lines: u64) -> String {
+        let options = LogOptions { follow: false, tail: Some(lines) };
         let mut words = Vec::new();
         if let Ok(mut log) = self.options.runtime.logs(self.namespace(), id, options).await {
             while let Some(Ok(piece)) = log.next().await {
                 words.extend_from_slice(&piece);
             }
         }
-        let code = container.exit.and_then(|exit| exit.code);
-        let code = code.map_or_else(String::new, |code| format!(" with code {code}"));
-        let words = String::from_utf8_lossy(&words);
-        let words = words.trim();
-        let words = if words.is_empty() { String::new() } else { format!(": {words}") };
-        Error::state(format!("the container ended{code}{words}"))
+        String::from_utf8_lossy(&words).trim().to_owned()
     }
+}
+
+/// How something ended, with the last it said.
+fn reason(code: Option<i32>, words: &str) -> String {
+    let code = match code {
+        Some(KILLED) => format!(" with code {KILLED} (killed, as when memory runs out)"),
+        Some(code) => format!(" with code {code}"),
+        None => String::new(),
+    };
+    let words = if words.is_empty() { String::new() } else { format!(": {words}") };
+    format!("ended{code}{words}")
+}
+
+/// Says so when a container that runs just now ends again and again.
+fn crash_loop(container: &Container) -> Option<String> {
+    let exit = container.last_exit.filter(|_| container.restarts >= MANY_RESTARTS)?;
+    let since = Timestamp::now().duration_since(exit.at?).unsigned_abs();
+    let code = exit.code.map_or_else(String::new, |code| format!(" with code {code}"));
+    (since < STEADY).then(|| {
+        format!("the container was started again {} times, it ended{code}", container.restarts)
+    })
 }
 
 /// Port by which an instance shows that it serves.
@@ -354,12 +383,22 @@ impl Platform for Containers {
             return Ok("the container is missing".into());
         };
         if found.status.is_running() {
-            return Ok(String::new());
+            return Ok(crash_loop(&found).unwrap_or_default());
         }
         Ok(match &found.problem {
             Some(problem) => format!("the container does not start: {problem}"),
             None => self.ended(&id, &found).await.to_string(),
         })
+    }
+
+    async fn restarts(&self, key: &AppInstKey) -> Result<Restarts> {
+        let id = self.serving(key)?;
+        let Some(found) = self.find(&id).await? else { return Ok(Restarts::default()) };
+        let last_reason = match found.last_exit {
+            Some(exit) => reason(exit.code, &self.last_words(&id, 1).await),
+            None => String::new(),
+        };
+        Ok(Restarts { count: found.restarts, last_reason })
     }
 
     async fn delete_instance(&self, key: &AppInstKey) -> Result<()> {

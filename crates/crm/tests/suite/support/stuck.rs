@@ -9,7 +9,8 @@ use selvage_api::edgeproto::{AppInstKey, ClusterInstKey};
 use selvage_crm::{
     Platform, Result,
     platform::{
-        ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Resources, Shortcut, Usage,
+        ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Resources, Restarts, Shortcut,
+        Usage,
     },
 };
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
@@ -143,6 +144,10 @@ impl Platform for Stops {
 
     async fn retire_instance(&self, key: &AppInstKey, facts: &InstanceFacts) -> Result<()> {
         self.platform.retire_instance(key, facts).await
+    }
+
+    async fn restarts(&self, key: &AppInstKey) -> Result<Restarts> {
+        self.platform.restarts(key).await
     }
 
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool> {
