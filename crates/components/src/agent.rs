@@ -225,7 +225,6 @@ impl Inner {
     }
 
     async fn remove_everything(&self, spec: Option<&MemberSpec>) -> (Vec<String>, Vec<String>) {
-        self.balancer.withdraw(reconcile::API).await;
         let removed = crate::reset::everything(
             &self.places,
             self.runtime.as_ref(),
@@ -233,6 +232,8 @@ impl Inner {
             spec,
         )
         .await;
+        // Nobody is connected any more, so that it waits for none to leave.
+        self.balancer.withdraw(reconcile::API).await;
         for kind in &crate::component::KINDS {
             self.history.forget(kind.name);
         }

@@ -59,18 +59,7 @@ impl Artifacts {
 
     /// Names a program that a member of these versions needs and this host lacks.
     fn missing(&self, versions: &Versions) -> Option<Error> {
-        let kubernetes = PROGRAMS.map(|name| (KUBERNETES, &versions.kubernetes, name));
-        let others = [
-            ("etcd", &versions.etcd, "etcd"),
-            ("coredns", &versions.coredns, "coredns"),
-            ("containerd", &versions.containerd, "containerd"),
-            ("cni", &versions.cni, "ptp"),
-            ("cni", &versions.cni, "host-local"),
-        ];
-        let needed = kubernetes.into_iter().chain(others);
-        needed
-            .into_iter()
-            .find_map(|(folder, version, name)| self.find(folder, version, name).err())
+        needed(versions).find_map(|(folder, version, name)| self.find(folder, version, name).err())
     }
 
     fn has_folder(&self, folder: &str) -> bool {
@@ -101,6 +90,21 @@ impl Artifacts {
         let file = fs::File::create(&part).map_err(Error::file(&part))?;
         Ok(Coming { path, part, file, digest: Sha256::new() })
     }
+}
+
+/// Programs that a member of these versions needs: folder, version and name.
+pub fn needed(
+    versions: &Versions,
+) -> impl Iterator<Item = (&'static str, &String, &'static str)> + use<'_> {
+    let kubernetes = PROGRAMS.map(|name| (KUBERNETES, &versions.kubernetes, name));
+    let others = [
+        ("etcd", &versions.etcd, "etcd"),
+        ("coredns", &versions.coredns, "coredns"),
+        ("containerd", &versions.containerd, "containerd"),
+        ("cni", &versions.cni, "ptp"),
+        ("cni", &versions.cni, "host-local"),
+    ];
+    kubernetes.into_iter().chain(others)
 }
 
 /// Names a program that a member of these versions needs and that is neither in
@@ -139,7 +143,8 @@ impl Coming {
     }
 }
 
-fn place(root: &Path, folder: &str, version: &str) -> PathBuf {
+/// Returns the folder of a kind's version.
+pub fn place(root: &Path, folder: &str, version: &str) -> PathBuf {
     match folder {
         KUBERNETES => root.join(version),
         _ => root.join(folder).join(version),

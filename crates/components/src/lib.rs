@@ -28,5 +28,5 @@ mod spec;
 mod status;
 
 pub use agent::{MemberAgent, Settings};
-pub use artifact::missing;
+pub use artifact::{missing, needed, place};
 pub use error::{Error, Result};

@@ -65,7 +65,8 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
             let tls = context.client_tls.clone();
             let provider = Arc::new(Agents::open(Arc::clone(&store), machines, tls).await?);
             let own = Arc::<SystemClock>::clone(&clock);
-            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own);
+            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
+                .with_artifacts(options.artifacts.clone());
             Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
         }
         ProviderKind::Auto | ProviderKind::Local => {

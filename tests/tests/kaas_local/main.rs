@@ -1,8 +1,9 @@
 //! Real clusters of Kubernetes' own programs on machines of this host, by the
 //! command line alone. Needs root and the folder that `./dev kubernetes` makes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod control_planes;
+mod joined;
 mod life;
 mod site;

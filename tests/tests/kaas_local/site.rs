@@ -31,22 +31,28 @@ pub(crate) struct Site {
 impl Site {
     /// Starts it; `None` where the host cannot.
     pub(crate) fn open(machines: u32) -> Option<Self> {
+        let machines = format!("kaas.local.machines={machines}");
+        Self::with(&["kaas.provider=local", &machines])
+    }
+
+    /// Starts it with these settings; `None` where the host cannot.
+    pub(crate) fn with(settings: &[&str]) -> Option<Self> {
         let programs = real::kubernetes()?;
         let folder = tempfile::Builder::new().prefix("slv").tempdir().unwrap();
         let artifacts = artifacts(folder.path(), &programs);
-        let flags: Vec<String> = [
-            "kaas.provider=local".to_owned(),
-            format!("kaas.local.machines={machines}"),
-            format!("kaas.artifacts={}", artifacts.display()),
-            "kaas.health_period=1s".to_owned(),
-        ]
-        .into_iter()
-        .flat_map(|setting| ["--set".to_owned(), setting])
-        .collect();
+        let own =
+            [format!("kaas.artifacts={}", artifacts.display()), "kaas.health_period=1s".into()];
+        let all = settings.iter().map(|setting| (*setting).to_owned()).chain(own);
+        let flags: Vec<String> = all.flat_map(|setting| ["--set".to_owned(), setting]).collect();
         let selvage = up(folder.path(), &flags);
         let cli = Cli::admin_of(&selvage);
         let kubectl = programs.join(real::KUBERNETES).join("kubectl");
         Some(Self { selvage: Some(selvage), cli, folder, flags, kubectl })
+    }
+
+    /// Folder that is gone after the test.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Kills the controller and starts another one after the work is done.

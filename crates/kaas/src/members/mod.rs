@@ -2,12 +2,14 @@
 //! agent, what became of it is read from there and from the cluster's API.
 
 mod api;
+mod artifacts;
 mod drain;
 mod spec;
 
 use std::{
     collections::{HashMap, HashSet},
     fmt,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -62,6 +64,7 @@ pub struct Members {
     connections: Mutex<HashMap<(String, String), Arc<Connection>>>,
     /// Clusters whose API has the objects that everything else needs.
     prepared: Mutex<HashSet<String>>,
+    artifacts: artifacts::Artifacts,
 }
 
 impl fmt::Debug for Members {
@@ -127,7 +130,14 @@ impl Members {
             told: Mutex::default(),
             connections: Mutex::default(),
             prepared: Mutex::default(),
+            artifacts: artifacts::Artifacts::default(),
         }
+    }
+
+    /// Sends machines the programs that they lack from this folder.
+    #[must_use]
+    pub fn with_artifacts(self, folder: Option<PathBuf>) -> Self {
+        Self { artifacts: artifacts::Artifacts::new(folder), ..self }
     }
 
     async fn agent(&self, machine: &Machine) -> Result<Agent, Error> {
@@ -264,8 +274,12 @@ impl Members {
             plane.etcd = self.add_to_etcd(snapshot, machine).await?;
             plane.join_etcd = true;
         }
+        let versions = spec.versions.clone().unwrap_or_default();
         let generation = self.tell(&mut agent, snapshot, machine, spec, &status).await?;
         let status = Self::status(&mut agent).await?;
+        if let Some(program) = self.artifacts.send(&mut agent, &versions, &status.missing).await? {
+            return Ok(Progress::Waiting(format!("{program} was sent to the machine")));
+        }
         if joins
             && is_healthy(&status, "etcd")
             && let waiting @ Progress::Waiting(_) = self.promote(snapshot, machine).await?
