@@ -436,6 +436,7 @@ async fn settings(
         private_hosts: Vec::new(),
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         forwarding: Forwarding::default(),
+        egress: selvage_crm::Egress::default(),
         tls: None,
         patience: PATIENCE,
         grace: Duration::from_secs(60),

@@ -10,7 +10,7 @@ use selvage_notify::ClientOptions;
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
 use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
 
-use crate::{Crm, ImageFolders, Kind, Options, RuntimeKind, Settings, Site};
+use crate::{Crm, Egress, ImageFolders, Kind, Options, RuntimeKind, Settings, Site};
 
 /// The part `crm`.
 pub struct CrmPart;
@@ -94,6 +94,7 @@ impl Opened {
             lvmd: options.lvmd.clone().unwrap_or_else(|| context.socket_path("lvmd")),
             addresses: options.addresses.clone(),
             forwarding: options.forwarding,
+            egress: Egress::parse(&options.egress)?,
             tls: context.server_tls.clone().filter(|_| options.https),
             patience: options.patience.0,
             grace: options.grace.0,

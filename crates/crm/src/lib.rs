@@ -29,7 +29,10 @@ pub use daemon::CrmPart;
 pub use error::{Error, Result};
 pub use options::{Options, RuntimeKind};
 pub use part::{Crm, Settings, Status};
-pub use platform::{ImageFolders, Platform, containers::Forwarding};
+pub use platform::{
+    ImageFolders, Platform,
+    containers::{Egress, Forwarding},
+};
 pub use registries::Registries;
 pub use selvage_fetch::Policy as FetchPolicy;
 pub use site::{Kind, Site};

@@ -47,6 +47,10 @@ pub struct Options {
     /// machines: `kernel`, `proxy` (this process), or `auto`, which takes the
     /// kernel unless it cannot or a firewall drops what it passes on.
     pub forwarding: Forwarding,
+    /// Networks that are not public and that containers of apps may reach all
+    /// the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses of
+    /// this machine included.
+    pub egress: Vec<String>,
     /// How long an instance may take until it takes connections.
     pub patience: Duration,
     /// How long the controller must not have mentioned something that runs
@@ -74,6 +78,7 @@ impl Default for Options {
             https: false,
             addresses: vec![IpAddr::from([0, 0, 0, 0])],
             forwarding: Forwarding::Auto,
+            egress: Vec::new(),
             patience: seconds(30),
             grace: seconds(60),
             look: seconds(10),

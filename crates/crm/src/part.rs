@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Forwarding, ImageFolders, Kind, Platform, Registries, Result, Site,
+    Egress, Forwarding, ImageFolders, Kind, Platform, Registries, Result, Site,
     books::{self, Books},
     drive::{self, World},
     metrics,
@@ -72,6 +72,8 @@ pub struct Settings {
     pub addresses: Vec<IpAddr>,
     /// Who leads what comes to them from other machines, of containers.
     pub forwarding: Forwarding,
+    /// What containers reach beside public addresses.
+    pub egress: Egress,
     /// For public ports that speak TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// How long an instance may take until it takes connections.
@@ -143,6 +145,7 @@ impl Crm {
                     lvmd: settings.lvmd.clone(),
                     patience: settings.patience,
                     forwarding: settings.forwarding,
+                    egress: settings.egress.clone(),
                 },
             )?)),
             Kind::Kubernetes => Ok(Arc::new(Kubernetes::open(

@@ -16,7 +16,7 @@ use selvage_balancer::{Balancer, Health, Limits, Options, Port, PortStatus, Prot
 
 use crate::{
     Error, Result,
-    platform::{Connections, InstanceFacts, InstanceOrder, Shortcut, Way},
+    platform::{Connections, Door, InstanceFacts, InstanceOrder, Shortcut, Way},
 };
 
 /// All balancers of a cloudlet: one for everybody, and one for each cluster
@@ -28,7 +28,9 @@ pub(crate) struct Publisher {
     /// By which addresses an instance is reached.
     places: Mutex<HashMap<String, Vec<IpAddr>>>,
     shortcut: Option<Arc<dyn Shortcut>>,
-    /// The ways to an instance past its balancer,
+    /// Where an instance's public ports are,
+    doors: Mutex<HashMap<String, Vec<Door>>>,
+    /// the ways to it past its balancer,
     ways: Mutex<HashMap<String, Vec<Way>>>,
     /// and who was there when they were last counted.
     led: Mutex<HashMap<Way, Connections>>,
@@ -48,6 +50,7 @@ impl Publisher {
             balancers: Mutex::default(),
             places: Mutex::default(),
             shortcut,
+            doors: Mutex::default(),
             ways: Mutex::default(),
             led: Mutex::default(),
             turns: tokio::sync::Mutex::default(),
@@ -76,10 +79,11 @@ impl Publisher {
         let ports = ports.map(|port| public_port(port, facts, encrypted(port), certified));
         let ports = ports.collect::<Result<Vec<Port>>>()?;
         let balancer = self.balancer(&addresses);
-        let ways = ways(&addresses, &ports);
+        let (ways, doors) = (ways(&addresses, &ports), doors(&addresses, &ports));
         balancer.publish(Service { id: key.to_owned(), ports }).await?;
         self.places.lock().insert(key.to_owned(), addresses);
         self.ways.lock().insert(key.to_owned(), ways);
+        self.doors.lock().insert(key.to_owned(), doors);
         self.lead().await;
         Ok(())
     }
@@ -89,6 +93,8 @@ impl Publisher {
     async fn lead(&self) {
         let Some(shortcut) = &self.shortcut else { return };
         let _turn = self.turns.lock().await;
+        let doors = self.doors.lock().values().flatten().copied().collect();
+        shortcut.open_doors(doors).await;
         let wanted = self.ways.lock().clone();
         let mut all = BTreeMap::new();
         for (key, ways) in wanted {
@@ -142,9 +148,8 @@ impl Publisher {
     pub(crate) async fn withdraw(&self, key: &str) {
         let Some((place, balancer)) = self.at(key) else { return };
         let ways = self.ways.lock().remove(key).unwrap_or_default();
-        if !ways.is_empty() {
-            self.lead().await;
-        }
+        self.doors.lock().remove(key);
+        self.lead().await;
         let led = async {
             if let Some(shortcut) = &self.shortcut {
                 shortcut.end(ways, Limits::default().drain).await;
@@ -255,6 +260,18 @@ fn public_port(
         targets: vec![facts.place(number("internal_port", port.internal_port)?, udp)],
         health_path: None,
     })
+}
+
+/// Where these ports are, of IPv4.
+fn doors(addresses: &[IpAddr], ports: &[Port]) -> Vec<Door> {
+    let at = |address: &IpAddr, port: &Port| match address {
+        IpAddr::V4(address) => {
+            let door = SocketAddrV4::new(*address, port.public);
+            Some((port.protocol == Protocol::Udp, door))
+        }
+        IpAddr::V6(_) => None,
+    };
+    addresses.iter().flat_map(|ip| ports.iter().filter_map(move |port| at(ip, port))).collect()
 }
 
 /// The ways past a balancer at these addresses: of bare tcp and udp, and in

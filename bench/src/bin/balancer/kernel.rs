@@ -139,6 +139,7 @@ fn options() -> Result<containers::Options> {
         lvmd: "/nowhere".into(),
         patience: Duration::ZERO,
         forwarding: Forwarding::Kernel,
+        egress: containers::Egress::default(),
     })
 }
 

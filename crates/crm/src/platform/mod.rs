@@ -9,7 +9,7 @@ mod naming;
 pub mod vm;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, SocketAddr, SocketAddrV4},
     sync::Arc,
     time::Duration,
@@ -140,9 +140,12 @@ pub struct Way {
     pub target: SocketAddrV4,
 }
 
+/// A public port at an address: whether of udp, and which.
+pub type Door = (bool, SocketAddrV4);
+
 impl Way {
     /// Where it begins: no two ways have the same.
-    pub fn door(&self) -> (bool, SocketAddrV4) {
+    pub fn door(&self) -> Door {
         (self.udp, self.public)
     }
 }
@@ -155,6 +158,10 @@ pub trait Shortcut: Send + Sync + 'static {
     /// process until all is [`settled`](Self::settled). Of a way that is not
     /// open nothing but its counts is kept.
     async fn lead(&self, ways: BTreeMap<Way, bool>);
+
+    /// The balancer listens at these public ports and no others: instances may
+    /// use them as everybody may.
+    async fn open_doors(&self, doors: BTreeSet<Door>);
 
     /// All that an earlier process had led and that is still wanted was asked
     /// for; the rest goes.

@@ -301,6 +301,7 @@ impl Fixture for InContainers {
             lvmd: self.place.directory.path().join("lvmd.sock"),
             patience: PATIENCE,
             forwarding: containers::Forwarding::default(),
+            egress: containers::Egress::default(),
         };
         Arc::new(Containers::open(cloudlet, options).unwrap())
     }

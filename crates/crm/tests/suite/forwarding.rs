@@ -16,7 +16,7 @@ use selvage_crm::Forwarding;
 
 use crate::support::{
     ANSWER, Beyond, Life, Mirror, PATIENCE, Place, Stuck, Talk, Upstairs, can_run, fetch,
-    has_program, run_in, taken_for, wait_for,
+    has_program, namespace, run_in, taken_for, wait_for,
 };
 
 /// Where the mirror listens in the instance.
@@ -31,15 +31,6 @@ fn with_mirror(name: &'static str, range: u8, at: u16) -> Place {
     let mut place = Place::new(name, range);
     place.more_ports = vec![(LProto::Tcp, MIRROR, at), (LProto::Udp, MIRROR, at)];
     place
-}
-
-/// The network namespace of the instance of an app.
-fn namespace(place: &Place, app: &str) -> String {
-    let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
-    let begin = format!("slv-{}-{app}-", prefix.strip_prefix("slv").unwrap());
-    let all = std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap();
-    let mut names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.find(|name| name.starts_with(&begin)).unwrap()
 }
 
 /// The table of a place, as the packet filter tells it.

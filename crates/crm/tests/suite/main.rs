@@ -7,6 +7,7 @@ mod clusters;
 mod conformance;
 mod containers;
 mod crashes;
+mod egress;
 mod faults;
 mod forwarding;
 mod kubernetes;

@@ -11,6 +11,7 @@ mod network;
 mod order;
 mod outside;
 mod replace;
+mod rules;
 mod volumes;
 
 use std::{
@@ -42,7 +43,7 @@ use self::{
     outside::Outside,
     volumes::Volumes,
 };
-pub use self::{network::Range, outside::Forwarding};
+pub use self::{network::Range, outside::Forwarding, rules::Egress};
 use super::{
     ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
     Restarts, Shortcut, Usage, host, naming,
@@ -84,6 +85,8 @@ pub struct Options {
     pub patience: Duration,
     /// Who leads what comes to public ports from other machines.
     pub forwarding: Forwarding,
+    /// What instances reach beside public addresses.
+    pub egress: Egress,
 }
 
 /// What the names of bridges, control groups and rules of a cloudlet have in
@@ -114,7 +117,12 @@ impl Containers {
             site: naming::text(cloudlet)?,
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
-            outside: Arc::new(Outside::new(&namer, options.range, options.forwarding)),
+            outside: Arc::new(Outside::new(
+                &namer,
+                options.range,
+                options.forwarding,
+                options.egress.clone(),
+            )),
             files: Files::new(&options.data),
             volumes: Volumes::new(options.lvmd.clone(), &options.data),
             serving: Mutex::default(),

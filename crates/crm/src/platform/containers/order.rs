@@ -16,7 +16,7 @@ use crate::{
 
 /// Where the machine's name servers are written; the first that is there. A
 /// local forwarder cannot be reached from another network.
-const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
+pub(super) const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 /// Names that containers know without a name server.
 pub(super) const KNOWN_NAMES: &str =
     "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";

@@ -17,16 +17,18 @@ use std::{
 use async_trait::async_trait;
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{conntrack, filter, names::Namer, network::Range};
+use super::{
+    conntrack, filter,
+    names::Namer,
+    network::Range,
+    rules::{Egress, Rules},
+};
 use crate::{
     Error, Result,
     error::During,
-    platform::{Connections, Shortcut, Way},
+    platform::{Connections, Door, Shortcut, Way},
 };
 
-/// Addresses of the machine's own network segment, where clouds serve
-/// credentials of the machine.
-const LINK_LOCAL: &str = "169.254.0.0/16";
 /// Whether packets are passed on at all.
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 /// How often to look whether connections have ended.
@@ -51,6 +53,7 @@ pub(super) struct Outside {
     bridges: String,
     range: Range,
     forwarding: Forwarding,
+    egress: Egress,
     state: Mutex<State>,
 }
 
@@ -58,6 +61,8 @@ pub(super) struct Outside {
 struct State {
     /// What could be done was done.
     made: bool,
+    /// Public ports at which the balancer listens, for instances too.
+    doors: BTreeSet<Door>,
     /// The table has ways in.
     leads: bool,
     /// Why it has none, as it was told.
@@ -94,10 +99,10 @@ impl State {
 }
 
 impl Outside {
-    pub(super) fn new(namer: &Namer, range: Range, forwarding: Forwarding) -> Self {
+    pub(super) fn new(namer: &Namer, range: Range, forwarding: Forwarding, egress: Egress) -> Self {
         let bridges = namer.bridges();
         let table = format!("selvage_{bridges}");
-        Self { table, bridges, range, forwarding, state: Mutex::default() }
+        Self { table, bridges, range, forwarding, egress, state: Mutex::default() }
     }
 
     /// Opens the way. A machine that cannot do so runs instances all the same.
@@ -122,6 +127,10 @@ impl Outside {
         let before = std::mem::take(&mut state.there);
         state.keep_counts(before);
         state.leads = false;
+        // A kernel without IPv6 has nothing to keep out.
+        if let Err(error) = filter::tell(&self.rules().ipv6()).await {
+            tracing::debug!(%error, "IPv6 of instances is not filtered");
+        }
         let passing = self.pass_packets();
         let obstacle = match &passing {
             Ok(()) => self.try_to_lead(state).await,
@@ -131,15 +140,15 @@ impl Outside {
         state.obstacle = obstacle;
         let Some(reason) = &state.obstacle else { return };
         state.inherited.clear();
-        let outward = match passing {
-            Ok(()) => filter::tell(&self.rules(None)).await,
-            failed => failed,
-        };
+        // What keeps instances from this machine holds whether or not packets
+        // are passed on.
+        let told = filter::tell(&self.rules().all(None, &state.doors)).await;
+        let outward = passing.and(told);
         if is_news && self.forwarding != Forwarding::Proxy {
             tracing::warn!(reason, "public ports are led by the balancer, not by the kernel");
         }
         if is_news && let Err(error) = outward {
-            tracing::warn!(%error, "instances reach this machine and no other");
+            tracing::warn!(%error, "instances reach all ports of this machine, and no other");
         }
     }
 
@@ -150,7 +159,7 @@ impl Outside {
             return obstacle;
         }
         let ways = state.ways();
-        if let Err(error) = filter::tell(&self.rules(Some(&ways))).await {
+        if let Err(error) = filter::tell(&self.rules().all(Some(&ways), &state.doors)).await {
             return Some(error.to_string());
         }
         (state.there, state.leads) = (ways, true);
@@ -176,66 +185,9 @@ impl Outside {
         }
     }
 
-    fn rules(&self, ways: Option<&BTreeSet<Way>>) -> String {
-        let Self { table, bridges, range, .. } = self;
-        // Naming the table before deleting it makes it right whether or not
-        // it was there; all of it takes effect at once.
-        let mut rules = format!(
-            "table ip {table}\n\
-             delete table ip {table}\n\
-             table ip {table} {{\n\
-             chain leaving {{\n\
-             type nat hook postrouting priority 100; policy accept;\n\
-             ip saddr {range} ip daddr != {range} oifname != \"{bridges}*\" masquerade\n\
-             }}\n\
-             chain passing {{\n\
-             type filter hook forward priority 0; policy accept;\n\
-             iifname \"{bridges}*\" ip daddr {LINK_LOCAL} drop\n\
-             }}\n\
-             chain entering {{\n\
-             type filter hook input priority 0; policy accept;\n\
-             iifname \"{bridges}*\" ip daddr {LINK_LOCAL} drop\n\
-             }}\n"
-        );
-        if ways.is_some() {
-            rules += &self.arriving();
-        }
-        rules += "}\n";
-        for way in ways.into_iter().flatten() {
-            rules += &self.element("add", way);
-        }
-        rules
-    }
-
-    fn arriving(&self) -> String {
-        let bridges = &self.bridges;
-        let there = "ipv4_addr . inet_service";
-        let asked = "meta l4proto . th dport";
-        format!(
-            "map own {{ type ipv4_addr . inet_proto . inet_service : {there}; counter; }}\n\
-             map every {{ type inet_proto . inet_service : {there}; counter; }}\n\
-             chain arriving {{\n\
-             type nat hook prerouting priority -100; policy accept;\n\
-             iifname \"lo\" accept\n\
-             iifname \"{bridges}*\" accept\n\
-             ip daddr 127.0.0.0/8 accept\n\
-             fib daddr type != local accept\n\
-             meta l4proto {{ tcp, udp }} dnat ip to ip daddr . {asked} map @own\n\
-             meta l4proto {{ tcp, udp }} dnat ip to {asked} map @every\n\
-             }}\n"
-        )
-    }
-
-    fn element(&self, what: &str, way: &Way) -> String {
-        let (table, protocol) = (&self.table, if way.udp { "udp" } else { "tcp" });
-        let (address, port) = (way.public.ip(), way.public.port());
-        let key = if address.is_unspecified() {
-            format!("every {{ {protocol} . {port}")
-        } else {
-            format!("own {{ {address} . {protocol} . {port}")
-        };
-        let (target, inner) = (way.target.ip(), way.target.port());
-        format!("{what} element ip {table} {key} : {target} . {inner} }}\n")
+    fn rules(&self) -> Rules<'_> {
+        let Self { table, bridges, range, egress, .. } = self;
+        Rules { table, bridges, range: *range, egress }
     }
 
     /// Brings the kernel to what is wanted, in one step.
@@ -257,7 +209,7 @@ impl Outside {
         let mut rules = String::new();
         for (what, ways) in [("delete", &gone), ("add", &fresh)] {
             for way in ways {
-                let _ = write!(rules, "{}", self.element(what, way));
+                let _ = write!(rules, "{}", self.rules().element(what, way));
             }
         }
         match filter::tell(&rules).await {
@@ -280,7 +232,8 @@ impl Outside {
     async fn look(&self, state: &mut State) {
         let obstacle = self.obstacle().await;
         if !state.leads {
-            if obstacle.is_none() {
+            // Whoever reloads a firewall takes away what protects this machine.
+            if obstacle.is_none() || filter::ways(&self.table).await.is_err() {
                 self.make(state).await;
             }
             return;
@@ -304,7 +257,11 @@ impl Outside {
         let mut state = self.state.lock().await;
         *state = State::default();
         let table = &self.table;
-        match filter::tell(&format!("table ip {table}\ndelete table ip {table}\n")).await {
+        let gone =
+            |family: &str| format!("table {family} {table}\ndelete table {family} {table}\n");
+        // A kernel without IPv6 has no such table.
+        let _ = filter::tell(&gone("ip6")).await;
+        match filter::tell(&gone("ip")).await {
             Err(Error::Missing { .. }) => Ok(()),
             other => other,
         }
@@ -313,6 +270,19 @@ impl Outside {
 
 #[async_trait]
 impl Shortcut for Outside {
+    async fn open_doors(&self, doors: BTreeSet<Door>) {
+        let mut state = self.state.lock().await;
+        if state.doors == doors || !state.made {
+            state.doors = doors;
+            return;
+        }
+        state.doors = doors;
+        if let Err(error) = filter::tell(&self.rules().doors(&state.doors)).await {
+            tracing::warn!(%error, "the rules for instances are made anew");
+            self.make(&mut state).await;
+        }
+    }
+
     async fn lead(&self, ways: BTreeMap<Way, bool>) {
         let mut state = self.state.lock().await;
         let claimed: BTreeSet<_> = ways.keys().map(Way::door).collect();
@@ -336,10 +306,12 @@ impl Shortcut for Outside {
 
     async fn connections(&self) -> HashMap<Way, Connections> {
         let mut state = self.state.lock().await;
+        if state.made {
+            self.look(&mut state).await;
+        }
         if state.wanted.is_empty() {
             return HashMap::new();
         }
-        self.look(&mut state).await;
         let entries = match conntrack::list().await {
             Ok(entries) => entries,
             Err(error) => {
@@ -385,50 +357,11 @@ async fn forget(ways: &[Way], grace: Duration) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use selvage_api::edgeproto::CloudletKey;
-
     use super::*;
-
-    fn outside() -> (Outside, String) {
-        let namer = Namer::new(&CloudletKey::default()).unwrap();
-        (Outside::new(&namer, Range::default(), Forwarding::Auto), namer.bridges())
-    }
 
     fn way(public: &str) -> Way {
         let target = "10.101.1.2:8080".parse().unwrap();
         Way { udp: false, public: public.parse().unwrap(), target }
-    }
-
-    #[test]
-    fn only_what_leaves_the_machine_is_given_its_address() {
-        let (outside, bridges) = outside();
-        let rules = outside.rules(None);
-        let rule = format!(
-            "ip saddr 10.101.0.0/16 ip daddr != 10.101.0.0/16 oifname != \"{bridges}*\" masquerade"
-        );
-        assert!(rules.contains(&rule), "{rules}");
-        assert!(!rules.contains("dnat"), "{rules}");
-    }
-
-    #[test]
-    fn instances_reach_no_link_local_address() {
-        let (outside, bridges) = outside();
-        for rules in [outside.rules(None), outside.rules(Some(&BTreeSet::new()))] {
-            let dropped = format!("iifname \"{bridges}*\" ip daddr 169.254.0.0/16 drop\n");
-            for hook in ["forward", "input"] {
-                let chain = rules.split(&format!("hook {hook} ")).nth(1).unwrap();
-                assert!(chain.split('}').next().unwrap().contains(&dropped), "{hook}: {rules}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_way_begins_at_its_own_address_or_at_every_one() {
-        let (outside, _) = outside();
-        let ways = BTreeSet::from([way("0.0.0.0:80"), way("198.51.100.4:80")]);
-        let rules = outside.rules(Some(&ways));
-        assert!(rules.contains(" every { tcp . 80 : 10.101.1.2 . 8080 }\n"), "{rules}");
-        assert!(rules.contains(" own { 198.51.100.4 . tcp . 80 : 10.101.1.2 . 8080 }"), "{rules}");
     }
 
     #[test]

@@ -282,6 +282,7 @@ impl Edge {
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             forwarding: Forwarding::default(),
+            egress: selvage_crm::Egress::default(),
             tls: None,
             patience: self.patience,
             grace: Duration::from_secs(2),

@@ -24,6 +24,15 @@ pub(crate) fn can_run() -> bool {
     crate::real::can_run(&["runc"])
 }
 
+/// The network namespace of the instance of an app.
+pub(crate) fn namespace(place: &Place, app: &str) -> String {
+    let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let begin = format!("slv-{}-{app}-", prefix.strip_prefix("slv").unwrap());
+    let all = std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap();
+    let mut names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.find(|name| name.starts_with(&begin)).unwrap()
+}
+
 /// Whether a program is there; says so loudly when not.
 pub(crate) fn has_program(program: &str) -> bool {
     let there = find(program).is_some();

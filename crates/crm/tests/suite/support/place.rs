@@ -14,7 +14,7 @@ use selvage_api::{
         DeveloperKey, FlavorKey, IpAccess, OperatorKey, TrackedState,
     },
 };
-use selvage_crm::{Crm, Error, Forwarding, ImageFolders, Settings, Site};
+use selvage_crm::{Crm, Egress, Error, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
@@ -53,6 +53,7 @@ pub(crate) struct Place {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) ip_access: IpAccess,
     pub(crate) forwarding: Forwarding,
+    pub(crate) egress: Egress,
     /// How long something may be unknown, or undone, before it is believed.
     pub(crate) grace: Duration,
 }
@@ -90,6 +91,7 @@ impl Place {
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             ip_access: IpAccess::Dedicated,
             forwarding: Forwarding::default(),
+            egress: Egress::default(),
             grace: Duration::from_millis(300),
         }
     }
@@ -216,6 +218,7 @@ impl Place {
             lvmd: self.directory.path().join("lvmd.sock"),
             addresses: self.addresses.clone(),
             forwarding: self.forwarding,
+            egress: self.egress.clone(),
             tls: None,
             patience: Duration::from_secs(30),
             grace: self.grace,
