@@ -5,8 +5,8 @@
 //! that is most of its resident memory. This crate knows nothing of what the
 //! process does; it only asks the allocator and the kernel.
 //!
-//! The workspace's one use of `unsafe` is here, in `system`. So is the one
-//! other call that has no safe way to it: [`cpu_time`].
+//! The workspace's one use of `unsafe` is here, in `system`. So are the other
+//! calls that have no safe way to them: [`cpu_time`], [`remove_loop_device`].
 
 mod maps;
 mod system;
@@ -31,6 +31,11 @@ pub fn frugal() -> Frugal {
 /// there is no such process.
 pub fn cpu_time(process: i32) -> Option<u64> {
     system::cpu_time(process)
+}
+
+/// Removes a loop device that nobody uses. Fails where somebody does.
+pub fn remove_loop_device(number: u32) -> io::Result<()> {
+    system::remove_loop_device(number)
 }
 
 /// A process that is frugal with memory.

@@ -72,6 +72,23 @@ pub(crate) fn cpu_time(_: i32) -> Option<u64> {
     None
 }
 
+/// Removes a loop device that nobody uses, with the limits it was given. The
+/// kernel makes a new one by that number when it is next asked for.
+#[cfg(target_os = "linux")]
+pub(crate) fn remove_loop_device(number: u32) -> io::Result<()> {
+    const REMOVE: u32 = 0x4c81;
+    let control = std::fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+    // SAFETY: takes a number, touches no memory.
+    let done =
+        unsafe { libc::ioctl(control.as_raw_fd(), REMOVE as _, libc::c_ulong::from(number)) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn remove_loop_device(_: u32) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Has pages of these mappings mapped one by one. The kernel does so where
 /// somebody asks it to note which pages are written. Nobody can write these,
 /// so that there is nothing to note and never anything to be told.

@@ -512,8 +512,19 @@ async fn is_reserved_on(kind: &str) {
     opened.sync().unwrap();
     drop((opened, ballast));
     fs::remove_file(disk.mount.path().join("ballast")).unwrap();
+    let loop_device = fs::canonicalize(device).unwrap();
     site.volumes.remove("", "data").await.unwrap();
+    assert!(!refuses_discards_unused(&loop_device), "{}", loop_device.display());
     drop(site);
+}
+
+/// Whether a loop device that nobody has would refuse the discards of whoever
+/// has it next.
+fn refuses_discards_unused(device: &Path) -> bool {
+    let home = Path::new("/sys/block").join(device.file_name().unwrap());
+    let limit = |name: &str| fs::read_to_string(home.join("queue").join(name)).unwrap_or_default();
+    let unused = !home.join("loop/backing_file").exists();
+    unused && limit("discard_max_bytes") == "0\n" && limit("discard_max_hw_bytes") != "0\n"
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -77,7 +77,7 @@ impl Attachments {
 
     pub(super) fn detach(&self, image: &Path) -> Result<()> {
         match self.of(image) {
-            Some(device) => losetup(&["--detach"], &device.path),
+            Some(device) => release(&device),
             None => Ok(()),
         }
     }
@@ -87,7 +87,7 @@ impl Attachments {
         for (image, device) in self.all() {
             if image.starts_with(folder) && !images.contains(&image) {
                 tracing::warn!(device = %device.path.display(), "letting go an orphan");
-                if let Err(error) = losetup(&["--detach"], &device.path) {
+                if let Err(error) = release(&device) {
                     tracing::warn!(%error, "an orphan cannot be let go");
                 }
             }
@@ -131,6 +131,22 @@ fn refuse_discards(device: &Attached) {
             tracing::warn!(%device, %error, "discards give space away, which is reserved again later");
         }
     }
+}
+
+/// Detaches a device, and removes it where it refused discards: a limit stays with
+/// the device's number, and whoever has it next would have it too.
+fn release(device: &Attached) -> Result<()> {
+    let limit = format!("/sys/dev/block/{}:{}/queue/discard_max_bytes", device.major, device.minor);
+    let limited = fs::read_to_string(limit).is_ok_and(|bytes| bytes.trim() == "0");
+    losetup(&["--detach"], &device.path)?;
+    let name = device.path.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.strip_prefix("loop")?.parse().ok());
+    if let Some(number) = number.filter(|_| limited)
+        && let Err(error) = selvage_memory::remove_loop_device(number)
+    {
+        tracing::debug!(number, %error, "a loop device stays, and takes no discards");
+    }
+    Ok(())
 }
 
 /// Writes what is in the device's cache to the image.
