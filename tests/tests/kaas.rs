@@ -125,6 +125,14 @@ async fn without_machines_the_daemon_serves_and_says_what_is_missing() {
     let (status, text) = rest.send("POST", "/cluster", Some(json!({"name": "c1"}))).await;
     assert_eq!(status, 412, "{text}");
     assert!(text.contains("no machines can be had"), "{text}");
+    // By default they are of this host, which needs root and programs to run.
+    let selvage = Selvage::up(&[]);
+    let rest = Rest::of(&selvage).await;
+    let (status, text) = rest.send("POST", "/cluster", Some(json!({"name": "c1"}))).await;
+    assert_eq!(status, 412, "{text}");
+    let reasons = ["set kaas.artifacts to a folder", "machines on this host need"];
+    assert!(reasons.iter().any(|reason| text.contains(reason)), "{text}");
+    assert!(selvage.log().contains("clusters cannot be made: "), "{}", selvage.log());
     let bad = Selvage::up(&[&SIM[..], &["--set", "kaas.compat=ims-kaas"]].concat());
     let rest = Rest::of(&bad).await;
     let (status, text) = rest.send("GET", "/cluster?name=c1", None).await;

@@ -1,5 +1,5 @@
 //! Control groups of a machine's own, on hosts with the hierarchies of version 1:
-//! there a kubelet names no group for its pods, so that they would be beside
+//! whatever names no group for what it starts would otherwise leave it beside
 //! those of the host and of other machines.
 
 use std::{fs, path::PathBuf};
