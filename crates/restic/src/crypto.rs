@@ -25,7 +25,7 @@ const TAG: usize = 16;
 pub(crate) const OVERHEAD: usize = NONCE + TAG;
 
 /// A password or a key of an object store. Never shown, wiped when dropped.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+#[derive(Clone, Hash, Zeroize, ZeroizeOnDrop)]
 pub struct Secret(String);
 
 impl Secret {

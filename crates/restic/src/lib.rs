@@ -44,7 +44,7 @@ mod volume;
 mod walk;
 mod zeros;
 
-pub use backend::{Backend, Directory, S3, S3Options};
+pub use backend::{Backend, Directory, Outage, S3, S3Options};
 pub use backup::{BackupOptions, BackupSummary, Parent};
 pub use crypto::Secret;
 pub use error::{Error, Result};

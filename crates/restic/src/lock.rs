@@ -20,6 +20,10 @@ pub const STALE_AFTER: Duration = Duration::from_secs(30 * 60);
 /// How often a lock is renewed.
 const RENEW: Duration = Duration::from_secs(5 * 60);
 
+/// How long removing a lock may take: whoever cancels a job while the object
+/// store is away does not want to wait for it.
+const RELEASE: Duration = Duration::from_secs(10);
+
 /// Locks of ours that could not be removed, because a key had ended or a
 /// store was away. Nobody works under them any more.
 static ABANDONED: Mutex<BTreeSet<Id>> = Mutex::new(BTreeSet::new());
@@ -166,7 +170,14 @@ impl Drop for Lock {
 }
 
 async fn remove(repository: &Repository, id: Id) -> Result<()> {
-    let removed = repository.backend().remove(File::Named(Kind::Lock, id)).await;
+    let removing = repository.backend().remove(File::Named(Kind::Lock, id));
+    let removed = match tokio::time::timeout(RELEASE, removing).await {
+        Ok(removed) => removed,
+        Err(_) => Err(Error::Unreachable {
+            endpoint: repository.backend().location(),
+            reason: "it took too long to remove the lock".to_owned(),
+        }),
+    };
     if removed.is_err() {
         ABANDONED.lock().insert(id);
     }

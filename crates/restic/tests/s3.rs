@@ -119,6 +119,54 @@ async fn foul_weather_does_no_harm() {
     }
 }
 
+/// The store is away for as long as it takes to ask in vain forty times.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_is_waited_for_and_told_of() {
+    let Some(server) = Server::rclone() else { return };
+    let folder = Folder::new();
+    let disk = folder.path("disk");
+    image(&disk, 24 * MIB, 75);
+    let away = Arc::new(AtomicBool::new(false));
+    let state = Arc::clone(&away);
+    let proxy = Proxy::start(server.address, move |_, _| {
+        if state.load(Ordering::Relaxed) { Fault::Reset } else { Fault::None }
+    })
+    .await;
+    let options = S3Options {
+        attempts: 2,
+        retry_for: Duration::from_secs(600),
+        ..store::options(&proxy.endpoint(), "away")
+    };
+    let outage = options.outage.clone();
+    let mut small = common::options();
+    small.pack_size = 1 << 20;
+    let backend = Arc::new(S3::new(options).unwrap());
+    let repository = Repository::open_or_init(backend, &password(), small).await.unwrap();
+    let (job, seen, told) = (Job::new(), Arc::clone(&proxy.seen), outage.clone());
+    let watched = job.clone();
+    let watcher = tokio::spawn(async move {
+        while watched.progress().uploaded < 3 << 20 {
+            tokio::task::yield_now().await;
+        }
+        away.store(true, Ordering::Relaxed);
+        let before = seen.lock().len();
+        while seen.lock().len() < before + 40 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let reason = told.reason();
+        away.store(false, Ordering::Relaxed);
+        reason
+    });
+    repository.backup(source(&disk), named("disk"), &job).await.unwrap();
+    let reason = watcher.await.unwrap().expect("it was told");
+    assert!(reason.contains(" does not answer: "), "{reason}");
+    assert!(reason.contains("; trying again until "), "{reason}");
+    assert_eq!(outage.reason(), None, "and that it is over");
+    if has_restic() {
+        server.restic("away").check();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_ends_in_the_middle_is_named_and_the_next_run_goes_on() {
     let Some(server) = Server::moto() else { return };

@@ -8,6 +8,7 @@ use selvage_api::proto::{
 use selvage_api::selvage::volumes::{BackupLimits, ListBackupsRequest, SetBackupLimitsRequest};
 use tonic::Code;
 
+use crate::link::Link;
 use crate::site::{
     CLASS, MIB, ObjectStore, PASSWORD, Restic, Site, directory, fill, hash_of, request,
     restore_request, with,
@@ -119,9 +120,11 @@ async fn a_failure_is_told_for_a_while_and_leaves_no_snapshot() {
     let state = site.back_up("second", "vol1", &wrong).await;
     assert_eq!(state.state(), StateType::Error);
     assert!(state.msg.contains("does not open the repository"), "{}", state.msg);
-    // It is the same failure still, with the right key too.
-    assert_eq!(site.back_up("second", "vol1", &place).await, state);
+    // It is the same failure still.
+    assert_eq!(site.back_up("second", "vol1", &wrong).await, state);
     site.assert_no_orphans(&["vol1"]).await;
+    // A key that was put right is used at once.
+    site.backed_up("second", "vol1", &place).await;
 }
 
 #[tokio::test]
@@ -210,6 +213,37 @@ async fn a_volume_stays_as_it_is_while_work_is_done_on_it() {
     volumes.create_lv(synchronous).await.unwrap();
     site.assert_no_orphans(&["back", "vol1"]).await;
     assert!(!site.selvage().log().contains(PASSWORD));
+}
+
+/// While its object store is away a job waits and says so.
+#[tokio::test]
+async fn a_store_that_is_away_is_waited_for() {
+    let Some(site) = Site::new() else { return };
+    let Some(store) = ObjectStore::rclone() else { return };
+    let link = Link::to(store.address()).await;
+    let device = site.create("vol1").await;
+    fill(&device, 0, 24 * MIB, 4);
+    let place = S3 { endpoint: link.endpoint(), ..store.place("away") };
+    slow(&site, 2 * MIB as u64).await;
+    let mut volumes = site.volumes().await;
+    let ask = request("away", "vol1", Some(place.clone()));
+    volumes.create_backup(ask.clone()).await.unwrap();
+    until_in_phase(&site, "upload").await;
+    link.cut();
+    until_in_phase(&site, "retrying").await;
+    let state = volumes.create_backup(ask).await.unwrap().into_inner().backup_state.unwrap();
+    assert_eq!(state.state(), StateType::Inprogress, "{state:?}");
+    assert!(state.msg.contains(" does not answer: "), "{state:?}");
+    let listed = site.backups().await.list_backups(ListBackupsRequest::default()).await.unwrap();
+    let job = listed.into_inner().jobs.remove(0);
+    assert!(job.waiting.contains("; trying again until "), "{job:?}");
+    slow(&site, 0).await;
+    link.mend();
+    let snapshot = site.backed_up("away", "vol1", &place).await;
+    if let Some(restic) = Restic::on(&site, Some(&store), "away") {
+        restic.check();
+        assert_eq!(restic.hash(&snapshot, "vol1"), hash_of(&device));
+    }
 }
 
 async fn slow(site: &Site, bytes: u64) {

@@ -7,6 +7,7 @@ mod between;
 mod beyond;
 mod command_line;
 mod crashes;
+mod link;
 mod lvmds_clients;
 mod on_lvm;
 mod secrets;

@@ -4,14 +4,20 @@
 //! nowhere else: it is wiped when dropped, and none of these types can be
 //! printed.
 
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, path::Path, sync::Arc};
+use std::{
+    fs,
+    hash::{Hash, Hasher},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
-use parking_lot::Mutex;
 use selvage_api::{proto::data_source::S3 as Wire, selvage::volumes::Repository as Described};
 use selvage_restic::{
-    Backend, Directory, Limits, Location, Repository, RepositoryOptions, S3, S3Options, Secret,
+    Backend, Directory, Limits, Location, Outage, Repository, RepositoryOptions, S3, S3Options,
+    Secret,
 };
-use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use super::{Error, Result};
@@ -40,6 +46,15 @@ struct Keys {
     access_key: Zeroizing<String>,
     secret_key: Secret,
     session_token: Option<Secret>,
+}
+
+/// What opens the place, not where it is.
+impl Hash for Access {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Keys { access_key, secret_key, session_token } = &self.keys;
+        (&**access_key, secret_key, session_token, &self.password).hash(state);
+        (self.verify_tls, &*self.http_proxy, &*self.https_proxy).hash(state);
+    }
 }
 
 impl Access {
@@ -134,7 +149,12 @@ impl Access {
         }
     }
 
-    fn backend(&self, config: &config::Backup, limits: &Arc<Limits>) -> Result<Arc<dyn Backend>> {
+    fn backend(
+        &self,
+        config: &config::Backup,
+        limits: &Arc<Limits>,
+        outage: Option<&Outage>,
+    ) -> Result<Arc<dyn Backend>> {
         if self.endpoint.starts_with(DIRECTORY) {
             let root = config.directory.as_ref().ok_or_else(no_directory)?;
             let folder = root.join(&self.location.bucket).join(&self.location.prefix);
@@ -149,17 +169,21 @@ impl Access {
             http_proxy: given(&self.http_proxy),
             https_proxy: given(&self.https_proxy),
             limits: Arc::clone(limits),
+            retry_for: outage.map_or(Duration::ZERO, |_| config.retry_for()),
+            outage: outage.cloned().unwrap_or_default(),
             ..S3Options::new(self.endpoint.clone(), self.location.clone())
         })?))
     }
 
-    /// Opens the repository that is there.
+    /// Opens the repository that is there. A job tells of outages, and sits
+    /// them out; other callers are told soon.
     pub(crate) async fn open(
         &self,
         config: &config::Backup,
         limits: &Arc<Limits>,
+        outage: Option<&Outage>,
     ) -> Result<Repository> {
-        let backend = self.backend(config, limits)?;
+        let backend = self.backend(config, limits, outage)?;
         Ok(Repository::open(backend, &self.password, options(limits)).await?)
     }
 
@@ -168,8 +192,9 @@ impl Access {
         &self,
         config: &config::Backup,
         limits: &Arc<Limits>,
+        outage: Option<&Outage>,
     ) -> Result<Repository> {
-        let backend = self.backend(config, limits)?;
+        let backend = self.backend(config, limits, outage)?;
         Ok(Repository::open_or_init(backend, &self.password, options(limits)).await?)
     }
 }
@@ -268,51 +293,6 @@ fn pick(value: impl Fn(&str) -> Option<String>) -> (Keys, Secret) {
         session_token: value("AWS_SESSION_TOKEN").map(Secret::new).filter(|t| !t.is_empty()),
     };
     (keys, secret("RESTIC_PASSWORD"))
-}
-
-/// What opens the repositories of jobs that run, by job.
-#[derive(Default)]
-pub(crate) struct Keychain {
-    held: Mutex<HashMap<String, Arc<Access>>>,
-    brought: Notify,
-}
-
-impl Keychain {
-    pub(crate) fn put(&self, job: &str, access: Arc<Access>) {
-        self.held.lock().insert(job.to_owned(), access);
-        self.brought.notify_waiters();
-    }
-
-    /// Leaves what is there already; says whether nothing was.
-    pub(crate) fn offer(&self, job: &str, access: &Arc<Access>) -> bool {
-        let mut held = self.held.lock();
-        let free = !held.contains_key(job);
-        held.entry(job.to_owned()).or_insert_with(|| Arc::clone(access));
-        drop(held);
-        self.brought.notify_waiters();
-        free
-    }
-
-    pub(crate) fn get(&self, job: &str) -> Option<Arc<Access>> {
-        self.held.lock().get(job).cloned()
-    }
-
-    pub(crate) fn drop_for(&self, job: &str) {
-        self.held.lock().remove(job);
-    }
-
-    /// Waits for somebody to bring it.
-    pub(crate) async fn wait(&self, job: &str) -> Arc<Access> {
-        loop {
-            let brought = self.brought.notified();
-            tokio::pin!(brought);
-            brought.as_mut().enable();
-            if let Some(access) = self.get(job) {
-                return access;
-            }
-            brought.await;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use selvage_restic::{Job, Phase, Progress};
+use selvage_restic::{Job, Outage, Phase, Progress};
 
 /// Speed is measured over no less than this.
 const SAMPLE: Duration = Duration::from_millis(500);
@@ -15,26 +15,35 @@ const SAMPLE: Duration = Duration::from_millis(500);
 const WEIGHT: f64 = 0.3;
 
 /// How far a job is, at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Standing {
     pub(crate) phase: &'static str,
     pub(crate) progress: Progress,
     pub(crate) rate: u64,
     pub(crate) seconds_left: u64,
+    /// Reason why it waits, if it does.
+    pub(crate) waiting: Option<String>,
 }
 
 impl Standing {
     /// As lvmd's clients read it.
     pub(crate) fn line(&self) -> String {
-        let Self { phase, progress, rate, seconds_left } = self;
+        let Self { phase, progress, rate, seconds_left, waiting } = self;
         let Progress { done, total, new, .. } = progress;
-        format!("phase={phase} done={done} total={total} new={new} rate={rate} eta={seconds_left}")
+        let mut line = format!(
+            "phase={phase} done={done} total={total} new={new} rate={rate} eta={seconds_left}"
+        );
+        if let Some(reason) = waiting {
+            line += &format!(" waiting={reason}");
+        }
+        line
     }
 }
 
 /// One job.
 pub(crate) struct Live {
     pub(crate) job: Job,
+    pub(crate) outage: Outage,
     copying: &'static str,
     pace: Mutex<Pace>,
 }
@@ -50,7 +59,8 @@ struct Pace {
 impl Live {
     /// `copying` is what its main phase is called.
     pub(crate) fn new(copying: &'static str) -> Self {
-        Self { job: Job::new(), copying, pace: Mutex::default() }
+        let (job, outage) = (Job::new(), Outage::default());
+        Self { job, outage, copying, pace: Mutex::default() }
     }
 
     pub(crate) fn enter(&self, phase: &'static str) {
@@ -65,7 +75,9 @@ impl Live {
     fn at(&self, now: Instant, progress: Progress) -> Standing {
         let mut pace = self.pace.lock();
         pace.sample(now, progress);
+        let waiting = self.outage.reason();
         let phase = match (pace.phase, progress.phase) {
+            _ if waiting.is_some() => "retrying",
             ("", Phase::Copying) => self.copying,
             ("", phase) => phase.name(),
             (own, _) => own,
@@ -73,7 +85,7 @@ impl Live {
         let left = progress.total.saturating_sub(progress.done);
         let rate = pace.rate.max(0.0) as u64;
         let seconds_left = if rate == 0 { 0 } else { left.div_ceil(rate) };
-        Standing { phase, progress, rate, seconds_left }
+        Standing { phase, progress, rate, seconds_left, waiting }
     }
 }
 

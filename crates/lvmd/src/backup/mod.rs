@@ -13,6 +13,7 @@
 mod access;
 mod device;
 mod error;
+mod keychain;
 mod live;
 mod pick;
 mod record;
@@ -73,7 +74,7 @@ pub(crate) struct Shared {
     parents: Arc<Table<record::Parent>>,
     schedules: Arc<Table<record::Schedule>>,
     speeds: Arc<Table<record::Speeds>>,
-    keychain: access::Keychain,
+    keychain: keychain::Keychain,
     lives: Lives,
     limits: Arc<Limits>,
     slots: Semaphore,
@@ -106,7 +107,7 @@ impl Backups {
             schedules: Table::open(Arc::clone(&store)).await?,
             speeds: Table::open(Arc::clone(&store)).await?,
             store,
-            keychain: access::Keychain::default(),
+            keychain: keychain::Keychain::default(),
             lives: Lives::default(),
             limits: Arc::default(),
             clock: options.clock,

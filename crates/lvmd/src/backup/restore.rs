@@ -13,7 +13,7 @@ impl Shared {
         let entered = self.lives.enter(scope.id(), Live::new("looking"));
         let live = &*entered.live;
         let looked = self.long(job, scope, live, async {
-            let repository = access.open(&self.config, &self.limits).await?;
+            let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
             let selected = select(&repository, &job.selector, &job.source_volume).await?;
             let size = selected.size().unwrap_or(job.size);
             if size == 0 {
@@ -80,7 +80,7 @@ impl Shared {
         let entered = self.lives.enter(scope.id(), Live::new("download"));
         let live = &*entered.live;
         let filled = self.long(job, scope, live, async {
-            let repository = access.open(&self.config, &self.limits).await?;
+            let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
             let id: Id = job.snapshot.parse().map_err(|_| Error::NoJob(job.snapshot.clone()))?;
             let snapshot = repository.snapshot(id).await?;
             let sink = Sink::open(&self.volumes, &job.group, &job.volume).await?;

@@ -58,7 +58,8 @@ impl Shared {
         let entered = self.lives.enter(scope.id(), Live::new("upload"));
         let live = &*entered.live;
         let stored = self.long(job, scope, live, async {
-            let repository = access.open_or_init(&self.config, &self.limits).await?;
+            let repository =
+                access.open_or_init(&self.config, &self.limits, Some(&live.outage)).await?;
             Box::pin(self.save(job, &repository, live)).await
         });
         let (summary, since_full) = stored.await?;

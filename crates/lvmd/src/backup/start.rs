@@ -100,6 +100,10 @@ impl Backups {
             }
             Asked::Again => {
                 let outdated = match &known {
+                    // Keys that were put right are used at once.
+                    Some(known) if known.state() == State::Failed => {
+                        self.shared.keychain.failed_with_others(&job.key(), &access)
+                    }
                     Some(known) => self.is_outdated(known, &job, &access).await?,
                     None => false,
                 };
@@ -132,7 +136,7 @@ impl Backups {
         }
         let Ok(id) = known.snapshot.parse::<Id>() else { return Ok(true) };
         use selvage_restic::Error::{MissingFile, NoRepository};
-        let repository = match access.open(&self.shared.config, &self.shared.limits).await {
+        let repository = match access.open(&self.shared.config, &self.shared.limits, None).await {
             Err(Error::Repository(NoRepository(_))) => return Ok(true),
             repository => repository?,
         };

@@ -65,6 +65,7 @@ impl Backups {
             return told;
         };
         told.phase = standing.phase.into();
+        told.waiting = standing.waiting.unwrap_or_default();
         told.total_bytes = standing.progress.total;
         told.done_bytes = standing.progress.done;
         told.read_bytes = standing.progress.read;

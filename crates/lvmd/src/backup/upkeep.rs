@@ -23,7 +23,7 @@ impl Shared {
         let entered = self.lives.enter(scope.id(), Live::new("verify"));
         let live = &*entered.live;
         let checked = self.long(job, scope, live, async {
-            let repository = access.open(&self.config, &self.limits).await?;
+            let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
             self.check_and_heal(job, &repository, live).await
         });
         let message = checked.await?;
@@ -67,7 +67,7 @@ impl Shared {
         let entered = self.lives.enter(scope.id(), Live::new("prune"));
         let live = &*entered.live;
         let swept = self.long(job, scope, live, async {
-            let repository = access.open(&self.config, &self.limits).await?;
+            let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
             Box::pin(self.forget_and_prune(job, &repository, live)).await
         });
         let message = swept.await?;
@@ -150,7 +150,7 @@ impl Shared {
 impl Backups {
     /// What a repository holds.
     pub(crate) async fn stored(&self, access: &Access, volume: &str) -> Result<Vec<Snapshot>> {
-        let repository = access.open(&self.shared.config, &self.shared.limits).await?;
+        let repository = access.open(&self.shared.config, &self.shared.limits, None).await?;
         let mut snapshots = repository.snapshots().await?;
         snapshots.retain(|snapshot| volume.is_empty() || snapshot.volume() == Some(volume));
         Ok(snapshots)
@@ -172,7 +172,7 @@ impl Backups {
             let reason = "name the backup to remove".to_owned();
             return Err(Error::Invalid { field: "path", reason });
         }
-        let repository = access.open(&self.shared.config, &self.shared.limits).await?;
+        let repository = access.open(&self.shared.config, &self.shared.limits, None).await?;
         let snapshot = repository.select(selector, volume.as_deref()).await?;
         if dry_run {
             return Ok(snapshot);

@@ -140,7 +140,7 @@ impl Shared {
             Ok::<_, selvage_store::Error>(())
         });
         let failed = failed.await?;
-        self.keychain.drop_for(key);
+        self.keychain.drop_failed(key);
         let Job { name, error, .. } = &failed.value;
         let kind = word(failed.value.kind());
         tracing::warn!(kind, name, volume = %failed.value.full_name(), error, "job failed");

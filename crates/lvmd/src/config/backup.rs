@@ -23,6 +23,9 @@ pub struct Backup {
     pub encryption_key_file: Option<PathBuf>,
     /// How long a failure is told before another call begins anew, in seconds.
     pub error_hold: u64,
+    /// How long a request to an object store that is away is tried again by a
+    /// job, in seconds.
+    pub retry_for: u64,
     /// How long work of a process that ended waits for somebody who brings
     /// the credentials again, in seconds.
     pub resume_hold: u64,
@@ -45,6 +48,7 @@ impl Default for Backup {
             require_tls_verify: false,
             encryption_key_file: None,
             error_hold: 60,
+            retry_for: 15 * 60,
             resume_hold: 600,
             jobs: 2,
             full_every: 10,
@@ -57,6 +61,10 @@ impl Default for Backup {
 impl Backup {
     pub(crate) fn error_hold(&self) -> Duration {
         Duration::from_secs(self.error_hold)
+    }
+
+    pub(crate) fn retry_for(&self) -> Duration {
+        Duration::from_secs(self.retry_for)
     }
 
     pub(crate) fn resume_hold(&self) -> Duration {

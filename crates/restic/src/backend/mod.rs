@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::{Id, Result};
 
 pub use directory::Directory;
-pub use s3::{S3, S3Options};
+pub use s3::{Outage, S3, S3Options};
 
 /// The kinds of files that are named by their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -69,6 +69,9 @@ async fn follow(job: BackupJob, session: &mut Session<'_>) -> Result<BackupJob, 
                 .and_then(|()| session.io.err.flush())
                 .map_err(Error::Output)?;
         }
+        if !session.io.err_is_terminal && !job.waiting.is_empty() && job.waiting != last.waiting {
+            session.io.say(&job.waiting)?;
+        }
         last = job;
     }
     Ok(last)
@@ -148,6 +151,9 @@ pub(super) fn word(kind: JobKind) -> &'static str {
 
 /// `upload [######..................]  25% 256M of 1G, 12M/s, 1m4s left`
 fn bar(job: &BackupJob) -> String {
+    if !job.waiting.is_empty() {
+        return format!("{}: {}", job.phase, job.waiting);
+    }
     if job.total_bytes == 0 {
         return job.phase.clone();
     }
@@ -187,6 +193,9 @@ mod tests {
         assert_eq!(quarter, expected);
         assert_eq!(bar(&job(2 << 30, 0)), format!("upload [{}] 100% 1G of 1G", "#".repeat(24)));
         assert_eq!(bar(&BackupJob { phase: "queued".into(), ..BackupJob::default() }), "queued");
+        let waiting = "http://s3 does not answer: refused; trying again until 02:15:00Z";
+        let away = BackupJob { waiting: waiting.into(), ..job(1 << 28, 0) };
+        assert_eq!(bar(&away), format!("upload: {waiting}"));
     }
 
     #[test]

@@ -269,6 +269,9 @@ fn jobs(jobs: &[BackupJob]) -> Sheet {
 }
 
 fn running(job: &BackupJob) -> String {
+    if !job.waiting.is_empty() {
+        return job.waiting.clone();
+    }
     format!("{} of {}", binary(job.done_bytes), binary(job.total_bytes))
 }
 

@@ -1,5 +1,6 @@
 //! A repository in a bucket of an object store that speaks S3.
 
+mod outage;
 mod send;
 mod sign;
 mod xml;
@@ -13,6 +14,7 @@ use selvage_kit::clock::{Clock, SystemClock};
 
 use super::{Backend, File, Kind, Listed};
 use crate::{Error, Limits, Location, Result, Secret};
+pub use outage::Outage;
 use send::{Answer, Ask, Sender};
 use sign::{Signer, encode_path, encode_query};
 
@@ -41,8 +43,12 @@ pub struct S3Options {
     /// How long an answer to a small question may take. Large bodies get time
     /// on top by their size.
     pub timeout: Duration,
-    /// How often a question is asked before it counts as failed.
+    /// How often a question is asked, at least, before it counts as failed.
     pub attempts: u32,
+    /// How long it is asked again after the first failure, however often.
+    pub retry_for: Duration,
+    /// Is told that questions are asked again.
+    pub outage: Outage,
     /// The longest pause between two attempts.
     pub longest_pause: Duration,
     /// How fast bytes may flow.
@@ -66,6 +72,8 @@ impl S3Options {
             connect_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(60),
             attempts: 6,
+            retry_for: Duration::ZERO,
+            outage: Outage::default(),
             longest_pause: Duration::from_secs(10),
             limits: Arc::default(),
             clock: Arc::new(SystemClock),

@@ -12,6 +12,7 @@ use reqwest::{Body, Client, Method, Response, Url, header};
 
 use super::{
     S3Options,
+    outage::Retry,
     sign::{Signer, Unsigned},
     xml::{self, Failure},
 };
@@ -137,7 +138,7 @@ impl Sender {
         ask: Ask,
         read: impl Fn(Answer) -> Result<T, String>,
     ) -> Result<T> {
-        let mut attempt = 1;
+        let mut retry = None;
         let mut corrected = false;
         loop {
             let unreadable = |reason: String| Trouble::Again(self.unreachable(reason));
@@ -160,12 +161,14 @@ impl Sender {
                 }
                 Err(Trouble::Again(error)) => error,
             };
-            if attempt >= self.options.attempts {
+            let retry = retry.get_or_insert_with(|| Retry::begin(&self.options));
+            if retry.is_over(&self.options) {
                 return Err(error);
             }
-            tracing::debug!(%error, attempt, what = ask.what, "asking again");
-            tokio::time::sleep(self.pause(attempt)).await;
-            attempt += 1;
+            tracing::debug!(%error, attempt = retry.attempts, what = ask.what, "asking again");
+            retry.tell(&error);
+            tokio::time::sleep(self.pause(retry.attempts)).await;
+            retry.attempts += 1;
         }
     }
 
