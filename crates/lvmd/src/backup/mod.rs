@@ -12,6 +12,7 @@
 
 mod access;
 mod device;
+mod ended;
 mod error;
 mod keychain;
 mod live;
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     speeds: Arc<Table<record::Speeds>>,
     keychain: keychain::Keychain,
     lives: Lives,
+    ended: ended::Ended,
     limits: Arc<Limits>,
     slots: Semaphore,
     places: turns::Turns,
@@ -109,6 +111,7 @@ impl Backups {
             store,
             keychain: keychain::Keychain::default(),
             lives: Lives::default(),
+            ended: ended::Ended::default(),
             limits: Arc::default(),
             clock: options.clock,
         });

@@ -86,6 +86,7 @@ impl Backups {
             return Err(Error::Invalid { field: "name", reason });
         }
         let mut job = self.new_job(Kind::Backup, name, handle, &access, reach);
+        self.until_cancelled(&job.key()).await;
         let known = self.shared.jobs.get(&job.key()).map(|stored| stored.value.clone());
         let picked = pick::volume(&self.shared.volumes, handle);
         if let Ok(picked) = &picked {
@@ -162,6 +163,7 @@ impl Backups {
         let group = class.volume_group.clone();
         let handle = format!("{group}/{}", new.volume);
         let mut job = self.new_job(Kind::Restore, "", &handle, &access, reach);
+        self.until_cancelled(&job.key()).await;
         let running = self.running(&job.key());
         if running.is_none() && volumes.find(&class.name, &new.volume).is_ok() {
             return Err(crate::Error::Exists { group, name: new.volume }.into());
@@ -199,6 +201,7 @@ impl Backups {
         }
         job.read_percent = read_percent;
         job.variant = serde_json::json!([read_percent, job.group, job.volume]).to_string();
+        self.until_cancelled(&job.key()).await;
         self.begin(job, access, &Repeat::Running, who).await
     }
 
@@ -224,6 +227,7 @@ impl Backups {
             [last, hourly, daily, weekly, monthly, yearly]
         });
         job.variant = serde_json::json!([volume, hostname, dry_run, rules]).to_string();
+        self.until_cancelled(&job.key()).await;
         self.begin(job, access, &Repeat::Running, who).await
     }
 
@@ -231,6 +235,7 @@ impl Backups {
     pub(crate) fn find(&self, operation: &str) -> Result<Job> {
         let found = self.shared.jobs.by_index(super::record::OPERATION, operation);
         let found = found.first().map(|stored| stored.value.clone());
+        let found = found.or_else(|| self.shared.ended.find(operation));
         found.ok_or_else(|| Error::NoJob(operation.to_owned()))
     }
 
@@ -267,6 +272,15 @@ impl Backups {
             place: access.place(),
             reach,
             ..Job::default()
+        }
+    }
+
+    /// Waits for the end of a job that is being cancelled. Whoever asks for the
+    /// same now wants it done.
+    async fn until_cancelled(&self, key: &str) {
+        let Some(handle) = self.running(key).and_then(|job| self.attach(&job).ok()) else { return };
+        if handle.operation().cancelling {
+            let _ = handle.ended().await;
         }
     }
 

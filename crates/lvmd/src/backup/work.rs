@@ -119,6 +119,7 @@ impl Shared {
             Ok::<_, selvage_store::Error>(())
         });
         let done = done.await?;
+        self.ended.push(done.value.clone());
         self.keychain.drop_for(key);
         let Job { name, message: result, .. } = &done.value;
         let kind = word(done.value.kind());
@@ -140,6 +141,7 @@ impl Shared {
             Ok::<_, selvage_store::Error>(())
         });
         let failed = failed.await?;
+        self.ended.push(failed.value.clone());
         self.keychain.drop_failed(key);
         let Job { name, error, .. } = &failed.value;
         let kind = word(failed.value.kind());

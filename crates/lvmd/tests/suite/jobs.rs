@@ -64,8 +64,12 @@ async fn restored(served: &Served) {
     served.cancel(&job).await;
     assert_eq!(served.all_names(), ["data"], "it went with its job");
 
+    let cancelled = served.start_restore("two", "back").await;
+    served.until(&cancelled, |job| job.phase == "download").await;
+    served.begin_to_cancel(&cancelled).await;
     served.limits(0, 0).await;
     let job = served.start_restore("two", "back").await;
+    assert_ne!(job.id, cancelled.id, "one that is being cancelled is no answer");
     let ended = served.ended(&job).await;
     assert_eq!(ended.state(), JobState::JobComplete, "{ended:?}");
     assert_eq!(served.names().await.unwrap(), ["back", "data"]);

@@ -81,6 +81,7 @@ pub(crate) async fn a_name_is_no_request(served: &Served) {
     served.write("tg", "data", 0, 4 << 20, 2);
     let second = backed_up(served, "nightly", "data").await;
     assert_ne!((&first.id, &first.snapshot), (&second.id, &second.snapshot));
+    assert_eq!(served.ended(&first).await, first, "its end is known still");
 
     let request = |id: &str| StartBackupRequest {
         name: "nightly".into(),

@@ -141,9 +141,13 @@ impl Served {
     }
 
     pub(crate) async fn cancel(&self, job: &BackupJob) {
+        self.begin_to_cancel(job).await;
+        self.ended(job).await;
+    }
+
+    pub(crate) async fn begin_to_cancel(&self, job: &BackupJob) {
         let request = CancelBackupRequest { id: job.id.clone() };
         self.backups().cancel_backup(request).await.unwrap();
-        self.ended(job).await;
     }
 
     /// What there is in the repository.
