@@ -163,3 +163,39 @@ fn unescape(text: &str) -> PathBuf {
     plain += rest;
     plain.into()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::{fs::File, io::Write, os::unix::fs::MetadataExt};
+
+    use super::*;
+
+    #[test]
+    fn what_is_frozen_is_thawed_when_this_process_has_ended() {
+        if !rustix::process::geteuid().is_root() {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: mounts: only root may make them");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));
+        File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        run("mkfs.ext4", &["-q"], &image).unwrap();
+        fs::create_dir(&mount).unwrap();
+        run("mount", &["-o", "loop", image.to_str().unwrap()], &mount).unwrap();
+        let number = fs::metadata(&mount).unwrap().dev();
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let device = Attached { path: image, major, minor };
+        let frozen = freeze(&device, folder.path());
+        let thawed = frozen.as_ref().is_ok_and(Option::is_some).then(|| {
+            let mut frozen = frozen.unwrap().unwrap();
+            // As when this process ends.
+            drop(frozen._watchdog.0.stdin.take());
+            frozen._watchdog.0.wait().unwrap();
+            run("fsfreeze", &["--unfreeze"], &mount).is_err()
+        });
+        run("umount", &[], &mount).unwrap();
+        assert_eq!(thawed, Some(true), "it was frozen, and is not any more");
+    }
+}
