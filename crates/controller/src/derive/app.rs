@@ -13,6 +13,7 @@ use super::{
     manifest::KUBERNETES_BASIC,
     names, public_key,
     remote::{Failure, Fetched, Purpose, Request, is_address},
+    volumes,
 };
 use crate::{keys::AppKeyParts, settings::Settings};
 
@@ -76,6 +77,7 @@ fn check(mut app: App, before: Option<&App>, settings: &Settings) -> Result<App>
     let ports = access_ports::parse(&app.access_ports)?;
     public_key::check(&app.auth_public_key)?;
     deployment::settle(&mut app)?;
+    volumes::total_gb(&app)?;
     access_ports::check_reserved(&ports, &app.deployment)?;
     app.access_ports = access_ports::render(&ports);
     if app.image_path.is_empty() {

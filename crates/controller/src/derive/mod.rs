@@ -16,6 +16,7 @@ pub(crate) mod ports;
 pub(crate) mod public_key;
 pub(crate) mod remote;
 pub(crate) mod resources;
+pub(crate) mod volumes;
 
 use selvage_api::Code;
 

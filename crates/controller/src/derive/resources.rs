@@ -32,6 +32,11 @@ impl Amount {
         self.with(other, u64::saturating_add)
     }
 
+    /// Volumes of an instance.
+    pub(crate) fn of_volumes(disk: u64) -> Self {
+        Self { disk, ..Self::default() }
+    }
+
     fn used(refs: &CloudletRefs) -> Self {
         Self { ram: refs.used_ram, vcores: refs.used_vcores, disk: refs.used_disk }
     }
@@ -100,6 +105,23 @@ pub(crate) fn change(
         }
     }
     record(refs, used);
+    Ok(())
+}
+
+/// Puts one amount of volumes, in GB, in the place of another. They are disk of
+/// the cloudlet as it is: nothing is kept free beside them.
+pub(crate) fn change_volumes(
+    refs: &mut CloudletRefs,
+    before: u64,
+    after: u64,
+    limits: Option<&CloudletInfo>,
+) -> Result<()> {
+    let used = refs.used_disk.saturating_sub(before).saturating_add(after);
+    let limit = limits.map_or(0, |limits| limits.os_max_vol_gb);
+    if after > before && limit > 0 && used > limit {
+        return Err(Error::exhausted("Not enough Disk available"));
+    }
+    refs.used_disk = used;
     Ok(())
 }
 

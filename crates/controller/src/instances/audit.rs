@@ -61,6 +61,7 @@ fn check_cloudlet(tables: &Tables, cloudlet: &str, found: &mut Vec<String>) {
     }
     for held in tables.find::<AppInst>(index::CLOUDLET, cloudlet) {
         let inst = &held.value.0;
+        add(Amount::of_volumes(inst.volumes_gb));
         match exposure(tables, inst) {
             Exposure::Machine => {
                 let flavor = flavor(tables, inst.flavor.as_ref(), inst.size.as_ref());

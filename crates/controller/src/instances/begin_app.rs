@@ -78,13 +78,14 @@ impl Core {
         if let Need::Create(cluster) = &planned.need {
             self.rehearse_cluster(tx, cluster).await?;
         }
+        let limits = planned.info.as_ref().filter(|_| settings.enforce_resources);
+        books::take_volumes(&mut books::cloudlet_refs(tx, cloudlet).await?, &planned.app, limits)?;
         if planned.need != Need::Nothing {
             return Ok(Placed { key, notes, need: planned.need });
         }
         if let Some(existing) = existing {
             books::leave_app(tx, &existing).await?;
         }
-        let limits = planned.info.as_ref().filter(|_| settings.enforce_resources);
         let zone = planned.info.as_ref().map(|info| info.dns_zone.as_str());
         let place = books::Place {
             app: &planned.app,
@@ -125,8 +126,9 @@ impl Core {
         self.begin::<UpdateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, _, info) = read_row(&tx, key).await?;
             let work = work(request, key, existing.as_ref());
-            let (after, notes) = plan::update(request, key, existing, info.as_ref())?;
+            let (mut after, notes) = plan::update(request, key, existing, info.as_ref())?;
             let limits = info.as_ref().filter(|_| self.settings.enforce_resources);
+            books::resize_volumes(&tx, &mut after, limits).await?;
             books::resize_app(&tx, after, limits).await?;
             Ok((work, notes))
         })

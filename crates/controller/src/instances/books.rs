@@ -12,7 +12,7 @@ use selvage_store::Transaction;
 use super::error::Error;
 use crate::derive::ports::{self, Exposure, Taken};
 use crate::derive::resources::{self, Amount};
-use crate::derive::{deployment, flavors, fqdn, ips, names};
+use crate::derive::{deployment, flavors, fqdn, ips, names, volumes};
 use crate::guard;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::{Kept, Row};
@@ -255,6 +255,7 @@ pub(super) async fn enter_app(
     if exposure == Exposure::Machine {
         resources::take(&mut refs, Amount::of_machine(flavor), limits)?;
     }
+    inst.volumes_gb = take_volumes(&mut refs, app, limits)?;
     if !names::is_default_cloudlet(cloudlet_key) {
         put(tx, refs)?;
     }
@@ -277,6 +278,36 @@ async fn claim_label(tx: &Transaction, inst: &AppInst, exposure: Exposure) -> Re
     }
     let name = key.app_or_empty().name.clone();
     Err(Error::NameTaken { noun: "AppInst", name, label })
+}
+
+/// Takes the volumes of one more instance; how much that is, in GB.
+pub(super) fn take_volumes(
+    refs: &mut CloudletRefs,
+    app: &App,
+    limits: Option<&CloudletInfo>,
+) -> Result<u64, Error> {
+    let disk = volumes::total_gb(app)?;
+    resources::change_volumes(refs, 0, disk, limits)?;
+    Ok(disk)
+}
+
+/// Counts the volumes of an instance as its App asks for them now.
+pub(super) async fn resize_volumes(
+    tx: &Transaction,
+    inst: &mut AppInst,
+    limits: Option<&CloudletInfo>,
+) -> Result<(), Error> {
+    let key = inst.object_key().clone();
+    let cloudlet_key = key.cluster_inst_or_empty().cloudlet_or_empty();
+    let app = get::<App>(tx, &key.app_or_empty().text()).await?.unwrap_or_default();
+    let (before, after) = (inst.volumes_gb, volumes::total_gb(&app)?);
+    if before == after || names::is_default_cloudlet(cloudlet_key) {
+        return Ok(());
+    }
+    let mut refs = cloudlet_refs(tx, cloudlet_key).await?;
+    resources::change_volumes(&mut refs, before, after, limits)?;
+    inst.volumes_gb = after;
+    put(tx, refs)
 }
 
 /// Ports, and http paths that nobody else has on the same domain name.
@@ -346,6 +377,7 @@ pub(super) async fn leave_app(tx: &Transaction, inst: &AppInst) -> Result<(), Er
         if let (Exposure::Machine, Some(flavor)) = (exposure, &flavor) {
             resources::give_back(&mut refs, Amount::of_machine(flavor));
         }
+        resources::give_back(&mut refs, Amount::of_volumes(inst.volumes_gb));
         put(tx, refs)?;
     }
     if let Some(mut refs) = get::<ClusterRefs>(tx, &cluster_key.text()).await?

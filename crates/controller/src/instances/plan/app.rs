@@ -151,6 +151,7 @@ pub(crate) fn create(
         created_at: Some(created_at),
         auto_cluster_ip_access: request.auto_cluster_ip_access,
         size: None,
+        volumes_gb: 0,
     };
     Ok(Planned { inst, app, flavor, cluster, info: world.info, need })
 }

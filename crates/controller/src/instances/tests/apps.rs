@@ -413,3 +413,44 @@ async fn a_missing_developer_of_the_cluster_is_the_apps() {
     assert!(world.app(&app_inst("app", "one")).is_some());
     world.delete_app(&bare).await.ok();
 }
+
+#[tokio::test]
+async fn volumes_are_counted_and_enforced() {
+    let clock = selvage_store::clock::ManualClock::new(1_000_000_000_000);
+    let strict = crate::Settings { enforce_resources: true, ..settings() };
+    let store = memory_store(&clock).await;
+    let world = World::on(store, clock, std::sync::Arc::default(), strict).await;
+    world.put(flavor("x1.small", 100, 1, 1)).await;
+    world.add_cloudlet("tmus", "cloud-1", 254).await;
+    let with = |volume: &str| {
+        over(&app("app", "tcp:80"), |app| {
+            app.deployment = "docker".into();
+            app.annotations = format!("note, volume.data={volume}:/data");
+        })
+    };
+    world.add_app(with("3000")).await;
+    let (one, two) = (app_inst("app", "autocluster1"), app_inst("app", "autocluster2"));
+    world.create_app(&one).await.ok();
+    let used = || world.refs("tmus", "cloud-1").used_disk;
+    assert_eq!((used(), world.app(&one).unwrap().volumes_gb), (3000, 3000));
+
+    assert_eq!(world.create_app(&two).await.refused(), "Not enough Disk available");
+    assert_eq!(world.cluster(&cluster("autocluster2")), None, "nothing is begun");
+    // What an update asks for is counted with the update of the instance.
+    for (size, told) in [("4000", Ok(4000)), ("5001", Err("Not enough Disk available"))] {
+        world.put(with(size)).await;
+        let answer = world.update_app(&one).await;
+        match told {
+            Ok(count) => {
+                answer.ok();
+                assert_eq!(used(), count);
+            }
+            Err(text) => assert_eq!(answer.refused(), text),
+        }
+    }
+    assert_eq!(used(), 4000, "nothing was taken where it was refused");
+    world.check();
+    world.delete_app(&one).await.ok();
+    assert_eq!(used(), 0);
+    world.check();
+}
