@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
@@ -85,4 +86,44 @@ fn every_crate_has_a_layer_and_every_layer_its_crates() {
     let placed: BTreeSet<String> =
         LAYERS.iter().flat_map(|layer| layer.iter()).map(ToString::to_string).collect();
     assert_eq!(found, placed);
+}
+
+/// Names of crates that deny.toml bans, with its reasons.
+fn banned() -> BTreeMap<String, String> {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../deny.toml");
+    let config = std::fs::read_to_string(config).unwrap();
+    let quoted = |line: &str, key: &str| {
+        let value = line.split_once(&format!("{key} = \""))?.1;
+        Some(value.split_once('"')?.0.to_owned())
+    };
+    let bans =
+        config.lines().filter_map(|line| Some((quoted(line, "crate")?, quoted(line, "reason")?)));
+    bans.collect()
+}
+
+/// Names of all crates that are built for a target.
+fn built_for(target: &str) -> BTreeSet<String> {
+    let told = Command::new(env!("CARGO"))
+        .args(["tree", "--workspace", "--locked", "--offline", "--prefix", "none"])
+        .args(["--edges", "normal,build,dev", "--format", "{p}", "--target", target])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{told:?}");
+    let told = String::from_utf8(told.stdout).unwrap();
+    told.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// `cargo deny` says the same and more; this needs nothing to be installed.
+#[test]
+fn no_build_has_a_crate_that_is_banned() {
+    let banned = banned();
+    assert!(banned.contains_key("ring"), "{banned:?}");
+    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        let built = built_for(target);
+        assert!(built.contains("aws-lc-rs"), "{built:?}");
+        for (name, reason) in &banned {
+            assert!(!built.contains(name), "{name} is in a build for {target}: {reason}");
+        }
+    }
 }
