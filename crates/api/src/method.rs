@@ -85,8 +85,8 @@ pub fn method(path: &str) -> Option<&'static Method> {
 /// are not contracts of ours.
 pub fn part_of(package: &str) -> Option<&'static str> {
     Some(match package {
-        "edgeproto" | "selvage.operations" | "selvage.metrics" | "selvage.matching"
-        | "selvage.shell" => "controller",
+        "edgeproto" | "selvage.flavors" | "selvage.operations" | "selvage.metrics"
+        | "selvage.matching" | "selvage.shell" => "controller",
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" | "selvage.clusters" => "kaas",
         "proto" | "selvage.volumes" => "lvmd",

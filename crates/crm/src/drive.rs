@@ -5,9 +5,9 @@ use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, FlavorSize,
-    TrackedState,
+    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, TrackedState,
 };
+use selvage_api::selvage::flavors::FlavorSize;
 use selvage_cloudlet::{Desk, Operation, What};
 use selvage_notify::{NotifyClient, ObjectKey};
 use tokio::time::Instant;

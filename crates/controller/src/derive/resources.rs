@@ -1,6 +1,7 @@
 //! What instances take of a cloudlet, and whether there is enough of it.
 
-use selvage_api::edgeproto::{CloudletInfo, CloudletRefs, ClusterInst, Flavor, FlavorSize};
+use selvage_api::edgeproto::{CloudletInfo, CloudletRefs, ClusterInst, Flavor};
+use selvage_api::selvage::flavors::FlavorSize;
 
 use super::{Error, Result};
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use selvage_api::distributed_match_engine::LProto;
 use selvage_api::edgeproto::{
-    App, AppInst, CloudletRefs, ClusterInst, ClusterRefs, Flavor, FlavorKey, FlavorSize,
+    App, AppInst, CloudletRefs, ClusterInst, ClusterRefs, Flavor, FlavorKey,
 };
+use selvage_api::selvage::flavors::FlavorSize;
 
 use super::books::exposure_of;
 use crate::derive::ports::Exposure;

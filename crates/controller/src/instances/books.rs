@@ -5,8 +5,9 @@
 
 use selvage_api::edgeproto::{
     App, AppInst, Cloudlet, CloudletInfo, CloudletKey, CloudletRefs, ClusterInst, ClusterInstKey,
-    ClusterRefs, Flavor, FlavorKey, FlavorSize, IpAccess,
+    ClusterRefs, Flavor, FlavorKey, IpAccess,
 };
+use selvage_api::selvage::flavors::FlavorSize;
 use selvage_store::Transaction;
 
 use super::error::Error;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Mask;
-use wire::{CloudletKey, FlavorSize};
+use selvage_api::selvage::flavors::FlavorSize;
+use wire::CloudletKey;
 
 use super::flavor::check_flavor;
 use super::remove::{Hold, Removable, still_held};

@@ -3,7 +3,8 @@
 use super::support::*;
 use crate::controller::Mode;
 use selvage_api::Code;
-use selvage_api::edgeproto::{ClusterInst, Flavor, FlavorSize};
+use selvage_api::edgeproto::{ClusterInst, Flavor};
+use selvage_api::selvage::flavors::FlavorSize;
 
 async fn change(world: &World, flavor: Flavor) -> crate::Result<String> {
     let fields = ["3", "4", "5"].map(str::to_owned).to_vec();
