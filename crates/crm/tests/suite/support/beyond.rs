@@ -155,7 +155,7 @@ fn mirror_streams(listener: &TcpListener, stop: &Arc<AtomicBool>) {
             stream.set_read_timeout(Some(NAP)).unwrap();
             let mut word = format!("{}\n", peer.ip());
             let mut reader = BufReader::new(stream.try_clone().unwrap());
-            while stream.write_all(word.as_bytes()).is_ok() {
+            while !stop.load(Ordering::SeqCst) && stream.write_all(word.as_bytes()).is_ok() {
                 word.clear();
                 while !stop.load(Ordering::SeqCst) && !word.ends_with('\n') {
                     match reader.read_line(&mut word) {
