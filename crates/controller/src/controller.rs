@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 use selvage_api::edgeproto as wire;
 use selvage_kit::clock::{Clock, SystemClock};
 use selvage_notify::{NotifyServer, ServerOptions};
+use selvage_samples::{Archive, Limits, Sink};
 use selvage_store::table::Committed;
 use selvage_store::{LeaseId, SharedStore, Transaction, transact};
 use selvage_work::Engine;
@@ -17,8 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::metrics::influx::Sink;
-use crate::metrics::{Limits, Samples};
 use crate::notify_glue::Downstream;
 use crate::objects::reconcile_locations;
 use crate::registry::{PeerConnector, Plaintext};
@@ -140,7 +139,7 @@ impl Controller {
         let lease = store.lease_grant(settings.lease).await?;
         let driver = settings.external_address.clone();
         let engine = Engine::open(Arc::clone(&store), driver, surroundings.engine).await?;
-        let samples = Samples::new(Limits {
+        let samples = Archive::new(Limits {
             count: settings.samples_kept,
             bytes: settings.samples_bytes,
             age: settings.samples_age,
@@ -158,7 +157,9 @@ impl Controller {
             instances: OnceLock::new(),
             settings,
         });
-        controller.recall_samples().await;
+        if let Some(folder) = controller.settings.samples_folder.clone() {
+            controller.memory.samples.recall(folder, controller.clock.now()).await;
+        }
         let runs = controller.join_run().await?;
         let downstream =
             Downstream::open(&controller, surroundings.notify, surroundings.recall, runs)?;

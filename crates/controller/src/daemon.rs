@@ -6,10 +6,11 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use selvage_kit::{config::SecretFile, identity::Secret, tasks::Tasks};
 use selvage_part::{Context, Mount, OpenPart, Part, Result};
+use selvage_samples::{Influx, InfluxLogin};
 
 use crate::{
-    EdgeController, FetchPolicy, Influx, InfluxLogin, Options, Settings, Surroundings, Timeouts,
-    WEB_SOCKET, options::InfluxOptions, registry::Encrypted,
+    EdgeController, FetchPolicy, Options, Settings, Surroundings, Timeouts, WEB_SOCKET,
+    options::InfluxOptions, registry::Encrypted,
 };
 
 /// The part `controller`.

@@ -44,5 +44,5 @@ pub use error::{Error, Result};
 pub use options::{InfluxOptions, Options};
 pub use part::EdgeController;
 pub use services::WEB_SOCKET;
-pub use settings::{FetchPolicy, Influx, InfluxLogin, Settings, Timeouts};
+pub use settings::{FetchPolicy, Settings, Timeouts};
 pub use tables::Tables;

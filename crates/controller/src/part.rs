@@ -62,7 +62,7 @@ impl EdgeController {
         if let Some(sink) = self.controller.memory.influx.clone() {
             tasks.spawn("influx", sink.run(tasks.token().clone()));
         }
-        let samples = Arc::clone(&self.controller).keep_samples(tasks.token().clone());
+        let samples = Arc::clone(&self.controller.memory.samples).run(tasks.token().clone());
         tasks.spawn("samples", samples);
         let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
         reconcilers.add(self.instances.caretaker(), Schedule::every(CARE));
