@@ -57,6 +57,14 @@ impl EdgeController {
     /// Starts what the controller does by itself. Ends with the tasks; without
     /// it the process is of no use, and so goes down with it.
     pub fn spawn(&self, tasks: &Tasks) -> Reconcilers {
+        let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
+        self.spawn_among(&reconcilers);
+        reconcilers
+    }
+
+    /// The same, with its reconcilers among those of the process.
+    pub fn spawn_among(&self, reconcilers: &Reconcilers) {
+        let tasks = reconcilers.tasks();
         let running = Arc::clone(&self.controller).run(tasks.token().clone());
         tasks.spawn_critical("controller", running);
         if let Some(sink) = self.controller.memory.influx.clone() {
@@ -64,8 +72,6 @@ impl EdgeController {
         }
         let samples = Arc::clone(&self.controller.memory.samples).run(tasks.token().clone());
         tasks.spawn("samples", samples);
-        let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
         reconcilers.add(self.instances.caretaker(), Schedule::every(CARE));
-        reconcilers
     }
 }
