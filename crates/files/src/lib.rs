@@ -35,6 +35,7 @@ impl Staged {
     pub fn place(mut self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.path)?;
         self.placed = true;
+        // Without this a power cut can take the name away again.
         sync_folder(parent(&self.path))
     }
 }
@@ -48,6 +49,13 @@ impl Drop for Staged {
     }
 }
 
+/// Renames a file that was written and synced to its place, for good.
+pub fn place(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    // Without this a power cut can take the name away again.
+    sync_folder(parent(to))
+}
+
 /// Replaces a file in one step: whoever looks sees the old one or the new one.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     Staged::new(path, content, mode)?.place()
@@ -55,6 +63,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 
 /// Waits until the disk has the names in a folder.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()
 }
 
