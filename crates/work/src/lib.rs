@@ -76,6 +76,7 @@ mod operation;
 mod options;
 mod reconcile;
 mod record;
+mod replace;
 mod run;
 mod scope;
 mod service;
