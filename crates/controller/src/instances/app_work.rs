@@ -8,6 +8,7 @@ use selvage_work::Subject;
 use super::books;
 use super::error::Error;
 use super::state::Override;
+use super::steps::Work;
 use crate::derive::names;
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
 
@@ -59,15 +60,24 @@ impl AppWork {
     pub(super) fn cluster_key(&self) -> &ClusterInstKey {
         self.app_inst_key().cluster_inst_or_empty()
     }
+}
 
-    pub(super) fn over(&self) -> Override {
+impl Work for AppWork {
+    type Instance = AppInst;
+
+    const SAYS_DONE: bool = true;
+
+    fn over(&self) -> Override {
         Override::of(self.crm_override)
     }
 
-    /// There is no crm to ask, or it is not to be asked.
-    pub(super) fn ignores_crm(&self) -> bool {
+    fn ignores_crm(&self) -> bool {
         let cloudlet = self.cluster_key().cloudlet_or_empty();
         self.over().ignores_crm() || names::is_default_cloudlet(cloudlet)
+    }
+
+    fn adopted(&self) -> bool {
+        self.adopted
     }
 }
 

@@ -7,6 +7,7 @@ use selvage_work::Subject;
 use super::books;
 use super::error::Error;
 use super::state::Override;
+use super::steps::Work;
 use crate::keys::{ClusterInstKeyParts, KeyText};
 use crate::row::Kept;
 
@@ -42,9 +43,23 @@ impl ClusterWork {
     pub(super) fn cluster_key(&self) -> &ClusterInstKey {
         self.key.as_ref().unwrap_or(ClusterInstKey::empty())
     }
+}
 
-    pub(super) fn over(&self) -> Override {
+impl Work for ClusterWork {
+    type Instance = ClusterInst;
+
+    const SAYS_DONE: bool = false;
+
+    fn over(&self) -> Override {
         Override::of(self.crm_override)
+    }
+
+    fn ignores_crm(&self) -> bool {
+        self.over().ignores_crm()
+    }
+
+    fn adopted(&self) -> bool {
+        self.adopted
     }
 }
 

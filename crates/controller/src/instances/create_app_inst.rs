@@ -20,6 +20,7 @@ use super::kind::Instance;
 use super::plan::app::{self as plan, Need};
 use super::plan::{Origin, check_ready};
 use super::state::Goal;
+use super::steps::Work;
 use crate::controller::Mode;
 use crate::derive::names;
 use crate::guard::refer;

@@ -13,6 +13,7 @@ use super::core::{Asked, Begun, By, Core};
 use super::error::{Error, Refusal};
 use super::plan::{Origin, cluster as plan};
 use super::state::Goal;
+use super::steps::Work;
 use crate::guard::refer;
 use crate::keys::{ClusterInstKeyParts, KeyText};
 use crate::row::Kept;
@@ -29,11 +30,7 @@ impl Operation for CreateClusterInst {
     }
 
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<ClusterInst>(scope, work.adopted);
-        if !work.over().ignores_crm() {
-            let key = work.key();
-            self.0.ask(scope, &key, Goal::Create, work.over(), early).await?;
-        }
+        self.0.ask_for(work, Goal::Create, scope).await?;
         Ok(Next::Done)
     }
 
@@ -42,9 +39,8 @@ impl Operation for CreateClusterInst {
         if work.adopted {
             return self.0.leave_failed::<ClusterInst>(scope, &key, Goal::Create).await;
         }
-        let ask_crm = !work.over().ignores_crm();
         let says = "DELETING ClusterInst due to failures";
-        self.0.undo_create::<ClusterInst>(scope, &key, says, ask_crm).await
+        self.0.undo_create::<ClusterInst>(scope, &key, says, !work.ignores_crm()).await
     }
 }
 

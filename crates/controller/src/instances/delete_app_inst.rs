@@ -14,7 +14,7 @@ use super::error::Refusal;
 use super::kind::Instance;
 use super::plan::app as plan;
 use super::state::{Goal, state_of};
-use super::steps::Asked;
+use super::steps::{Asked, Work};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
 
 pub(crate) struct DeleteAppInst(pub(super) Arc<Core>);
@@ -41,13 +41,7 @@ impl Operation for DeleteAppInst {
             self.0.drop_unused_cluster(work, "DELETING auto-cluster inst", scope).await?;
             return Ok(Next::Done);
         }
-        let early = self.0.early::<AppInst>(scope, work.adopted);
-        if work.ignores_crm() {
-            self.0.say_done::<AppInst>(scope, Goal::Delete);
-            return Ok(Next::Done);
-        }
-        let key = work.key();
-        match self.0.ask(scope, &key, Goal::Delete, work.over(), early).await? {
+        match self.0.ask_for(work, Goal::Delete, scope).await? {
             Asked::Done => Ok(Next::Done),
             Asked::LeftBusy => Ok(Next::Finish),
         }

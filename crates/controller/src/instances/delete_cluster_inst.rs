@@ -16,6 +16,7 @@ use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::cluster as plan;
 use super::state::{Goal, state_of};
+use super::steps::Work;
 use crate::controller::Mode;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::{Kept, Row, index};
@@ -128,7 +129,7 @@ impl DeleteClusterInst {
         let Some(asked_now) = self.request_deletion(work).await? else {
             return Ok(());
         };
-        if work.over().ignores_crm() {
+        if work.ignores_crm() {
             return Ok(());
         }
         let early = asked_now.then_some(changes);

@@ -26,13 +26,7 @@ impl Operation for UpdateAppInst {
     }
 
     async fn run(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<AppInst>(scope, work.adopted);
-        if work.ignores_crm() {
-            self.0.say_done::<AppInst>(scope, Goal::Update);
-        } else {
-            let key = work.key();
-            self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
-        }
+        self.0.ask_for(work, Goal::Update, scope).await?;
         Ok(Next::Done)
     }
 

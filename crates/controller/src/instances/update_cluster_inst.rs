@@ -27,11 +27,7 @@ impl Operation for UpdateClusterInst {
     }
 
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<ClusterInst>(scope, work.adopted);
-        if !work.over().ignores_crm() {
-            let key = work.key();
-            self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
-        }
+        self.0.ask_for(work, Goal::Update, scope).await?;
         Ok(Next::Done)
     }
 
