@@ -1,12 +1,13 @@
 //! What a controller knows and does not store: the last words of agents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
 use selvage_kit::identity::{Identity, Kind};
+use selvage_notify::Stream;
 use selvage_samples::{Archive, Sink};
 
 use crate::error::{Error, Result};
@@ -107,7 +108,7 @@ pub(crate) struct Memory {
     pub(crate) own_infos: Mutex<BTreeMap<String, wire::CloudletInfo>>,
     /// By which connections of ours each cloudlet is spoken for: one, unless
     /// two agents have the same identity.
-    pub(crate) speakers: Mutex<BTreeMap<String, BTreeSet<i64>>>,
+    pub(crate) speakers: Mutex<BTreeMap<String, BTreeMap<i64, Stream>>>,
     pub(crate) samples: Arc<Archive>,
     pub(crate) refused: Refused,
     pub(crate) newest: Newest,

@@ -9,7 +9,7 @@ use selvage_kit::telemetry::Metrics;
 use selvage_store::SharedStore;
 use selvage_work::{Reconcilers, Schedule, clock};
 
-use crate::controller::{Controller, Surroundings};
+use crate::controller::{Controller, Foundation, Surroundings};
 use crate::error::Result;
 use crate::instances::InstanceService;
 use crate::settings::Settings;
@@ -34,8 +34,9 @@ impl EdgeController {
         surroundings: Surroundings,
     ) -> Result<Self> {
         let clock = Arc::clone(&surroundings.engine.clock);
-        let controller = Controller::open(store, settings, surroundings).await?;
-        let instances = InstanceService::open(&controller).await?;
+        let foundation = Foundation::open(store, settings, surroundings).await?;
+        let instances = InstanceService::open(&foundation).await?;
+        let controller = Controller::open(foundation, Arc::clone(&instances) as _).await?;
         Ok(Self { controller, instances, clock })
     }
 

@@ -347,6 +347,7 @@ impl Shared {
                     address: address.to_owned(),
                     identity: Identity::anonymous(),
                 }),
+                end: Arc::default(),
             },
             version: version.version.min(VERSION),
             want_objs: version.want_objs.clone(),

@@ -44,7 +44,7 @@ impl Receiver {
         let outcome = loop {
             let notice = tokio::select! {
                 notice = notices.message() => notice,
-                () = self.peer.ended.cancelled() => break Ok(()),
+                () = self.peer.ended().cancelled() => break Ok(()),
                 () = self.silence() => break Err(Status::unavailable("no heartbeat came in time")),
             };
             match notice {

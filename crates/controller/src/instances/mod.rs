@@ -52,7 +52,7 @@ pub use self::error::Error;
 pub use self::reconcile::Caretaker;
 
 use self::core::{Begun, By, Core};
-use crate::controller::{Controller, Instances, Mode, Progress};
+use crate::controller::{Foundation, Instances, Mode, Progress};
 
 /// The instances of a controller.
 pub struct InstanceService {
@@ -67,21 +67,18 @@ impl std::fmt::Debug for InstanceService {
 }
 
 impl InstanceService {
-    /// Makes the operations known to the controller's engine, and the
-    /// instances to the controller. To be called once, before the controller
-    /// runs.
-    pub async fn open(controller: &Arc<Controller>) -> crate::Result<Arc<Self>> {
-        let core = Arc::new(Core::open(controller).await?);
-        let engine = &controller.engine;
+    /// Makes the operations known to the controller's engine. To be called once,
+    /// before the controller runs.
+    pub async fn open(foundation: &Foundation) -> crate::Result<Arc<Self>> {
+        let core = Arc::new(Core::open(&foundation.state).await?);
+        let engine = &foundation.engine;
         engine.register(create_cluster_inst::CreateClusterInst(Arc::clone(&core)))?;
         engine.register(update_cluster_inst::UpdateClusterInst(Arc::clone(&core)))?;
         engine.register(delete_cluster_inst::DeleteClusterInst(Arc::clone(&core)))?;
         engine.register(create_app_inst::CreateAppInst(Arc::clone(&core)))?;
         engine.register(update_app_inst::UpdateAppInst(Arc::clone(&core)))?;
         engine.register(delete_app_inst::DeleteAppInst(Arc::clone(&core)))?;
-        let service = Arc::new(Self { core, engine: engine.clone() });
-        controller.set_instances(Arc::clone(&service) as Arc<dyn Instances>);
-        Ok(service)
+        Ok(Arc::new(Self { core, engine: engine.clone() }))
     }
 
     /// What looks after instances that nobody looks after.

@@ -220,7 +220,7 @@ impl Core {
         &self,
         on: impl Fn(&CloudletKey) -> bool,
     ) -> Result<Vec<String>, Error> {
-        let reports = I::Info::held(&self.controller()?.memory).list();
+        let reports = I::Info::held(&self.state.memory).list();
         let reported: BTreeSet<String> = reports.iter().map(|info| info.key_text()).collect();
         let rows = self.tables.of::<I>().list().into_iter();
         let unreported = rows.filter(|held| {

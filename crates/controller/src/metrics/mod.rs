@@ -15,7 +15,7 @@ use selvage_api::edgeproto as wire;
 use selvage_notify::Stream;
 
 use self::sender::Unwanted;
-use crate::controller::Controller;
+use crate::state::ControllerState;
 
 /// Samples that were not taken.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Refused {
     }
 }
 
-impl Controller {
+impl ControllerState {
     /// Takes in what an agent sent, if it may be taken.
     pub(crate) fn receive_sample(&self, sample: wire::Metric, stream: &Stream) {
         let checked = sender::check(&sample, &stream.peer.identity);
