@@ -67,9 +67,7 @@ impl House {
 
     /// Ends everything and closes the store.
     pub async fn close(self) -> Result<()> {
-        if let Some(notify) = self.part.controller().notify() {
-            notify.close().await;
-        }
+        self.part.controller().notify().close().await;
         self.stop.cancel();
         for task in self.running {
             task.await?;

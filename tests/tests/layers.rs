@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// Layers from the ground up. A crate may use crates of lower layers, and of
 /// its own layer only where `BESIDE` says so.
 const LAYERS: &[&[&str]] = &[
-    &["selvage-api", "selvage-lock", "selvage-memory"],
+    &["selvage-api", "selvage-files", "selvage-lock", "selvage-memory"],
     &["selvage-fetch", "selvage-store", "selvage-transcode", "selvage-kit"],
     &[
         "selvage-auth",
@@ -21,6 +21,7 @@ const LAYERS: &[&[&str]] = &[
         "selvage-notify",
         "selvage-restic",
         "selvage-runtime",
+        "selvage-samples",
         "selvage-shell",
     ],
     &["selvage-cloudlet", "selvage-components", "selvage-part"],

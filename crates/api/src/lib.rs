@@ -10,6 +10,7 @@
 //! the contracts repeat on every object, such as which names a key may hold:
 //! no rule of a part, no state, no I/O.
 
+mod chain;
 pub mod code;
 mod details;
 pub mod json;
@@ -27,6 +28,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/packages.rs"));
 }
 
+pub use chain::{chain, with_causes};
 pub use code::Code;
 pub use details::bad_request;
 pub use generated::*;

@@ -1,6 +1,6 @@
 //! The handle that everything hangs on.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use axum::Router;
 use jiff::Timestamp;
@@ -11,7 +11,6 @@ use selvage_api::{
 };
 use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Machine, Refused, Role};
 use selvage_store::{SharedStore, Table, transact};
-use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -25,7 +24,6 @@ use crate::{
 };
 
 /// How often what has expired is removed.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
 /// Name of the first administrator.
 pub const FIRST_USER: &str = "admin";
 
@@ -135,28 +133,7 @@ impl Auth {
         http_routes::router(self.clone())
     }
 
-    /// Removes what has expired, until it is told to stop.
-    pub async fn run_housekeeping(&self, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(HOUSEKEEPING);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            match self.sweep().await {
-                Ok(swept) if swept == Swept::default() => {}
-                Ok(swept) => tracing::debug!(
-                    sessions = swept.sessions,
-                    join_tokens = swept.join_tokens,
-                    "removed what had expired"
-                ),
-                Err(error) => tracing::warn!(%error, "could not remove what has expired"),
-            }
-        }
-    }
-
-    /// Removes what has expired, once.
+    /// Removes what has expired. To be called now and then.
     pub async fn sweep(&self) -> Result<Swept> {
         self.inner.limiter.tidy();
         self.inner.oidc.tidy(self.now());

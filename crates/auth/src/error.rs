@@ -149,15 +149,10 @@ impl Error {
     /// What the caller is told. Of the store's failures the whole story: the
     /// caller may be the one who can make room on the disk.
     fn told(&self) -> String {
-        let mut told = self.to_string();
-        if matches!(self, Self::Store(_)) {
-            let mut cause = self.source();
-            while let Some(error) = cause {
-                told.push_str(&format!(": {error}"));
-                cause = error.source();
-            }
+        match self {
+            Self::Store(_) => selvage_api::chain(self),
+            other => other.to_string(),
         }
-        told
     }
 
     /// A word for the audit log.

@@ -17,7 +17,7 @@ use selvage_api::Code;
 use selvage_kit::identity::Secret;
 use serde::{Deserialize, Serialize};
 
-use crate::{files, io::Io};
+use crate::io::Io;
 
 /// Why the contexts or credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +178,7 @@ impl Files {
             let home = io.var("HOME").ok_or(Error::NoHome)?;
             Path::new(home).join(".config/selvage/config.toml")
         };
-        let dir = files::parent(&config);
+        let dir = selvage_files::parent(&config);
         let (credentials, lock) = (dir.join("credentials.toml"), dir.join(".lock"));
         Ok(Self { config, credentials, lock })
     }
@@ -230,7 +230,7 @@ impl Files {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(files::parent(&self.config))
+            .create(selvage_files::parent(&self.config))
             .map_err(wrap)?;
         let file = File::options().create(true).append(true).open(&self.lock).map_err(wrap)?;
         file.lock().map_err(wrap)?;
@@ -262,7 +262,7 @@ fn place(error: toml::de::Error) -> toml::de::Error {
 
 fn write(path: &Path, value: &impl Serialize, mode: u32) -> Result<(), Error> {
     let text = toml::to_string_pretty(value)?;
-    files::write(path, text.as_bytes(), mode).map_err(|source| Error::File {
+    selvage_files::replace(path, text.as_bytes(), mode).map_err(|source| Error::File {
         action: "write",
         path: path.to_owned(),
         source,

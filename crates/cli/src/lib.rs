@@ -18,7 +18,6 @@ mod duration;
 mod edge;
 mod endpoint;
 mod error;
-mod files;
 mod io;
 mod lookup;
 mod output;

@@ -1,34 +1,23 @@
 //! The core that every service of the controller works on.
 
-use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::RwLock;
 use selvage_api::edgeproto as wire;
 use selvage_kit::clock::{Clock, SystemClock};
 use selvage_notify::{NotifyServer, ServerOptions};
-use selvage_store::table::Committed;
-use selvage_store::{LeaseId, SharedStore, Transaction, transact};
+use selvage_store::SharedStore;
 use selvage_work::Engine;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Result};
-use crate::memory::Memory;
-use crate::metrics::influx::Sink;
-use crate::metrics::{Limits, Samples};
+use crate::error::Result;
 use crate::notify_glue::Downstream;
 use crate::objects::reconcile_locations;
 use crate::registry::{PeerConnector, Plaintext};
 use crate::settings::Settings;
-use crate::tables::Tables;
-use crate::version;
-
-/// How long a caller waits for a deletion that is in his way.
-const DELETION_PATIENCE: Duration = Duration::from_secs(2);
-const DELETION_POLL: Duration = Duration::from_millis(20);
+use crate::state::ControllerState;
 
 /// Whether a call does what it says or only tells what it would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,19 +70,21 @@ impl Progress {
     }
 }
 
-/// The controller: its state, its settings, its connections.
+/// The controller: its state, what it does by itself, its connections.
 pub struct Controller {
-    pub store: SharedStore,
-    pub tables: Tables,
-    pub settings: Settings,
-    pub clock: Arc<dyn Clock>,
+    state: Arc<ControllerState>,
     /// Long work: the operations of instances.
     pub engine: Engine,
-    pub(crate) lease: RwLock<LeaseId>,
-    pub(crate) memory: Memory,
-    pub(crate) peers: Arc<dyn PeerConnector>,
-    downstream: OnceLock<Downstream>,
-    instances: OnceLock<Arc<dyn Instances>>,
+    pub(crate) instances: Arc<dyn Instances>,
+    downstream: Downstream,
+}
+
+impl Deref for Controller {
+    type Target = ControllerState;
+
+    fn deref(&self) -> &ControllerState {
+        &self.state
+    }
 }
 
 /// What a controller is made of besides its settings.
@@ -126,68 +117,57 @@ impl std::fmt::Debug for Controller {
     }
 }
 
-impl Controller {
-    /// Brings the store to the newest model, reads everything into memory and
-    /// registers. When it returns the controller can serve; what it does by
-    /// itself is started by [`Controller::run`].
+/// What a controller stands on: all of it that instances work with.
+#[derive(Debug)]
+pub struct Foundation {
+    pub state: Arc<ControllerState>,
+    pub engine: Engine,
+    notify: ServerOptions,
+    recall: Duration,
+}
+
+impl Foundation {
+    /// Brings the store to the newest model and reads everything into memory.
     pub async fn open(
         store: SharedStore,
         settings: Settings,
         surroundings: Surroundings,
-    ) -> Result<Arc<Self>> {
-        version::prepare(&store, settings.auto_upgrade, version::STEPS).await?;
-        let tables = Tables::open(&store).await?;
-        let lease = store.lease_grant(settings.lease).await?;
-        let driver = settings.external_address.clone();
-        let engine = Engine::open(Arc::clone(&store), driver, surroundings.engine).await?;
-        let samples = Samples::new(Limits {
-            count: settings.samples_kept,
-            bytes: settings.samples_bytes,
-            age: settings.samples_age,
-        });
-        let influx = settings.influx.clone().map(Sink::new).transpose()?;
-        let controller = Arc::new(Self {
-            store,
-            tables,
-            clock: surroundings.clock,
-            engine,
-            lease: RwLock::new(lease.id),
-            memory: Memory::new(samples, influx),
-            peers: surroundings.peers,
-            downstream: OnceLock::new(),
-            instances: OnceLock::new(),
-            settings,
-        });
-        controller.recall_samples().await;
-        let runs = controller.join_run().await?;
-        let downstream =
-            Downstream::open(&controller, surroundings.notify, surroundings.recall, runs)?;
-        downstream.began(controller.register().await?);
-        // Just made: nobody else can have set it.
-        let _ = controller.downstream.set(downstream);
-        Ok(controller)
+    ) -> Result<Self> {
+        let state = ControllerState::open(store, settings, &surroundings).await?;
+        let driver = state.settings.external_address.clone();
+        let engine = Engine::open(Arc::clone(&state.store), driver, surroundings.engine).await?;
+        let Surroundings { notify, recall, .. } = surroundings;
+        Ok(Self { state, engine, notify, recall })
     }
+}
 
-    /// The part that runs the instances; set once at start.
-    pub fn set_instances(&self, instances: Arc<dyn Instances>) {
-        if self.instances.set(instances).is_err() {
-            tracing::error!("the instances were set twice, the first ones stay");
-        }
+impl Controller {
+    /// Registers the controller. When it returns the controller can serve; what
+    /// it does by itself is started by [`Controller::run`].
+    pub async fn open(foundation: Foundation, instances: Arc<dyn Instances>) -> Result<Arc<Self>> {
+        let Foundation { state, engine, notify, recall } = foundation;
+        let runs = state.join_run().await?;
+        let downstream = Downstream::open(&state, &instances, notify, recall, runs)?;
+        downstream.began(state.register().await?);
+        Ok(Arc::new(Self { state, engine, instances, downstream }))
     }
 
     /// Hands a request to the agents that report on its cloudlet; says to how
     /// many.
     pub(crate) fn send_to_agents(&self, request: &wire::ExecRequest) -> usize {
-        let Some(downstream) = self.downstream.get() else { return 0 };
-        downstream.server.post(request).unwrap_or_else(|error| {
+        self.downstream.server.post(request).unwrap_or_else(|error| {
             tracing::error!(%error, "a command cannot be sent to agents");
             0
         })
     }
 
+    pub(crate) fn state(&self) -> &Arc<ControllerState> {
+        &self.state
+    }
+
     /// The server that agents connect to.
-    pub fn notify(&self) -> Option<&NotifyServer> {
-        self.downstream.get().map(|downstream| &downstream.server)
+    pub fn notify(&self) -> &NotifyServer {
+        &self.downstream.server
     }
 
     /// What the controller does by itself: keeping its lease, telling agents
@@ -196,12 +176,6 @@ impl Controller {
     /// cannot be driven any more.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<()> {
         let stop = stop.child_token();
-        let telling = async {
-            match self.downstream.get() {
-                Some(downstream) => downstream.run(stop.clone()).await,
-                None => stop.cancelled().await,
-            }
-        };
         let driving = async {
             let ended = self.engine.run(stop.clone()).await;
             stop.cancel();
@@ -209,45 +183,11 @@ impl Controller {
         };
         let (ended, ..) = tokio::join!(
             driving,
-            Arc::clone(&self).keep_registered(stop.clone()),
+            Arc::clone(&self.state).keep_registered(stop.clone()),
             reconcile_locations(Arc::clone(&self), stop.clone()),
-            telling,
+            self.downstream.run(stop.clone()),
         );
         Ok(ended?)
-    }
-
-    pub(crate) fn instances(&self) -> Result<&Arc<dyn Instances>> {
-        self.instances.get().ok_or_else(|| Error::unavailable("the controller is starting"))
-    }
-
-    /// The lease that what this controller owns hangs on.
-    pub fn lease(&self) -> LeaseId {
-        *self.lease.read()
-    }
-
-    /// Runs a transaction, again whenever somebody came in between and while
-    /// something it refers to is being deleted. In a dry run nothing is
-    /// committed and the revision is 0.
-    pub async fn transact<T, E, F, Fut>(&self, mode: Mode, mut body: F) -> Result<Committed<T>, E>
-    where
-        F: FnMut(Transaction) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-        E: From<selvage_store::Error> + MeetsDeletions,
-    {
-        let give_up = Instant::now() + DELETION_PATIENCE;
-        loop {
-            let result = match mode {
-                // Boxed, since the futures of most callers hold one of these.
-                Mode::Real => Box::pin(transact(&self.store, &mut body)).await,
-                Mode::DryRun => Box::pin(rehearse(&self.store, &mut body)).await,
-            };
-            match result {
-                Err(error) if error.is_being_deleted() && Instant::now() < give_up => {
-                    tokio::time::sleep(DELETION_POLL).await;
-                }
-                result => return result,
-            }
-        }
     }
 }
 
@@ -255,40 +195,4 @@ impl Controller {
 /// again after a moment is right.
 pub trait MeetsDeletions {
     fn is_being_deleted(&self) -> bool;
-}
-
-/// How a body ends that must not be committed.
-enum Rehearsal<T, E> {
-    Ended(T),
-    Failed(E),
-}
-
-impl<T, E: From<selvage_store::Error>> From<selvage_store::Error> for Rehearsal<T, E> {
-    fn from(error: selvage_store::Error) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-/// Runs the body and drops what it wrote.
-async fn rehearse<T, E, F, Fut>(store: &SharedStore, body: &mut F) -> Result<Committed<T>, E>
-where
-    F: FnMut(Transaction) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-    E: From<selvage_store::Error>,
-{
-    let attempt = transact(store, |tx| {
-        let run = body(tx);
-        async move {
-            Err(match run.await {
-                Ok(value) => Rehearsal::Ended(value),
-                Err(error) => Rehearsal::Failed(error),
-            })
-        }
-    });
-    match attempt.await {
-        Ok(Committed { value, .. }) | Err(Rehearsal::Ended(value)) => {
-            Ok(Committed { value, revision: 0 })
-        }
-        Err(Rehearsal::Failed(error)) => Err(error),
-    }
 }

@@ -6,10 +6,11 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use selvage_kit::{config::SecretFile, identity::Secret, tasks::Tasks};
 use selvage_part::{Context, Mount, OpenPart, Part, Result};
+use selvage_samples::{Influx, InfluxLogin};
 
 use crate::{
-    EdgeController, FetchPolicy, Influx, InfluxLogin, Options, Settings, Surroundings, Timeouts,
-    WEB_SOCKET, options::InfluxOptions, registry::Encrypted,
+    EdgeController, FetchPolicy, Options, Settings, Surroundings, Timeouts, WEB_SOCKET,
+    options::InfluxOptions, registry::Encrypted,
 };
 
 /// The part `controller`.
@@ -27,20 +28,26 @@ impl Part for ControllerPart {
         }
         let settings = settings(context, options)?;
         let opened = EdgeController::open(context.store()?, settings, surroundings).await;
-        Ok(Some(Box::new(opened.context("controller")?)))
+        let controller = opened.context("controller")?;
+        Ok(Some(Box::new(Opened { controller, context: Arc::clone(context) })))
     }
 }
 
+struct Opened {
+    controller: EdgeController,
+    context: Arc<Context>,
+}
+
 #[async_trait]
-impl OpenPart for EdgeController {
+impl OpenPart for Opened {
     fn mount(&mut self, mount: &mut Mount) {
-        self.add_to(mount.services());
-        self.watch(mount.metrics());
-        mount.web_socket(WEB_SOCKET, self.controller().shell_page());
+        self.controller.add_to(mount.services());
+        self.controller.watch(mount.metrics());
+        mount.web_socket(WEB_SOCKET, self.controller.controller().shell_page());
     }
 
-    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
-        EdgeController::spawn(&self, tasks);
+    async fn spawn(self: Box<Self>, _: &Tasks) -> Result<()> {
+        self.controller.spawn_among(&self.context.reconcilers);
         Ok(())
     }
 }

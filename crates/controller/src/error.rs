@@ -38,6 +38,8 @@ pub enum Error {
     Object(#[from] selvage_api::object::Error),
     #[error(transparent)]
     Store(#[from] selvage_store::Error),
+    #[error(transparent)]
+    Samples(#[from] selvage_samples::Error),
 }
 
 impl Error {
@@ -84,6 +86,7 @@ impl Error {
             // Our own lease, not something the caller named.
             Self::Store(selvage_store::Error::LeaseNotFound { .. }) => Code::Unavailable,
             Self::Store(error) => error.code(),
+            Self::Samples(error) => error.code(),
         }
     }
 }

@@ -2,8 +2,8 @@
 //! operations that take instances to READY and back.
 //!
 //! [`EdgeController`] is what a process opens, mounts and runs.
-//! [`controller::Controller`] is the core of it: the store, the tables in
-//! memory, the settings. `objects` has the rules of the plain objects, `instances`
+//! [`ControllerState`] is the core of it: the store, the tables in memory, the
+//! settings; [`Controller`] adds what drives it. `objects` has the rules of the plain objects, `instances`
 //! the life of ClusterInsts and AppInsts, `derive` what is computed from
 //! objects without touching anything, `services` the gRPC face of it all,
 //! `notify_glue` the way to and from agents, `relay` where callers and agents
@@ -34,15 +34,17 @@ mod relay;
 pub mod row;
 pub mod services;
 pub mod settings;
+mod state;
 pub mod tables;
 mod telemetry;
 mod version;
 
-pub use controller::{Controller, Mode, Progress, Surroundings};
+pub use controller::{Controller, Foundation, Mode, Progress, Surroundings};
 pub use daemon::ControllerPart;
 pub use error::{Error, Result};
 pub use options::{InfluxOptions, Options};
 pub use part::EdgeController;
 pub use services::WEB_SOCKET;
-pub use settings::{FetchPolicy, Influx, InfluxLogin, Settings, Timeouts};
+pub use settings::{FetchPolicy, Settings, Timeouts};
+pub use state::ControllerState;
 pub use tables::Tables;

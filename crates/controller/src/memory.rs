@@ -1,20 +1,19 @@
 //! What a controller knows and does not store: the last words of agents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
 use selvage_kit::identity::{Identity, Kind};
+use selvage_notify::Stream;
+use selvage_samples::{Archive, Sink};
 
 use crate::error::{Error, Result};
 use crate::exec::Waiting;
 use crate::keys::KeyText;
-use crate::metrics::influx::Sink;
-use crate::metrics::keeper::Keeper;
-use crate::metrics::newest::Newest;
-use crate::metrics::{Refused, Samples};
+use crate::metrics::{Refused, newest::Newest};
 use crate::relay::Relays;
 
 /// The newest object per key, with who said it.
@@ -109,10 +108,8 @@ pub(crate) struct Memory {
     pub(crate) own_infos: Mutex<BTreeMap<String, wire::CloudletInfo>>,
     /// By which connections of ours each cloudlet is spoken for: one, unless
     /// two agents have the same identity.
-    pub(crate) speakers: Mutex<BTreeMap<String, BTreeSet<i64>>>,
-    pub(crate) samples: Samples,
-    /// Where samples are on disk, once it has been read.
-    pub(crate) keeper: Mutex<Option<Keeper>>,
+    pub(crate) speakers: Mutex<BTreeMap<String, BTreeMap<i64, Stream>>>,
+    pub(crate) samples: Arc<Archive>,
     pub(crate) refused: Refused,
     pub(crate) newest: Newest,
     /// Where samples go besides.
@@ -122,7 +119,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(samples: Samples, influx: Option<Arc<Sink>>) -> Self {
+    pub(crate) fn new(samples: Arc<Archive>, influx: Option<Arc<Sink>>) -> Self {
         Self {
             app_inst_infos: Latest::default(),
             cluster_inst_infos: Latest::default(),
@@ -130,7 +127,6 @@ impl Memory {
             own_infos: Mutex::default(),
             speakers: Mutex::default(),
             samples,
-            keeper: Mutex::default(),
             refused: Refused::default(),
             newest: Newest::default(),
             influx,

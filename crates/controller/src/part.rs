@@ -9,7 +9,7 @@ use selvage_kit::telemetry::Metrics;
 use selvage_store::SharedStore;
 use selvage_work::{Reconcilers, Schedule, clock};
 
-use crate::controller::{Controller, Surroundings};
+use crate::controller::{Controller, Foundation, Surroundings};
 use crate::error::Result;
 use crate::instances::InstanceService;
 use crate::settings::Settings;
@@ -34,8 +34,9 @@ impl EdgeController {
         surroundings: Surroundings,
     ) -> Result<Self> {
         let clock = Arc::clone(&surroundings.engine.clock);
-        let controller = Controller::open(store, settings, surroundings).await?;
-        let instances = InstanceService::open(&controller).await?;
+        let foundation = Foundation::open(store, settings, surroundings).await?;
+        let instances = InstanceService::open(&foundation).await?;
+        let controller = Controller::open(foundation, Arc::clone(&instances) as _).await?;
         Ok(Self { controller, instances, clock })
     }
 
@@ -57,15 +58,21 @@ impl EdgeController {
     /// Starts what the controller does by itself. Ends with the tasks; without
     /// it the process is of no use, and so goes down with it.
     pub fn spawn(&self, tasks: &Tasks) -> Reconcilers {
+        let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
+        self.spawn_among(&reconcilers);
+        reconcilers
+    }
+
+    /// The same, with its reconcilers among those of the process.
+    pub fn spawn_among(&self, reconcilers: &Reconcilers) {
+        let tasks = reconcilers.tasks();
         let running = Arc::clone(&self.controller).run(tasks.token().clone());
         tasks.spawn_critical("controller", running);
         if let Some(sink) = self.controller.memory.influx.clone() {
             tasks.spawn("influx", sink.run(tasks.token().clone()));
         }
-        let samples = Arc::clone(&self.controller).keep_samples(tasks.token().clone());
+        let samples = Arc::clone(&self.controller.memory.samples).run(tasks.token().clone());
         tasks.spawn("samples", samples);
-        let reconcilers = Reconcilers::new(tasks.clone(), Arc::clone(&self.clock));
         reconcilers.add(self.instances.caretaker(), Schedule::every(CARE));
-        reconcilers
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use selvage_kit::identity::Secret;
+use selvage_samples::Influx;
 
 /// How the controller behaves. [`Settings::default`] is right for one
 /// controller on an embedded store.
@@ -127,21 +127,4 @@ impl Default for FetchPolicy {
     fn default() -> Self {
         Self { allowed_hosts: Vec::new(), timeout: Duration::from_secs(10), max_bytes: 512 * 1024 }
     }
-}
-
-/// A database that takes InfluxDB's line protocol.
-#[derive(Debug, Clone)]
-pub struct Influx {
-    pub url: String,
-    /// Made if it is not there.
-    pub database: String,
-    pub login: InfluxLogin,
-}
-
-/// Who we are there.
-#[derive(Debug, Clone)]
-pub enum InfluxLogin {
-    Nobody,
-    Password { user: String, password: Secret },
-    Token(Secret),
 }

@@ -2,7 +2,7 @@
 //! the process.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -10,16 +10,17 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use selvage_kit::telemetry::Metrics;
+use selvage_notify::NotifyServer;
 
 use crate::controller::Controller;
+use crate::state::ControllerState;
 
 #[derive(Debug)]
-struct Agents(Weak<Controller>);
+struct Agents(NotifyServer);
 
 impl Collector for Agents {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(controller) = self.0.upgrade() else { return Ok(()) };
-        let Some(notify) = controller.notify() else { return Ok(()) };
+        let notify = &self.0;
         let streams = ConstGauge::new(i64::try_from(notify.peers().len()).unwrap_or(i64::MAX));
         let help = "Connections of agents";
         let name = "selvage_notify_streams";
@@ -37,11 +38,11 @@ impl Collector for Agents {
 
 /// The newest samples, and what became of those that go to a database.
 #[derive(Debug)]
-struct Newest(Weak<Controller>);
+struct Newest(Arc<ControllerState>);
 
 impl Collector for Newest {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(controller) = self.0.upgrade() else { return Ok(()) };
+        let controller = &self.0;
         let newest = &controller.memory.newest;
         newest.forget(controller.clock.now(), |of| of.is_there(&controller.tables));
         newest.encode(&mut encoder)?;
@@ -64,8 +65,8 @@ impl Collector for Newest {
 
 /// Adds the connections and the samples to what is shown.
 pub(crate) fn watch(controller: &Arc<Controller>, metrics: &Metrics) {
-    let agents = Box::new(Agents(Arc::downgrade(controller)));
-    let newest = Box::new(Newest(Arc::downgrade(controller)));
+    let agents = Box::new(Agents(controller.notify().clone()));
+    let newest = Box::new(Newest(Arc::clone(controller.state())));
     metrics.with_registry(|registry| {
         registry.register_collector(agents);
         registry.register_collector(newest);

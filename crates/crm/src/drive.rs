@@ -112,16 +112,7 @@ async fn run(world: &World, what: What, operation: Operation, key: &ObjectKey) {
 }
 
 pub(crate) fn with_sources(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text += &format!(": {inner_text}");
-        }
-        source = inner.source();
-    }
-    text
+    selvage_api::chain(error)
 }
 
 impl World {

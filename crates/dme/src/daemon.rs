@@ -67,13 +67,14 @@ impl Part for DmePart {
             true => Some(open_engine(context, options).await?),
             false => None,
         };
-        Ok(Some(Box::new(Opened { keys, dme })))
+        Ok(Some(Box::new(Opened { keys, dme, context: Arc::clone(context) })))
     }
 }
 
 struct Opened {
     keys: Option<Arc<dyn KeySource>>,
     dme: Option<Dme>,
+    context: Arc<Context>,
 }
 
 #[async_trait]
@@ -89,9 +90,9 @@ impl OpenPart for Opened {
         }
     }
 
-    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
+    async fn spawn(self: Box<Self>, _: &Tasks) -> Result<()> {
         if let Some(dme) = self.dme {
-            dme.spawn(tasks);
+            dme.spawn(&self.context.reconcilers);
             // What it waits for comes from outside.
             let mut ready = dme.ready();
             if tokio::time::timeout(SYNC_TIMEOUT, ready.wait_for(Result::is_ok)).await.is_err() {

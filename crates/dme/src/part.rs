@@ -7,10 +7,10 @@ use selvage_api::edgeproto::{CloudletKey, Metric, Node, NodeKey, NodeType, Opera
 use selvage_kit::{
     clock::Clock,
     serve::{Readiness, Services},
-    tasks::Tasks,
     telemetry::Metrics,
 };
 use selvage_notify::{Cache, ClientOptions, ClientStatus, Exchange, NotifyClient, StatsSnapshot};
+use selvage_work::{Failure, Reconcilers, Schedule};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// and while it was not yet.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// After how long keys that could not be had are asked for again.
-const AGAIN: Duration = Duration::from_secs(2);
+const KEYS_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Where what the engine knows comes from.
 pub struct Upstream {
@@ -161,34 +161,31 @@ impl Dme {
     }
 
     /// Starts what the engine does by itself. Ends with the tasks.
-    pub fn spawn(&self, tasks: &Tasks) {
+    pub fn spawn(&self, reconcilers: &Reconcilers) {
+        let tasks = reconcilers.tasks();
         let stop = || tasks.token().clone();
         let client = self.client.clone();
         let token = stop();
         tasks.spawn("dme: connection to controllers", async move { client.run(token).await });
         tasks.spawn("dme: table", self.engine.feed().clone().run(stop()));
-        tasks.spawn("dme: keys", self.clone().keep_keys(stop()));
+        let (dme, refresh) = (self.clone(), self.engine.settings.key_refresh);
+        reconcilers.add_fn("dme: keys", Schedule::fixed(refresh, KEYS_RETRY_INTERVAL), move || {
+            dme.clone().load_keys()
+        });
         tasks.spawn("dme: step", self.clone().keep_step(stop()));
-        tasks.spawn("dme: samples", self.clone().send_samples(stop()));
+        let (dme, every) = (self.clone(), self.engine.settings.stats_interval);
+        reconcilers.add_fn("dme: samples", Schedule::fixed(every, every), move || {
+            std::future::ready(dme.send_samples())
+        });
         if let Some(disk) = &self.disk {
             tasks.spawn("dme: mirror", Arc::clone(disk).run(stop()));
         }
     }
 
-    async fn keep_keys(self, stop: CancellationToken) {
-        loop {
-            let loaded = self.engine.cookies().load().await;
-            let pause = match &loaded {
-                Ok(()) => self.engine.settings.key_refresh,
-                Err(error) => {
-                    tracing::warn!(%error, "keys of cookies not loaded");
-                    AGAIN.min(self.engine.settings.key_refresh)
-                }
-            };
-            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
-            }
-        }
+    /// Loads the keys of cookies.
+    async fn load_keys(self) -> std::result::Result<(), Failure> {
+        let loaded = self.engine.cookies().load().await;
+        loaded.map_err(|error| Failure::new(error.code(), error.to_string()))
     }
 
     async fn keep_step(self, stop: CancellationToken) {
@@ -232,21 +229,21 @@ impl Dme {
         in_step
     }
 
-    async fn send_samples(self, stop: CancellationToken) {
+    /// Sends the counts that changed.
+    fn send_samples(&self) -> std::result::Result<(), Failure> {
         let settings = &self.engine.settings;
         let origin = Origin {
             operator: settings.operator.clone(),
             cloudlet: settings.cloudlet.clone(),
             id: settings.name.clone(),
         };
-        let pause = settings.stats_interval;
-        while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
-            for sample in self.engine.stats.changed(&origin, self.engine.clock.now()) {
-                if let Err(error) = self.client.post(&sample) {
-                    tracing::warn!(%error, "a sample was not sent");
-                }
+        let mut sent = Ok(());
+        for sample in self.engine.stats.changed(&origin, self.engine.clock.now()) {
+            if let Err(error) = self.client.post(&sample) {
+                sent = Err(Failure::new(error.code(), error.to_string()));
             }
         }
+        sent
     }
 }
 

@@ -181,14 +181,7 @@ pub async fn read(mut response: Response, max_bytes: usize) -> Result<Vec<u8>, F
 /// The error with its causes: the outermost of reqwest says little. Without
 /// the address, which may have secrets in it.
 fn unreachable(error: reqwest::Error) -> Failure {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(&error);
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    Failure::Unreachable(text)
+    Failure::Unreachable(selvage_api::chain(&error.without_url()))
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ impl Part for KaasPart {
 
     async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
         let kaas = open(context, options).await.context("kaas")?;
+        context.reconcilers.show("clusters", kaas.queue());
         Ok(Some(Box::new(kaas)))
     }
 }

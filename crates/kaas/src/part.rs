@@ -53,6 +53,11 @@ impl Kaas {
         &self.manager
     }
 
+    /// Clusters that have to be looked at.
+    pub fn queue(&self) -> &KeyQueue {
+        &self.queue
+    }
+
     /// Adds its services to those that are served.
     pub fn add_to(&self, services: &mut Services) {
         services.add(ClusterApi::service(self.manager.clone(), self.compat));

@@ -52,17 +52,7 @@ impl Outcome for () {
 
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> Outcome for Result<(), E> {
     fn failure(self) -> Option<String> {
-        self.err().map(|error| {
-            let error = error.into();
-            let mut text = error.to_string();
-            let mut source = error.source();
-            while let Some(cause) = source {
-                text.push_str(": ");
-                text.push_str(&cause.to_string());
-                source = cause.source();
-            }
-            text
-        })
+        self.err().map(|error| selvage_api::chain(error.into().as_ref()))
     }
 }
 

@@ -56,26 +56,12 @@ impl Error {
     }
 
     pub(crate) fn config(what: &str, error: &dyn std::error::Error) -> Self {
-        Self::Config { what: what.to_owned(), reason: chain(error) }
+        Self::Config { what: what.to_owned(), reason: selvage_api::chain(error) }
     }
 }
 
 fn message(status: &Status) -> &str {
     if status.message.is_empty() { &status.reason } else { &status.message }
-}
-
-/// Text of an error and of its causes, each once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text += &format!(": {more}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// `.context("listing pods")` on an answer of the `kube` crate.
@@ -88,7 +74,7 @@ impl<T> Context<T> for Result<T, kube::Error> {
         let doing = doing.to_owned();
         self.map_err(|error| match error {
             kube::Error::Api(status) => Error::Api { doing, status },
-            other => Error::Unreachable { doing, reason: chain(&other) },
+            other => Error::Unreachable { doing, reason: selvage_api::chain(&other) },
         })
     }
 }

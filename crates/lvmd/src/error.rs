@@ -106,12 +106,6 @@ impl From<Error> for tonic::Status {
             Error::Shrinking | Error::SmallerThanSource { .. } => tonic::Code::OutOfRange,
             ref other => other.code().grpc(),
         };
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self::new(code, text)
+        Self::new(code, selvage_api::chain(&error))
     }
 }

@@ -57,17 +57,8 @@ async fn in_time<T>(
 
 /// Of a connection that fails, only the causes say why.
 fn with_causes(status: Status) -> Status {
-    let mut text = status.message().to_owned();
-    let mut cause = std::error::Error::source(&status);
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    Status::new(status.code(), text)
+    let cause = std::error::Error::source(&status);
+    Status::new(status.code(), selvage_api::with_causes(status.message().to_owned(), cause))
 }
 
 #[async_trait]

@@ -6,9 +6,6 @@ use selvage_kit::{
     identity::Machine,
     pki::{self, Ca, KeyRequest, RotatingIdentity},
 };
-use tokio_util::sync::CancellationToken;
-
-const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Certificate that this process shows to others, signed by its own CA.
 pub struct IssuedIdentity {
@@ -26,6 +23,9 @@ impl fmt::Debug for IssuedIdentity {
 }
 
 impl IssuedIdentity {
+    /// How often to look whether a renewal is due.
+    pub const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+
     /// Issues a certificate and keeps it at `path`: a new one at every start,
     /// for the CA may be another.
     pub fn issue(path: &Path, ca: Arc<Ca>, machine: Machine) -> Result<Self, pki::Error> {
@@ -48,19 +48,11 @@ impl IssuedIdentity {
         Arc::clone(&self.controller_tls)
     }
 
-    /// Renews the certificate when that is due, until told to stop.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
-            if self.identity.needs_renewal()
-                && let Err(error) = self.renew()
-            {
-                let machine = &self.machine;
-                tracing::warn!(%error, %machine, "the certificate for peers was not renewed");
-            }
+    /// Renews the certificate if that is due.
+    pub fn renew_if_due(&self) -> Result<(), pki::Error> {
+        if !self.identity.needs_renewal() {
+            return Ok(());
         }
-    }
-
-    fn renew(&self) -> Result<(), pki::Error> {
         let request = KeyRequest::new()?;
         let signed = self.ca.sign_machine(request.csr_pem(), &self.machine)?;
         self.identity.renew(&request, &signed.certificate_pem)

@@ -31,7 +31,6 @@ use selvage_kit::{
     identity::{Machine, Secret},
     pki::{self, Anchor, KeyRequest, RotatingIdentity},
 };
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use self::kept::Kept;
@@ -45,7 +44,7 @@ pub use self::{
 const CERTIFICATE: &str = "machine.pem";
 const CA: &str = "ca.crt";
 /// How long after a failure the controller is tried again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a machine does not belong to a controller.
 #[derive(Debug, thiserror::Error)]
@@ -362,35 +361,17 @@ impl Member {
         Ok(())
     }
 
-    /// Stays in touch with the controller until told to stop.
-    pub async fn run(
-        self: Arc<Self>,
-        controller: Arc<dyn Controller>,
-        report: wire::ReportRequest,
-        every: Duration,
-        stop: CancellationToken,
-    ) {
-        let mut heard = true;
-        loop {
-            let round = async {
-                if self.renew_if_due(controller.as_ref()).await? {
-                    tracing::info!(not_after = self.not_after(), "certificate renewed");
-                }
-                self.report(controller.as_ref(), &report).await
-            };
-            let Some(outcome) = stop.run_until_cancelled(round).await else { return };
-            // That the controller is away is one event, not one every round.
-            match (&outcome, heard) {
-                (Ok(()), false) => tracing::info!("the controller answers again"),
-                (Err(error), true) => tracing::warn!(%error, "not in touch with the controller"),
-                _ => {}
-            }
-            heard = outcome.is_ok();
-            let pause = if heard { every } else { every.min(RETRY_INTERVAL) };
-            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
-            }
+    /// One round of staying in touch with the controller: renews the
+    /// certificate if that is due, and reports.
+    pub async fn stay_in_touch(
+        &self,
+        controller: &dyn Controller,
+        report: &wire::ReportRequest,
+    ) -> Result<(), Error> {
+        if self.renew_if_due(controller).await? {
+            tracing::info!(not_after = self.not_after(), "certificate renewed");
         }
+        self.report(controller, report).await
     }
 }
 

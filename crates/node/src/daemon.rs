@@ -10,7 +10,7 @@ use selvage_kit::{identity::Machine, tasks::Tasks};
 use selvage_membership::Member;
 use selvage_part::{Context, Kind, Mount, OpenPart, Part, Process, Result};
 use selvage_runtime::oci;
-use tokio_util::sync::CancellationToken;
+use selvage_work::{Failure, Schedule};
 
 use crate::{
     NodeAgent, Options, Settings,
@@ -77,12 +77,19 @@ impl OpenPart for Opened {
     }
 
     async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
-        let stop = || tasks.token().clone();
-        tasks.spawn("connections to machines", self.fanout.run(stop()));
+        let reconcilers = &self.context.reconcilers;
+        let (fanout, period) = (self.fanout.clone(), self.fanout.sweep_interval());
+        reconcilers.add_fn("connections to machines", Schedule::every(period), move || {
+            fanout.sweep();
+            std::future::ready(Ok::<_, Failure>(()))
+        });
         let Some(agent) = self.agent else { return Ok(()) };
         agent.spawn(tasks);
         if let Some(auth) = self.context.auth.clone() {
-            tasks.spawn("own machine", list_own(auth, Arc::clone(&self.context), stop()));
+            let (own, report) = (self.context.host.clone(), own_report(&self.context));
+            reconcilers.add_fn("own machine", Schedule::every(REPORT_INTERVAL), move || {
+                list_own(auth.clone(), own.clone(), report.clone())
+            });
         }
         Ok(())
     }
@@ -181,18 +188,10 @@ fn fanout(context: &Context, options: &Options) -> Result<Fanout> {
     Ok(Fanout::new(settings, directory, context.client_tls.clone()))
 }
 
-/// Keeps this process's own machine among those that are listed.
-async fn list_own(auth: Auth, context: Arc<Context>, stop: CancellationToken) {
-    let own = Machine::Node { name: context.host.clone() };
-    let report = own_report(&context);
-    loop {
-        if let Err(error) = auth.report(&own, report.clone()).await {
-            tracing::warn!(%error, "this machine is not listed among the others");
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(REPORT_INTERVAL)).await.is_none() {
-            return;
-        }
-    }
+/// Lists this process's own machine among the others.
+async fn list_own(auth: Auth, name: String, report: Report) -> Result<(), Failure> {
+    let listed = auth.report(&Machine::Node { name }, report).await;
+    listed.map(|_| ()).map_err(|error| Failure::new(error.code(), error.to_string()))
 }
 
 fn own_report(context: &Context) -> Report {

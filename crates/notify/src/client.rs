@@ -234,7 +234,7 @@ impl NotifyClient {
         let patience = shared.options.negotiation;
         let opened = tokio::time::timeout(patience, async {
             let dialled = shared.dialer.dial(address).await;
-            let link = dialled.map_err(|error| crate::receiver::chain(&error))?;
+            let link = dialled.map_err(|error| selvage_api::chain(&error))?;
             shared.negotiate(link).await.inspect_err(|_| count(&shared.stats.negotiate_errors))
         });
         let opened = opened.await.map_err(|_| {
@@ -291,7 +291,7 @@ impl Shared {
         let (start, started) = oneshot::channel();
         let mut grpc = tonic::client::Grpc::with_origin(link.clone(), link.origin.clone())
             .max_decoding_message_size(2 * MAX_NOTICE);
-        grpc.ready().await.map_err(|error| crate::receiver::chain(&error))?;
+        grpc.ready().await.map_err(|error| selvage_api::chain(&error))?;
         let request = tonic::Request::new(outgoing(self.opening(), started));
         let path = http::uri::PathAndQuery::from_static(METHOD);
         let response = grpc.streaming(request, path, NoticeCodec).await.map_err(text)?;
@@ -347,6 +347,7 @@ impl Shared {
                     address: address.to_owned(),
                     identity: Identity::anonymous(),
                 }),
+                end: Arc::default(),
             },
             version: version.version.min(VERSION),
             want_objs: version.want_objs.clone(),

@@ -44,7 +44,7 @@ impl Receiver {
         let outcome = loop {
             let notice = tokio::select! {
                 notice = notices.message() => notice,
-                () = self.peer.ended.cancelled() => break Ok(()),
+                () = self.peer.ended().cancelled() => break Ok(()),
                 () = self.silence() => break Err(Status::unavailable("no heartbeat came in time")),
             };
             match notice {
@@ -79,7 +79,11 @@ impl Receiver {
                 && let Err(error) = sink.flush(&self.peer.stream).await
             {
                 let kind = sink.kind().short_name();
-                tracing::warn!(kind, error = chain(&error), "what a peer left was not cleaned up");
+                tracing::warn!(
+                    kind,
+                    error = selvage_api::chain(&error),
+                    "what a peer left was not cleaned up"
+                );
             }
         }
     }
@@ -142,7 +146,7 @@ impl Receiver {
         let stats = &self.peer.stats;
         if let Err(error) = self.check(sink.kind(), None, &payload)? {
             count(&stats.unmarshal_errors);
-            tracing::debug!(error = chain(&error), "message that cannot be read");
+            tracing::debug!(error = selvage_api::chain(&error), "message that cannot be read");
             return Ok(());
         }
         stats.received(index);
@@ -233,7 +237,7 @@ impl Receiver {
         let stats = &self.peer.stats;
         count(if unreadable { &stats.unmarshal_errors } else { &stats.recv_errors });
         let (kind, peer) = (kind.short_name(), &self.peer.stream.peer);
-        tracing::warn!(kind, ?peer, error = chain(error), "object not taken");
+        tracing::warn!(kind, ?peer, error = selvage_api::chain(error), "object not taken");
     }
 
     /// How far we have come with a type. What is gone is not known before
@@ -304,15 +308,4 @@ impl Receiver {
             sink.set_checkpoint(checkpoint.filter(|_| !self.incomplete[index]));
         }
     }
-}
-
-/// An error with its causes, for the log.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -65,7 +65,7 @@ impl Sender {
     pub(crate) async fn next(&mut self) -> Option<Result<Frame, Status>> {
         let mut look = false;
         loop {
-            if self.peer.ended.is_cancelled() {
+            if self.peer.ended().is_cancelled() {
                 return self.peer.end_status().map(Err);
             }
             if let Some(frame) = self.next_of_round() {
@@ -105,7 +105,7 @@ impl Sender {
         let heartbeat = self.peer.liveness.heartbeat;
         tokio::select! {
             () = self.peer.wake.notified() => Woken::Work,
-            () = self.peer.ended.cancelled() => Woken::Work,
+            () = self.peer.ended().cancelled() => Woken::Work,
             () = tokio::time::sleep_until(until), if holds || self.peer.revisions => {
                 if holds {
                     // A crm of the original that has no cloudlet yet must not

@@ -197,7 +197,7 @@ impl NotifyServer {
     /// Ends one stream. The peer may connect again.
     pub fn disconnect(&self, id: i64) {
         for peer in self.shared.hub.peers().iter().filter(|peer| peer.stream.id == id) {
-            peer.end(Some(Status::unavailable("disconnected by the server")));
+            peer.stream.disconnect();
         }
     }
 
@@ -246,6 +246,7 @@ impl NotifyServer {
                 id: shared.next_id.fetch_add(1, Relaxed),
                 role: Role::Downstream,
                 peer: Arc::new(info),
+                end: Arc::default(),
             },
         };
         let hub = Arc::clone(&shared.hub);

@@ -3,7 +3,10 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use selvage_kit::identity::Identity;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use crate::{Changes, Error, Kind, ObjectKey};
 
@@ -100,6 +103,36 @@ pub struct Stream {
     pub role: Role,
     /// The other end.
     pub peer: Arc<PeerInfo>,
+    pub(crate) end: Arc<StreamEnd>,
+}
+
+impl Stream {
+    /// Ends the stream. The peer may connect again.
+    pub fn disconnect(&self) {
+        self.end.end(Some(Status::unavailable("disconnected by the server")));
+    }
+}
+
+/// The end of a stream by this side.
+#[derive(Debug, Default)]
+pub(crate) struct StreamEnd {
+    pub(crate) ended: CancellationToken,
+    /// What to tell the peer.
+    status: Mutex<Option<Status>>,
+}
+
+impl StreamEnd {
+    /// Ends the stream; `status` is what the peer is told.
+    pub(crate) fn end(&self, status: Option<Status>) {
+        if let Some(status) = status {
+            self.status.lock().get_or_insert(status);
+        }
+        self.ended.cancel();
+    }
+
+    pub(crate) fn take_status(&self) -> Option<Status> {
+        self.status.lock().take()
+    }
 }
 
 /// An object, or only its key, as it came.

@@ -18,6 +18,7 @@ use selvage_kit::{
 };
 use selvage_membership::{IssuedIdentity, Member};
 use selvage_store::SharedStore;
+use selvage_work::{Failure, Reconcilers, Schedule};
 
 use crate::{Result, UnixSocket};
 
@@ -80,6 +81,8 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     /// What runs in the background.
     pub tasks: Tasks,
+    /// Work that is done again and again; shown by `selvage status -o wide`.
+    pub reconcilers: Reconcilers,
     /// What is counted.
     pub metrics: Metrics,
     /// What parts of this process have in common.
@@ -139,8 +142,12 @@ impl Context {
         let issued = IssuedIdentity::issue(&path, Arc::clone(ca), machine)
             .with_context(|| path.display().to_string())?;
         let issued = Arc::new(issued);
-        let renewing = Arc::clone(&issued).run(self.tasks.token().clone());
-        self.tasks.spawn(format!("{name}'s certificate"), renewing);
+        let renewed = Arc::clone(&issued);
+        let schedule = Schedule::every(IssuedIdentity::CHECK_INTERVAL);
+        self.reconcilers.add_fn(format!("certificate of {name}"), schedule, move || {
+            let renewed = renewed.renew_if_due();
+            std::future::ready(renewed.map_err(|e| Failure::new(e.code(), e.to_string())))
+        });
         Ok(Some(issued))
     }
 }

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::millis;
-use crate::{Failure, Summary};
+use crate::{Failure, ReconcilerStatus, Summary};
 
 /// Makes one of many objects more like what is wanted.
 #[async_trait]
@@ -52,6 +52,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     backoff: Backoff,
     parallel: usize,
+    status: Mutex<ReconcilerStatus>,
 }
 
 /// Keys that have to be looked at. Clones are the same queue.
@@ -71,7 +72,8 @@ impl KeyQueue {
     pub fn new(clock: Arc<dyn Clock>, parallel: usize, backoff: Backoff) -> Self {
         let parallel = parallel.max(1);
         let entries = Mutex::default();
-        let inner = Inner { entries, changed: Notify::new(), clock, backoff, parallel };
+        let status = Mutex::default();
+        let inner = Inner { entries, changed: Notify::new(), clock, backoff, parallel, status };
         Self { inner: Arc::new(inner) }
     }
 
@@ -97,6 +99,31 @@ impl KeyQueue {
     /// Keys that run now.
     pub fn running(&self) -> usize {
         self.inner.entries.lock().values().filter(|entry| entry.running).count()
+    }
+
+    /// How its runs went, under this name.
+    pub fn status(&self, name: &str) -> ReconcilerStatus {
+        ReconcilerStatus {
+            name: name.to_owned(),
+            queue: self.len() as u64,
+            running: self.running() > 0,
+            ..self.inner.status.lock().clone()
+        }
+    }
+
+    fn note(&self, key: &str, result: &Result<Summary, Failure>) {
+        let now = self.inner.clock.now();
+        let mut status = self.inner.status.lock();
+        status.runs += 1;
+        status.last_finish = Some(now);
+        match result {
+            Ok(_) => status.failing = 0,
+            Err(error) => {
+                status.failures += 1;
+                status.failing += 1;
+                status.last_error = Some(format!("{key}: {error}"));
+            }
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -166,6 +193,7 @@ impl KeyQueue {
         if let Err(error) = &result {
             tracing::warn!(name = reconciler.name(), key, %error, "reconciler failed");
         }
+        self.note(key, &result);
         self.ended(key, &result);
     }
 

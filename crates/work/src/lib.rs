@@ -11,6 +11,7 @@
 //! no memory: it looks at what is wanted and at what is, makes a difference
 //! smaller, and may be run at any time by anyone. A [`KeyedReconcile`] does so
 //! for one of many objects, those that a [`KeyQueue`] has to look at.
+//! [`Reconcilers::list`] shows how all of a process are doing.
 //!
 //! [`OperationsApi`] shows operations to clients; [`testing`] proves an
 //! operation: repeated, failing and crashing at every step.
@@ -75,10 +76,12 @@ mod operation;
 mod options;
 mod reconcile;
 mod record;
+mod replace;
 mod run;
 mod scope;
 mod service;
 mod start;
+mod telemetry;
 pub mod testing;
 mod write;
 

@@ -1,4 +1,5 @@
-//! Idempotent functions without input, run by signal and by period.
+//! The periodic reconciler: idempotent functions without input, run by signal
+//! and by period.
 //!
 //! Each reconciler has a task of its own, so one never runs twice at the same
 //! time and none waits for another. Signals that come while it runs lead to
@@ -7,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +22,8 @@ use selvage_kit::telemetry::panic_message;
 use selvage_store::clock::{Clock, Millis};
 use tokio::sync::Notify;
 
-use crate::Failure;
 use crate::engine::millis;
+use crate::{Failure, KeyQueue};
 
 /// What a run did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,6 +60,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Exactly every `period`; after a failure, after `retry` if that is less.
+    pub fn fixed(period: Duration, retry: Duration) -> Self {
+        let backoff = Backoff { first: retry, longest: retry, ..Backoff::default() };
+        Self { period, jitter: 0.0, backoff }
+    }
+
     /// About every `period`.
     pub fn every(period: Duration) -> Self {
         Self { period, jitter: 0.1, backoff: Backoff::default() }
@@ -94,6 +102,8 @@ pub struct ReconcilerStatus {
     pub last_error: Option<String>,
     /// What it did when it last went well.
     pub last_summary: Option<Summary>,
+    /// Keys that wait for a run or are in one, of a keyed reconciler.
+    pub queue: u64,
 }
 
 /// Tells a reconciler to run.
@@ -110,6 +120,29 @@ impl Trigger {
 struct Entry {
     status: ReconcilerStatus,
     trigger: Trigger,
+    /// Asks a keyed reconciler how it is doing.
+    keyed: Option<Box<dyn Fn() -> ReconcilerStatus + Send>>,
+}
+
+/// A reconciler made of a function.
+struct Function<F> {
+    name: String,
+    run: F,
+}
+
+#[async_trait]
+impl<F, R> Reconcile for Function<F>
+where
+    F: Fn() -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Summary, Failure>> + Send + 'static,
+{
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn run(&self) -> Result<Summary, Failure> {
+        (self.run)().await
+    }
 }
 
 /// Runs reconcilers. Clones are handles of the same runner.
@@ -146,13 +179,47 @@ impl Reconcilers {
                 return entry.trigger.clone();
             }
             let status = ReconcilerStatus { name: name.clone(), ..ReconcilerStatus::default() };
-            entries.insert(name.clone(), Entry { status, trigger: trigger.clone() });
+            entries.insert(name.clone(), Entry { status, trigger: trigger.clone(), keyed: None });
         }
         let (runner, woken) = (self.clone(), trigger.clone());
         self.tasks.spawn(format!("reconciler {name}"), async move {
             runner.keep_running(&name, &reconciler, schedule, &woken).await;
         });
         trigger
+    }
+
+    /// Starts a reconciler that is a function, and has nothing to tell of a run
+    /// but whether it failed.
+    pub fn add_fn<F, R, E>(&self, name: impl Into<String>, schedule: Schedule, run: F) -> Trigger
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Failure> + 'static,
+    {
+        let run = move || {
+            let running = run();
+            async move {
+                let done: Result<(), E> = running.await;
+                done.map(|()| Summary::default()).map_err(|error| -> Failure { error.into() })
+            }
+        };
+        self.add(Function { name: name.into(), run }, schedule)
+    }
+
+    /// Shows the reconciler of a queue of keys among the others.
+    pub fn show(&self, name: &str, queue: &KeyQueue) {
+        let (queue, named) = (queue.clone(), name.to_owned());
+        let entry = Entry {
+            trigger: Trigger(Arc::new(Notify::new())),
+            keyed: Some(Box::new(move || queue.status(&named))),
+            status: ReconcilerStatus::default(),
+        };
+        self.entries.lock().insert(name.to_owned(), entry);
+    }
+
+    /// What runs the reconcilers.
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// Runs the reconciler of that name now. False if there is none.
@@ -164,7 +231,12 @@ impl Reconcilers {
 
     /// How all are doing, by name.
     pub fn list(&self) -> Vec<ReconcilerStatus> {
-        self.entries.lock().values().map(|entry| entry.status.clone()).collect()
+        let entries = self.entries.lock();
+        let status = |entry: &Entry| match &entry.keyed {
+            Some(ask) => ask(),
+            None => entry.status.clone(),
+        };
+        entries.values().map(status).collect()
     }
 
     async fn keep_running(
@@ -204,8 +276,13 @@ impl Reconcilers {
             Err(Failure::new(Code::Internal, text))
         });
         let again = result.as_ref().ok().and_then(|summary| summary.again);
-        if let Err(error) = &result {
-            tracing::warn!(name, %error, "reconciler failed");
+        let was_failing = self.note(name, |status| status.failing).unwrap_or_default() > 0;
+        // That something is away is one event, not one at every run.
+        match &result {
+            Err(error) if was_failing => tracing::debug!(name, %error, "reconciler fails again"),
+            Err(error) => tracing::warn!(name, %error, "reconciler failed"),
+            Ok(_) if was_failing => tracing::info!(name, "reconciler works again"),
+            Ok(_) => {}
         }
         let now = self.clock.now();
         let failing = self.note(name, |status| {

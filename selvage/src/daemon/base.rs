@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use selvage_api::{Code, selvage::identity::ReportRequest};
 use selvage_auth::{Auth, GeneratedPassword};
 use selvage_kit::{
     clock::SystemClock,
@@ -16,9 +17,12 @@ use selvage_kit::{
     serve::{Readiness, Server, Socket, Trust},
     tasks::Tasks,
 };
-use selvage_membership::{Controller, IssuedIdentity, Kind, Member, People, report_of};
+use selvage_membership::{
+    Controller, IssuedIdentity, Kind, Member, People, RETRY_INTERVAL, report_of,
+};
 use selvage_part::{Context, Mount, Process, host_name};
 use selvage_store::SharedStore;
+use selvage_work::{Failure, Reconcilers, Schedule};
 use tokio::sync::watch;
 
 use super::{
@@ -34,6 +38,9 @@ use crate::{args::Join, config::Config, join, parts::Info};
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A store that takes longer to return a number is of no use to callers.
 const STORE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Interval at which what has expired is removed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a daemon will stand on.
 pub(super) enum Base {
@@ -64,14 +71,14 @@ impl Base {
         &self,
         config: &Config,
         process: &Process,
-        tasks: &Tasks,
+        reconcilers: &Reconcilers,
     ) -> anyhow::Result<(Foundation, Option<Socket>)> {
         match self {
             Self::Own => {
                 let store = store::open(config).await?;
                 let keys = if config.insecure { None } else { Some(identity::keys(config)?) };
                 let port = port(config, keys.as_ref().map(|keys| Arc::clone(&keys.server)))?;
-                let own = Own::open(config, process, store, keys, tasks).await?;
+                let own = Own::open(config, process, store, keys, reconcilers).await?;
                 Ok((Foundation::Own(Box::new(own)), Some(port)))
             }
             Self::Joined { kind, join } => {
@@ -117,7 +124,7 @@ impl Own {
         process: &Process,
         store: SharedStore,
         keys: Option<Keys>,
-        tasks: &Tasks,
+        reconcilers: &Reconcilers,
     ) -> anyhow::Result<Self> {
         // A controller may speak for everybody, so it is what we show if we are.
         let (machine, file) = match process.runs("controller") {
@@ -129,8 +136,12 @@ impl Own {
             let path = config.data.join(file);
             let identity = IssuedIdentity::issue(&path, Arc::clone(&keys.ca), machine);
             let identity = Arc::new(identity.with_context(|| path.display().to_string())?);
-            let renewing = Arc::clone(&identity).run(tasks.token().clone());
-            tasks.spawn("certificate for peers", renewing);
+            let renewed = Arc::clone(&identity);
+            let schedule = Schedule::every(IssuedIdentity::CHECK_INTERVAL);
+            reconcilers.add_fn("certificate for peers", schedule, move || {
+                let renewed = renewed.renew_if_due();
+                std::future::ready(renewed.map_err(|e| Failure::new(e.code(), e.to_string())))
+            });
             issued = Some(identity);
         }
         let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
@@ -210,18 +221,18 @@ impl Foundation {
         mount: &mut Mount,
         config: &Config,
         process: &Process,
-        tasks: &Tasks,
+        reconcilers: &Reconcilers,
     ) {
+        let system = |store| System::service(process, store, config.insecure, reconcilers);
         match self {
             Self::Own(own) => {
                 mount.services().add(own.auth.auth_service());
                 mount.services().add(own.auth.identity_service());
-                let store = Some(Arc::clone(&own.store));
-                mount.services().add(System::service(process, store, config.insecure));
+                mount.services().add(system(Some(Arc::clone(&own.store))));
                 mount.pages(own.auth.http_routes());
-                mount.ready(watch_store(tasks, Arc::clone(&own.store)));
+                mount.ready(watch_store(reconcilers, Arc::clone(&own.store)));
             }
-            Self::Joined { .. } => mount.services().add(System::service(process, None, false)),
+            Self::Joined { .. } => mount.services().add(system(None)),
             Self::Bare => {}
         }
     }
@@ -265,21 +276,33 @@ impl Foundation {
 
     /// Starts what it does by itself.
     pub(super) fn spawn(&self, config: &Config, context: &Context, tasks: &Tasks) {
-        let stop = || tasks.token().clone();
+        let reconcilers = &context.reconcilers;
         match self {
             Self::Own(own) => {
-                let (auth, until) = (own.auth.clone(), stop());
-                tasks.spawn("auth housekeeping", async move { auth.run_housekeeping(until).await });
+                let (auth, schedule) = (own.auth.clone(), Schedule::every(SWEEP_INTERVAL));
+                reconcilers.add_fn("auth housekeeping", schedule, move || sweep(auth.clone()));
                 if let Some(keys) = &own.keys {
-                    tasks.spawn("server certificate", Arc::clone(&keys.identity).run(stop()));
+                    tasks.spawn(
+                        "server certificate",
+                        Arc::clone(&keys.identity).run(tasks.token().clone()),
+                    );
                 }
             }
             Self::Joined { member, controller, .. } => {
                 let port = context.address.map_or(0, |address| address.port());
                 let report = report_of(port, &config.join.advertise, &config.join.labels);
                 let (member, controller) = (Arc::clone(member), Arc::clone(controller));
-                let every = config.join.report_interval.0;
-                tasks.spawn("controller", member.run(controller, report, every, stop()));
+                let schedule = Schedule::fixed(config.join.report_interval.0, RETRY_INTERVAL);
+                let stop = tasks.token().clone();
+                reconcilers.add_fn("membership", schedule, move || {
+                    let (member, controller) = (Arc::clone(&member), Arc::clone(&controller));
+                    let (report, stop) = (report.clone(), stop.clone());
+                    // A controller that does not answer must not hold up the end.
+                    async move {
+                        let round = stay_in_touch(member, controller, report);
+                        stop.run_until_cancelled(round).await.unwrap_or(Ok(()))
+                    }
+                });
             }
             Self::Bare => {}
         }
@@ -355,26 +378,48 @@ impl Foundation {
     }
 }
 
+/// Removes what has expired.
+async fn sweep(auth: Auth) -> Result<(), Failure> {
+    let swept = auth.sweep().await;
+    swept.map(|_| ()).map_err(|error| Failure::new(error.code(), error.to_string()))
+}
+
+/// Renews the certificate if that is due, and reports to the controller.
+async fn stay_in_touch(
+    member: Arc<Member>,
+    controller: Arc<dyn Controller>,
+    report: ReportRequest,
+) -> Result<(), Failure> {
+    let done = member.stay_in_touch(controller.as_ref(), &report).await;
+    done.map_err(|error| Failure::new(error.code(), error.to_string()))
+}
+
 /// Watches the store's health.
-fn watch_store(tasks: &Tasks, store: SharedStore) -> Readiness {
+fn watch_store(reconcilers: &Reconcilers, store: SharedStore) -> Readiness {
     let (sender, receiver) = watch::channel(Ok(()));
-    let stop = tasks.token().clone();
-    tasks.spawn("store health", async move {
-        while stop.run_until_cancelled(tokio::time::sleep(STORE_CHECK_INTERVAL)).await.is_some() {
-            // The revision is one that a majority of an etcd agrees on; the
-            // status any member tells that is up.
-            let asked = async {
-                store.revision().await?;
-                store.status().await
-            };
-            let health = match tokio::time::timeout(STORE_CHECK_TIMEOUT, asked).await {
-                Ok(Ok(status)) => status.failure.map_or(Ok(()), Err),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err(format!("no answer within {STORE_CHECK_TIMEOUT:?}")),
-            };
-            let health = health.map_err(|why| format!("store: {why}"));
+    let sender = Arc::new(sender);
+    let schedule = Schedule::fixed(STORE_CHECK_INTERVAL, STORE_CHECK_INTERVAL);
+    reconcilers.add_fn("store health", schedule, move || {
+        let (store, sender) = (Arc::clone(&store), Arc::clone(&sender));
+        async move {
+            let health = check_store(&store).await.map_err(|why| format!("store: {why}"));
             sender.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
+            health.map_err(|why| Failure::new(Code::Unavailable, why))
         }
     });
     receiver
+}
+
+async fn check_store(store: &SharedStore) -> Result<(), String> {
+    // The revision is one that a majority of an etcd agrees on; the status any
+    // member tells that is up.
+    let asked = async {
+        store.revision().await?;
+        store.status().await
+    };
+    match tokio::time::timeout(STORE_CHECK_TIMEOUT, asked).await {
+        Ok(Ok(status)) => status.failure.map_or(Ok(()), Err),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {STORE_CHECK_TIMEOUT:?}")),
+    }
 }

@@ -10,7 +10,6 @@ use selvage_kit::{
 };
 use selvage_store::SharedStore;
 
-use super::ready;
 use crate::config::Config;
 
 /// File with the first administrator's password.
@@ -94,7 +93,7 @@ pub(super) async fn first_administrator(
         Err(error) if error.kind() == io::ErrorKind::NotFound => GeneratedPassword::generate(),
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
-    ready::replace(&path, format!("{}\n", password.expose()).as_bytes(), 0o600)
+    selvage_files::replace(&path, format!("{}\n", password.expose()).as_bytes(), 0o600)
         .with_context(|| path.display().to_string())?;
     let made = auth.bootstrap_admin(&password).await.context("first administrator")?;
     Ok(made.then_some(password))

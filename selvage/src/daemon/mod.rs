@@ -24,6 +24,8 @@ use selvage_kit::{
 };
 use selvage_memory::Frugal;
 use selvage_part::{ConfiguredPart, Context, Mount, Process, Shared, host_name};
+use selvage_store::clock as store_clock;
+use selvage_work::Reconcilers;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -152,8 +154,12 @@ impl Plan {
         let metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
         telemetry::install_panic_hook(&metrics);
         metrics.watch_tasks(tasks);
-        let (mut foundation, port) = self.base.open(config, &self.process, tasks).await?;
-        let context = self.context(&foundation, port.as_ref(), metrics.clone(), tasks)?;
+        let reconcilers =
+            Reconcilers::new(tasks.clone(), Arc::new(store_clock::SystemClock::new()));
+        reconcilers.watch(&metrics);
+        let opened = self.base.open(config, &self.process, &reconcilers).await?;
+        let (mut foundation, port) = opened;
+        let context = self.context(&foundation, port.as_ref(), &metrics, &reconcilers)?;
         let mut open = Vec::new();
         for part in &self.parts {
             open.extend(part.open(&context).await?);
@@ -163,7 +169,7 @@ impl Plan {
         foundation.make_first_administrator(config).await?;
 
         let mut mount = Mount::new(metrics, tasks.clone());
-        foundation.mount(&mut mount, config, &self.process, tasks);
+        foundation.mount(&mut mount, config, &self.process, &reconcilers);
         open.iter_mut().for_each(|part| part.mount(&mut mount));
         let server = mount.server(limits(config), config.listen.origins.clone()).await;
         let server = server.context("server")?;
@@ -180,8 +186,8 @@ impl Plan {
         &self,
         foundation: &Foundation,
         port: Option<&Socket>,
-        metrics: Metrics,
-        tasks: &Tasks,
+        metrics: &Metrics,
+        reconcilers: &Reconcilers,
     ) -> anyhow::Result<Arc<Context>> {
         let config = &self.config;
         let address = match port {
@@ -204,8 +210,9 @@ impl Plan {
             client_tls: foundation.client_tls()?,
             controller_tls: foundation.controller_tls()?,
             clock: Arc::new(SystemClock),
-            tasks: tasks.clone(),
-            metrics,
+            tasks: reconcilers.tasks().clone(),
+            reconcilers: reconcilers.clone(),
+            metrics: metrics.clone(),
             shared: Shared::default(),
             sockets: parking_lot::Mutex::default(),
         }))

@@ -1,9 +1,7 @@
 //! The ready file: written once everything answers, for scripts and tests.
 
 use std::{
-    fs, io,
     net::SocketAddr,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -43,26 +41,9 @@ impl Ready {
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
-        replace(path, &text, 0o644).with_context(|| format!("ready file {}", path.display()))
+        selvage_files::replace(path, &text, 0o644)
+            .with_context(|| format!("ready file {}", path.display()))
     }
-}
-
-/// Puts a file in place whole or not at all.
-pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
-    let new = PathBuf::from(new);
-    let written = (|| {
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&new)?;
-        io::Write::write_all(&mut file, content)?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
 }
 
 /// How to ask a listener.

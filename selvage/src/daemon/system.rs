@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use selvage_api::selvage::system::{
-    GetStatusRequest, GetStatusResponse, Part as PartStatus,
+    GetStatusRequest, GetStatusResponse, Part as PartStatus, Reconciler,
     system_service_server::{SystemService, SystemServiceServer},
 };
 use selvage_part::Process;
 use selvage_store::SharedStore;
+use selvage_work::{ReconcilerStatus, Reconcilers};
 use tonic::{Request, Response, Status};
 
 use crate::parts::{self, services_of};
@@ -20,6 +21,7 @@ pub(super) struct System {
     /// None in an agent that belongs to a controller.
     store: Option<SharedStore>,
     insecure: bool,
+    reconcilers: Reconcilers,
     started: Instant,
 }
 
@@ -28,8 +30,15 @@ impl System {
         process: &Process,
         store: Option<SharedStore>,
         insecure: bool,
+        reconcilers: &Reconcilers,
     ) -> SystemServiceServer<Self> {
-        let system = Self { process: process.clone(), store, insecure, started: Instant::now() };
+        let system = Self {
+            process: process.clone(),
+            store,
+            insecure,
+            reconcilers: reconcilers.clone(),
+            started: Instant::now(),
+        };
         SystemServiceServer::new(system)
     }
 
@@ -55,6 +64,20 @@ impl System {
     }
 }
 
+fn shown(status: ReconcilerStatus) -> Reconciler {
+    let last_run = status.last_finish.map_or(0, |millis| millis / 1000);
+    Reconciler {
+        name: status.name,
+        runs: status.runs,
+        failures: status.failures,
+        running: status.running,
+        queue: status.queue,
+        last_run: i64::try_from(last_run).unwrap_or_default(),
+        last_error: status.last_error.unwrap_or_default(),
+        failing: status.failing,
+    }
+}
+
 #[tonic::async_trait]
 impl SystemService for System {
     async fn get_status(
@@ -77,6 +100,7 @@ impl SystemService for System {
             store_revision: store.map_or(0, |store| store.revision),
             uptime_seconds: self.started.elapsed().as_secs(),
             insecure: self.insecure,
+            reconcilers: self.reconcilers.list().into_iter().map(shown).collect(),
             store_failure: store.and_then(|store| store.failure.clone()).unwrap_or_default(),
         }))
     }

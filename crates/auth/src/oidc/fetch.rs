@@ -39,11 +39,12 @@ pub(crate) async fn json<T: DeserializeOwned>(
     request: RequestBuilder,
 ) -> Result<T, Refusal> {
     let failed = |detail: String| Refusal::new(Reason::ProviderFailed, format!("{what}: {detail}"));
-    let mut response = request.send().await.map_err(|error| failed(chain(&error.without_url())))?;
+    let mut response =
+        request.send().await.map_err(|error| failed(selvage_api::chain(&error.without_url())))?;
     let status = response.status();
     let mut body = Vec::new();
     while let Some(chunk) =
-        response.chunk().await.map_err(|error| failed(chain(&error.without_url())))?
+        response.chunk().await.map_err(|error| failed(selvage_api::chain(&error.without_url())))?
     {
         if body.len() + chunk.len() > MAX_BODY {
             return Err(failed(format!("the answer is larger than {MAX_BODY} bytes")));
@@ -57,15 +58,4 @@ pub(crate) async fn json<T: DeserializeOwned>(
     serde_json::from_slice(&body).map_err(|error| {
         failed(format!("the answer is not as it should be, at line {}", error.line()))
     })
-}
-
-/// The error with its causes: the outermost of reqwest says little.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }

@@ -333,18 +333,6 @@ async fn credentials_that_are_not_good_are_refused_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn housekeeping_stops_when_told() {
-    let h = Harness::new().await;
-    let stop = tokio_util::sync::CancellationToken::new();
-    let running = tokio::spawn({
-        let (auth, stop) = (h.auth.clone(), stop.clone());
-        async move { auth.run_housekeeping(stop).await }
-    });
-    stop.cancel();
-    tokio::time::timeout(Duration::from_secs(120), running).await.unwrap().unwrap();
-}
-
-#[tokio::test]
 async fn when_the_store_fails_the_caller_is_told_how() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;

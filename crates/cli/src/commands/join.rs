@@ -14,6 +14,7 @@ use selvage_api::selvage::identity::{
     CertificateResponse, CreateJoinTokenRequest, JoinRequest,
     identity_service_client::IdentityServiceClient,
 };
+use selvage_files::Staged;
 use selvage_kit::{
     identity::{Machine, Secret},
     pki,
@@ -26,7 +27,6 @@ use crate::{
     connect::{self, Trust},
     duration,
     endpoint::Endpoint,
-    files::{self, Staged},
     output,
     session::Session,
     target::{self, Target},
@@ -175,7 +175,8 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
     check(&answer, &key, &authorities)?;
 
     let write = |path: &Path, pem: &str| {
-        files::write(path, pem.as_bytes(), 0o644).map_err(|source| Error::write(path, source))
+        selvage_files::replace(path, pem.as_bytes(), 0o644)
+            .map_err(|source| Error::write(path, source))
     };
     write(&places.ca, &answer.ca)?;
     write(&places.certificate, &answer.certificate)?;

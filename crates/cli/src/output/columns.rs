@@ -212,16 +212,32 @@ pub(crate) fn leaves(descriptor: &MessageDescriptor) -> Vec<Column> {
     columns
 }
 
-/// The one field of a message that is a list of messages.
-pub(crate) fn list_field(
+/// Messages whose lists are shown only where everything is.
+const DETAILS: [&str; 1] = ["selvage.system.Reconciler"];
+
+/// Fields of a message that are lists of messages.
+fn lists(
     descriptor: &MessageDescriptor,
-) -> Option<(FieldDescriptor, MessageDescriptor)> {
-    let mut lists = descriptor.fields().filter_map(|field| match field.kind() {
+) -> impl Iterator<Item = (FieldDescriptor, MessageDescriptor)> + '_ {
+    descriptor.fields().filter_map(|field| match field.kind() {
         Kind::Message(element) if field.is_list() && !fits_a_cell(&element) => {
             Some((field, element))
         }
         _ => None,
-    });
+    })
+}
+
+/// Lists that are shown only where everything is.
+pub(crate) fn details(descriptor: &MessageDescriptor) -> Vec<(FieldDescriptor, MessageDescriptor)> {
+    lists(descriptor).filter(|(_, element)| DETAILS.contains(&element.full_name())).collect()
+}
+
+/// The one field of a message that is a list of messages, details apart.
+pub(crate) fn list_field(
+    descriptor: &MessageDescriptor,
+) -> Option<(FieldDescriptor, MessageDescriptor)> {
+    let mut lists =
+        lists(descriptor).filter(|(_, element)| !DETAILS.contains(&element.full_name()));
     let only = lists.next()?;
     if lists.next().is_some() { None } else { Some(only) }
 }

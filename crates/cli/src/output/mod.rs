@@ -8,7 +8,9 @@ mod table;
 
 use std::io::Write;
 
-use prost_reflect::{DynamicMessage, Kind, MessageDescriptor, ReflectMessage, SerializeOptions};
+use prost_reflect::{
+    DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, SerializeOptions,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -95,13 +97,24 @@ impl<'a> Printer<'a> {
         let Some((field, element)) = columns::list_field(&descriptor) else {
             return self.fields(&leaves, &value);
         };
-        leaves.retain(|column| column.path != [field.name()]);
+        let details = columns::details(&descriptor);
+        leaves.retain(|column| {
+            let is = |field: &FieldDescriptor| column.path == [field.name()];
+            !is(&field) && !details.iter().any(|(detail, _)| is(detail))
+        });
         if !leaves.is_empty() {
             self.fields(&leaves, &value)?;
             self.blank()?;
         }
-        let rows = value.get(field.name()).and_then(Value::as_array);
-        self.rows(&columns::of(&element, wide), rows.map_or(&[], Vec::as_slice))
+        let rows = |field: &FieldDescriptor| value.get(field.name()).and_then(Value::as_array);
+        let listed = rows(&field).map_or(&[][..], Vec::as_slice);
+        self.rows(&columns::of(&element, wide), listed)?;
+        for (field, element) in details.iter().filter(|_| wide) {
+            self.blank()?;
+            let listed = rows(field).map_or(&[][..], Vec::as_slice);
+            self.rows(&columns::of(element, wide), listed)?;
+        }
+        Ok(())
     }
 
     /// Prints a message as a row under those before it. A row waits for

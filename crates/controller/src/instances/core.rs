@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,10 +21,11 @@ use super::kind::Instance;
 use super::leftover::Leftover;
 use super::queue::Queues;
 use super::state::Goal;
-use crate::controller::{Controller, MeetsDeletions, Mode};
+use crate::controller::{MeetsDeletions, Mode};
 use crate::keys::KeyText;
 use crate::row::Row;
 use crate::settings::Settings;
+use crate::state::ControllerState;
 use crate::tables::Tables;
 
 /// How long a caller waits for an operation that is about to end.
@@ -80,9 +81,7 @@ impl<I: Instance> Drop for Offered<'_, I> {
 }
 
 pub(crate) struct Core {
-    /// The controller holds the engine, which holds the operations, which
-    /// hold this.
-    controller: Weak<Controller>,
+    pub(super) state: Arc<ControllerState>,
     pub(super) tables: Tables,
     pub(super) settings: Settings,
     pub(super) clock: Arc<dyn Clock>,
@@ -119,25 +118,20 @@ pub(crate) struct Begun {
 }
 
 impl Core {
-    pub(super) async fn open(controller: &Arc<Controller>) -> Result<Self, Error> {
-        let takeovers = Table::open(Arc::clone(&controller.store)).await?;
-        let leftovers = Table::open(Arc::clone(&controller.store)).await?;
+    pub(super) async fn open(state: &Arc<ControllerState>) -> Result<Self, Error> {
+        let takeovers = Table::open(Arc::clone(&state.store)).await?;
+        let leftovers = Table::open(Arc::clone(&state.store)).await?;
         Ok(Self {
-            controller: Arc::downgrade(controller),
-            tables: controller.tables.clone(),
-            settings: controller.settings.clone(),
-            clock: Arc::clone(&controller.clock),
+            state: Arc::clone(state),
+            tables: state.tables.clone(),
+            settings: state.settings.clone(),
+            clock: Arc::clone(&state.clock),
             takeovers,
             leftovers,
             early_clusters: Mutex::default(),
             early_apps: Mutex::default(),
             queues: Queues::default(),
         })
-    }
-
-    /// Fails when the controller has stopped.
-    pub(super) fn controller(&self) -> Result<Arc<Controller>, Error> {
-        self.controller.upgrade().ok_or_else(|| selvage_store::Error::Closed.into())
     }
 
     pub(super) async fn transact<T, E, F, Fut>(
@@ -150,7 +144,7 @@ impl Core {
         Fut: Future<Output = Result<T, E>>,
         E: From<selvage_store::Error> + From<Error> + MeetsDeletions,
     {
-        self.controller()?.transact(mode, body).await
+        self.state.transact(mode, body).await
     }
 
     /// The same for what is counted on a cloudlet: those that count on the

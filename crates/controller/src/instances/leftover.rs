@@ -7,7 +7,7 @@ use selvage_api::edgeproto::{ClusterInst, ClusterInstKey};
 use selvage_store::Record;
 use selvage_work::{Failure, Interrupt, Scope};
 
-use super::app_ops::AppWork;
+use super::app_work::AppWork;
 use super::core::{Begun, By, Core};
 use super::error::Error;
 use crate::controller::Mode;

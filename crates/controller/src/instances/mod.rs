@@ -1,8 +1,10 @@
 //! The life of ClusterInsts and AppInsts.
 //!
-//! `plan` decides, purely; `begin_*` reads, asks it, and commits the change of
-//! the instance together with the operation that carries it on; `*_ops` are
-//! those operations; `wait` and `steps` is what they share; `info` takes in
+//! Each operation has a file of its name: its `begin_*` reads, asks `plan`,
+//! which decides, purely, and commits the change of the instance together with
+//! the operation that carries it on; the rest is that operation. `app_work` and
+//! `cluster_work` are what they remember, `wait` and `steps` what they share;
+//! `core` is what all work with, and how they are started; `info` takes in
 //! what crms report; `books` counts what is used, `queue` keeps those apart who
 //! count in the same; `reconcile` looks after what nobody looks after; `rpc` is
 //! the face of it, `patience` how long its callers wait for nobody.
@@ -10,13 +12,15 @@
 //! Nothing is sent to a crm from here: it sees the rows through notify, and
 //! its reports come back as calls of [`crate::controller::Instances`].
 
-mod app_ops;
+mod app_work;
 pub mod audit;
-mod begin_app;
-mod begin_cluster;
 mod books;
-mod cluster_ops;
+mod cluster_work;
 mod core;
+mod create_app_inst;
+mod create_cluster_inst;
+mod delete_app_inst;
+mod delete_cluster_inst;
 mod error;
 mod info;
 mod kind;
@@ -30,6 +34,8 @@ pub mod state;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod update_app_inst;
+mod update_cluster_inst;
 mod wait;
 
 use std::sync::Arc;
@@ -46,7 +52,7 @@ pub use self::error::Error;
 pub use self::reconcile::Caretaker;
 
 use self::core::{Begun, By, Core};
-use crate::controller::{Controller, Instances, Mode, Progress};
+use crate::controller::{Foundation, Instances, Mode, Progress};
 
 /// The instances of a controller.
 pub struct InstanceService {
@@ -61,21 +67,18 @@ impl std::fmt::Debug for InstanceService {
 }
 
 impl InstanceService {
-    /// Makes the operations known to the controller's engine, and the
-    /// instances to the controller. To be called once, before the controller
-    /// runs.
-    pub async fn open(controller: &Arc<Controller>) -> crate::Result<Arc<Self>> {
-        let core = Arc::new(Core::open(controller).await?);
-        let engine = &controller.engine;
-        engine.register(cluster_ops::CreateClusterInst(Arc::clone(&core)))?;
-        engine.register(cluster_ops::UpdateClusterInst(Arc::clone(&core)))?;
-        engine.register(cluster_ops::DeleteClusterInst(Arc::clone(&core)))?;
-        engine.register(app_ops::CreateAppInst(Arc::clone(&core)))?;
-        engine.register(app_ops::UpdateAppInst(Arc::clone(&core)))?;
-        engine.register(app_ops::DeleteAppInst(Arc::clone(&core)))?;
-        let service = Arc::new(Self { core, engine: engine.clone() });
-        controller.set_instances(Arc::clone(&service) as Arc<dyn Instances>);
-        Ok(service)
+    /// Makes the operations known to the controller's engine. To be called once,
+    /// before the controller runs.
+    pub async fn open(foundation: &Foundation) -> crate::Result<Arc<Self>> {
+        let core = Arc::new(Core::open(&foundation.state).await?);
+        let engine = &foundation.engine;
+        engine.register(create_cluster_inst::CreateClusterInst(Arc::clone(&core)))?;
+        engine.register(update_cluster_inst::UpdateClusterInst(Arc::clone(&core)))?;
+        engine.register(delete_cluster_inst::DeleteClusterInst(Arc::clone(&core)))?;
+        engine.register(create_app_inst::CreateAppInst(Arc::clone(&core)))?;
+        engine.register(update_app_inst::UpdateAppInst(Arc::clone(&core)))?;
+        engine.register(delete_app_inst::DeleteAppInst(Arc::clone(&core)))?;
+        Ok(Arc::new(Self { core, engine: engine.clone() }))
     }
 
     /// What looks after instances that nobody looks after.

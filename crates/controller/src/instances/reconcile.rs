@@ -14,14 +14,19 @@ use selvage_api::selvage::operations::State;
 use selvage_store::Transaction;
 use selvage_work::{Engine, Failure, Operation, Reconcile, Summary};
 
-use super::app_ops::{AppWork, CreateAppInst, DeleteAppInst, UpdateAppInst};
+use super::app_work::AppWork;
 use super::audit;
-use super::begin_cluster::is_in_use;
-use super::cluster_ops::{ClusterWork, CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
+use super::cluster_work::ClusterWork;
 use super::core::{By, Core};
+use super::create_app_inst::CreateAppInst;
+use super::create_cluster_inst::CreateClusterInst;
+use super::delete_app_inst::DeleteAppInst;
+use super::delete_cluster_inst::{DeleteClusterInst, is_in_use};
 use super::error::{Error, Refusal};
 use super::kind::{Info, Instance};
 use super::state::{Goal, is_transient};
+use super::update_app_inst::UpdateAppInst;
+use super::update_cluster_inst::UpdateClusterInst;
 use crate::controller::Mode;
 use crate::keys::KeyText;
 use crate::registry::Told;
@@ -215,7 +220,7 @@ impl Core {
         &self,
         on: impl Fn(&CloudletKey) -> bool,
     ) -> Result<Vec<String>, Error> {
-        let reports = I::Info::held(&self.controller()?.memory).list();
+        let reports = I::Info::held(&self.state.memory).list();
         let reported: BTreeSet<String> = reports.iter().map(|info| info.key_text()).collect();
         let rows = self.tables.of::<I>().list().into_iter();
         let unreported = rows.filter(|held| {

@@ -108,8 +108,7 @@ impl ClusterInstApi for InstanceService {
         &self,
         request: Request<wire::ClusterInst>,
     ) -> Reply<Self::ShowClusterInstStream> {
-        let controller = self.core.controller().map_err(status)?;
-        Ok(Response::new(controller.show(request.get_ref())?.boxed()))
+        Ok(Response::new(self.core.state.show(request.get_ref())?.boxed()))
     }
 }
 
@@ -142,7 +141,6 @@ impl AppInstApi for InstanceService {
         &self,
         request: Request<wire::AppInst>,
     ) -> Reply<Self::ShowAppInstStream> {
-        let controller = self.core.controller().map_err(status)?;
-        Ok(Response::new(controller.show(request.get_ref())?.boxed()))
+        Ok(Response::new(self.core.state.show(request.get_ref())?.boxed()))
     }
 }

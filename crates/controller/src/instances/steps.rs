@@ -2,13 +2,29 @@
 
 use selvage_api::Code;
 use selvage_api::edgeproto::TrackedState;
-use selvage_work::{Failure, Interrupt, Scope};
+use selvage_work::{Failure, Interrupt, Scope, Subject};
 
 use super::core::{Core, Early};
 use super::error::Error;
 use super::kind::Instance;
 use super::state::{Goal, Override, is_error, is_transient, state_name};
 use super::wait::{Outcome, Tell};
+
+/// What operations on either kind of instance remember.
+pub(super) trait Work: Subject {
+    type Instance: Instance;
+
+    /// Says that all is well also where the crm was not asked.
+    const SAYS_DONE: bool;
+
+    fn over(&self) -> Override;
+
+    /// There is no crm to ask, or it is not to be asked.
+    fn ignores_crm(&self) -> bool;
+
+    /// Begun for an instance that was found without an operation.
+    fn adopted(&self) -> bool;
+}
 
 /// How asking the crm ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +46,24 @@ impl Core {
     /// Says that all is well without the crm having been asked.
     pub(super) fn say_done<I: Instance>(&self, scope: &Scope, goal: Goal) {
         scope.say(done_text::<I>(goal));
+    }
+
+    /// The step of an operation whose row was written when it began: waits for
+    /// the crm, unless that is not to be asked.
+    pub(super) async fn ask_for<W: Work>(
+        &self,
+        work: &W,
+        goal: Goal,
+        scope: &Scope,
+    ) -> Result<Asked, Failure> {
+        let early = self.early::<W::Instance>(scope, work.adopted());
+        if !work.ignores_crm() {
+            return self.ask(scope, &work.key(), goal, work.over(), early).await;
+        }
+        if W::SAYS_DONE {
+            self.say_done::<W::Instance>(scope, goal);
+        }
+        Ok(Asked::Done)
     }
 
     /// Waits for what the crm was asked, telling followers how it goes.

@@ -3,12 +3,7 @@
 //! each shown to whoever watches the process; all of them handed on to a
 //! database, if there is one.
 
-pub(crate) mod influx;
-pub(crate) mod keeper;
-mod line;
 pub(crate) mod newest;
-mod ring;
-pub(crate) mod scope;
 mod sender;
 
 use std::collections::HashMap;
@@ -19,26 +14,8 @@ use parking_lot::Mutex;
 use selvage_api::edgeproto as wire;
 use selvage_notify::Stream;
 
-pub(crate) use self::ring::{Counts, Limits, Samples, merged};
 use self::sender::Unwanted;
-use crate::controller::Controller;
-
-/// A sample of an application carries this tag,
-const APP_TAG: &str = "app";
-/// one of a cluster this one,
-const CLUSTER_TAG: &str = "cluster";
-/// and one of a cloudlet only this one.
-const CLOUDLET_TAG: &str = "cloudlet";
-/// Whose app it is.
-const DEVELOPER_TAG: &str = "dev";
-/// Whose cloudlet: as crms call it, and as match engines do.
-const OPERATOR_TAGS: [&str; 2] = ["operator", "oper"];
-
-/// The values of the tags of one of these names.
-fn tagged<'a>(sample: &'a wire::Metric, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
-    let named = sample.tags.iter().filter(move |tag| names.contains(&tag.name.as_str()));
-    named.map(|tag| tag.val.as_str())
-}
+use crate::state::ControllerState;
 
 /// Samples that were not taken.
 #[derive(Debug, Default)]
@@ -66,7 +43,7 @@ impl Refused {
     }
 }
 
-impl Controller {
+impl ControllerState {
     /// Takes in what an agent sent, if it may be taken.
     pub(crate) fn receive_sample(&self, sample: wire::Metric, stream: &Stream) {
         let checked = sender::check(&sample, &stream.peer.identity);

@@ -14,9 +14,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use selvage_api::edgeproto as wire;
+use selvage_samples::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG};
 use wire::metric_val::Value;
 
-use super::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG};
 use crate::tables::Tables;
 
 /// Most things that are shown.

@@ -5,7 +5,7 @@ use prost::Message;
 use selvage_api::edgeproto as wire;
 use selvage_kit::identity::{Identity, Kind, Machine};
 
-use super::{CLOUDLET_TAG, OPERATOR_TAGS, tagged};
+use selvage_samples::{CLOUDLET_TAG, OPERATOR_TAGS, tagged};
 
 /// Most tags and values of a sample,
 const TAGS: usize = 32;

@@ -5,7 +5,7 @@ mod past;
 mod sinks;
 mod source;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvage_api::edgeproto as wire;
@@ -15,14 +15,15 @@ use selvage_store::Revision;
 use tokio_util::sync::CancellationToken;
 
 use self::past::Past;
-use self::sinks::{ExecAnswers, Handler, Metrics, ObjectSink};
+use self::sinks::{ExecAnswers, Handler, Metrics, ObjectSink, Receiver};
 use self::source::TableSource;
-use crate::controller::Controller;
+use crate::controller::Instances;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::objects::conceal;
 use crate::registry::Runs;
 use crate::row::Kept;
+use crate::state::ControllerState;
 use crate::tables::{Held, Tables};
 
 /// What goes down, in the order in which it is sent.
@@ -114,16 +115,17 @@ impl Downstream {
     /// What agents are told by this server can go on at any other one of
     /// these runs.
     pub(crate) fn open(
-        controller: &Arc<Controller>,
+        state: &Arc<ControllerState>,
+        instances: &Arc<dyn Instances>,
         options: ServerOptions,
         recall: Duration,
         runs: Runs,
     ) -> Result<Self> {
-        let peer_timeout = controller.settings.timeouts.agent;
+        let peer_timeout = state.settings.timeouts.agent;
         let options = ServerOptions { lineage: Some(Arc::new(runs)), peer_timeout, ..options };
-        let past = Arc::new(Past::new(Arc::clone(&controller.store), KINDS, recall));
-        let sources = Sources::open(&controller.tables, &past)?;
-        let weak = Arc::downgrade(controller);
+        let past = Arc::new(Past::new(Arc::clone(&state.store), KINDS, recall));
+        let sources = Sources::open(&state.tables, &past)?;
+        let receiver = &Receiver { state: Arc::clone(state), instances: Arc::clone(instances) };
         let exchange = Exchange::new()
             .send(sources.flavors.clone())
             .send(sources.cloudlets.clone())
@@ -134,12 +136,12 @@ impl Downstream {
             .send(sources.app_insts.clone())
             .send_messages::<wire::ExecRequest>()
             .map_err(Error::Notify)?
-            .receive(sink(&weak, sinks::CloudletInfos)?)
-            .receive(sink::<wire::AppInstInfo, _>(&weak, sinks::InstanceInfos)?)
-            .receive(sink::<wire::ClusterInstInfo, _>(&weak, sinks::InstanceInfos)?)
-            .receive_messages(Arc::new(Metrics::new(weak.clone())?))
-            .receive(sink(&weak, sinks::Nodes)?)
-            .receive_messages(Arc::new(ExecAnswers::new(weak)?));
+            .receive(sink(receiver, sinks::CloudletInfos)?)
+            .receive(sink::<wire::AppInstInfo, _>(receiver, sinks::InstanceInfos)?)
+            .receive(sink::<wire::ClusterInstInfo, _>(receiver, sinks::InstanceInfos)?)
+            .receive_messages(Arc::new(Metrics::new(Arc::clone(state))?))
+            .receive(sink(receiver, sinks::Nodes)?)
+            .receive_messages(Arc::new(ExecAnswers::new(Arc::clone(state))?));
         Ok(Self { server: NotifyServer::new(exchange, options), sources, past })
     }
 
@@ -155,8 +157,8 @@ impl Downstream {
 }
 
 fn sink<M: Object + 'static, H: Handler<M>>(
-    controller: &Weak<Controller>,
+    receiver: &Receiver,
     handler: H,
 ) -> Result<Arc<ObjectSink<M, H>>> {
-    Ok(Arc::new(ObjectSink::new(controller.clone(), handler)?))
+    Ok(Arc::new(ObjectSink::new(receiver.clone(), handler)?))
 }

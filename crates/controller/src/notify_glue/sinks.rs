@@ -1,68 +1,68 @@
 //! What is done with what agents say.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use selvage_api::Code;
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Object;
 use selvage_notify::{Incoming, Kind, MessageSink, Sink, Stream};
 
-use crate::controller::{Controller, Instances};
+use crate::controller::Instances;
 use crate::error::{Error, Result};
 use crate::keys::KeyText;
 use crate::registry::Told;
 use crate::row::Kept;
+use crate::state::ControllerState;
 
 /// Instances of one kind that a certificate may report on.
 const MOST_INFOS: usize = 20_000;
 /// Processes that may connect with one certificate.
 const MOST_NODES: usize = 16;
 
+/// What is done with objects is done to these.
+#[derive(Clone)]
+pub(super) struct Receiver {
+    pub(super) state: Arc<ControllerState>,
+    pub(super) instances: Arc<dyn Instances>,
+}
+
 /// What to do with one type of object.
 #[async_trait]
 pub(super) trait Handler<M>: Send + Sync + 'static {
-    async fn update(&self, controller: &Controller, object: M, stream: &Stream) -> Result<()>;
+    async fn update(&self, receiver: &Receiver, object: M, stream: &Stream) -> Result<()>;
 
     /// Only the key of the object means anything.
-    async fn delete(&self, controller: &Controller, object: M, stream: &Stream) -> Result<()>;
+    async fn delete(&self, receiver: &Receiver, object: M, stream: &Stream) -> Result<()>;
 
     /// The agent has reported everything it has.
-    async fn reported_all(&self, _: &Controller, _: &Stream) -> Result<()> {
+    async fn reported_all(&self, _: &Receiver, _: &Stream) -> Result<()> {
         Ok(())
     }
 
     /// The connection has ended.
-    async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()>;
+    async fn flush(&self, receiver: &Receiver, stream: &Stream) -> Result<()>;
 }
 
 /// Decodes objects and hands them on.
 pub(super) struct ObjectSink<M, H> {
     kind: Arc<Kind>,
-    controller: Weak<Controller>,
+    receiver: Receiver,
     handler: H,
     object: PhantomData<fn() -> M>,
 }
 
 impl<M: Object, H> ObjectSink<M, H> {
-    pub(super) fn new(controller: Weak<Controller>, handler: H) -> Result<Self> {
+    pub(super) fn new(receiver: Receiver, handler: H) -> Result<Self> {
         let kind = Kind::of::<M>().map_err(Error::Notify)?;
-        Ok(Self { kind, controller, handler, object: PhantomData })
+        Ok(Self { kind, receiver, handler, object: PhantomData })
     }
 }
 
 fn decoded<M: Object>(payload: Bytes) -> Result<M, selvage_notify::Error> {
     M::decode(payload)
         .map_err(|source| selvage_notify::Error::Payload { message: M::full_name(), source })
-}
-
-fn alive(controller: &Weak<Controller>) -> Result<Arc<Controller>, selvage_notify::Error> {
-    controller.upgrade().ok_or_else(|| selvage_notify::Error::Refused {
-        what: "the controller has stopped".to_owned(),
-        code: Code::Unavailable,
-    })
 }
 
 fn refused(error: Error) -> selvage_notify::Error {
@@ -76,15 +76,13 @@ impl<M: Object + 'static, H: Handler<M>> Sink for ObjectSink<M, H> {
     }
 
     async fn update(&self, object: Incoming, stream: &Stream) -> Result<(), selvage_notify::Error> {
-        let controller = alive(&self.controller)?;
         let object = decoded(object.payload)?;
-        self.handler.update(&controller, object, stream).await.map_err(refused)
+        self.handler.update(&self.receiver, object, stream).await.map_err(refused)
     }
 
     async fn delete(&self, object: Incoming, stream: &Stream) -> Result<(), selvage_notify::Error> {
-        let controller = alive(&self.controller)?;
         let object = decoded(object.payload)?;
-        self.handler.delete(&controller, object, stream).await.map_err(refused)
+        self.handler.delete(&self.receiver, object, stream).await.map_err(refused)
     }
 
     /// There is nobody above a controller.
@@ -93,14 +91,11 @@ impl<M: Object + 'static, H: Handler<M>> Sink for ObjectSink<M, H> {
     }
 
     async fn reported_all(&self, stream: &Stream) -> Result<(), selvage_notify::Error> {
-        let controller = alive(&self.controller)?;
-        self.handler.reported_all(&controller, stream).await.map_err(refused)
+        self.handler.reported_all(&self.receiver, stream).await.map_err(refused)
     }
 
     async fn flush(&self, stream: &Stream) -> Result<(), selvage_notify::Error> {
-        // Without a controller there is nothing left to be cleaned up.
-        let Some(controller) = self.controller.upgrade() else { return Ok(()) };
-        self.handler.flush(&controller, stream).await.map_err(refused)
+        self.handler.flush(&self.receiver, stream).await.map_err(refused)
     }
 }
 
@@ -111,45 +106,45 @@ pub(super) struct CloudletInfos;
 impl Handler<wire::CloudletInfo> for CloudletInfos {
     async fn update(
         &self,
-        controller: &Controller,
+        receiver: &Receiver,
         info: wire::CloudletInfo,
         stream: &Stream,
     ) -> Result<()> {
-        controller.receive_cloudlet_info(info, stream.id).await
+        receiver.state.receive_cloudlet_info(info, stream).await
     }
 
     async fn delete(
         &self,
-        controller: &Controller,
+        receiver: &Receiver,
         info: wire::CloudletInfo,
         stream: &Stream,
     ) -> Result<()> {
         let gone = info.key_text();
-        controller.forget_speaker(stream.id, |key| key == gone);
-        controller.cloudlet_offline(&gone, stream.id).await
+        receiver.state.forget_speaker(stream.id, |key| key == gone);
+        receiver.state.cloudlet_offline(&gone, stream.id).await
     }
 
-    async fn reported_all(&self, controller: &Controller, stream: &Stream) -> Result<()> {
+    async fn reported_all(&self, receiver: &Receiver, stream: &Stream) -> Result<()> {
         let cloudlets: Vec<wire::CloudletKey> = {
-            let own = controller.memory.own_infos.lock();
+            let own = receiver.state.memory.own_infos.lock();
             let of_stream = own.values().filter(|info| info.notify_id == stream.id);
             of_stream.filter_map(|info| info.key.clone()).collect()
         };
-        controller.instances()?.resume_deletions(&cloudlets).await
+        receiver.instances.resume_deletions(&cloudlets).await
     }
 
-    async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
-        controller.forget_speaker(stream.id, |_| true);
+    async fn flush(&self, receiver: &Receiver, stream: &Stream) -> Result<()> {
+        receiver.state.forget_speaker(stream.id, |_| true);
         let owned: Vec<String> = {
-            let own = controller.memory.own_infos.lock();
+            let own = receiver.state.memory.own_infos.lock();
             let of_stream = own.iter().filter(|(_, info)| info.notify_id == stream.id);
             of_stream.map(|(key, _)| key.clone()).collect()
         };
         let mut result = Ok(());
         for key in owned {
             // One that cannot be written must not keep the others online.
-            let written = controller.cloudlet_offline(&key, stream.id).await;
-            controller.ask_other_speakers(&key, stream.id);
+            let written = receiver.state.cloudlet_offline(&key, stream.id).await;
+            receiver.state.ask_other_speakers(&key, stream.id);
             result = result.and(written);
         }
         result
@@ -180,21 +175,21 @@ pub(super) struct InstanceInfos;
 
 #[async_trait]
 impl<M: InstanceInfo> Handler<M> for InstanceInfos {
-    async fn update(&self, controller: &Controller, info: M, stream: &Stream) -> Result<()> {
+    async fn update(&self, receiver: &Receiver, info: M, stream: &Stream) -> Result<()> {
         let owner = &stream.peer.identity;
-        M::held(&controller.memory).put(info.told_key(), info.clone(), owner, MOST_INFOS)?;
-        info.reported(&**controller.instances()?, false).await;
+        M::held(&receiver.state.memory).put(info.told_key(), info.clone(), owner, MOST_INFOS)?;
+        info.reported(&*receiver.instances, false).await;
         Ok(())
     }
 
-    async fn delete(&self, controller: &Controller, info: M, _: &Stream) -> Result<()> {
-        M::held(&controller.memory).remove(info.told_key());
-        info.reported(&**controller.instances()?, true).await;
+    async fn delete(&self, receiver: &Receiver, info: M, _: &Stream) -> Result<()> {
+        M::held(&receiver.state.memory).remove(info.told_key());
+        info.reported(&*receiver.instances, true).await;
         Ok(())
     }
 
-    async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
-        M::held(&controller.memory).remove_all(|info| info.connection() == stream.id);
+    async fn flush(&self, receiver: &Receiver, stream: &Stream) -> Result<()> {
+        M::held(&receiver.state.memory).remove_all(|info| info.connection() == stream.id);
         Ok(())
     }
 }
@@ -204,24 +199,19 @@ pub(super) struct Nodes;
 
 #[async_trait]
 impl Handler<wire::Node> for Nodes {
-    async fn update(
-        &self,
-        controller: &Controller,
-        node: wire::Node,
-        stream: &Stream,
-    ) -> Result<()> {
+    async fn update(&self, receiver: &Receiver, node: wire::Node, stream: &Stream) -> Result<()> {
         let key = node.key.clone().unwrap_or_default();
         key.check()?;
-        controller.memory.nodes.put(&key, node, &stream.peer.identity, MOST_NODES)
+        receiver.state.memory.nodes.put(&key, node, &stream.peer.identity, MOST_NODES)
     }
 
-    async fn delete(&self, controller: &Controller, node: wire::Node, _: &Stream) -> Result<()> {
-        controller.memory.nodes.remove(&node.key.unwrap_or_default());
+    async fn delete(&self, receiver: &Receiver, node: wire::Node, _: &Stream) -> Result<()> {
+        receiver.state.memory.nodes.remove(&node.key.unwrap_or_default());
         Ok(())
     }
 
-    async fn flush(&self, controller: &Controller, stream: &Stream) -> Result<()> {
-        controller.memory.nodes.remove_all(|node| node.notify_id == stream.id);
+    async fn flush(&self, receiver: &Receiver, stream: &Stream) -> Result<()> {
+        receiver.state.memory.nodes.remove_all(|node| node.notify_id == stream.id);
         Ok(())
     }
 }
@@ -229,12 +219,12 @@ impl Handler<wire::Node> for Nodes {
 /// Samples of metrics.
 pub(super) struct Metrics {
     kind: Arc<Kind>,
-    controller: Weak<Controller>,
+    state: Arc<ControllerState>,
 }
 
 impl Metrics {
-    pub(super) fn new(controller: Weak<Controller>) -> Result<Self> {
-        Ok(Self { kind: Kind::of::<wire::Metric>().map_err(Error::Notify)?, controller })
+    pub(super) fn new(state: Arc<ControllerState>) -> Result<Self> {
+        Ok(Self { kind: Kind::of::<wire::Metric>().map_err(Error::Notify)?, state })
     }
 }
 
@@ -245,7 +235,7 @@ impl MessageSink for Metrics {
     }
 
     async fn receive(&self, payload: Bytes, stream: &Stream) -> Result<(), selvage_notify::Error> {
-        alive(&self.controller)?.receive_sample(decoded(payload)?, stream);
+        self.state.receive_sample(decoded(payload)?, stream);
         Ok(())
     }
 }
@@ -253,12 +243,12 @@ impl MessageSink for Metrics {
 /// Answers to commands.
 pub(super) struct ExecAnswers {
     kind: Arc<Kind>,
-    controller: Weak<Controller>,
+    state: Arc<ControllerState>,
 }
 
 impl ExecAnswers {
-    pub(super) fn new(controller: Weak<Controller>) -> Result<Self> {
-        Ok(Self { kind: Kind::of::<wire::ExecRequest>().map_err(Error::Notify)?, controller })
+    pub(super) fn new(state: Arc<ControllerState>) -> Result<Self> {
+        Ok(Self { kind: Kind::of::<wire::ExecRequest>().map_err(Error::Notify)?, state })
     }
 }
 
@@ -270,7 +260,7 @@ impl MessageSink for ExecAnswers {
 
     async fn receive(&self, payload: Bytes, stream: &Stream) -> Result<(), selvage_notify::Error> {
         let reply = decoded(payload)?;
-        alive(&self.controller)?.memory.waiting.answer(reply, &stream.peer.identity);
+        self.state.memory.waiting.answer(reply, &stream.peer.identity);
         Ok(())
     }
 }

@@ -6,14 +6,16 @@
 
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Mask;
+use selvage_notify::Stream;
 use selvage_store::Revision;
 
 use super::{Told, check_object, told};
-use crate::controller::{Controller, Mode};
+use crate::controller::Mode;
 use crate::error::{Error, Result};
 use crate::row::{Kept, Row};
+use crate::state::ControllerState;
 
-impl Controller {
+impl ControllerState {
     /// Writes a CloudletInfo as if an agent had sent it to this controller,
     /// which owns it from then on; onto one that is there only what `fields`
     /// names.
@@ -70,28 +72,29 @@ impl Controller {
         Ok(told::<wire::CloudletInfo>(mode, "evict", &key))
     }
 
-    /// An agent on connection `notify_id` says how its cloudlet is.
+    /// An agent says how its cloudlet is.
     pub(crate) async fn receive_cloudlet_info(
         &self,
         mut info: wire::CloudletInfo,
-        notify_id: i64,
+        stream: &Stream,
     ) -> Result<()> {
         check_object(&info)?;
         info.fields.clear();
-        info.notify_id = notify_id;
+        info.notify_id = stream.id;
         info.controller = self.settings.controller_id();
         let key = info.key_text();
         // First the entry, then the speaker: whoever sees this connection among
         // the speakers sees that it has spoken, too.
         self.memory.own_infos.lock().insert(key.clone(), info.clone());
-        self.note_speaker(&key, notify_id);
+        self.note_speaker(&key, stream);
         self.write_info(info).await
     }
 
-    fn note_speaker(&self, key: &str, notify_id: i64) {
+    fn note_speaker(&self, key: &str, stream: &Stream) {
         let mut speakers = self.memory.speakers.lock();
         let of_key = speakers.entry(key.to_owned()).or_default();
-        if of_key.insert(notify_id) && of_key.len() > 1 {
+        let is_new = of_key.insert(stream.id, stream.clone()).is_none();
+        if is_new && of_key.len() > 1 {
             tracing::warn!(
                 cloudlet = key,
                 connections = of_key.len(),
@@ -112,11 +115,9 @@ impl Controller {
             }
             self.memory.speakers.lock().get(key).cloned().unwrap_or_default()
         };
-        for id in others {
+        for other in others.values() {
             tracing::info!(cloudlet = key, "another agent of the cloudlet is asked anew");
-            if let Some(server) = self.notify() {
-                server.disconnect(id);
-            }
+            other.disconnect();
         }
     }
 

@@ -20,10 +20,11 @@ pub use show::Shown;
 use selvage_api::object::{Mask, Object, check_enums};
 use selvage_store::Transaction;
 
-use crate::controller::{Controller, Mode};
+use crate::controller::Mode;
 use crate::error::{Error, Result};
 use crate::keys::KeyText;
 use crate::row::{Kept, Row};
+use crate::state::ControllerState;
 use crate::tables::Tabled;
 
 /// What a call says when it is done: nothing, or in a dry run what it would
@@ -79,7 +80,7 @@ fn check_object<M: Kept>(object: &M) -> Result<()> {
     check_size(object)
 }
 
-impl Controller {
+impl ControllerState {
     /// Creates an object that refers to no other.
     async fn create_plain<M: Tabled>(&self, object: M, mode: Mode) -> Result<Told> {
         let done = self

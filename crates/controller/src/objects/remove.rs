@@ -135,10 +135,10 @@ impl Controller {
 
     async fn cascade(self: &Arc<Self>, cascade: Cascade, progress: &Progress) -> Result<()> {
         for key in &cascade.app_insts {
-            gone(self.instances()?.delete_app_inst(key, progress).await)?;
+            gone(self.instances.delete_app_inst(key, progress).await)?;
         }
         for key in &cascade.cluster_insts {
-            gone(self.instances()?.delete_cluster_inst(key, progress).await)?;
+            gone(self.instances.delete_cluster_inst(key, progress).await)?;
         }
         for key in cascade.apps {
             let removal = self.remove_now::<wire::App>(key.text(), progress.clone());

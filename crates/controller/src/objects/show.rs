@@ -9,9 +9,9 @@ use futures::Stream;
 use selvage_api::object::Filter;
 use tonic::Status;
 
-use crate::controller::Controller;
 use crate::error::Result;
 use crate::keys::KeyText;
+use crate::state::ControllerState;
 use crate::tables::{Held, Tabled};
 
 /// How many objects are looked at before others get their turn.
@@ -42,7 +42,7 @@ impl<M: Tabled> Stream for Shown<M> {
     }
 }
 
-impl Controller {
+impl ControllerState {
     /// The objects that match a filter.
     pub fn show<M: Tabled>(&self, filter: &M) -> Result<Shown<M>> {
         let compiled = Filter::of(filter)?;
@@ -69,9 +69,10 @@ mod tests {
     use selvage_api::edgeproto as wire;
     use selvage_store::embedded::{Embedded, Options};
 
-    use crate::controller::{Controller, Surroundings};
+    use crate::controller::Surroundings;
     use crate::row::Row;
     use crate::settings::Settings;
+    use crate::state::ControllerState;
 
     fn inst(app: &str, cloudlet: &str) -> wire::AppInst {
         let name = |name: &str| name.to_owned();
@@ -101,7 +102,8 @@ mod tests {
     async fn an_index_spares_looking_at_everything() {
         let store = Embedded::in_memory(Options::default()).await.unwrap();
         let surroundings = Surroundings::default();
-        let controller = Controller::open(store, Settings::default(), surroundings).await.unwrap();
+        let opened = ControllerState::open(store, Settings::default(), &surroundings).await;
+        let controller = opened.unwrap();
         for number in 0..200 {
             let row = inst(&format!("app{}", number % 50), &format!("place{}", number % 40));
             controller.tables.app_insts.put(Row(row)).await.unwrap();

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use prost::{Message, Name};
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Filter;
+use selvage_samples::Scope;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 
@@ -16,7 +17,6 @@ use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::memory::{Latest, Memory};
-use crate::metrics::scope::Scope;
 use crate::row::Kept;
 
 /// Metadata of a reply that names the controllers that did not answer.

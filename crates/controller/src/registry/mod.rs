@@ -19,14 +19,14 @@ pub use gather::{LOCAL, UNREACHABLE};
 pub use peers::{Encrypted, PeerConnector, Plaintext};
 pub(crate) use runs::Runs;
 
-use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::row::{Kept, Row};
+use crate::state::ControllerState;
 
 /// How often a lease is renewed in the time it lasts.
 const RENEWALS: u32 = 4;
 
-impl Controller {
+impl ControllerState {
     /// This controller's row.
     fn own_row(&self) -> Row<wire::Controller> {
         let addr = self.settings.external_address.clone();

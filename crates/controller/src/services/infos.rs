@@ -6,14 +6,13 @@ use prost::{Message, Name};
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Filter;
 use selvage_api::selvage::metrics::{ListSamplesRequest, metrics_service_server::MetricsService};
+use selvage_samples::{Counts, Samples, Scope, merged};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status};
 
 use super::streams::streamed;
 use super::{Api, Reply, Streamed, caller, done, flag, taken};
 use crate::error::Error;
-use crate::metrics::scope::Scope;
-use crate::metrics::{Counts, Samples, merged};
 use crate::registry::{Gathered, LOCAL, Told, UNREACHABLE};
 
 /// A service that shows a table.
@@ -101,7 +100,7 @@ impl Api {
     where
         M: Message + Name + Default + Clone + Send + Sync + 'static,
     {
-        let scope = Scope::of_call(&caller(&request), request.metadata())?;
+        let scope = Scope::of_call(&caller(&request), request.metadata()).map_err(Error::from)?;
         let others = if flag(request.metadata(), LOCAL)? {
             only_here(Vec::new())
         } else {
@@ -193,7 +192,7 @@ impl MetricsService for Api {
         &self,
         request: Request<ListSamplesRequest>,
     ) -> Reply<Self::ListSamplesStream> {
-        let scope = Scope::of_call(&caller(&request), request.metadata())?;
+        let scope = Scope::of_call(&caller(&request), request.metadata()).map_err(Error::from)?;
         let local = flag(request.metadata(), LOCAL)?;
         let wanted = request.into_inner();
         let (of, question) = (scope.clone(), wanted.clone());

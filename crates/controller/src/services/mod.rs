@@ -104,8 +104,6 @@ impl Controller {
         services.add(ShellServiceServer::new(api));
         let operations = selvage_work::OperationsApi::new(self.engine.clone());
         services.add(OperationServiceServer::new(operations));
-        if let Some(notify) = self.notify() {
-            services.add(notify.service());
-        }
+        services.add(self.notify().service());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use selvage_api::edgeproto as wire;
-use selvage_controller::{Controller, Settings, Surroundings};
+use selvage_controller::{EdgeController, Settings, Surroundings};
 use selvage_store::{Error, Overlay, RangeReply, RangeRequest, Result, SharedStore, StoreExt};
 
 use super::{harness::*, named::assert_there_is};
@@ -305,7 +305,7 @@ async fn a_controller_that_cannot_read_does_not_open() {
     let store = memory().await;
     let open = |within: &'static str| {
         let store: SharedStore = Arc::new(Unreadable { store: store.clone(), within });
-        Controller::open(store, Settings::default(), Surroundings::default())
+        EdgeController::open(store, Settings::default(), Surroundings::default())
     };
     open("nothing has this name").await.unwrap();
     for kind in ["app-inst", "cluster-inst", "cloudlet", "flavor"] {

@@ -14,7 +14,7 @@ use selvage_controller::controller::Instances;
 use selvage_controller::keys::KeyText;
 use selvage_controller::row::{Kept, Row};
 use selvage_controller::tables::Tabled;
-use selvage_controller::{Controller, Progress, Settings, Surroundings};
+use selvage_controller::{Controller, Foundation, Progress, Settings, Surroundings, Tables};
 use selvage_kit::serve::{Limits, Server, Services, Socket, Trust};
 use selvage_kit::telemetry::Metrics;
 use selvage_store::SharedStore;
@@ -55,9 +55,9 @@ pub(crate) async fn house_on(store: SharedStore, change: impl FnOnce(&mut Settin
     change(&mut settings);
     // What comes again to agents must not depend on how busy the machine is.
     let surroundings = Surroundings { recall: Duration::from_secs(60), ..Surroundings::default() };
-    let controller = Controller::open(store, settings, surroundings).await.unwrap();
-    let instances = Arc::new(AtOnce(Arc::downgrade(&controller)));
-    controller.set_instances(instances);
+    let foundation = Foundation::open(store, settings, surroundings).await.unwrap();
+    let instances = Arc::new(AtOnce(foundation.state.tables.clone()));
+    let controller = Controller::open(foundation, instances).await.unwrap();
     let mut services = Services::default();
     controller.add_to(&mut services);
     let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
@@ -129,7 +129,7 @@ impl House {
 }
 
 /// Deletes instances as if their agents were quick.
-struct AtOnce(std::sync::Weak<Controller>);
+struct AtOnce(Tables);
 
 #[async_trait]
 impl Instances for AtOnce {
@@ -139,7 +139,7 @@ impl Instances for AtOnce {
         progress: &Progress,
     ) -> selvage_controller::Result<()> {
         progress.say("Deleted AppInst successfully");
-        self.0.upgrade().unwrap().tables.app_insts.delete(&key.text()).await?;
+        self.0.app_insts.delete(&key.text()).await?;
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Instances for AtOnce {
         progress: &Progress,
     ) -> selvage_controller::Result<()> {
         progress.say("Deleted ClusterInst successfully");
-        self.0.upgrade().unwrap().tables.cluster_insts.delete(&key.text()).await?;
+        self.0.cluster_insts.delete(&key.text()).await?;
         Ok(())
     }
 

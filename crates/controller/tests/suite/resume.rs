@@ -74,7 +74,7 @@ async fn connected(socket: &Path) -> Agent {
 }
 
 async fn close(house: House) {
-    house.controller.notify().unwrap().close().await;
+    house.controller.notify().close().await;
     house.stop.cancel();
     eventually("it has ended", || async { house.ended.is_finished() }).await;
 }

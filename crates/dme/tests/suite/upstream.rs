@@ -109,7 +109,8 @@ impl Running {
         let upstream = Upstream { controllers, keys, mirror };
         let dme = Dme::open(settings, upstream, Arc::new(SystemClock)).unwrap();
         let tasks = Tasks::new(CancellationToken::new());
-        dme.spawn(&tasks);
+        let clock = Arc::new(selvage_store::clock::SystemClock::new());
+        dme.spawn(&selvage_work::Reconcilers::new(tasks.clone(), clock));
         Self { dme, tasks }
     }
 

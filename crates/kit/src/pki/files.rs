@@ -60,14 +60,7 @@ pub(super) fn write_new(path: &Path, mode: u32, content: &[u8]) -> Result<(), Er
 
 /// Puts a file in the place of another, which is never seen half written.
 pub(super) fn replace(path: &Path, mode: u32, content: &[u8]) -> Result<(), Error> {
-    let fresh = beside(path);
-    let written = write_new(&fresh, mode, content)
-        .and_then(|()| fs::rename(&fresh, path).map_err(failed(path, "replace")));
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
-        return written;
-    }
-    sync_directory(path.parent().unwrap_or(Path::new(".")))
+    selvage_files::replace(path, content, mode).map_err(failed(path, "replace"))
 }
 
 /// A name in the same directory that nobody else uses.
@@ -77,8 +70,7 @@ pub(super) fn beside(path: &Path) -> std::path::PathBuf {
 }
 
 pub(super) fn sync_directory(path: &Path) -> Result<(), Error> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(failed(path, "sync"))
+    selvage_files::sync_folder(path).map_err(failed(path, "sync"))
 }
 
 /// Tells one content of a file from another without reading it.

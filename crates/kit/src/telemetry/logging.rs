@@ -153,12 +153,7 @@ impl Visit for Line<'_> {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn StdError + 'static)) {
-        let mut chain = value.to_string();
-        let mut source = value.source();
-        while let Some(cause) = source {
-            let _ = write!(chain, ": {cause}");
-            source = cause.source();
-        }
+        let chain = selvage_api::chain(value);
         if self.result.is_ok() {
             self.result = self.write(field, format_args!("{chain}"));
         }

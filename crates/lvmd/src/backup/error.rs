@@ -83,13 +83,7 @@ impl Error {
 
     /// All there is to say, down to the first cause.
     pub(crate) fn text(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(source) = cause {
-            text = format!("{text}: {source}");
-            cause = source.source();
-        }
-        text
+        selvage_api::chain(self)
     }
 }
 

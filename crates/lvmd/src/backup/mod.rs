@@ -116,7 +116,7 @@ impl Backups {
             clock: options.clock,
         });
         shared.apply_speeds();
-        engine.register(work::Run(Arc::clone(&shared)))?;
+        work::register(&engine, &shared).await?;
         let this = Self { shared, engine };
         this.remove_orphans().await;
         Ok(this)

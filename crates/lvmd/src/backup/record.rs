@@ -187,6 +187,13 @@ fn variant_key(kind: Kind, handle: &str, name: &str, variant: &str) -> String {
     }
 }
 
+/// Returns the kind of a job by its key.
+pub(super) fn kind_of(key: &str) -> Option<Kind> {
+    let parts: Vec<serde_json::Value> = serde_json::from_str(key).ok()?;
+    let kind = i32::try_from(parts.first()?.as_i64()?).ok()?;
+    Kind::try_from(kind).ok()
+}
+
 impl Job {
     /// What its operation calls things that it makes.
     pub(crate) fn snapshot_volume(&self) -> String {

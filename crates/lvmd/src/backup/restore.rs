@@ -1,14 +1,40 @@
 //! The steps of a restore.
 
+use async_trait::async_trait;
 use selvage_restic::{Id, Location, Repository, RestoreOptions, Selector, Snapshot};
 use selvage_work::{Failure, Scope};
 
-use super::{Error, RESTORE_TAG, Result, Shared, device::Sink, live::Live, record::Job};
+use super::{
+    Error, RESTORE_TAG, Result, Shared, device::Sink, live::Live, record::Job, work::JobKind,
+};
 use crate::{NewVolume, PENDING_TAG};
+
+/// The operation that makes a volume of a backup.
+pub(super) struct RestoreVolume;
+
+#[async_trait]
+impl JobKind for RestoreVolume {
+    const OPERATION: &'static str = "RestoreVolume";
+    const STEPS: &'static [&'static str] = &["look", "create", "download", "adopt"];
+    const POINT_OF_NO_RETURN: Option<&'static str> = Some("adopt");
+
+    async fn take(shared: &Shared, step: &str, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        match step {
+            "look" => shared.look(job, scope).await,
+            "create" => Ok(shared.create(job).await?),
+            "download" => shared.download(job, scope).await,
+            _ => Ok(shared.adopt(job).await?),
+        }
+    }
+
+    async fn clean(shared: &Shared, step: &str, job: &Job) -> Result<()> {
+        if step == "create" { shared.discard(job).await } else { Ok(()) }
+    }
+}
 
 impl Shared {
     /// Finds the backup before anything is made.
-    pub(super) async fn look(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+    async fn look(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let access = self.access(job, scope).await?;
         let entered = self.lives.enter(scope.id(), Live::new("looking"));
         let live = &*entered.live;
@@ -39,7 +65,7 @@ impl Shared {
     }
 
     /// Makes the volume, marked as not complete.
-    pub(super) async fn create(&self, job: &Job) -> Result<()> {
+    async fn create(&self, job: &Job) -> Result<()> {
         let mark = format!("{RESTORE_TAG}{}", job.operation);
         match self.volumes.find(&job.class, &job.volume) {
             Ok(there) if there.tags.contains(&mark) => return Ok(()),
@@ -60,7 +86,7 @@ impl Shared {
     }
 
     /// Takes the volume away again, if it is this job's.
-    pub(super) async fn discard(&self, job: &Job) -> Result<()> {
+    async fn discard(&self, job: &Job) -> Result<()> {
         let mark = format!("{RESTORE_TAG}{}", job.operation);
         let there = self.volumes.find(&job.class, &job.volume);
         if !there.is_ok_and(|volume| volume.tags.contains(&mark)) {
@@ -74,7 +100,7 @@ impl Shared {
     }
 
     /// Fills it.
-    pub(super) async fn download(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+    async fn download(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let _hold = self.volumes.hold(&job.group, &job.volume, "being restored");
         let access = self.access(job, scope).await?;
         let entered = self.lives.enter(scope.id(), Live::new("download"));
@@ -104,7 +130,7 @@ impl Shared {
     }
 
     /// Shows it to everybody.
-    pub(super) async fn adopt(&self, job: &Job) -> Result<()> {
+    async fn adopt(&self, job: &Job) -> Result<()> {
         let mark = format!("{RESTORE_TAG}{}", job.operation);
         let there = self.volumes.find(&job.class, &job.volume)?;
         if there.tags.contains(&mark) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Repository};
 use selvage_work::{Failure, Scope};
@@ -11,12 +12,35 @@ use super::{
     device::{Source, blocking},
     live::Live,
     record::{Job, Parent, parent_key},
+    work::JobKind,
 };
 use crate::{NewSnapshot, PENDING_TAG, Volume};
 
+/// The operation that stores a volume in a repository.
+pub(super) struct BackUpVolume;
+
+#[async_trait]
+impl JobKind for BackUpVolume {
+    const OPERATION: &'static str = "BackUpVolume";
+    const STEPS: &'static [&'static str] = &["snapshot", "upload", "release"];
+    const POINT_OF_NO_RETURN: Option<&'static str> = Some("release");
+
+    async fn take(shared: &Shared, step: &str, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        match step {
+            "snapshot" => Ok(shared.freeze(job, scope).await?),
+            "upload" => shared.upload(job, scope).await,
+            _ => Ok(shared.release(job).await?),
+        }
+    }
+
+    async fn clean(shared: &Shared, step: &str, job: &Job) -> Result<()> {
+        if step == "snapshot" { shared.thaw(job).await } else { Ok(()) }
+    }
+}
+
 impl Shared {
     /// Keeps the volume as it is now.
-    pub(super) async fn freeze(&self, job: &Job, scope: &Scope) -> Result<()> {
+    async fn freeze(&self, job: &Job, scope: &Scope) -> Result<()> {
         let name = job.snapshot_volume();
         if self.volumes.find(&job.class, &name).is_ok() {
             return Ok(());
@@ -38,7 +62,7 @@ impl Shared {
     }
 
     /// Takes the snapshot away again.
-    pub(super) async fn thaw(&self, job: &Job) -> Result<()> {
+    async fn thaw(&self, job: &Job) -> Result<()> {
         self.remove_volume(&job.class, &job.snapshot_volume()).await
     }
 
@@ -51,7 +75,7 @@ impl Shared {
     }
 
     /// Stores it.
-    pub(super) async fn upload(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+    async fn upload(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         // It must not be changed in ways that would take the snapshot along.
         let _hold = self.volumes.hold(&job.group, &job.volume, "being backed up");
         let access = self.access(job, scope).await?;
@@ -173,7 +197,7 @@ impl Shared {
 
     /// Lets go of the snapshot, or keeps it where the next backup can be told
     /// what changed since.
-    pub(super) async fn release(&self, job: &Job) -> Result<()> {
+    async fn release(&self, job: &Job) -> Result<()> {
         let name = job.snapshot_volume();
         let key = parent_key(&job.group, &job.volume, &job.place);
         let Some(parent) = self.parents.get(&key).map(|stored| stored.value.clone()) else {

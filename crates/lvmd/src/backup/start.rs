@@ -313,7 +313,6 @@ impl Backups {
 
     /// Writes a job with its operation, unless one stands.
     async fn write(&self, key: &str, job: &Job, who: &str, repeat: &Repeat<'_>) -> Result<Begun> {
-        let state = &work::Key { job: key.to_owned() };
         let committed = transact(&self.shared.store, |tx| async move {
             if let Some(known) = tx.get::<Job>(key).await? {
                 let same = known.place == job.place
@@ -329,7 +328,7 @@ impl Backups {
                     _ => {}
                 }
             }
-            let prepared = self.engine.prepare::<work::Run>(state.clone(), who)?;
+            let prepared = work::prepare(&self.engine, job, who)?;
             prepared.put(&tx).await?;
             let operation = prepared.id().to_owned();
             let started_at = self.shared.clock.now();

@@ -9,10 +9,12 @@ use std::sync::{
 };
 
 use selvage_api::selvage::volumes::{BackupJob, JobState, Repository};
+use selvage_store::{Store, embedded, embedded::Embedded};
+use selvage_work::{Engine, Options};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Asked, Backups,
+    Asked, Backups, NewRestore, Pruning,
     record::{Job, State},
 };
 use crate::{
@@ -122,6 +124,8 @@ struct Site {
     pretender: Arc<Pretender>,
     volumes: Volumes,
     backups: Backups,
+    config: config::Backup,
+    running: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
     _folder: tempfile::TempDir,
 }
@@ -148,10 +152,27 @@ backup: {{workdir: {0}/work, directory: {0}/backups, full-every: 3}}
             Arc::new(Pretender { below, used: AtomicU64::new(0), extended: AtomicU64::new(0) });
         let backend: Arc<dyn Backend> = Arc::clone(&pretender) as _;
         let volumes = Volumes::open(backend, &config).await.unwrap();
-        let backups = Backups::open(volumes.clone(), config.backup.unwrap()).await.unwrap();
+        let config = config.backup.unwrap();
+        let backups = Backups::open(volumes.clone(), config.clone()).await.unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(backups.clone().run(stop.clone()));
-        Self { pretender, volumes, backups, stop, _folder: folder }
+        let running = tokio::spawn(backups.clone().run(stop.clone()));
+        Self { pretender, volumes, backups, config, running, stop, _folder: folder }
+    }
+
+    /// Ends, lets the operations of the store be changed, and begins again.
+    async fn restart(&mut self, change: impl AsyncFnOnce(&Engine)) {
+        self.stop.cancel();
+        (&mut self.running).await.unwrap();
+        let path = self.config.workdir.join("backups.redb");
+        let store = Embedded::open(&path, embedded::Options::default()).await.unwrap();
+        let engine = Engine::open(store.clone(), "test", Options::default()).await.unwrap();
+        change(&engine).await;
+        drop(engine);
+        store.close().await.unwrap();
+        let opened = Backups::open(self.volumes.clone(), self.config.clone()).await;
+        self.backups = opened.unwrap();
+        self.stop = CancellationToken::new();
+        self.running = tokio::spawn(self.backups.clone().run(self.stop.clone()));
     }
 
     async fn create(&self, name: &str) {
@@ -293,6 +314,58 @@ async fn a_backup_that_is_gone_is_made_again() {
     let fourth = site.poll("one").await;
     assert_ne!(fourth.operation, third.operation, "it is another volume");
     assert_ne!(fourth.snapshot, third.snapshot);
+}
+
+/// All jobs were operations of one kind before; what was under way then goes on
+/// where it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_an_earlier_version_go_on() {
+    let mut site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    assert_eq!(site.back_up("zero").await.state(), JobState::JobComplete);
+
+    let backups = site.backups.clone();
+    let all = u32::try_from(site.config.jobs).unwrap();
+    let nobody_works = backups.shared.slots.acquire_many(all).await.unwrap();
+    let begun = ask_for_all(&site).await;
+    let snapshot = begun[0].snapshot_volume();
+    while !site.names().contains(&snapshot) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    site.restart(async |engine| {
+        for kind in KINDS {
+            let replaced = engine.replace_kind(kind, |_| Some(super::work::REPLACED_KIND)).await;
+            assert!(replaced.unwrap() >= 1, "{kind}");
+        }
+    })
+    .await;
+    drop(nobody_works);
+    drop(backups);
+
+    let asked_again = ask_for_all(&site).await;
+    for ((before, now), kind) in begun.iter().zip(&asked_again).zip(KINDS) {
+        assert_eq!(now.operation, before.operation, "{kind} is the one that was begun");
+        site.backups.attach(now).unwrap().ended().await.unwrap();
+        let ended = site.backups.find(&now.operation).unwrap();
+        assert_eq!(ended.state(), State::Complete, "{ended:?}");
+        assert_eq!(site.backups.engine.get(&now.operation).unwrap().kind, kind);
+    }
+}
+
+const KINDS: [&str; 4] = ["BackUpVolume", "RestoreVolume", "VerifyRepository", "PruneRepository"];
+
+/// One job of each of [`KINDS`].
+async fn ask_for_all(site: &Site) -> [Job; 4] {
+    let (backups, access) = (&site.backups, || site.backups.access(repository()).unwrap());
+    let latest = Repository { path: "bucket/here@zero".into(), ..repository() };
+    let new = NewRestore { volume: "back".into(), ..NewRestore::default() };
+    [
+        backups.backup("one", "vol", access(), None, Asked::Again, "me").await.unwrap(),
+        backups.restore(new, backups.access(latest).unwrap(), None, "me").await.unwrap(),
+        backups.verify(access(), None, 100, "", "me").await.unwrap(),
+        backups.prune(access(), None, Pruning::default(), "me").await.unwrap(),
+    ]
 }
 
 /// Two into one repository, each with its rules.

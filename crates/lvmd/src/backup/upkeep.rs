@@ -1,5 +1,6 @@
 //! Keeping repositories sound and small, and looking into them.
 
+use async_trait::async_trait;
 use selvage_restic::{
     Damage, Forget, Job as Work, Keep as Rules, PruneOptions, Repository, Selector, Snapshot,
     VerifyOptions, VerifyReport,
@@ -11,14 +12,41 @@ use super::{
     device::Source,
     live::Live,
     record::{Forgotten, Job, Speeds, State},
+    work::JobKind,
 };
 
 /// How many damages are told by name.
 const TOLD: usize = 5;
 
+/// The operation that looks whether a repository is sound.
+pub(super) struct VerifyRepository;
+
+#[async_trait]
+impl JobKind for VerifyRepository {
+    const OPERATION: &'static str = "VerifyRepository";
+    const STEPS: &'static [&'static str] = &["verify"];
+
+    async fn take(shared: &Shared, _: &str, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        shared.check(job, scope).await
+    }
+}
+
+/// The operation that removes what a repository need not keep.
+pub(super) struct PruneRepository;
+
+#[async_trait]
+impl JobKind for PruneRepository {
+    const OPERATION: &'static str = "PruneRepository";
+    const STEPS: &'static [&'static str] = &["prune"];
+
+    async fn take(shared: &Shared, _: &str, job: &Job, scope: &Scope) -> Result<(), Failure> {
+        shared.sweep(job, scope).await
+    }
+}
+
 impl Shared {
     /// Looks whether a repository is sound, and heals it if it may.
-    pub(super) async fn check(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+    async fn check(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let access = self.access(job, scope).await?;
         let entered = self.lives.enter(scope.id(), Live::new("verify"));
         let live = &*entered.live;
@@ -62,7 +90,7 @@ impl Shared {
     }
 
     /// Removes what need not be kept.
-    pub(super) async fn sweep(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+    async fn sweep(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let access = self.access(job, scope).await?;
         let entered = self.lives.enter(scope.id(), Live::new("prune"));
         let live = &*entered.live;

@@ -1,14 +1,17 @@
 //! Jobs as operations: their steps, and how they are undone.
 
-use std::{sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use selvage_work::{Failure, Interrupt, Next, Operation, Scope, Subject};
+use selvage_work::{Engine, Failure, Interrupt, Next, Operation, Prepared, Scope, Subject};
 
 use super::{
     Access, Error, Kind, Result, Shared,
     live::Live,
-    record::{Job, State},
+    record::{self, Job, State},
+    restore::RestoreVolume,
+    save::BackUpVolume,
+    upkeep::{PruneRepository, VerifyRepository},
 };
 
 /// How long work that is interrupted may take to leave things in order.
@@ -27,68 +30,113 @@ impl Subject for Key {
     }
 }
 
-/// Does jobs.
-pub(crate) struct Run(pub(super) Arc<Shared>);
+/// A kind of job as a kind of operation.
+#[async_trait]
+pub(super) trait JobKind: Send + Sync + 'static {
+    /// Name of the operation.
+    const OPERATION: &'static str;
+
+    const STEPS: &'static [&'static str];
+
+    /// Step from which on nothing can be undone; none if all can.
+    const POINT_OF_NO_RETURN: Option<&'static str> = None;
+
+    /// Takes a step.
+    async fn take(shared: &Shared, step: &str, job: &Job, scope: &Scope) -> Result<(), Failure>;
+
+    /// Removes what a step left behind.
+    async fn clean(shared: &Shared, step: &str, job: &Job) -> Result<()> {
+        let _ = (shared, step, job);
+        Ok(())
+    }
+}
+
+/// Does jobs of one kind.
+pub(super) struct Run<J> {
+    shared: Arc<Shared>,
+    kind: PhantomData<fn() -> J>,
+}
 
 #[async_trait]
-impl Operation for Run {
-    const KIND: &'static str = "VolumeJob";
+impl<J: JobKind> Operation for Run<J> {
+    const KIND: &'static str = J::OPERATION;
     type State = Key;
 
-    fn steps(&self, state: &Key) -> Vec<&'static str> {
-        // The kind is the first thing in the key.
-        match state.job.as_bytes().get(1) {
-            Some(b'1') => vec!["snapshot", "upload", "release"],
-            Some(b'2') => vec!["look", "create", "download", "adopt"],
-            Some(b'3') => vec!["verify"],
-            _ => vec!["prune"],
-        }
+    fn steps(&self, _: &Key) -> Vec<&'static str> {
+        J::STEPS.to_vec()
     }
 
     fn cancellable(&self, step: &str, _: &Key) -> bool {
-        !matches!(step, "release" | "adopt")
+        J::POINT_OF_NO_RETURN != Some(step)
     }
 
     async fn run(&self, step: &str, state: &mut Key, scope: &Scope) -> Result<Next, Failure> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let Some(job) = shared.own_job(&state.job, scope).await? else {
             return Err(Error::NoJob(scope.id().to_owned()).into());
         };
-        match step {
-            "snapshot" => shared.freeze(&job, scope).await?,
-            "upload" => shared.upload(&job, scope).await?,
-            "release" => shared.release(&job).await?,
-            "look" => shared.look(&job, scope).await?,
-            "create" => shared.create(&job).await?,
-            "download" => shared.download(&job, scope).await?,
-            "adopt" => shared.adopt(&job).await?,
-            "verify" => shared.check(&job, scope).await?,
-            _ => shared.sweep(&job, scope).await?,
-        }
-        if matches!(step, "release" | "adopt" | "verify" | "prune") {
+        J::take(shared, step, &job, scope).await?;
+        if J::STEPS.last() == Some(&step) {
             shared.complete(&state.job, scope).await?;
         }
         Ok(Next::Done)
     }
 
     async fn undo(&self, step: &str, state: &mut Key, scope: &Scope) -> Result<(), Failure> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let Some(job) = shared.own_job(&state.job, scope).await? else { return Ok(()) };
-        let cleaned = match step {
-            "snapshot" => shared.thaw(&job).await,
-            "create" => shared.discard(&job).await,
-            _ => Ok(()),
-        };
         // It has its mark, and is removed as soon as the disk lets us. A job
         // that waited for that would seem to run for ever.
-        if let Err(error) = cleaned {
+        if let Err(error) = J::clean(shared, step, &job).await {
             tracing::warn!(volume = %job.full_name(), error = error.text(), "not removed yet");
         }
-        if matches!(step, "snapshot" | "look" | "verify" | "prune") {
+        if J::STEPS.first() == Some(&step) {
             shared.fail(&state.job, scope).await?;
         }
         Ok(())
     }
+}
+
+/// Kind of the operations of all jobs in stores of version 0.1.
+pub(super) const REPLACED_KIND: &str = "VolumeJob";
+
+/// Makes the operations known, and gives those that an earlier version began
+/// their present kinds.
+pub(super) async fn register(engine: &Engine, shared: &Arc<Shared>) -> Result<()> {
+    fn run<J>(shared: &Arc<Shared>) -> Run<J> {
+        Run { shared: Arc::clone(shared), kind: PhantomData }
+    }
+    engine.register(run::<BackUpVolume>(shared))?;
+    engine.register(run::<RestoreVolume>(shared))?;
+    engine.register(run::<VerifyRepository>(shared))?;
+    engine.register(run::<PruneRepository>(shared))?;
+    let replaced = engine.replace_kind(REPLACED_KIND, |key| {
+        Some(match record::kind_of(key)? {
+            Kind::Backup => BackUpVolume::OPERATION,
+            Kind::Restore => RestoreVolume::OPERATION,
+            Kind::Verify => VerifyRepository::OPERATION,
+            Kind::Prune => PruneRepository::OPERATION,
+            Kind::Unknown => return None,
+        })
+    });
+    let replaced = replaced.await?;
+    if replaced > 0 {
+        tracing::info!(replaced, "operations of an earlier version have their present kinds now");
+    }
+    Ok(())
+}
+
+/// Makes the operation that does a job, to be written with it.
+pub(super) fn prepare(engine: &Engine, job: &Job, who: &str) -> Result<Prepared> {
+    let state = Key { job: selvage_store::Record::key(job) };
+    let prepared = match job.kind() {
+        Kind::Backup => engine.prepare::<Run<BackUpVolume>>(state, who),
+        Kind::Restore => engine.prepare::<Run<RestoreVolume>>(state, who),
+        Kind::Verify => engine.prepare::<Run<VerifyRepository>>(state, who),
+        Kind::Prune => engine.prepare::<Run<PruneRepository>>(state, who),
+        Kind::Unknown => return Err(Error::NoJob(state.job)),
+    };
+    Ok(prepared?)
 }
 
 impl Shared {

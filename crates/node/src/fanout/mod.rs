@@ -55,7 +55,6 @@ use selvage_kit::{
     serve::relay::{self, Answer, Call, Relay},
 };
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body};
 
 pub(crate) use self::wire::text;
@@ -146,12 +145,14 @@ impl Fanout {
         Self(Arc::new(Inner { settings, own, directory, pool }))
     }
 
-    /// Lets go of unused connections until told to stop.
-    pub async fn run(self, stop: CancellationToken) {
-        let period = (self.0.settings.idle / 4).max(Duration::from_secs(1));
-        while stop.run_until_cancelled(tokio::time::sleep(period)).await.is_some() {
-            self.0.pool.sweep();
-        }
+    /// Lets go of unused connections.
+    pub fn sweep(&self) {
+        self.0.pool.sweep();
+    }
+
+    /// How often to do that.
+    pub fn sweep_interval(&self) -> Duration {
+        (self.0.settings.idle / 4).max(Duration::from_secs(1))
     }
 }
 

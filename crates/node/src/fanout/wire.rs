@@ -45,18 +45,9 @@ impl Way {
 
 /// A node that does not answer, with all that is known of why.
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> Status {
-    let mut text = error.to_string();
-    let mut late = error.is::<TimeoutExpired>();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        late |= cause.is::<TimeoutExpired>();
-        let next = cause.to_string();
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        source = cause.source();
-    }
+    let text = selvage_api::chain(error);
+    let mut all = std::iter::successors(Some(error), |&error| error.source());
+    let late = all.any(|error| error.is::<TimeoutExpired>());
     // The library counts a call's time as we do, and may see its end first.
     if late {
         return Status::deadline_exceeded(text);

@@ -88,9 +88,6 @@ pub(crate) struct Peer {
     pub(crate) wake: Notify,
     /// All that was queued has been handed to the connection.
     drained: Notify,
-    pub(crate) ended: CancellationToken,
-    /// What to tell the peer when the stream is ended by us.
-    end_status: Mutex<Option<Status>>,
     /// The peer has said that it has sent everything.
     pub(crate) received_all: AtomicBool,
     pub(crate) stats: Arc<Stats>,
@@ -155,8 +152,6 @@ impl Peer {
             announced: Mutex::default(),
             wake: Notify::new(),
             drained: Notify::new(),
-            ended: CancellationToken::new(),
-            end_status: Mutex::new(None),
             received_all: AtomicBool::new(false),
             stats,
         })
@@ -328,21 +323,23 @@ impl Peer {
             }
             tokio::select! {
                 () = drained => {}
-                () = self.ended.cancelled() => return,
+                () = self.ended().cancelled() => return,
             }
         }
     }
 
+    /// Cancelled when the stream is ended by this side.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.stream.end.ended
+    }
+
     /// Ends the stream; `status` is what the peer is told.
     pub(crate) fn end(&self, status: Option<Status>) {
-        if let Some(status) = status {
-            self.end_status.lock().get_or_insert(status);
-        }
-        self.ended.cancel();
+        self.stream.end.end(status);
     }
 
     pub(crate) fn end_status(&self) -> Option<Status> {
-        self.end_status.lock().take()
+        self.stream.end.take_status()
     }
 
     pub(crate) fn has_unsent(&self) -> bool {

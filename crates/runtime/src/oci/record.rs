@@ -2,8 +2,6 @@
 
 use std::{
     fs,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -102,15 +100,7 @@ fn start_time(stat: &str) -> Option<u64> {
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let bytes = serde_json::to_vec(value)
         .map_err(|error| Error::state(format!("cannot be written down: {error}")))?;
-    let temporary = path.with_extension(format!("new-{}", crate::unique()));
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .during("writing a record")?;
-    file.write_all(&bytes).during("writing a record")?;
-    fs::rename(&temporary, path).during("writing a record")
+    selvage_files::replace(path, &bytes, 0o600).during("writing a record")
 }
 
 pub(super) fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T> {

@@ -58,12 +58,5 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
 
 /// The error and everything below it, for the one place that keeps it.
 pub(super) fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(below) = source {
-        text.push_str(": ");
-        text.push_str(&below.to_string());
-        source = below.source();
-    }
-    text
+    selvage_api::chain(error)
 }

@@ -1,6 +1,6 @@
 //! Opening a data file: who else has it, which format it has, what it holds.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -102,9 +102,7 @@ fn create_file(path: &Path, builder: &Builder) -> Result<()> {
         prepare(&database)
     });
     made.map_err(|error| name_file(error, &unfinished))?;
-    fs::rename(&unfinished, path).map_err(io)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
+    selvage_files::place(&unfinished, path).map_err(io)
 }
 
 /// Opens a file that only its owner may read.

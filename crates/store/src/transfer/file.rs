@@ -92,14 +92,8 @@ impl Writer {
         self.line(&Line::End { keys: self.keys, sha256 })?;
         self.out.flush().map_err(|error| self.failed(error))?;
         self.out.get_ref().sync_all().map_err(|error| self.failed(error))?;
-        std::fs::rename(&self.partial, &self.path)
-            .map_err(|error| Error::io(format!("renaming to {}", self.path.display()), error))?;
-        // Without this a power cut can take the name away again.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|error| Error::io(format!("syncing {}", folder.display()), error))
+        selvage_files::place(&self.partial, &self.path)
+            .map_err(|error| Error::io(format!("renaming to {}", self.path.display()), error))
     }
 }
 

@@ -18,7 +18,7 @@ use args::Kubeconfig;
 pub use args::{KaasCommand, Kubectl};
 pub(crate) use kubectl::run as kubectl;
 
-use crate::{Error, client::Client, files, session::Session};
+use crate::{Error, client::Client, session::Session};
 
 /// Header by which a new cluster is given to one of several organisations.
 const ORGANISATION: &str = "x-selvage-organisation";
@@ -89,7 +89,7 @@ async fn kubeconfig(args: Kubeconfig, session: &mut Session<'_>) -> Result<(), E
     match args.file {
         None => session.io.out.write_all(text.as_bytes()).map_err(Error::Output),
         Some(path) => {
-            files::write(&path, text.as_bytes(), 0o600)
+            selvage_files::replace(&path, text.as_bytes(), 0o600)
                 .map_err(|source| Error::write(&path, source))?;
             session.io.say(&format!("Written to {}.", path.display()))
         }

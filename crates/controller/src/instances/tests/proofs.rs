@@ -2,11 +2,15 @@
 
 use super::support::*;
 use crate::controller::Mode;
-use crate::instances::app_ops::{CreateAppInst, DeleteAppInst, UpdateAppInst};
-use crate::instances::cluster_ops::{CreateClusterInst, DeleteClusterInst, UpdateClusterInst};
 use crate::instances::core::{Begun, By, Core};
+use crate::instances::create_app_inst::CreateAppInst;
+use crate::instances::create_cluster_inst::CreateClusterInst;
+use crate::instances::delete_app_inst::DeleteAppInst;
+use crate::instances::delete_cluster_inst::DeleteClusterInst;
 use crate::instances::error::Refusal;
 use crate::instances::plan::Origin;
+use crate::instances::update_app_inst::UpdateAppInst;
+use crate::instances::update_cluster_inst::UpdateClusterInst;
 use async_trait::async_trait;
 use selvage_api::edgeproto::{AppInst, ClusterInst, CrmOverride, DeleteType};
 use selvage_store::SharedStore;

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::controller::{Controller, Mode, Surroundings};
+use crate::controller::{Controller, Foundation, Mode, Surroundings};
 use crate::instances::kind::Instance;
 use crate::instances::{InstanceService, audit};
 use crate::row::{Kept, Row};
@@ -153,8 +153,10 @@ impl World {
             ..selvage_work::Options::default()
         };
         let surroundings = Surroundings { engine, ..Surroundings::default() };
-        let controller = Controller::open(store, settings, surroundings).await.unwrap();
-        let service = InstanceService::open(&controller).await.unwrap();
+        let foundation = Foundation::open(store, settings, surroundings).await.unwrap();
+        let service = InstanceService::open(&foundation).await.unwrap();
+        let opened = Controller::open(foundation, Arc::clone(&service) as _).await;
+        let controller = opened.unwrap();
         let crm = Crm::start(&controller, &service, script);
         let running = tokio::spawn(async { Ok(()) });
         Self { controller, service, crm, clock, running }

@@ -372,14 +372,7 @@ fn with_header(request: Request, name: HeaderName, value: Option<&str>) -> Reque
 
 /// Without the address, which may have a password in it.
 fn told(error: selvage_fetch::TransferError) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(inner) = source {
-        text += &format!(": {inner}");
-        source = inner.source();
-    }
-    text
+    selvage_api::chain(&error.without_url())
 }
 
 fn with_end(directory: &Path, end: &str) -> Result<Vec<PathBuf>> {

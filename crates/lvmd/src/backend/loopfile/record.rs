@@ -2,11 +2,12 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
+use selvage_files::UNFINISHED;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{EXTENT, GIB, private};
@@ -15,7 +16,6 @@ use crate::{Error, Result, config::LoopGroup};
 const IMAGE: &str = "img";
 const RECORD: &str = "volume";
 const GROUP_RECORD: &str = "group";
-const UNFINISHED: &str = "new";
 
 /// A volume, as its record says.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl Store {
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let (record, image) = (self.record(name), self.image(name));
         fs::remove_file(&record).map_err(Error::file(&record))?;
-        sync_folder(&self.folder)?;
+        selvage_files::sync_folder(&self.folder).map_err(Error::file(&self.folder))?;
         match fs::remove_file(&image) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Error::file(&image)(error))
@@ -201,18 +201,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 
 /// Puts a file in place whole or not at all.
 fn replace<T: Serialize>(path: &Path, value: &T) -> Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(format!(".{UNFINISHED}"));
-    let unfinished = PathBuf::from(unfinished);
     let text = serde_json::to_vec(value)
         .map_err(|error| Error::Malformed { path: path.into(), what: error.to_string() })?;
-    let written = private::create(&unfinished)
-        .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&unfinished, path));
-    written.map_err(Error::file(path))?;
-    sync_folder(path.parent().unwrap_or(path))
-}
-
-fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::file(folder))
+    selvage_files::replace(path, &text, 0o600).map_err(Error::file(path))
 }

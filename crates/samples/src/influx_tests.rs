@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use selvage_kit::identity::Secret;
 use wire::metric_val::Value;
 
 use super::*;

@@ -1,4 +1,5 @@
-//! Files that are there whole or not at all.
+//! Files that are there whole or not at all, also after a power cut: written
+//! beside their place, synced, renamed, and the folder synced.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,10 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Extension of files that are being written. One that is there after a crash
+/// can be removed.
+pub const UNFINISHED: &str = "new";
+
 /// A file that is written but not yet in its place; dropped, it leaves no
 /// trace.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub struct Staged {
     temporary: PathBuf,
     path: PathBuf,
     placed: bool,
@@ -18,7 +23,7 @@ pub(crate) struct Staged {
 
 impl Staged {
     /// Writes the content beside where it will go.
-    pub(crate) fn new(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
+    pub fn new(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
         let (temporary, mut file) = create_beside(path, mode)?;
         let staged = Self { temporary, path: path.to_owned(), placed: false };
         file.write_all(content)?;
@@ -27,10 +32,11 @@ impl Staged {
     }
 
     /// Puts it in its place, over what was there.
-    pub(crate) fn place(mut self) -> io::Result<()> {
+    pub fn place(mut self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.path)?;
         self.placed = true;
-        File::open(parent(&self.path))?.sync_all()
+        // Without this a power cut can take the name away again.
+        sync_folder(parent(&self.path))
     }
 }
 
@@ -43,12 +49,26 @@ impl Drop for Staged {
     }
 }
 
-/// Writes the file in one step.
-pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+/// Renames a file that was written and synced to its place, for good.
+pub fn place(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    // Without this a power cut can take the name away again.
+    sync_folder(parent(to))
+}
+
+/// Replaces a file in one step: whoever looks sees the old one or the new one.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     Staged::new(path, content, mode)?.place()
 }
 
-pub(crate) fn parent(path: &Path) -> &Path {
+/// Waits until the disk has the names in a folder.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
+}
+
+/// Returns the folder that a file is in.
+pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -56,7 +76,8 @@ fn create_beside(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let mut number = 0u32;
     loop {
-        let temporary = parent(path).join(format!(".{name}.{}-{number}", std::process::id()));
+        let temporary =
+            parent(path).join(format!(".{name}.{}-{number}.{UNFINISHED}", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary) {
             Ok(file) => return Ok((temporary, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {
@@ -78,8 +99,8 @@ mod tests {
     fn a_file_is_replaced_whole_with_its_mode_and_leaves_nothing_beside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        write(&path, b"one", 0o644).unwrap();
-        write(&path, b"two", 0o600).unwrap();
+        replace(&path, b"one", 0o644).unwrap();
+        replace(&path, b"two", 0o600).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 

@@ -1,84 +1,34 @@
-//! The operations on AppInsts.
+//! The operation `CreateAppInst`: first the auto-cluster, if the instance has
+//! none, then the instance.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use selvage_api::distributed_match_engine::Timestamp;
-use selvage_api::edgeproto::{AppInst, AppInstKey, ClusterInst, ClusterInstKey, TrackedState};
+use selvage_api::edgeproto::{
+    App, AppInst, AppInstKey, Cloudlet, CloudletInfo, ClusterInst, Flavor, TrackedState,
+};
+use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
-use super::core::{By, Core};
-use super::error::Error;
-use super::plan::Origin;
-use super::plan::app::Need;
-use super::state::{Goal, Override, state_of};
-use super::steps::Asked;
+use super::app_work::AppWork;
+use super::books;
+use super::core::{Asked, Begun, By, Core};
+use super::create_cluster_inst::{self, CreateClusterInst};
+use super::error::{Error, Refusal};
+use super::kind::Instance;
+use super::plan::app::{self as plan, Need};
+use super::plan::{Origin, check_ready};
+use super::state::Goal;
+use super::steps::Work;
 use crate::controller::Mode;
 use crate::derive::names;
+use crate::guard::refer;
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
-
-/// What an operation on an AppInst remembers.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct AppWork {
-    #[prost(message, optional, tag = "1")]
-    pub(super) key: Option<AppInstKey>,
-    #[prost(int32, tag = "2")]
-    pub(super) crm_override: i32,
-    /// State and errors before the operation.
-    #[prost(int32, tag = "3")]
-    pub(super) before: i32,
-    #[prost(string, repeated, tag = "4")]
-    pub(super) errors_before: Vec<String>,
-    /// Begun for an instance that was found without an operation.
-    #[prost(bool, tag = "5")]
-    pub(super) adopted: bool,
-    /// Of a creation: what was asked for, and the time that marks the row as
-    /// its own.
-    #[prost(message, optional, tag = "6")]
-    pub(super) request: Option<AppInst>,
-    #[prost(message, optional, tag = "7")]
-    pub(super) created_at: Option<Timestamp>,
-    /// The row was written when the operation began.
-    #[prost(bool, tag = "8")]
-    pub(super) placed: bool,
-    /// The auto-cluster was created for this instance.
-    #[prost(bool, tag = "9")]
-    pub(super) own_cluster: bool,
-}
-
-impl AppWork {
-    pub(super) fn app_inst_key(&self) -> &AppInstKey {
-        self.key.as_ref().unwrap_or(AppInstKey::empty())
-    }
-
-    pub(super) fn cluster_key(&self) -> &ClusterInstKey {
-        self.app_inst_key().cluster_inst_or_empty()
-    }
-
-    pub(super) fn over(&self) -> Override {
-        Override::of(self.crm_override)
-    }
-
-    /// There is no crm to ask, or it is not to be asked.
-    pub(super) fn ignores_crm(&self) -> bool {
-        let cloudlet = self.cluster_key().cloudlet_or_empty();
-        self.over().ignores_crm() || names::is_default_cloudlet(cloudlet)
-    }
-}
-
-impl Subject for AppWork {
-    fn key(&self) -> String {
-        self.app_inst_key().text()
-    }
-
-    fn organisation(&self) -> String {
-        self.app_inst_key().app_or_empty().developer_or_empty().name.clone()
-    }
-}
+use crate::row::Kept;
 
 pub(crate) struct CreateAppInst(pub(super) Arc<Core>);
 
-/// First the auto-cluster, if the instance has none, then the instance.
 const CLUSTER: &str = "cluster";
 const APP: &str = "app";
 
@@ -146,7 +96,7 @@ impl CreateAppInst {
         let (request, key) = (&request, &key);
         let committed = core
             .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
-                let found = super::books::get::<AppInst>(&tx, key).await?;
+                let found = books::get::<AppInst>(&tx, key).await?;
                 if found.is_some_and(|inst| inst.created_at == Some(created_at)) {
                     return Ok(false);
                 }
@@ -157,7 +107,7 @@ impl CreateAppInst {
                 }
             })
             .await
-            .map_err(|refusal: super::error::Refusal| refusal.error)?;
+            .map_err(|refusal: Refusal| refusal.error)?;
         core.caught_up::<AppInst>(committed.revision).await?;
         Ok(committed.value)
     }
@@ -208,7 +158,7 @@ impl CreateAppInst {
                 core.place_app(&tx, request, created_at, false).await
             })
             .await
-            .map_err(|refusal: super::error::Refusal| refusal.error)?;
+            .map_err(|refusal: Refusal| refusal.error)?;
         Ok(match placed.value.need {
             Need::Create(request) => Some(*request),
             Need::Nothing | Need::Await => None,
@@ -241,7 +191,7 @@ impl CreateAppInst {
         }
         let (engine, key) = (scope.engine(), work.cluster_key().text());
         if let Some(running) = engine.running_on(&key)
-            && running.kind == super::cluster_ops::CreateClusterInst::KIND
+            && running.kind == CreateClusterInst::KIND
         {
             // It ends undone, or ready because it was faster.
             if engine.cancel(&running.id, &scope.started_by()).await.is_ok() {
@@ -253,84 +203,135 @@ impl CreateAppInst {
     }
 }
 
-pub(crate) struct UpdateAppInst(pub(super) Arc<Core>);
+/// What came of a creation's transaction.
+pub(super) struct Placed {
+    pub(super) key: AppInstKey,
+    pub(super) notes: Vec<String>,
+    /// The auto-cluster to wait for, or to create first. Then the AppInst is
+    /// not written yet.
+    pub(super) need: Need,
+}
 
-#[async_trait]
-impl Operation for UpdateAppInst {
-    const KIND: &'static str = "UpdateAppInst";
-    type State = AppWork;
-
-    fn steps(&self, _: &AppWork) -> Vec<&'static str> {
-        vec!["update"]
+impl Core {
+    pub(crate) async fn begin_create_app(
+        &self,
+        by: By<'_>,
+        request: &AppInst,
+    ) -> Result<Begun, Refusal> {
+        let created_at = self.now();
+        let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
+        let asked = Asked { goal: Goal::Create, request, cloudlet };
+        self.begin::<CreateAppInst, AppInst, _, _>(by, asked, |tx| async move {
+            let placed = self.place_app(&tx, request, created_at, false).await?;
+            let work = AppWork {
+                key: Some(placed.key),
+                crm_override: request.crm_override,
+                request: Some(AppInst { fields: Vec::new(), ..request.clone() }),
+                created_at: Some(created_at),
+                placed: placed.need == Need::Nothing,
+                ..Default::default()
+            };
+            Ok((work, placed.notes))
+        })
+        .await
     }
 
-    async fn run(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<AppInst>(scope, work.adopted);
-        if work.ignores_crm() {
-            self.0.say_done::<AppInst>(scope, Goal::Update);
-        } else {
-            let key = work.key();
-            self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
+    fn now(&self) -> Timestamp {
+        let now = self.clock.now();
+        Timestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond() }
+    }
+
+    /// Checks a new AppInst, and writes it if nothing has to happen before.
+    /// What has to happen is checked too, so that nothing is begun that cannot
+    /// be finished.
+    pub(super) async fn place_app(
+        &self,
+        tx: &Transaction,
+        request: &AppInst,
+        created_at: Timestamp,
+        deferred: bool,
+    ) -> Result<Placed, Refusal> {
+        let settings = &self.settings;
+        let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
+        let info = books::get::<CloudletInfo>(tx, &cloudlet.text()).await?;
+        check_ready(cloudlet, info.as_ref(), request.over())?;
+        let (key, notes) = plan::settle_key(request)?;
+        let (key, world) = read_world(tx, request, key, info).await?;
+        let existing = world.existing.clone();
+        let planned = plan::create(request, &key, created_at, deferred, world)?;
+        if let Need::Create(cluster) = &planned.need {
+            self.rehearse_cluster(tx, cluster).await?;
         }
-        Ok(Next::Done)
+        let limits = planned.info.as_ref().filter(|_| settings.enforce_resources);
+        books::take_volumes(&mut books::cloudlet_refs(tx, cloudlet).await?, &planned.app, limits)?;
+        if planned.need != Need::Nothing {
+            return Ok(Placed { key, notes, need: planned.need });
+        }
+        if let Some(existing) = existing {
+            books::leave_app(tx, &existing).await?;
+        }
+        let zone = planned.info.as_ref().map(|info| info.dns_zone.as_str());
+        let place = books::Place {
+            app: &planned.app,
+            cluster: planned.cluster.as_ref(),
+            flavor: &planned.flavor,
+            limits,
+            root_domain: zone.filter(|zone| !zone.is_empty()).unwrap_or(&settings.root_domain),
+        };
+        books::enter_app(tx, planned.inst, &place).await?;
+        Ok(Placed { key, notes, need: Need::Nothing })
     }
 
-    async fn undo(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await
+    /// Whether an auto-cluster could be created now. Nothing of it is kept:
+    /// its own operation decides again.
+    async fn rehearse_cluster(
+        &self,
+        tx: &Transaction,
+        request: &ClusterInst,
+    ) -> Result<(), Refusal> {
+        let world = create_cluster_inst::read_world(tx, request).await?;
+        let settings = &self.settings;
+        let planned = super::plan::cluster::create(request, Origin::Internal, world, settings)?;
+        let limits = settings.enforce_resources.then_some(&planned.info);
+        let key = request.object_key().cloudlet_or_empty();
+        let mut refs = books::cloudlet_refs(tx, key).await?;
+        books::take_cluster(&mut refs, &planned.inst, &planned.flavor, &planned.cloudlet, limits)?;
+        Ok(())
     }
 }
 
-pub(crate) struct DeleteAppInst(pub(super) Arc<Core>);
-
-#[async_trait]
-impl Operation for DeleteAppInst {
-    const KIND: &'static str = "DeleteAppInst";
-    type State = AppWork;
-
-    fn steps(&self, _: &AppWork) -> Vec<&'static str> {
-        vec![APP, CLUSTER]
-    }
-
-    /// What a crm was asked to delete it cannot be asked to keep.
-    fn cancellable(&self, _: &str, _: &AppWork) -> bool {
-        false
-    }
-
-    async fn run(&self, step: &str, work: &mut AppWork, scope: &Scope) -> Result<Next, Failure> {
-        if step == CLUSTER {
-            self.0.drop_unused_cluster(work, "DELETING auto-cluster inst", scope).await?;
-            return Ok(Next::Done);
-        }
-        let early = self.0.early::<AppInst>(scope, work.adopted);
-        if work.ignores_crm() {
-            self.0.say_done::<AppInst>(scope, Goal::Delete);
-            return Ok(Next::Done);
-        }
-        let key = work.key();
-        match self.0.ask(scope, &key, Goal::Delete, work.over(), early).await? {
-            Asked::Done => Ok(Next::Done),
-            Asked::LeftBusy => Ok(Next::Finish),
+/// Reads what a creation is decided by. An App of the platform that names a
+/// cluster which is not there may mean its own of that name.
+async fn read_world(
+    tx: &Transaction,
+    request: &AppInst,
+    mut key: AppInstKey,
+    info: Option<CloudletInfo>,
+) -> Result<(AppInstKey, plan::World), Error> {
+    let mut cluster_key = key.cluster_inst_or_empty().clone();
+    let mut cluster = books::get::<ClusterInst>(tx, &cluster_key.text()).await?;
+    let developer = &key.app_or_empty().developer_or_empty().name;
+    if cluster.is_none() && *developer != cluster_key.developer {
+        cluster_key.developer.clone_from(developer);
+        cluster = books::get(tx, &cluster_key.text()).await?;
+        if cluster.is_some() {
+            key.cluster_inst_key = Some(cluster_key.clone());
         }
     }
-
-    async fn undo(&self, step: &str, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
-        if step == CLUSTER {
-            return Ok(());
-        }
-        let (key, before) = (work.key(), state_of(work.before));
-        let restored = self.0.restore::<AppInst>(scope, &key, before, &work.errors_before).await?;
-        match self.0.state_now::<AppInst>(&key).await? {
-            // The crm was faster: then its cluster goes as well.
-            TrackedState::NotPresent if !self.0.is_taken_over(scope.id()) => {
-                self.0.drop_unused_cluster(work, "DELETING auto-cluster inst", scope).await?;
-            }
-            TrackedState::Ready if restored => {
-                scope.say("Recreating AppInst due to failure");
-                scope.say("Created successfully");
-            }
-            _ if restored => scope.say("Recreating AppInst due to failure"),
-            _ => {}
-        }
-        Ok(())
-    }
+    let app = refer::<App>(tx, &key.app_or_empty().text()).await?;
+    let flavor = plan::flavor_key(request, app.as_ref());
+    let cloudlet_key = cluster_key.cloudlet_or_empty();
+    let cloudlet = match names::is_default_cloudlet(cloudlet_key) {
+        true => None,
+        false => refer::<Cloudlet>(tx, &cloudlet_key.text()).await?,
+    };
+    let world = plan::World {
+        existing: books::get(tx, &key.text()).await?,
+        cloudlet,
+        info,
+        cluster,
+        flavor: refer::<Flavor>(tx, &flavor.text()).await?,
+        app,
+    };
+    Ok((key, world))
 }

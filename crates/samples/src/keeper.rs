@@ -4,24 +4,19 @@
 //! that there is never more here than there.
 
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use jiff::Timestamp;
 use prost::Message;
 use selvage_api::edgeproto as wire;
-use tokio_util::sync::CancellationToken;
+use selvage_files::UNFINISHED;
 
-use super::Samples;
-use crate::controller::Controller;
+use crate::Samples;
 
-/// How often what came is written.
-const EVERY: Duration = Duration::from_secs(60);
 /// A file of this many bytes is not added to.
 const FULL: usize = 1 << 20;
 /// What a file begins with.
@@ -29,7 +24,6 @@ const HEAD: &[u8] = b"selvage samples 1\n";
 /// And ends with so many bytes of a checksum.
 const SUM: usize = 8;
 const ENDING: &str = "samples";
-const UNFINISHED: &str = "new";
 const DAMAGED: &str = "damaged";
 
 /// Keeps a folder like the memory.
@@ -80,7 +74,7 @@ impl Keeper {
     }
 
     /// Writes what came since the last time, and removes what has gone.
-    fn write(&mut self, samples: &Samples) -> io::Result<()> {
+    pub(crate) fn write(&mut self, samples: &Samples) -> io::Result<()> {
         let (gone, to) = samples.span();
         while let Some((path, end)) = self.full.front()
             && *end <= gone
@@ -95,7 +89,7 @@ impl Keeper {
         }
         let content = content(&samples.encoded(self.from, to));
         let path = self.folder.join(format!("{:012}.{ENDING}", self.youngest));
-        replace(&path, &content)?;
+        selvage_files::replace(&path, &content, 0o600)?;
         self.to = to;
         if content.len() >= FULL {
             self.full.push_back((path, to));
@@ -127,20 +121,6 @@ fn checksum(bytes: &[u8]) -> [u8; SUM] {
     sum.to_le_bytes()
 }
 
-/// Seen whole or not at all, also after a power cut.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let new = path.with_extension(UNFINISHED);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
-}
-
 fn read(path: &Path) -> io::Result<Vec<wire::Metric>> {
     let damaged = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
     let content = fs::read(path)?;
@@ -162,58 +142,6 @@ fn read(path: &Path) -> io::Result<Vec<wire::Metric>> {
 fn put_aside(path: &Path, error: &io::Error) -> io::Result<()> {
     tracing::warn!(path = %path.display(), %error, "samples of earlier are lost, the file is put aside");
     fs::rename(path, path.with_extension(DAMAGED))
-}
-
-impl Controller {
-    /// Reads the samples of earlier runs, where there is a folder for them.
-    /// A disk that fails costs the past, not the service.
-    pub(crate) async fn recall_samples(self: &Arc<Self>) {
-        let Some(folder) = self.settings.samples_folder.clone() else { return };
-        let controller = Arc::clone(self);
-        let reading = tokio::task::spawn_blocking(move || {
-            let now = controller.clock.now();
-            match Keeper::open(&folder, &controller.memory.samples, now) {
-                Ok(keeper) => *controller.memory.keeper.lock() = Some(keeper),
-                Err(error) => {
-                    let folder = folder.display();
-                    tracing::warn!(%folder, %error, "samples are kept until the next restart only");
-                }
-            }
-        });
-        if let Err(error) = reading.await {
-            tracing::error!(%error, "the samples of earlier were not read");
-        }
-    }
-
-    /// Writes samples to the disk until told to stop, and then once more.
-    pub(crate) async fn keep_samples(self: Arc<Self>, stop: CancellationToken) {
-        let mut works = true;
-        loop {
-            let ends = stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none();
-            let written = self.write_samples().await;
-            // A disk that is full is one event, not one every minute.
-            match (&written, works) {
-                (Ok(()), false) => tracing::info!("samples are written to the disk again"),
-                (Err(error), true) => {
-                    tracing::warn!(%error, "samples cannot be written to the disk");
-                }
-                _ => {}
-            }
-            works = written.is_ok();
-            if ends {
-                return;
-            }
-        }
-    }
-
-    async fn write_samples(self: &Arc<Self>) -> io::Result<()> {
-        let controller = Arc::clone(self);
-        let writing = tokio::task::spawn_blocking(move || {
-            let mut keeper = controller.memory.keeper.lock();
-            keeper.as_mut().map_or(Ok(()), |keeper| keeper.write(&controller.memory.samples))
-        });
-        writing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
-    }
 }
 
 #[cfg(test)]

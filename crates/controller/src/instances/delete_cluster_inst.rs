@@ -1,16 +1,22 @@
-//! The operations on ClusterInsts.
+//! The operation `DeleteClusterInst`: first the Apps that go with the cluster,
+//! then the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use selvage_api::edgeproto::{AppInst, ClusterInst, ClusterInstKey, TrackedState};
+use selvage_api::edgeproto::{App, AppInst, AppKey, ClusterInst, DeleteType, TrackedState};
+use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
-use super::core::{By, Core};
-use super::error::Error;
+use super::books;
+use super::cluster_work::{ClusterWork, read_row};
+use super::core::{Asked, Begun, By, Core};
+use super::error::{Error, Refusal};
 use super::kind::Instance;
-use super::state::{Goal, Override, state_of};
+use super::plan::cluster as plan;
+use super::state::{Goal, state_of};
+use super::steps::Work;
 use crate::controller::Mode;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::{Kept, Row, index};
@@ -18,102 +24,8 @@ use crate::row::{Kept, Row, index};
 /// How often a busy AppInst is tried again when its cluster is deleted.
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
-/// What an operation on a ClusterInst remembers.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct ClusterWork {
-    #[prost(message, optional, tag = "1")]
-    pub(super) key: Option<ClusterInstKey>,
-    #[prost(int32, tag = "2")]
-    pub(super) crm_override: i32,
-    /// State and errors before the operation.
-    #[prost(int32, tag = "3")]
-    pub(super) before: i32,
-    #[prost(string, repeated, tag = "4")]
-    pub(super) errors_before: Vec<String>,
-    /// Begun for an instance that was found without an operation.
-    #[prost(bool, tag = "5")]
-    pub(super) adopted: bool,
-}
-
-impl ClusterWork {
-    fn cluster_key(&self) -> &ClusterInstKey {
-        self.key.as_ref().unwrap_or(ClusterInstKey::empty())
-    }
-
-    fn over(&self) -> Override {
-        Override::of(self.crm_override)
-    }
-}
-
-impl Subject for ClusterWork {
-    fn key(&self) -> String {
-        self.cluster_key().text()
-    }
-
-    fn organisation(&self) -> String {
-        self.cluster_key().developer.clone()
-    }
-}
-
-pub(crate) struct CreateClusterInst(pub(super) Arc<Core>);
-
-#[async_trait]
-impl Operation for CreateClusterInst {
-    const KIND: &'static str = "CreateClusterInst";
-    type State = ClusterWork;
-
-    fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
-        vec!["create"]
-    }
-
-    async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<ClusterInst>(scope, work.adopted);
-        if !work.over().ignores_crm() {
-            let key = work.key();
-            self.0.ask(scope, &key, Goal::Create, work.over(), early).await?;
-        }
-        Ok(Next::Done)
-    }
-
-    async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        let key = work.key();
-        if work.adopted {
-            return self.0.leave_failed::<ClusterInst>(scope, &key, Goal::Create).await;
-        }
-        let ask_crm = !work.over().ignores_crm();
-        let says = "DELETING ClusterInst due to failures";
-        self.0.undo_create::<ClusterInst>(scope, &key, says, ask_crm).await
-    }
-}
-
-pub(crate) struct UpdateClusterInst(pub(super) Arc<Core>);
-
-#[async_trait]
-impl Operation for UpdateClusterInst {
-    const KIND: &'static str = "UpdateClusterInst";
-    type State = ClusterWork;
-
-    fn steps(&self, _: &ClusterWork) -> Vec<&'static str> {
-        vec!["update"]
-    }
-
-    async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        let early = self.0.early::<ClusterInst>(scope, work.adopted);
-        if !work.over().ignores_crm() {
-            let key = work.key();
-            self.0.ask(scope, &key, Goal::Update, work.over(), early).await?;
-        }
-        Ok(Next::Done)
-    }
-
-    async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<ClusterInst>(scope, &work.key(), Goal::Update).await
-    }
-}
-
 pub(crate) struct DeleteClusterInst(pub(super) Arc<Core>);
 
-/// First the Apps that go with the cluster, then the cluster.
 const APPS: &str = "apps";
 const CLUSTER: &str = "cluster";
 
@@ -217,7 +129,7 @@ impl DeleteClusterInst {
         let Some(asked_now) = self.request_deletion(work).await? else {
             return Ok(());
         };
-        if work.over().ignores_crm() {
+        if work.ignores_crm() {
             return Ok(());
         }
         let early = asked_now.then_some(changes);
@@ -258,4 +170,45 @@ impl DeleteClusterInst {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Core {
+    pub(crate) async fn begin_delete_cluster(
+        &self,
+        by: By<'_>,
+        request: &ClusterInst,
+    ) -> Result<Begun, Refusal> {
+        let cloudlet = request.object_key().cloudlet_or_empty();
+        let asked = Asked { goal: Goal::Delete, request, cloudlet };
+        self.begin::<DeleteClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
+            let (existing, info) = read_row(&tx, request).await?;
+            let in_use = is_in_use(&tx, request, None).await?;
+            plan::delete(request, existing.as_ref(), info.as_ref(), in_use)?;
+            let state = ClusterWork::of(request, existing.as_ref());
+            if let Some(mut inst) = existing {
+                inst.set_state(TrackedState::DeletePrepare);
+                books::put(&tx, inst)?;
+            }
+            Ok((state, Vec::new()))
+        })
+        .await
+    }
+}
+
+/// Whether Apps run in a cluster that do not go with it. One App may be left
+/// out of account. An App that is not there any more counts: nobody said that
+/// it may go.
+pub(super) async fn is_in_use(
+    tx: &Transaction,
+    cluster: &ClusterInst,
+    besides: Option<&AppKey>,
+) -> Result<bool, Error> {
+    let refs = books::cluster_refs(tx, cluster.object_key()).await?;
+    for key in refs.apps.iter().filter(|key| Some(*key) != besides) {
+        let app = books::get::<App>(tx, &key.text()).await?;
+        if app.is_none_or(|app| app.del_opt != i32::from(DeleteType::AutoDelete)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use selvage_api::selvage::metrics::ListSamplesRequest;
 
-use super::super::Limits;
-use super::super::scope::Scope;
 use super::*;
+use crate::{Limits, Scope};
 
 fn samples(count: usize) -> Samples {
     Samples::new(Limits { count, bytes: usize::MAX, age: Duration::from_secs(1000) })

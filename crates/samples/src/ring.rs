@@ -12,8 +12,7 @@ use prost::Message;
 use selvage_api::edgeproto as wire;
 use selvage_api::selvage::metrics::ListSamplesRequest;
 
-use super::scope::Scope;
-use super::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG, tagged};
+use crate::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG, Scope, tagged};
 
 /// How many samples a caller gets who does not say.
 const DEFAULT_LIMIT: usize = 1000;
@@ -24,16 +23,20 @@ const AHEAD: i64 = 300;
 /// How many are looked at before others may add some.
 const CHUNK: usize = 1024;
 
-/// How much is kept.
+/// Bounds of what is kept; beyond them the oldest go first.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) count: usize,
-    pub(crate) bytes: usize,
-    pub(crate) age: Duration,
+pub struct Limits {
+    /// Number of samples.
+    pub count: usize,
+    /// Memory that they take.
+    pub bytes: usize,
+    /// Age of the oldest.
+    pub age: Duration,
 }
 
+/// Samples in memory.
 #[derive(Debug)]
-pub(crate) struct Samples {
+pub struct Samples {
     limits: Limits,
     ring: RwLock<Ring>,
 }
@@ -81,11 +84,13 @@ impl Subject {
     }
 }
 
-/// How many samples there are of what.
+/// Number of samples, by what they are of.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) app_insts: u64,
-    pub(crate) cloudlets: u64,
+pub struct Counts {
+    /// Of app instances.
+    pub app_insts: u64,
+    /// Of cloudlets.
+    pub cloudlets: u64,
 }
 
 impl Counts {
@@ -146,14 +151,15 @@ fn time_of(sample: &wire::Metric) -> (i64, i32) {
 }
 
 impl Samples {
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// No samples yet.
+    pub fn new(limits: Limits) -> Self {
         Self { limits, ring: RwLock::default() }
     }
 
     /// Takes a sample in and gives it back as it is kept. One without a time,
     /// or of a sender whose clock is far ahead, is of now: what lies in the
     /// future would never be too old.
-    pub(crate) fn add(&self, mut sample: wire::Metric, now: Timestamp) -> wire::Metric {
+    pub fn add(&self, mut sample: wire::Metric, now: Timestamp) -> wire::Metric {
         let latest = now.as_second().saturating_add(AHEAD);
         if sample.timestamp.is_none_or(|time| time.seconds > latest) {
             sample.timestamp = Some(prost_types::Timestamp {
@@ -174,18 +180,18 @@ impl Samples {
 
     /// How many have gone, and how many have ever come: those with a number
     /// from the first to below the second are there.
-    pub(super) fn span(&self) -> (u64, u64) {
+    pub(crate) fn span(&self) -> (u64, u64) {
         let ring = self.ring.read();
         (ring.dropped, ring.pushed())
     }
 
     /// Encoded, from one number to another.
-    pub(super) fn encoded(&self, from: u64, to: u64) -> Vec<Bytes> {
+    pub(crate) fn encoded(&self, from: u64, to: u64) -> Vec<Bytes> {
         self.ring.read().range(from, to).map(|entry| entry.encoded.clone()).collect()
     }
 
     /// How many the caller may see.
-    pub(crate) fn counts(&self, scope: &Scope) -> Counts {
+    pub fn counts(&self, scope: &Scope) -> Counts {
         if *scope == Scope::Everything {
             return self.ring.read().counts;
         }
@@ -204,11 +210,7 @@ impl Samples {
 
     /// The newest that match and that the caller may see, the oldest of them
     /// first.
-    pub(crate) fn list(
-        &self,
-        request: &ListSamplesRequest,
-        scope: &Scope,
-    ) -> Vec<Arc<wire::Metric>> {
+    pub fn list(&self, request: &ListSamplesRequest, scope: &Scope) -> Vec<Arc<wire::Metric>> {
         let limit = limit_of(request);
         let since = request.since.map(|time| (time.seconds, time.nanos));
         // The name is what an encoded sample begins with.
@@ -257,7 +259,7 @@ fn limit_of(request: &ListSamplesRequest) -> usize {
 }
 
 /// The newest of several lists, the oldest of them first.
-pub(crate) fn merged(
+pub fn merged(
     lists: impl Iterator<Item = Vec<Arc<wire::Metric>>>,
     request: &ListSamplesRequest,
 ) -> Vec<Arc<wire::Metric>> {

@@ -12,24 +12,51 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reqwest::{RequestBuilder, StatusCode};
 use selvage_api::edgeproto as wire;
+use selvage_kit::identity::Secret;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::line;
-use crate::error::{Error, Result};
-use crate::settings::{Influx, InfluxLogin};
+use crate::{Error, line};
 
 /// Most samples that wait.
 const KEPT: usize = 5000;
 /// As many as this are sent at once.
 const MANY: usize = 50;
 const EVERY: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much of an answer is told.
 const TOLD: usize = 200;
 
-pub(crate) struct Sink {
+/// A database that takes InfluxDB's line protocol.
+#[derive(Debug, Clone)]
+pub struct Influx {
+    /// Such as `http://127.0.0.1:8086`.
+    pub url: String,
+    /// Made if it is not there.
+    pub database: String,
+    /// How we log in there.
+    pub login: InfluxLogin,
+}
+
+/// Login at a database.
+#[derive(Debug, Clone)]
+pub enum InfluxLogin {
+    /// None.
+    Nobody,
+    /// With a user's password.
+    Password {
+        /// The user.
+        user: String,
+        /// The password.
+        password: Secret,
+    },
+    /// With a token.
+    Token(Secret),
+}
+
+/// Hands samples on to a database.
+pub struct Sink {
     settings: Influx,
     write: Url,
     query: Url,
@@ -54,8 +81,9 @@ impl std::fmt::Debug for Sink {
 }
 
 impl Sink {
-    pub(crate) fn new(settings: Influx) -> Result<Arc<Self>> {
-        let wrong = |reason: String| Error::invalid(format!("influx url: {reason}"));
+    /// A sink for this database; nothing is sent before it runs.
+    pub fn new(settings: Influx) -> Result<Arc<Self>, Error> {
+        let wrong = Error::Url;
         let mut base = Url::parse(&settings.url).map_err(|error| wrong(error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(wrong("is neither http nor https".into()));
@@ -69,7 +97,7 @@ impl Sink {
         let place = |name: &str| base.join(name).map_err(|error| wrong(error.to_string()));
         let (mut write, query) = (place("write")?, place("query")?);
         write.query_pairs_mut().append_pair("db", &settings.database).append_pair("precision", "u");
-        let client = reqwest::Client::builder().timeout(PATIENCE).build();
+        let client = reqwest::Client::builder().timeout(REQUEST_TIMEOUT).build();
         let client = client.map_err(|error| wrong(error.to_string()))?;
         Ok(Arc::new(Self {
             settings,
@@ -83,7 +111,7 @@ impl Sink {
     }
 
     /// Takes a sample, or drops it where too many wait.
-    pub(crate) fn put(&self, sample: Arc<wire::Metric>) {
+    pub fn put(&self, sample: Arc<wire::Metric>) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= KEPT {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +124,7 @@ impl Sink {
     }
 
     /// What became of the samples so far.
-    pub(crate) fn counts(&self) -> [(&'static str, u64); 4] {
+    pub fn counts(&self) -> [(&'static str, u64); 4] {
         let counts = &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
@@ -108,7 +136,7 @@ impl Sink {
     }
 
     /// Sends what comes until told to stop, and then what still waits.
-    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut there = false;
         let mut told = false;
         loop {

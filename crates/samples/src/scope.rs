@@ -1,29 +1,32 @@
-//! Whose samples somebody may see.
+//! The samples that somebody may see.
 
 use selvage_api::edgeproto as wire;
 use selvage_kit::identity::{Identity, Kind, Machine, Role};
 use serde_json::Value;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-use super::{DEVELOPER_TAG, OPERATOR_TAGS, tagged};
-use crate::error::{Error, Result};
+use crate::{DEVELOPER_TAG, Error, OPERATOR_TAGS, tagged};
 
 /// Metadata by which a controller asks another for what its caller may see.
 const SCOPE: &str = "x-selvage-scope-bin";
 
 /// The samples that a caller may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub enum Scope {
+    /// All of them.
     Everything,
     /// Those of the apps of some organisations and of the cloudlets of others.
     Of {
+        /// Organisations whose apps.
         developers: Vec<String>,
+        /// Organisations whose cloudlets.
         operators: Vec<String>,
     },
 }
 
 impl Scope {
-    pub(crate) fn of(who: &Identity) -> Self {
+    /// What somebody may see.
+    pub fn of(who: &Identity) -> Self {
         let all = who.has_role(Role::Admin)
             || who.has_role(Role::Viewer)
             || matches!(who.kind, Kind::Machine(Machine::Controller));
@@ -34,20 +37,20 @@ impl Scope {
         Self::Of { developers: named(Role::Developer), operators: named(Role::Operator) }
     }
 
-    /// What the caller may see, or he on whose behalf he asks.
-    pub(crate) fn of_call(who: &Identity, metadata: &MetadataMap) -> Result<Self> {
+    /// What the caller may see, or the one on whose behalf a controller asks.
+    pub fn of_call(who: &Identity, metadata: &MetadataMap) -> Result<Self, Error> {
         let own = Self::of(who);
         match metadata.get_bin(SCOPE) {
             Some(value) if own == Self::Everything => {
                 let read = value.to_bytes().ok().and_then(|bytes| Self::read(&bytes));
-                read.ok_or_else(|| Error::invalid(format!("{SCOPE} cannot be read")))
+                read.ok_or(Error::Scope(SCOPE))
             }
             _ => Ok(own),
         }
     }
 
     /// Asks another controller for this and no more.
-    pub(crate) fn ask(&self, metadata: &mut MetadataMap) {
+    pub fn ask(&self, metadata: &mut MetadataMap) {
         if let Self::Of { developers, operators } = self {
             let text = serde_json::json!({"developers": developers, "operators": operators});
             metadata.insert_bin(SCOPE, MetadataValue::from_bytes(text.to_string().as_bytes()));
@@ -63,7 +66,8 @@ impl Scope {
         Some(Self::Of { developers: names("developers")?, operators: names("operators")? })
     }
 
-    pub(crate) fn includes(&self, sample: &wire::Metric) -> bool {
+    /// Returns whether a sample may be seen.
+    pub fn includes(&self, sample: &wire::Metric) -> bool {
         let Self::Of { developers, operators } = self else { return true };
         let any = |names: &[&str], of: &[String]| {
             tagged(sample, names).any(|value| of.iter().any(|name| name == value))

@@ -1,0 +1,50 @@
+//! Errors with their causes, as text.
+
+use std::error::Error;
+
+/// Returns the text of an error and of its causes, each once.
+pub fn chain(error: &dyn Error) -> String {
+    with_causes(error.to_string(), error.source())
+}
+
+/// Returns a text and those of the causes that it does not contain yet.
+pub fn with_causes(mut text: String, cause: Option<&(dyn Error + 'static)>) -> String {
+    for cause in std::iter::successors(cause, |&cause| cause.source()) {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt, io};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Outer(&'static str, io::Error);
+
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.1)
+        }
+    }
+
+    #[test]
+    fn causes_follow_the_error_and_are_not_repeated() {
+        let refused = || io::Error::other("refused");
+        assert_eq!(chain(&Outer("no connection", refused())), "no connection: refused");
+        assert_eq!(chain(&Outer("connection refused", refused())), "connection refused");
+        assert_eq!(chain(&refused()), "refused");
+    }
+}

@@ -1,0 +1,58 @@
+//! The operation `UpdateAppInst`.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use selvage_api::edgeproto::AppInst;
+use selvage_work::{Failure, Next, Operation, Scope, Subject};
+
+use super::app_work::{AppWork, read_row};
+use super::books;
+use super::core::{Asked, Begun, By, Core};
+use super::error::Refusal;
+use super::plan::app as plan;
+use super::state::Goal;
+use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
+
+pub(crate) struct UpdateAppInst(pub(super) Arc<Core>);
+
+#[async_trait]
+impl Operation for UpdateAppInst {
+    const KIND: &'static str = "UpdateAppInst";
+    type State = AppWork;
+
+    fn steps(&self, _: &AppWork) -> Vec<&'static str> {
+        vec!["update"]
+    }
+
+    async fn run(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<Next, Failure> {
+        self.0.ask_for(work, Goal::Update, scope).await?;
+        Ok(Next::Done)
+    }
+
+    async fn undo(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
+        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await
+    }
+}
+
+impl Core {
+    pub(crate) async fn begin_update_app(
+        &self,
+        by: By<'_>,
+        request: &AppInst,
+    ) -> Result<Begun, Refusal> {
+        let key = &plan::meant_key(request);
+        let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
+        let asked = Asked { goal: Goal::Update, request, cloudlet };
+        self.begin::<UpdateAppInst, AppInst, _, _>(by, asked, |tx| async move {
+            let (existing, _, info) = read_row(&tx, key).await?;
+            let work = AppWork::of(request, key, existing.as_ref());
+            let (mut after, notes) = plan::update(request, key, existing, info.as_ref())?;
+            let limits = info.as_ref().filter(|_| self.settings.enforce_resources);
+            books::resize_volumes(&tx, &mut after, limits).await?;
+            books::resize_app(&tx, after, limits).await?;
+            Ok((work, notes))
+        })
+        .await
+    }
+}
