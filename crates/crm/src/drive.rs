@@ -5,8 +5,8 @@ use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, FlavorSize,
-    TrackedState,
+    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorInfo, FlavorKey,
+    FlavorSize, TrackedState,
 };
 use selvage_cloudlet::{Desk, Operation, What};
 use selvage_notify::{NotifyClient, ObjectKey};
@@ -276,6 +276,22 @@ impl World {
         })
     }
 
+    /// All flavors of the controller, as a cloudlet offers them.
+    pub(crate) fn offered_flavors(&self) -> Vec<FlavorInfo> {
+        let mut all: Vec<FlavorInfo> = {
+            let flavors = self.desk.flavors.list();
+            let offer = |of: &Flavor| FlavorInfo {
+                name: of.key.clone().unwrap_or_default().name,
+                vcpus: of.vcpus,
+                ram: of.ram,
+                disk: of.disk,
+            };
+            flavors.iter().map(|flavor| offer(flavor)).collect()
+        };
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
     fn cluster_order(&self, key: &ObjectKey) -> Result<ClusterOrder> {
         let cluster = self.desk.clusters.object(key);
         let cluster = cluster.ok_or_else(|| Error::missing("the cluster"))?;
@@ -522,7 +538,9 @@ async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
                     .map_err(|error| Error::state(format!("the books are damaged: {error}")))?;
                 world.books.note(What::Instance, &text, Phase::Removing).await?;
                 world.publisher.withdraw(&text).await;
-                world.platform.delete_instance(&inside).await?;
+                if !world.platform.instances_go_with_cluster() {
+                    world.platform.delete_instance(&inside).await?;
+                }
                 world.books.remove(What::Instance, &text).await?;
             }
             world.platform.delete_cluster(&cluster).await?;
