@@ -278,16 +278,13 @@ impl World {
 
     /// All flavors of the controller, as a cloudlet offers them.
     pub(crate) fn offered_flavors(&self) -> Vec<FlavorInfo> {
-        let mut all: Vec<FlavorInfo> = {
-            let flavors = self.desk.flavors.list();
-            let offer = |of: &Flavor| FlavorInfo {
-                name: of.key.clone().unwrap_or_default().name,
-                vcpus: of.vcpus,
-                ram: of.ram,
-                disk: of.disk,
-            };
-            flavors.iter().map(|flavor| offer(flavor)).collect()
+        let offer = |of: Arc<Flavor>| FlavorInfo {
+            name: of.key.clone().unwrap_or_default().name,
+            vcpus: of.vcpus,
+            ram: of.ram,
+            disk: of.disk,
         };
+        let mut all: Vec<FlavorInfo> = self.desk.flavors.list().into_iter().map(offer).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
     }

@@ -29,10 +29,11 @@ use super::{
 };
 use crate::{Error, KaasSite, Result};
 
-/// How long a cluster may take to come, to change and to go: less than the
+/// How long a cluster may take to come, to change and to go. One that does not
+/// come is removed before that is told: both together take less time than the
 /// controller waits, so that it hears the reason.
-const CREATE_TIMEOUT: Duration = Duration::from_secs(25 * 60);
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(18 * 60);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Until a kubeconfig is asked for again that could not be had.
 const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
