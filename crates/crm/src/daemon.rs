@@ -37,6 +37,12 @@ impl Part for CrmPart {
             let path = path.display();
             tracing::warn!(%path, "everybody may read the password in crm.site: chmod 600");
         }
+        if site.kaas.is_some() && options.kubeconfig.is_some() {
+            bail!(
+                "crm.kubeconfig: the clusters of this cloudlet are made by kaas, as crm.site \
+                 says: leave out one of the two"
+            );
+        }
         if !options.cloudlet.is_empty() {
             cloudlet(&options.cloudlet)?;
             if options.https && process.insecure {

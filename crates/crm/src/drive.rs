@@ -5,7 +5,8 @@ use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
-    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorKey, TrackedState,
+    App, AppInstKey, AppInstRuntime, ClusterInst, ClusterInstKey, Flavor, FlavorInfo, FlavorKey,
+    TrackedState,
 };
 use selvage_api::selvage::flavors::FlavorSize;
 use selvage_cloudlet::{Desk, Operation, What};
@@ -267,6 +268,19 @@ impl World {
         })
     }
 
+    /// All flavors of the controller, as a cloudlet offers them.
+    pub(crate) fn offered_flavors(&self) -> Vec<FlavorInfo> {
+        let offer = |of: Arc<Flavor>| FlavorInfo {
+            name: of.key.clone().unwrap_or_default().name,
+            vcpus: of.vcpus,
+            ram: of.ram,
+            disk: of.disk,
+        };
+        let mut all: Vec<FlavorInfo> = self.desk.flavors.list().into_iter().map(offer).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
     fn cluster_order(&self, key: &ObjectKey) -> Result<ClusterOrder> {
         let cluster = self.desk.clusters.object(key);
         let cluster = cluster.ok_or_else(|| Error::missing("the cluster"))?;
@@ -513,7 +527,9 @@ async fn remove(world: &World, what: What, key: &ObjectKey) -> Result<()> {
                     .map_err(|error| Error::state(format!("the books are damaged: {error}")))?;
                 world.books.note(What::Instance, &text, Phase::Removing).await?;
                 world.publisher.withdraw(&text).await;
-                world.platform.delete_instance(&inside).await?;
+                if !world.platform.instances_go_with_cluster() {
+                    world.platform.delete_instance(&inside).await?;
+                }
                 world.books.remove(What::Instance, &text).await?;
             }
             world.platform.delete_cluster(&cluster).await?;

@@ -26,6 +26,11 @@ pub enum Error {
     Io { doing: &'static str, source: io::Error },
     #[error(transparent)]
     Kubernetes(#[from] selvage_kube::Error),
+    /// The cluster service refused, in its own words.
+    #[error("{}", .0.message())]
+    Clusters(Box<tonic::Status>),
+    #[error("the cluster service does not answer: {}", .0.message())]
+    ClustersAway(Box<tonic::Status>),
     #[error(transparent)]
     Runtime(#[from] selvage_runtime::Error),
     #[error(transparent)]
@@ -47,6 +52,8 @@ impl Error {
             Self::Missing { .. } => Code::NotFound,
             Self::File { .. } | Self::State { .. } => Code::FailedPrecondition,
             Self::Kubernetes(error) => error.code(),
+            Self::Clusters(status) => Code::from_grpc(status.code()).unwrap_or(Code::Internal),
+            Self::ClustersAway(_) => Code::Unavailable,
             Self::Runtime(error) => error.code(),
             Self::Balancer(error) => error.code(),
             Self::Shell(error) => error.code(),
@@ -65,6 +72,21 @@ impl Error {
 
     pub(crate) fn missing(what: impl Into<String>) -> Self {
         Self::Missing { what: what.into() }
+    }
+}
+
+impl From<tonic::Status> for Error {
+    fn from(status: tonic::Status) -> Self {
+        use tonic::Code;
+        // What the service did not say itself has a cause on this side.
+        let broke = std::error::Error::source(&status).is_some();
+        match status.code() {
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
+                Self::ClustersAway(Box::new(status))
+            }
+            _ if broke => Self::ClustersAway(Box::new(status)),
+            _ => Self::Clusters(Box::new(status)),
+        }
     }
 }
 

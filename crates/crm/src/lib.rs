@@ -35,4 +35,4 @@ pub use platform::{
 };
 pub use registries::Registries;
 pub use selvage_fetch::Policy as FetchPolicy;
-pub use site::{Kind, Site};
+pub use site::{KaasSite, Kind, Site};

@@ -13,7 +13,7 @@ use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, ClientStatus, KeyWorker, Letters, NotifyClient, ObjectKey};
 use selvage_runtime::Runtime;
 use selvage_store::SharedStore;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     mirror::Mirror,
     platform::{
         containers::{self, Containers},
+        kaas::{self, Kaas},
         kubernetes::{self, Kubernetes},
         vm::{self, Machines},
     },
@@ -114,6 +115,8 @@ pub struct Crm {
     execs: Mutex<Option<Letters<ExecRequest>>>,
     store: SharedStore,
     settings: Settings,
+    /// The controller has other flavors than before.
+    flavors_changed: Arc<Notify>,
 }
 
 impl Crm {
@@ -148,9 +151,8 @@ impl Crm {
                     egress: settings.egress.clone(),
                 },
             )?)),
-            Kind::Kubernetes => Ok(Arc::new(Kubernetes::open(
-                &settings.cloudlet,
-                kubernetes::Options {
+            Kind::Kubernetes => {
+                let kubernetes = kubernetes::Options {
                     kubeconfig: settings.site.kubeconfig.clone(),
                     registries,
                     policy,
@@ -159,8 +161,15 @@ impl Crm {
                     data: settings.data.clone(),
                     patience: settings.patience,
                     helm: HELM.into(),
-                },
-            )?)),
+                };
+                let Some(site) = settings.site.kaas.clone() else {
+                    return Ok(Arc::new(Kubernetes::open(&settings.cloudlet, kubernetes)?));
+                };
+                let ClientOptions { addresses, tls, .. } = &settings.notify;
+                let (controllers, tls) = (addresses.clone(), tls.clone());
+                let options = kaas::Options { site, controllers, tls, kubernetes };
+                Ok(Arc::new(Kaas::open(&settings.cloudlet, options)?))
+            }
             Kind::Machines => Ok(Arc::new(Machines::open(
                 &settings.cloudlet,
                 vm::Options {
@@ -214,6 +223,7 @@ impl Crm {
             execs: Mutex::new(Some(execs)),
             store,
             settings,
+            flavors_changed: Arc::default(),
         };
         crm.rediscover().await?;
         crm.announce().await?;
@@ -278,7 +288,10 @@ impl Crm {
                 info.os_max_ram = resources.ram;
                 info.os_max_vcores = resources.vcores;
                 info.os_max_vol_gb = resources.disk;
-                info.flavors = resources.flavors;
+                info.flavors = match resources.flavors.is_empty() {
+                    true => self.world.offered_flavors(),
+                    false => resources.flavors,
+                };
             }
             Err(error) => {
                 info.state = CloudletState::Errors.into();
@@ -297,7 +310,12 @@ impl Crm {
 
     /// Reports anew what has changed of the cloudlet, and tidies it up.
     async fn watch_cloudlet(self: Arc<Self>, stop: CancellationToken) {
-        let pause = || tokio::time::sleep(self.settings.look);
+        let pause = || async {
+            tokio::select! {
+                () = tokio::time::sleep(self.settings.look) => {}
+                () = self.flavors_changed.notified() => {}
+            }
+        };
         let mut tidied = Instant::now();
         while stop.run_until_cancelled(pause()).await.is_some() {
             match stop.run_until_cancelled(self.announce()).await {
@@ -345,6 +363,8 @@ impl Crm {
     /// Considers whatever changes.
     fn watch(&self) {
         let desk = &self.world.desk;
+        let flavors_changed = Arc::clone(&self.flavors_changed);
+        desk.flavors.on_change(move |_| flavors_changed.notify_one());
         let worker = self.worker.clone();
         desk.clusters.on_change(move |change| {
             worker.changed((What::Cluster, change.key.clone()), ());

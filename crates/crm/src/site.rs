@@ -1,18 +1,24 @@
 //! What a cloudlet is: the file that says so, as the contract's messages.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use selvage_api::{
     edgeproto::{CloudletInfraCommon, CloudletInfraProperties},
     json,
     object::{self, Object},
 };
+use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::{Error, Result, platform::containers::Range};
 
 /// What the common settings are called beside those of the kind.
 const COMMON: &str = "common";
+/// What the settings of clusters on machines are called.
+const KAAS: &str = "kaas";
 
 /// The secret that generated manifests fetch images with.
 const REGISTRY_SECRET: &str = "mexgitlabsecret";
@@ -42,6 +48,20 @@ pub struct Site {
     pub kubeconfig: Option<PathBuf>,
     /// The zone in which instances have their names; empty: the controller's.
     pub dns_zone: String,
+    /// Makes each cluster out of machines instead of using one that is there.
+    pub kaas: Option<KaasSite>,
+}
+
+/// Clusters on machines, as the cluster service makes them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KaasSite {
+    /// Version of Kubernetes; empty: the newest that the machines can run.
+    pub version: String,
+    /// Types of machines by the flavors that they stand for.
+    pub instance_types: BTreeMap<String, String>,
+    /// Type of machines for all other flavors; empty: `standard`.
+    pub default_instance_type: String,
 }
 
 /// A registry that asks who is there. The password is never shown.
@@ -87,8 +107,13 @@ impl Site {
         };
         let common = fields.remove(COMMON).unwrap_or_else(|| serde_json::json!({}));
         let common: CloudletInfraCommon = message(COMMON, &common)?;
+        let kaas = fields.remove(KAAS).map(kaas).transpose()?;
         let properties = message("cloudlet", &serde_json::Value::Object(fields))?;
-        Self::of(&properties, common)
+        let site = Self { kaas, ..Self::of(&properties, common)? };
+        if site.kaas.is_some() && site.kind != Kind::Kubernetes {
+            return Err(Error::invalid(KAAS, "is for cloudlets of kind kubernetes"));
+        }
+        Ok(site)
     }
 
     fn of(properties: &CloudletInfraProperties, common: CloudletInfraCommon) -> Result<Self> {
@@ -141,8 +166,17 @@ impl Site {
             let reason = format!("{:?} is not the name of a domain", common.dns_zone);
             return Err(Error::invalid("common.dns_zone", reason));
         }
-        Ok(Self { kind, registry, range, kubeconfig: None, dns_zone: common.dns_zone })
+        let dns_zone = common.dns_zone;
+        Ok(Self { kind, registry, range, kubeconfig: None, dns_zone, kaas: None })
     }
+}
+
+/// Reads the section `kaas`, which may be empty.
+fn kaas(value: serde_json::Value) -> Result<KaasSite> {
+    if value.is_null() {
+        return Ok(KaasSite::default());
+    }
+    serde_json::from_value(value).map_err(|error| Error::invalid(KAAS, error.to_string()))
 }
 
 fn is_domain(name: &str) -> bool {
@@ -199,6 +233,22 @@ mod tests {
     }
 
     #[test]
+    fn clusters_on_machines_are_a_section_of_their_own() {
+        let site = Site::parse(
+            "cloudlet_kind: kubernetes\nkaas:\n  version: 1.36.4\n  \
+             instance_types: {x1.large: big}\n  default_instance_type: small\n",
+        );
+        let kaas = site.unwrap().kaas.unwrap();
+        assert_eq!((kaas.version.as_str(), &*kaas.default_instance_type), ("1.36.4", "small"));
+        assert_eq!(kaas.instance_types["x1.large"], "big");
+        for empty in ["kaas:", "kaas: {}"] {
+            let site = Site::parse(&format!("cloudlet_kind: kubernetes\n{empty}\n")).unwrap();
+            assert_eq!(site.kaas, Some(KaasSite::default()));
+        }
+        assert_eq!(Site::parse("cloudlet_kind: kubernetes").unwrap().kaas, None);
+    }
+
+    #[test]
     fn what_is_not_built_or_misspelt_is_said_in_a_sentence() {
         for (text, says) in [
             ("cloudlet_kind: azure", "a cloudlet of kind azure cannot be run by this version"),
@@ -208,6 +258,9 @@ mod tests {
             ("common: {docker_reg_pass: geheim}", "common.docker_registry: is needed"),
             ("common: {network_scheme: everywhere}", "network_scheme"),
             ("common: {dns_zone: .example}", "common.dns_zone: \".example\" is not the name"),
+            ("kaas: {}", "kaas: is for cloudlets of kind kubernetes"),
+            ("{cloudlet_kind: kubernetes, kaas: {versoin: '1'}}", "kaas: unknown field `versoin`"),
+            ("{cloudlet_kind: kubernetes, kaas: [1]}", "kaas: "),
             ("[1, 2]", "cloudlet: is not a set"),
             ("a: [", "cloudlet: "),
         ] {

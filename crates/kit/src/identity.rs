@@ -7,6 +7,7 @@
 use std::{fmt, net::IpAddr, sync::Arc};
 
 use selvage_api::Code;
+use sha2::{Digest, Sha256};
 
 /// What a person may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,7 +111,18 @@ impl Machine {
             _ => Err(NotAMachine(text.to_owned())),
         }
     }
+
+    /// Beginning of the names of Kubernetes clusters that this machine makes.
+    /// Names of clusters are unique in the whole system: with one of its own
+    /// nobody takes a name that a cloudlet is going to need.
+    pub fn cluster_prefix(&self) -> String {
+        let digest = hex::encode(Sha256::digest(self.to_string()));
+        format!("{CLUSTER_PREFIX}{}-", &digest[..8])
+    }
 }
+
+/// Beginning of the names of all clusters that machines make.
+pub const CLUSTER_PREFIX: &str = "slv-";
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -288,6 +300,16 @@ mod tests {
         for text in ["", "node", "node/", "cloudlet/a", "cloudlet//b", "x/y", "controller/1"] {
             assert_eq!(Machine::parse(text), Err(NotAMachine(text.into())));
         }
+    }
+
+    #[test]
+    fn clusters_of_two_cloudlets_have_no_name_in_common() {
+        let prefix = |text: &str| Machine::parse(text).unwrap().cluster_prefix();
+        let west = prefix("cloudlet/tmus/west");
+        assert_eq!(west.len(), 13);
+        assert!(west.starts_with(CLUSTER_PREFIX) && west.ends_with('-'), "{west}");
+        assert_eq!(west, prefix("cloudlet/tmus/west"));
+        assert_ne!(west, prefix("cloudlet/tmus/east"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ enum Source {
         setting: &'static str,
         path: Option<PathBuf>,
     },
-    Fixed(Box<Config>),
+    Fixed(Mutex<Box<Config>>),
 }
 
 /// Two clients: one for calls that end, one for streams.
@@ -69,20 +69,19 @@ impl Connection {
     /// The text may come from somebody else: it may not name files of this
     /// machine, nor programs to run.
     pub async fn from_kubeconfig(text: &str) -> Result<Self> {
-        let what = "kubeconfig";
-        let read = Kubeconfig::from_yaml(text).map_err(|error| Error::config(what, &error))?;
-        for (user, auth) in
-            read.auth_infos.iter().filter_map(|user| Some((user, user.auth_info.as_ref()?)))
-        {
-            check_self_contained(&user.name, auth)?;
+        let config = read_kubeconfig(text).await?;
+        Ok(Self::new(Source::Fixed(Mutex::new(Box::new(config)))))
+    }
+
+    /// Goes on with another kubeconfig, where the connection was made from a
+    /// text. Calls that are under way end by the old one.
+    pub async fn replace_kubeconfig(&self, text: &str) -> Result<()> {
+        let config = read_kubeconfig(text).await?;
+        if let Source::Fixed(fixed) = &self.source {
+            **fixed.lock() = config;
+            *self.clients.lock() = None;
         }
-        let mut clusters = read.clusters.iter().filter_map(|named| named.cluster.as_ref());
-        if clusters.any(|cluster| cluster.certificate_authority.is_some()) {
-            return Err(refused("certificate-authority", "a file; use certificate-authority-data"));
-        }
-        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-        let config = config.map_err(|error| Error::config(what, &error))?;
-        Ok(Self::new(Source::Fixed(Box::new(config))))
+        Ok(())
     }
 
     /// Connects with a client certificate.
@@ -96,7 +95,7 @@ impl Connection {
         config.default_retry = false;
         config.auth_info.client_certificate_data = Some(STANDARD.encode(certificate));
         config.auth_info.client_key_data = Some(STANDARD.encode(key.as_str()).into());
-        Ok(Self::new(Source::Fixed(Box::new(config))))
+        Ok(Self::new(Source::Fixed(Mutex::new(Box::new(config)))))
     }
 
     fn new(source: Source) -> Self {
@@ -146,7 +145,7 @@ impl Connection {
 
     async fn config(&self) -> Result<Config> {
         let mut config = match &self.source {
-            Source::Fixed(config) => config.as_ref().clone(),
+            Source::Fixed(config) => config.lock().as_ref().clone(),
             Source::File { setting, path: Some(path) } => {
                 let what = format!("{setting} ({})", path.display());
                 let file =
@@ -177,6 +176,23 @@ fn client(config: Config) -> Result<Client> {
     // The first to come decides; all parts of this program take the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Client::try_from(config).context("connecting to the cluster")
+}
+
+/// Reads a kubeconfig that names neither files nor programs.
+async fn read_kubeconfig(text: &str) -> Result<Config> {
+    let what = "kubeconfig";
+    let read = Kubeconfig::from_yaml(text).map_err(|error| Error::config(what, &error))?;
+    for (user, auth) in
+        read.auth_infos.iter().filter_map(|user| Some((user, user.auth_info.as_ref()?)))
+    {
+        check_self_contained(&user.name, auth)?;
+    }
+    let mut clusters = read.clusters.iter().filter_map(|named| named.cluster.as_ref());
+    if clusters.any(|cluster| cluster.certificate_authority.is_some()) {
+        return Err(refused("certificate-authority", "a file; use certificate-authority-data"));
+    }
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    config.map_err(|error| Error::config(what, &error))
 }
 
 fn refused(field: &str, reason: &str) -> Error {

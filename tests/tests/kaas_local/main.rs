@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod control_planes;
+mod flow;
 mod joined;
 mod life;
 mod site;

@@ -18,6 +18,8 @@ use sha2::{Digest, Sha256};
 
 /// An image that every machine of a test has.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";
+/// One that serves a page at port 8080.
+pub(crate) const WEB: &str = "localhost/web:1";
 
 /// The whole system with the provider `local`.
 pub(crate) struct Site {
@@ -37,12 +39,21 @@ impl Site {
 
     /// Starts it with these settings; `None` where the host cannot.
     pub(crate) fn with(settings: &[&str]) -> Option<Self> {
+        Self::with_files(settings, |_| Vec::new())
+    }
+
+    /// The same with more settings, which follow from files in its folder.
+    pub(crate) fn with_files(
+        settings: &[&str],
+        files: impl FnOnce(&Path) -> Vec<String>,
+    ) -> Option<Self> {
         let programs = real::kubernetes()?;
         let folder = tempfile::Builder::new().prefix("slv").tempdir().unwrap();
+        let more = files(folder.path());
         let artifacts = artifacts(folder.path(), &programs);
         let own =
             [format!("kaas.artifacts={}", artifacts.display()), "kaas.health_period=1s".into()];
-        let all = settings.iter().map(|setting| (*setting).to_owned()).chain(own);
+        let all = settings.iter().map(|setting| (*setting).to_owned()).chain(own).chain(more);
         let flags: Vec<String> = all.flat_map(|setting| ["--set".to_owned(), setting]).collect();
         let selvage = up(folder.path(), &flags);
         let cli = Cli::admin_of(&selvage);
@@ -206,6 +217,10 @@ fn artifacts(folder: &Path, programs: &Path) -> PathBuf {
     let busybox = fs::read("/bin/busybox").unwrap();
     let image = ImageBuilder::busybox(&busybox, &["sh", "sleep", "cat", "echo"]).unwrap();
     image.command(["/bin/sh"]).write(IMAGE, &images.join("busybox.tar")).unwrap();
+    let image = ImageBuilder::busybox(&busybox, &["sh", "httpd"]).unwrap();
+    let image = image.command(["/bin/httpd", "-f", "-p", "8080", "-h", "/www"]);
+    let image = image.file("www/index.html", 0o644, b"hello").unwrap();
+    image.write(WEB, &images.join("web.tar")).unwrap();
     artifacts
 }
 

@@ -59,11 +59,13 @@ pub(crate) fn settle_cluster(inst: &mut ClusterInst) -> Result<()> {
 }
 
 fn settle_kubernetes(inst: &mut ClusterInst) -> Result<()> {
-    if inst.num_masters > 1 {
+    // Cloudlets that make clusters out of machines take what etcd can have a
+    // majority of; others refuse more than one themselves.
+    if ![0, 1, 3, 5].contains(&inst.num_masters) {
         return Err(Error::invalid("NumMasters cannot be greater than 1"));
     }
     check_nodes(inst.num_nodes)?;
-    inst.num_masters = 1;
+    inst.num_masters = inst.num_masters.max(1);
     Ok(())
 }
 
@@ -261,6 +263,10 @@ mod tests {
             assert_eq!((inst.num_masters, inst.num_nodes), (1, 3));
             assert_eq!(inst.ip_access(), IpAccess::Shared);
         }
+        for masters in [1, 3, 5] {
+            let inst = cluster("", masters, 1, IpAccess::Unknown).unwrap();
+            assert_eq!(inst.num_masters, masters);
+        }
         let docker = cluster("docker", 0, 0, IpAccess::Unknown).unwrap();
         assert_eq!(docker.ip_access(), IpAccess::Dedicated);
         let refused = [
@@ -270,6 +276,7 @@ mod tests {
             ),
             (cluster("x", 0, 0, IpAccess::Unknown), "Invalid deployment type x for ClusterInst"),
             (cluster("", 2, 1, IpAccess::Unknown), "NumMasters cannot be greater than 1"),
+            (cluster("", 7, 1, IpAccess::Unknown), "NumMasters cannot be greater than 1"),
             (cluster("", 1, 0, IpAccess::Unknown), "Zero NumNodes not supported yet"),
             (
                 cluster("docker", 0, 1, IpAccess::Unknown),

@@ -4,6 +4,7 @@ pub mod containers;
 mod downloads;
 mod folders;
 mod host;
+pub mod kaas;
 pub mod kubernetes;
 mod naming;
 pub mod vm;
@@ -33,7 +34,7 @@ pub struct Resources {
     pub vcores: u64,
     /// Disk in GB.
     pub disk: u64,
-    /// Sizes of machine it offers.
+    /// Sizes of machine it offers; none: all flavors that the controller has.
     pub flavors: Vec<FlavorInfo>,
 }
 
@@ -248,6 +249,12 @@ pub trait Platform: Send + Sync + 'static {
 
     /// Removes a cluster and whatever half of it there is.
     async fn delete_cluster(&self, key: &ClusterInstKey) -> Result<()>;
+
+    /// Whether the instances of a cluster go with it: they are not removed one
+    /// by one before it, so that a cluster that does not answer can be deleted.
+    fn instances_go_with_cluster(&self) -> bool {
+        false
+    }
 
     /// What an instance will have beside the others of its cluster.
     fn plan_instance(

@@ -98,9 +98,14 @@ impl Manager {
             found.map_or(pool.count, |(_, count)| *count)
         };
         let grown = snapshot.pools.iter().filter(|pool| size_of(pool) > pool.count);
+        let more = grown.clone().map(|pool| size_of(pool) - pool.count);
+        let more = more.fold(0_u32, u32::saturating_add);
         let wanted: Vec<(&String, u32)> =
             grown.map(|pool| (&pool.instance_type, size_of(pool))).collect();
         self.check_offers(&wanted).await?;
+        if more > 0 {
+            self.check_quota(&snapshot.cluster.organisation, more)?;
+        }
         let most = (limits.pools, limits.nodes);
         self.edit(&request.cluster_name, |snapshot, _| {
             check_changeable(snapshot)?;

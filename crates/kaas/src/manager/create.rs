@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::{Manager, Origin, change::size};
 use crate::{
     Error, Result,
-    caller::Caller,
+    caller::{self, Caller},
     catalogue::Release,
     conditions,
     plan::Snapshot,
@@ -27,6 +27,7 @@ impl Manager {
     ) -> Result<Snapshot> {
         let new = self.check_new(request)?;
         let organisation = caller.organisation(&origin.organisation)?;
+        caller::check_cluster_name(&organisation, &new.name)?;
         let digest = Sha256::digest(request.encode_to_vec()).to_vec();
         if let Some(known) = self.snapshot(&new.name) {
             return self.repeated(caller, known, &origin.request_id, &digest);

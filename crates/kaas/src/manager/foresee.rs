@@ -16,8 +16,7 @@ impl Manager {
     /// Everything that would be done for a new cluster.
     pub fn plan_new(&self, request: &CreateClusterMsg) -> Result<Vec<Action>> {
         let new = self.check_new(request)?;
-        let nobody =
-            Caller { name: String::new(), admin: true, reader: true, organisations: Vec::new() };
+        let nobody = Caller { admin: true, ..Caller::default() };
         let snapshot = self.begin(&nobody, &Origin::default(), new, String::new(), Vec::new());
         Ok(preview(snapshot, &self.settings().policy, self.now()))
     }

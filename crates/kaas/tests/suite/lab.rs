@@ -127,12 +127,12 @@ pub(crate) fn request(
 }
 
 pub(crate) fn admin() -> Caller {
-    Caller { name: "admin".into(), admin: true, reader: true, organisations: Vec::new() }
+    Caller { name: "admin".into(), admin: true, ..Caller::default() }
 }
 
 pub(crate) fn developer(organisation: &str) -> Caller {
     let organisations = vec![organisation.to_owned()];
-    Caller { name: format!("dev of {organisation}"), admin: false, reader: false, organisations }
+    Caller { name: format!("dev of {organisation}"), organisations, ..Caller::default() }
 }
 
 async fn open(path: PathBuf) -> SharedStore {
@@ -140,6 +140,15 @@ async fn open(path: PathBuf) -> SharedStore {
 }
 
 pub(crate) async fn manager(store: &SharedStore, sim: &Sim, clock: &ManualClock) -> Manager {
+    manager_with(store, sim, clock, Settings::default()).await
+}
+
+pub(crate) async fn manager_with(
+    store: &SharedStore,
+    sim: &Sim,
+    clock: &ManualClock,
+    settings: Settings,
+) -> Manager {
     let seal = Seal::new(&[7; 32], "test").unwrap();
     let keyring = Keyring::open(Arc::clone(store), seal, Arc::new(clock.clone())).await.unwrap();
     let around = Surroundings {
@@ -149,5 +158,5 @@ pub(crate) async fn manager(store: &SharedStore, sim: &Sim, clock: &ManualClock)
         keyring,
         clock: Arc::new(clock.clone()),
     };
-    Manager::open(Arc::clone(store), Settings::default(), around).await.unwrap()
+    Manager::open(Arc::clone(store), settings, around).await.unwrap()
 }

@@ -1,9 +1,9 @@
 //! Clusters from their request to their end.
 
-use selvage_api::cnct::kaas::api::DeleteNodePoolMsg;
-use selvage_kaas::{Error, Origin, record::Phase};
+use selvage_api::cnct::kaas::api::{DeleteNodePoolMsg, ScaleNodePoolMsg, ScaleNodePoolSpec};
+use selvage_kaas::{Caller, Error, Origin, Settings, record::Phase, validate::Limits};
 
-use super::lab::{Lab, admin, developer, request};
+use super::lab::{Lab, admin, developer, manager_with, request};
 
 #[tokio::test]
 async fn a_cluster_comes_up_scales_and_goes() {
@@ -212,4 +212,37 @@ async fn a_paused_cluster_stays_as_it_is_until_it_is_resumed() {
     lab.manager.pause(&admin(), "demo", false).await.unwrap();
     lab.settle("demo").await;
     assert_eq!(lab.sim.owned(), 4);
+}
+
+#[tokio::test]
+async fn a_quota_holds_for_cloudlets_and_for_growth() {
+    let mut lab = Lab::new().await;
+    let limits = Limits { organisation: 3, ..Limits::default() };
+    let settings = Settings { limits, ..Settings::default() };
+    lab.manager = manager_with(&lab.store, &lab.sim, &lab.clock, settings).await;
+    let cloudlet = selvage_kit::identity::Machine::parse("cloudlet/tmus/west").unwrap();
+    let prefix = cloudlet.cluster_prefix();
+    let caller = Caller::from(&selvage_kit::identity::Identity::machine(cloudlet));
+    let create = async |name: &str, nodes: i32| {
+        let asked = request(&format!("{prefix}{name}"), "", 1, &[("nodes", nodes)]);
+        lab.manager.create(&caller, &Origin::default(), &asked).await
+    };
+    let refused = create("large", 3).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "organisation cloudlet/tmus/west may have 3 machines and asks for 4"
+    );
+    let made = create("small", 1).await.unwrap();
+    assert_eq!(made.cluster.organisation, "cloudlet/tmus/west");
+    let name = made.cluster.name;
+    lab.settle(&name).await;
+    let scale = async |count: i32| {
+        let node_pools = vec![ScaleNodePoolSpec { name: "nodes".into(), count }];
+        let asked = ScaleNodePoolMsg { cluster_name: name.clone(), node_pools };
+        lab.manager.scale(&caller, &asked).await
+    };
+    let refused = scale(3).await.unwrap_err();
+    assert!(matches!(refused, Error::Exhausted(_)), "{refused}");
+    scale(2).await.unwrap();
+    scale(1).await.unwrap();
 }

@@ -35,7 +35,7 @@ const CLUSTER_INST_AND_PEERS: &[Who] =
     &[Who::Member(Role::Developer, "key.developer"), Who::Machine(MachineKind::Controller)];
 const CLOUDLET: &[Who] = &[Who::Member(Role::Operator, "key.operator_key.name")];
 const EXEC: &[Who] = &[Who::Member(Role::Developer, "app_inst_key.app_key.developer_key.name")];
-const SHELL: &[Who] = &[Who::Person, Who::Machine(MachineKind::Cloudlet)];
+const PEOPLE_AND_CRMS: &[Who] = &[Who::Person, Who::Machine(MachineKind::Cloudlet)];
 const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
 
 const CONTROLLER: &[Who] = &[Who::Machine(MachineKind::Controller)];
@@ -52,14 +52,25 @@ const STEERING: &[Who] = &[Who::Machine(MachineKind::Controller)];
 const STEERING_AND_OPERATORS: &[Who] =
     &[Who::Machine(MachineKind::Controller), Who::Holder(Role::Operator)];
 
-/// Those who have clusters: developers their organisation's, agents those that
-/// they make for their cloudlet.
+/// Those who have clusters: developers their organisation's.
 const CLUSTER_OWNERS: &[Who] =
     &[Who::Holder(Role::Developer), Who::Machine(MachineKind::Controller)];
 const CLUSTER_READERS: &[Who] = &[
     Who::Holder(Role::Developer),
     Who::Holder(Role::Operator),
     Who::Machine(MachineKind::Controller),
+];
+/// A crm makes clusters for its cloudlet, and has those and no others.
+const CLUSTER_OWNERS_AND_CRMS: &[Who] = &[
+    Who::Holder(Role::Developer),
+    Who::Machine(MachineKind::Controller),
+    Who::Machine(MachineKind::Cloudlet),
+];
+const CLUSTER_READERS_AND_CRMS: &[Who] = &[
+    Who::Holder(Role::Developer),
+    Who::Holder(Role::Operator),
+    Who::Machine(MachineKind::Controller),
+    Who::Machine(MachineKind::Cloudlet),
 ];
 
 pub(super) const TABLE: &[(&str, Rows)] = &[
@@ -135,7 +146,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
         ],
     ),
     // The token of the first piece says to which command.
-    ("selvage.shell.ShellService", &[("Attach", Write, SHELL)]),
+    ("selvage.shell.ShellService", &[("Attach", Write, PEOPLE_AND_CRMS)]),
     ("edgeproto.ExecApi", &[("RunCommand", Write, EXEC), ("SendLocalRequest", Write, CONTROLLER)]),
     (
         "edgeproto.FlavorApi",
@@ -180,16 +191,16 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     (
         "cnct.kaas.api.Cluster",
         &[
-            ("CreateCluster", Write, CLUSTER_OWNERS),
+            ("CreateCluster", Write, CLUSTER_OWNERS_AND_CRMS),
             // The reply carries a kubeconfig.
-            ("GetCluster", ReadSecret, CLUSTER_OWNERS),
-            ("DeleteCluster", Write, CLUSTER_OWNERS),
-            ("GetClusterList", Read, CLUSTER_READERS),
+            ("GetCluster", ReadSecret, CLUSTER_OWNERS_AND_CRMS),
+            ("DeleteCluster", Write, CLUSTER_OWNERS_AND_CRMS),
+            ("GetClusterList", Read, CLUSTER_READERS_AND_CRMS),
             ("GetClusterNodesStatus", Read, CLUSTER_READERS),
             ("GetVersionInformation", Read, SIGNED_IN),
             ("AddNodePool", Write, CLUSTER_OWNERS),
             ("DeleteNodePool", Write, CLUSTER_OWNERS),
-            ("ScaleNodePool", Write, CLUSTER_OWNERS),
+            ("ScaleNodePool", Write, CLUSTER_OWNERS_AND_CRMS),
             ("GetUpgradeClusterInformation", Read, CLUSTER_READERS),
             ("UpgradeCluster", Write, CLUSTER_OWNERS),
         ],
@@ -197,13 +208,13 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     (
         "selvage.clusters.ClusterService",
         &[
-            ("GetCluster", Read, CLUSTER_READERS),
-            ("WatchCluster", Read, CLUSTER_READERS),
+            ("GetCluster", Read, CLUSTER_READERS_AND_CRMS),
+            ("WatchCluster", Read, CLUSTER_READERS_AND_CRMS),
             ("ListEvents", Read, CLUSTER_READERS),
             ("PlanCluster", Read, CLUSTER_READERS),
             ("PauseCluster", Write, CLUSTER_OWNERS),
             ("ResumeCluster", Write, CLUSTER_OWNERS),
-            ("ListVersions", Read, SIGNED_IN),
+            ("ListVersions", Read, PEOPLE_AND_CRMS),
         ],
     ),
     // Volumes.
@@ -419,6 +430,17 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
 /// gets at what is its own. Controllers are not limited. A test wants a limit
 /// for every method that is open to another kind.
 pub(super) const OWN: &[(&str, &str)] = &[
+    (
+        "/cnct.kaas.api.Cluster/CreateCluster",
+        "a cluster of the cloudlet, with a name of its own prefix",
+    ),
+    ("/cnct.kaas.api.Cluster/DeleteCluster", "clusters of the cloudlet"),
+    ("/cnct.kaas.api.Cluster/GetCluster", "clusters of the cloudlet, with a kubeconfig"),
+    ("/cnct.kaas.api.Cluster/GetClusterList", "clusters of the cloudlet"),
+    ("/cnct.kaas.api.Cluster/ScaleNodePool", "clusters of the cloudlet"),
+    ("/selvage.clusters.ClusterService/GetCluster", "clusters of the cloudlet"),
+    ("/selvage.clusters.ClusterService/ListVersions", "versions on offer, which all people see"),
+    ("/selvage.clusters.ClusterService/WatchCluster", "clusters of the cloudlet"),
     (
         "/edgeproto.NotifyApi/StreamNotice",
         "a cloudlet sends and receives what lies on it; a match engine sends its own state and \

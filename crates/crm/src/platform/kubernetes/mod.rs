@@ -78,14 +78,28 @@ pub struct Kubernetes {
 
 impl Kubernetes {
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
+        let connection = Connection::from_file("crm.kubeconfig", options.kubeconfig.clone());
+        Self::with_connection(cloudlet, options, connection)
+    }
+
+    /// Uses the cluster at the end of a connection.
+    pub(super) fn with_connection(
+        cloudlet: &CloudletKey,
+        options: Options,
+        connection: Connection,
+    ) -> Result<Self> {
         Ok(Self {
             namer: Namer::new(cloudlet)?,
-            connection: Connection::from_file("crm.kubeconfig", options.kubeconfig.clone()),
+            connection,
             fetcher: Fetcher::new(options.policy.clone()),
             meter: Meter::default(),
             furnished: Mutex::default(),
             options,
         })
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     async fn clusters(&self) -> Result<Clusters<'_>> {
@@ -99,6 +113,22 @@ impl Kubernetes {
     async fn objects<'a>(&'a self, names: &'a InstanceNames) -> Result<Objects<'a>> {
         Ok(Objects { client: self.connection.client().await?, namer: &self.namer, names })
     }
+}
+
+/// What a cluster will have: where it has no address of its own it is reached
+/// as all are.
+pub(super) fn plan_cluster(addresses: &[IpAddr], order: &ClusterOrder) -> ClusterFacts {
+    let shared = addresses.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]));
+    let address = order.cluster.allocated_ip.parse().unwrap_or(shared);
+    let (nodes, size) = (order.cluster.num_nodes, ClusterSize::of(order));
+    ClusterFacts { address, network: 0, nodes, size }
+}
+
+/// What an instance will have before it is made.
+pub(super) fn plan_instance(order: &InstanceOrder) -> Result<InstanceFacts> {
+    instance::check_deployment(&order.app)?;
+    let address = order.in_cluster()?.address;
+    Ok(InstanceFacts { containers: Vec::new(), address, places: Vec::new() })
 }
 
 /// Whether a node takes pods.
@@ -158,12 +188,11 @@ impl Platform for Kubernetes {
     }
 
     fn plan_cluster(&self, order: &ClusterOrder, _: &[ClusterFacts]) -> Result<ClusterFacts> {
-        // Where a cluster has no address of its own it is reached as all are.
-        let shared = self.options.addresses.first().copied();
-        let shared = shared.unwrap_or(IpAddr::from([0, 0, 0, 0]));
-        let address = order.cluster.allocated_ip.parse().unwrap_or(shared);
-        let (nodes, size) = (order.cluster.num_nodes, ClusterSize::of(order));
-        Ok(ClusterFacts { address, network: 0, nodes, size })
+        if order.cluster.num_masters > 1 {
+            let reason = "the control plane of this cloudlet's cluster is not made here: ask for 1";
+            return Err(Error::invalid("num_masters", reason));
+        }
+        Ok(plan_cluster(&self.options.addresses, order))
     }
 
     async fn create_cluster(&self, order: &ClusterOrder, facts: &ClusterFacts) -> Result<()> {
@@ -201,9 +230,7 @@ impl Platform for Kubernetes {
     }
 
     fn plan_instance(&self, order: &InstanceOrder, _: &[InstanceFacts]) -> Result<InstanceFacts> {
-        instance::check_deployment(&order.app)?;
-        let address = order.in_cluster()?.address;
-        Ok(InstanceFacts { containers: Vec::new(), address, places: Vec::new() })
+        plan_instance(order)
     }
 
     async fn create_instance(&self, order: &InstanceOrder, _: &InstanceFacts) -> Result<()> {

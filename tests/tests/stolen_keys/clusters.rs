@@ -1,0 +1,107 @@
+//! Clusters of a cloudlet, and keys of everybody else.
+
+use selvage_api::{
+    cnct::kaas::api::{
+        CreateClusterMsg, DeleteClusterMsg, GetClusterListMsg, GetClusterMsg, ScaleNodePoolMsg,
+        cluster_client::ClusterClient,
+    },
+    selvage::clusters::{GetClusterRequest, cluster_service_client::ClusterServiceClient},
+};
+use selvage_kit::identity::Machine;
+use tonic::{Request, transport::Channel};
+
+use super::*;
+
+const ORGANISATION: &str = "x-selvage-organisation";
+const WEST: &str = "cloudlet/tmus/west";
+
+struct Keys<'a>(&'a Client);
+
+impl Keys<'_> {
+    fn api(&self) -> ClusterClient<Channel> {
+        ClusterClient::new(self.0.channel.clone())
+    }
+
+    fn request<T>(&self, message: T, organisation: &str) -> Request<T> {
+        let mut request = self.0.request(message);
+        if !organisation.is_empty() {
+            request.metadata_mut().insert(ORGANISATION, organisation.parse().unwrap());
+        }
+        request
+    }
+
+    async fn create_for(&self, name: &str, organisation: &str) -> Code {
+        let message = CreateClusterMsg { name: name.into(), ..CreateClusterMsg::default() };
+        let made = self.api().create_cluster(self.request(message, organisation)).await;
+        made.map_or_else(|status| status.code(), |_| Code::Ok)
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let listed = self.api().get_cluster_list(self.request(GetClusterListMsg {}, "")).await;
+        let listed = listed.unwrap().into_inner().clusters;
+        listed.into_iter().map(|cluster| cluster.name).collect()
+    }
+
+    /// Codes of everything that is done to a cluster by its name.
+    async fn tries(&self, name: &str) -> Vec<Code> {
+        fn code<T>(reply: Result<T, tonic::Status>) -> Code {
+            reply.map_or_else(|status| status.code(), |_| Code::Ok)
+        }
+        let (name, cluster_name) = (name.to_owned(), name.to_owned());
+        let get = GetClusterMsg { name: name.clone() };
+        let look = GetClusterRequest { name: name.clone() };
+        let scale = ScaleNodePoolMsg { cluster_name, node_pools: Vec::new() };
+        let delete = DeleteClusterMsg { name };
+        let mut beyond = ClusterServiceClient::new(self.0.channel.clone());
+        vec![
+            code(self.api().get_cluster(self.request(get, "")).await),
+            code(beyond.get_cluster(self.request(look, "")).await),
+            code(self.api().scale_node_pool(self.request(scale, "")).await),
+            code(self.api().delete_cluster(self.request(delete, "")).await),
+        ]
+    }
+}
+
+/// A crm has the clusters that it made; to all other keys they are not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cloudlets_clusters_are_its_own() {
+    let selvage = Selvage::up(&[
+        "--set",
+        "kaas.provider=sim",
+        "--set",
+        "kaas.max_machines_per_organisation=1",
+    ]);
+    let admin = Client::admin(&selvage).await;
+    let (west, east) =
+        (admin.stolen(&selvage, WEST).await, admin.stolen(&selvage, "cloudlet/tmus/east").await);
+    let (west, east, admin_keys) = (Keys(&west), Keys(&east), Keys(&admin));
+    let prefix = Machine::parse(WEST).unwrap().cluster_prefix();
+    let own = format!("{prefix}demo");
+    assert_eq!(admin_keys.create_for("persons", "acme").await, Code::Ok);
+    assert_eq!(west.create_for(&own, "").await, Code::Ok);
+    // One machine each: the limit is the cloudlet's too.
+    assert_eq!(west.create_for(&format!("{prefix}more"), "").await, Code::ResourceExhausted);
+
+    // Nobody makes clusters in the name of a cloudlet, or with its names.
+    for (keys, name, organisation, code) in [
+        (&admin_keys, format!("{prefix}a"), WEST, Code::PermissionDenied),
+        (&admin_keys, format!("{prefix}a"), "acme", Code::InvalidArgument),
+        (&east, format!("{prefix}a"), WEST, Code::PermissionDenied),
+        (&east, format!("{prefix}a"), "", Code::InvalidArgument),
+        (&west, format!("{prefix}a"), "acme", Code::PermissionDenied),
+        (&west, "plain".to_owned(), "", Code::InvalidArgument),
+    ] {
+        assert_eq!(keys.create_for(&name, organisation).await, code, "{name} {organisation}");
+    }
+
+    assert_eq!(west.names().await, [own.clone()]);
+    assert_eq!(east.names().await, [] as [String; 0]);
+    assert_eq!(west.tries("persons").await, [Code::NotFound; 4]);
+    assert_eq!(east.tries(&own).await, [Code::NotFound; 4]);
+    for other in ["node/rack3-7", "dme/west"] {
+        let thief = admin.stolen(&selvage, other).await;
+        assert_eq!(Keys(&thief).tries(&own).await, [Code::PermissionDenied; 4], "{other}");
+    }
+    assert_eq!(admin_keys.names().await.len(), 2, "nothing was deleted");
+    assert_eq!(west.tries(&own).await[..2], [Code::Ok; 2]);
+}
