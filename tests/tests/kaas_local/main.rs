@@ -6,4 +6,7 @@
 mod control_planes;
 mod joined;
 mod life;
+mod remedy;
+mod restore;
 mod site;
+mod upgrade;
