@@ -3,4 +3,7 @@
 package main
 
 // Built of the same modules as Kubernetes.
-import _ "go.etcd.io/etcd/server/v3"
+import (
+	_ "go.etcd.io/etcd/etcdutl/v3"
+	_ "go.etcd.io/etcd/server/v3"
+)

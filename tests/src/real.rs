@@ -279,3 +279,18 @@ pub fn kubernetes() -> Option<PathBuf> {
 
 /// Version of Kubernetes that tests run.
 pub const KUBERNETES: &str = "1.36.4";
+/// Version that they upgrade to: one minor later.
+pub const KUBERNETES_NEXT: &str = "1.37.1";
+
+/// The same folder, where it has both versions, or `None` with a loud word. The
+/// second one takes eight minutes to build, so that CI goes on without it.
+pub fn kubernetes_upgrade() -> Option<PathBuf> {
+    let folder = kubernetes()?;
+    if folder.join(KUBERNETES_NEXT).join("kubelet").exists() {
+        return Some(folder);
+    }
+    let reason = format!("there is no Kubernetes {KUBERNETES_NEXT}: set SELVAGE_TEST_UPGRADE=1");
+    assert!(std::env::var("SELVAGE_TEST_UPGRADE").is_err(), "{reason}");
+    say_skipped("kubernetes upgrade", &reason);
+    None
+}

@@ -7,7 +7,7 @@ mod reconcile;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use selvage_api::selvage::kubernetes::{MemberSpec, MemberStatus, Profile};
+use selvage_api::selvage::kubernetes::{EtcdPeer, MemberSpec, MemberStatus, Profile};
 use selvage_balancer::{Balancer, HealthOptions};
 use selvage_runtime::Runtime;
 use tokio::sync::{Notify, watch};
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error, Result,
     artifact::Artifacts,
+    etcd_restore::{self, Restore},
     images::{PodImages, Top},
     keys::Keys,
     member::{Member, Places},
@@ -189,6 +190,27 @@ impl MemberAgent {
         crate::etcd_members::connect(&self.0.member(&spec)).await
     }
 
+    /// Begins to make data of etcd of a snapshot; none where there are some, as
+    /// after a call whose answer was lost.
+    pub(crate) fn restore(
+        &self,
+        cluster: &str,
+        peer: EtcdPeer,
+        version: &str,
+    ) -> Result<Option<Restore>> {
+        let inner = &self.0;
+        if let Some(kept) = inner.kept() {
+            return Err(Error::OtherCluster(kept.cluster.clone()));
+        }
+        if kept::is_resetting(&inner.places.root) {
+            return Err(Error::OtherCluster(kept::resetting(&inner.places.root)));
+        }
+        if etcd_restore::is_done(&inner.places) {
+            return Ok(None);
+        }
+        Restore::begin(&inner.places, &inner.artifacts, cluster, peer, version).map(Some)
+    }
+
     /// Makes the machine a member of nothing.
     pub(crate) async fn reset(&self, cluster: &str) -> Result<(Vec<String>, Vec<String>)> {
         let inner = &self.0;
@@ -198,8 +220,9 @@ impl MemberAgent {
             Some(kept) if kept.cluster != cluster => {
                 return Err(Error::OtherCluster(kept.cluster.clone()));
             }
-            // Keys that were made for a cluster which never came go too.
+            // Keys and data that were made for a cluster which never came go too.
             None if !inner.places.root.join("pki").exists()
+                && !etcd_restore::is_done(&inner.places)
                 && !kept::is_resetting(&inner.places.root) =>
             {
                 return Ok((Vec::new(), Vec::new()));

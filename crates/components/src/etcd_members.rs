@@ -7,10 +7,7 @@ use etcd_client::{
 };
 use selvage_api::selvage::kubernetes::{EtcdMember, EtcdPeer, Profile};
 
-use crate::{
-    Error, Result,
-    member::{Member, in_url},
-};
+use crate::{Error, Result, component::etcd_peer_url, member::Member};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -29,10 +26,6 @@ pub(crate) async fn connect(member: &Member<'_>) -> Result<Client> {
     let options =
         ConnectOptions::new().with_tls(tls).with_timeout(TIMEOUT).with_connect_timeout(TIMEOUT);
     Ok(Client::connect(["https://127.0.0.1:2379"], Some(options)).await?)
-}
-
-fn peer_url(peer: &EtcdPeer) -> String {
-    format!("https://{}:2380", in_url(&peer.address))
 }
 
 /// All members.
@@ -57,7 +50,7 @@ pub(crate) async fn add(
     client: &mut Client,
     peer: &EtcdPeer,
 ) -> Result<(EtcdMember, Vec<EtcdPeer>)> {
-    let url = peer_url(peer);
+    let url = etcd_peer_url(&peer.address);
     let mut all = list(client).await?;
     if !all.iter().any(|one| one.peer_urls.contains(&url)) {
         if let Some(other) = all.iter().find(|one| one.learner || one.name.is_empty()) {

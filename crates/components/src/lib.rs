@@ -15,6 +15,7 @@ mod artifact;
 mod component;
 mod error;
 mod etcd_members;
+mod etcd_restore;
 mod images;
 mod keys;
 pub mod machine;

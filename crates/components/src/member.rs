@@ -19,6 +19,9 @@ pub(crate) const API_PORT: u16 = 7443;
 /// Root of the kubelet, where drivers of volumes expect it.
 pub(crate) const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
+/// Name of etcd as a component, of its data and of the folder of its programs.
+pub(crate) const ETCD: &str = "etcd";
+
 /// Socket of the containerd that runs pods.
 pub(crate) const CONTAINERD_SOCKET: &str = "containerd.sock";
 

@@ -6,8 +6,8 @@ use selvage_api::selvage::kubernetes::{
     GetMemberResponse, ListEtcdMembersRequest, ListEtcdMembersResponse, MemberStatus, Profile,
     PromoteEtcdMemberRequest, PromoteEtcdMemberResponse, PutArtifactRequest, PutArtifactResponse,
     RemoveEtcdMemberRequest, RemoveEtcdMemberResponse, RequestCertificatesRequest,
-    RequestCertificatesResponse, ResetRequest, ResetResponse, SnapshotEtcdRequest,
-    SnapshotEtcdResponse, WatchMemberRequest,
+    RequestCertificatesResponse, ResetRequest, ResetResponse, RestoreEtcdRequest,
+    RestoreEtcdResponse, SnapshotEtcdRequest, SnapshotEtcdResponse, WatchMemberRequest,
     member_service_server::{MemberService, MemberServiceServer},
 };
 use tokio_stream::wrappers::WatchStream;
@@ -135,6 +135,33 @@ impl MemberService for MemberAgent {
             Ok::<_, Status>(data.map(|data| (data, snapshot)))
         });
         Ok(Response::new(pieces.boxed()))
+    }
+
+    async fn restore_etcd(
+        &self,
+        request: Request<Streaming<RestoreEtcdRequest>>,
+    ) -> Answer<RestoreEtcdResponse> {
+        let mut pieces = request.into_inner();
+        let first = pieces.message().await?.unwrap_or_default();
+        let peer = first.peer.unwrap_or_default();
+        if !spec::is_label(&first.cluster) {
+            return Err(invalid("cluster: must be a DNS label"));
+        }
+        if !spec::is_label(&peer.name) || peer.address.parse::<std::net::IpAddr>().is_err() {
+            return Err(invalid("peer: needs a name and an IP address"));
+        }
+        if !spec::is_version(&first.version) {
+            return Err(invalid("version: is no version"));
+        }
+        let Some(mut coming) = self.restore(&first.cluster, peer, &first.version)? else {
+            return Ok(Response::new(RestoreEtcdResponse {}));
+        };
+        coming.write(&first.data)?;
+        while let Some(piece) = pieces.message().await? {
+            coming.write(&piece.data)?;
+        }
+        coming.finish().await?;
+        Ok(Response::new(RestoreEtcdResponse {}))
     }
 
     async fn put_artifact(

@@ -17,7 +17,7 @@ pub(crate) fn is_label(text: &str) -> bool {
 
 /// Whether it is a version that may stand in a path: digits, dots, and what
 /// distributions put behind.
-fn is_version(text: &str) -> bool {
+pub(crate) fn is_version(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+' | '~');
     text.is_empty()
         || (text.len() <= 64

@@ -99,7 +99,11 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
     }
     if !facts.control_plane_ready() || facts.work == Some("Upgrade") {
         let what = if facts.work == Some("Upgrade") {
-            format!("Upgrading to {}: {}", cluster.version, facts.count("", "control-plane"))
+            let count = facts.count("", "control-plane");
+            match cluster.backup_problem.as_str() {
+                "" => format!("Upgrading to {}: {count}", cluster.version),
+                why => format!("Upgrading to {}: waiting for a snapshot: {why}", cluster.version),
+            }
         } else {
             facts.count("", "control-plane")
         };

@@ -14,10 +14,13 @@ use crate::{
     pki::Seal,
     provider::{agents::Agents, local::Local, sim::Sim},
     record::Machine,
+    vault::Vault,
 };
 
 /// File in the folder of keys that seals the keys of clusters.
 const SEAL: &str = "pki/kaas.key";
+/// Folder with snapshots of etcd.
+const BACKUPS: &str = "kaas/backups";
 
 /// Description of the cluster service.
 pub struct KaasPart;
@@ -48,6 +51,8 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let store = context.store()?;
     let catalogue = Catalogue::load(options.catalogue.as_deref()).context("kaas.catalogue")?;
     let seal = Seal::load(&context.data.join(SEAL))?;
+    let own = Seal::load(&context.data.join(SEAL))?;
+    let vault = Arc::new(Vault::new(context.data.join(BACKUPS), own));
     let clock = Arc::new(SystemClock::new());
     let keyring =
         Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
@@ -58,7 +63,7 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
             sim.resume(machines.list().iter().map(|stored| stored.value.clone()));
             let sim = Arc::new(sim);
             let (provider, driver) = (Arc::clone(&sim), sim);
-            Surroundings { provider, driver, catalogue, keyring, clock }
+            Surroundings { provider, driver, catalogue, keyring, clock, vault }
         }
         ProviderKind::Agents => {
             let auth = context.auth.clone().context("the users' store is not here")?;
@@ -67,14 +72,16 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
             let provider = Arc::new(Agents::open(Arc::clone(&store), machines, tls).await?);
             let own = Arc::<SystemClock>::clone(&clock);
             let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
-                .with_artifacts(options.artifacts.clone());
-            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
+                .with_artifacts(options.artifacts.clone())
+                .with_vault(Arc::clone(&vault));
+            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
         }
         ProviderKind::Auto | ProviderKind::Local => {
             let provider = Arc::new(local(context, options, &catalogue)?);
             let own = Arc::<SystemClock>::clone(&clock);
-            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own);
-            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
+            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
+                .with_vault(Arc::clone(&vault));
+            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
         }
     };
     let manager = Manager::open(store, options.settings(), around).await?;

@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use selvage_api::Code;
 
-use crate::{plan::Snapshot, record::Machine};
+use crate::{plan::Snapshot, record::Machine, vault::Writer};
 
 /// Whether a step is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +73,20 @@ pub trait Driver: Send + Sync + 'static {
     /// Takes the machine out of etcd and its node out of the API.
     async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
 
+    /// Whether the agent of the machine answers.
+    async fn answers(&self, machine: &Machine) -> bool;
+
     /// Removes everything of Kubernetes from the machine.
     async fn reset(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
+    /// Reasons not to upgrade the cluster now, a sentence each.
+    async fn obstacles(&self, cluster: &Snapshot) -> Result<Vec<String>, Error> {
+        let _ = cluster;
+        Ok(Vec::new())
+    }
+
+    /// Writes a snapshot of the cluster's etcd.
+    async fn save(&self, cluster: &Snapshot, into: &mut Writer<'_>) -> Result<(), Error>;
 
     /// Tells members of a cluster what changed around them, such as machines
     /// that came and went.

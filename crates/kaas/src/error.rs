@@ -29,6 +29,12 @@ pub enum Error {
     Provider(String),
     #[error("keys of cluster {cluster:?}")]
     Keys { cluster: String, source: crate::pki::Error },
+    #[error("backup {0:?} not found")]
+    BackupNotFound(String),
+    #[error("no snapshot of etcd could be taken: {0}")]
+    Backup(String),
+    #[error("backups: {0}")]
+    Vault(#[from] crate::vault::Error),
     #[error(transparent)]
     Store(#[from] selvage_store::Error),
 }
@@ -38,12 +44,16 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid(_) => Code::InvalidArgument,
-            Self::ClusterNotFound(_) | Self::PoolNotFound { .. } => Code::NotFound,
+            Self::ClusterNotFound(_) | Self::PoolNotFound { .. } | Self::BackupNotFound(_) => {
+                Code::NotFound
+            }
             Self::ClusterExists(_) | Self::PoolExists { .. } => Code::AlreadyExists,
             Self::Precondition(_) | Self::Provider(_) => Code::FailedPrecondition,
             Self::Exhausted(_) => Code::ResourceExhausted,
             Self::Denied(_) => Code::PermissionDenied,
-            Self::Keys { .. } => Code::DataLoss,
+            Self::Backup(_) => Code::Unavailable,
+            Self::Vault(crate::vault::Error::File { .. }) => Code::Internal,
+            Self::Keys { .. } | Self::Vault(_) => Code::DataLoss,
             Self::Store(error) => error.code(),
         }
     }

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
-use selvage_store::{SharedStore, Table, clock::Clock};
+use selvage_store::{Revision, SharedStore, Table, clock::Clock};
 
 use crate::{
     Error, Result,
@@ -56,6 +56,26 @@ impl Keyring {
         let opened = Arc::new(opened);
         self.opened.lock().insert(uid.clone(), Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// Keys of a cluster as they are stored.
+    pub(crate) async fn sealed(&self, cluster: &Cluster) -> Result<Vec<u8>> {
+        self.keys(cluster).await?;
+        let stored = self.table.get(&cluster.uid);
+        let stored = stored.ok_or_else(|| Error::ClusterNotFound(cluster.name.clone()))?;
+        Ok(stored.value.sealed.clone())
+    }
+
+    /// Seals the keys of one cluster for another.
+    pub(crate) fn reseal(&self, from: &str, sealed: &[u8], to: &Cluster) -> Result<Vec<u8>> {
+        let failed = |source| Error::Keys { cluster: to.name.clone(), source };
+        let keys = ClusterPki::open(&self.seal, from, sealed).map_err(failed)?;
+        keys.seal(&self.seal, &to.uid).map_err(failed)
+    }
+
+    /// Waits until the keys of that revision are seen.
+    pub(crate) async fn wait_for(&self, revision: Revision) -> Result<()> {
+        Ok(self.table.wait_for(revision).await?)
     }
 
     /// Forgets the keys of a cluster that is gone.

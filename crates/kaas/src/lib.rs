@@ -28,6 +28,7 @@ pub mod provider;
 pub mod record;
 mod service;
 pub mod validate;
+pub mod vault;
 
 pub use caller::Caller;
 pub use daemon::KaasPart;

@@ -50,10 +50,19 @@ pub struct Options {
     pub step_timeout: Duration,
     /// Machines of a pool that are upgraded at the same time.
     pub max_unavailable: usize,
+    /// How long a machine may be dead, with its agent away and its node not
+    /// ready, before it is replaced; 0: it is never.
+    pub remediate_after: Duration,
     /// How long the certificate in a kubeconfig is good for.
     pub kubeconfig_lifetime: Duration,
     /// How often nodes are looked at.
     pub health_period: Duration,
+    /// How often a snapshot of a cluster's etcd is taken; 0: only before an
+    /// upgrade and when somebody asks for one.
+    pub snapshot_interval: Duration,
+    /// Snapshots of a cluster that are kept of each kind: on schedule, before
+    /// upgrades, asked for.
+    pub snapshot_keep: usize,
 }
 
 /// Machines of this host.
@@ -85,8 +94,11 @@ impl Default for Options {
             max_machines_per_organisation: limits.organisation,
             step_timeout: Duration(policy.step_timeout),
             max_unavailable: policy.max_unavailable,
+            remediate_after: Duration(policy.remediate_after),
             kubeconfig_lifetime: Duration(settings.kubeconfig_lifetime),
             health_period: Duration(settings.health_period),
+            snapshot_interval: Duration(settings.snapshot_interval),
+            snapshot_keep: settings.snapshot_keep,
         }
     }
 }
@@ -110,6 +122,9 @@ impl Options {
         if self.kubeconfig_lifetime.0.is_zero() || self.health_period.0.is_zero() {
             return Err("kaas.kubeconfig_lifetime and kaas.health_period: must not be 0".into());
         }
+        if self.snapshot_keep == 0 {
+            return Err("kaas.snapshot_keep: must be at least 1".into());
+        }
         Ok(())
     }
 
@@ -123,9 +138,12 @@ impl Options {
             policy: Policy {
                 step_timeout: self.step_timeout.0,
                 max_unavailable: self.max_unavailable,
+                remediate_after: self.remediate_after.0,
             },
             kubeconfig_lifetime: self.kubeconfig_lifetime.0,
             health_period: self.health_period.0,
+            snapshot_interval: self.snapshot_interval.0,
+            snapshot_keep: self.snapshot_keep,
             ..Settings::default()
         }
     }

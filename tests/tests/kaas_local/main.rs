@@ -7,4 +7,7 @@ mod control_planes;
 mod flow;
 mod joined;
 mod life;
+mod remedy;
+mod restore;
 mod site;
+mod upgrade;

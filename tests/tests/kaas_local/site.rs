@@ -61,6 +61,29 @@ impl Site {
         Some(Self { selvage: Some(selvage), cli, folder, flags, kubectl })
     }
 
+    /// Machines of a cluster: name, pool, address, and name at the provider.
+    pub(crate) fn members(&self, cluster: &str) -> Vec<[String; 4]> {
+        let shown = self.cli.json(&["kaas", "show", cluster, "-o", "json"]);
+        let text = |machine: &Value, names: [&str; 2]| {
+            let found = names.iter().find_map(|name| machine[*name].as_str());
+            found.unwrap_or_default().to_owned()
+        };
+        let member = |machine: &Value| {
+            [
+                text(machine, ["name", "name"]),
+                text(machine, ["pool", "pool"]),
+                text(machine, ["address", "address"]),
+                text(machine, ["provider_id", "providerId"]),
+            ]
+        };
+        shown["machines"].as_array().unwrap().iter().map(member).collect()
+    }
+
+    /// Folder of a machine of this host.
+    pub(crate) fn machine_folder(&self, name: &str) -> PathBuf {
+        self.data().join("machines").join(name)
+    }
+
     /// Folder that is gone after the test.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
@@ -215,7 +238,7 @@ fn artifacts(folder: &Path, programs: &Path) -> PathBuf {
         std::os::unix::fs::symlink(entry.path(), artifacts.join(entry.file_name())).unwrap();
     }
     let busybox = fs::read("/bin/busybox").unwrap();
-    let image = ImageBuilder::busybox(&busybox, &["sh", "sleep", "cat", "echo"]).unwrap();
+    let image = ImageBuilder::busybox(&busybox, &["sh", "sleep", "cat", "echo", "httpd"]).unwrap();
     image.command(["/bin/sh"]).write(IMAGE, &images.join("busybox.tar")).unwrap();
     let image = ImageBuilder::busybox(&busybox, &["sh", "httpd"]).unwrap();
     let image = image.command(["/bin/httpd", "-f", "-p", "8080", "-h", "/www"]);

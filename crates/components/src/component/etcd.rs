@@ -13,7 +13,7 @@ use crate::{
     probe::Probe,
 };
 
-pub(super) const NAME: &str = "etcd";
+pub(super) const NAME: &str = crate::member::ETCD;
 
 /// Says whether it leads or follows; one that does not vote yet says no.
 pub(super) const VOTES: &str = "http://127.0.0.1:2381/health";
@@ -49,8 +49,8 @@ fn command(member: &Member<'_>) -> Result<Vec<String>> {
         ("data-dir", member.places.data(NAME).display().to_string()),
         ("listen-client-urls", format!("{},{}", url("127.0.0.1", 2379), url(own, 2379))),
         ("advertise-client-urls", url(own, 2379)),
-        ("listen-peer-urls", url(own, 2380)),
-        ("initial-advertise-peer-urls", url(own, 2380)),
+        ("listen-peer-urls", peer_url(own)),
+        ("initial-advertise-peer-urls", peer_url(own)),
         ("initial-cluster", peers),
         ("initial-cluster-state", state),
         ("initial-cluster-token", member.spec.cluster.clone()),
@@ -68,6 +68,11 @@ fn command(member: &Member<'_>) -> Result<Vec<String>> {
     Ok(arguments)
 }
 
+/// Address for other members.
+pub(crate) fn peer_url(address: &str) -> String {
+    url(address, 2380)
+}
+
 fn url(address: &str, port: u16) -> String {
     format!("https://{}:{port}", in_url(address))
 }
@@ -83,7 +88,7 @@ fn beginning(member: &Member<'_>) -> Result<(String, String)> {
         return Ok((peers.to_owned(), state.to_owned()));
     }
     let plane = member.control_plane()?;
-    let peer = |peer: &EtcdPeer| format!("{}={}", peer.name, url(&peer.address, 2380));
+    let peer = |peer: &EtcdPeer| format!("{}={}", peer.name, peer_url(&peer.address));
     let peers: Vec<String> = plane.etcd.iter().map(peer).collect();
     let (peers, state) = (peers.join(","), if plane.join_etcd { "existing" } else { "new" });
     replace_private(&path, format!("{peers} {state}\n").as_bytes())?;

@@ -21,6 +21,7 @@ use crate::{
 };
 
 pub(crate) use containerd::PAUSE_IMAGE;
+pub(crate) use etcd::peer_url as etcd_peer_url;
 
 /// What has to be well before a component is started for the first time.
 #[derive(Debug, Clone, PartialEq, Eq)]

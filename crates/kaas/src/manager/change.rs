@@ -146,11 +146,61 @@ impl Manager {
         if let Some(lack) = self.provider().lacks(release) {
             return Err(Error::Precondition(lack));
         }
+        if !origin.force {
+            self.check_obstacles(&snapshot).await?;
+        }
         let who = caller.name.clone();
         self.edit(name, |snapshot, now| {
             self.check_upgrade(snapshot, wanted, origin.force)?;
             snapshot.cluster.version.clone_from(&target);
             snapshot.cluster.tell(now, format!("{who} asked for an upgrade to {target}"));
+            Ok(())
+        })
+        .await
+    }
+
+    /// Refuses an upgrade that could not come to its end.
+    async fn check_obstacles(&self, snapshot: &Snapshot) -> Result<()> {
+        if conditions::status(&snapshot.cluster.conditions) != ClusterStatus::Running {
+            return Ok(());
+        }
+        let name = &snapshot.cluster.name;
+        let obstacles = match self.inner.around.driver.obstacles(snapshot).await {
+            Ok(obstacles) => obstacles,
+            Err(error) => vec![format!("the API does not answer: {error}")],
+        };
+        match obstacles.is_empty() {
+            true => Ok(()),
+            false => {
+                let why = obstacles.join("; ");
+                Err(Error::Precondition(format!("cluster {name:?} cannot be upgraded now: {why}")))
+            }
+        }
+    }
+
+    /// Takes an upgrade back that no machine of the control plane has begun with:
+    /// what etcd and the API wrote with the new version the old one may not read.
+    pub async fn abort_upgrade(&self, caller: &Caller, name: &str) -> Result<Snapshot> {
+        self.owned(caller, name)?;
+        let who = caller.name.clone();
+        self.edit(name, |snapshot, now| {
+            check_present(snapshot)?;
+            let target = snapshot.cluster.version.clone();
+            let planes = || snapshot.machines.iter().filter(|m| m.is_control_plane());
+            if let Some(begun) = planes().find(|m| m.wanted.control_plane == target) {
+                let text = match planes().all(|m| m.running.control_plane == target) {
+                    true => format!("cluster {name:?} has no upgrade that could be aborted"),
+                    false => format!(
+                        "{} has begun with {target}: the upgrade can only go on, or the backup \
+                         from before it be restored",
+                        begun.name
+                    ),
+                };
+                return Err(Error::Precondition(text));
+            }
+            let (Some(from), _) = versions_of(snapshot) else { return Ok(()) };
+            snapshot.cluster.version = from.to_string();
+            snapshot.cluster.tell(now, format!("{who} aborted the upgrade to {target}"));
             Ok(())
         })
         .await
@@ -169,11 +219,15 @@ impl Manager {
             _ => false,
         };
         if !right {
-            let text = format!(
+            let mut text = format!(
                 "cluster {:?} is {}: it can be upgraded when it is RUNNING",
                 snapshot.cluster.name,
                 status.as_str_name()
             );
+            let message = conditions::message(snapshot, self.now());
+            if !message.is_empty() {
+                text = format!("{text}. {message}");
+            }
             return Err(Error::Precondition(text));
         }
         let (from, oldest) = versions_of(snapshot);
@@ -207,7 +261,7 @@ impl Manager {
 
     /// Changes a cluster and its pools in one transaction. The body runs again
     /// when somebody was faster.
-    async fn edit(
+    pub(super) async fn edit(
         &self,
         name: &str,
         mut body: impl FnMut(&mut Snapshot, u64) -> Result<()>,
@@ -286,7 +340,7 @@ fn check_total(snapshot: &Snapshot, (pools, nodes): (usize, u32)) -> Result<()> 
     Ok(())
 }
 
-fn check_present(snapshot: &Snapshot) -> Result<()> {
+pub(super) fn check_present(snapshot: &Snapshot) -> Result<()> {
     if snapshot.cluster.deleting {
         let text = format!("cluster {:?} is being deleted", snapshot.cluster.name);
         return Err(Error::Precondition(text));

@@ -121,7 +121,7 @@ impl Manager {
     }
 
     /// Refuses what no machine there is could ever satisfy.
-    async fn check_supply(&self, new: &NewCluster, organisation: &str) -> Result<()> {
+    pub(super) async fn check_supply(&self, new: &NewCluster, organisation: &str) -> Result<()> {
         let provider = self.provider();
         if let Some(problem) = provider.capabilities().problem {
             return Err(Error::Provider(problem));

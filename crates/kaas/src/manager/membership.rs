@@ -38,6 +38,11 @@ impl Manager {
             for action in actions {
                 change(&tx, snapshot, action, &mut taken, now).await?;
             }
+            for action in actions {
+                if let Action::Replace { machine } = action {
+                    cluster.tell(now, format!("{machine} is dead and is replaced"));
+                }
+            }
             cluster.membership += 1;
             tx.put(&cluster)?;
             Ok::<_, Error>(true)
@@ -121,6 +126,12 @@ async fn change(
                 tx.put(&record)?;
             }
         }
+        Action::Replace { machine } => {
+            if let Some(mut record) = tx.get::<Machine>(&machine_key(cluster, machine)).await? {
+                record.fail("its agent is away and its node is not ready", now);
+                tx.put(&record)?;
+            }
+        }
         Action::Retarget { machine, wanted } => {
             if let Some(mut record) = tx.get::<Machine>(&machine_key(cluster, machine)).await? {
                 record.wanted = wanted.clone();
@@ -133,7 +144,7 @@ async fn change(
                 tx.delete::<Pool>(&key).await?;
             }
         }
-        Action::Finish | Action::Step { .. } => {}
+        Action::Finish | Action::Backup { .. } | Action::Step { .. } => {}
     }
     Ok(())
 }

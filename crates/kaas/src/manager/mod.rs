@@ -1,11 +1,13 @@
 //! Clusters: what is stored of them, and what is done about it.
 
+mod backup;
 mod change;
 mod create;
 mod foresee;
 mod keys;
 mod membership;
 mod reconcile;
+mod remedy;
 mod step;
 mod sweep;
 
@@ -27,8 +29,9 @@ use crate::{
     keyring::Keyring,
     plan::{Policy, Snapshot},
     provider::Provider,
-    record::{BY_CLUSTER, Cluster, Machine, Pool},
+    record::{BY_CLUSTER, Backup, Cluster, Machine, Pool},
     validate::Limits,
+    vault::Vault,
 };
 
 /// What can be set about clusters.
@@ -44,6 +47,10 @@ pub struct Settings {
     pub kubeconfig_lifetime: Duration,
     /// Clusters that are worked on at the same time.
     pub workers: usize,
+    /// Between two snapshots of a cluster's etcd; zero for none on schedule.
+    pub snapshot_interval: Duration,
+    /// Snapshots of a cluster that are kept of each occasion.
+    pub snapshot_keep: usize,
 }
 
 impl Default for Settings {
@@ -55,6 +62,8 @@ impl Default for Settings {
             health_period: Duration::from_secs(15),
             kubeconfig_lifetime: Duration::from_secs(24 * 3600),
             workers: 64,
+            snapshot_interval: Duration::from_secs(3600),
+            snapshot_keep: 24,
         }
     }
 }
@@ -66,6 +75,8 @@ pub struct Surroundings {
     pub catalogue: Catalogue,
     pub keyring: Arc<Keyring>,
     pub clock: Arc<dyn Clock>,
+    /// Where snapshots of etcd are.
+    pub vault: Arc<Vault>,
 }
 
 /// Clusters, their pools and their machines. Clones are the same.
@@ -80,6 +91,7 @@ struct Inner {
     clusters: Arc<Table<Cluster>>,
     pools: Arc<Table<Pool>>,
     machines: Arc<Table<Machine>>,
+    backups: Arc<Table<Backup>>,
     around: Surroundings,
     kubeconfigs: Mutex<HashMap<(String, String), keys::Kept>>,
     health: Mutex<HashMap<String, reconcile::Health>>,
@@ -101,17 +113,21 @@ impl Manager {
         let (clusters, pools) =
             (Table::open(Arc::clone(&store)).await?, Table::open(Arc::clone(&store)).await?);
         let machines = Table::open(Arc::clone(&store)).await?;
+        let backups = Table::open(Arc::clone(&store)).await?;
         let inner = Inner {
             settings,
             store,
             clusters,
             pools,
             machines,
+            backups,
             around,
             kubeconfigs: Mutex::default(),
             health: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let manager = Self { inner: Arc::new(inner) };
+        manager.sweep_backups();
+        Ok(manager)
     }
 
     fn now(&self) -> Millis {

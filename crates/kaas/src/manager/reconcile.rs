@@ -41,12 +41,20 @@ impl Manager {
             };
             let plan = plan(&snapshot, &self.inner.settings.policy, self.now());
             again = plan.wake_at.map(|at| self.until(at));
-            let (steps, records): (Vec<Action>, Vec<Action>) =
+            let (steps, mut records): (Vec<Action>, Vec<Action>) =
                 plan.actions.into_iter().partition(|a| matches!(a, Action::Step { .. }));
+            let backup = records.extract_if(.., |a| matches!(a, Action::Backup { .. })).next();
+            if self.without_spare(&snapshot, &records).await? {
+                continue;
+            }
             if !records.is_empty() {
                 if !self.change_members(&snapshot, &records).await? {
                     self.catch_up().await?;
                 }
+                continue;
+            }
+            if let Some(Action::Backup { version }) = backup {
+                self.secure(&snapshot, &version).await?;
                 continue;
             }
             if !self.take_steps(&snapshot, steps, &mut waiting).await? {
@@ -58,10 +66,13 @@ impl Manager {
         if !waiting.is_empty() {
             again = sooner(again, self.inner.settings.poll);
         }
-        Ok(self.check_health(name).await?.map_or(again, |next| sooner(again, next)))
+        for next in [self.check_health(name).await?, self.back_up_in_time(name).await?] {
+            again = next.map_or(again, |next| sooner(again, next));
+        }
+        Ok(again)
     }
 
-    fn until(&self, at: Millis) -> Duration {
+    pub(super) fn until(&self, at: Millis) -> Duration {
         Duration::from_millis(at.saturating_sub(self.now()).max(1))
     }
 
@@ -170,6 +181,7 @@ impl Manager {
                 silent
             }
         };
+        self.note_lost(name).await?;
         self.inner.health.lock().insert(name.to_owned(), Health { at: now, silent });
         self.refresh(name).await?;
         Ok(Some(period))

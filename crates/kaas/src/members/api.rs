@@ -21,7 +21,7 @@ use crate::{
     record::{Machine, Phase},
 };
 
-/// Life of our own certificate; made anew with each start.
+/// Life of our own certificate; made anew after two thirds of it.
 const OWN_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// An API server that is well answers much sooner.
 const READY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -38,7 +38,10 @@ impl Members {
         address: &str,
     ) -> Result<Arc<Connection>, Error> {
         let name = (snapshot.cluster.uid.clone(), address.to_owned());
-        if let Some(known) = self.connections.lock().get(&name) {
+        let now = self.clock.now();
+        if let Some((known, until)) = self.connections.lock().get(&name)
+            && *until > now
+        {
             return Ok(Arc::clone(known));
         }
         let keys = self.keyring.keys(&snapshot.cluster).await?;
@@ -51,14 +54,15 @@ impl Members {
             names: Vec::new(),
             lifetime: OWN_LIFETIME,
         };
-        let issued = keys.kubernetes.issue(&leaf, self.clock.now() / 1000)?;
+        let issued = keys.kubernetes.issue(&leaf, now / 1000)?;
         let made = Arc::new(Connection::from_credentials(&Credentials {
             server: format!("https://{address}:{API_PORT}"),
             ca: keys.kubernetes.certificate().to_owned(),
             certificate: issued.certificate,
             key: issued.key,
         })?);
-        self.connections.lock().insert(name, Arc::clone(&made));
+        let until = now + u64::try_from(OWN_LIFETIME.as_millis() * 2 / 3).unwrap_or(0);
+        self.connections.lock().insert(name, (Arc::clone(&made), until));
         Ok(made)
     }
 
@@ -134,10 +138,13 @@ impl Members {
         let change = Patch::Merge(marks(snapshot, machine));
         let patched = nodes.patch(&machine.name, &patch, &change).await;
         patched.map_err(|error| Error::Unavailable(error.to_string()))?;
-        match shown.ready {
-            true => Ok(Progress::Done),
-            false => Ok(Progress::Waiting(shown.reason)),
+        if !shown.ready {
+            return Ok(Progress::Waiting(shown.reason));
         }
+        if machine.founder && !snapshot.cluster.restored_from.is_empty() {
+            forget_nodes(&nodes, snapshot).await?;
+        }
+        Ok(Progress::Done)
     }
 
     pub(super) async fn list_nodes(&self, snapshot: &Snapshot) -> Result<Vec<Node>, Error> {
@@ -157,6 +164,19 @@ impl Members {
             other => Ok(other?),
         }
     }
+}
+
+/// Deletes nodes that a snapshot knew and that are no machines of the cluster; the
+/// pods of theirs are made anew elsewhere.
+async fn forget_nodes(nodes: &Api<KubeNode>, snapshot: &Snapshot) -> Result<(), Error> {
+    let failed = |error: selvage_kube::kube::Error| Error::Unavailable(error.to_string());
+    let listed = nodes.list(&ListParams::default()).await.map_err(failed)?;
+    for name in listed.items.into_iter().filter_map(|node| node.metadata.name) {
+        if snapshot.machines.iter().all(|machine| machine.name != name) {
+            nodes.delete(&name, &DeleteParams::default()).await.map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 /// Sees whether an API server is ready. One on a machine without power says

@@ -51,7 +51,32 @@ impl Artifacts {
         let Some(folder) = &self.folder else { return Ok(None) };
         let here = |one: &&MissingArtifact| is_needed(versions, one) && path(folder, one).is_file();
         let Some(artifact) = missing.iter().find(here) else { return Ok(None) };
-        let path = path(folder, artifact);
+        self.put(agent, path(folder, artifact), artifact).await?;
+        Ok(Some(format!("{} {}", artifact.name, artifact.version)))
+    }
+
+    /// Sends the program that makes data of etcd of a snapshot, if the folder has
+    /// it; machines of this host see the folder themselves.
+    pub(super) async fn send_restorer(&self, agent: &mut Agent, etcd: &str) -> Result<(), Error> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let artifact = MissingArtifact {
+            name: "etcdutl".into(),
+            folder: "etcd".into(),
+            version: etcd.to_owned(),
+        };
+        let path = path(folder, &artifact);
+        if !path.is_file() {
+            return Ok(());
+        }
+        self.put(agent, path, &artifact).await
+    }
+
+    async fn put(
+        &self,
+        agent: &mut Agent,
+        path: PathBuf,
+        artifact: &MissingArtifact,
+    ) -> Result<(), Error> {
         let failed = |error: io::Error| Error::Unavailable(format!("{}: {error}", path.display()));
         let sha256 = self.sha256(&path).await.map_err(failed)?;
         let file = tokio::fs::File::open(&path).await.map_err(failed)?;
@@ -63,7 +88,7 @@ impl Artifacts {
         let request = timed(pieces(file, first), TIMEOUT);
         agent.put_artifact(request).await.map_err(|status| refused(&status))?;
         tracing::info!(program = artifact.name, version = artifact.version, "sent to a machine");
-        Ok(Some(format!("{} {}", artifact.name, artifact.version)))
+        Ok(())
     }
 
     /// Computed once for a file that stays as it is.

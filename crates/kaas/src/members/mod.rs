@@ -3,7 +3,9 @@
 
 mod api;
 mod artifacts;
+mod backup;
 mod drain;
+mod preflight;
 mod spec;
 
 use std::{
@@ -23,7 +25,7 @@ use selvage_api::selvage::kubernetes::{
     RequestCertificatesRequest, ResetRequest, member_service_client::MemberServiceClient,
 };
 use selvage_kube::Connection;
-use selvage_store::clock::Clock;
+use selvage_store::clock::{Clock, Millis};
 use sha2::{Digest, Sha256};
 use tonic::{Request, Status, transport::Channel};
 
@@ -35,6 +37,7 @@ use crate::{
     plan::Snapshot,
     provider::{self, OperationId, Provider},
     record::{Machine, Phase},
+    vault::{Vault, Writer},
 };
 
 /// No call to an agent takes longer, but for one that undoes a whole machine.
@@ -43,6 +46,9 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(120);
 /// Renewed when so much of the life of a certificate is left.
 const RENEW_WITHIN: Duration = Duration::from_secs(MEMBER_LIFETIME.as_secs() / 3);
 
+/// Between two looks at the certificates of a machine, in milliseconds.
+const CERTIFICATES_EVERY: Millis = 3600 * 1000;
+
 type Agent = MemberServiceClient<Channel>;
 
 /// What an agent was told last.
@@ -50,6 +56,8 @@ type Agent = MemberServiceClient<Channel>;
 struct Told {
     digest: [u8; 32],
     generation: u64,
+    /// When its certificates were looked at.
+    checked_at: Millis,
 }
 
 /// Brings up Kubernetes through agents.
@@ -60,11 +68,13 @@ pub struct Members {
     clock: Arc<dyn Clock>,
     /// By operation of the machine.
     told: Mutex<HashMap<String, Told>>,
-    /// By uid and address of the API.
-    connections: Mutex<HashMap<(String, String), Arc<Connection>>>,
+    /// By uid and address of the API, and until when they serve.
+    connections: Mutex<HashMap<(String, String), (Arc<Connection>, Millis)>>,
     /// Clusters whose API has the objects that everything else needs.
     prepared: Mutex<HashSet<String>>,
     artifacts: artifacts::Artifacts,
+    /// Snapshots that clusters are restored from.
+    vault: Option<Arc<Vault>>,
 }
 
 impl fmt::Debug for Members {
@@ -131,6 +141,7 @@ impl Members {
             connections: Mutex::default(),
             prepared: Mutex::default(),
             artifacts: artifacts::Artifacts::default(),
+            vault: None,
         }
     }
 
@@ -138,6 +149,12 @@ impl Members {
     #[must_use]
     pub fn with_artifacts(self, folder: Option<PathBuf>) -> Self {
         Self { artifacts: artifacts::Artifacts::new(folder), ..self }
+    }
+
+    /// Restores clusters from these snapshots.
+    #[must_use]
+    pub fn with_vault(self, vault: Arc<Vault>) -> Self {
+        Self { vault: Some(vault), ..self }
     }
 
     async fn agent(&self, machine: &Machine) -> Result<Agent, Error> {
@@ -166,8 +183,11 @@ impl Members {
         let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
         let certificates = self.missing_certificates(&spec, status);
         let known = self.told.lock().get(&machine.operation).copied();
-        let same = known == Some(Told { digest, generation: status.generation });
+        let told = Told { digest, generation: status.generation, checked_at: self.clock.now() };
+        let same = known
+            .is_some_and(|known| (known.digest, known.generation) == (digest, told.generation));
         if same && certificates.is_empty() {
+            self.told.lock().insert(machine.operation.clone(), told);
             return Ok(status.generation);
         }
         let keys = self.keyring.keys(&snapshot.cluster).await?;
@@ -176,7 +196,7 @@ impl Members {
         let generation = spec.generation;
         let request = timed(ApplyRequest { spec: Some(spec) }, TIMEOUT);
         agent.apply(request).await.map_err(|status| refused(&status))?;
-        self.told.lock().insert(machine.operation.clone(), Told { digest, generation });
+        self.told.lock().insert(machine.operation.clone(), Told { generation, ..told });
         Ok(generation)
     }
 
@@ -191,6 +211,21 @@ impl Members {
             })
         };
         spec::profiles(spec).into_iter().filter(|profile| !holds(profile)).collect()
+    }
+
+    /// Whether all other control planes are as they have to be.
+    async fn others_are_well(&self, snapshot: &Snapshot, machine: &Machine) -> bool {
+        let others = snapshot.machines.iter().filter(|other| {
+            other.is_control_plane() && other.name != machine.name && !other.removing
+        });
+        for other in others {
+            let Ok(mut agent) = self.agent(other).await else { return false };
+            let Ok(status) = Self::status(&mut agent).await else { return false };
+            if other.phase() != Phase::Ready || status.observed_generation != status.generation {
+                return false;
+            }
+        }
+        true
     }
 
     async fn certify(
@@ -275,6 +310,9 @@ impl Members {
             plane.join_etcd = true;
         }
         let versions = spec.versions.clone().unwrap_or_default();
+        if machine.founder && status.generation == 0 {
+            self.restore_etcd(&mut agent, snapshot, machine, &versions.etcd).await?;
+        }
         let generation = self.tell(&mut agent, snapshot, machine, spec, &status).await?;
         let status = Self::status(&mut agent).await?;
         if let Some(program) = self.artifacts.send(&mut agent, &versions, &status.missing).await? {
@@ -363,6 +401,13 @@ impl Driver for Members {
         Ok(Progress::Done)
     }
 
+    async fn answers(&self, machine: &Machine) -> bool {
+        match self.agent(machine).await {
+            Ok(mut agent) => Self::status(&mut agent).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
     async fn reset(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
         let mut agent = self.agent(machine).await?;
         let request = ResetRequest { cluster: cluster.cluster.name.clone() };
@@ -375,7 +420,16 @@ impl Driver for Members {
         }
     }
 
+    async fn obstacles(&self, cluster: &Snapshot) -> Result<Vec<String>, Error> {
+        preflight::obstacles(&self.client(cluster).await?).await
+    }
+
+    async fn save(&self, cluster: &Snapshot, into: &mut Writer<'_>) -> Result<(), Error> {
+        self.save_etcd(cluster, into).await
+    }
+
     async fn sync(&self, cluster: &Snapshot) -> Result<(), Error> {
+        let mut renewed = false;
         for machine in &cluster.machines {
             let settled = matches!(machine.phase(), Phase::Ready | Phase::NotReady);
             if !settled || machine.removing || machine.wanted != machine.running {
@@ -384,11 +438,20 @@ impl Driver for Members {
             let spec = self.spec(cluster, machine).await?;
             let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
             let known = self.told.lock().get(&machine.operation).copied();
-            if known.is_some_and(|known| known.digest == digest) {
+            let looked = |known: Told| known.checked_at.saturating_add(CERTIFICATES_EVERY);
+            let now = self.clock.now();
+            if known.is_some_and(|known| known.digest == digest && looked(known) > now) {
                 continue;
             }
             let mut agent = self.agent(machine).await?;
             let status = Self::status(&mut agent).await?;
+            // New certificates restart what uses them: one control plane at a time.
+            if machine.is_control_plane() && !self.missing_certificates(&spec, &status).is_empty() {
+                if renewed || !self.others_are_well(cluster, machine).await {
+                    continue;
+                }
+                renewed = true;
+            }
             self.tell(&mut agent, cluster, machine, spec, &status).await?;
         }
         Ok(())

@@ -37,6 +37,7 @@ pub(super) fn member(
     let control_plane = machine.is_control_plane().then(|| ControlPlane {
         etcd: vec![EtcdPeer { name: machine.name.clone(), address: machine.address.clone() }],
         service_account_key: keys.service_account_key.to_string(),
+        controllers_version: controllers_version(snapshot, machine),
         ..ControlPlane::default()
     });
     let authorities = Authorities {
@@ -56,6 +57,20 @@ pub(super) fn member(
         authorities: Some(authorities),
         ..MemberSpec::default()
     })
+}
+
+/// Version of controller manager and scheduler, where it is not the API server's:
+/// they may reach every API server, and must not be ahead of any.
+fn controllers_version(snapshot: &Snapshot, machine: &Machine) -> String {
+    let read = |text: &str| text.parse::<Version>().ok();
+    let others = snapshot.machines.iter().filter(|other| {
+        other.is_control_plane() && other.name != machine.name && other.phase() != Phase::Removing
+    });
+    let oldest = others.filter_map(|other| read(&other.running.control_plane)).min();
+    match (oldest, read(&machine.wanted.control_plane)) {
+        (Some(oldest), Some(own)) if oldest < own => oldest.to_string(),
+        _ => String::new(),
+    }
 }
 
 fn versions(machine: &Machine, catalogue: &Catalogue) -> Result<Versions, String> {

@@ -54,7 +54,7 @@ impl Seal {
     }
 
     /// Seals the bytes for that owner, and no other.
-    pub(super) fn seal(
+    pub(crate) fn seal(
         &self,
         owner: &str,
         mut plain: Zeroizing<Vec<u8>>,
@@ -71,7 +71,7 @@ impl Seal {
         Ok([nonce.as_slice(), &plain, tag.as_ref()].concat())
     }
 
-    pub(super) fn open_sealed(
+    pub(crate) fn open_sealed(
         &self,
         owner: &str,
         sealed: &[u8],

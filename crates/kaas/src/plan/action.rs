@@ -13,12 +13,16 @@ pub enum Action {
     Add { pool: String, wanted: Versions },
     /// A machine is to go.
     Remove { machine: String },
+    /// A machine that is dead is to go at once, without a drain.
+    Replace { machine: String },
     /// A machine is to run other versions.
     Retarget { machine: String, wanted: Versions },
     /// A pool that is being deleted has no machines left.
     ForgetPool { pool: String },
     /// A cluster that is being deleted has no machines left.
     Finish,
+    /// A snapshot of etcd, before the control plane is given that version.
+    Backup { version: String },
     /// A step of one machine.
     Step { machine: String, step: Step },
 }
@@ -123,6 +127,7 @@ impl fmt::Display for Action {
                 write!(f, "add a machine to pool {pool} with Kubernetes {}", wanted.kubelet)
             }
             Self::Remove { machine } => write!(f, "remove {machine}"),
+            Self::Replace { machine } => write!(f, "replace {machine}, which is dead"),
             Self::Retarget { machine, wanted } if !wanted.control_plane.is_empty() => write!(
                 f,
                 "upgrade {machine} to control plane {} and kubelet {}",
@@ -133,6 +138,9 @@ impl fmt::Display for Action {
             }
             Self::ForgetPool { pool } => write!(f, "forget pool {pool}"),
             Self::Finish => f.write_str("forget the cluster and its keys"),
+            Self::Backup { version } => {
+                write!(f, "take a snapshot of etcd before the upgrade to {version}")
+            }
             Self::Step { machine, step } => match step {
                 Step::Acquire => write!(f, "acquire a machine for {machine}"),
                 Step::Observe => write!(f, "wait for the agent of {machine}"),

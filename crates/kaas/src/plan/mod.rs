@@ -7,6 +7,7 @@
 
 mod action;
 mod preview;
+mod remedy;
 #[cfg(test)]
 mod tests;
 
@@ -39,12 +40,19 @@ pub struct Policy {
     pub step_timeout: Duration,
     /// Machines of one pool that are upgraded at the same time.
     pub max_unavailable: usize,
+    /// Machines whose agent is away and whose node is not ready for so long are
+    /// replaced; zero: never.
+    pub remediate_after: Duration,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         // MaaS itself gives up on a deployment after half an hour.
-        Self { step_timeout: Duration::from_secs(30 * 60), max_unavailable: 1 }
+        Self {
+            step_timeout: Duration::from_secs(30 * 60),
+            max_unavailable: 1,
+            remediate_after: Duration::from_secs(10 * 60),
+        }
     }
 }
 
@@ -80,6 +88,8 @@ impl Planner<'_> {
         if cluster.paused {
             return;
         }
+        self.replace_all();
+        self.remedy();
         self.size();
         self.upgrade();
         for machine in &self.snapshot.machines {
@@ -120,7 +130,22 @@ impl Planner<'_> {
     /// Machines of the control plane, or of a pool, that are to stay.
     fn staying(&self, pool: &str) -> impl Iterator<Item = &Machine> {
         let of_pool = move |machine: &&Machine| machine.pool == pool;
-        self.snapshot.machines.iter().filter(of_pool).filter(|machine| !machine.removing)
+        let stays = move |machine: &&Machine| !machine.removing && !self.is_from_before(machine);
+        self.snapshot.machines.iter().filter(of_pool).filter(stays)
+    }
+
+    /// Whether a machine belongs to what was there before a snapshot was restored.
+    fn is_from_before(&self, machine: &Machine) -> bool {
+        machine.created_at < self.snapshot.cluster.restored_at
+    }
+
+    /// Lets machines go that know nothing of the snapshot that was restored.
+    fn replace_all(&mut self) {
+        let going = |m: &&Machine| !m.removing && self.is_from_before(m);
+        let going = self.snapshot.machines.iter().filter(going);
+        let actions: Vec<Action> =
+            going.map(|m| Action::Remove { machine: m.name.clone() }).collect();
+        self.plan.actions.extend(actions);
     }
 
     /// Makes the number of machines right.
@@ -161,7 +186,8 @@ impl Planner<'_> {
     /// Versions that a new machine starts with: never ahead of the oldest API
     /// server it may talk to.
     fn version_of_new(&self, pool: &str) -> Versions {
-        let running = self.snapshot.machines.iter().map(|machine| &machine.running.control_plane);
+        let current = self.snapshot.machines.iter().filter(|m| !self.is_from_before(m));
+        let running = current.map(|machine| &machine.running.control_plane);
         let oldest = running.filter_map(|version| version.parse::<Version>().ok()).min();
         let version = match oldest {
             Some(oldest) => oldest.to_string(),
@@ -180,10 +206,10 @@ impl Planner<'_> {
         let settled = |machine: &&Machine| is_settled(machine);
         let stale = control_plane.iter().find(|m| m.wanted.control_plane != *target);
         if let Some(machine) = stale {
-            if whole && control_plane.iter().all(settled) {
-                let wanted = Versions { control_plane: target.clone(), ..machine.wanted.clone() };
-                let machine = machine.name.clone();
-                self.act(Action::Retarget { machine, wanted });
+            let wanted = Versions { control_plane: target.clone(), ..machine.wanted.clone() };
+            let next = Action::Retarget { machine: machine.name.clone(), wanted };
+            if whole && control_plane.iter().all(settled) && self.is_backed_up() {
+                self.act(next);
             }
             return;
         }
@@ -202,6 +228,19 @@ impl Planner<'_> {
                 self.act(Action::Retarget { machine, wanted });
             }
         }
+    }
+
+    /// Whether there is a snapshot from before the upgrade; asks for one if not.
+    fn is_backed_up(&mut self) -> bool {
+        let cluster = &self.snapshot.cluster;
+        if cluster.backed_up_for == cluster.version {
+            return true;
+        }
+        match cluster.backup_retry_at <= self.now {
+            true => self.act(Action::Backup { version: cluster.version.clone() }),
+            false => self.wake(cluster.backup_retry_at),
+        }
+        false
     }
 
     /// The next step of one machine.

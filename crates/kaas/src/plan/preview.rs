@@ -53,6 +53,11 @@ fn pretend(snapshot: &mut Snapshot, action: &Action, number: &mut usize, now: Mi
                 snapshot.machines[at].removing = true;
             }
         }
+        Action::Replace { machine } => {
+            if let Some(at) = find(machine, &snapshot.machines) {
+                snapshot.machines[at].fail("it is dead", now);
+            }
+        }
         Action::Retarget { machine, wanted } => {
             if let Some(at) = find(machine, &snapshot.machines) {
                 snapshot.machines[at].wanted = wanted.clone();
@@ -60,6 +65,7 @@ fn pretend(snapshot: &mut Snapshot, action: &Action, number: &mut usize, now: Mi
         }
         Action::ForgetPool { pool } => snapshot.pools.retain(|p| p.name != *pool),
         Action::Finish => {}
+        Action::Backup { version } => snapshot.cluster.backed_up_for.clone_from(version),
         Action::Step { machine, step } => {
             let Some(at) = find(machine, &snapshot.machines) else { return };
             match step.done(&snapshot.machines[at], now) {

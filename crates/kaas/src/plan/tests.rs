@@ -182,6 +182,13 @@ fn an_upgrade_takes_the_control_plane_one_by_one_and_then_nodes() {
     let machines = names.map(|name| machine(name, Phase::Ready)).into();
     let mut cluster = snapshot(3, &[("a", 2)], machines);
     cluster.cluster.version = "1.36.4".into();
+    let snapshot = "take a snapshot of etcd before the upgrade to 1.36.4";
+    assert_eq!(actions(&cluster), [snapshot]);
+    // The last attempt failed: nothing is changed before there is one.
+    cluster.cluster.backup_retry_at = NOW + 5;
+    assert_eq!(actions(&cluster), Vec::<String>::new());
+    assert_eq!(plan(&cluster, &Policy::default(), NOW).wake_at, Some(NOW + 5));
+    cluster.cluster.backed_up_for = "1.36.4".into();
     let first = "upgrade cp-1 to control plane 1.36.4 and kubelet 1.35.8";
     assert_eq!(actions(&cluster), [first]);
     for (at, name) in [(2, "cp-1"), (3, "cp-2"), (4, "cp-3")] {
@@ -294,4 +301,92 @@ fn a_preview_goes_to_the_end() {
     gone.cluster.deleting = true;
     let end = preview(gone, &Policy::default(), NOW);
     assert_eq!(end.last(), Some(&Action::Finish));
+}
+
+#[test]
+fn a_restored_cluster_begins_with_other_machines_at_the_version_of_the_snapshot() {
+    let mut machines: Vec<Machine> = ["a-1", "cp-1"].map(|name| machine(name, Phase::Ready)).into();
+    machines[0].running = versions("", "1.36.4");
+    machines[1].running = versions("1.36.4", "1.36.4");
+    let mut cluster = snapshot(1, &[("a", 1)], machines);
+    (cluster.cluster.restored_at, cluster.cluster.provisioned) = (500, false);
+    assert_eq!(
+        actions(&cluster)[..4],
+        [
+            "remove a-1",
+            "remove cp-1",
+            "add a control-plane machine with Kubernetes 1.35.8",
+            "add a machine to pool a with Kubernetes 1.35.8",
+        ]
+    );
+    // The new one starts etcd only when the old one is gone: there are never two.
+    cluster.machines.iter_mut().for_each(|machine| machine.removing = true);
+    let mut fresh = machine("cp-2", Phase::Booting);
+    fresh.created_at = 500;
+    cluster.machines.push(fresh);
+    assert_eq!(step(&cluster, "cp-1"), Some(Step::Release));
+    assert_eq!(step(&cluster, "cp-2"), None);
+    cluster.machines.remove(1);
+    assert_eq!(step(&cluster, "cp-2"), Some(Step::Configure));
+}
+
+/// Machines by name; those that end in `!` are dead for as long as it takes.
+fn with_dead(control_plane: u32, pool: u32, names: &[&str]) -> Snapshot {
+    let of = |name: &&str| {
+        let dead = name.ends_with('!');
+        let phase = if dead { Phase::NotReady } else { Phase::Ready };
+        let mut machine = machine(name.trim_end_matches('!'), phase);
+        (machine.since, machine.lost_since) = (1, u64::from(dead));
+        machine
+    };
+    snapshot(control_plane, &[("a", pool)], names.iter().map(of).collect())
+}
+
+#[test]
+fn dead_machines_are_replaced_one_at_a_time_and_never_a_majority() {
+    let cases: [(u32, u32, &[&str], Option<&str>); 8] = [
+        (1, 2, &["a-1!", "a-2", "cp-1"], Some("a-1")),
+        (1, 2, &["a-1!", "a-2!", "cp-1"], Some("a-1")),
+        // Without an API nothing is known.
+        (1, 1, &["a-1!", "cp-1!"], None),
+        // The only one has the only copy.
+        (1, 0, &["cp-1!"], None),
+        (3, 0, &["cp-1!", "cp-2", "cp-3"], Some("cp-1")),
+        (3, 0, &["cp-1!", "cp-2!", "cp-3"], None),
+        (5, 0, &["cp-1!", "cp-2!", "cp-3", "cp-4", "cp-5"], Some("cp-1")),
+        (5, 0, &["cp-1!", "cp-2!", "cp-3!", "cp-4", "cp-5"], None),
+    ];
+    for (control_plane, pool, names, expected) in cases {
+        let replaced: Vec<String> = actions(&with_dead(control_plane, pool, names))
+            .into_iter()
+            .filter(|action| action.starts_with("replace"))
+            .collect();
+        let expected: Vec<String> =
+            expected.iter().map(|name| format!("replace {name}, which is dead")).collect();
+        assert_eq!(replaced, expected, "{names:?}");
+    }
+}
+
+#[test]
+fn a_dead_machine_has_its_time_and_waits_for_others() {
+    let replaces =
+        |cluster: &Snapshot| actions(cluster).iter().any(|action| action.starts_with("replace"));
+    let dead = with_dead(1, 2, &["a-1!", "a-2", "cp-1"]);
+    assert!(replaces(&dead));
+    let mut young = dead.clone();
+    young.machines[0].lost_since = NOW - 1000;
+    assert!(!replaces(&young));
+    let wake = plan(&young, &Policy::default(), NOW).wake_at;
+    assert_eq!(wake, Some(NOW - 1000 + 10 * 60 * 1000));
+    let mut answers = dead.clone();
+    answers.machines[0].lost_since = 0;
+    assert!(!replaces(&answers), "a node is repaired where the machine is there");
+    for phase in [Phase::Joining, Phase::Removing] {
+        let mut busy = dead.clone();
+        busy.machines[1].enter(phase, "", NOW);
+        busy.machines[1].removing = phase == Phase::Removing;
+        assert!(!replaces(&busy), "{phase:?}");
+    }
+    let never = Policy { remediate_after: Duration::ZERO, ..Policy::default() };
+    assert!(plan(&dead, &never, NOW).actions.is_empty());
 }

@@ -10,6 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::{
@@ -21,6 +22,7 @@ use crate::{
     driver::{self, Driver, Node, Progress},
     plan::Snapshot,
     record::{Machine, Phase, Versions},
+    vault::Writer,
 };
 
 /// Something that goes wrong in a call.
@@ -73,6 +75,8 @@ struct SimNode {
     /// Pods that cannot be evicted.
     guarded: u32,
     delete_first: bool,
+    /// The whole machine is gone, its agent too.
+    lost: bool,
     labels: BTreeMap<String, String>,
 }
 
@@ -163,6 +167,15 @@ impl Sim {
             node.ready = ready;
             node.guarded = guarded;
             node.delete_first = first;
+        }
+    }
+
+    /// Takes a machine away, as by fire.
+    pub fn lose(&self, cluster: &str, node: &str) {
+        let mut inner = self.inner.lock();
+        let found = inner.clusters.get_mut(cluster).and_then(|c| c.nodes.get_mut(node));
+        if let Some(node) = found {
+            (node.ready, node.lost) = (false, true);
         }
     }
 
@@ -422,8 +435,29 @@ impl Driver for Sim {
         Ok(Progress::Done)
     }
 
+    async fn answers(&self, machine: &Machine) -> bool {
+        self.inner.lock().node(machine).is_some_and(|node| !node.lost)
+    }
+
     async fn reset(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
         self.call(|inner| inner.leave(machine)).await?;
         Ok(Progress::Done)
+    }
+
+    async fn obstacles(&self, cluster: &Snapshot) -> Result<Vec<String>, driver::Error> {
+        let inner = self.inner.lock();
+        let nodes = inner.clusters.get(&cluster.cluster.name).map(|known| &known.nodes);
+        let guarded = nodes.into_iter().flatten().filter(|(_, node)| node.guarded > 0);
+        let told =
+            guarded.map(|(name, node)| format!("{} pods of {name} may not go", node.guarded));
+        Ok(told.collect())
+    }
+
+    async fn save(&self, cluster: &Snapshot, into: &mut Writer<'_>) -> Result<(), driver::Error> {
+        let content = self.call(|_| cluster.cluster.name.clone().into_bytes()).await?;
+        // As etcd does it.
+        let digest = Sha256::digest(&content);
+        into.write(&content)?;
+        Ok(into.write(&digest)?)
     }
 }

@@ -99,6 +99,21 @@ pub struct Cluster {
     /// Why the last machine failed.
     #[prost(string, tag = "21")]
     pub last_failure: String,
+    /// Snapshot that its etcd started from, empty for one that started empty.
+    #[prost(string, tag = "22")]
+    pub restored_from: String,
+    /// Machines that are older belong to what was there before the snapshot was
+    /// restored.
+    #[prost(uint64, tag = "23")]
+    pub restored_at: Millis,
+    /// Version that the last snapshot before an upgrade was taken for.
+    #[prost(string, tag = "24")]
+    pub backed_up_for: String,
+    /// Why the last snapshot could not be taken, and when to try again.
+    #[prost(string, tag = "25")]
+    pub backup_problem: String,
+    #[prost(uint64, tag = "26")]
+    pub backup_retry_at: Millis,
 }
 
 impl Cluster {

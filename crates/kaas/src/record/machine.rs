@@ -193,6 +193,10 @@ pub struct Machine {
     /// addresses. Free again when the machine is gone.
     #[prost(uint32, tag = "26")]
     pub index: u32,
+    /// Since when its agent does not answer while the node is not ready; 0 if it
+    /// does.
+    #[prost(uint64, tag = "27")]
+    pub lost_since: Millis,
 }
 
 impl Machine {

@@ -1,5 +1,6 @@
 //! What is stored of clusters, their pools and their machines.
 
+mod backup;
 mod cluster;
 mod machine;
 
@@ -7,6 +8,7 @@ use std::collections::BTreeMap;
 
 use selvage_store::{Record, clock::Millis};
 
+pub use backup::{Backup, Occasion};
 pub use cluster::{Cluster, Condition, ControlPlane, Event};
 pub use machine::{Machine, Phase, PhaseChange, Versions};
 

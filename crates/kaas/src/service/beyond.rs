@@ -5,10 +5,13 @@ use std::pin::Pin;
 use selvage_api::{
     cnct::kaas::api::{ControlPlaneMachineSpec, CreateClusterMsg, MachineSpec},
     selvage::clusters::{
-        GetClusterRequest, GetClusterResponse, ListEventsRequest, ListEventsResponse,
+        AbortUpgradeRequest, AbortUpgradeResponse, BackupClusterRequest, BackupClusterResponse,
+        DeleteBackupRequest, DeleteBackupResponse, GetClusterRequest, GetClusterResponse,
+        ListBackupsRequest, ListBackupsResponse, ListEventsRequest, ListEventsResponse,
         ListVersionsRequest, ListVersionsResponse, PauseClusterRequest, PauseClusterResponse,
-        PlanClusterRequest, PlanClusterResponse, ResumeClusterRequest, ResumeClusterResponse,
-        Version, WatchClusterRequest, WatchClusterResponse,
+        PlanClusterRequest, PlanClusterResponse, RestoreClusterRequest, RestoreClusterResponse,
+        ResumeClusterRequest, ResumeClusterResponse, Version, WatchClusterRequest,
+        WatchClusterResponse,
         cluster_service_server::{ClusterService, ClusterServiceServer},
     },
 };
@@ -146,6 +149,52 @@ impl ClusterService for Clusters {
         let caller = caller(&request);
         let snapshot = self.manager.pause(&caller, &request.get_ref().name, false).await?;
         Ok(Response::new(ResumeClusterResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn abort_upgrade(
+        &self,
+        request: Request<AbortUpgradeRequest>,
+    ) -> Result<Response<AbortUpgradeResponse>, Status> {
+        let caller = caller(&request);
+        let snapshot = self.manager.abort_upgrade(&caller, &request.get_ref().name).await?;
+        Ok(Response::new(AbortUpgradeResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn backup_cluster(
+        &self,
+        request: Request<BackupClusterRequest>,
+    ) -> Result<Response<BackupClusterResponse>, Status> {
+        let caller = caller(&request);
+        let taken = self.manager.backup(&caller, &request.get_ref().name).await?;
+        let backup = Some(describe::backup(&self.manager, &taken));
+        Ok(Response::new(BackupClusterResponse { backup }))
+    }
+
+    async fn list_backups(
+        &self,
+        request: Request<ListBackupsRequest>,
+    ) -> Result<Response<ListBackupsResponse>, Status> {
+        let known = self.manager.backups(&caller(&request), &request.get_ref().name);
+        let backups = known.iter().map(|one| describe::backup(&self.manager, one)).collect();
+        Ok(Response::new(ListBackupsResponse { backups }))
+    }
+
+    async fn delete_backup(
+        &self,
+        request: Request<DeleteBackupRequest>,
+    ) -> Result<Response<DeleteBackupResponse>, Status> {
+        self.manager.delete_backup(&caller(&request), &request.get_ref().id).await?;
+        Ok(Response::new(DeleteBackupResponse {}))
+    }
+
+    async fn restore_cluster(
+        &self,
+        request: Request<RestoreClusterRequest>,
+    ) -> Result<Response<RestoreClusterResponse>, Status> {
+        let caller = caller(&request);
+        let RestoreClusterRequest { id, name } = request.into_inner();
+        let snapshot = self.manager.restore(&caller, &id, &name).await?;
+        Ok(Response::new(RestoreClusterResponse { cluster: Some(self.shown(&snapshot)) }))
     }
 
     async fn list_versions(

@@ -9,7 +9,7 @@ use selvage_store::clock::Millis;
 use crate::{
     Compat, Manager, conditions,
     plan::Snapshot,
-    record::{Condition, Machine, Phase, Pool},
+    record::{Backup, Condition, Machine, Phase, Pool},
 };
 
 /// Said instead of a name while a machine has none.
@@ -52,6 +52,23 @@ pub(super) fn timestamp(millis: Millis) -> Timestamp {
     Timestamp {
         seconds: i64::try_from(millis / 1000).unwrap_or(i64::MAX),
         nanos: i32::try_from(millis % 1000 * 1_000_000).unwrap_or(0),
+    }
+}
+
+/// A backup as `selvage.clusters` shows it.
+pub(super) fn backup(manager: &Manager, known: &Backup) -> wire::Backup {
+    let version = known.version.parse().ok();
+    let release = version.and_then(|version| manager.catalogue().find(version));
+    wire::Backup {
+        id: known.id.clone(),
+        cluster: known.cluster.clone(),
+        cluster_uid: known.uid.clone(),
+        organisation: known.organisation.clone(),
+        taken_at: Some(timestamp(known.taken_at)),
+        version: known.version.clone(),
+        etcd: release.map(|release| release.etcd.clone()).unwrap_or_default(),
+        size: known.size,
+        reason: known.reason.clone(),
     }
 }
 

@@ -18,7 +18,10 @@ use selvage_kaas::{
         self, Acquired, Capabilities, Observed, Offer, OperationId, Owned, Provider, Request, Wipe,
     },
     record::{Cluster, ControlPlane, Machine, Phase, Versions},
+    vault::Vault,
 };
+use selvage_store::clock::Clock;
+use sha2::{Digest, Sha256};
 use tokio_stream::{Stream, wrappers::UnixListenerStream};
 use tonic::{Response, Status, transport::Channel};
 
@@ -36,6 +39,10 @@ struct Heard {
     /// Answers that etcd has not caught up yet.
     lags: bool,
     reset: Vec<String>,
+    /// Bytes of the snapshot that etcd starts from.
+    restored: Vec<u8>,
+    /// When certificates end, in seconds; later than anybody cares if not set.
+    not_after: Option<i64>,
 }
 
 #[derive(Clone, Default)]
@@ -69,6 +76,9 @@ impl MemberService for Agent {
         if spec.generation <= last {
             return Err(Status::failed_precondition("an older generation"));
         }
+        if !spec.certificates.is_empty() {
+            heard.not_after = None;
+        }
         for certificate in &spec.certificates {
             heard.certificates.insert(certificate.profile, certificate.pem.clone());
         }
@@ -88,7 +98,8 @@ impl MemberService for Agent {
             state: ComponentState::Healthy.into(),
             ..Component::default()
         };
-        let far = prost_types::Timestamp { seconds: i64::MAX / 2, nanos: 0 };
+        let seconds = heard.not_after.unwrap_or(i64::MAX / 2);
+        let far = prost_types::Timestamp { seconds, nanos: 0 };
         let certificate = |profile: &i32| wire::CertificateStatus {
             profile: *profile,
             not_after: Some(far),
@@ -167,7 +178,20 @@ impl MemberService for Agent {
         &self,
         _: tonic::Request<wire::SnapshotEtcdRequest>,
     ) -> Answer<Self::SnapshotEtcdStream> {
-        Err(Status::unimplemented("not asked for"))
+        let (content, digest) = (b"etcd".to_vec(), Sha256::digest(b"etcd").to_vec());
+        let pieces = [content, digest].map(|data| Ok(wire::SnapshotEtcdResponse { data }));
+        Ok(Response::new(Box::pin(tokio_stream::iter(pieces))))
+    }
+
+    async fn restore_etcd(
+        &self,
+        request: tonic::Request<tonic::Streaming<wire::RestoreEtcdRequest>>,
+    ) -> Answer<wire::RestoreEtcdResponse> {
+        let mut pieces = request.into_inner();
+        while let Some(piece) = pieces.message().await? {
+            self.0.lock().restored.extend(piece.data);
+        }
+        Ok(Response::new(wire::RestoreEtcdResponse {}))
     }
 
     async fn put_artifact(
@@ -218,8 +242,9 @@ impl Provider for Fakes {
 
 struct Scene {
     driver: Members,
+    vault: Arc<Vault>,
     folder: tempfile::TempDir,
-    _lab: Lab,
+    lab: Lab,
 }
 
 impl Scene {
@@ -230,8 +255,11 @@ impl Scene {
         let seal = Seal::new(&[3; 32], "test").unwrap();
         let keyring = Keyring::open(lab.store.clone(), seal, clock.clone()).await.unwrap();
         let provider = Arc::new(Fakes(folder.path().to_owned()));
-        let driver = Members::new(provider, keyring, Catalogue::load(None).unwrap(), clock);
-        Self { driver, folder, _lab: lab }
+        let seal = Seal::new(&[3; 32], "test").unwrap();
+        let vault = Arc::new(Vault::new(folder.path().join("backups"), seal));
+        let driver = Members::new(provider, keyring, Catalogue::load(None).unwrap(), clock)
+            .with_vault(Arc::clone(&vault));
+        Self { driver, vault, folder, lab }
     }
 
     /// An agent for the machine of that name.
@@ -399,4 +427,91 @@ async fn a_machine_that_cannot_is_given_up_and_one_that_goes_is_reset() {
     let gone = machine("web-9", "web", 9, Phase::Bootstrapping);
     let silent = scene.driver.configure(&snapshot, &gone).await.unwrap_err();
     assert!(matches!(silent, Error::Unavailable(_)), "{silent:?}");
+}
+
+#[tokio::test]
+async fn a_snapshot_comes_from_a_control_plane_and_goes_to_the_founder_of_the_next() {
+    let scene = Scene::new().await;
+    scene.agent("cp-1");
+    let snapshot = cluster(&[machine("cp-1", "", 1, Phase::Ready)]);
+    let mut writer = scene.vault.create("b").unwrap();
+    scene.driver.save(&snapshot, &mut writer).await.unwrap();
+    assert_eq!(writer.finish().unwrap(), 4 + 32);
+
+    let agent = scene.agent("cp-2");
+    let mut founder = machine("cp-2", "", 2, Phase::Bootstrapping);
+    founder.founder = true;
+    let mut restored = cluster(std::slice::from_ref(&founder));
+    restored.cluster.restored_from = "b".into();
+    for _ in 0..3 {
+        scene.driver.configure(&restored, &founder).await.unwrap();
+    }
+    let heard = agent.0.lock();
+    let whole = [b"etcd".to_vec(), Sha256::digest(b"etcd").to_vec()].concat();
+    assert_eq!(heard.restored, whole, "once, before the machine is in a cluster");
+    assert_eq!(heard.specs.len(), 1);
+    drop(heard);
+    restored.cluster.restored_from = "gone".into();
+    let other = scene.agent("cp-3");
+    let mut founder = machine("cp-3", "", 3, Phase::Bootstrapping);
+    founder.founder = true;
+    let refused = scene.driver.configure(&restored, &founder).await.unwrap_err();
+    assert_eq!(refused, Error::Refused("backup gone is not here".into()));
+    assert!(other.0.lock().specs.is_empty(), "an empty etcd would be another cluster");
+}
+
+#[tokio::test]
+async fn controllers_are_never_ahead_of_an_api_server_that_they_may_reach() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("cp-1");
+    let mut first = machine("cp-1", "", 1, Phase::Upgrading);
+    (first.running, first.wanted.control_plane) = (first.wanted.clone(), "1.37.1".into());
+    let mut second = machine("cp-2", "", 2, Phase::Ready);
+    let mixed = cluster(&[first.clone(), second.clone()]);
+    scene.driver.configure(&mixed, &first).await.unwrap();
+    second.running.control_plane = "1.37.1".into();
+    let same = cluster(&[first.clone(), second]);
+    scene.driver.configure(&same, &first).await.unwrap();
+    let heard = agent.0.lock();
+    let versions: Vec<(&str, &str)> = heard
+        .specs
+        .iter()
+        .map(|spec| {
+            let controllers = &spec.control_plane.as_ref().unwrap().controllers_version;
+            (spec.versions.as_ref().unwrap().kubernetes.as_str(), controllers.as_str())
+        })
+        .collect();
+    assert_eq!(versions, [("1.37.1", "1.36.4"), ("1.37.1", "")]);
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_before_they_end_one_control_plane_at_a_time() {
+    let scene = Scene::new().await;
+    let agents = [scene.agent("cp-1"), scene.agent("cp-2")];
+    let planes = [machine("cp-1", "", 1, Phase::Ready), machine("cp-2", "", 2, Phase::Ready)];
+    let snapshot = cluster(&planes);
+    agents.iter().for_each(|agent| agent.0.lock().healthy = vec!["etcd"]);
+    let specs = || agents.each_ref().map(|agent| agent.0.lock().specs.len());
+    for expected in [[1, 0], [1, 1]] {
+        scene.driver.sync(&snapshot).await.unwrap();
+        assert_eq!(specs(), expected, "the first certificates");
+    }
+    let day = std::time::Duration::from_secs(24 * 3600);
+    let end = i64::try_from(scene.lab.clock.now() / 1000).unwrap() + 365 * 24 * 3600;
+    agents.iter().for_each(|agent| agent.0.lock().not_after = Some(end));
+    scene.lab.clock.advance(day * 240);
+    scene.driver.sync(&snapshot).await.unwrap();
+    assert_eq!(specs(), [1, 1], "two thirds are not over");
+    scene.lab.clock.advance(day * 5);
+    scene.driver.sync(&snapshot).await.unwrap();
+    assert_eq!(specs(), [2, 1], "the other one waits");
+    assert_eq!(agents[0].0.lock().specs[1].certificates.len(), 13);
+    agents[0].0.lock().healthy.clear();
+    scene.driver.sync(&snapshot).await.unwrap();
+    assert_eq!(specs(), [2, 1], "the first one is not back yet");
+    agents[0].0.lock().healthy = vec!["etcd"];
+    scene.driver.sync(&snapshot).await.unwrap();
+    assert_eq!(specs(), [2, 2]);
+    scene.driver.sync(&snapshot).await.unwrap();
+    assert_eq!(specs(), [2, 2], "they hold");
 }

@@ -169,7 +169,7 @@ async fn d11_a_crash_between_acquire_and_record_leaks_nothing() {
 #[tokio::test]
 async fn d11_two_managers_at_once_take_no_machine_twice() {
     let lab = Lab::new().await;
-    let other = super::lab::manager(&lab.store, &lab.sim, &lab.clock).await;
+    let other = lab.another_manager().await;
     lab.create("demo", "", 3, &[("a", 2)]).await.unwrap();
     for _ in 0..20 {
         let (a, b) = tokio::join!(lab.manager.reconcile("demo"), other.reconcile("demo"));

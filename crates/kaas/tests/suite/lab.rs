@@ -1,7 +1,10 @@
 //! A manager on a store of its own, with simulated machines and a clock that
 //! is moved by hand.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use selvage_api::cnct::kaas::api::{
     AddNodePoolMsg, ControlPlaneMachineSpec, CreateClusterMsg, MachineSpec, ScaleNodePoolMsg,
@@ -9,7 +12,7 @@ use selvage_api::cnct::kaas::api::{
 };
 use selvage_kaas::{
     Caller, Keyring, Manager, Origin, Result, Settings, Surroundings, catalogue::Catalogue,
-    pki::Seal, plan::Snapshot, provider::sim::Sim,
+    pki::Seal, plan::Snapshot, provider::sim::Sim, vault::Vault,
 };
 use selvage_store::{
     SharedStore,
@@ -22,7 +25,7 @@ pub(crate) struct Lab {
     pub(crate) manager: Manager,
     pub(crate) clock: ManualClock,
     pub(crate) store: SharedStore,
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 /// More rounds than anything here needs.
@@ -33,7 +36,7 @@ impl Lab {
         let folder = tempfile::tempdir().unwrap();
         let (sim, clock) = (Sim::default(), ManualClock::new(1_790_000_000_000));
         let store = open(folder.path().join("store.redb")).await;
-        let manager = manager(&store, &sim, &clock).await;
+        let manager = manager(&store, &sim, &clock, folder.path()).await;
         Self { sim, manager, clock, store, folder }
     }
 
@@ -42,7 +45,26 @@ impl Lab {
     pub(crate) async fn restart(&mut self) {
         self.store.close().await.unwrap();
         self.store = open(self.folder.path().join("store.redb")).await;
-        self.manager = manager(&self.store, &self.sim, &self.clock).await;
+        self.manager = manager(&self.store, &self.sim, &self.clock, self.folder.path()).await;
+    }
+
+    /// A second process on the same store.
+    pub(crate) async fn another_manager(&self) -> Manager {
+        manager(&self.store, &self.sim, &self.clock, self.folder.path()).await
+    }
+
+    /// Files of snapshots.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path().join("backups")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Certificate of the authority of a cluster.
+    pub(crate) async fn authority(&self, name: &str) -> String {
+        let cluster = self.manager.find(name).unwrap().cluster;
+        let config = self.manager.kubeconfig(&cluster, "test").await.unwrap().unwrap();
+        let line = config.lines().find(|line| line.contains("certificate-authority-data"));
+        line.unwrap().to_owned()
     }
 
     /// Works on a cluster until nothing is left to do but to watch it.
@@ -139,14 +161,20 @@ async fn open(path: PathBuf) -> SharedStore {
     Embedded::open(path, Options::default()).await.unwrap()
 }
 
-pub(crate) async fn manager(store: &SharedStore, sim: &Sim, clock: &ManualClock) -> Manager {
-    manager_with(store, sim, clock, Settings::default()).await
+pub(crate) async fn manager(
+    store: &SharedStore,
+    sim: &Sim,
+    clock: &ManualClock,
+    folder: &Path,
+) -> Manager {
+    manager_with(store, sim, clock, folder, Settings::default()).await
 }
 
 pub(crate) async fn manager_with(
     store: &SharedStore,
     sim: &Sim,
     clock: &ManualClock,
+    folder: &Path,
     settings: Settings,
 ) -> Manager {
     let seal = Seal::new(&[7; 32], "test").unwrap();
@@ -157,6 +185,7 @@ pub(crate) async fn manager_with(
         catalogue: Catalogue::load(None).unwrap(),
         keyring,
         clock: Arc::new(clock.clone()),
+        vault: Arc::new(Vault::new(folder.join("backups"), Seal::new(&[7; 32], "test").unwrap())),
     };
     Manager::open(Arc::clone(store), settings, around).await.unwrap()
 }

@@ -219,7 +219,7 @@ async fn a_quota_holds_for_cloudlets_and_for_growth() {
     let mut lab = Lab::new().await;
     let limits = Limits { organisation: 3, ..Limits::default() };
     let settings = Settings { limits, ..Settings::default() };
-    lab.manager = manager_with(&lab.store, &lab.sim, &lab.clock, settings).await;
+    lab.manager = manager_with(&lab.store, &lab.sim, &lab.clock, lab.folder.path(), settings).await;
     let cloudlet = selvage_kit::identity::Machine::parse("cloudlet/tmus/west").unwrap();
     let prefix = cloudlet.cluster_prefix();
     let caller = Caller::from(&selvage_kit::identity::Identity::machine(cloudlet));

@@ -36,6 +36,16 @@ Examples:
     Pause(Named),
     /// Go on with a cluster that was paused
     Resume(Named),
+    /// Take a snapshot of a cluster's etcd, with the keys of the cluster
+    Backup(Named),
+    /// List the snapshots of a cluster, or of all, also of those that are gone
+    Backups(Backups),
+    /// Bring a cluster back from a snapshot, or make another one of it
+    #[command(after_help = "\
+Examples:
+  selvage kaas restore demo --from demo-20261118-120000-1a2b --wait
+  selvage kaas restore demo --from demo-20261118-120000-1a2b --as copy --wait")]
+    Restore(Restore),
     /// Delete a cluster and give its machines back
     #[command(visible_alias = "rm")]
     Delete(Delete),
@@ -168,11 +178,43 @@ pub struct Upgrade {
     pub name: String,
     /// Version to go to
     pub version: Option<String>,
-    /// Go on although a node is not ready
+    /// Go on although a node is not ready or a disruption budget lets no pod go
     #[arg(long)]
     pub force: bool,
+    /// Take the upgrade back, while no control plane has begun with it
+    #[arg(long, conflicts_with_all = ["version", "force", "dry_run"])]
+    pub abort: bool,
     #[command(flatten)]
     pub how: How,
+}
+
+/// `selvage kaas backups`
+#[derive(clap::Args, Debug)]
+pub struct Backups {
+    /// Name of the cluster; all if not given
+    pub name: Option<String>,
+    /// Delete this snapshot instead
+    #[arg(long, value_name = "ID", conflicts_with = "name")]
+    pub delete: Option<String>,
+}
+
+/// `selvage kaas restore`
+#[derive(clap::Args, Debug)]
+pub struct Restore {
+    /// Name of the cluster that the snapshot was taken of
+    pub name: String,
+    /// Id of the snapshot
+    #[arg(long, value_name = "ID")]
+    pub from: String,
+    /// Make another cluster of this name, and leave the first one alone
+    #[arg(long = "as", value_name = "NEW")]
+    pub target: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Wait until it runs, and tell of each machine's step
+    #[arg(long)]
+    pub wait: bool,
 }
 
 /// `selvage kaas delete`

@@ -9,7 +9,7 @@ use selvage_api::{
         DeleteNodePoolMsg, GetUpgradeClusterInformationMsg, KubernetesLabel, MachineSpec,
         ScaleNodePoolMsg, ScaleNodePoolSpec, UpgradeClusterMsg,
     },
-    selvage::clusters::{PlanClusterRequest, PlannedPool},
+    selvage::clusters::{AbortUpgradeRequest, PlanClusterRequest, PlannedPool},
 };
 use tonic::metadata::MetadataValue;
 
@@ -153,6 +153,12 @@ pub(super) async fn scale(args: Scale, session: &mut Session<'_>) -> Result<(), 
 
 pub(super) async fn upgrade(args: Upgrade, session: &mut Session<'_>) -> Result<(), Error> {
     let client = session.client().await?;
+    if args.abort {
+        let request = AbortUpgradeRequest { name: args.name.clone() };
+        beyond(&client, request, async |mut client, request| client.abort_upgrade(request).await)
+            .await?;
+        return finish(&client, &args.name, args.how, "keeps its version", session).await;
+    }
     let Some(version) = args.version else {
         let request = GetUpgradeClusterInformationMsg { name: args.name.clone() };
         let reply = ask(&client, request, async |mut client, request| {

@@ -1,6 +1,7 @@
 //! Kubernetes clusters.
 
 mod args;
+mod backup;
 mod change;
 mod follow;
 mod kubectl;
@@ -38,6 +39,9 @@ pub(crate) async fn run(command: KaasCommand, session: &mut Session<'_>) -> Resu
         KaasCommand::Upgrade(args) => change::upgrade(args, session).await,
         KaasCommand::Pause(args) => pause(args.name, session).await,
         KaasCommand::Resume(args) => resume(args.name, session).await,
+        KaasCommand::Backup(args) => backup::take(args, session).await,
+        KaasCommand::Backups(args) => backup::list(args, session).await,
+        KaasCommand::Restore(args) => backup::restore(args, session).await,
         KaasCommand::Delete(args) => change::delete(args, session).await,
         KaasCommand::Versions => show::versions(session).await,
     }

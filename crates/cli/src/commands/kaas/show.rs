@@ -152,7 +152,7 @@ pub(super) async fn versions(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn time(at: Option<&Timestamp>) -> String {
+pub(super) fn time(at: Option<&Timestamp>) -> String {
     let at = at.and_then(|at| jiff::Timestamp::from_second(at.seconds).ok());
     at.map_or("-".to_owned(), |at| at.to_string())
 }

@@ -1,0 +1,317 @@
+//! Snapshots of clusters' etcd: taken, kept for a while, made clusters of.
+
+use std::time::Duration;
+
+use selvage_store::{clock::Millis, transact};
+
+use super::{Manager, Origin, versions_of};
+use crate::{
+    Caller, Error, Result,
+    catalogue::Version,
+    error::violation,
+    plan::Snapshot,
+    record::{BY_CLUSTER, Backup, Cluster, Occasion, Pki, Pool},
+    validate::{self, NewCluster},
+};
+
+/// Between an attempt that failed and the next.
+const RETRY: Duration = Duration::from_secs(30);
+
+impl Manager {
+    /// Takes a snapshot because somebody asked for it.
+    pub async fn backup(&self, caller: &Caller, name: &str) -> Result<Backup> {
+        let snapshot = self.find(name)?;
+        caller.check_owns(&snapshot.cluster)?;
+        let reason = format!("{} asked for it", caller.name);
+        self.take_backup(&snapshot, Occasion::Asked, reason).await
+    }
+
+    /// Snapshots that the caller may know of, of one cluster or of all, oldest
+    /// first.
+    pub fn backups(&self, caller: &Caller, name: &str) -> Vec<Backup> {
+        let stored = match name {
+            "" => self.inner.backups.list(),
+            name => self.inner.backups.by_index(BY_CLUSTER, name),
+        };
+        let backups = stored.iter().map(|stored| stored.value.clone());
+        let mut backups: Vec<Backup> =
+            backups.filter(|backup| caller.sees(&owner_of(backup))).collect();
+        backups.sort_by(|a, b| (a.taken_at, &a.id).cmp(&(b.taken_at, &b.id)));
+        backups
+    }
+
+    /// Removes a snapshot.
+    pub async fn delete_backup(&self, caller: &Caller, id: &str) -> Result<()> {
+        let backup = self.owned_backup(caller, id)?;
+        self.remove_backup(&backup).await
+    }
+
+    fn owned_backup(&self, caller: &Caller, id: &str) -> Result<Backup> {
+        let missing = || Error::BackupNotFound(id.to_owned());
+        let backup = self.inner.backups.get(id).ok_or_else(missing)?.value.clone();
+        match caller.check_owns(&owner_of(&backup)) {
+            Err(Error::ClusterNotFound(_)) => Err(missing()),
+            other => other.map(|()| backup),
+        }
+    }
+
+    async fn remove_backup(&self, backup: &Backup) -> Result<()> {
+        match self.inner.backups.delete(&backup.id).await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.inner.around.vault.remove(&backup.id)?)
+    }
+
+    async fn take_backup(
+        &self,
+        snapshot: &Snapshot,
+        occasion: Occasion,
+        reason: String,
+    ) -> Result<Backup> {
+        let cluster = &snapshot.cluster;
+        if !cluster.provisioned || cluster.deleting {
+            let text = format!("cluster {:?} has no etcd to take a snapshot of", cluster.name);
+            return Err(Error::Precondition(text));
+        }
+        let around = &self.inner.around;
+        let (id, taken_at) = (new_id(&cluster.name, self.now()), self.now());
+        let mut writer = around.vault.create(&id)?;
+        let saved = around.driver.save(snapshot, &mut writer).await;
+        saved.map_err(|error| Error::Backup(error.to_string()))?;
+        let size = writer.finish()?;
+        let version = versions_of(snapshot).0.map_or_else(String::new, |found| found.to_string());
+        let backup = Backup {
+            id,
+            cluster: cluster.name.clone(),
+            uid: cluster.uid.clone(),
+            organisation: cluster.organisation.clone(),
+            taken_at,
+            occasion: occasion.into(),
+            reason,
+            version,
+            size,
+            sealed_keys: around.keyring.sealed(cluster).await?,
+            control_plane: cluster.control_plane.clone(),
+            pools: snapshot.pools.iter().filter(|pool| !pool.deleting).cloned().collect(),
+        };
+        self.inner.backups.create(backup.clone()).await?;
+        tracing::info!(cluster = cluster.name, backup = backup.id, size, "snapshot of etcd taken");
+        self.prune_backups(&backup).await?;
+        Ok(backup)
+    }
+
+    /// Removes the oldest of those that were taken on the same occasion.
+    async fn prune_backups(&self, newest: &Backup) -> Result<()> {
+        let stored = self.inner.backups.by_index(BY_CLUSTER, &newest.cluster);
+        let mut alike: Vec<Backup> = stored
+            .iter()
+            .map(|stored| stored.value.clone())
+            .filter(|other| other.uid == newest.uid && other.occasion == newest.occasion)
+            .collect();
+        alike.sort_by_key(|backup| backup.taken_at);
+        let surplus = alike.len().saturating_sub(self.inner.settings.snapshot_keep);
+        for backup in &alike[..surplus] {
+            self.remove_backup(backup).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the snapshot that an upgrade waits for; false if that failed.
+    pub(super) async fn secure(&self, snapshot: &Snapshot, version: &str) -> Result<bool> {
+        let reason = format!("before the upgrade to {version}");
+        let taken = self.take_backup(snapshot, Occasion::Upgrade, reason).await;
+        let secured = taken.is_ok();
+        self.note_backup(&snapshot.cluster.name, taken, |cluster| {
+            cluster.backed_up_for = version.to_owned();
+        })
+        .await?;
+        Ok(secured)
+    }
+
+    /// Takes a snapshot if it is time, and says when the next one is due.
+    pub(super) async fn back_up_in_time(&self, name: &str) -> Result<Option<Duration>> {
+        let interval = self.inner.settings.snapshot_interval;
+        let Some(snapshot) = self.snapshot(name) else { return Ok(None) };
+        let cluster = &snapshot.cluster;
+        if interval.is_zero() || !cluster.provisioned || cluster.deleting || cluster.paused {
+            return Ok(None);
+        }
+        let stored = self.inner.backups.by_index(BY_CLUSTER, name);
+        let taken = stored.iter().filter(|stored| stored.value.uid == cluster.uid);
+        let last = taken.map(|stored| stored.value.taken_at).max().unwrap_or(cluster.created_at);
+        let due = last.saturating_add(millis(interval)).max(cluster.backup_retry_at);
+        if due > self.now() {
+            return Ok(Some(self.until(due)));
+        }
+        let taken = self.take_backup(&snapshot, Occasion::Schedule, "on schedule".into()).await;
+        let next = if taken.is_ok() { interval } else { RETRY };
+        self.note_backup(name, taken, |_| {}).await?;
+        Ok(Some(next))
+    }
+
+    /// Writes down what came of a snapshot.
+    async fn note_backup(
+        &self,
+        name: &str,
+        taken: Result<Backup>,
+        done: impl Fn(&mut Cluster),
+    ) -> Result<()> {
+        let now = self.now();
+        let (problem, retry_at) = match &taken {
+            Ok(_) => (String::new(), 0),
+            Err(error) => (error.to_string(), now + millis(RETRY)),
+        };
+        let known = self.inner.clusters.get(name);
+        let healthy = known.is_some_and(|known| known.value.backup_retry_at == 0);
+        let scheduled = taken.as_ref().is_ok_and(|b| b.occasion() == Occasion::Schedule);
+        if scheduled && healthy {
+            return Ok(());
+        }
+        let updated = self.inner.clusters.update(name, |cluster: &mut Cluster| {
+            if let Ok(backup) = &taken {
+                done(cluster);
+                cluster.tell(now, format!("snapshot {} was taken {}", backup.id, backup.reason));
+            } else if cluster.backup_problem != problem {
+                cluster.tell(now, format!("no snapshot of etcd could be taken: {problem}"));
+            }
+            cluster.backup_problem.clone_from(&problem);
+            cluster.backup_retry_at = retry_at;
+            Ok::<_, selvage_store::Error>(())
+        });
+        match updated.await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a cluster of a snapshot: the one that it was taken of, if no other
+    /// name is given.
+    pub async fn restore(&self, caller: &Caller, id: &str, name: &str) -> Result<Snapshot> {
+        let backup = self.owned_backup(caller, id)?;
+        if !self.inner.around.vault.has(id) {
+            let text = format!("the file of backup {id:?} is not in this data directory");
+            return Err(Error::Precondition(text));
+        }
+        let version = self.runnable(&backup.version)?;
+        let name = if name.is_empty() { backup.cluster.as_str() } else { name };
+        let mut wrong = Vec::new();
+        validate::check_name("name", name, &mut wrong);
+        if !wrong.is_empty() {
+            return Err(Error::Invalid(wrong));
+        }
+        match self.snapshot(name) {
+            Some(known) if known.cluster.uid == backup.uid => {
+                self.restore_in_place(caller, &backup).await
+            }
+            Some(_) => Err(Error::ClusterExists(name.to_owned())),
+            None => self.restore_as_new(caller, &backup, name, version).await,
+        }
+    }
+
+    /// The version, if machines can run it.
+    fn runnable(&self, version: &str) -> Result<Version> {
+        let parsed = version.parse::<Version>();
+        let parsed =
+            parsed.map_err(|error| Error::Invalid(vec![violation("id", error.to_string())]))?;
+        let Some(release) = self.catalogue().find(parsed) else {
+            let text = format!("the backup is of Kubernetes {version}, which is not on offer");
+            return Err(Error::Precondition(text));
+        };
+        self.provider().lacks(release).map_or(Ok(parsed), |lack| Err(Error::Precondition(lack)))
+    }
+
+    async fn restore_in_place(&self, caller: &Caller, backup: &Backup) -> Result<Snapshot> {
+        let who = &caller.name;
+        self.edit(&backup.cluster, |snapshot, now| {
+            super::change::check_present(snapshot)?;
+            let cluster = &mut snapshot.cluster;
+            cluster.tell(now, format!("{who} asked for backup {} to be restored", backup.id));
+            cluster.version.clone_from(&backup.version);
+            cluster.control_plane.clone_from(&backup.control_plane);
+            cluster.restored_from.clone_from(&backup.id);
+            cluster.restored_at = now;
+            cluster.provisioned = false;
+            cluster.paused = false;
+            cluster.endpoint.clear();
+            cluster.backed_up_for.clear();
+            Ok(())
+        })
+        .await
+    }
+
+    async fn restore_as_new(
+        &self,
+        caller: &Caller,
+        backup: &Backup,
+        name: &str,
+        version: Version,
+    ) -> Result<Snapshot> {
+        let pools = backup.pools.iter().cloned();
+        let pools = pools.map(|pool| Pool { cluster: name.to_owned(), ..pool }).collect();
+        let new = NewCluster {
+            name: name.to_owned(),
+            version,
+            control_plane: backup.control_plane.clone(),
+            pools,
+        };
+        self.check_supply(&new, &backup.organisation).await?;
+        let origin = Origin::default();
+        let mut snapshot =
+            self.begin(caller, &origin, new, backup.organisation.clone(), Vec::new());
+        let cluster = &mut snapshot.cluster;
+        cluster.restored_from.clone_from(&backup.id);
+        cluster.tell(self.now(), format!("made of backup {}", backup.id));
+        let keyring = &self.inner.around.keyring;
+        let sealed = keyring.reseal(&backup.uid, &backup.sealed_keys, cluster)?;
+        let keys = Pki { uid: cluster.uid.clone(), sealed };
+        let created = transact(&self.inner.store, async |tx| {
+            tx.create(&snapshot.cluster).await?;
+            tx.create(&keys).await?;
+            for pool in &snapshot.pools {
+                tx.create(pool).await?;
+            }
+            Ok::<_, selvage_store::Error>(())
+        })
+        .await;
+        let revision = match created {
+            Ok(committed) => committed.revision,
+            Err(selvage_store::Error::AlreadyExists { .. }) => {
+                return Err(Error::ClusterExists(name.to_owned()));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        keyring.wait_for(revision).await?;
+        self.inner.clusters.wait_for(revision).await?;
+        self.inner.pools.wait_for(revision).await?;
+        Ok(snapshot)
+    }
+
+    /// Removes files that no record speaks of: a process ended while it wrote
+    /// them.
+    pub(super) fn sweep_backups(&self) {
+        let vault = &self.inner.around.vault;
+        for name in vault.list() {
+            if self.inner.backups.get(&name).is_none()
+                && let Err(error) = vault.remove(&name)
+            {
+                tracing::warn!(%error, "a snapshot that nobody knows of stays");
+            }
+        }
+    }
+}
+
+fn millis(duration: Duration) -> Millis {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The cluster as far as it says whose the snapshot is.
+fn owner_of(backup: &Backup) -> Cluster {
+    let (name, organisation) = (backup.cluster.clone(), backup.organisation.clone());
+    Cluster { name, organisation, ..Cluster::default() }
+}
+
+fn new_id(cluster: &str, now: Millis) -> String {
+    let at = jiff::Timestamp::from_millisecond(i64::try_from(now).unwrap_or(0)).unwrap_or_default();
+    format!("{cluster}-{}-{:04x}", at.strftime("%Y%m%d-%H%M%S"), rand::random::<u16>())
+}
