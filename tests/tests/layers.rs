@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
         "selvage-runtime",
         "selvage-shell",
     ],
-    &["selvage-cloudlet", "selvage-components", "selvage-part"],
+    &["selvage-cloudlet", "selvage-components", "selvage-csi", "selvage-part"],
     &[
         "selvage-cli",
         "selvage-controller",
