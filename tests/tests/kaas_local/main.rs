@@ -7,3 +7,4 @@ mod control_planes;
 mod joined;
 mod life;
 mod site;
+mod volumes;

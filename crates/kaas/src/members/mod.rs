@@ -5,6 +5,7 @@ mod api;
 mod artifacts;
 mod drain;
 mod spec;
+mod storage;
 
 use std::{
     collections::{HashMap, HashSet},
