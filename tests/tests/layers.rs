@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
         "selvage-samples",
         "selvage-shell",
     ],
-    &["selvage-cloudlet", "selvage-components", "selvage-part"],
+    &["selvage-cloudlet", "selvage-components", "selvage-csi", "selvage-part"],
     &[
         "selvage-cli",
         "selvage-controller",

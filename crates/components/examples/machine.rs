@@ -34,6 +34,7 @@ async fn agent(socket: &str, data: &str, artifacts: &str, cgroup: &str) -> ExitC
         run: "/run/selvage/kubernetes".into(),
         artifacts: Some(artifacts.into()),
         cgroup: format!("{cgroup}/kubernetes"),
+        lvmd: None,
     };
     let agent = MemberAgent::open(settings, Arc::new(runtime.await.unwrap())).unwrap();
     let _ = std::fs::remove_file(socket);

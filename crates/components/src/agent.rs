@@ -19,10 +19,11 @@ use crate::{
     etcd_restore::{self, Restore},
     images::{PodImages, Top},
     keys::Keys,
-    member::{Member, Places},
+    member::{Lvmd, Member, Places},
     probe::Prober,
     spec,
     status::History,
+    volumes::PodVolumes,
 };
 
 /// Between two looks while something is not as it has to be.
@@ -42,6 +43,8 @@ pub struct Settings {
     pub artifacts: Option<PathBuf>,
     /// Control group below which pods are.
     pub cgroup: String,
+    /// Where pods have their volumes from; none: they can have none.
+    pub lvmd: Option<Lvmd>,
 }
 
 impl Settings {
@@ -55,10 +58,10 @@ impl Settings {
 #[derive(Clone)]
 pub struct MemberAgent(Arc<Inner>);
 
-struct Inner {
-    places: Places,
+pub(crate) struct Inner {
+    pub(crate) places: Places,
     artifacts: Artifacts,
-    keys: Keys,
+    pub(crate) keys: Keys,
     runtime: Arc<dyn Runtime>,
     pod_images: PodImages,
     prober: Prober,
@@ -66,6 +69,7 @@ struct Inner {
     kept: Mutex<Option<Arc<MemberSpec>>>,
     history: History,
     status: watch::Sender<MemberStatus>,
+    pub(crate) pod_volumes: watch::Sender<Option<Arc<PodVolumes>>>,
     changed: Notify,
     /// Whoever changes the machine.
     turn: tokio::sync::Mutex<reconcile::Done>,
@@ -78,7 +82,8 @@ impl MemberAgent {
     pub fn open(settings: Settings, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let root = settings.data;
         selvage_runtime::private_directory(&root).map_err(Error::file(&root))?;
-        let places = Places { root, run: settings.run, cgroup: settings.cgroup };
+        let places =
+            Places { root, run: settings.run, cgroup: settings.cgroup, lvmd: settings.lvmd };
         let kept = kept::read(&places.root)?;
         let own = places.root.with_file_name("artifacts");
         let health = HealthOptions {
@@ -104,6 +109,7 @@ impl MemberAgent {
             kept: Mutex::new(kept.map(Arc::new)),
             history: History::default(),
             status: watch::Sender::new(MemberStatus::default()),
+            pod_volumes: watch::Sender::new(None),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
             runtime,
@@ -175,6 +181,12 @@ impl MemberAgent {
         self.0.status.subscribe()
     }
 
+    /// What a driver of volumes needs, now and later; none while the machine runs
+    /// no pods.
+    pub fn pod_volumes(&self) -> watch::Receiver<Option<Arc<PodVolumes>>> {
+        self.0.pod_volumes.subscribe()
+    }
+
     pub(crate) fn artifacts(&self) -> &Artifacts {
         &self.0.artifacts
     }
@@ -232,6 +244,7 @@ impl MemberAgent {
         kept::begin_reset(&inner.places.root, cluster)?;
         *inner.kept.lock() = None;
         *done = reconcile::Done::default();
+        inner.pod_volumes.send_replace(None);
         let outcome = inner.remove_everything(kept.as_deref()).await;
         inner.changed.notify_one();
         Ok(outcome)
@@ -243,7 +256,7 @@ impl Inner {
         self.kept.lock().clone()
     }
 
-    fn member<'a>(&'a self, spec: &'a MemberSpec) -> Member<'a> {
+    pub(crate) fn member<'a>(&'a self, spec: &'a MemberSpec) -> Member<'a> {
         Member { spec, places: &self.places, keys: &self.keys, artifacts: &self.artifacts }
     }
 

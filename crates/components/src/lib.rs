@@ -27,7 +27,10 @@ mod reset;
 mod service;
 mod spec;
 mod status;
+mod volumes;
 
 pub use agent::{MemberAgent, Settings};
 pub use artifact::{missing, needed, place};
 pub use error::{Error, Result};
+pub use member::Lvmd;
+pub use volumes::PodVolumes;

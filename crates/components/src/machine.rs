@@ -171,6 +171,7 @@ impl Launcher {
         self.stop(name).await?;
         let folder = self.folder(name);
         if folder.exists() {
+            crate::volumes::release_images(&folder)?;
             crate::reset::remove_folder(&folder)?;
         }
         if self.list().is_empty() {

@@ -25,6 +25,24 @@ pub(crate) const ETCD: &str = "etcd";
 /// Socket of the containerd that runs pods.
 pub(crate) const CONTAINERD_SOCKET: &str = "containerd.sock";
 
+/// Socket of the lvmd that keeps volumes of pods.
+const LVMD_SOCKET: &str = "lvmd.sock";
+
+/// lvmd for volumes of pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lvmd {
+    /// One that is there already, on this socket.
+    Given(PathBuf),
+    /// One of our own, on image files.
+    Own {
+        /// Program that is lvmd when its first argument says so.
+        program: PathBuf,
+        /// GiB that its volumes may hold together; 0: half of what is free at its
+        /// first start.
+        size_gb: u64,
+    },
+}
+
 /// Folders of a member.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
@@ -34,6 +52,8 @@ pub(crate) struct Places {
     pub(crate) run: PathBuf,
     /// Control group below which pods and what holds them are.
     pub(crate) cgroup: String,
+    /// Where pods have their volumes from.
+    pub(crate) lvmd: Option<Lvmd>,
 }
 
 impl Places {
@@ -45,6 +65,19 @@ impl Places {
     /// Folder of a component's data.
     pub(crate) fn data(&self, name: &str) -> PathBuf {
         self.root.join("data").join(name)
+    }
+
+    /// Socket of lvmd, if pods can have volumes.
+    pub(crate) fn lvmd_socket(&self) -> Option<PathBuf> {
+        self.lvmd.as_ref().map(|lvmd| match lvmd {
+            Lvmd::Given(socket) => socket.clone(),
+            Lvmd::Own { .. } => self.run.join(LVMD_SOCKET),
+        })
+    }
+
+    /// Whether lvmd is for us to run.
+    pub(crate) fn runs_lvmd(&self) -> bool {
+        matches!(self.lvmd, Some(Lvmd::Own { .. }))
     }
 
     pub(crate) fn containerd_socket(&self) -> PathBuf {

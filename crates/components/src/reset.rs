@@ -20,7 +20,7 @@ use selvage_runtime::{
 use crate::{
     Error, Result,
     component::KINDS,
-    member::{KUBELET_ROOT, Places},
+    member::{KUBELET_ROOT, Lvmd, Places},
     network::{self, note},
 };
 
@@ -57,6 +57,12 @@ pub(crate) async fn everything(
     remove_images(runtime).await;
     remove_groups(&places.cgroup);
     remove_groups(PODS);
+    let volumes = places.data("lvmd");
+    note("loop devices of volumes".into(), release(&volumes), &mut Vec::new(), &mut left);
+    if let (Some(Lvmd::Given(socket)), Some(spec)) = (&places.lvmd, spec) {
+        let gone = crate::volumes::remove_from(socket, spec).await;
+        note("volumes of pods".into(), gone, &mut removed, &mut left);
+    }
     let folders = FOLDERS.iter().map(PathBuf::from).chain([places.run.clone()]);
     for folder in folders.filter(|folder| folder.exists()) {
         let gone = remove_folder(&folder);
@@ -68,6 +74,14 @@ pub(crate) async fn everything(
         note(places.root.display().to_string(), gone, &mut removed, &mut left);
     }
     (removed, left)
+}
+
+/// Unmounts volumes of pods, then takes them from their devices.
+fn release(volumes: &Path) -> Result<()> {
+    for path in mounted_below(Path::new(KUBELET_ROOT)).into_iter().rev() {
+        detach(&path)?;
+    }
+    crate::volumes::release_images(volumes)
 }
 
 async fn container(

@@ -6,12 +6,17 @@
 //! process does; it only asks the allocator and the kernel.
 //!
 //! The workspace's one use of `unsafe` is here, in `system`. So are the other
-//! calls that have no safe way to them: [`cpu_time`], [`remove_loop_device`].
+//! calls that have no safe way to them: [`cpu_time`], [`loop_devices`].
 
 mod maps;
 mod system;
 
-use std::{fs, io, os::fd::OwnedFd, sync::Arc};
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use maps::Mapping;
 
@@ -33,9 +38,56 @@ pub fn cpu_time(process: i32) -> Option<u64> {
     system::cpu_time(process)
 }
 
-/// Removes a loop device that nobody uses. Fails where somebody does.
-pub fn remove_loop_device(number: u32) -> io::Result<()> {
-    system::remove_loop_device(number)
+/// A loop device that has an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// Path of the device.
+    pub path: PathBuf,
+    pub major: u32,
+    pub minor: u32,
+    /// Path of the image, as whoever attached it saw it.
+    pub image: PathBuf,
+    /// Numbers of the image's file system and inode, which are the same in all
+    /// mount namespaces; none where the device cannot be opened.
+    pub inode: Option<(u64, u64)>,
+}
+
+impl LoopDevice {
+    /// Takes its image away, and removes a device that refused discards: a limit
+    /// stays with the device's number, and whoever has it next would have it too.
+    pub fn release(&self) -> io::Result<()> {
+        let limit = format!("/sys/dev/block/{}:{}/queue/discard_max_bytes", self.major, self.minor);
+        let limited = fs::read_to_string(limit).is_ok_and(|bytes| bytes.trim() == "0");
+        system::clear_loop_device(&fs::File::open(&self.path)?)?;
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        if let Some(number) = number.filter(|_| limited) {
+            // Where somebody still uses it, it stays.
+            let _ = system::remove_loop_device(number);
+        }
+        Ok(())
+    }
+}
+
+/// Returns all loop devices that have an image.
+pub fn loop_devices() -> impl Iterator<Item = LoopDevice> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    devices.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let _ = name.strip_prefix("loop")?;
+        let image = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        let numbers = fs::read_to_string(entry.path().join("dev")).ok()?;
+        let (major, minor) = numbers.trim().split_once(':')?;
+        let path = Path::new("/dev").join(name);
+        let inode = fs::File::open(&path).and_then(|device| system::loop_image(&device)).ok();
+        Some(LoopDevice {
+            path,
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+            image: image.trim_end_matches('\n').into(),
+            inode,
+        })
+    })
 }
 
 /// A process that is frugal with memory.

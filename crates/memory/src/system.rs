@@ -89,6 +89,37 @@ pub(crate) fn remove_loop_device(_: u32) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Asks a loop device for its image: numbers of the file system and the inode.
+#[cfg(target_os = "linux")]
+pub(crate) fn loop_image(device: &std::fs::File) -> io::Result<(u64, u64)> {
+    const GET_STATUS: u32 = 0x4c05;
+    // The first two of 232 bytes that the kernel writes are what is asked for.
+    let mut status = [0_u64; 29];
+    // SAFETY: the kernel writes 232 bytes, as many as there are.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS as _, status.as_mut_ptr()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok((status[0], status[1])) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn loop_image(_: &std::fs::File) -> io::Result<(u64, u64)> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Takes the image from a loop device; where somebody uses it, the kernel does
+/// so when the last one is done.
+#[cfg(target_os = "linux")]
+pub(crate) fn clear_loop_device(device: &std::fs::File) -> io::Result<()> {
+    const CLEAR: u32 = 0x4c01;
+    // SAFETY: takes nothing, touches no memory.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), CLEAR as _, 0) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn clear_loop_device(_: &std::fs::File) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Has pages of these mappings mapped one by one. The kernel does so where
 /// somebody asks it to note which pages are written. Nobody can write these,
 /// so that there is nothing to note and never anything to be told.

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use selvage_api::selvage::identity as wire;
 use selvage_auth::{Auth, Report};
+use selvage_components::Lvmd;
 use selvage_kit::{identity::Machine, tasks::Tasks};
 use selvage_membership::Member;
 use selvage_part::{Context, Kind, Mount, OpenPart, Part, Process, Result};
@@ -137,7 +138,17 @@ fn members(
         run: own.state.with_file_name("kubernetes"),
         artifacts: options.artifacts.clone(),
         cgroup: format!("{}/kubernetes", options.cgroup),
+        lvmd: lvmd(options),
     }
+}
+
+/// lvmd for volumes of pods: that which is given, or this very program.
+fn lvmd(options: &Options) -> Option<Lvmd> {
+    if let Some(socket) = &options.lvmd {
+        return Some(Lvmd::Given(socket.clone()));
+    }
+    let program = std::env::current_exe().ok().filter(|program| program.exists())?;
+    Some(Lvmd::Own { program, size_gb: options.volumes_gb })
 }
 
 /// Machines that joined, from wherever this process has them.

@@ -22,6 +22,7 @@ mod rows;
 pub mod sampler;
 pub mod security;
 pub mod time;
+mod volumes;
 
 pub use daemon::NodePart;
 pub use options::Options;

@@ -26,6 +26,12 @@ pub struct Options {
     /// Folder of Kubernetes' programs by version, beside those that the
     /// controller sends.
     pub artifacts: Option<PathBuf>,
+    /// Socket of the lvmd that pods have their volumes from. Without one the
+    /// agent runs one of its own, on image files in the data directory.
+    pub lvmd: Option<PathBuf>,
+    /// How many GiB these image files may hold together; 0: half of what is
+    /// free at the first start.
+    pub volumes_gb: u64,
     /// Control group below which containers of our own are.
     pub cgroup: String,
     /// Folders below which files may be listed and read; empty: all.
@@ -63,6 +69,8 @@ impl Default for Options {
             own_runtime: false,
             kubernetes: false,
             artifacts: None,
+            lvmd: None,
+            volumes_gb: 0,
             cgroup: "/selvage".into(),
             roots: settings.roots,
             protected: settings.protected,

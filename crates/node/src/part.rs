@@ -27,6 +27,7 @@ use crate::{
     prometheus,
     sampler::Sampler,
     time::TimeApi,
+    volumes,
 };
 
 /// Where an agent finds things, and what it may do.
@@ -187,6 +188,8 @@ impl NodeAgent {
         };
         self.sampler.spawn(tasks, measured, Arc::new(owns));
         if let Some(members) = self.members.clone() {
+            let volumes = volumes::run(members.pod_volumes(), tasks.token().clone());
+            tasks.spawn("volumes of pods", volumes);
             tasks.spawn("kubernetes member", members.run(tasks.token().clone()));
         }
     }

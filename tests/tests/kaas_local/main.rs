@@ -11,3 +11,4 @@ mod remedy;
 mod restore;
 mod site;
 mod upgrade;
+mod volumes;

@@ -270,7 +270,11 @@ fn machines(data: &Path) -> Vec<(String, i32)> {
 pub(crate) fn agent(first: i32) -> Option<i32> {
     let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).ok()?;
     let mut numbers = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    numbers.find(|pid| program(*pid).as_deref() == Some("selvage"))
+    // The machine's lvmd is the same program.
+    numbers.find(|pid| {
+        let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        program(*pid).as_deref() == Some("selvage") && line.split('\0').nth(1) == Some("node")
+    })
 }
 
 pub(crate) fn kill(pid: i32) {

@@ -34,7 +34,7 @@ impl Inner {
     /// Brings one component closer to what it has to be; none where there is to
     /// be none.
     pub(super) async fn component(&self, kind: &Kind, spec: &MemberSpec) -> Option<Seen> {
-        if !kind.is_wanted(spec) {
+        if !kind.is_wanted(spec, &self.places) {
             let removed = self.remove(kind.name).await;
             self.history.forget(kind.name);
             let error = removed.err()?;

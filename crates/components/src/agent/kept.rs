@@ -12,9 +12,11 @@ const SPEC: &str = "member.binpb";
 const RESETTING: &str = "resetting";
 
 pub(super) fn read(root: &Path) -> Result<Option<MemberSpec>> {
-    if is_resetting(root) {
-        return Ok(None);
-    }
+    if is_resetting(root) { Ok(None) } else { last(root) }
+}
+
+/// The last spec, also of a cluster that is being left.
+pub(super) fn last(root: &Path) -> Result<Option<MemberSpec>> {
     let path = root.join(SPEC);
     match fs::read(&path) {
         Ok(bytes) => match MemberSpec::decode(bytes.as_slice()) {

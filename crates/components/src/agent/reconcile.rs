@@ -37,6 +37,7 @@ impl Inner {
         {
             tracing::warn!(%error, "images for pods");
         }
+        self.offer_volumes(&spec);
         let obstacle = prepared.err().map(|error| error.to_string());
         self.tell(&spec, &seen, obstacle)
     }
@@ -45,7 +46,8 @@ impl Inner {
     async fn go_on_resetting(&self) -> bool {
         let resetting = kept::is_resetting(&self.places.root);
         if resetting {
-            let (_, left) = self.remove_everything(None).await;
+            let spec = kept::last(&self.places.root).unwrap_or_default();
+            let (_, left) = self.remove_everything(spec.as_ref()).await;
             for line in &left {
                 tracing::warn!(line, "something is left of a cluster");
             }

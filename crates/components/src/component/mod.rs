@@ -6,6 +6,7 @@ mod controller_manager;
 mod coredns;
 mod etcd;
 mod kubelet;
+mod lvmd;
 mod proxy;
 mod scheduler;
 
@@ -16,7 +17,7 @@ use selvage_runtime::Mount;
 
 use crate::{
     Result,
-    member::{API_PORT, File, Member},
+    member::{API_PORT, File, Member, Places},
     probe::Probe,
 };
 
@@ -53,11 +54,11 @@ type Make = fn(&Member<'_>) -> Result<Component>;
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) make: Make,
-    wanted: fn(&MemberSpec) -> bool,
+    wanted: fn(&MemberSpec, &Places) -> bool,
 }
 
 /// All there are.
-pub(crate) const KINDS: [Kind; 8] = [
+pub(crate) const KINDS: [Kind; 9] = [
     Kind { name: etcd::NAME, make: etcd::component, wanted: in_control_plane },
     Kind { name: apiserver::NAME, make: apiserver::component, wanted: in_control_plane },
     Kind {
@@ -67,23 +68,28 @@ pub(crate) const KINDS: [Kind; 8] = [
     },
     Kind { name: scheduler::NAME, make: scheduler::component, wanted: in_control_plane },
     Kind { name: containerd::NAME, make: containerd::component, wanted: runs_pods },
+    Kind { name: lvmd::NAME, make: lvmd::component, wanted: keeps_volumes },
     Kind { name: kubelet::NAME, make: kubelet::component, wanted: runs_pods },
     Kind { name: proxy::NAME, make: proxy::component, wanted: runs_pods },
     Kind { name: coredns::NAME, make: coredns::component, wanted: runs_pods },
 ];
 
 impl Kind {
-    pub(crate) fn is_wanted(&self, spec: &MemberSpec) -> bool {
-        !spec.hibernated && (self.wanted)(spec)
+    pub(crate) fn is_wanted(&self, spec: &MemberSpec, places: &Places) -> bool {
+        !spec.hibernated && (self.wanted)(spec, places)
     }
 }
 
-fn in_control_plane(spec: &MemberSpec) -> bool {
+fn in_control_plane(spec: &MemberSpec, _: &Places) -> bool {
     spec.control_plane.is_some()
 }
 
-fn runs_pods(spec: &MemberSpec) -> bool {
+fn runs_pods(spec: &MemberSpec, _: &Places) -> bool {
     spec.worker.is_some()
+}
+
+fn keeps_volumes(spec: &MemberSpec, places: &Places) -> bool {
+    spec.worker.is_some() && places.runs_lvmd()
 }
 
 /// An API server has to answer, on whichever machine.

@@ -89,6 +89,7 @@ impl Authorities {
             Profile::KubeletServer => (kubernetes, of(node, "", &[ServerAuth])),
             Profile::Proxy => (kubernetes, of("system:kube-proxy", "", client)),
             Profile::Coredns => (kubernetes, of("system:coredns", "", client)),
+            Profile::Volumes => (kubernetes, of(&format!("selvage:volumes:{node}"), "", client)),
             Profile::Unspecified => panic!("no profile"),
         }
     }

@@ -13,10 +13,10 @@ use selvage_kube::{
 };
 use serde_json::{Value, json};
 
-use super::{Members, spec::API_PORT};
+use super::{Members, spec::API_PORT, storage};
 use crate::{
     driver::{Error, Node, Progress},
-    pki::{ADMINS, Leaf},
+    pki::{ADMINS, Leaf, VOLUMES},
     plan::Snapshot,
     record::{Machine, Phase},
 };
@@ -107,10 +107,13 @@ impl Members {
                 binding("selvage:coredns", "selvage:coredns", "User", "system:coredns"),
             ),
             ("ClusterRoleBinding", binding(ADMINS, "cluster-admin", "Group", ADMINS)),
+            ("ClusterRole", storage::role()),
+            ("ClusterRoleBinding", binding(VOLUMES, VOLUMES, "Group", VOLUMES)),
         ] {
             let resource = resource("rbac.authorization.k8s.io", "v1", kind);
             Objects::all(&client, &resource).apply(&object).await?;
         }
+        storage::provide(&client).await?;
         self.prepared.lock().insert(uid.clone());
         Ok(())
     }

@@ -7,6 +7,7 @@ mod backup;
 mod drain;
 mod preflight;
 mod spec;
+mod storage;
 
 use std::{
     collections::{HashMap, HashSet},

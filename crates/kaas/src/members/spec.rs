@@ -131,8 +131,13 @@ const CONTROL_PLANE: [Profile; 9] = [
     Profile::ControllerManager,
     Profile::Scheduler,
 ];
-const WORKER: [Profile; 4] =
-    [Profile::KubeletClient, Profile::KubeletServer, Profile::Proxy, Profile::Coredns];
+const WORKER: [Profile; 5] = [
+    Profile::KubeletClient,
+    Profile::KubeletServer,
+    Profile::Proxy,
+    Profile::Coredns,
+    Profile::Volumes,
+];
 
 /// Profiles that a machine needs certificates for.
 pub(super) fn profiles(spec: &MemberSpec) -> Vec<Profile> {
@@ -190,6 +195,7 @@ fn meaning(profile: Profile) -> Option<Use> {
         Profile::KubeletServer => Use::KubeletServer,
         Profile::Proxy => Use::Proxy,
         Profile::Coredns => Use::CoreDns,
+        Profile::Volumes => Use::Volumes,
         Profile::Unspecified => return None,
     })
 }

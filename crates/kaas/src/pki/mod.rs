@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 pub use authority::{Authority, Issued, Leaf};
 pub use kubeconfig::kubeconfig;
-pub use profile::{Member, Use, leaf};
+pub use profile::{Member, Use, VOLUMES, leaf};
 pub use seal::Seal;
 
 /// Life of an authority.

@@ -2,6 +2,9 @@
 
 use super::{Leaf, MEMBER_LIFETIME};
 
+/// Group of those who serve claims for volumes, one on each machine.
+pub const VOLUMES: &str = "selvage:volumes";
+
 /// The member that certificates are for.
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {
@@ -29,6 +32,7 @@ pub enum Use {
     KubeletServer,
     Proxy,
     CoreDns,
+    Volumes,
 }
 
 /// Returns what the certificate for that use says.
@@ -71,6 +75,10 @@ pub fn leaf(profile: Use, member: &Member<'_>) -> Leaf {
         Use::KubeletServer => Leaf { client: false, server: true, names: node_names(), ..node() },
         Use::Proxy => client("system:kube-proxy"),
         Use::CoreDns => client("system:coredns"),
+        Use::Volumes => Leaf {
+            organisation: Some(VOLUMES.to_owned()),
+            ..client(&format!("{VOLUMES}:{}", member.node))
+        },
     }
 }
 

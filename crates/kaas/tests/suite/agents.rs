@@ -328,7 +328,7 @@ async fn a_founder_is_told_once_what_to_be_and_signed_for() {
     assert!(!plane.join_etcd && plane.etcd.len() == 1);
     assert_eq!(spec.versions.as_ref().unwrap().etcd, "3.6.8");
     assert_eq!(spec.network.as_ref().unwrap().node_pod_cidr, "10.128.1.0/24");
-    assert_eq!(heard.certificates.len(), 13);
+    assert_eq!(heard.certificates.len(), 14);
     assert!(!format!("{spec:?}").contains("PRIVATE KEY"), "a key shows in logs");
 }
 
@@ -344,7 +344,13 @@ async fn a_worker_gets_no_key_of_the_control_plane() {
     let spec = &heard.specs[0];
     assert!(spec.control_plane.is_none());
     let profiles: Vec<i32> = heard.certificates.keys().copied().collect();
-    let wanted = [Profile::KubeletClient, Profile::KubeletServer, Profile::Proxy, Profile::Coredns];
+    let wanted = [
+        Profile::KubeletClient,
+        Profile::KubeletServer,
+        Profile::Proxy,
+        Profile::Coredns,
+        Profile::Volumes,
+    ];
     assert_eq!(profiles, wanted.map(i32::from));
     let route = &spec.network.as_ref().unwrap().routes[0];
     assert_eq!((route.pod_cidr.as_str(), route.address.as_str()), ("10.128.1.0/24", "10.0.0.1"));

@@ -11,6 +11,7 @@ mod loop_files;
 mod lvm;
 #[path = "../../../../tests/shared/named.rs"]
 mod named;
+mod namespaces;
 mod points_in_time;
 mod requests;
 mod room;

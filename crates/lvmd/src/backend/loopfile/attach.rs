@@ -1,7 +1,7 @@
 //! Loop devices: which image has one, and who uses it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs::{self, File, OpenOptions},
     os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -10,19 +10,16 @@ use std::{
     time::Duration,
 };
 
+use selvage_memory::LoopDevice;
+
 use crate::{Error, Result, backend::program};
+
+/// The kernel's mark on the name of an image that was removed.
+const DELETED: &[u8] = b" (deleted)";
 
 /// How often, and how far apart, a device must be seen open to be in use.
 const LOOKS: u32 = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-
-/// An image's loop device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Attached {
-    pub(super) path: PathBuf,
-    pub(super) major: u32,
-    pub(super) minor: u32,
-}
 
 /// Attaches images below one folder.
 pub(super) struct Attachments {
@@ -37,18 +34,30 @@ impl Attachments {
 
     /// All attached images below the folder. Removed ones have the kernel's
     /// ` (deleted)` behind their name.
-    pub(super) fn all(&self) -> BTreeMap<PathBuf, Attached> {
-        let mut found = BTreeMap::new();
-        for (image, device) in attached() {
-            if image.starts_with(&self.folder) {
+    pub(super) fn all(&self) -> BTreeMap<PathBuf, LoopDevice> {
+        let (mut found, mut known) = (BTreeMap::new(), None);
+        for device in selvage_memory::loop_devices() {
+            let files = known.get_or_insert_with(|| files(&self.folder));
+            let known = device.inode.and_then(|inode| files.get(&inode).cloned());
+            // By its name only where nothing else is left: in another namespace
+            // another file may have the same.
+            let nameless = device.inode.is_none()
+                || device.image.as_os_str().as_encoded_bytes().ends_with(DELETED);
+            let named = nameless && device.image.starts_with(&self.folder);
+            if let Some(image) = known.or_else(|| named.then(|| device.image.clone())) {
                 found.insert(image, device);
             }
         }
         found
     }
 
-    pub(super) fn of(&self, image: &Path) -> Option<Attached> {
-        attached().find(|(found, _)| found == image).map(|(_, device)| device)
+    pub(super) fn of(&self, image: &Path) -> Option<LoopDevice> {
+        let wanted = inode(image);
+        let is_it = |device: &LoopDevice| match (wanted, device.inode) {
+            (Some(wanted), Some(inode)) => wanted == inode,
+            _ => device.image == image,
+        };
+        selvage_memory::loop_devices().find(is_it)
     }
 
     /// Gives an image its device. A machine that does not let us has volumes
@@ -119,7 +128,7 @@ impl Attachments {
 
 /// A loop device makes holes in its image where something is discarded, or
 /// zeroed in a way that allows it.
-fn refuse_discards(device: &Attached) {
+fn refuse_discards(device: &LoopDevice) {
     let queue = format!("/sys/dev/block/{}:{}/queue", device.major, device.minor);
     for (limit, needed) in [("discard_max_bytes", true), ("write_zeroes_unmap_max_bytes", false)] {
         let refused = fs::write(Path::new(&queue).join(limit), "0");
@@ -133,30 +142,18 @@ fn refuse_discards(device: &Attached) {
     }
 }
 
-/// Detaches a device, and removes it where it refused discards: a limit stays with
-/// the device's number, and whoever has it next would have it too.
-fn release(device: &Attached) -> Result<()> {
-    let limit = format!("/sys/dev/block/{}:{}/queue/discard_max_bytes", device.major, device.minor);
-    let limited = fs::read_to_string(limit).is_ok_and(|bytes| bytes.trim() == "0");
-    losetup(&["--detach"], &device.path)?;
-    let name = device.path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix("loop")?.parse().ok());
-    if let Some(number) = number.filter(|_| limited)
-        && let Err(error) = selvage_memory::remove_loop_device(number)
-    {
-        tracing::debug!(number, %error, "a loop device stays, and takes no discards");
-    }
-    Ok(())
+fn release(device: &LoopDevice) -> Result<()> {
+    device.release().map_err(Error::file(&device.path))
 }
 
 /// Writes what is in the device's cache to the image.
-pub(super) fn flush(device: &Attached) -> Result<()> {
+pub(super) fn flush(device: &LoopDevice) -> Result<()> {
     let synced = File::open(&device.path).and_then(|file| file.sync_all());
     synced.map_err(Error::file(&device.path))
 }
 
 /// A file system, or another exclusive user, has the device.
-fn is_claimed(device: &Attached) -> bool {
+fn is_claimed(device: &LoopDevice) -> bool {
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&device.path);
     opened.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
@@ -164,7 +161,7 @@ fn is_claimed(device: &Attached) -> bool {
 
 /// Some process has the device open and keeps it so. Others only look: udev,
 /// or a child of ours between fork and exec.
-fn stays_open(device: &Attached) -> bool {
+fn stays_open(device: &LoopDevice) -> bool {
     for _ in 0..LOOKS {
         if !is_open(device) {
             return false;
@@ -175,7 +172,7 @@ fn stays_open(device: &Attached) -> bool {
 }
 
 /// Some process has the device open, by whatever name.
-fn is_open(device: &Attached) -> bool {
+fn is_open(device: &LoopDevice) -> bool {
     let number = rustix::fs::makedev(device.major, device.minor);
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
     let processes = entries("/proc".into())
@@ -187,22 +184,19 @@ fn is_open(device: &Attached) -> bool {
     })
 }
 
-/// Every loop device that has an image.
-fn attached() -> impl Iterator<Item = (PathBuf, Attached)> {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    devices.filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let _ = name.strip_prefix("loop")?;
-        let image = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        let numbers = fs::read_to_string(entry.path().join("dev")).ok()?;
-        let (major, minor) = numbers.trim().split_once(':')?;
-        let device = Attached {
-            path: Path::new("/dev").join(name),
-            major: major.parse().ok()?,
-            minor: minor.parse().ok()?,
-        };
-        Some((image.trim_end_matches('\n').into(), device))
-    })
+/// Numbers of a file that do not depend on who looks.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let about = fs::metadata(path).ok()?;
+    Some((about.dev(), about.ino()))
+}
+
+/// Files of all groups in a folder by their inodes.
+fn files(folder: &Path) -> HashMap<(u64, u64), PathBuf> {
+    let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    let groups = entries(folder).map(|group| group.path());
+    let files =
+        groups.flat_map(|group| entries(&group).map(|file| file.path()).collect::<Vec<_>>());
+    files.filter_map(|file| Some((inode(&file)?, file))).collect()
 }
 
 fn losetup(arguments: &[&str], path: &Path) -> Result<()> {

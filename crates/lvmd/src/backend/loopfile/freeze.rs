@@ -13,7 +13,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use super::attach::{Attached, run};
+use selvage_memory::LoopDevice;
+
+use super::attach::run;
 use crate::{Error, Result};
 
 const NOTE: &str = "frozen";
@@ -33,7 +35,7 @@ pub(super) struct Frozen {
 }
 
 /// Freezes the file system on a device. None if there is none.
-pub(super) fn freeze(device: &Attached, folder: &Path) -> Result<Option<Frozen>> {
+pub(super) fn freeze(device: &LoopDevice, folder: &Path) -> Result<Option<Frozen>> {
     // One file system has one state, however often it is mounted.
     let Some(mount) = mounts_of(device).into_iter().next() else { return Ok(None) };
     let note = Note::write(folder.join(format!("{}.{NOTE}", device.minor)), &mount)?;
@@ -110,7 +112,7 @@ pub(super) fn thaw_left_behind(folder: &Path) {
 
 /// Where a device is mounted, in whatever mount namespace: first as this
 /// process sees it, then through the root of a process that does.
-fn mounts_of(device: &Attached) -> Vec<PathBuf> {
+fn mounts_of(device: &LoopDevice) -> Vec<PathBuf> {
     let number = format!("{}:{}", device.major, device.minor);
     let own = mounts_in(Path::new("/proc/self"), &number);
     if !own.is_empty() {
@@ -186,7 +188,7 @@ mod tests {
         run("mount", &["-o", "loop", image.to_str().unwrap()], &mount).unwrap();
         let number = fs::metadata(&mount).unwrap().dev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let device = Attached { path: image, major, minor };
+        let device = LoopDevice { image: image.clone(), path: image, major, minor, inode: None };
         let frozen = freeze(&device, folder.path());
         let thawed = frozen.as_ref().is_ok_and(Option::is_some).then(|| {
             let mut frozen = frozen.unwrap().unwrap();

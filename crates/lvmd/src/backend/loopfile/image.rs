@@ -6,8 +6,9 @@ use rustix::{
     fs::{FallocateFlags, IFlags, SeekFrom, Timespec, Timestamps},
     io::Errno,
 };
+use selvage_memory::LoopDevice;
 
-use super::{attach::Attached, freeze, private};
+use super::{freeze, private};
 use crate::{
     Error, Result,
     backend::{Ranges, push_range},
@@ -102,7 +103,7 @@ pub(super) fn free_on_disk(folder: &Path) -> u64 {
 pub(super) fn still(
     from: &Path,
     to: &Path,
-    device: Option<&Attached>,
+    device: Option<&LoopDevice>,
     folder: &Path,
 ) -> Result<()> {
     let source = File::open(from).map_err(Error::file(from))?;
@@ -122,13 +123,13 @@ pub(super) fn still(
     target.sync_all().map_err(Error::file(to))
 }
 
-fn flush(device: Option<&Attached>) -> Result<()> {
+fn flush(device: Option<&LoopDevice>) -> Result<()> {
     device.map_or(Ok(()), super::attach::flush)
 }
 
 /// Shares the blocks once more with its file system frozen, so that there is
 /// no journal to replay. Without that it is what a loss of power would leave.
-fn share_frozen(source: &File, target: &File, device: Option<&Attached>, folder: &Path) {
+fn share_frozen(source: &File, target: &File, device: Option<&LoopDevice>, folder: &Path) {
     let frozen = device.map(|device| freeze::freeze(device, folder));
     let shared = match frozen {
         Some(Ok(Some(_frozen))) => flush(device).and_then(|()| {
@@ -148,7 +149,7 @@ fn copy_unwritten(
     from: &Path,
     source: &File,
     target: &File,
-    device: Option<&Attached>,
+    device: Option<&LoopDevice>,
     folder: &Path,
 ) -> Result<()> {
     for _ in 0..COPIES {

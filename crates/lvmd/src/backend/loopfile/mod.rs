@@ -277,7 +277,10 @@ impl Backend for LoopFiles {
     }
 }
 
-fn describe(store: &Store, devices: &BTreeMap<PathBuf, attach::Attached>) -> Result<Group> {
+fn describe(
+    store: &Store,
+    devices: &BTreeMap<PathBuf, selvage_memory::LoopDevice>,
+) -> Result<Group> {
     let mut pools: BTreeMap<String, Pool> = BTreeMap::new();
     for (name, size) in store.pools() {
         pools.insert(name, Pool { size, promised: 0, used: Some(0) });
@@ -313,7 +316,11 @@ fn describe(store: &Store, devices: &BTreeMap<PathBuf, attach::Attached>) -> Res
     Ok(Group { name, size, free, extent: EXTENT, missing: 0, volumes, pools })
 }
 
-fn as_volume(record: Record, image: PathBuf, device: Option<&attach::Attached>) -> Volume {
+fn as_volume(
+    record: Record,
+    image: PathBuf,
+    device: Option<&selvage_memory::LoopDevice>,
+) -> Volume {
     let mut tags = record.tags;
     tags.sort();
     tags.dedup();

@@ -1,0 +1,117 @@
+//! File systems on volumes: found, made and grown by the system's programs.
+
+use std::{path::Path, process::Stdio, str::FromStr};
+
+use tokio::process::Command;
+
+use crate::{Error, Result};
+
+/// Folders of programs, whatever the environment says.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// blkid's code for "nothing was found".
+const NOTHING: i32 = 2;
+
+/// A file system that volumes may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ext4,
+    Xfs,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "" | "ext4" => Ok(Self::Ext4),
+            "xfs" => Ok(Self::Xfs),
+            other => {
+                let text = format!("{other:?} is not ext4 or xfs");
+                Err(Error::invalid("volume_capability.mount.fs_type", text))
+            }
+        }
+    }
+}
+
+fn command(program: &'static str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", PATH).env("LC_ALL", "C").stdin(Stdio::null());
+    command.kill_on_drop(false);
+    command
+}
+
+async fn run(program: &'static str, arguments: &[&str], path: &Path) -> Result<()> {
+    let output = command(program).args(arguments).arg(path).output().await;
+    let output = output.map_err(Error::file(program))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(program, &output.stderr)),
+    }
+}
+
+fn failed(program: &'static str, said: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(said);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let text = lines[lines.len().saturating_sub(2)..].join("; ");
+    let text = if text.is_empty() { "failed".to_owned() } else { text };
+    Error::Program { program, text }
+}
+
+/// Tells what is on a device; nothing on one that is empty. What cannot be told
+/// is an error: nobody may format it.
+async fn content(device: &Path) -> Result<Option<String>> {
+    let mut command = command("blkid");
+    command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"]).arg(device);
+    let output = command.output().await.map_err(Error::file("blkid"))?;
+    if output.status.code() == Some(NOTHING) {
+        return Ok(None);
+    }
+    if !output.status.success() {
+        return Err(failed("blkid", &output.stderr));
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let value = |key: &str| text.lines().find_map(|line| Some(line.strip_prefix(key)?.to_owned()));
+    let found = value("TYPE=").or_else(|| value("PTTYPE="));
+    let unknown = || Error::Program { program: "blkid", text: "found something unknown".into() };
+    found.map(Some).ok_or_else(unknown)
+}
+
+/// Sees that a device has this file system, and makes it on an empty one. What
+/// is there is never touched.
+pub(crate) async fn provide(device: &Path, kind: Kind) -> Result<()> {
+    match content(device).await? {
+        Some(found) if found == kind.name() => Ok(()),
+        Some(found) => Err(Error::Precondition(format!(
+            "the volume holds {found}, not {}: it is left as it is",
+            kind.name()
+        ))),
+        None => make(device, kind).await,
+    }
+}
+
+async fn make(device: &Path, kind: Kind) -> Result<()> {
+    tracing::info!(device = %device.display(), kind = kind.name(), "file system is made");
+    match kind {
+        // Without the five percent that are kept for root.
+        Kind::Ext4 => run("mkfs.ext4", &["-q", "-F", "-m", "0"], device).await,
+        Kind::Xfs => run("mkfs.xfs", &["-q"], device).await,
+    }
+}
+
+/// Grows the file system that is mounted there to the size of its device.
+pub(crate) async fn grow(kind: &str, device: &Path, mounted: &Path) -> Result<()> {
+    match kind {
+        "ext4" => run("resize2fs", &[], device).await,
+        "xfs" => run("xfs_growfs", &[], mounted).await,
+        other => Err(Error::Precondition(format!("{other} cannot be grown"))),
+    }
+}

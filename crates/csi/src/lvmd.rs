@@ -1,0 +1,117 @@
+//! lvmd by its contract, on its socket.
+
+use std::path::{Path, PathBuf};
+
+use selvage_api::proto::{
+    CreateLvRequest, GetFreeBytesRequest, GetLvListRequest, LogicalVolume, RemoveLvRequest,
+    ResizeLvRequest, lv_service_client::LvServiceClient, vg_service_client::VgServiceClient,
+};
+use tonic::transport::Channel;
+
+use crate::{
+    Error, Result,
+    volume::{GIB, VolumeId},
+};
+
+/// A volume with its device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) size: u64,
+    pub(crate) device: PathBuf,
+    pub(crate) numbers: (u32, u32),
+}
+
+/// Client of lvmd. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Lvmd {
+    channel: Channel,
+    /// Tag of the volumes that are made.
+    tag: String,
+}
+
+impl Lvmd {
+    pub(crate) fn new(socket: &Path, tag: String) -> Self {
+        Self { channel: selvage_kit::dial::unix(socket), tag }
+    }
+
+    fn volumes(&self) -> LvServiceClient<Channel> {
+        LvServiceClient::new(self.channel.clone())
+    }
+
+    fn groups(&self) -> VgServiceClient<Channel> {
+        VgServiceClient::new(self.channel.clone())
+    }
+
+    /// Returns a volume; none when it is not there.
+    pub(crate) async fn find(&self, id: &VolumeId) -> Result<Option<Found>> {
+        let request = GetLvListRequest { device_class: id.class.clone() };
+        let listed = match self.groups().get_lv_list(request).await {
+            Ok(listed) => listed.into_inner().volumes,
+            Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
+            Err(status) => return Err(status.into()),
+        };
+        Ok(listed.into_iter().find(|volume| volume.name == id.name).map(found))
+    }
+
+    /// Returns a volume that has to be there, with a device.
+    pub(crate) async fn device(&self, id: &VolumeId) -> Result<Found> {
+        let found = self.find(id).await?.ok_or_else(|| Error::NoVolume(id.to_string()))?;
+        if found.numbers == (0, 0) {
+            return Err(Error::Precondition(format!("volume {id} has no block device")));
+        }
+        Ok(found)
+    }
+
+    pub(crate) async fn create(&self, id: &VolumeId, size_gb: u64) -> Result<()> {
+        let request = CreateLvRequest {
+            name: id.name.clone(),
+            size_gb,
+            tags: vec![self.tag.clone()],
+            device_class: id.class.clone(),
+            data_source: None,
+        };
+        self.volumes().create_lv(request).await?;
+        Ok(())
+    }
+
+    /// Grows a volume; one that is large enough stays as it is.
+    pub(crate) async fn grow(&self, id: &VolumeId, size_gb: u64) -> Result<u64> {
+        let found = self.find(id).await?.ok_or_else(|| Error::NoVolume(id.to_string()))?;
+        let size = size_gb.saturating_mul(GIB);
+        if found.size >= size {
+            return Ok(found.size);
+        }
+        let (name, device_class) = (id.name.clone(), id.class.clone());
+        self.volumes().resize_lv(ResizeLvRequest { name, size_gb, device_class }).await?;
+        Ok(size)
+    }
+
+    /// Removes a volume; one that is not there is no error.
+    pub(crate) async fn remove(&self, id: &VolumeId) -> Result<()> {
+        let (name, device_class) = (id.name.clone(), id.class.clone());
+        match self.volumes().remove_lv(RemoveLvRequest { name, device_class }).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == tonic::Code::NotFound => Ok(()),
+            Err(status) => Err(status.into()),
+        }
+    }
+
+    pub(crate) async fn free(&self, class: &str) -> Result<u64> {
+        let request = GetFreeBytesRequest { device_class: class.to_owned() };
+        Ok(self.groups().get_free_bytes(request).await?.into_inner().free_bytes)
+    }
+}
+
+fn found(volume: LogicalVolume) -> Found {
+    let numbers = (volume.dev_major, volume.dev_minor);
+    // Earlier versions of lvmd do not tell the path.
+    let device = match volume.path.as_str() {
+        "" => PathBuf::from(format!("/dev/block/{}:{}", numbers.0, numbers.1)),
+        path => PathBuf::from(path),
+    };
+    let size = match u64::try_from(volume.size_bytes) {
+        Ok(bytes) if bytes > 0 => bytes,
+        _ => volume.size_gb.saturating_mul(GIB),
+    };
+    Found { size, device, numbers }
+}
