@@ -6,6 +6,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { openBrowser, Person, Server } from "./dashboard/lib.mjs";
 import first from "./dashboard/first.mjs";
+import kubernetes from "./dashboard/kubernetes.mjs";
 import apps from "./dashboard/apps.mjs";
 import pictures from "./dashboard/pictures.mjs";
 import places from "./dashboard/places.mjs";
@@ -17,12 +18,12 @@ const network = 160 + (process.pid % 60);
 writeFileSync(join(directory, "site.yaml"), `common: {network_scheme: 10.${network}.0.0/16}\n`);
 const server = new Server(binary, directory, [
   "--set", "crm.cloudlet=uiop/site", "--set", `crm.site=${join(directory, "site.yaml")}`, "--set", "crm.runtime=oci",
-  "--set", `crm.image_folders=${join(image, "..")}`,
+  "--set", "kaas.provider=sim", "--set", `crm.image_folders=${join(image, "..")}`,
 ]);
 const browser = await openBrowser();
 const world = { server, browser, image, directory, shots: process.env.SELVAGE_TEST_SCREENSHOTS };
 const { deletions, aCancelledOperation, ...running } = apps;
-const scenarios = { ...first, ...running, ...pictures, deletions, aCancelledOperation, ...places, ...people, ...trouble };
+const scenarios = { ...first, ...running, ...pictures, deletions, aCancelledOperation, ...places, ...kubernetes, ...people, ...trouble };
 let failed;
 try {
   await server.start();

@@ -128,12 +128,17 @@ export interface Status {
 export interface KubeCluster { name?: string; statusMessage?: string; status?: string }
 export interface KubeDetails {
   name?: string; organisation?: string; createdBy?: string; createdAt?: Time; version?: string; status?: string; statusMessage?: string;
-  endpoint?: string; provider?: string; paused?: boolean;
+  uid?: string; endpoint?: string; provider?: string; paused?: boolean;
   conditions?: { type?: string; status?: boolean; reason?: string; message?: string; since?: Time }[];
-  pools?: { name?: string; instanceType?: string; count?: number; ready?: number; deleting?: boolean }[];
-  machines?: { name?: string; pool?: string; phase?: string; since?: Time; message?: string; version?: string; targetVersion?: string; hostname?: string; address?: string }[];
+  pools?: KubePool[]; machines?: KubeMachine[];
+}
+export interface KubePool { name?: string; instanceType?: string; count?: number; ready?: number; labels?: Record<string, string>; deleting?: boolean }
+export interface KubeMachine {
+  name?: string; pool?: string; phase?: string; since?: Time; message?: string; version?: string; targetVersion?: string; hostname?: string; address?: string;
 }
 export interface NodePool { name?: string; instanceType?: string; count?: number }
+export interface NodeLabel { name?: string; value?: string }
+export interface NewPool extends NodePool { labels?: NodeLabel[] }
 
 type Empty = Record<string, never>;
 
@@ -208,16 +213,20 @@ export interface Methods {
   "cnct.kaas.api.Cluster/GetClusterList": [Empty, { clusters?: KubeCluster[] }];
   "cnct.kaas.api.Cluster/GetCluster": [{ name: string }, { cluster?: KubeCluster & { kubeconfig?: string } }];
   "cnct.kaas.api.Cluster/GetUpgradeClusterInformation": [{ name: string }, { versions?: string[] }];
-  "cnct.kaas.api.Cluster/CreateCluster": [{ name: string; k8sVersion?: string; controlPlaneNodes: Omit<NodePool, "name">; workerNodePools: NodePool[] }, { cluster?: KubeCluster }];
+  "cnct.kaas.api.Cluster/CreateCluster": [{ name: string; k8sVersion?: string; controlPlaneNodes: Omit<NodePool, "name">; workerNodePools: NewPool[] }, { cluster?: KubeCluster }];
   "cnct.kaas.api.Cluster/DeleteCluster": [{ name: string }, { status?: string }];
   "cnct.kaas.api.Cluster/UpgradeCluster": [{ name: string; version: string }, { ok?: boolean }];
+  "cnct.kaas.api.Cluster/AddNodePool": [{ clusterName: string; workerNodePools: NewPool[] }, { ok?: boolean }];
+  "cnct.kaas.api.Cluster/DeleteNodePool": [{ clusterName: string; nodePoolNames: string[] }, { ok?: boolean }];
   "cnct.kaas.api.Cluster/ScaleNodePool": [{ clusterName: string; nodePools: { name: string; count: number }[] }, { ok?: boolean }];
   "selvage.clusters.ClusterService/WatchCluster": [{ name: string }, { cluster?: KubeDetails }];
   "selvage.clusters.ClusterService/ListEvents": [{ name: string }, { events?: { at?: Time; machine?: string; message?: string }[] }];
-  "selvage.clusters.ClusterService/PlanCluster": [{ name: string; version?: string; pools?: NodePool[]; delete?: boolean }, { steps?: string[] }];
+  "selvage.clusters.ClusterService/PlanCluster": [{
+    name: string; version?: string; controlPlaneCount?: number; pools?: NodePool[]; deletePools?: string[]; delete?: boolean;
+  }, { steps?: string[] }];
   "selvage.clusters.ClusterService/PauseCluster": [{ name: string }, { cluster?: KubeDetails }];
   "selvage.clusters.ClusterService/ResumeCluster": [{ name: string }, { cluster?: KubeDetails }];
-  "selvage.clusters.ClusterService/ListVersions": [Empty, { versions?: { kubernetes?: string }[]; provider?: string; problem?: string }];
+  "selvage.clusters.ClusterService/ListVersions": [Empty, { versions?: { kubernetes?: string; etcd?: string; containerd?: string; coredns?: string }[]; provider?: string; problem?: string }];
   "selvage.dashboard.DashboardService/WatchOverview": [{ eventsSince?: Time }, OverviewUpdate];
   "selvage.dashboard.DashboardService/ListEvents": [{ since?: Time; kind?: string; name?: string; limit?: number }, { events?: Happening[] }];
   "selvage.dashboard.DashboardService/GetSeries": [{ names: string[]; kind?: string; name?: string; range?: string; step?: string }, { series?: Series[] }];

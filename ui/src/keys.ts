@@ -60,6 +60,8 @@ export function thingHref(thing: Thing | undefined): string | undefined {
       return key ? instanceHref(key) : "#/instances";
     }
     case "clusterinst": return "#/clusters";
+    case "kaas": return to("clusters", thing.name);
+    case "filesystem": case "exporter": return "#/machines";
     case "cloudlet": {
       const key = parsed<CloudletKey>(thing.key);
       return key ? cloudletHref(key) : "#/cloudlets";

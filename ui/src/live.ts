@@ -1,7 +1,7 @@
 // Data that is kept fresh while somebody looks at it.
 import { signal, type Signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { CallError, reachable, reconnects } from "./rpc";
+import { BrokenOff, CallError, reachable, reconnects } from "./rpc";
 import { me } from "./session";
 
 /** Something to show: the last good data, and why there is no newer. */
@@ -128,6 +128,35 @@ export function useLoad<T>(load: (abort: AbortSignal) => Promise<T>, dependencie
     };
   }, [...dependencies, turn, back]);
   return { data: state.data, error: state.error, refresh: async () => setTurn((old) => old + 1) };
+}
+
+const RETRY_INTERVAL_MS = 1000;
+
+/** What a stream says, until the component is gone; begun anew after it broke off, and when the server is back. */
+export function useStream<T>(open: (signal: AbortSignal) => AsyncGenerator<T>, hear: (value: T) => void, dependencies: unknown[]): CallError | undefined {
+  const [error, setError] = useState<CallError>();
+  const [turn, setTurn] = useState(0);
+  const back = reconnects.value;
+  useEffect(() => {
+    const abort = new AbortController();
+    let timer = 0;
+    const run = async () => {
+      for await (const value of open(abort.signal)) {
+        setError(undefined);
+        hear(value);
+      }
+    };
+    run().catch((failure: unknown) => {
+      if (abort.signal.aborted) return;
+      setError(asCallError(failure));
+      if (failure instanceof BrokenOff) timer = window.setTimeout(() => setTurn((old) => old + 1), RETRY_INTERVAL_MS);
+    });
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [...dependencies, turn, back]);
+  return error;
 }
 
 export function asCallError(error: unknown): CallError {

@@ -8,6 +8,7 @@ import { AuditPage } from "./pages/audit";
 import { CloudletPage, CloudletsPage } from "./pages/cloudlets";
 import { ClustersPage } from "./pages/clusters";
 import { Frame, Page, PLACES } from "./pages/frame";
+import { KubernetesPage } from "./pages/kubernetes-cluster";
 import { InstancePage } from "./pages/instance";
 import { InstancesPage } from "./pages/instances";
 import { FirstPassword, Login } from "./pages/login";
@@ -44,7 +45,7 @@ function Current() {
     case "map": return <MapPage />;
     case "apps": return rest.length ? <AppPage key={key} parts={rest} /> : <AppsPage />;
     case "instances": return rest.length ? <InstancePage key={key} parts={rest} /> : <InstancesPage />;
-    case "clusters": return <ClustersPage />;
+    case "clusters": return rest.length ? <KubernetesPage key={key} name={rest.join("/")} /> : <ClustersPage />;
     case "operations": return <OperationsPage />;
     case "cloudlets": return rest.length ? <CloudletPage key={key} parts={rest} /> : <CloudletsPage />;
     case "machines": return rest.length ? <MachinePage key={key} parts={rest} /> : <MachinesPage />;

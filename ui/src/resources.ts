@@ -15,14 +15,14 @@ export const developers = new Resource(when(may.changeApps, () => list("edgeprot
 /** Developers may not see how cloudlets are; they see the places of the overview. */
 export const cloudletInfos = new Resource(when(may.seeCloudletUse, () => list("edgeproto.CloudletInfoApi/ShowCloudletInfo", {})));
 export const cloudletRefs = new Resource(when(may.seeCloudletUse, () => list("edgeproto.CloudletRefsApi/ShowCloudletRefs", {})));
-export const machines = new Resource(async () => (await call("selvage.identity.IdentityService/ListMachines", {})).machines ?? []);
+export const machines = new Resource(when(may.seeMachines, async () => (await call("selvage.identity.IdentityService/ListMachines", {})).machines ?? []));
 export const operations = new Resource(async () => (await call("selvage.operations.OperationService/ListOperations", {})).operations ?? [], 3000);
 export const users = new Resource(async () => (await call("selvage.identity.IdentityService/ListUsers", {})).users ?? [], 15000);
 export const volumes = new Resource(async () => (await call("selvage.volumes.VolumesService/ListVolumes", {})).volumes ?? []);
 export const deviceClasses = new Resource(async () => (await call("selvage.volumes.VolumesService/ListDeviceClasses", {})).deviceClasses ?? []);
-/** undefined where this server has no such part. */
+/** null where this server has no such part. */
 export const kubeClusters = new Resource(async () => {
   const { parts } = await call("selvage.system.SystemService/GetStatus", {});
-  if (!may.seeKubernetes() || !parts?.some(({ name, state }) => name === "kaas" && state === "serving")) return undefined;
+  if (!may.seeKubernetes() || !parts?.some(({ name, state }) => name === "kaas" && state === "serving")) return null;
   return (await call("cnct.kaas.api.Cluster/GetClusterList", {})).clusters ?? [];
 });

@@ -264,6 +264,7 @@ impl World {
             Data::Cloudlets(list) => self.cloudlets = Some(Arc::clone(list)),
             Data::Instances(list) => self.instances = Some(Arc::clone(list)),
             Data::Clusters(list) => self.clusters = Some(Arc::clone(list)),
+            Data::Kaas(list) => self.kaas = Some(Arc::clone(list)),
             Data::Machines(list) => self.machines = Some(Arc::clone(list)),
             Data::Hosts(list) => self.hosts = Some(Arc::clone(list)),
             Data::Volumes(volumes) => self.volumes = Some(Arc::clone(volumes)),
@@ -273,6 +274,8 @@ impl World {
             Data::Storage(storage) => self.storage = Some(Arc::clone(storage)),
             Data::Nodes(list) => self.nodes = Some(Arc::clone(list)),
             Data::Objects(objects) => self.objects = Some(Arc::clone(objects)),
+            Data::Alerts(list) => self.alerts = Some(Arc::clone(list)),
+            Data::Exporters(list) => self.exporters = Some(Arc::clone(list)),
         }
     }
 }

@@ -10,10 +10,11 @@ use selvage_part::{Context, Mount, OpenPart, Part, Result};
 
 use crate::{
     Dashboard, Settings,
-    options::{CephOptions, Options},
+    options::{CephOptions, Options, PrometheusOptions},
     page,
     source::{
         ceph::{Ceph, CephMon, Program, RestOptions},
+        prometheus::{self, Prometheus},
         rook::Rook,
         selvage::Selvage,
     },
@@ -25,6 +26,9 @@ const REFRESH: Duration = Duration::from_secs(1);
 const ROOK_REFRESH: Duration = Duration::from_secs(5);
 /// How often monitors are asked while no manager answers.
 const MON_REFRESH: Duration = Duration::from_secs(2);
+
+/// How often a Prometheus is asked: as often as it is usually scraping.
+const PROMETHEUS_REFRESH: Duration = Duration::from_secs(15);
 
 /// The part `dashboard`.
 pub struct DashboardPart;
@@ -52,6 +56,7 @@ impl Part for DashboardPart {
         let channel = dial::unix(&context.bind(Self::NAME).await?);
         dashboard.add_source(Selvage::new(channel, options.refresh.0));
         add_ceph(options, &dashboard)?;
+        add_prometheus(&options.prometheus, &dashboard)?;
         if let Some(path) = options.kubeconfig.clone() {
             dashboard.add_source(Rook::new(Some(path), &options.rook_namespace, ROOK_REFRESH));
         }
@@ -92,6 +97,22 @@ fn add_ceph(options: &Options, dashboard: &Dashboard) -> Result<()> {
         let always = given.urls.is_empty();
         dashboard.add_source(CephMon::new(program, board, MON_REFRESH, always));
     }
+    Ok(())
+}
+
+fn add_prometheus(given: &PrometheusOptions, dashboard: &Dashboard) -> Result<()> {
+    if given.url.is_empty() {
+        return Ok(());
+    }
+    let token = given.token_file.as_ref().map(selvage_kit::config::SecretFile::read).transpose();
+    let token = token.context("dashboard.prometheus.token_file")?;
+    let options = prometheus::PrometheusOptions {
+        url: given.url.clone(),
+        token: token.map(|token| Secret::new(token.expose().trim_end_matches(['\r', '\n']))),
+        ca: given.ca.clone(),
+    };
+    let source = Prometheus::new(options, PROMETHEUS_REFRESH).context("dashboard.prometheus")?;
+    dashboard.add_source(source);
     Ok(())
 }
 

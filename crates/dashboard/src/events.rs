@@ -17,7 +17,7 @@ use tokio::sync::broadcast;
 use crate::{
     facts::{World, each},
     journal::{self, Journal, Limits},
-    snapshot::{Snapshot, cloudlet_word, tracked_word},
+    snapshot::{Snapshot, cloudlet_word, kaas_word, tracked_word},
     stamp, unstamp,
 };
 
@@ -189,6 +189,9 @@ fn states(world: &World) -> States<'_> {
     for cluster in each(&world.clusters) {
         put(&mut found, &cluster.object, tracked_word(cluster.state));
     }
+    for cluster in each(&world.kaas) {
+        put(&mut found, &cluster.object, kaas_word(cluster.status));
+    }
     for machine in each(&world.machines) {
         put(&mut found, &machine.object, if machine.blocked { "blocked" } else { "joined" });
     }
@@ -204,6 +207,7 @@ fn objects(old: &World, new: &World) -> Vec<Event> {
     let unchanged = same(&old.cloudlets, &new.cloudlets)
         && same(&old.instances, &new.instances)
         && same(&old.clusters, &new.clusters)
+        && same(&old.kaas, &new.kaas)
         && same(&old.machines, &new.machines);
     if unchanged {
         return Vec::new();
@@ -212,6 +216,7 @@ fn objects(old: &World, new: &World) -> Vec<Event> {
     let known = |kind: &str| match kind {
         "cloudlet" => old.cloudlets.is_some() && new.cloudlets.is_some(),
         "appinst" => old.instances.is_some() && new.instances.is_some(),
+        "kaas" => old.kaas.is_some() && new.kaas.is_some(),
         "clusterinst" => old.clusters.is_some() && new.clusters.is_some(),
         _ => old.machines.is_some() && new.machines.is_some(),
     };

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use selvage_api::{
+    cnct::kaas::api::ClusterStatus,
     edgeproto::{CloudletState, TrackedState},
-    selvage::{dashboard::Object, volumes::JobState},
+    selvage::{
+        dashboard::{Object, Severity},
+        volumes::JobState,
+    },
 };
 
 /// A kind of data that a source refreshes as a whole.
@@ -14,6 +18,7 @@ pub enum Section {
     Cloudlets,
     Instances,
     Clusters,
+    Kaas,
     Machines,
     Hosts,
     Volumes,
@@ -23,6 +28,8 @@ pub enum Section {
     Storage,
     Nodes,
     Objects,
+    Alerts,
+    Exporters,
 }
 
 impl Section {
@@ -32,6 +39,7 @@ impl Section {
             Self::Cloudlets => "cloudlets",
             Self::Instances => "instances",
             Self::Clusters => "clusters",
+            Self::Kaas => "kaas",
             Self::Machines => "machines",
             Self::Hosts => "hosts",
             Self::Volumes => "volumes",
@@ -41,6 +49,8 @@ impl Section {
             Self::Storage => "storage",
             Self::Nodes => "nodes",
             Self::Objects => "objects",
+            Self::Alerts => "alerts",
+            Self::Exporters => "exporters",
         }
     }
 }
@@ -51,6 +61,7 @@ pub enum Data {
     Cloudlets(Arc<Vec<Cloudlet>>),
     Instances(Arc<Vec<Instance>>),
     Clusters(Arc<Vec<Cluster>>),
+    Kaas(Arc<Vec<KaasCluster>>),
     Machines(Arc<Vec<Machine>>),
     Hosts(Arc<Vec<Host>>),
     Volumes(Arc<Volumes>),
@@ -60,6 +71,8 @@ pub enum Data {
     Storage(Arc<Storage>),
     Nodes(Arc<Vec<Node>>),
     Objects(Arc<Objects>),
+    Alerts(Arc<Vec<Alert>>),
+    Exporters(Arc<Vec<Exporter>>),
 }
 
 impl Data {
@@ -69,6 +82,7 @@ impl Data {
             Self::Cloudlets(_) => Section::Cloudlets,
             Self::Instances(_) => Section::Instances,
             Self::Clusters(_) => Section::Clusters,
+            Self::Kaas(_) => Section::Kaas,
             Self::Machines(_) => Section::Machines,
             Self::Hosts(_) => Section::Hosts,
             Self::Volumes(_) => Section::Volumes,
@@ -78,6 +92,8 @@ impl Data {
             Self::Storage(_) => Section::Storage,
             Self::Nodes(_) => Section::Nodes,
             Self::Objects(_) => Section::Objects,
+            Self::Alerts(_) => Section::Alerts,
+            Self::Exporters(_) => Section::Exporters,
         }
     }
 }
@@ -109,6 +125,15 @@ pub struct Cluster {
     pub object: Object,
     pub state: TrackedState,
     pub errors: Vec<String>,
+}
+
+/// A Kubernetes cluster that is made of machines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KaasCluster {
+    pub object: Object,
+    pub status: ClusterStatus,
+    /// What it waits for, or what is wrong.
+    pub message: String,
 }
 
 /// A machine of the inventory.
@@ -243,6 +268,49 @@ pub struct Objects {
     pub deployments: Vec<Resource>,
 }
 
+/// An alert that fires.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Alert {
+    pub name: String,
+    /// The name with its labels, by which alerts of one rule differ.
+    pub object: String,
+    pub severity: Severity,
+    pub summary: String,
+    pub detail: String,
+    pub since: Option<Timestamp>,
+    /// Address of a page about it.
+    pub runbook: String,
+    /// Command that shows what it is about.
+    pub command: String,
+}
+
+/// A machine as its node_exporter tells of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Exporter {
+    /// host:port that is scraped.
+    pub instance: String,
+    pub cpu_percent: Option<f64>,
+    pub memory_bytes: u64,
+    pub memory_available: u64,
+    pub filesystems: Vec<Filesystem>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filesystem {
+    pub device: String,
+    pub mount: String,
+    pub size: u64,
+    pub available: Option<u64>,
+}
+
+impl Filesystem {
+    /// Share in use, 0 to 1.
+    pub fn share(&self) -> f64 {
+        let used = self.size.saturating_sub(self.available.unwrap_or_default());
+        used as f64 / self.size.max(1) as f64
+    }
+}
+
 /// A health check of a storage cluster that does not pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
@@ -357,6 +425,7 @@ pub struct World {
     pub cloudlets: Option<Arc<Vec<Cloudlet>>>,
     pub instances: Option<Arc<Vec<Instance>>>,
     pub clusters: Option<Arc<Vec<Cluster>>>,
+    pub kaas: Option<Arc<Vec<KaasCluster>>>,
     pub machines: Option<Arc<Vec<Machine>>>,
     pub hosts: Option<Arc<Vec<Host>>>,
     pub volumes: Option<Arc<Volumes>>,
@@ -366,6 +435,8 @@ pub struct World {
     pub storage: Option<Arc<Storage>>,
     pub nodes: Option<Arc<Vec<Node>>>,
     pub objects: Option<Arc<Objects>>,
+    pub alerts: Option<Arc<Vec<Alert>>>,
+    pub exporters: Option<Arc<Vec<Exporter>>>,
 }
 
 /// The reference to a thing that belongs to nobody in particular.

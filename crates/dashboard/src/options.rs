@@ -28,6 +28,7 @@ pub struct Options {
     /// A clock that differs by so much is wrong.
     pub clock_skew: Duration,
     pub ceph: CephOptions,
+    pub prometheus: PrometheusOptions,
     /// Where the Kubernetes cluster is that Rook runs in. Empty: there is none.
     pub kubeconfig: Option<PathBuf>,
     /// Rook's namespace.
@@ -56,6 +57,18 @@ pub struct CephOptions {
     pub name: String,
 }
 
+/// A Prometheus whose alerts and machines are shown.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrometheusOptions {
+    /// Where it is, such as `http://127.0.0.1:9090`. Empty: there is none.
+    pub url: String,
+    /// File with a token that is sent to it.
+    pub token_file: Option<SecretFile>,
+    /// PEM file of the CA that signed its certificate.
+    pub ca: Option<PathBuf>,
+}
+
 impl Default for Options {
     fn default() -> Self {
         let limits = Thresholds::default();
@@ -69,6 +82,7 @@ impl Default for Options {
             operation_stuck: Duration(limits.operation_stuck),
             clock_skew: Duration(limits.clock_skew),
             ceph: CephOptions::default(),
+            prometheus: PrometheusOptions::default(),
             kubeconfig: None,
             rook_namespace: "rook-ceph".into(),
         }
@@ -86,6 +100,11 @@ impl Options {
         let ceph = &self.ceph;
         if !ceph.urls.is_empty() && (ceph.username.is_empty() || ceph.password_file.is_none()) {
             bail!("dashboard.ceph.username and dashboard.ceph.password_file: needed with urls");
+        }
+        let prometheus = &self.prometheus;
+        if prometheus.url.is_empty() && (prometheus.token_file.is_some() || prometheus.ca.is_some())
+        {
+            bail!("dashboard.prometheus.url: needed with token_file and ca");
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use jiff::Timestamp;
 use selvage_api::selvage::dashboard::{Overview, Problem, Source};
 
 pub(crate) use self::{
-    capacity::Growth,
-    counts::{cloudlet_word, tracked_word},
+    capacity::{Growth, filesystem},
+    counts::{cloudlet_word, kaas_word, tracked_word},
     view::view,
 };
 use crate::{

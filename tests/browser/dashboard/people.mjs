@@ -5,10 +5,10 @@ import { Person } from "./lib.mjs";
 const PAGES = ["overview", "map", "apps", "instances", "clusters", "operations", "cloudlets", "machines", "volumes", "people", "audit", "about"];
 const ROLES = {
   operator: { grants: [{ role: "operator", organisation: "uiop" }], without: ["apps", "instances"], buttons: { cloudlets: ["new-cloudlet"] } },
-  developer: { grants: [{ role: "developer", organisation: "acme" }], without: ["machines", "volumes"], buttons: { apps: ["new-app"], instances: ["new-instance"] } },
+  developer: { grants: [{ role: "developer", organisation: "acme" }], without: ["machines", "volumes"], buttons: { apps: ["new-app"], instances: ["new-instance"], clusters: ["new-kubernetes"] } },
   viewer: { grants: [{ role: "viewer" }], without: [], buttons: {} },
 };
-const BUTTONS = { apps: ["new-app"], instances: ["new-instance"], cloudlets: ["new-cloudlet", "new-flavor"], machines: ["new-machine"], volumes: ["new-volume", "restore"], people: ["new-user"] };
+const BUTTONS = { apps: ["new-app"], instances: ["new-instance"], clusters: ["new-kubernetes"], cloudlets: ["new-cloudlet", "new-flavor"], machines: ["new-machine"], volumes: ["new-volume", "restore"], people: ["new-user"] };
 
 async function aUser({ admin }) {
   await admin.go("#/people?new=user");

@@ -5,6 +5,11 @@ import { Person } from "./lib.mjs";
 
 const PLACES = [["dallas", 32.8, -96.8, "READY"], ["sydney", -33.9, 151.2, "OFFLINE"], ["tokyo", 35.7, 139.7, "READY"], ["nairobi", -1.3, 36.8, "READY"], ["lima", -12, -77, "ERRORS"]];
 
+const CLUSTER = {
+  name: "shop", k8sVersion: "1.36.4", controlPlaneNodes: { instanceType: "standard", count: 3 },
+  workerNodePools: [{ name: "web", instanceType: "standard", count: 2, labels: [{ name: "tier", value: "front" }] }, { name: "gpu", instanceType: "a100", count: 1 }],
+};
+
 async function pictures({ admin, browser, server, shots }) {
   if (!shots) return;
   const person = await Person.sit(browser, server, { viewport: { width: 1440, height: 900 } });
@@ -31,6 +36,19 @@ async function pictures({ admin, browser, server, shots }) {
     await person.page.keyboard.type("ls -l / && echo it works\n");
   });
   await shot("dashboard-audit", "#/audit", () => person.page.getByRole("table").waitFor());
+  for (const name of ["apps", "instances", "operations", "cloudlets", "machines", "volumes", "people", "about"]) {
+    await shot(`dashboard-${name}`, `#/${name}`, () => person.page.locator("main h1").waitFor());
+  }
+  await admin.call("cnct.kaas.api.Cluster/CreateCluster", CLUSTER);
+  await shot("dashboard-clusters", "#/clusters", () => person.page.getByRole("link", { name: CLUSTER.name }).waitFor());
+  await shot("dashboard-cluster", `#/clusters/${CLUSTER.name}`, () => person.id("machines-ready").getByText("6 of 6").waitFor());
+  await shot("dashboard-upgrade", `#/clusters/${CLUSTER.name}`, async () => {
+    await person.id("upgrade").click();
+    await person.id("plan").waitFor();
+  });
+  await admin.call("cnct.kaas.api.Cluster/DeleteCluster", { name: CLUSTER.name });
+  await person.go("#/clusters");
+  await person.page.getByText("No Kubernetes clusters yet").waitFor();
   await person.page.keyboard.press("t");
   await shot("dashboard-machine", "#/machines/here", () => person.page.locator(".uplot canvas").first().waitFor());
   await shot("dashboard-dark", "#/", () => person.id("verdict").waitFor());

@@ -12,7 +12,7 @@ import { clusterInsts, instances } from "../resources";
 import { may } from "../session";
 import { tracked } from "../states";
 import { Page } from "./frame";
-import { KubeClusters } from "./kubernetes";
+import { KubeClusters, NewClusterButton } from "./kubernetes";
 
 export function ClustersPage() {
   const { data, error, refresh } = clusterInsts.use();
@@ -21,8 +21,9 @@ export function ClustersPage() {
   const [work, setWork] = useState<Work>();
   const inside = (one: ClusterInst) => running.filter((instance) => JSON.stringify(instance.key?.clusterInstKey) === JSON.stringify(one.key)).length;
   return (
-    <Page title="Clusters" actions={<Filter what="clusters" />}>
+    <Page title="Clusters" actions={<><Filter what="clusters" /><NewClusterButton /></>}>
       <Trouble error={may.seeApps() ? error : undefined} retry={refresh} />
+      {may.seeApps() && <h2 class="section first">On cloudlets</h2>}
       {!may.seeApps() ? null : !data ? !error && <Waiting /> : (
         <Table label="Clusters" rows={data} id={(one) => JSON.stringify(one.key)} empty={<Empty title="No clusters yet">One is made along with the first instance of an app, and goes with the last.</Empty>}
           columns={[

@@ -1,15 +1,15 @@
 // One machine: how it is, live; processes, containers, kernel log, services.
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { ContainerInfo, Host, ProcessInfo } from "../contract";
 import { bytes, number, plain } from "../format";
-import { asCallError, useLoad } from "../live";
+import { asCallError, useLoad, useStream } from "../live";
 import { Badge, Card, Empty, Facts, Meter, Trouble, Waiting, When } from "../parts/bits";
 import { Chart } from "../parts/chart";
 import { Confirm, note } from "../parts/dialog";
 import { Page as LogPage } from "../parts/logs";
 import { Filter, Table } from "../parts/table";
 import { query, to } from "../router";
-import { call, reconnects, stream, type CallError } from "../rpc";
+import { call, stream } from "../rpc";
 import { may } from "../session";
 import { Page } from "./frame";
 
@@ -54,22 +54,6 @@ export function MachinePage({ parts }: { parts: string[] }) {
 function problem(messages: { metadata?: { hostname?: string; error?: string } }[] | undefined): void {
   const failed = messages?.find((one) => one.metadata?.error);
   if (failed) throw asCallError(failed.metadata?.error);
-}
-
-/** What a stream of a machine says, until the page is left; begun anew when the server is back. */
-function useStream<T>(open: (signal: AbortSignal) => AsyncGenerator<T>, hear: (value: T) => void, dependencies: unknown[]): CallError | undefined {
-  const [error, setError] = useState<CallError>();
-  const back = reconnects.value;
-  useEffect(() => {
-    const abort = new AbortController();
-    const run = async () => {
-      setError(undefined);
-      for await (const value of open(abort.signal)) hear(value);
-    };
-    run().catch((failure: unknown) => !abort.signal.aborted && setError(asCallError(failure)));
-    return () => abort.abort();
-  }, [...dependencies, back]);
-  return error;
 }
 
 const KEPT = 300;

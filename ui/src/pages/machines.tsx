@@ -1,7 +1,9 @@
 // Machines: those that joined, and the one that the server runs on.
 import { useState } from "preact/hooks";
 import type { Machine } from "../contract";
-import { now, plain } from "../format";
+import { bytes, measured, now, plain } from "../format";
+import { useLoad } from "../live";
+import { overview } from "../overview";
 import { machineHref } from "../keys";
 import { Badge, Empty, Trouble, Waiting, When } from "../parts/bits";
 import { Confirm, Dialog, note } from "../parts/dialog";
@@ -51,11 +53,39 @@ export function MachinesPage() {
             ) }] : []),
           ]} />
       )}
+      <Scraped />
       {query.value.get("new") === "machine" && <Add close={() => setQuery("new", "")} />}
       {act && <Trust act={act[0]} machine={act[1]} close={() => setAct(undefined)} />}
     </Page>
   );
 }
+
+/** Machines that somebody's Prometheus scrapes; nothing where there is none. */
+function Scraped() {
+  const told = (overview.value?.sources ?? []).some((source) => source.name === "prometheus" && source.section === "exporters");
+  const { data } = useLoad(async (signal) => (told ? (await call("selvage.dashboard.DashboardService/GetSeries", { names: ["cpu_percent", "memory_used_bytes"], kind: "exporter", range: "3600s" }, { signal })).series ?? [] : []), [told], 15_000);
+  if (!told) return null;
+  const rooms = (overview.value?.capacity ?? []).filter((room) => room.object?.kind === "filesystem");
+  const names = [...new Set((data ?? []).map((series) => series.object?.name ?? ""))];
+  const last = (name: string, metric: string) => data?.find((series) => series.object?.name === name && series.name === metric)?.values?.at(-1);
+  const fullest = (name: string) => rooms.find((room) => room.object?.name?.startsWith(`${name} `));
+  return (
+    <section aria-label="Machines of Prometheus" data-testid="scraped">
+      <h2 class="section">Scraped by Prometheus</h2>
+      <Table label="Machines of Prometheus" rows={names} id={(name) => name} empty={<Waiting what="Waiting for the first numbers" />} columns={[
+        { title: "Target", value: (name) => name },
+        { title: "CPU", value: (name) => last(name, "cpu_percent") ?? -1, show: (name) => shown(last(name, "cpu_percent"), "percent"), right: true },
+        { title: "Memory used", value: (name) => last(name, "memory_used_bytes") ?? -1, show: (name) => shown(last(name, "memory_used_bytes"), "bytes"), right: true },
+        { title: "Fullest file system", value: (name) => fullest(name)?.object?.name ?? "", wide: true, show: (name) => {
+          const room = fullest(name);
+          return room && <span class="row"><span class="mono">{plain(room.object?.name?.slice(name.length + 1), 40)}</span> {bytes(room.availableBytes)} free of {bytes(room.totalBytes)}</span>;
+        } },
+      ]} />
+    </section>
+  );
+}
+
+const shown = (value: number | undefined, unit: string) => (value === undefined ? <span class="soft">unknown</span> : measured(value, unit));
 
 const TEXTS = {
   block: ["Block", "Whoever shows a certificate in its name is refused from now on, and gets no new one."],

@@ -43,7 +43,7 @@ const FirstCloudlet = () => (
 
 const KINDS: Record<string, [string, string, string]> = {
   cloudlet: ["cloudlet", "cloudlets", "#/cloudlets"], appinst: ["instance", "instances", "#/instances"],
-  clusterinst: ["cluster", "clusters", "#/clusters"], machine: ["machine", "machines", "#/machines"],
+  clusterinst: ["cluster", "clusters", "#/clusters"], kaas: ["Kubernetes cluster", "Kubernetes clusters", "#/clusters"], machine: ["machine", "machines", "#/machines"],
   app: ["app", "apps", "#/apps"], volume: ["volume", "volumes", "#/volumes"], volume_group: ["volume group", "volume groups", "#/volumes"],
 };
 
@@ -111,6 +111,7 @@ function ProblemDialog({ problem, close }: { problem: Problem; close: () => void
         ["Since", <When time={problem.since} fallback="unknown" />],
         ["Rule", <code>{plain(problem.rule)}</code>],
         ["Told by", plain(problem.source)],
+        ["More", /^https?:\/\//.test(problem.runbook ?? "") && <a href={problem.runbook} target="_blank" rel="noopener noreferrer">{plain(problem.runbook, 120)}</a>],
       ]} />
       {problem.detail && <pre class="detail" tabIndex={0}>{plain(problem.detail, 8000)}</pre>}
       {problem.command && <><p class="soft">To fix it, or to see what to do next:</p><Command text={problem.command} /></>}

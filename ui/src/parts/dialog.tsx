@@ -48,7 +48,7 @@ export function Confirm({ title, children, yes, act, close, danger = true }: {
   };
   return (
     <Dialog title={title} close={close} testid="confirm">
-      <form onSubmit={run}>
+      <form class="form" onSubmit={run}>
         {children}
         <Trouble error={error} />
         <div class="actions">

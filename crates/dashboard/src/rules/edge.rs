@@ -1,6 +1,7 @@
 //! Cloudlets, clusters, instances and operations.
 
 use selvage_api::{
+    cnct::kaas::api::ClusterStatus,
     edgeproto::{CloudletState, TrackedState},
     selvage::dashboard::{Object, Severity},
 };
@@ -126,6 +127,21 @@ pub(super) fn cluster_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
             format!("selvage clusterinst show --developer {}", quoted(&object.organisation));
         let summary = format!("Cluster {} {word}", named(object));
         found.push(Finding::new(object, summary, command).detail(&cluster.errors.join("; ")));
+    }
+}
+
+pub(super) fn kaas_cluster(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for cluster in each(&context.world.kaas) {
+        let (word, severity) = match cluster.status {
+            ClusterStatus::Error => ("does not work", Severity::Critical),
+            ClusterStatus::Degraded => ("is degraded", Severity::Warning),
+            _ => continue,
+        };
+        let object = &cluster.object;
+        let summary = format!("Kubernetes cluster {} {word}", named(object));
+        let command = format!("selvage kaas show {}", quoted(&object.name));
+        let finding = Finding::new(object, summary, command).severity(severity);
+        found.push(finding.detail(&cluster.message));
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod edge;
 mod machines;
+mod scraped;
 mod storage;
 mod system;
 
@@ -67,6 +68,8 @@ pub(crate) struct Finding {
     pub(crate) command: String,
     /// Where it is worse or better than the rule's own.
     pub(crate) severity: Option<Severity>,
+    /// Address of a page about it, of whoever wrote its rule; empty for ours.
+    pub(crate) runbook: String,
 }
 
 impl Finding {
@@ -78,6 +81,7 @@ impl Finding {
             since: None,
             command,
             severity: None,
+            runbook: String::new(),
         }
     }
 
@@ -93,6 +97,11 @@ impl Finding {
 
     fn severity(mut self, severity: Severity) -> Self {
         self.severity = Some(severity);
+        self
+    }
+
+    fn runbook(mut self, address: &str) -> Self {
+        self.runbook = address.to_owned();
         self
     }
 }
@@ -162,6 +171,14 @@ pub const RULES: &[Rule] = &[
         source: "selvage",
         after: NOW,
         find: edge::cluster_failed,
+    },
+    Rule {
+        id: "kaas_cluster",
+        severity: Severity::Critical,
+        about: "A Kubernetes cluster does not work, or lacks machines.",
+        source: "selvage",
+        after: NOW,
+        find: edge::kaas_cluster,
     },
     Rule {
         id: "operation_stuck",
@@ -276,6 +293,30 @@ pub const RULES: &[Rule] = &[
         find: storage::kubernetes_object,
     },
     Rule {
+        id: "prometheus_alert",
+        severity: Severity::Warning,
+        about: "An alert of the Prometheus that this page asks fires.",
+        source: "prometheus",
+        after: NOW,
+        find: scraped::prometheus_alert,
+    },
+    Rule {
+        id: "filesystem_full",
+        severity: Severity::Warning,
+        about: "A file system of a machine that Prometheus scrapes is nearly full.",
+        source: "prometheus",
+        after: NOW,
+        find: scraped::filesystem_full,
+    },
+    Rule {
+        id: "exporter_memory_low",
+        severity: Severity::Warning,
+        about: "A machine that Prometheus scrapes has less than five percent of its memory left.",
+        source: "prometheus",
+        after: Duration::from_secs(60),
+        find: scraped::exporter_memory_low,
+    },
+    Rule {
         id: "store_failing",
         severity: Severity::Critical,
         about: "The store takes no writes: nothing can be changed.",
@@ -319,7 +360,9 @@ pub(crate) fn problem(rule: &Rule, finding: Finding, since: Timestamp) -> Proble
         detail: finding.detail,
         since: Some(crate::stamp(since)),
         command: finding.command,
-        runbook: rule.id.into(),
+        runbook: Some(finding.runbook)
+            .filter(|address| !address.is_empty())
+            .unwrap_or_else(|| rule.id.into()),
         source: rule.source.into(),
         object: Some(finding.object),
     }

@@ -1,7 +1,7 @@
 //! What is measured of a snapshot.
 
 use crate::{
-    facts::{Host, each},
+    facts::{Exporter, Host, each},
     snapshot::Snapshot,
 };
 
@@ -17,6 +17,8 @@ pub(crate) struct Metric {
 pub(super) const USED: &str = "used_bytes";
 /// The kind of what is of no object in particular.
 pub(crate) const SYSTEM: &str = "system";
+/// The kind of machines that Prometheus scrapes.
+const EXPORTER: &str = "exporter";
 
 const fn metric(name: &'static str, unit: &'static str, help: &'static str) -> Metric {
     Metric { name, unit, help }
@@ -62,6 +64,9 @@ pub(super) fn measure(snapshot: &Snapshot) -> Vec<(Key, f64)> {
     if !hosts.is_empty() {
         of_host(&mut values, SYSTEM, "", &together(&hosts));
     }
+    for host in each(&world.exporters) {
+        of_exporter(&mut values, host);
+    }
     for capacity in &overview.capacity {
         let Some(object) = &capacity.object else { continue };
         values.add(USED, &object.kind, &object.name, capacity.used_bytes as f64);
@@ -90,6 +95,17 @@ fn of_host(values: &mut Values, kind: &str, name: &str, host: &Host) {
     values.add("writes", kind, name, host.io.writes);
     values.add("received_bytes", kind, name, host.received);
     values.add("sent_bytes", kind, name, host.sent);
+}
+
+/// A machine that Prometheus scrapes.
+fn of_exporter(values: &mut Values, host: &Exporter) {
+    if let Some(cpu) = host.cpu_percent {
+        values.add("cpu_percent", EXPORTER, &host.instance, cpu);
+    }
+    if host.memory_bytes > 0 {
+        let used = host.memory_bytes.saturating_sub(host.memory_available);
+        values.add("memory_used_bytes", EXPORTER, &host.instance, used as f64);
+    }
 }
 
 /// All machines as one: CPU as the mean, the rest as the sum.

@@ -70,6 +70,7 @@ const ALL: &[Section] = &[
     Section::Cloudlets,
     Section::Instances,
     Section::Clusters,
+    Section::Kaas,
     Section::Machines,
     Section::Hosts,
     Section::Volumes,
@@ -79,6 +80,8 @@ const ALL: &[Section] = &[
     Section::Storage,
     Section::Nodes,
     Section::Objects,
+    Section::Alerts,
+    Section::Exporters,
 ];
 
 /// What the service and its streams share.

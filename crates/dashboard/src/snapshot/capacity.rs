@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use jiff::{SignedDuration, Timestamp};
-use selvage_api::selvage::dashboard::Capacity;
+use selvage_api::selvage::dashboard::{Capacity, Object};
 
 use crate::{
-    facts::{Usage, World, object},
+    facts::{Exporter, Filesystem, Usage, World, each, object},
     rules::Thresholds,
     stamp,
 };
@@ -14,6 +14,9 @@ use crate::{
 const DAY: f64 = 86_400.0;
 /// A forecast beyond this is none.
 const FAR: f64 = 3650.0;
+
+/// File systems that are told of.
+const MOST_FILESYSTEMS: usize = 20;
 
 /// How something grows, by what is known of its past.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,12 +49,39 @@ pub(super) fn capacity(
         };
         all.push(entry("volumes", group.object.clone(), usage, growth, now));
     }
+    for (host, disk) in fullest(world) {
+        let available = disk.available.unwrap_or_default();
+        let usage = Usage {
+            used: disk.size.saturating_sub(available),
+            available,
+            total: disk.size,
+            ratio: 0.0,
+            near_full: thresholds.near_full,
+            full: thresholds.full,
+        };
+        all.push(entry("file systems", filesystem(host, disk), usage, growth, now));
+    }
+    all
+}
+
+/// The reference to a file system of a machine that Prometheus scrapes.
+pub(crate) fn filesystem(host: &Exporter, disk: &Filesystem) -> Object {
+    object("filesystem", format!("{} {}", host.instance, disk.mount))
+}
+
+/// File systems with the least room, of all machines.
+fn fullest(world: &World) -> Vec<(&Exporter, &Filesystem)> {
+    let mut all: Vec<_> = each(&world.exporters)
+        .flat_map(|host| host.filesystems.iter().map(move |disk| (host, disk)))
+        .collect();
+    all.sort_by(|(_, a), (_, b)| b.share().total_cmp(&a.share()));
+    all.truncate(MOST_FILESYSTEMS);
     all
 }
 
 fn entry(
     name: &str,
-    object: selvage_api::selvage::dashboard::Object,
+    object: Object,
     usage: Usage,
     growth: &HashMap<String, Growth>,
     now: Timestamp,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use selvage_api::{
+    cnct::kaas::api::ClusterStatus,
     edgeproto::{CloudletState, TrackedState},
     selvage::dashboard::{Count, Place, Problem, Severity},
 };
@@ -51,6 +52,18 @@ pub(crate) fn tracked_word(state: TrackedState) -> &'static str {
     }
 }
 
+pub(crate) fn kaas_word(status: ClusterStatus) -> &'static str {
+    match status {
+        ClusterStatus::Running => "ready",
+        ClusterStatus::Provisioning => "creating",
+        ClusterStatus::Reconciling => "updating",
+        ClusterStatus::Stopping => "deleting",
+        ClusterStatus::Error => "failed",
+        ClusterStatus::Degraded => "degraded",
+        ClusterStatus::StatusUnspecified => "unknown",
+    }
+}
+
 fn instance_word(instance: &Instance) -> (&'static str, bool) {
     let unhealthy = instance.state == TrackedState::Ready && !instance.unhealthy.is_empty();
     let word = if unhealthy { "unhealthy" } else { tracked_word(instance.state) };
@@ -72,6 +85,11 @@ pub(super) fn counts(world: &World, now: Timestamp, thresholds: &Thresholds) -> 
         let words = each(&world.clusters)
             .map(|cluster| (tracked_word(cluster.state), cluster.state == TrackedState::Ready));
         counts.push(count("clusterinst", words));
+    }
+    if world.kaas.is_some() {
+        let words = each(&world.kaas)
+            .map(|cluster| (kaas_word(cluster.status), cluster.status == ClusterStatus::Running));
+        counts.push(count("kaas", words));
     }
     if world.machines.is_some() {
         let hosts = hosts(world);

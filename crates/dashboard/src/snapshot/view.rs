@@ -70,11 +70,13 @@ pub(crate) fn shown(problem: &Problem, scope: &Scope) -> Option<Problem> {
 fn narrowed(world: &World, scope: &Scope) -> World {
     let instances = each(&world.instances).filter(|instance| scope.sees(&instance.object));
     let clusters = each(&world.clusters).filter(|cluster| scope.sees(&cluster.object));
+    let kaas = each(&world.kaas).filter(|cluster| scope.sees(&cluster.object));
     let operations = each(&world.operations).filter(|operation| scope.sees(&operation.object));
     let mut narrow = World {
         cloudlets: world.cloudlets.clone(),
         instances: world.instances.as_ref().map(|_| Arc::new(instances.cloned().collect())),
         clusters: world.clusters.as_ref().map(|_| Arc::new(clusters.cloned().collect())),
+        kaas: world.kaas.as_ref().map(|_| Arc::new(kaas.cloned().collect())),
         operations: world.operations.as_ref().map(|_| Arc::new(operations.cloned().collect())),
         ..World::default()
     };
@@ -83,6 +85,7 @@ fn narrowed(world: &World, scope: &Scope) -> World {
             cloudlets: narrow.cloudlets,
             instances: narrow.instances,
             clusters: narrow.clusters,
+            kaas: narrow.kaas,
             operations: narrow.operations,
             ..world.clone()
         };

@@ -3,8 +3,12 @@
 //! nobody: the board keeps what it told last, with its age.
 
 pub mod ceph;
+mod http;
+pub mod prometheus;
 pub mod rook;
 pub mod selvage;
+
+pub use self::http::BadOptions;
 
 use std::{sync::Arc, time::Duration};
 

@@ -11,6 +11,7 @@ mod kept;
 mod lab;
 mod overview;
 mod packaging;
+mod prometheus;
 mod real_ceph;
 mod recorded;
 mod rook;

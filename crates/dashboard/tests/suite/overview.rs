@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use selvage_api::{
+    cnct::kaas::api::ClusterStatus,
     edgeproto::{CloudletState, TrackedState},
     selvage::dashboard::{
         GetOverviewRequest, ListEventsRequest, Overview, Severity, WatchOverviewRequest,
@@ -10,8 +11,8 @@ use selvage_api::{
 };
 use selvage_dashboard::{
     facts::{
-        Backups, Cloudlet, Cluster, Data, Group, Host, Instance, Job, Machine, Operation, Process,
-        Schedule, Section, Volumes,
+        Backups, Cloudlet, Cluster, Data, Exporter, Filesystem, Group, Host, Instance, Job,
+        KaasCluster, Machine, Operation, Process, Schedule, Section, Volumes,
     },
     source::Failure,
 };
@@ -139,6 +140,14 @@ async fn every_rule_of_ours_finds_its_problem() {
     let broken = clusters(TrackedState::CreateError);
     found("cluster_failed", Critical, broken, clusters(TrackedState::Ready)).await;
 
+    let kaas = |status| {
+        let object = object("kaas", "prod", "acme");
+        Data::Kaas(vec![KaasCluster { object, status, message: "m1 is gone".into() }].into())
+    };
+    let running = || kaas(ClusterStatus::Running);
+    found("kaas_cluster", Critical, kaas(ClusterStatus::Error), running()).await;
+    found("kaas_cluster", Warning, kaas(ClusterStatus::Degraded), running()).await;
+
     let operations = |ago| {
         let operation = Operation {
             object: object("operation", "7", "acme"),
@@ -172,11 +181,39 @@ async fn every_rule_of_ours_finds_its_problem() {
     found("volume_group_full", Critical, groups(5, false), groups(16, false)).await;
     found("volume_group_missing", Critical, groups(0, true), groups(50, false)).await;
 
+    let disks = |available| {
+        let disk = Filesystem { size: 100, available: Some(available), ..Filesystem::default() };
+        let filesystems = vec![disk];
+        Data::Exporters(vec![Exporter { filesystems, ..Exporter::default() }].into())
+    };
+    found("filesystem_full", Warning, disks(15), disks(16)).await;
+    found("filesystem_full", Critical, disks(5), disks(16)).await;
+
     let process = |failure: &str| {
         let process = Process { store_failure: failure.into(), ..Process::default() };
         Data::Process(process.into())
     };
     found("store_failing", Critical, process("disk full"), process("")).await;
+}
+
+/// A machine that joined tells of its memory itself.
+#[tokio::test]
+async fn memory_of_scraped_machines_is_told_once() {
+    let lab = Lab::new().await;
+    let short = |instance: &str| Exporter {
+        instance: instance.into(),
+        memory_bytes: 100,
+        memory_available: 4,
+        ..Exporter::default()
+    };
+    let machines = vec![short("10.0.0.7:9100"), short("10.0.0.8:9100")];
+    lab.tell(Data::Machines(vec![machine("m")].into()));
+    lab.tell(Data::Exporters(machines.into()));
+    lab.wait(Duration::from_secs(61));
+    let problems = overview(&lab).await.problems;
+    let low = problems.iter().filter(|problem| problem.rule == "exporter_memory_low");
+    let names: Vec<&str> = low.map(|low| low.object.as_ref().unwrap().name.as_str()).collect();
+    assert_eq!(names, ["10.0.0.8:9100"]);
 }
 
 #[tokio::test]

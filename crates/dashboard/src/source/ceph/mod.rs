@@ -15,9 +15,9 @@ use self::rest::{Rest, document};
 pub use self::{
     health::decode_health,
     mon::{CephMon, Program, decode_status},
-    rest::{BadOptions, RestOptions},
+    rest::RestOptions,
 };
-use super::{Failure, Probe, Source};
+use super::{BadOptions, Failure, Probe, Source};
 use crate::facts::{Data, Section, Storage};
 
 /// How often everything is asked for when nothing seems to have changed.

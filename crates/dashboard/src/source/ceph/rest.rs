@@ -7,15 +7,16 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use reqwest::{Certificate, Client, Response, StatusCode, Url, header, redirect};
+use reqwest::{Client, Response, StatusCode, Url, header};
 use selvage_kit::identity::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::source::Failure;
+use crate::source::{
+    Failure,
+    http::{self, BadOptions},
+};
 
-const CONNECT: Duration = Duration::from_secs(3);
-const ANSWER: Duration = Duration::from_secs(8);
 /// Health of thousands of OSDs takes a few megabytes.
 const LARGEST: usize = 32 << 20;
 /// After a password that is wrong.
@@ -32,14 +33,6 @@ pub struct RestOptions {
     pub ca: Option<PathBuf>,
     /// Take any certificate, as Ceph makes its own.
     pub skip_tls_verify: bool,
-}
-
-/// The options cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{field}: {reason}")]
-pub struct BadOptions {
-    pub field: &'static str,
-    pub reason: String,
 }
 
 /// A client that logs in by itself and goes to whichever manager is active.
@@ -64,31 +57,14 @@ enum Refusal {
 
 impl Rest {
     pub(super) fn new(options: RestOptions) -> Result<Self, BadOptions> {
-        let bad = |field, reason: String| BadOptions { field, reason };
-        let mut urls = Vec::new();
-        for text in &options.urls {
-            let url: Url = text.parse().map_err(|_| bad("urls", format!("{text:?} is no URL")))?;
-            if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-                return Err(bad("urls", format!("{text:?} is no address of a manager")));
-            }
-            urls.push(url);
-        }
+        let urls: Result<Vec<Url>, BadOptions> =
+            options.urls.iter().map(|text| http::address("urls", text)).collect();
+        let urls = urls?;
         if urls.is_empty() {
-            return Err(bad("urls", "name at least one manager".into()));
+            let reason = "name at least one manager".into();
+            return Err(BadOptions { field: "urls", reason });
         }
-        let mut builder = Client::builder()
-            .redirect(redirect::Policy::none())
-            .connect_timeout(CONNECT)
-            .timeout(ANSWER)
-            .user_agent("selvage")
-            .tls_danger_accept_invalid_certs(options.skip_tls_verify);
-        if let Some(path) = &options.ca {
-            let pem = std::fs::read(path).map_err(|error| bad("ca", error.to_string()))?;
-            let known =
-                Certificate::from_pem_bundle(&pem).map_err(|error| bad("ca", error.to_string()))?;
-            builder = builder.tls_certs_merge(known);
-        }
-        let client = builder.build().map_err(|error| bad("ca", error.to_string()))?;
+        let client = http::client(options.ca.as_deref(), options.skip_tls_verify)?;
         let RestOptions { username, password, .. } = options;
         Ok(Self { client, urls, active: 0, username, password, token: None })
     }
@@ -154,7 +130,7 @@ impl Rest {
     }
 
     /// The body of an answer that is one.
-    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Refusal> {
+    async fn body(&self, response: Response) -> Result<Vec<u8>, Refusal> {
         let status = response.status();
         let fail = |reason: String| Err(Refusal::Other(Failure::Failed(reason)));
         if status == StatusCode::UNAUTHORIZED {
@@ -166,19 +142,7 @@ impl Rest {
         if !status.is_success() {
             return fail(format!("Ceph answered {status}"));
         }
-        let media = response.headers().get(header::CONTENT_TYPE);
-        let media = media.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if !media.split(';').next().is_some_and(|kind| kind.trim().ends_with("json")) {
-            return fail("Ceph answered with a page: no manager is active yet".into());
-        }
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| failed(&error))? {
-            if body.len() + chunk.len() > LARGEST {
-                return fail(format!("the answer is larger than {} MiB", LARGEST >> 20));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+        http::json(response, "Ceph", LARGEST).await.map_err(Refusal::Other)
     }
 
     fn redirected(&self, response: &Response) -> Refusal {
@@ -208,16 +172,7 @@ fn accept(version: &str) -> String {
 }
 
 fn failed(error: &reqwest::Error) -> Refusal {
-    let mut text = if error.is_timeout() { "no answer in time".to_owned() } else { String::new() };
-    let mut next: Option<&dyn std::error::Error> = Some(error);
-    while let Some(cause) = next {
-        // The outermost only repeats the address.
-        if cause.source().is_none() && text.is_empty() {
-            text = cause.to_string();
-        }
-        next = cause.source();
-    }
-    Refusal::Other(Failure::Failed(text))
+    Refusal::Other(http::failed(error))
 }
 
 /// A JSON document of Ceph's; what cannot be read is none.

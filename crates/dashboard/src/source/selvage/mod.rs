@@ -4,6 +4,7 @@
 //! section.
 
 mod edge;
+mod kaas;
 mod machines;
 mod process;
 mod volumes;
@@ -40,6 +41,7 @@ impl Source for Selvage {
             Box::new(edge::Instances::new(channel.clone(), every)),
             Box::new(edge::Clusters::new(channel.clone(), every)),
             Box::new(edge::Operations::new(channel.clone(), every)),
+            Box::new(kaas::Kaas::new(channel.clone(), every)),
             Box::new(machines::Machines::new(channel.clone(), every)),
             Box::new(machines::Hosts::new(channel.clone(), every)),
             Box::new(volumes::Volumes::new(channel.clone(), every * 2)),
