@@ -275,11 +275,14 @@ impl Backups {
         }
     }
 
-    /// Waits for the end of a job that is being cancelled. Whoever asks for the
-    /// same now wants it done.
+    /// Waits for the end of a job that is being cancelled, whose record may say so
+    /// before its operation does. Whoever asks for the same now wants it done.
     async fn until_cancelled(&self, key: &str) {
-        let Some(handle) = self.running(key).and_then(|job| self.attach(&job).ok()) else { return };
-        if handle.operation().cancelling {
+        let Some(job) = self.shared.jobs.get(key).map(|stored| stored.value.clone()) else {
+            return;
+        };
+        let Ok(handle) = self.attach(&job) else { return };
+        if job.state() != State::Running || handle.operation().cancelling {
             let _ = handle.ended().await;
         }
     }
