@@ -86,7 +86,7 @@ pub(crate) fn check_path(text: &str, field: &'static str, root: &Path) -> Result
 pub(crate) fn at(path: &Path) -> Result<Option<Mounted>> {
     let table = "/proc/self/mountinfo";
     let text = fs::read_to_string(table).map_err(Error::file(table))?;
-    Ok(text.lines().filter_map(parse).filter(|mounted| mounted.path == path).next_back())
+    Ok(text.lines().filter_map(parse).rfind(|mounted| mounted.path == path))
 }
 
 fn parse(line: &str) -> Option<Mounted> {
