@@ -164,7 +164,8 @@ impl Kaas {
         let mut look = |cluster: Option<&selvage_api::selvage::clusters::Cluster>| {
             let Some(cluster) = cluster else { return Some(Err(Error::missing(gone.clone()))) };
             match cluster.status.as_str() {
-                "RUNNING" => Some(Ok(())),
+                // A pool that was just asked to grow may not count as work yet.
+                "RUNNING" if wanted::is_complete(cluster) => Some(Ok(())),
                 "ERROR" | "STOPPING" => Some(Err(Error::state(cluster.status_message.clone()))),
                 _ => None,
             }

@@ -3,6 +3,7 @@
 use selvage_api::{
     cnct::kaas::api::{ControlPlaneMachineSpec, CreateClusterMsg, MachineSpec},
     edgeproto::{CloudletKey, ClusterInstKey},
+    selvage::clusters::Cluster,
 };
 use selvage_kit::identity::Machine;
 
@@ -96,6 +97,11 @@ pub(super) fn node_count(order: &ClusterOrder) -> Result<i32> {
     i32::try_from(count).map_err(|_| Error::invalid("num_nodes", format!("{count} is too many")))
 }
 
+/// Whether all machines that were asked for are ready.
+pub(super) fn is_complete(cluster: &Cluster) -> bool {
+    cluster.pools.iter().all(|pool| pool.ready == pool.count)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -185,5 +191,14 @@ mod tests {
         }
         let error = request(&site, &west, &order("f", 1, u32::MAX)).unwrap_err().to_string();
         assert!(error.starts_with("num_nodes: "), "{error}");
+    }
+
+    #[test]
+    fn a_cluster_is_complete_with_all_its_machines() {
+        use selvage_api::selvage::clusters::Pool;
+        let pool = |ready| Pool { count: 2, ready, ..Pool::default() };
+        let of = |pools| is_complete(&Cluster { pools, ..Cluster::default() });
+        assert!(of(vec![pool(2), pool(2)]));
+        assert!(!of(vec![pool(2), pool(1)]) && !of(vec![pool(2), pool(3)]));
     }
 }
