@@ -23,7 +23,7 @@ const server = new Server(binary, directory, [
 const browser = await openBrowser();
 const world = { server, browser, image, directory, shots: process.env.SELVAGE_TEST_SCREENSHOTS };
 const { deletions, aCancelledOperation, ...running } = apps;
-const scenarios = { ...first, ...running, ...pictures, deletions, aCancelledOperation, ...places, ...kubernetes, ...people, ...trouble };
+const scenarios = { ...first, ...running, ...pictures, deletions, aCancelledOperation, ...places, ...people, ...kubernetes, ...trouble };
 let failed;
 try {
   await server.start();
