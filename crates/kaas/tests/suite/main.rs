@@ -8,5 +8,6 @@ mod crash;
 mod defects;
 mod lab;
 mod lifecycle;
+mod maas;
 mod model;
 mod wire;
