@@ -6,13 +6,13 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use selvage_kit::tasks::Tasks;
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
-use selvage_store::{Table, clock::SystemClock};
+use selvage_store::{SharedStore, Table, clock::SystemClock};
 
 use crate::{
     Kaas, Keyring, Manager, Members, Options, ProviderKind, Surroundings,
     catalogue::Catalogue,
     pki::Seal,
-    provider::{agents::Agents, local::Local, sim::Sim},
+    provider::{agents::Agents, local::Local, maas::Maas, sim::Sim},
     record::Machine,
     vault::Vault,
 };
@@ -76,6 +76,13 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
                 .with_vault(Arc::clone(&vault));
             Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
         }
+        ProviderKind::Maas => {
+            let provider = Arc::new(maas(context, options, &store, &clock).await?);
+            let own = Arc::<SystemClock>::clone(&clock);
+            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
+                .with_artifacts(options.artifacts.clone());
+            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
+        }
         ProviderKind::Auto | ProviderKind::Local => {
             let provider = Arc::new(local(context, options, &catalogue)?);
             let own = Arc::<SystemClock>::clone(&clock);
@@ -87,6 +94,20 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let manager = Manager::open(store, options.settings(), around).await?;
     let compat = options.compat().map_err(anyhow::Error::msg)?;
     Ok(Kaas::new(manager, compat))
+}
+
+/// Machines of a MaaS, whose agents join this controller.
+async fn maas(
+    context: &Context,
+    options: &Options,
+    store: &SharedStore,
+    clock: &Arc<SystemClock>,
+) -> Result<Maas> {
+    let auth = context.auth.clone().context("the users' store is not here")?;
+    let tls = context.client_tls.clone();
+    let clock = Arc::<SystemClock>::clone(clock);
+    let settings = options.maas.clone();
+    Maas::open(Arc::clone(store), auth, settings, &context.advertise, tls, clock).await
 }
 
 /// Machines of this host, with this program as their agent.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use selvage_kit::config::Duration;
 use serde::{Deserialize, Serialize};
 
-use crate::{Compat, Settings, plan::Policy, validate::Limits};
+use crate::{Compat, Settings, plan::Policy, provider::maas::MaasOptions, validate::Limits};
 
 /// Who delivers machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -18,6 +18,8 @@ pub enum ProviderKind {
     Local,
     /// Machines that joined and are labelled `kaas=free`.
     Agents,
+    /// Machines of a MaaS.
+    Maas,
     /// Simulated machines, any number of them.
     Sim,
 }
@@ -26,7 +28,7 @@ pub enum ProviderKind {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Who delivers machines: `auto`, `local`, `agents` or `sim`.
+    /// Who delivers machines: `auto`, `local`, `agents`, `maas` or `sim`.
     pub provider: ProviderKind,
     /// Whose codes and texts clients are answered with: empty, or `ims-kaas`
     /// for those of the original.
@@ -39,6 +41,8 @@ pub struct Options {
     pub artifacts: Option<PathBuf>,
     /// Machines of this host.
     pub local: LocalOptions,
+    /// Machines of a MaaS.
+    pub maas: MaasOptions,
     /// Pools that a cluster may have.
     pub max_pools: usize,
     /// Nodes that a cluster may have, the control plane included.
@@ -89,6 +93,7 @@ impl Default for Options {
             catalogue: None,
             artifacts: None,
             local: LocalOptions::default(),
+            maas: MaasOptions::default(),
             max_pools: limits.pools,
             max_nodes: limits.nodes,
             max_machines_per_organisation: limits.organisation,
@@ -116,6 +121,9 @@ impl Options {
     /// Finds what no single key shows to be wrong.
     pub fn validate(&self) -> Result<(), String> {
         self.compat()?;
+        if self.provider == ProviderKind::Maas {
+            self.maas.validate()?;
+        }
         if self.max_unavailable == 0 {
             return Err("kaas.max_unavailable: 0 would never upgrade a node".into());
         }

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use selvage_api::selvage::identity::Machine as Joined;
-use selvage_kit::{dial, dial::Endpoint, pki};
+use selvage_kit::dial::Endpoint;
 use selvage_store::{Record, SharedStore, Table, transact};
 use tonic::transport::Channel;
 
 use super::{
-    Acquired, Capabilities, Error, Observed, Offer, OperationId, Owned, Provider, Request, State,
-    Wipe,
+    Acquired, Capabilities, Error, Observed, Offer, OperationId, Owned, Provider, Request, Wipe,
+    joined::{Fleet, Inventory, NODE},
 };
 
-const NODE: &str = "node/";
 /// Label and value of machines that may be taken.
 const FREE: (&str, &str) = ("kaas", "free");
 /// Label that names the type of a machine; `standard` where it is missing.
@@ -48,23 +47,11 @@ impl Record for Taken {
     }
 }
 
-/// Knows the machines that joined.
-pub trait Inventory: Send + Sync + 'static {
-    fn machines(&self) -> Vec<Joined>;
-}
-
-impl<F: Fn() -> Vec<Joined> + Send + Sync + 'static> Inventory for F {
-    fn machines(&self) -> Vec<Joined> {
-        self()
-    }
-}
-
 /// Machines that joined.
 pub struct Agents {
-    inventory: Box<dyn Inventory>,
+    fleet: Fleet,
     store: SharedStore,
     taken: Arc<Table<Taken>>,
-    tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 impl std::fmt::Debug for Agents {
@@ -84,12 +71,12 @@ impl Agents {
         tls: Option<Arc<rustls::ClientConfig>>,
     ) -> Result<Self, selvage_store::Error> {
         let taken = Table::open(Arc::clone(&store)).await?;
-        Ok(Self { inventory: Box::new(inventory), store, taken, tls })
+        Ok(Self { fleet: Fleet::new(inventory, tls), store, taken })
     }
 
     /// Machines that may be in a cluster, with their types.
     fn offered(&self) -> Vec<(String, String, Joined)> {
-        let machines = self.inventory.machines().into_iter();
+        let machines = self.fleet.machines().into_iter();
         let offered = machines.filter_map(|machine| {
             let name = machine.machine.strip_prefix(NODE)?.to_owned();
             let free = machine.labels.get(FREE.0).is_some_and(|value| value == FREE.1);
@@ -109,15 +96,11 @@ impl Agents {
         let gone = || Error::Refused("the machine is gone".into());
         let taken = self.of(operation).ok_or_else(gone)?;
         let name = format!("{NODE}{}", taken.machine);
-        let machine = self.inventory.machines().into_iter().find(|m| m.machine == name);
-        let machine = machine.ok_or_else(gone)?;
-        if machine.blocked {
-            return Err(Error::Unavailable(format!("machine {:?} is blocked", taken.machine)));
+        if !self.fleet.machines().iter().any(|machine| machine.machine == name) {
+            return Err(gone());
         }
         let silent = || Error::Unavailable("the machine has not told where it is".into());
-        let mut endpoint = Endpoint::parse(&machine.address, 0).ok_or_else(silent)?;
-        let own = &taken.machine;
-        endpoint.certificate_name = pki::is_server_name(own).then(|| own.clone());
+        let endpoint = self.fleet.endpoint(&taken.machine)?.ok_or_else(silent)?;
         Ok((taken, endpoint))
     }
 
@@ -200,16 +183,7 @@ impl Provider for Agents {
 
     async fn observe(&self, operation: &OperationId) -> Result<Observed, Error> {
         let (taken, endpoint) = self.joined(operation)?;
-        let address = match endpoint.host.parse::<std::net::IpAddr>() {
-            Ok(address) => address,
-            Err(_) => {
-                let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port)).await;
-                let found = found.map_err(|error| Error::Unavailable(error.to_string()))?;
-                let none = || Error::Unavailable(format!("{} has no address", endpoint.host));
-                found.map(|address| address.ip()).next().ok_or_else(none)?
-            }
-        };
-        let state = State::Up { address: address.to_string(), agent: endpoint.to_string() };
+        let state = self.fleet.up(&endpoint).await?;
         Ok(Observed { state, detail: format!("joined as {}", taken.machine) })
     }
 
@@ -231,8 +205,7 @@ impl Provider for Agents {
 
     async fn connect(&self, operation: &OperationId) -> Result<Channel, Error> {
         let (_, endpoint) = self.joined(operation)?;
-        dial::channel(self.tls.clone(), &[endpoint])
-            .map_err(|status| Error::Unavailable(status.message().to_owned()))
+        self.fleet.channel(endpoint)
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, Error> {

@@ -1,7 +1,9 @@
 //! Providers: who delivers machines with agents on them.
 
 pub mod agents;
+pub mod joined;
 pub mod local;
+pub mod maas;
 pub mod sim;
 
 use async_trait::async_trait;

@@ -23,7 +23,7 @@ fn wanted(name: &str) -> Request {
 }
 
 /// The rules. Each provider is taken through them.
-async fn conforms(provider: Arc<dyn Provider>) {
+pub(crate) async fn conforms(provider: Arc<dyn Provider>) {
     let before = provider.list_owned().await.unwrap();
     let (first, second) = (operation("op-1"), operation("op-2"));
     let acquired = provider.acquire(&first, &wanted("a")).await.unwrap();

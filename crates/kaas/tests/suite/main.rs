@@ -9,5 +9,6 @@ mod crash;
 mod defects;
 mod lab;
 mod lifecycle;
+mod maas;
 mod model;
 mod wire;

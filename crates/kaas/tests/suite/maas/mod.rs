@@ -1,0 +1,7 @@
+//! Machines of a MaaS, which is simulated.
+
+mod faults;
+mod lab;
+mod random;
+mod rules;
+mod sim;
