@@ -18,6 +18,7 @@ pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod operation;
 pub(crate) mod progress;
+pub(crate) mod revision;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod trust;

@@ -70,6 +70,20 @@ const CHOSEN: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "selvage.revisions.Revision",
+        &[
+            "revision=number",
+            "state",
+            "current",
+            "started_at",
+            "by=started_by",
+            "image_path",
+            "changed",
+            "+rollback_of",
+            "+error",
+        ],
+    ),
+    (
         "edgeproto.App",
         &[
             "developer=key.developer_key.name",

@@ -127,7 +127,7 @@ impl CreateAppInst {
         let mut early = self.0.early::<AppInst>(scope, work.adopted);
         if !work.placed && !work.adopted {
             let changes = self.0.tables.app_insts.subscribe_key(&key);
-            early = self.place(work).await?.then_some(changes);
+            early = self.place(work, scope).await?.then_some(changes);
         }
         if work.ignores_crm() {
             self.0.say_done::<AppInst>(scope, Goal::Create);
@@ -139,18 +139,18 @@ impl CreateAppInst {
 
     /// Writes the row, now that the cluster is there. Says whether it was
     /// written now, or before, by a run of this step that was cut short.
-    async fn place(&self, work: &AppWork) -> Result<bool, Failure> {
+    async fn place(&self, work: &AppWork, scope: &Scope) -> Result<bool, Failure> {
         let core = &self.0;
         let request = work.request.clone().unwrap_or_default();
         let (key, created_at) = (work.key(), work.created_at.unwrap_or_default());
-        let (request, key) = (&request, &key);
+        let (request, key, who) = (&request, &key, &scope.started_by());
         let committed = core
             .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
                 let found = super::books::get::<AppInst>(&tx, key).await?;
                 if found.is_some_and(|inst| inst.created_at == Some(created_at)) {
                     return Ok(false);
                 }
-                let placed = core.place_app(&tx, request, created_at, true).await?;
+                let placed = core.place_app(&tx, request, created_at, who, true).await?;
                 match placed.need {
                     Need::Nothing => Ok(true),
                     Need::Await | Need::Create(_) => Err(Error::NoClusterForApp.into()),
@@ -205,7 +205,7 @@ impl CreateAppInst {
         let (core, request) = (&self.0, &request);
         let placed = core
             .transact(Mode::DryRun, |tx| async move {
-                core.place_app(&tx, request, created_at, false).await
+                core.place_app(&tx, request, created_at, "", false).await
             })
             .await
             .map_err(|refusal: super::error::Refusal| refusal.error)?;
@@ -276,7 +276,8 @@ impl Operation for UpdateAppInst {
     }
 
     async fn undo(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await
+        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await?;
+        self.0.fail_revision(scope, work.app_inst_key()).await
     }
 }
 

@@ -13,7 +13,8 @@ use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::app::{self as plan, Need};
 use super::plan::{Origin, check_ready};
-use super::state::Goal;
+use super::revisions::{self, Cause};
+use super::state::{Goal, state_of};
 use crate::derive::names;
 use crate::guard::refer;
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
@@ -38,7 +39,7 @@ impl Core {
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
         let asked = Asked { goal: Goal::Create, request, cloudlet };
         self.begin::<CreateAppInst, AppInst, _, _>(by, asked, |tx| async move {
-            let placed = self.place_app(&tx, request, created_at, false).await?;
+            let placed = self.place_app(&tx, request, created_at, by.who, false).await?;
             let work = AppWork {
                 key: Some(placed.key),
                 crm_override: request.crm_override,
@@ -65,6 +66,7 @@ impl Core {
         tx: &Transaction,
         request: &AppInst,
         created_at: Timestamp,
+        who: &str,
         deferred: bool,
     ) -> Result<Placed, Refusal> {
         let settings = &self.settings;
@@ -94,7 +96,10 @@ impl Core {
             limits,
             root_domain: zone.filter(|zone| !zone.is_empty()).unwrap_or(&settings.root_domain),
         };
-        books::enter_app(tx, planned.inst, &place).await?;
+        let mut inst = planned.inst;
+        let cause = Cause { who, at: created_at, back_to: None };
+        revisions::begin(tx, &mut inst, TrackedState::NotPresent, &cause).await?;
+        books::enter_app(tx, inst, &place).await?;
         Ok(Placed { key, notes, need: Need::Nothing })
     }
 
@@ -120,13 +125,34 @@ impl Core {
         by: By<'_>,
         request: &AppInst,
     ) -> Result<Begun, Refusal> {
+        self.begin_revision(by, request, None).await
+    }
+
+    /// Begins to let an instance run an earlier revision; 0 is the one of before.
+    pub(crate) async fn begin_roll_back(
+        &self,
+        by: By<'_>,
+        request: &AppInst,
+        revision: u64,
+    ) -> Result<Begun, Refusal> {
+        self.begin_revision(by, request, Some(revision)).await
+    }
+
+    async fn begin_revision(
+        &self,
+        by: By<'_>,
+        request: &AppInst,
+        back_to: Option<u64>,
+    ) -> Result<Begun, Refusal> {
         let key = &plan::meant_key(request);
+        let cause = &Cause { who: by.who, at: self.now(), back_to };
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
         let asked = Asked { goal: Goal::Update, request, cloudlet };
         self.begin::<UpdateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, _, info) = read_row(&tx, key).await?;
             let work = work(request, key, existing.as_ref());
             let (mut after, notes) = plan::update(request, key, existing, info.as_ref())?;
+            revisions::begin(&tx, &mut after, state_of(work.before), cause).await?;
             let limits = info.as_ref().filter(|_| self.settings.enforce_resources);
             books::resize_volumes(&tx, &mut after, limits).await?;
             books::resize_app(&tx, after, limits).await?;

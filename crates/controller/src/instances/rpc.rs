@@ -1,11 +1,11 @@
 //! The gRPC face of the instances: a request starts an operation or is
 //! refused; then the stream follows the operation, which goes on without it.
 
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use selvage_api::edgeproto as wire;
+use futures::{StreamExt, TryStreamExt};
 use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
 use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
+use selvage_api::edgeproto as wire;
 use selvage_kit::identity::Identity;
 use tonic::{Request, Response, Status};
 
@@ -17,7 +17,7 @@ use super::plan::Origin;
 use crate::controller::Mode;
 use crate::services::{confirmed, mode_of};
 
-type Messages = BoxStream<'static, Result<wire::Result, Status>>;
+pub(super) type Messages = BoxStream<'static, Result<wire::Result, Status>>;
 type Reply<T> = Result<Response<T>, Status>;
 
 fn message(text: String) -> wire::Result {
@@ -26,7 +26,7 @@ fn message(text: String) -> wire::Result {
 
 /// Who asks, whether it is meant, and what is asked. A key that names nothing is
 /// refused before anything else is said about it.
-fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> {
+pub(super) fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> {
     let mode = mode_of(request.metadata())?;
     let caller = request.extensions().get::<Identity>();
     let who = caller.map(|identity| identity.name.clone()).unwrap_or_default();
@@ -37,13 +37,13 @@ fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> 
     Ok((who, mode, inst))
 }
 
-fn status(error: Error) -> Status {
+pub(super) fn status(error: Error) -> Status {
     crate::Error::from(error).into()
 }
 
 impl InstanceService {
     /// The stream of an operation, or of what is told before a refusal.
-    fn reply<I: Instance>(
+    pub(super) fn reply<I: Instance>(
         &self,
         what: &str,
         object: &I,
@@ -143,6 +143,13 @@ impl AppInstApi for InstanceService {
         request: Request<wire::AppInst>,
     ) -> Reply<Self::ShowAppInstStream> {
         let controller = self.core.controller().map_err(status)?;
-        Ok(Response::new(controller.show(request.get_ref())?.boxed()))
+        // The App that an instance was pinned to may hold secrets.
+        let filter = unpinned(request.into_inner());
+        let shown = controller.show(&filter)?;
+        Ok(Response::new(shown.map_ok(unpinned).boxed()))
     }
+}
+
+fn unpinned(inst: wire::AppInst) -> wire::AppInst {
+    wire::AppInst { pinned_app: None, ..inst }
 }
