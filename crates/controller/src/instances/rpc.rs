@@ -5,7 +5,7 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
 use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
-use selvage_api::edgeproto as wire;
+use selvage_api::edgeproto::{self as wire, TrackedState};
 use selvage_kit::identity::Identity;
 use tonic::{Request, Response, Status};
 
@@ -16,6 +16,7 @@ use super::kind::Instance;
 use super::plan::Origin;
 use crate::controller::Mode;
 use crate::services::{confirmed, mode_of};
+use crate::tables::Tables;
 
 pub(super) type Messages = BoxStream<'static, Result<wire::Result, Status>>;
 type Reply<T> = Result<Response<T>, Status>;
@@ -146,8 +147,20 @@ impl AppInstApi for InstanceService {
         // The App that an instance was pinned to may hold secrets.
         let filter = unpinned(request.into_inner());
         let shown = controller.show(&filter)?;
-        Ok(Response::new(shown.map_ok(unpinned).boxed()))
+        let seen = move |inst| with_cloudlet_state(unpinned(inst), &controller.tables);
+        Ok(Response::new(shown.map_ok(seen).boxed()))
     }
+}
+
+/// An instance as it is known from here: of a cloudlet that is away nobody can
+/// tell that it answers.
+fn with_cloudlet_state(mut inst: wire::AppInst, tables: &Tables) -> wire::AppInst {
+    let info = tables.get::<wire::CloudletInfo>(inst.cloudlet_key());
+    let away = info.is_some_and(|info| info.value.0.state() == wire::CloudletState::Offline);
+    if away && matches!(inst.state(), TrackedState::Ready | TrackedState::UpdateError) {
+        inst.runtime_info.get_or_insert_default().unhealthy = "its cloudlet is offline".into();
+    }
+    inst
 }
 
 fn unpinned(inst: wire::AppInst) -> wire::AppInst {
