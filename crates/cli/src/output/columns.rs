@@ -84,6 +84,10 @@ const CHOSEN: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "selvage.dashboard.Event",
+        &["time", "kind=object.kind", "object=object.name", "event=what", "text", "+severity"],
+    ),
+    (
         "edgeproto.App",
         &[
             "developer=key.developer_key.name",
