@@ -13,7 +13,10 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Volumes and backups", &["volume", "backup", "lvmd"]),
     ("Clusters", &["kaas", "kubectl"]),
     ("People and keys", &["login", "logout", "whoami", "context", "user"]),
-    ("Look after it", &["operation", "api", "call", "explain", "store", "completion", "man"]),
+    (
+        "Look after it",
+        &["events", "operation", "api", "call", "explain", "store", "completion", "man"],
+    ),
 ];
 
 const OBJECTS: &str = "Apps and edge";

@@ -86,7 +86,7 @@ pub fn method(path: &str) -> Option<&'static Method> {
 pub fn part_of(package: &str) -> Option<&'static str> {
     Some(match package {
         "edgeproto" | "selvage.flavors" | "selvage.operations" | "selvage.metrics"
-        | "selvage.matching" | "selvage.shell" => "controller",
+        | "selvage.matching" | "selvage.revisions" | "selvage.shell" => "controller",
         "distributed_match_engine" => "dme",
         "cnct.kaas.api" | "selvage.clusters" => "kaas",
         "proto" | "selvage.volumes" => "lvmd",

@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, dashboard, dme, exec, explain, export, join, kaas,
-        login, machine, node, operation, shell, user, volume,
+        api, apply, backup, call, context, dashboard, dme, events, exec, explain, export, join,
+        kaas, login, machine, node, operation, shell, user, volume,
     },
     duration,
     edge::flags,
@@ -188,6 +188,8 @@ pub enum Command {
     Kubectl(kaas::Kubectl),
     #[command(skip)]
     Dashboard(dashboard::Dashboard),
+    /// List what happened: what came, went, failed, was restarted or updated
+    Events(events::Events),
     /// Say in one line how the system is; the exit code says it too
     #[command(after_help = "Exit codes: 0 well, 1 warning, 2 critical, 3 nobody can tell")]
     Health,

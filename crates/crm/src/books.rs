@@ -3,7 +3,10 @@
 
 use std::{path::Path, sync::Arc};
 
+use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use parking_lot::Mutex;
+use prost::Message;
+use selvage_api::edgeproto::App;
 use selvage_cloudlet::What;
 use selvage_notify::ObjectKey;
 use selvage_store::{
@@ -66,12 +69,33 @@ impl Facts {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// The key on the wire.
     pub(crate) key: Vec<u8>,
     pub(crate) phase: Phase,
     pub(crate) facts: Facts,
+    /// App that an instance was made of, on the wire, in base64. Empty for
+    /// clusters, and for instances that an earlier version made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) app: String,
+}
+
+impl Row {
+    pub(crate) fn new(key: &ObjectKey, phase: Phase, facts: Facts) -> Self {
+        Self { key: key.wire().to_vec(), phase, facts, app: String::new() }
+    }
+
+    /// The same for an instance that is made of an App.
+    pub(crate) fn made_of(self, app: &App) -> Self {
+        Self { app: BASE64.encode(app.encode_to_vec()), ..self }
+    }
+
+    /// App that the instance was made of.
+    pub(crate) fn app(&self) -> Option<App> {
+        let bytes = BASE64.decode(&self.app).ok().filter(|bytes| !bytes.is_empty())?;
+        App::decode(bytes.as_slice()).ok()
+    }
 }
 
 /// All rows, in memory as on disk.
@@ -141,7 +165,7 @@ impl Books {
         }
         let others = self.all(what).into_iter().map(|(key, row)| (key, row.facts)).collect();
         let facts = plan(others)?;
-        let row = Row { key: key.wire().to_vec(), phase: Phase::Making, facts: facts.clone() };
+        let row = Row::new(key, Phase::Making, facts.clone());
         self.put(what, key.text(), row).await?;
         Ok(facts)
     }

@@ -10,7 +10,7 @@ use selvage_notify::ClientOptions;
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
 use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
 
-use crate::{Crm, Egress, ImageFolders, Kind, Options, RuntimeKind, Settings, Site};
+use crate::{Crm, Egress, ImageFolders, Kind, Options, RuntimeKind, Settings, Site, claim};
 
 /// The part `crm`.
 pub struct CrmPart;
@@ -74,7 +74,12 @@ impl OpenPart for Opened {
 
     async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
         let settings = self.settings().await?;
+        let claim = match settings.site.kind {
+            Kind::Containers => Some(claim::take(&settings.cloudlet, &settings.data)?),
+            Kind::Kubernetes | Kind::Machines => None,
+        };
         let crm = Arc::new(Crm::open(settings).await.context("crm")?);
+        crm.keep_claim(claim);
         crm.spawn(tasks);
         Ok(())
     }

@@ -255,6 +255,16 @@ impl World {
         self.desk.apps.find(&key.app_key.unwrap_or_default())
     }
 
+    /// The order of an instance as it was made, whatever its App is by now.
+    fn order_as_made(&self, key: &ObjectKey) -> Result<InstanceOrder> {
+        let order = self.instance_order(key)?;
+        let made = self.books.get(What::Instance, key.text()).and_then(|row| row.app());
+        Ok(match made {
+            Some(app) => InstanceOrder { app, ..order },
+            None => order,
+        })
+    }
+
     /// The flavor as it counts for something: with the amounts that it was made
     /// with, if the flavor was changed since.
     fn flavor(&self, key: Option<&FlavorKey>, made: Option<&FlavorSize>) -> Result<Flavor> {
@@ -298,7 +308,13 @@ impl World {
     pub(crate) fn instance_order(&self, key: &ObjectKey) -> Result<InstanceOrder> {
         let instance = self.desk.instances.object(key);
         let instance = instance.ok_or_else(|| Error::missing("the instance"))?;
-        let app = self.app_of(key).ok_or_else(|| Error::missing("the App"))?;
+        let app = match &instance.pinned_app {
+            Some(pinned) => pinned.clone(),
+            None => {
+                let app = self.app_of(key).ok_or_else(|| Error::missing("the App"))?;
+                app.as_ref().clone()
+            }
+        };
         let flavor = self.flavor(instance.flavor.as_ref(), instance.size.as_ref())?;
         let parsed: AppInstKey = key.decode()?;
         let (cluster, text) = self.cluster_of(&parsed)?;
@@ -309,7 +325,7 @@ impl World {
         }
         Ok(InstanceOrder {
             key: parsed,
-            app: app.as_ref().clone(),
+            app,
             instance: instance.as_ref().clone(),
             flavor,
             cluster,
@@ -364,7 +380,7 @@ async fn update_cluster(world: &World, key: &ObjectKey) -> Result<()> {
     let notice = world.begin_update(What::Cluster, key).await?;
     let order = world.cluster_order(key)?;
     let facts = world.platform.update_cluster(&order, &facts).await?;
-    let row = Row { key: key.wire().to_vec(), phase: Phase::Made, facts: Facts::Cluster(facts) };
+    let row = Row::new(key, Phase::Made, Facts::Cluster(facts));
     world.books.put(What::Cluster, key.text(), row).await?;
     world.note_updated(What::Cluster, key, notice);
     world.ready(What::Cluster, key, Vec::new());
@@ -372,12 +388,13 @@ async fn update_cluster(world: &World, key: &ObjectKey) -> Result<()> {
 }
 
 async fn create_instance(world: &World, key: &ObjectKey) -> Result<()> {
-    let order = world.instance_order(key)?;
     if let Some(facts) = world.books.instance(key.text()) {
+        let order = world.order_as_made(key)?;
         let facts = settle(world, key, &order, &facts).await?;
         world.ready(What::Instance, key, facts.containers);
         return Ok(());
     }
+    let order = world.instance_order(key)?;
     world.busy(What::Instance, Operation::Create, key);
     let neighbours: Vec<String> =
         world.instances_in(&order.cluster).into_iter().map(|(key, _)| key).collect();
@@ -393,7 +410,8 @@ async fn create_instance(world: &World, key: &ObjectKey) -> Result<()> {
     world.platform.create_instance(&order, &facts).await?;
     let facts = look_at(world, key, &order, &facts).await?;
     world.publish(key, &order, &facts).await?;
-    world.books.note(What::Instance, key.text(), Phase::Made).await?;
+    let row = Row::new(key, Phase::Made, Facts::Instance(facts.clone())).made_of(&order.app);
+    world.books.put(What::Instance, key.text(), row).await?;
     world.ready(What::Instance, key, facts.containers);
     Ok(())
 }
@@ -420,7 +438,7 @@ async fn look_at(
 /// that the update is made.
 pub(crate) async fn rediscover(world: &World, key: &ObjectKey) {
     let Some(facts) = world.books.instance(key.text()) else { return };
-    let settled = match world.instance_order(key) {
+    let settled = match world.order_as_made(key) {
         Ok(order) => settle(world, key, &order, &facts).await,
         Err(error) => Err(error),
     };
@@ -468,11 +486,16 @@ async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
         .into_iter()
         .filter_map(|(_, row)| row.facts.instance())
         .collect();
-    let facts = world.platform.replace_instance(&order, &before, &beside).await?;
+    let facts = match world.platform.replace_instance(&order, &before, &beside).await {
+        Ok(facts) => facts,
+        Err(error) => {
+            go_back(world, key, &order.app, &before).await;
+            return Err(error);
+        }
+    };
     let facts = world.platform.look_at_instance(&order, &facts).await?;
     world.publish(key, &order, &facts).await?;
-    let row = Facts::Instance(facts.clone());
-    let row = Row { key: key.wire().to_vec(), phase: Phase::Made, facts: row };
+    let row = Row::new(key, Phase::Made, Facts::Instance(facts.clone())).made_of(&order.app);
     world.books.put(What::Instance, key.text(), row).await?;
     world.note_trouble(key.text(), String::new());
     world.restarts.lock().remove(key.text());
@@ -486,9 +509,24 @@ async fn update_instance(world: &World, key: &ObjectKey) -> Result<()> {
     Ok(())
 }
 
+/// Lets an instance run again as it was made, after an update that failed. The
+/// platform may have replaced it in place.
+async fn go_back(world: &World, key: &ObjectKey, failed: &App, facts: &InstanceFacts) {
+    let restored = match world.order_as_made(key) {
+        Ok(order) if order.app == *failed => return,
+        Ok(order) => world.platform.restore_instance(&order, facts).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = restored {
+        let error = with_sources(&error);
+        tracing::warn!(key = key.text(), error, "the version of before could not be restored");
+        world.note_trouble(key.text(), error);
+    }
+}
+
 /// Looks after an instance whose update failed: the version of before serves.
 async fn keep_serving(world: &World, key: &ObjectKey) {
-    let (Some(facts), Ok(order)) = (world.books.instance(key.text()), world.instance_order(key))
+    let (Some(facts), Ok(order)) = (world.books.instance(key.text()), world.order_as_made(key))
     else {
         return;
     };

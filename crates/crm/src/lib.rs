@@ -12,6 +12,7 @@
 //! the controller's to say; containers, images and cgroups are the runtime's.
 
 mod books;
+mod claim;
 mod daemon;
 mod drive;
 mod error;

@@ -1,6 +1,6 @@
 //! The crm as one part: what a process opens and runs.
 
-use std::{collections::HashMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, fs::File, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
@@ -117,6 +117,8 @@ pub struct Crm {
     settings: Settings,
     /// The controller has other flavors than before.
     flavors_changed: Arc<Notify>,
+    /// Claim of the cloudlet's name on this machine.
+    claim: Mutex<Option<File>>,
 }
 
 impl Crm {
@@ -224,12 +226,18 @@ impl Crm {
             store,
             settings,
             flavors_changed: Arc::default(),
+            claim: Mutex::default(),
         };
         crm.rediscover().await?;
         crm.announce().await?;
         crm.introduce()?;
         crm.watch();
         Ok(crm)
+    }
+
+    /// Keeps a claim for as long as the crm lives.
+    pub(crate) fn keep_claim(&self, claim: Option<File>) {
+        *self.claim.lock() = claim;
     }
 
     /// Makes what was made run again, and ends what was begun to be removed.
@@ -441,6 +449,14 @@ impl Crm {
         // What is under way is begun again by the next process, or ends now.
         self.worker.idle().await;
         self.world.publisher.close().await;
+        let instances = self.world.books.all(What::Instance).len();
+        if instances > 0 {
+            tracing::info!(
+                instances,
+                "apps run on without their agent, which takes them over when it starts again; to \
+                 stop one, delete it before: `selvage appinst delete`"
+            );
+        }
         if let Err(error) = self.store.close().await {
             tracing::warn!(%error, "the crm's file was not closed");
         }

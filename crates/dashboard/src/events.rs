@@ -1,5 +1,6 @@
-//! What happened: objects that came, went or changed their state, and problems
-//! that began and ended. The newest are kept, also over restarts.
+//! What happened: objects that came, went or changed their state, instances that
+//! were started again or run another revision, and problems that began and
+//! ended. The newest are kept, also over restarts.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -15,14 +16,14 @@ use selvage_api::selvage::dashboard::{Event, Object, Problem, Severity};
 use tokio::sync::broadcast;
 
 use crate::{
-    facts::{World, each},
+    facts::{Instance, World, each},
     journal::{self, Journal, Limits},
     snapshot::{Snapshot, cloudlet_word, kaas_word, tracked_word},
     stamp, unstamp,
 };
 
 /// How many are kept.
-const KEPT: usize = 2000;
+const KEPT: usize = 20_000;
 /// How many a watcher may fall behind before it misses some.
 const BEHIND: usize = 512;
 /// Most that one change makes: a controller that comes back brings thousands.
@@ -213,6 +214,7 @@ fn objects(old: &World, new: &World) -> Vec<Event> {
         return Vec::new();
     }
     let (before, after) = (states(old), states(new));
+    let whys = reasons(new);
     let known = |kind: &str| match kind {
         "cloudlet" => old.cloudlets.is_some() && new.cloudlets.is_some(),
         "appinst" => old.instances.is_some() && new.instances.is_some(),
@@ -223,7 +225,10 @@ fn objects(old: &World, new: &World) -> Vec<Event> {
     let event = |what: &str, object: &Object, state: &str| {
         let text = match what {
             "gone" => format!("{} is gone", object.name),
-            _ => format!("{} is {state}", object.name),
+            _ => match whys.get(object.name.as_str()) {
+                Some(why) => format!("{} is {state}: {why}", object.name),
+                None => format!("{} is {state}", object.name),
+            },
         };
         let severity = if state == "failed" { Severity::Warning } else { Severity::Ok };
         Event {
@@ -248,5 +253,48 @@ fn objects(old: &World, new: &World) -> Vec<Event> {
             found.push(event("gone", object, state));
         }
     }
+    if known("appinst") {
+        found.extend(of_instances(old, new));
+    }
     found
+}
+
+/// Why objects that failed did.
+fn reasons(world: &World) -> HashMap<&str, String> {
+    let instances = each(&world.instances).map(|one| (&one.object, &one.errors));
+    let clusters = each(&world.clusters).map(|one| (&one.object, &one.errors));
+    let failed = instances.chain(clusters).filter(|(_, errors)| !errors.is_empty());
+    failed.map(|(object, errors)| (object.name.as_str(), errors.join("; "))).collect()
+}
+
+/// Instances that were started again, or run another revision.
+fn of_instances(old: &World, new: &World) -> Vec<Event> {
+    let before: HashMap<&str, &Instance> =
+        each(&old.instances).map(|one| (one.object.name.as_str(), one)).collect();
+    let mut found = Vec::new();
+    for now in each(&new.instances) {
+        let Some(was) = before.get(now.object.name.as_str()) else { continue };
+        let name = &now.object.name;
+        if now.revision != was.revision {
+            let text = format!("{name} is to run revision {}", now.revision);
+            found.push(of_instance(now, "updated", text, Severity::Ok));
+        }
+        if now.started_again > was.started_again {
+            let (times, why) = (now.started_again, &now.last_reason);
+            let text = format!("{name} was started again, {times} times so far: {why}");
+            found.push(of_instance(now, "restarted", text, Severity::Warning));
+        }
+    }
+    found
+}
+
+fn of_instance(instance: &Instance, what: &str, text: String, severity: Severity) -> Event {
+    Event {
+        what: what.into(),
+        object: Some(instance.object.clone()),
+        text,
+        state: tracked_word(instance.state).into(),
+        severity: severity.into(),
+        ..Event::default()
+    }
 }

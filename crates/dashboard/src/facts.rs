@@ -118,6 +118,12 @@ pub struct Instance {
     pub unhealthy: String,
     /// How often its containers were replaced in the last ten minutes.
     pub restarts: u32,
+    /// How often it was started again since it was made or updated, and why the
+    /// last time.
+    pub started_again: u32,
+    pub last_reason: String,
+    /// Number of the revision that it runs.
+    pub revision: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -85,6 +85,15 @@ pub fn from_dynamic<M: Message + Name + Default>(message: &DynamicMessage) -> Re
         .map_err(|source| Error::Decode { message: M::full_name(), source })
 }
 
+/// Names of the fields in which two messages differ, in the order of the
+/// contract.
+pub fn changed_fields<M: Message + Name>(before: &M, after: &M) -> Result<Vec<String>, Error> {
+    let (before, after) = (to_dynamic(before)?, to_dynamic(after)?);
+    let fields = descriptor_of::<M>()?;
+    let differs = |field: &FieldDescriptor| before.get_field(field) != after.get_field(field);
+    Ok(fields.fields().filter(differs).map(|field| field.name().to_owned()).collect())
+}
+
 /// The object as it is stored: without its `fields`.
 pub fn without_fields<M: Object>(object: &M) -> Result<M, Error> {
     let mut dynamic = to_dynamic(object)?;

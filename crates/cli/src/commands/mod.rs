@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod dashboard;
 pub(crate) mod dme;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod export;
@@ -18,6 +19,7 @@ pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod operation;
 pub(crate) mod progress;
+pub(crate) mod revision;
 pub(crate) mod shell;
 pub(crate) mod status;
 pub(crate) mod trust;
@@ -51,6 +53,7 @@ pub(crate) async fn dispatch(
         Command::Operation(args) => operation::run(args, session).await,
         Command::Node(args) => node::run(args, session).await,
         Command::Dashboard(args) => dashboard::dashboard(&args, session).await,
+        Command::Events(args) => events::run(args, session).await,
         Command::Health => dashboard::health(session).await,
         Command::Dme(args) => dme::run(args, session).await,
         Command::Kaas(args) => Box::pin(kaas::run(args, session)).await,

@@ -4,14 +4,17 @@ use std::{collections::HashMap, time::Duration};
 
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
 
-use super::progress::{self, Job, Narrator};
+use super::{
+    progress::{self, Job, Narrator},
+    revision,
+};
 use crate::{
     Error,
     client::Client,
     edge::{
         Draft, Kind, Verb, catalog, draft,
         file::{self, Entry},
-        flags::{Object, ObjectArgs},
+        flags::{Action, Object, ObjectArgs},
         rpc,
     },
     output::{Format, Printer},
@@ -22,10 +25,12 @@ use crate::{
 const POLL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(object: Object, session: &mut Session<'_>) -> Result<(), Error> {
-    let Object { kind, verb, args } = object;
-    match verb {
-        Verb::Show => show(kind, &args, session).await,
-        verb => change(kind, verb, &args, session).await,
+    let Object { kind, action, args } = object;
+    match action {
+        Action::Verb(Verb::Show) => show(kind, &args, session).await,
+        Action::Verb(verb) => change(kind, verb, &args, session).await,
+        Action::History => revision::history(kind, &args, session).await,
+        Action::Rollback(to) => revision::rollback(kind, to, &args, session).await,
     }
 }
 

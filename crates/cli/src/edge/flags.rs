@@ -30,8 +30,18 @@ const FIELDS: &str = "Fields";
 #[derive(Debug)]
 pub struct Object {
     pub(crate) kind: &'static Kind,
-    pub(crate) verb: Verb,
+    pub(crate) action: Action,
     pub(crate) args: ObjectArgs,
+}
+
+/// What to do with an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Verb(Verb),
+    /// List the revisions of an instance.
+    History,
+    /// Run this revision of an instance again; 0 is the one of before.
+    Rollback(u64),
 }
 
 /// What stands behind the verb.
@@ -67,8 +77,9 @@ impl Flag {
 /// The flags of a kind: of all leaves that one value or several can fill.
 pub(crate) fn flags(kind: &Kind) -> Vec<Flag> {
     let plan = plan(&kind.message);
-    let mut flags: Vec<Flag> =
-        plan.leaves().iter().filter_map(|leaf| flag(&kind.message, leaf)).collect();
+    // What only a crm is sent can be neither given nor asked for.
+    let leaves = plan.leaves().iter().filter(|leaf| !leaf.name.starts_with("pinned_app."));
+    let mut flags: Vec<Flag> = leaves.filter_map(|leaf| flag(&kind.message, leaf)).collect();
     // What a field is called in full comes before what another is called for
     // short.
     let longs: Vec<String> = flags.iter().map(|flag| flag.long.clone()).collect();
@@ -149,8 +160,16 @@ impl clap::FromArgMatches for Object {
         let (word, matches) = matches.subcommand().ok_or_else(missing)?;
         let kind = catalog::kind(word).ok_or_else(missing)?;
         let (word, matches) = matches.subcommand().ok_or_else(missing)?;
-        let verb = Verb::ALL.into_iter().find(|verb| verb.word() == word).ok_or_else(missing)?;
-        Ok(Self { kind, verb, args: ObjectArgs::of(kind, matches) })
+        let verb = Verb::ALL.into_iter().find(|verb| verb.word() == word);
+        let action = match (word, verb) {
+            (_, Some(verb)) => Action::Verb(verb),
+            (HISTORY, None) => Action::History,
+            (ROLLBACK, None) => {
+                Action::Rollback(matches.get_one::<u64>(TO_REVISION).copied().unwrap_or_default())
+            }
+            _ => return Err(missing()),
+        };
+        Ok(Self { kind, action, args: ObjectArgs::of(kind, matches) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -288,7 +307,34 @@ fn examples(kind: &Kind) -> String {
 fn with_verbs(command: clap::Command) -> clap::Command {
     let Some(kind) = catalog::kind(command.get_name()) else { return command };
     let verbs = Verb::ALL.into_iter().filter(|verb| kind.method(*verb).is_some());
-    command.subcommands(verbs.map(|verb| verb_command(kind, verb)).collect::<Vec<_>>())
+    let command =
+        command.subcommands(verbs.map(|verb| verb_command(kind, verb)).collect::<Vec<_>>());
+    if kind.name != "AppInst" {
+        return command;
+    }
+    let to = Arg::new(TO_REVISION)
+        .long(TO_REVISION)
+        .value_name("NUMBER")
+        .value_parser(clap::value_parser!(u64).range(1..))
+        .help("Revision to run again; the one of before where not given")
+        .help_heading(MODES);
+    let dry = switch("dry-run", None, "Only say what would be done");
+    let history = "List the revisions of an instance: what it ran, since when, by whom";
+    let rollback = "Run an earlier revision of an instance again";
+    command.subcommands([
+        clap::Command::new(HISTORY).about(history).args(key_arguments(kind)),
+        clap::Command::new(ROLLBACK).about(rollback).args(key_arguments(kind)).args([to, dry]),
+    ])
+}
+
+const HISTORY: &str = "history";
+const ROLLBACK: &str = "rollback";
+const TO_REVISION: &str = "to-revision";
+
+/// Flags of the key alone.
+fn key_arguments(kind: &'static Kind) -> Vec<Arg> {
+    let keys = flags(kind).into_iter().filter(|flag| flag.leaf.name.starts_with("key."));
+    keys.map(|flag| argument(kind, Verb::Delete, &flag, true)).collect()
 }
 
 fn verb_command(kind: &'static Kind, verb: Verb) -> clap::Command {
@@ -423,6 +469,27 @@ mod tests {
                 assert!(!help.is_empty(), "{} --{}", kind.word, flag.long);
             }
         }
+    }
+
+    #[test]
+    fn an_instance_has_a_history_and_a_way_back() {
+        let parse = |words: &str| {
+            let root = <Object as clap::Subcommand>::augment_subcommands(clap::Command::new("x"));
+            let words = ["x"].into_iter().chain(words.split(' '));
+            let matches = root.try_get_matches_from(words).map_err(|error| error.to_string())?;
+            <Object as clap::FromArgMatches>::from_arg_matches(&matches)
+                .map_err(|error| error.to_string())
+        };
+        let action = |words: &str| parse(words).map(|object| object.action);
+        assert_eq!(action("appinst history --appname a"), Ok(Action::History));
+        assert_eq!(action("appinst rollback --appname a"), Ok(Action::Rollback(0)));
+        let chosen = parse("appinst rollback --appname a --to-revision 3 --dry-run").unwrap();
+        assert_eq!((chosen.action, chosen.args.dry_run), (Action::Rollback(3), true));
+        assert!(!chosen.args.names_nothing());
+        assert!(action("appinst rollback --to-revision 0").is_err());
+        assert!(action("app rollback --appname a").is_err());
+        let kind = catalog::kind("appinst").unwrap();
+        assert!(flags(kind).iter().all(|flag| !flag.leaf.name.starts_with("pinned_app")));
     }
 
     #[test]

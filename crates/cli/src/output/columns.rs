@@ -70,6 +70,24 @@ const CHOSEN: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "selvage.revisions.Revision",
+        &[
+            "revision=number",
+            "state",
+            "current",
+            "started_at",
+            "by=started_by",
+            "image_path",
+            "changed",
+            "+rollback_of",
+            "+error",
+        ],
+    ),
+    (
+        "selvage.dashboard.Event",
+        &["time", "kind=object.kind", "object=object.name", "event=what", "text", "+severity"],
+    ),
+    (
         "edgeproto.App",
         &[
             "developer=key.developer_key.name",

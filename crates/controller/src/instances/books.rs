@@ -11,6 +11,7 @@ use selvage_api::selvage::flavors::FlavorSize;
 use selvage_store::Transaction;
 
 use super::error::Error;
+use super::revisions;
 use crate::derive::ports::{self, Exposure, Taken};
 use crate::derive::resources::{self, Amount};
 use crate::derive::{deployment, flavors, fqdn, ips, names, volumes};
@@ -292,7 +293,7 @@ pub(super) fn take_volumes(
     Ok(disk)
 }
 
-/// Counts the volumes of an instance as its App asks for them now.
+/// Counts the volumes of an instance as the App that it is to run asks for them.
 pub(super) async fn resize_volumes(
     tx: &Transaction,
     inst: &mut AppInst,
@@ -300,7 +301,10 @@ pub(super) async fn resize_volumes(
 ) -> Result<(), Error> {
     let key = inst.object_key().clone();
     let cloudlet_key = key.cluster_inst_or_empty().cloudlet_or_empty();
-    let app = get::<App>(tx, &key.app_or_empty().text()).await?.unwrap_or_default();
+    let app = match inst.pinned_app.clone() {
+        Some(pinned) => pinned,
+        None => get::<App>(tx, &key.app_or_empty().text()).await?.unwrap_or_default(),
+    };
     let (before, after) = (inst.volumes_gb, volumes::total_gb(&app)?);
     if before == after || names::is_default_cloudlet(cloudlet_key) {
         return Ok(());
@@ -393,6 +397,7 @@ pub(super) async fn leave_app(tx: &Transaction, inst: &AppInst) -> Result<(), Er
         }
     }
     release_names(tx, inst, exposure).await?;
+    revisions::forget(tx, key).await?;
     tx.delete::<Row<AppInst>>(&key.text()).await?;
     Ok(())
 }

@@ -19,6 +19,7 @@ use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::app::{self as plan, Need};
 use super::plan::{Origin, check_ready};
+use super::revisions::{self, Cause};
 use super::state::Goal;
 use super::steps::Work;
 use crate::controller::Mode;
@@ -77,7 +78,7 @@ impl CreateAppInst {
         let mut early = self.0.early::<AppInst>(scope, work.adopted);
         if !work.placed && !work.adopted {
             let changes = self.0.tables.app_insts.subscribe_key(&key);
-            early = self.place(work).await?.then_some(changes);
+            early = self.place(work, scope).await?.then_some(changes);
         }
         if work.ignores_crm() {
             self.0.say_done::<AppInst>(scope, Goal::Create);
@@ -89,18 +90,18 @@ impl CreateAppInst {
 
     /// Writes the row, now that the cluster is there. Says whether it was
     /// written now, or before, by a run of this step that was cut short.
-    async fn place(&self, work: &AppWork) -> Result<bool, Failure> {
+    async fn place(&self, work: &AppWork, scope: &Scope) -> Result<bool, Failure> {
         let core = &self.0;
         let request = work.request.clone().unwrap_or_default();
         let (key, created_at) = (work.key(), work.created_at.unwrap_or_default());
-        let (request, key) = (&request, &key);
+        let (request, key, who) = (&request, &key, &scope.started_by());
         let committed = core
             .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
                 let found = books::get::<AppInst>(&tx, key).await?;
                 if found.is_some_and(|inst| inst.created_at == Some(created_at)) {
                     return Ok(false);
                 }
-                let placed = core.place_app(&tx, request, created_at, true).await?;
+                let placed = core.place_app(&tx, request, created_at, who, true).await?;
                 match placed.need {
                     Need::Nothing => Ok(true),
                     Need::Await | Need::Create(_) => Err(Error::NoClusterForApp.into()),
@@ -155,7 +156,7 @@ impl CreateAppInst {
         let (core, request) = (&self.0, &request);
         let placed = core
             .transact(Mode::DryRun, |tx| async move {
-                core.place_app(&tx, request, created_at, false).await
+                core.place_app(&tx, request, created_at, "", false).await
             })
             .await
             .map_err(|refusal: Refusal| refusal.error)?;
@@ -222,7 +223,7 @@ impl Core {
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
         let asked = Asked { goal: Goal::Create, request, cloudlet };
         self.begin::<CreateAppInst, AppInst, _, _>(by, asked, |tx| async move {
-            let placed = self.place_app(&tx, request, created_at, false).await?;
+            let placed = self.place_app(&tx, request, created_at, by.who, false).await?;
             let work = AppWork {
                 key: Some(placed.key),
                 crm_override: request.crm_override,
@@ -236,7 +237,7 @@ impl Core {
         .await
     }
 
-    fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         let now = self.clock.now();
         Timestamp { seconds: now.as_second(), nanos: now.subsec_nanosecond() }
     }
@@ -249,6 +250,7 @@ impl Core {
         tx: &Transaction,
         request: &AppInst,
         created_at: Timestamp,
+        who: &str,
         deferred: bool,
     ) -> Result<Placed, Refusal> {
         let settings = &self.settings;
@@ -278,7 +280,10 @@ impl Core {
             limits,
             root_domain: zone.filter(|zone| !zone.is_empty()).unwrap_or(&settings.root_domain),
         };
-        books::enter_app(tx, planned.inst, &place).await?;
+        let mut inst = planned.inst;
+        let cause = Cause { who, at: created_at, back_to: None };
+        revisions::begin(tx, &mut inst, TrackedState::NotPresent, &cause).await?;
+        books::enter_app(tx, inst, &place).await?;
         Ok(Placed { key, notes, need: Need::Nothing })
     }
 

@@ -31,6 +31,11 @@ pub enum Error {
     #[error("No resource information found for Cloudlet {{{{{operator}}} {name}}}")]
     NoCloudletInfo { operator: String, name: String },
 
+    #[error("Revision {0} of the AppInst is not kept; list its revisions to see those that are")]
+    RevisionNotFound(u64),
+    #[error("AppInst has no earlier revision to go back to")]
+    NoEarlierRevision,
+
     #[error("AppInst busy, cannot delete")]
     AppInstBusyDelete,
     #[error("AppInst busy, cannot update")]
@@ -109,6 +114,7 @@ impl Error {
             | Self::ClusterInstNotFound
             | Self::NoClusterForApp
             | Self::FlavorNotFound(_)
+            | Self::RevisionNotFound(_)
             | Self::ClusterFlavorNotFound(_)
             | Self::NoCloudletInfo { .. } => Code::NotFound,
             Self::AppInstBusyDelete
@@ -118,6 +124,7 @@ impl Error {
             | Self::ClusterNotReady
             | Self::ClusterInstNotReady(_)
             | Self::NotPrepared
+            | Self::NoEarlierRevision
             | Self::ClusterInUse
             | Self::AutoDelete { .. }
             | Self::Busy(_) => Code::FailedPrecondition,

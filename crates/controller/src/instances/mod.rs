@@ -6,7 +6,8 @@
 //! `cluster_work` are what they remember, `wait` and `steps` what they share;
 //! `core` is what all work with, and how they are started; `info` takes in
 //! what crms report; `books` counts what is used, `queue` keeps those apart who
-//! count in the same; `reconcile` looks after what nobody looks after; `rpc` is
+//! count in the same; `revisions` keeps what instances ran; `reconcile`
+//! looks after what nobody looks after; `rpc` is
 //! the face of it, `patience` how long its callers wait for nobody.
 //!
 //! Nothing is sent to a crm from here: it sees the rows through notify, and
@@ -29,6 +30,8 @@ mod patience;
 mod plan;
 mod queue;
 mod reconcile;
+mod revision_rpc;
+mod revisions;
 mod rpc;
 pub mod state;
 mod steps;
@@ -45,6 +48,7 @@ use futures::StreamExt;
 use selvage_api::edgeproto as wire;
 use selvage_api::edgeproto::app_inst_api_server::AppInstApiServer;
 use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApiServer;
+use selvage_api::selvage::revisions::revision_service_server::RevisionServiceServer;
 use selvage_kit::serve::Services;
 use selvage_work::{Engine, Failure, Scope};
 
@@ -90,6 +94,7 @@ impl InstanceService {
     pub fn add_to(self: &Arc<Self>, services: &mut Services) {
         services.add(ClusterInstApiServer::from_arc(Arc::clone(self)));
         services.add(AppInstApiServer::from_arc(Arc::clone(self)));
+        services.add(RevisionServiceServer::from_arc(Arc::clone(self)));
     }
 
     fn by<'a>(&'a self, who: &'a str, mode: Mode) -> By<'a> {

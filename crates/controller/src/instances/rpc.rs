@@ -1,11 +1,13 @@
 //! The gRPC face of the instances: a request starts an operation or is
 //! refused; then the stream follows the operation, which goes on without it.
 
-use futures::StreamExt;
+use std::sync::Arc;
+
 use futures::stream::{self, BoxStream};
-use selvage_api::edgeproto as wire;
+use futures::{StreamExt, TryStreamExt};
 use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
 use selvage_api::edgeproto::cluster_inst_api_server::ClusterInstApi;
+use selvage_api::edgeproto::{self as wire, TrackedState};
 use selvage_kit::identity::Identity;
 use tonic::{Request, Response, Status};
 
@@ -16,8 +18,9 @@ use super::kind::Instance;
 use super::plan::Origin;
 use crate::controller::Mode;
 use crate::services::{confirmed, mode_of};
+use crate::tables::Tables;
 
-type Messages = BoxStream<'static, Result<wire::Result, Status>>;
+pub(super) type Messages = BoxStream<'static, Result<wire::Result, Status>>;
 type Reply<T> = Result<Response<T>, Status>;
 
 fn message(text: String) -> wire::Result {
@@ -26,7 +29,7 @@ fn message(text: String) -> wire::Result {
 
 /// Who asks, whether it is meant, and what is asked. A key that names nothing is
 /// refused before anything else is said about it.
-fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> {
+pub(super) fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> {
     let mode = mode_of(request.metadata())?;
     let caller = request.extensions().get::<Identity>();
     let who = caller.map(|identity| identity.name.clone()).unwrap_or_default();
@@ -37,13 +40,13 @@ fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> 
     Ok((who, mode, inst))
 }
 
-fn status(error: Error) -> Status {
+pub(super) fn status(error: Error) -> Status {
     crate::Error::from(error).into()
 }
 
 impl InstanceService {
     /// The stream of an operation, or of what is told before a refusal.
-    fn reply<I: Instance>(
+    pub(super) fn reply<I: Instance>(
         &self,
         what: &str,
         object: &I,
@@ -141,6 +144,26 @@ impl AppInstApi for InstanceService {
         &self,
         request: Request<wire::AppInst>,
     ) -> Reply<Self::ShowAppInstStream> {
-        Ok(Response::new(self.core.state.show(request.get_ref())?.boxed()))
+        let state = Arc::clone(&self.core.state);
+        // The App that an instance was pinned to may hold secrets.
+        let filter = unpinned(request.into_inner());
+        let shown = state.show(&filter)?;
+        let seen = move |inst| with_cloudlet_state(unpinned(inst), &state.tables);
+        Ok(Response::new(shown.map_ok(seen).boxed()))
     }
+}
+
+/// An instance as it is known from here: of a cloudlet that is away nobody can
+/// tell that it answers.
+fn with_cloudlet_state(mut inst: wire::AppInst, tables: &Tables) -> wire::AppInst {
+    let info = tables.get::<wire::CloudletInfo>(inst.cloudlet_key());
+    let away = info.is_some_and(|info| info.value.0.state() == wire::CloudletState::Offline);
+    if away && matches!(inst.state(), TrackedState::Ready | TrackedState::UpdateError) {
+        inst.runtime_info.get_or_insert_default().unhealthy = "its cloudlet is offline".into();
+    }
+    inst
+}
+
+fn unpinned(inst: wire::AppInst) -> wire::AppInst {
+    wire::AppInst { pinned_app: None, ..inst }
 }

@@ -11,7 +11,8 @@ use super::books;
 use super::core::{Asked, Begun, By, Core};
 use super::error::Refusal;
 use super::plan::app as plan;
-use super::state::Goal;
+use super::revisions::{self, Cause};
+use super::state::{Goal, state_of};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
 
 pub(crate) struct UpdateAppInst(pub(super) Arc<Core>);
@@ -31,7 +32,8 @@ impl Operation for UpdateAppInst {
     }
 
     async fn undo(&self, _: &str, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await
+        self.0.leave_failed::<AppInst>(scope, &work.key(), Goal::Update).await?;
+        self.0.fail_revision(scope, work.app_inst_key()).await
     }
 }
 
@@ -41,13 +43,34 @@ impl Core {
         by: By<'_>,
         request: &AppInst,
     ) -> Result<Begun, Refusal> {
+        self.begin_revision(by, request, None).await
+    }
+
+    /// Begins to let an instance run an earlier revision; 0 is the one of before.
+    pub(crate) async fn begin_roll_back(
+        &self,
+        by: By<'_>,
+        request: &AppInst,
+        revision: u64,
+    ) -> Result<Begun, Refusal> {
+        self.begin_revision(by, request, Some(revision)).await
+    }
+
+    async fn begin_revision(
+        &self,
+        by: By<'_>,
+        request: &AppInst,
+        back_to: Option<u64>,
+    ) -> Result<Begun, Refusal> {
         let key = &plan::meant_key(request);
+        let cause = &Cause { who: by.who, at: self.now(), back_to };
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
         let asked = Asked { goal: Goal::Update, request, cloudlet };
         self.begin::<UpdateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, _, info) = read_row(&tx, key).await?;
             let work = AppWork::of(request, key, existing.as_ref());
             let (mut after, notes) = plan::update(request, key, existing, info.as_ref())?;
+            revisions::begin(&tx, &mut after, state_of(work.before), cause).await?;
             let limits = info.as_ref().filter(|_| self.settings.enforce_resources);
             books::resize_volumes(&tx, &mut after, limits).await?;
             books::resize_app(&tx, after, limits).await?;

@@ -51,6 +51,16 @@ const KINDS: &[&str] = &[
     wire::AppInst::KIND,
 ];
 
+fn public_app(app: &wire::App) -> Option<wire::App> {
+    let mut public = app.clone();
+    conceal(&mut public).then_some(public)
+}
+
+fn public_app_inst(inst: &wire::AppInst) -> Option<wire::AppInst> {
+    inst.pinned_app.as_ref()?;
+    Some(wire::AppInst { pinned_app: None, ..inst.clone() })
+}
+
 impl Sources {
     fn open(tables: &Tables, past: &Arc<Past>) -> Result<Self> {
         Ok(Self {
@@ -59,8 +69,8 @@ impl Sources {
             cloudlet_infos: TableSource::open(&tables.cloudlet_infos, past)?,
             clusters: TableSource::open(&tables.clusters, past)?,
             cluster_insts: TableSource::open(&tables.cluster_insts, past)?,
-            apps: TableSource::open_secretive(&tables.apps, past, Some(conceal))?,
-            app_insts: TableSource::open(&tables.app_insts, past)?,
+            apps: TableSource::open_secretive(&tables.apps, past, Some(public_app))?,
+            app_insts: TableSource::open_secretive(&tables.app_insts, past, Some(public_app_inst))?,
         })
     }
 

@@ -46,8 +46,8 @@ pub(super) struct TableSource<M: Tabled> {
     /// the table knows of itself.
     checked: tokio::sync::Mutex<Revision>,
     encoded: Mutex<HashMap<String, (Revision, Bytes)>>,
-    /// Takes the secrets out of an object; says whether there were any.
-    conceal: Option<fn(&mut M) -> bool>,
+    /// The object without its secrets, if it has any.
+    conceal: Option<fn(&M) -> Option<M>>,
 }
 
 struct State {
@@ -76,7 +76,7 @@ impl<M: Tabled + Object> TableSource<M> {
     pub(super) fn open_secretive(
         table: &Arc<Table<Row<M>>>,
         past: &Arc<Past>,
-        conceal: Option<fn(&mut M) -> bool>,
+        conceal: Option<fn(&M) -> Option<M>>,
     ) -> Result<Arc<Self>> {
         let kind = Kind::of::<M>().map_err(Error::Notify)?;
         let subscription = table.subscribe();
@@ -377,8 +377,10 @@ impl<M: Tabled + Object> Source for TableSource<M> {
     fn get_public(&self, key: &ObjectKey) -> Option<Bytes> {
         let Some(conceal) = self.conceal else { return self.get(key) };
         let held = self.table.get(key.text())?;
-        let mut object = held.value.0.clone();
-        if conceal(&mut object) { Some(object.encode_to_vec().into()) } else { self.get(key) }
+        match conceal(&held.value.0) {
+            Some(public) => Some(public.encode_to_vec().into()),
+            None => self.get(key),
+        }
     }
 
     fn contains(&self, key: &ObjectKey) -> bool {

@@ -279,6 +279,12 @@ pub trait Platform: Send + Sync + 'static {
         Ok(facts.clone())
     }
 
+    /// Makes an instance run as ordered again, after replacing it failed. Nothing
+    /// is to be done where the old one was kept meanwhile.
+    async fn restore_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
+        self.create_instance(order, facts).await
+    }
+
     /// Removes what was replaced, now that nobody is sent there any more.
     async fn retire_instance(&self, _: &AppInstKey, _: &InstanceFacts) -> Result<()> {
         Ok(())

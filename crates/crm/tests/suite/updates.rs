@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use selvage_api::edgeproto::{App, TrackedState};
+use selvage_api::edgeproto::{App, AppInst, TrackedState};
 
 use crate::support::{ANSWER, Life, Place, Running, Stuck, Upstairs, can_run, fetch, wait_for};
 
@@ -66,6 +66,40 @@ async fn a_failed_update_leaves_the_old_version_serving() {
     let answer = wait_for("an answer", || fetch(place.public())).await;
     assert!(answer.contains(NEWS), "{answer}");
     assert_ne!(pid(&running).await, before);
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+/// What its App has become is for the next update.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_runs_what_it_was_made_of() {
+    if !can_run() {
+        return;
+    }
+    let place = Arc::new(Place::new("pinned", 182));
+    let controller = Upstairs::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    controller.believe(&place);
+    controller.apps.put(with_news(&place)).unwrap();
+    let all = running.runtime.list("selvage").await.unwrap();
+    running.runtime.delete("selvage", &all[0].runtime_id, true).await.unwrap();
+    let before = pid(&running).await;
+    let answer = wait_for("an answer", || fetch(place.public())).await;
+    assert!(answer.contains(ANSWER), "{answer}");
+
+    controller.update(&place).await;
+    let answer = wait_for("an answer", || fetch(place.public())).await;
+    assert!(answer.contains(NEWS), "{answer}");
+    assert_ne!(pid(&running).await, before);
+
+    let wanted = place.instance(TrackedState::UpdateRequested);
+    controller.instances.put(AppInst { pinned_app: Some(place.app()), ..wanted }).unwrap();
+    controller.is_ready(&place).await;
+    let answer = wait_for("an answer", || fetch(place.public())).await;
+    assert!(answer.contains(ANSWER), "{answer}");
+    pid(&running).await;
     controller.unmake(&place).await;
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());

@@ -1,5 +1,7 @@
 //! Cloudlets, clusters, instances and operations.
 
+use std::collections::HashSet;
+
 use selvage_api::{
     cnct::kaas::api::ClusterStatus,
     edgeproto::{CloudletState, TrackedState},
@@ -108,9 +110,13 @@ pub(super) fn instance_crash_loop(context: &Context<'_>, found: &mut Vec<Finding
 }
 
 pub(super) fn instance_unhealthy(context: &Context<'_>, found: &mut Vec<Finding>) {
+    let offline =
+        each(&context.world.cloudlets).filter(|cloudlet| cloudlet.state == CloudletState::Offline);
+    let away: HashSet<&str> = offline.map(|cloudlet| cloudlet.object.name.as_str()).collect();
     for instance in each(&context.world.instances) {
         let ready = instance.state == TrackedState::Ready;
-        if !ready || instance.unhealthy.is_empty() {
+        // What is wrong then is the cloudlet.
+        if !ready || instance.unhealthy.is_empty() || away.contains(instance.cloudlet.as_str()) {
             continue;
         }
         let object = &instance.object;

@@ -181,7 +181,7 @@ impl DashboardService for Dashboards {
         request: Request<ListEventsRequest>,
     ) -> Result<Response<ListEventsResponse>, Status> {
         let scope = Scope::of(&request);
-        let ListEventsRequest { since, kind, name, limit } = request.into_inner();
+        let ListEventsRequest { since, kind, name, limit, name_contains } = request.into_inner();
         let most = match limit {
             0 => USUAL_EVENTS,
             limit => usize::try_from(limit).unwrap_or(MOST_EVENTS).min(MOST_EVENTS),
@@ -193,6 +193,7 @@ impl DashboardService for Dashboards {
             scope.sees(&object)
                 && (kind.is_empty() || object.kind == kind)
                 && (name.is_empty() || object.name == name)
+                && object.name.contains(&name_contains)
                 && since.is_none_or(|since| time >= Some(since))
         });
         let events = found.iter().map(|event| (**event).clone()).collect();

@@ -41,6 +41,9 @@ fn instance(name: &str, state: TrackedState) -> Instance {
         errors: vec!["no such image".into()],
         unhealthy: String::new(),
         restarts: 0,
+        started_again: 0,
+        last_reason: String::new(),
+        revision: 1,
     }
 }
 

@@ -47,6 +47,9 @@ fn instance(state: TrackedState) -> Instance {
         errors: Vec::new(),
         unhealthy: String::new(),
         restarts: 0,
+        started_again: 0,
+        last_reason: String::new(),
+        revision: 1,
     }
 }
 

@@ -93,6 +93,10 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ShowAppInst", Read, APP_INST),
         ],
     ),
+    (
+        "selvage.revisions.RevisionService",
+        &[("ListRevisions", Read, APP_INST), ("RollBack", Write, APP_INST)],
+    ),
     ("edgeproto.AppInstInfoApi", &[("ShowAppInstInfo", Read, APP_INST_AND_PEERS)]),
     ("edgeproto.AppInstMetricsApi", &[("ShowAppInstMetrics", Read, SAMPLES)]),
     (

@@ -88,7 +88,12 @@ async fn folder(
     for (node, worker) in workers {
         drop(worker.pieces);
         let done = worker.task.await.map_err(|error| Error::Unexpected(error.to_string()))?;
-        let Unpacked { refused: entries } = done?;
+        let Unpacked { refused: entries } = match done {
+            Ok(done) => done,
+            // What it sent ends where it went away; that is told below.
+            Err(_) if failures.has(&node) => continue,
+            Err(error) => return Err(error),
+        };
         for (path, reason) in &entries {
             warn(session.io, &node, &format!("{path} is left out: {reason}"))?;
         }

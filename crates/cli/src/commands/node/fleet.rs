@@ -67,16 +67,10 @@ impl Fleet {
         nodes: Nodes,
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
-        let Nodes { mut nodes, selector, labelled, node_timeout } = nodes;
-        if let Some(labels) = selector.or(labelled) {
-            let checked = Selector::parse(&labels);
-            checked.map_err(|error| Error::invalid(format!("--selector: {error}")))?;
-            // Commas stand between machines there.
-            nodes = vec![labels.replace(',', "&")];
-        }
+        let node_timeout = nodes.node_timeout;
         Ok(Self {
             client,
-            nodes: names(nodes)?,
+            nodes: names(chosen(nodes)?)?,
             node_timeout,
             timeout,
             here: here(&target.endpoint),
@@ -312,6 +306,10 @@ impl Failures {
         self.all.is_empty()
     }
 
+    pub(crate) fn has(&self, node: &str) -> bool {
+        self.all.iter().any(|(failed, _)| failed == node)
+    }
+
     /// How many machines failed.
     pub(crate) fn machines(&self) -> usize {
         let mut names: Vec<&str> = self.all.iter().map(|(node, _)| node.as_str()).collect();
@@ -404,10 +402,55 @@ pub(crate) fn node_client(
         .max_decoding_message_size(LARGEST_ANSWER)
 }
 
+/// The machines that the selectors mean. The command line cannot refuse two of
+/// them by itself where one stands before the command and the other behind it.
+fn chosen(nodes: Nodes) -> Result<Vec<String>, Error> {
+    let Nodes { nodes, selector, labelled, .. } = nodes;
+    let given = [!nodes.is_empty(), selector.is_some(), labelled.is_some()];
+    if given.into_iter().filter(|given| *given).count() > 1 {
+        let mut said = Vec::new();
+        if !nodes.is_empty() {
+            said.push(format!("-n {} (or SELVAGE_NODES)", nodes.join(",")));
+        }
+        said.extend(selector.map(|labels| format!("--selector {labels}")));
+        said.extend(labelled.map(|labels| format!("-l {labels}")));
+        return Err(Error::Invalid {
+            message: format!("{} say which machines are meant: give one", said.join(" and ")),
+            hints: vec!["`-n` names machines, `-l` means all that have the labels".into()],
+        });
+    }
+    let Some(labels) = selector.or(labelled) else { return Ok(nodes) };
+    let checked = Selector::parse(&labels);
+    checked.map_err(|error| Error::invalid(format!("--selector: {error}")))?;
+    // Commas stand between machines there.
+    Ok(vec![labels.replace(',', "&")])
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn machines_are_chosen_in_one_way() {
+        let nodes = |names: &[&str], selector: Option<&str>, labelled: Option<&str>| Nodes {
+            nodes: names.iter().map(|&name| name.to_owned()).collect(),
+            selector: selector.map(str::to_owned),
+            labelled: labelled.map(str::to_owned),
+            node_timeout: None,
+        };
+        assert_eq!(chosen(nodes(&["a", "b"], None, None)).unwrap(), ["a", "b"]);
+        assert_eq!(chosen(nodes(&[], None, Some("rack=3,x=1"))).unwrap(), ["rack=3&x=1"]);
+        assert_eq!(chosen(nodes(&[], Some("rack=3"), None)).unwrap(), ["rack=3"]);
+        for both in [
+            nodes(&["rack9"], None, Some("rack=3")),
+            nodes(&["rack9"], Some("rack=3"), None),
+            nodes(&[], Some("rack=3"), Some("rack=4")),
+        ] {
+            let told = chosen(both).unwrap_err().to_string();
+            assert!(told.contains("rack=3") && told.contains("give one"), "{told}");
+        }
+    }
 
     #[test]
     fn machines_are_asked_once_each_in_the_order_they_were_named() {

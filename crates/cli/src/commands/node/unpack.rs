@@ -26,6 +26,8 @@ const THROUGH: &str = "its path leads over something that is no folder";
 const LINK_OUT: &str = "it is a link that leads out of the folder";
 const LINK_NOWHERE: &str = "it is a link to a file that was not fetched";
 const SPECIAL: &str = "it is neither file, folder nor link";
+/// End of the name of a file that is not whole yet.
+const PART: &str = ".selvage-part";
 const TAKEN: &str = "a folder of that name is there already";
 
 /// Takes a tar.gz apart into a folder, which is made where it is missing.
@@ -69,7 +71,7 @@ fn one<R: Read>(
             Ok(if made { None } else { Some(THROUGH) })
         }
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            if !cleared(&path).map_err(failed)? {
+            if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
                 return Ok(Some(TAKEN));
             }
             regular(entry, &path).map_err(failed)?;
@@ -125,11 +127,32 @@ fn cleared(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Writes a file beside its place, and puts it there when it is whole.
 fn regular<R: Read>(entry: &mut Entry<'_, R>, path: &Path) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(PART);
+    let part = path.with_file_name(name);
+    // Of an earlier run that was cut off.
+    if !cleared(&part)? {
+        return Err(io::Error::other(format!("{} is a folder", part.display())));
+    }
+    let written = fetched(entry, &part).and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        // What made it fail says more than what keeps the rest there.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+fn fetched<R: Read>(entry: &mut Entry<'_, R>, path: &Path) -> io::Result<()> {
     // Neither set-user-id nor owners come along.
     let mode = entry.header().mode().unwrap_or(0o644) & 0o777;
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
-    io::copy(entry, &mut file)?;
+    let size = io::copy(entry, &mut file)?;
+    if size < entry.header().size().unwrap_or(size) && !entry.header().entry_type().is_gnu_sparse()
+    {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it was sent in part only"));
+    }
     let modified = entry.header().mtime().unwrap_or(0);
     if let Some(time) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(modified)) {
         // A file system that keeps no such times still keeps the file.

@@ -168,3 +168,20 @@ fn a_damaged_archive_is_told() {
         assert_eq!(told, "cannot read the archive that the machine sent", "{bytes:?}");
     }
 }
+
+/// A machine that goes away in the middle of a file leaves the file of before.
+#[test]
+fn what_is_cut_off_is_not_there() {
+    let (_outside, into) = folder();
+    Evil::new().file("kept", "as it was").unpack(&into);
+    // Does not get smaller.
+    let noise: Vec<u8> = (0..200_000_u64)
+        .map(|n| (n.wrapping_mul(6_364_136_223_846_793_005) >> 33).to_le_bytes()[0])
+        .collect();
+    let evil = Evil::new().file("first", "whole").add("kept", EntryType::Regular, "", &noise);
+    let bytes = evil.0.into_inner().unwrap().finish().unwrap();
+    unpack(&bytes[..bytes.len() / 2], &into).unwrap_err();
+    assert_eq!(fs::read_to_string(into.join("first")).unwrap(), "whole");
+    assert_eq!(fs::read_to_string(into.join("kept")).unwrap(), "as it was");
+    assert_eq!(fs::read_dir(&into).unwrap().count(), 2, "nothing is left beside them");
+}

@@ -152,6 +152,8 @@ pub(crate) fn create(
         auto_cluster_ip_access: request.auto_cluster_ip_access,
         size: None,
         volumes_gb: 0,
+        revision: 0,
+        pinned_app: None,
     };
     Ok(Planned { inst, app, flavor, cluster, info: world.info, need })
 }

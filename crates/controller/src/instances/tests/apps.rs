@@ -2,7 +2,9 @@
 
 use super::support::*;
 use crate::controller::Instances;
+use futures::TryStreamExt;
 use selvage_api::distributed_match_engine::LProto;
+use selvage_api::edgeproto::app_inst_api_server::AppInstApi;
 use selvage_api::edgeproto::{
     AppInst, AppInstInfo, AppInstRuntime, CloudletInfo, CloudletState, DeleteType, IpAccess,
     TrackedState,
@@ -373,6 +375,28 @@ async fn a_cloudlet_that_is_away_takes_nothing() {
     world.put(offline(CloudletState::Offline)).await;
     assert_eq!(world.delete_app(&inst).await.refused(), text);
     assert_eq!(world.update_app(&inst).await.refused(), text);
+}
+
+/// Who looks at an instance sees at once that its cloudlet is away.
+#[tokio::test]
+async fn instances_of_a_cloudlet_that_is_away_are_not_healthy() {
+    let world = world("tcp:80").await;
+    let inst = app_inst("app", "one");
+    world.create_app(&inst).await.ok();
+    let unhealthy = async || {
+        let shown = world.service.show_app_inst(tonic::Request::new(inst.clone())).await.unwrap();
+        let shown: Vec<AppInst> = shown.into_inner().try_collect().await.unwrap();
+        shown[0].runtime_info.clone().unwrap_or_default().unhealthy
+    };
+    assert_eq!(unhealthy().await, "");
+    let key = cloudlet_key("tmus", "cloud-1");
+    let held = world.controller.tables.get::<CloudletInfo>(&key).unwrap();
+    for (state, told) in
+        [(CloudletState::Offline, "its cloudlet is offline"), (CloudletState::Ready, "")]
+    {
+        world.put(over(&held.value.0, |info| info.set_state(state))).await;
+        assert_eq!(unhealthy().await, told);
+    }
 }
 
 #[tokio::test]

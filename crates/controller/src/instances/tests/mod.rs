@@ -12,6 +12,7 @@ mod mended;
 mod model;
 mod overrides;
 mod proofs;
+mod revisions;
 mod support;
 mod texts;
 mod upkeep;

@@ -358,6 +358,11 @@ impl Platform for Containers {
         self.retire(&retired).await
     }
 
+    async fn restore_instance(&self, _: &InstanceOrder, _: &InstanceFacts) -> Result<()> {
+        // It was never taken away.
+        Ok(())
+    }
+
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool> {
         let (names, other) = self.places_of(&order.key, facts)?;
         let cluster = self.namer.cluster(&order.cluster)?;

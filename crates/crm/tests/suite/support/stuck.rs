@@ -142,6 +142,10 @@ impl Platform for Stops {
         self.stuck.pass(self.platform.replace_instance(order, facts, others)).await
     }
 
+    async fn restore_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
+        self.platform.restore_instance(order, facts).await
+    }
+
     async fn retire_instance(&self, key: &AppInstKey, facts: &InstanceFacts) -> Result<()> {
         self.platform.retire_instance(key, facts).await
     }

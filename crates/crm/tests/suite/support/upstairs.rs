@@ -165,11 +165,12 @@ impl Upstairs {
         let (instances, site) = (Arc::clone(&self.instances), Arc::clone(site));
         self.instance_infos.on_change(move |change| {
             let state = change.now.map(|info| info.state());
-            let held = instances.find(&site.instance_key()).map(|held| held.state());
-            match (held, state) {
+            let held = instances.find(&site.instance_key());
+            let pinned_app = held.as_ref().and_then(|held| held.pinned_app.clone());
+            match (held.map(|held| held.state()), state) {
                 (Some(UpdateRequested), Some(state @ (Updating | Ready)))
                 | (Some(Updating), Some(state @ Ready)) => {
-                    instances.put(site.instance(state)).unwrap();
+                    instances.put(AppInst { pinned_app, ..site.instance(state) }).unwrap();
                 }
                 _ => {}
             }

@@ -197,7 +197,7 @@ impl Probe for Instances {
         let mut found = Vec::with_capacity(shown.len());
         for instance in shown {
             let state = instance.state();
-            let AppInst { key, errors, runtime_info, .. } = instance;
+            let AppInst { key, errors, runtime_info, revision, .. } = instance;
             let key = key.unwrap_or_default();
             let object = instance_object(&key);
             let place = key.cluster_inst_key.and_then(|key| key.cloudlet_key);
@@ -207,7 +207,17 @@ impl Probe for Instances {
             self.containers.insert(object.name.clone(), replaced);
             let cloudlet = cloudlet_name(place.as_ref()).1;
             let unhealthy = runtime.unhealthy;
-            found.push(Instance { object, cloudlet, state, errors, unhealthy, restarts });
+            found.push(Instance {
+                object,
+                cloudlet,
+                state,
+                errors,
+                unhealthy,
+                restarts,
+                started_again: runtime.restarts,
+                last_reason: runtime.last_reason,
+                revision,
+            });
         }
         found.sort_by(|a, b| a.object.name.cmp(&b.object.name));
         Ok(Data::Instances(found.into()))
