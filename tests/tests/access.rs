@@ -96,6 +96,11 @@ async fn wrong_roles_and_wrong_organisations_are_refused_everywhere() {
         if !path.ends_with("/Renew") {
             assert!(let_in(admin.begins(path, &[]).await), "admin: {path}");
         }
+        // Others than admins may ask the machine's own time server alone, which the
+        // service itself judges.
+        if path.ends_with("/TimeCheck") {
+            continue;
+        }
         let looks = rule.effect == Effect::Read;
         assert_eq!(let_in(viewer.begins(path, &[]).await), looks, "viewer: {path}");
         check_members(rule.who(), path, &developer, &operator).await;

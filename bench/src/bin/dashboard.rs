@@ -130,6 +130,9 @@ impl Probe for Instances {
             errors: Vec::new(),
             unhealthy: String::new(),
             restarts: 0,
+            started_again: 0,
+            last_reason: String::new(),
+            revision: 1,
         };
         Ok(Data::Instances((0..self.0).map(instance).collect::<Vec<_>>().into()))
     }

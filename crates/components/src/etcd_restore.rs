@@ -135,7 +135,7 @@ mod tests {
         let digest = Sha256::digest(&content).to_vec();
         let check = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            super::check(&mut File::open(&path).unwrap(), &path)
+            check(&mut File::open(&path).unwrap(), &path)
         };
         let whole = [content.clone(), digest].concat();
         check(&whole).unwrap();

@@ -80,8 +80,9 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
             let provider = Arc::new(maas(context, options, &store, &clock).await?);
             let own = Arc::<SystemClock>::clone(&clock);
             let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
-                .with_artifacts(options.artifacts.clone());
-            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock }
+                .with_artifacts(options.artifacts.clone())
+                .with_vault(Arc::clone(&vault));
+            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
         }
         ProviderKind::Auto | ProviderKind::Local => {
             let provider = Arc::new(local(context, options, &catalogue)?);

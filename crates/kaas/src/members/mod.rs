@@ -61,6 +61,9 @@ struct Told {
     checked_at: Millis,
 }
 
+/// Uid of a cluster, and address of its API.
+type Endpoint = (String, String);
+
 /// Brings up Kubernetes through agents.
 pub struct Members {
     provider: Arc<dyn Provider>,
@@ -69,8 +72,8 @@ pub struct Members {
     clock: Arc<dyn Clock>,
     /// By operation of the machine.
     told: Mutex<HashMap<String, Told>>,
-    /// By uid and address of the API, and until when they serve.
-    connections: Mutex<HashMap<(String, String), (Arc<Connection>, Millis)>>,
+    /// Until when they serve is beside them.
+    connections: Mutex<HashMap<Endpoint, (Arc<Connection>, Millis)>>,
     /// Clusters whose API has the objects that everything else needs.
     prepared: Mutex<HashSet<String>>,
     artifacts: artifacts::Artifacts,

@@ -452,11 +452,9 @@ async fn a_snapshot_comes_from_a_control_plane_and_goes_to_the_founder_of_the_ne
     for _ in 0..3 {
         scene.driver.configure(&restored, &founder).await.unwrap();
     }
-    let heard = agent.0.lock();
     let whole = [b"etcd".to_vec(), Sha256::digest(b"etcd").to_vec()].concat();
-    assert_eq!(heard.restored, whole, "once, before the machine is in a cluster");
-    assert_eq!(heard.specs.len(), 1);
-    drop(heard);
+    assert_eq!(agent.0.lock().restored, whole, "once, before the machine is in a cluster");
+    assert_eq!(agent.0.lock().specs.len(), 1);
     restored.cluster.restored_from = "gone".into();
     let other = scene.agent("cp-3");
     let mut founder = machine("cp-3", "", 3, Phase::Bootstrapping);

@@ -17,6 +17,7 @@ use selvage_kaas::{
     plan::Snapshot,
     provider::maas::{InstanceType, Maas, MaasOptions, TOKEN_FILE},
     record::Machine,
+    vault::{Vault, Writer},
 };
 use selvage_kit::{
     config::SecretFile,
@@ -251,6 +252,8 @@ async fn open(
         catalogue: Catalogue::load(None).unwrap(),
         keyring: Keyring::open(Arc::clone(store), seal, own.clone()).await.unwrap(),
         clock: own,
+        // Nothing is backed up here.
+        vault: Arc::new(Vault::new("/nonexistent".into(), Seal::new(&[7; 32], "test").unwrap())),
     };
     let manager = Manager::open(Arc::clone(store), Settings::default(), around).await.unwrap();
     (provider, manager)
@@ -333,7 +336,15 @@ impl Driver for Pretended {
         Ok(Progress::Done)
     }
 
+    async fn answers(&self, machine: &Machine) -> bool {
+        self.reach(machine).is_ok()
+    }
+
     async fn reset(&self, _: &Snapshot, _: &Machine) -> Result<Progress, driver::Error> {
         Ok(Progress::Done)
+    }
+
+    async fn save(&self, _: &Snapshot, _: &mut Writer<'_>) -> Result<(), driver::Error> {
+        Err(driver::Error::Refused("there is no etcd here".into()))
     }
 }
