@@ -1,6 +1,9 @@
 //! The cluster service as a part of a process.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -11,8 +14,9 @@ use selvage_store::{SharedStore, Table, clock::SystemClock};
 use crate::{
     Kaas, Keyring, Manager, Members, Options, ProviderKind, Surroundings,
     catalogue::Catalogue,
+    driver::Driver,
     pki::Seal,
-    provider::{agents::Agents, local::Local, maas::Maas, sim::Sim},
+    provider::{Provider, agents::Agents, local::Local, maas::Maas, sim::Sim},
     record::Machine,
     vault::Vault,
 };
@@ -56,45 +60,44 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let clock = Arc::new(SystemClock::new());
     let keyring =
         Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
-    let around = match options.provider {
+    let members = |provider: Arc<dyn Provider>| -> Arc<dyn Driver> {
+        let clock = Arc::<SystemClock>::clone(&clock);
+        let members = Members::new(provider, keyring.clone(), catalogue.clone(), clock);
+        Arc::new(members.with_vault(Arc::clone(&vault)).with_artifacts(artifacts(options)))
+    };
+    let (provider, driver): (Arc<dyn Provider>, Arc<dyn Driver>) = match options.provider {
         ProviderKind::Sim => {
             let machines: Arc<Table<Machine>> = Table::open(Arc::clone(&store)).await?;
             let sim = Sim::default();
             sim.resume(machines.list().iter().map(|stored| stored.value.clone()));
-            let sim = Arc::new(sim);
-            let (provider, driver) = (Arc::clone(&sim), sim);
-            Surroundings { provider, driver, catalogue, keyring, clock, vault }
+            (Arc::new(sim.clone()), Arc::new(sim))
         }
         ProviderKind::Agents => {
             let auth = context.auth.clone().context("the users' store is not here")?;
             let machines = move || auth.machines();
             let tls = context.client_tls.clone();
-            let provider = Arc::new(Agents::open(Arc::clone(&store), machines, tls).await?);
-            let own = Arc::<SystemClock>::clone(&clock);
-            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
-                .with_artifacts(options.artifacts.clone())
-                .with_vault(Arc::clone(&vault));
-            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
+            let agents = Arc::new(Agents::open(Arc::clone(&store), machines, tls).await?);
+            (agents.clone(), members(agents))
         }
         ProviderKind::Maas => {
-            let provider = Arc::new(maas(context, options, &store, &clock).await?);
-            let own = Arc::<SystemClock>::clone(&clock);
-            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
-                .with_artifacts(options.artifacts.clone())
-                .with_vault(Arc::clone(&vault));
-            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
+            let maas = Arc::new(maas(context, options, &store, &clock).await?);
+            (maas.clone(), members(maas))
         }
         ProviderKind::Auto | ProviderKind::Local => {
-            let provider = Arc::new(local(context, options, &catalogue)?);
-            let own = Arc::<SystemClock>::clone(&clock);
-            let members = Members::new(provider.clone(), keyring.clone(), catalogue.clone(), own)
-                .with_vault(Arc::clone(&vault));
-            Surroundings { provider, driver: Arc::new(members), catalogue, keyring, clock, vault }
+            let local = Arc::new(local(context, options, &catalogue)?);
+            (local.clone(), members(local))
         }
     };
+    let around = Surroundings { provider, driver, catalogue, keyring, clock, vault };
     let manager = Manager::open(store, options.settings(), around).await?;
     let compat = options.compat().map_err(anyhow::Error::msg)?;
     Ok(Kaas::new(manager, compat))
+}
+
+/// Folder of programs that machines are sent. Those of this host see it themselves.
+fn artifacts(options: &Options) -> Option<PathBuf> {
+    let remote = matches!(options.provider, ProviderKind::Agents | ProviderKind::Maas);
+    options.artifacts.clone().filter(|_| remote)
 }
 
 /// Machines of a MaaS, whose agents join this controller.
