@@ -27,13 +27,14 @@ impl Config {
             &self.lvmd.config,
             &dashboard.kubeconfig,
         ];
-        let secrets: [&Option<SecretFile>; 7] = [
+        let secrets: [&Option<SecretFile>; 8] = [
             &store.password_file,
             &influx.password_file,
             &influx.token_file,
             &self.join.token_file,
             &self.dme.location_password_file,
             &dashboard.ceph.password_file,
+            &dashboard.prometheus.token_file,
             &self.kaas.maas.api_key_file,
         ];
         let clients =
@@ -65,7 +66,11 @@ mod tests {
             },
             "join": { "token_file": "/s/join" },
             "dme": { "location_password_file": "/s/location" },
-            "dashboard": { "ceph": { "password_file": "/s/ceph" }, "kubeconfig": "/s/kubeconfig" },
+            "dashboard": {
+                "ceph": { "password_file": "/s/ceph" },
+                "prometheus": { "token_file": "/s/prometheus" },
+                "kubeconfig": "/s/kubeconfig",
+            },
             "kaas": { "maas": { "api_key_file": "/s/maas" } },
             "auth": { "oidc": [{
                 "name": "corp",
@@ -82,7 +87,7 @@ mod tests {
         // Whoever adds a setting of this kind adds it above, too.
         let written = serde_json::to_value(&config).unwrap().to_string();
         let settings = written.matches("_file\":").count() + written.matches("\"key\":").count();
-        assert_eq!(settings, 11, "{written}");
+        assert_eq!(settings, 12, "{written}");
         for kept in ["pki", "joined", "joined-cloudlet", "joined-dme", "store.redb"] {
             assert!(protected.contains(&PathBuf::from("/data").join(kept)), "{kept}");
         }

@@ -184,9 +184,10 @@ async fn an_update_applies_the_app_anew() {
     let world = world("tcp:80").await;
     let inst = app_inst("app", "one");
     world.create_app(&inst).await.ok();
-    let before = world.app(&inst);
+    let before = world.app(&inst).unwrap();
     assert_eq!(world.update_app(&inst).await.ok(), ["Updating", "Ready", "Updated successfully"]);
-    assert_eq!(world.app(&inst), before);
+    let revision = before.revision + 1;
+    assert_eq!(world.app(&inst).unwrap(), AppInst { revision, ..before });
     world.crm.set("Update", Manner::Fails("x"));
     assert_eq!(world.update_app(&inst).await.refused(), "Encountered failures: x");
     assert_eq!(world.app(&inst).unwrap().state(), TrackedState::UpdateError);
