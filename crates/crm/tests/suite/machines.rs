@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// What the guest needs of the kernel, in this order.
+/// Modules of the kernel that the guest needs.
 const MODULES: [&str; 15] = [
     "virtio",
     "virtio_ring",
@@ -54,8 +54,8 @@ const OFF: &str = "#!/busybox sh\necho goodbye >/dev/console\n/busybox poweroff 
 
 /// The first and only program: the network that QEMU gives, the app, and what
 /// the seed says, for all to see.
-fn init() -> String {
-    let modules: String = MODULES.map(|name| format!("$b insmod /{name}.ko\n")).concat();
+fn init(modules: &[(String, Vec<u8>)]) -> String {
+    let modules: String = modules.iter().map(|(name, _)| format!("$b insmod /{name}\n")).collect();
     format!(
         "#!/busybox sh\nb=/busybox\n$b mkdir -p /proc /sys /dev /seed /var/log /var/run\n\
          $b mount -t proc proc /proc\n$b mount -t sysfs sys /sys\n$b mount -t devtmpfs dev /dev\n\
@@ -93,14 +93,20 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
+/// Files of the modules, each behind those that it needs: which these are differs
+/// from kernel to kernel.
+fn modules(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let order = fs::read_to_string(folder.join("order")).unwrap();
+    let needed = |file: &&str| file.strip_suffix(".ko").is_some_and(|name| MODULES.contains(&name));
+    let read = |file: &str| (file.to_owned(), fs::read(folder.join(file)).unwrap());
+    order.lines().filter(needed).map(read).collect()
+}
+
 /// A qcow2 that boots: a FAT disk with syslinux, a kernel and its first files.
 fn guest(kernel: &Path, directory: &Path) -> PathBuf {
     let busybox = fs::read(find("busybox").unwrap()).unwrap();
-    let modules = MODULES.map(|name| {
-        let path = kernel.join("modules").join(format!("{name}.ko"));
-        (format!("{name}.ko"), fs::read(path).unwrap())
-    });
-    let (init, directory_mode, file_mode) = (init(), 0o040_755, 0o100_755);
+    let modules = modules(&kernel.join("modules"));
+    let (init, directory_mode, file_mode) = (init(&modules), 0o040_755, 0o100_755);
     let mut files: Vec<(&str, usize, &[u8])> = vec![
         ("init", file_mode, init.as_bytes()),
         ("busybox", file_mode, &busybox),
