@@ -78,6 +78,8 @@ async fn the_verdict_is_one_sentence() {
     assert_eq!(verdict.severity(), Severity::Critical);
     let mut sick = instance("a", TrackedState::Ready);
     sick.unhealthy = "connection refused".into();
+    // Nothing is said of instances of a cloudlet that is offline itself.
+    sick.cloudlet = "tmus/c2".into();
     lab.tell(Data::Instances(vec![sick].into()));
     let sentence = overview(&lab).await.verdict.unwrap().sentence;
     assert_eq!(sentence, "1 critical problem and 1 warning: Cloudlet tmus/c1 is offline.");
