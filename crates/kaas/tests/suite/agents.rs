@@ -509,7 +509,7 @@ async fn certificates_are_renewed_before_they_end_one_control_plane_at_a_time() 
     scene.lab.clock.advance(day * 5);
     scene.driver.sync(&snapshot).await.unwrap();
     assert_eq!(specs(), [2, 1], "the other one waits");
-    assert_eq!(agents[0].0.lock().specs[1].certificates.len(), 13);
+    assert_eq!(agents[0].0.lock().specs[1].certificates.len(), 14);
     agents[0].0.lock().healthy.clear();
     scene.driver.sync(&snapshot).await.unwrap();
     assert_eq!(specs(), [2, 1], "the first one is not back yet");

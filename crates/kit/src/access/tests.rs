@@ -213,7 +213,15 @@ const OF_MACHINES: [(&str, &[&str]); 3] = [
     (
         "cloudlet/tmus/c1",
         &[
+            "/cnct.kaas.api.Cluster/CreateCluster",
+            "/cnct.kaas.api.Cluster/DeleteCluster",
+            "/cnct.kaas.api.Cluster/GetCluster",
+            "/cnct.kaas.api.Cluster/GetClusterList",
+            "/cnct.kaas.api.Cluster/ScaleNodePool",
             "/edgeproto.NotifyApi/StreamNotice",
+            "/selvage.clusters.ClusterService/GetCluster",
+            "/selvage.clusters.ClusterService/ListVersions",
+            "/selvage.clusters.ClusterService/WatchCluster",
             "/selvage.identity.IdentityService/Renew",
             "/selvage.identity.IdentityService/Report",
             "/selvage.identity.IdentityService/WhoAmI",
