@@ -246,14 +246,14 @@ async fn open(
     );
     let provider = Arc::new(provider.await.unwrap());
     let seal = Seal::new(&[7; 32], "test").unwrap();
+    let backups = options.api_key_file.as_ref().unwrap().0.with_file_name("backups");
     let around = Surroundings {
         provider: provider.clone(),
         driver: Arc::new(Pretended { sim: sim.clone(), broken: Arc::clone(broken) }),
         catalogue: Catalogue::load(None).unwrap(),
         keyring: Keyring::open(Arc::clone(store), seal, own.clone()).await.unwrap(),
         clock: own,
-        // Nothing is backed up here.
-        vault: Arc::new(Vault::new("/nonexistent".into(), Seal::new(&[7; 32], "test").unwrap())),
+        vault: Arc::new(Vault::new(backups, Seal::new(&[7; 32], "test").unwrap())),
     };
     let manager = Manager::open(Arc::clone(store), Settings::default(), around).await.unwrap();
     (provider, manager)
