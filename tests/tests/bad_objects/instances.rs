@@ -114,18 +114,34 @@ async fn names_and_enums_of_app_instances() {
             "Invalid cluster name",
         ));
     }
-    for (at, text) in [
-        ("/key/app_key/name", "Invalid app name"),
-        ("/key/app_key/version", "Invalid app version string"),
-        ("/key/cluster_inst_key/cloudlet_key/name", "Invalid cloudlet name"),
-        ("/key/cluster_inst_key/cloudlet_key/operator_key/name", "Invalid operator name"),
+    rows.extend(names(method, &good, "/key/app_key/version", "Invalid app version string"));
+    // A part of the key that is missing is named before anything else.
+    for (at, empty, bad) in [
+        ("/key/app_key/name", "App name cannot be empty", "Invalid app name"),
+        (
+            "/key/cluster_inst_key/cloudlet_key/name",
+            "Cloudlet name cannot be empty",
+            "Invalid cloudlet name",
+        ),
+        (
+            "/key/cluster_inst_key/cloudlet_key/operator_key/name",
+            "Operator name cannot be empty",
+            "Invalid operator name",
+        ),
     ] {
-        rows.extend(names(method, &good, at, text));
+        for name in BAD_NAMES {
+            let text = if name.is_empty() { empty } else { bad };
+            rows.push(row(method, with(&good, at, name), InvalidArgument, text));
+        }
     }
     for name in BAD_NAMES {
         let one = with(&good, "/key/app_key/developer_key/name", name);
         let both = with(&one, "/key/cluster_inst_key/developer", name);
-        rows.push(row(method, both, InvalidArgument, "Invalid developer name"));
+        let text = match name {
+            "" => "App developer cannot be empty",
+            _ => "Invalid developer name",
+        };
+        rows.push(row(method, both, InvalidArgument, text));
     }
     for (at, name) in [
         ("/liveness", "Liveness"),

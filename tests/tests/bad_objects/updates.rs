@@ -48,13 +48,11 @@ async fn masks_that_name_nothing() {
     rows.push(row("UpdateDeveloper", developer_with(&[]), Fine, ""));
     rows.push(row("UpdateCloudlet", cloudlet_with(&[], "/access_uri", "x".into()), Fine, ""));
     rows.push(row("UpdateApp", app_with(&[], "/command", "x".into()), Fine, ""));
-    let flavor = with(&flavor(), "/fields", json!(["3"]));
-    rows.push(row("UpdateFlavor", flavor, Fine, ""));
-    let cluster = with(&cluster(), "/fields", json!(["3.1"]));
-    rows.push(row("UpdateCluster", cluster, Fine, ""));
     let operator = with(&operator(), "/fields", json!(["2.1"]));
     for (method, object) in [
         ("UpdateDeveloper", with(&developer_with(&["6"]), "/key/name", "none")),
+        ("UpdateFlavor", with(&flavor(), "/fields", json!(["3"]))),
+        ("UpdateCluster", with(&cluster(), "/fields", json!(["3.1"]))),
         ("UpdateOperator", with(&operator, "/key/name", "none")),
         ("UpdateCloudlet", changed(cloudlet(), "none", &["4"], "/access_uri", "x".into())),
         ("UpdateApp", changed(app(), "none", &["13"], "/command", "x".into())),
