@@ -6,8 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use selvage_kit::serve::Lenient;
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::Router};
 
@@ -52,7 +53,8 @@ fn bind(path: &Path) -> Result<UnixListener> {
 }
 
 async fn answer(router: Router, path: PathBuf, stop: CancellationToken) -> Result<()> {
-    let incoming = UnixListenerStream::new(bind(&path)?);
+    // The kubelet calls a socket by its path, which HTTP/2 does not take.
+    let incoming = UnixListenerStream::new(bind(&path)?).map(|taken| taken.map(Lenient::new));
     let served = router.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await;
     let _ = fs::remove_file(&path);
     served.map_err(|error| Error::Precondition(format!("{}: {error}", path.display())))

@@ -25,6 +25,36 @@ fn settings(folder: &Path) -> Vec<String> {
     ]
 }
 
+/// Manifest of the app, whose image comes from a file and not from a registry.
+fn web() -> String {
+    format!(
+        r#"apiVersion: v1
+kind: Service
+metadata: {{ name: web-tcp, labels: {{ run: web }} }}
+spec:
+  type: LoadBalancer
+  ports: [{{ name: tcp{PORT}, protocol: TCP, port: {PORT}, targetPort: {PORT} }}]
+  selector: {{ run: web }}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{ name: web-deployment }}
+spec:
+  replicas: 1
+  selector: {{ matchLabels: {{ run: web }} }}
+  template:
+    metadata: {{ labels: {{ run: web }} }}
+    spec:
+      containers:
+      - name: web
+        image: "{WEB}"
+        imagePullPolicy: IfNotPresent
+        command: [/bin/httpd, -f, -p, "{PORT}", -h, /www]
+        ports: [{{ containerPort: {PORT}, protocol: TCP }}]
+"#
+    )
+}
+
 fn furnish(site: &Site) {
     let cli = &site.cli;
     cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
@@ -35,8 +65,10 @@ fn furnish(site: &Site) {
     let port = format!("tcp:{PORT}");
     let runs = ["--imagepath", WEB, "--imagetype", "docker", "--deployment", "kubernetes"];
     let runs = [&runs[..], &["--accessports", &port, "--defaultflavor", "s"]].concat();
-    let command = format!("/bin/httpd -f -p {PORT} -h /www");
-    cli.ok(&[&["app", "create"][..], &APP, &runs, &["--command", &command]].concat());
+    let manifest = site.folder().join("web.yaml");
+    fs::write(&manifest, web()).unwrap();
+    let manifest = format!("@{}", manifest.display());
+    cli.ok(&[&["app", "create"][..], &APP, &runs, &["--deploymentmanifest", &manifest]].concat());
     wait_for("a cloudlet with flavors", || {
         let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
         (shown.contains("CLOUDLET_STATE_READY") && shown.contains("vcpus")).then_some(())

@@ -43,18 +43,19 @@ pub(crate) fn shown(cli: &Cli) -> String {
     for kind in KINDS {
         let text = cli.ok(&[kind, "show", "-o", "edgectl"]);
         if !text.trim().is_empty() {
-            all += &format!("{kind}:\n{}", without_creation_time(&text));
+            all += &format!("{kind}:\n{}", without_changing_fields(&text));
         }
     }
     all
 }
 
-fn without_creation_time(text: &str) -> String {
+fn without_changing_fields(text: &str) -> String {
     let mut kept = String::new();
     let mut inside = false;
     for line in text.lines() {
         inside = line == "  createdat:" || inside && line.starts_with("    ");
-        if !inside {
+        // The number of an instance's revision is ours.
+        if !inside && !line.starts_with("  revision: ") {
             kept += line;
             kept.push('\n');
         }

@@ -39,6 +39,7 @@ use tonic::{Status, body::Body, server::NamedService};
 use tower::Service;
 
 pub use self::{
+    authority::Lenient,
     credentials::SESSION_COOKIE,
     frame::MAX_MESSAGE,
     front::AUTHORITY,

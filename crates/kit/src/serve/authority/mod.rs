@@ -24,12 +24,13 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
+use tonic::transport::server::Connected;
 
 use self::frames::{Frames, MAX_FRAME};
 
 /// The server's side of an HTTP/2 connection whose client may call nobody.
 /// Reading begins with the preface.
-pub(super) struct Lenient<S> {
+pub struct Lenient<S> {
     stream: S,
     frames: Frames,
     /// What has come and waits for the rest of its frame.
@@ -39,9 +40,17 @@ pub(super) struct Lenient<S> {
 }
 
 impl<S> Lenient<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub fn new(stream: S) -> Self {
         let (input, output) = (BytesMut::new(), BytesMut::new());
         Self { stream, frames: Frames::new(), input, output }
+    }
+}
+
+impl<S: Connected> Connected for Lenient<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> S::ConnectInfo {
+        self.stream.connect_info()
     }
 }
 
