@@ -86,6 +86,14 @@ fn comes_back(site: &Site, rows: &str) {
     site.shows(&["logs", "db-0"], rows);
 }
 
+/// Whether this machine lets root grow a file system that is mounted.
+fn can_grow() -> bool {
+    const SYS_RESOURCE: u64 = 1 << 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    u64::from_str_radix(held, 16).unwrap() & SYS_RESOURCE != 0
+}
+
 fn grows(site: &Site) {
     let patch = r#"{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}"#;
     site.kubectl(&["patch", "pvc", "data-db-0", "-p", patch]).unwrap();
@@ -113,7 +121,12 @@ fn pods_have_volumes_that_outlive_everything_but_their_claims() {
     let old = agent(first).expect(&name);
     kill(old);
     comes_back(&site, "row\nrow");
-    grows(&site);
+    if can_grow() {
+        grows(&site);
+    } else {
+        eprintln!("SKIPPED: growing a volume: a mounted ext4 takes CAP_SYS_RESOURCE to grow");
+        comes_back(&site, "row\nrow\nrow");
+    }
 
     // The machine, as by a cut of its power.
     kill(first);
