@@ -1,6 +1,6 @@
 // Users, roles and sessions.
 import assert from "node:assert/strict";
-import { Person } from "./lib.mjs";
+import { Person, until } from "./lib.mjs";
 
 const PAGES = ["overview", "map", "apps", "instances", "clusters", "operations", "cloudlets", "machines", "volumes", "people", "audit", "about"];
 const ROLES = {
@@ -45,7 +45,7 @@ async function everyRole({ admin, browser, server }) {
       if (!there) continue;
       await person.id(`nav-${name}`).click();
       await person.page.locator("main h1").waitFor();
-      await person.page.locator(".waiting").waitFor({ state: "detached" });
+      await until("all of the page", async () => (await person.page.locator(".waiting").count()) === 0);
       assert.equal(await person.id("trouble").count(), 0, `${role} at ${name}: ${await person.id("trouble").allTextContents()}`);
       for (const button of BUTTONS[name] ?? []) {
         assert.equal(await person.id(button).count(), buttons[name]?.includes(button) ? 1 : 0, `${role} and ${button}`);
