@@ -248,7 +248,7 @@ impl Fixture for InMachines {
     fn bad_image(&self) -> (String, &'static str) {
         let path = self.place.directory.path().join("text");
         fs::write(&path, "no disk").unwrap();
-        (format!("file://{}", path.display()), "Image is not in qcow2 format")
+        (format!("file://{}", path.display()), "the image is no qcow2")
     }
 
     async fn kill(&self, _: &InstanceFacts) {

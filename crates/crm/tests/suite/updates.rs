@@ -85,9 +85,9 @@ async fn an_instance_runs_what_it_was_made_of() {
     controller.apps.put(with_news(&place)).unwrap();
     let all = running.runtime.list("selvage").await.unwrap();
     running.runtime.delete("selvage", &all[0].runtime_id, true).await.unwrap();
-    let before = pid(&running).await;
     let answer = wait_for("an answer", || fetch(place.public())).await;
     assert!(answer.contains(ANSWER), "{answer}");
+    let before = pid(&running).await;
 
     controller.update(&place).await;
     let answer = wait_for("an answer", || fetch(place.public())).await;
