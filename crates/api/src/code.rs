@@ -4,14 +4,14 @@
 
 use std::fmt;
 
-/// What went wrong, from the caller's point of view.
+/// Kinds of failure, from the caller's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
     /// The request is wrong whatever the state of the system.
     InvalidArgument,
-    /// What the request names is not there.
+    /// The request names something that is not there.
     NotFound,
-    /// What the request would make is there already.
+    /// The request would make something that is there already.
     AlreadyExists,
     /// Nobody, or somebody we do not know.
     Unauthenticated,

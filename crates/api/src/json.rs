@@ -27,7 +27,7 @@ impl Error {
     }
 }
 
-/// How JSON is written and how strictly it is read.
+/// Options of writing JSON, and strictness of reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Names as in the proto file, instead of lowerCamelCase.

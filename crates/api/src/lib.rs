@@ -55,7 +55,7 @@ pub fn pool() -> &'static DescriptorPool {
     &POOL
 }
 
-/// What the contract says about what is at this path in this file.
+/// Comment of the contract on the element at this path in this file.
 pub fn comment(file: &str, path: &[i32]) -> &'static str {
     const TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/comments.txt"));
     static PLACES: &[[u32; 3]] = include!(concat!(env!("OUT_DIR"), "/comments.rs"));

@@ -162,8 +162,8 @@ pub fn compare(locked: &str, rendered: &str) -> Vec<Difference> {
     broken.chain(added).collect()
 }
 
-/// What in the descriptors contradicts the published facts: a fact that is
-/// missing or different, a published number used for something else, an
+/// Contradictions between the descriptors and the published facts: a fact that
+/// is missing or different, a published number used for something else, an
 /// extension below [`FIRST_EXTENSION`], anything else new in a published
 /// package that the table does not name after the word `allow`.
 pub fn unpublished(table: &str, pool: &DescriptorPool) -> Vec<String> {
@@ -219,7 +219,7 @@ impl<'a> Published<'a> {
             .collect()
     }
 
-    /// What is wrong with a fact of ours, given what was published.
+    /// Objection to a fact of ours, given the published ones.
     fn objection(&self, fact: &[&str]) -> Option<String> {
         let fact = comparable(fact);
         if self.facts.contains(fact) || self.allowed.contains(fact) {

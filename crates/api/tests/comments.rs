@@ -48,7 +48,7 @@ fn everything_published_is_commented() {
     assert!(bare.is_empty(), "without a comment: {bare:#?}");
 }
 
-/// What is looked up by place is what stands there.
+/// Each comment is found at the path of its element.
 #[test]
 fn every_comment_is_found_at_its_place() {
     let mut found = 0;

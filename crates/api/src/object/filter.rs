@@ -50,8 +50,8 @@ impl Filter {
         self.level.0.is_empty()
     }
 
-    /// Whether an object of the filter's type matches. An object of another
-    /// type matches only the empty filter.
+    /// Returns whether an object of the filter's type matches. An object of
+    /// another type matches only the empty filter.
     pub fn matches<M: Message + Name>(&self, object: &M) -> bool {
         self.is_empty()
             || (M::full_name() == self.descriptor.full_name()
@@ -169,7 +169,7 @@ impl Test {
     }
 }
 
-/// How a scalar stands in the bytes.
+/// Wire encoding of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Bool,

@@ -61,7 +61,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What a part of a key must be.
+/// Syntax of one part of a key.
 enum Rule {
     /// A name of letters, digits and a few signs, blanks included.
     Name(&'static str),

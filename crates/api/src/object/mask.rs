@@ -79,7 +79,7 @@ impl Mask {
         &self.leaves
     }
 
-    /// Whether the leaf at a path, or any leaf below it, is masked.
+    /// Returns whether the leaf at a path, or any leaf below it, is masked.
     pub fn touches(&self, path: &str) -> bool {
         numbers(path).is_some_and(|path| self.leaves.iter().any(|l| l.numbers.starts_with(&path)))
     }

@@ -1,5 +1,5 @@
-//! What the contracts repeat on every object, done once by descriptors: the
-//! key, the `fields` mask of an Update, the filter of a Show, the range of
+//! Parts that the contracts repeat on every object, done once by descriptors:
+//! the key, the `fields` mask of an Update, the filter of a Show, the range of
 //! enums. Works on every generated type; nothing is written per object.
 
 mod enums;
@@ -28,7 +28,7 @@ pub trait Object: Message + Name + Default + Clone {}
 
 impl<T: Message + Name + Default + Clone> Object for T {}
 
-/// What is wrong with an object, a mask or a filter.
+/// Errors of an object, a mask or a filter.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A name in a key breaks the rules; the texts are part of the contract.

@@ -26,6 +26,7 @@ pub const FIELDS: &[&str] = &[
     "generated_password",
     "group_cookie",
     "kubeconfig",
+    "new_encryption_key",
     "new_password",
     "offer",
     "open_rc_vars",

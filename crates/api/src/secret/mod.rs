@@ -10,8 +10,8 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage, Value
 
 pub use fields::FIELDS;
 
-/// Whether the field holds a secret. A sub-message of such a name does not:
-/// its own fields are judged one by one.
+/// Returns whether the field holds a secret. A sub-message of such a name does
+/// not: its own fields are judged one by one.
 pub fn is_secret(field: &FieldDescriptor) -> bool {
     let listed = |name: &str| FIELDS.binary_search(&name).is_ok();
     (listed(field.name()) || listed(field.full_name()))

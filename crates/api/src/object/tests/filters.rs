@@ -96,8 +96,8 @@ fn negative_numbers_and_other_types_are_told_apart() {
     assert!(!Filter::of(&ips(1)).unwrap().matches(&app()));
 }
 
-/// What other encoders may write: fields in any order, twice, in pieces, with
-/// unknown ones between.
+/// Encodings that other encoders may write: fields in any order, twice, in
+/// pieces, with unknown ones between.
 #[test]
 fn encoded_objects_are_read_as_every_decoder_reads_them() {
     let mut filter = Flavor { key: Some(FlavorKey { name: "b".into() }), ..Flavor::default() };
