@@ -1,8 +1,8 @@
 //! Keeps a machine what it was told to be.
 
 mod container;
-mod kept;
 mod reconcile;
+mod stored_spec;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     etcd_restore::{self, Restore},
     images::{PodImages, Top},
     keys::Keys,
-    member::{Lvmd, Member, Places},
+    member::{Lvmd, Member, Paths},
     probe::Prober,
     spec,
     status::History,
@@ -31,19 +31,19 @@ const SOON: Duration = Duration::from_millis(300);
 /// Between two looks otherwise.
 const LATER: Duration = Duration::from_secs(2);
 
-/// Where an agent keeps what belongs to a member.
+/// Folders and sockets of an agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What stays: the spec, keys, data of etcd and containerd.
+    /// Persistent folder: the spec, keys, data of etcd and containerd.
     pub data: PathBuf,
-    /// What is gone after the machine was restarted: sockets. Short, because
+    /// Volatile folder, gone after the machine was restarted: sockets. Short, because
     /// the paths of sockets are.
     pub run: PathBuf,
     /// A folder of programs by version, beside those that a controller sends.
     pub artifacts: Option<PathBuf>,
     /// Control group below which pods are.
     pub cgroup: String,
-    /// Where pods have their volumes from; none: they can have none.
+    /// Source of volumes for pods; none: they can have none.
     pub lvmd: Option<Lvmd>,
 }
 
@@ -59,21 +59,21 @@ impl Settings {
 pub struct MemberAgent(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) places: Places,
+    pub(crate) paths: Paths,
     artifacts: Artifacts,
     pub(crate) keys: Keys,
     runtime: Arc<dyn Runtime>,
     pod_images: PodImages,
     prober: Prober,
     balancer: Balancer,
-    kept: Mutex<Option<Arc<MemberSpec>>>,
+    spec: Mutex<Option<Arc<MemberSpec>>>,
     history: History,
     status: watch::Sender<MemberStatus>,
     pub(crate) pod_volumes: watch::Sender<Option<Arc<PodVolumes>>>,
     changed: Notify,
     /// Whoever changes the machine.
     turn: tokio::sync::Mutex<reconcile::Done>,
-    /// What containers have of the machine that are a part of it.
+    /// Parts of the machine that its own containers share.
     top: Top,
 }
 
@@ -82,10 +82,9 @@ impl MemberAgent {
     pub fn open(settings: Settings, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let root = settings.data;
         selvage_runtime::private_directory(&root).map_err(Error::file(&root))?;
-        let places =
-            Places { root, run: settings.run, cgroup: settings.cgroup, lvmd: settings.lvmd };
-        let kept = kept::read(&places.root)?;
-        let own = places.root.with_file_name("artifacts");
+        let paths = Paths { root, run: settings.run, cgroup: settings.cgroup, lvmd: settings.lvmd };
+        let spec = stored_spec::read(&paths.root)?;
+        let own = paths.root.with_file_name("artifacts");
         let health = HealthOptions {
             every: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
@@ -98,22 +97,22 @@ impl MemberAgent {
             ..selvage_balancer::Options::default()
         });
         let artifacts = Artifacts::new(own, settings.artifacts);
-        let top = Top::of(artifacts.folders().chain([places.root.as_path(), &places.run]));
+        let top = Top::of(artifacts.folders().chain([paths.root.as_path(), &paths.run]));
         Ok(Self(Arc::new(Inner {
             top,
             artifacts,
-            keys: Keys::new(places.root.join("pki")),
-            pod_images: PodImages::new(&places.containerd_socket()),
+            keys: Keys::new(paths.root.join("pki")),
+            pod_images: PodImages::new(&paths.containerd_socket()),
             prober: Prober::new(),
             balancer,
-            kept: Mutex::new(kept.map(Arc::new)),
+            spec: Mutex::new(spec.map(Arc::new)),
             history: History::default(),
             status: watch::Sender::new(MemberStatus::default()),
             pod_volumes: watch::Sender::new(None),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
             runtime,
-            places,
+            paths,
         })))
     }
 
@@ -136,7 +135,7 @@ impl MemberAgent {
         spec::check(&spec)?;
         let inner = &self.0;
         let _turn = inner.turn.lock().await;
-        if let Some(kept) = inner.kept() {
+        if let Some(kept) = inner.current_spec() {
             if kept.cluster != spec.cluster {
                 return Err(Error::OtherCluster(kept.cluster.clone()));
             }
@@ -147,14 +146,14 @@ impl MemberAgent {
             if spec.generation == kept.generation && *kept != spec {
                 return Err(Error::SameGeneration(spec.generation));
             }
-        } else if kept::is_resetting(&inner.places.root) {
-            return Err(Error::OtherCluster(kept::resetting(&inner.places.root)));
+        } else if stored_spec::is_resetting(&inner.paths.root) {
+            return Err(Error::OtherCluster(stored_spec::resetting(&inner.paths.root)));
         }
         inner.keys.check(&spec.certificates)?;
         inner.keys.keep(&spec.certificates)?;
-        kept::write(&inner.places.root, &spec)?;
+        stored_spec::write(&inner.paths.root, &spec)?;
         let generation = spec.generation;
-        *inner.kept.lock() = Some(Arc::new(spec));
+        *inner.spec.lock() = Some(Arc::new(spec));
         inner.changed.notify_one();
         Ok(generation)
     }
@@ -168,7 +167,7 @@ impl MemberAgent {
     ) -> Result<Vec<selvage_api::selvage::kubernetes::CertificateRequest>> {
         let inner = &self.0;
         let _turn = inner.turn.lock().await;
-        if let Some(kept) = inner.kept()
+        if let Some(kept) = inner.current_spec()
             && kept.cluster != cluster
         {
             return Err(Error::OtherCluster(kept.cluster.clone()));
@@ -176,12 +175,12 @@ impl MemberAgent {
         profiles.into_iter().map(|profile| inner.keys.request(profile, renew)).collect()
     }
 
-    /// How the machine is, now and later.
+    /// Status of the machine, now and later.
     pub(crate) fn watch(&self) -> watch::Receiver<MemberStatus> {
         self.0.status.subscribe()
     }
 
-    /// What a driver of volumes needs, now and later; none while the machine runs
+    /// Values that a driver of volumes needs, now and later; none while the machine runs
     /// no pods.
     pub fn pod_volumes(&self) -> watch::Receiver<Option<Arc<PodVolumes>>> {
         self.0.pod_volumes.subscribe()
@@ -192,13 +191,13 @@ impl MemberAgent {
     }
 
     /// Looks again at once.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn reconcile_now(&self) {
         self.0.changed.notify_one();
     }
 
     /// etcd of this machine.
     pub(crate) async fn etcd(&self) -> Result<etcd_client::Client> {
-        let spec = self.0.kept().ok_or(Error::NoCluster)?;
+        let spec = self.0.current_spec().ok_or(Error::NoCluster)?;
         crate::etcd_members::connect(&self.0.member(&spec)).await
     }
 
@@ -211,38 +210,38 @@ impl MemberAgent {
         version: &str,
     ) -> Result<Option<Restore>> {
         let inner = &self.0;
-        if let Some(kept) = inner.kept() {
+        if let Some(kept) = inner.current_spec() {
             return Err(Error::OtherCluster(kept.cluster.clone()));
         }
-        if kept::is_resetting(&inner.places.root) {
-            return Err(Error::OtherCluster(kept::resetting(&inner.places.root)));
+        if stored_spec::is_resetting(&inner.paths.root) {
+            return Err(Error::OtherCluster(stored_spec::resetting(&inner.paths.root)));
         }
-        if etcd_restore::is_done(&inner.places) {
+        if etcd_restore::is_done(&inner.paths) {
             return Ok(None);
         }
-        Restore::begin(&inner.places, &inner.artifacts, cluster, peer, version).map(Some)
+        Restore::begin(&inner.paths, &inner.artifacts, cluster, peer, version).map(Some)
     }
 
     /// Makes the machine a member of nothing.
     pub(crate) async fn reset(&self, cluster: &str) -> Result<(Vec<String>, Vec<String>)> {
         let inner = &self.0;
         let mut done = inner.turn.lock().await;
-        let kept = inner.kept();
+        let kept = inner.current_spec();
         match &kept {
             Some(kept) if kept.cluster != cluster => {
                 return Err(Error::OtherCluster(kept.cluster.clone()));
             }
             // Keys and data that were made for a cluster which never came go too.
-            None if !inner.places.root.join("pki").exists()
-                && !etcd_restore::is_done(&inner.places)
-                && !kept::is_resetting(&inner.places.root) =>
+            None if !inner.paths.root.join("pki").exists()
+                && !etcd_restore::is_done(&inner.paths)
+                && !stored_spec::is_resetting(&inner.paths.root) =>
             {
                 return Ok((Vec::new(), Vec::new()));
             }
             _ => {}
         }
-        kept::begin_reset(&inner.places.root, cluster)?;
-        *inner.kept.lock() = None;
+        stored_spec::begin_reset(&inner.paths.root, cluster)?;
+        *inner.spec.lock() = None;
         *done = reconcile::Done::default();
         inner.pod_volumes.send_replace(None);
         let outcome = inner.remove_everything(kept.as_deref()).await;
@@ -252,17 +251,17 @@ impl MemberAgent {
 }
 
 impl Inner {
-    fn kept(&self) -> Option<Arc<MemberSpec>> {
-        self.kept.lock().clone()
+    fn current_spec(&self) -> Option<Arc<MemberSpec>> {
+        self.spec.lock().clone()
     }
 
     pub(crate) fn member<'a>(&'a self, spec: &'a MemberSpec) -> Member<'a> {
-        Member { spec, places: &self.places, keys: &self.keys, artifacts: &self.artifacts }
+        Member { spec, paths: &self.paths, keys: &self.keys, artifacts: &self.artifacts }
     }
 
     async fn remove_everything(&self, spec: Option<&MemberSpec>) -> (Vec<String>, Vec<String>) {
         let removed = crate::reset::everything(
-            &self.places,
+            &self.paths,
             self.runtime.as_ref(),
             self.pod_images.runtime(),
             spec,

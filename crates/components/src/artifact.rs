@@ -22,7 +22,7 @@ pub(crate) const FOLDERS: [&str; 5] = [KUBERNETES, "etcd", "coredns", "container
 const PROGRAMS: [&str; 5] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
 
-/// Where machines have programs.
+/// Source of programs for machines.
 const INSTALLED: [&str; 6] =
     ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
 
@@ -41,7 +41,8 @@ impl Artifacts {
     /// where no version is asked for, or no folder has one of that kind.
     pub(crate) fn find(&self, folder: &'static str, version: &str, name: &str) -> Result<PathBuf> {
         if !version.is_empty() {
-            let mut paths = self.folders.iter().map(|root| place(root, folder, version).join(name));
+            let mut paths =
+                self.folders.iter().map(|root| artifact_folder(root, folder, version).join(name));
             if let Some(path) = paths.find(|path| is_program(path)) {
                 return Ok(path);
             }
@@ -83,7 +84,7 @@ impl Artifacts {
         let Some(own) = self.folders.first() else {
             return Err(Error::Invalid(vec!["artifact: this machine keeps none".into()]));
         };
-        let directory = place(own, folder, version);
+        let directory = artifact_folder(own, folder, version);
         fs::create_dir_all(&directory).map_err(Error::file(&directory))?;
         let path = directory.join(name);
         let part = directory.join(format!(".{name}.part"));
@@ -144,7 +145,7 @@ impl Coming {
 }
 
 /// Returns the folder of a kind's version.
-pub fn place(root: &Path, folder: &str, version: &str) -> PathBuf {
+pub fn artifact_folder(root: &Path, folder: &str, version: &str) -> PathBuf {
     match folder {
         KUBERNETES => root.join(version),
         _ => root.join(folder).join(version),
@@ -156,11 +157,11 @@ fn is_program(path: &Path) -> bool {
 }
 
 fn installed(folder: &str, name: &str) -> Option<PathBuf> {
-    let places: &[&str] = match folder {
+    let paths: &[&str] = match folder {
         "cni" => &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"],
         _ => &INSTALLED,
     };
-    places.iter().map(|place| Path::new(place).join(name)).find(|path| is_program(path))
+    paths.iter().map(|place| Path::new(place).join(name)).find(|path| is_program(path))
 }
 
 #[cfg(test)]

@@ -32,10 +32,10 @@ pub(crate) async fn connect(member: &Member<'_>) -> Result<Client> {
 pub(crate) async fn list(client: &mut Client) -> Result<Vec<EtcdMember>> {
     let leader = client.status().await?.leader();
     let members = client.member_list().await?;
-    Ok(members.members().iter().map(|one| told(one, leader)).collect())
+    Ok(members.members().iter().map(|one| describe(one, leader)).collect())
 }
 
-fn told(remote: &Remote, leader: u64) -> EtcdMember {
+fn describe(remote: &Remote, leader: u64) -> EtcdMember {
     EtcdMember {
         id: remote.id(),
         name: remote.name().to_owned(),

@@ -14,7 +14,7 @@ use crate::{
     Error, Result,
     artifact::Artifacts,
     component::etcd_peer_url,
-    member::{ETCD, Places},
+    member::{ETCD, Paths},
 };
 
 /// etcd puts the SHA-256 of a snapshot behind it.
@@ -25,7 +25,7 @@ const BUMP: &str = "1000000000";
 
 /// A snapshot that is being received.
 pub(crate) struct Restore {
-    places: Places,
+    paths: Paths,
     program: PathBuf,
     cluster: String,
     peer: EtcdPeer,
@@ -36,18 +36,18 @@ pub(crate) struct Restore {
 impl Restore {
     /// Begins, with the `etcdutl` of that version.
     pub(crate) fn begin(
-        places: &Places,
+        paths: &Paths,
         artifacts: &Artifacts,
         cluster: &str,
         peer: EtcdPeer,
         version: &str,
     ) -> Result<Self> {
         let program = artifacts.find(ETCD, version, "etcdutl")?;
-        selvage_runtime::private_directory(&places.root).map_err(Error::file(&places.root))?;
-        let path = places.root.join("etcd-snapshot");
+        selvage_runtime::private_directory(&paths.root).map_err(Error::file(&paths.root))?;
+        let path = paths.root.join("etcd-snapshot");
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.map_err(Error::file(&path))?;
-        Ok(Self { places: places.clone(), program, cluster: cluster.to_owned(), peer, path, file })
+        Ok(Self { paths: paths.clone(), program, cluster: cluster.to_owned(), peer, path, file })
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -57,7 +57,7 @@ impl Restore {
     /// Makes the data of the snapshot; whole or not at all.
     pub(crate) async fn finish(mut self) -> Result<()> {
         check(&mut self.file, &self.path)?;
-        let data = self.places.data(ETCD);
+        let data = self.paths.data(ETCD);
         let new = data.with_extension("new");
         if new.exists() {
             fs::remove_dir_all(&new).map_err(Error::file(&new))?;
@@ -93,9 +93,9 @@ impl Drop for Restore {
     }
 }
 
-/// Whether data of etcd are there already.
-pub(crate) fn is_done(places: &Places) -> bool {
-    places.data(ETCD).exists()
+/// Returns whether data of etcd are there already.
+pub(crate) fn is_done(paths: &Paths) -> bool {
+    paths.data(ETCD).exists()
 }
 
 /// Refuses a snapshot that is not whole.

@@ -15,7 +15,10 @@ use selvage_api::selvage::kubernetes::{
 };
 use selvage_kit::pki::replace_private;
 use sha2::{Digest, Sha256};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::{
+    extensions::ParsedExtension,
+    prelude::{FromDer, X509Certificate},
+};
 
 use crate::{Error, Result};
 
@@ -128,10 +131,22 @@ impl Keys {
                 profile: profile.into(),
                 not_after: Some(prost_types::Timestamp { seconds, nanos: 0 }),
                 sha256: hex::encode(Sha256::digest(&leaf)),
+                authority_key_id: authority_key_id(&parsed),
             })
         })
         .collect()
     }
+}
+
+/// Key identifier of the authority that signed, in hexadecimal digits; empty where
+/// the certificate does not name it.
+fn authority_key_id(certificate: &X509Certificate<'_>) -> String {
+    let named =
+        certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref(),
+            _ => None,
+        });
+    named.map(|id| hex::encode(id.0)).unwrap_or_default()
 }
 
 /// Name of a profile in files.

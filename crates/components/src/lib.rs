@@ -30,7 +30,7 @@ mod status;
 mod volumes;
 
 pub use agent::{MemberAgent, Settings};
-pub use artifact::{missing, needed, place};
+pub use artifact::{artifact_folder, missing, needed};
 pub use error::{Error, Result};
 pub use member::Lvmd;
 pub use volumes::PodVolumes;

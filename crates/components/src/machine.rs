@@ -30,8 +30,8 @@ pub use init::init;
 /// machine's folder comes next.
 pub const INIT: &str = "machine-init";
 
-/// How often is looked whether something happened.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which a machine is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// No machine takes longer to start or to end.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -122,9 +122,9 @@ impl Launcher {
                 }
                 if child.try_wait().is_ok_and(|ended| ended.is_some()) {
                     let text = fs::read_to_string(self.log(&machine.name)).unwrap_or_default();
-                    return Err(Error::Program { program: "machine", text: last_words(&text) });
+                    return Err(Error::Program { program: "machine", text: last_log_lines(&text) });
                 }
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         });
         let pid = waited.await.map_err(|_| late("did not start"))??;
@@ -158,7 +158,7 @@ impl Launcher {
         let ended = tokio::time::timeout(TIMEOUT, async {
             while let Some(pid) = folder::process(&folder) {
                 folder::kill(pid);
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         });
         ended.await.map_err(|_| late("does not end"))?;
@@ -188,8 +188,8 @@ fn late(what: &str) -> Error {
     Error::Program { program: "machine", text: what.to_owned() }
 }
 
-/// What it said before it ended.
-fn last_words(text: &str) -> String {
+/// Last lines of the machine's log before it ended.
+fn last_log_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let words = lines[lines.len().saturating_sub(3)..].join("; ");
     if words.is_empty() { "ended at once".into() } else { words }
@@ -200,7 +200,7 @@ pub fn cgroup(name: &str) -> String {
     folder::cgroup(name)
 }
 
-/// Whether this host can have machines; a sentence if it cannot.
+/// Checks that this host can have machines; a sentence if it cannot.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("machines on this host need root".into());

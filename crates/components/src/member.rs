@@ -45,18 +45,18 @@ pub enum Lvmd {
 
 /// Folders of a member.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
-    /// What stays.
+pub(crate) struct Paths {
+    /// Persistent folder.
     pub(crate) root: PathBuf,
-    /// What is gone after the machine was restarted.
+    /// Volatile folder, gone after the machine was restarted.
     pub(crate) run: PathBuf,
     /// Control group below which pods and what holds them are.
     pub(crate) cgroup: String,
-    /// Where pods have their volumes from.
+    /// Source of volumes for pods.
     pub(crate) lvmd: Option<Lvmd>,
 }
 
-impl Places {
+impl Paths {
     /// Folder of a component, which it may read.
     pub(crate) fn component(&self, name: &str) -> PathBuf {
         self.root.join("components").join(name)
@@ -75,7 +75,7 @@ impl Places {
         })
     }
 
-    /// Whether lvmd is for us to run.
+    /// Returns whether lvmd is for us to run.
     pub(crate) fn runs_lvmd(&self) -> bool {
         matches!(self.lvmd, Some(Lvmd::Own { .. }))
     }
@@ -104,7 +104,7 @@ impl File {
 /// Everything that a component may ask for.
 pub(crate) struct Member<'a> {
     pub(crate) spec: &'a MemberSpec,
-    pub(crate) places: &'a Places,
+    pub(crate) paths: &'a Paths,
     pub(crate) keys: &'a Keys,
     pub(crate) artifacts: &'a Artifacts,
 }
@@ -154,7 +154,7 @@ impl Member<'_> {
 
     /// Path of a file of a component.
     pub(crate) fn path(&self, component: &str, file: &str) -> String {
-        self.places.component(component).join(file).display().to_string()
+        self.paths.component(component).join(file).display().to_string()
     }
 
     /// Certificate and key for a use, as two files.

@@ -87,7 +87,7 @@ fn forward() -> Result<()> {
     if on { Ok(()) } else { std::fs::write(SWITCH, "1\n").map_err(Error::file(SWITCH)) }
 }
 
-/// What pods send out of the cluster comes from the machine. Replaces itself.
+/// Packets that pods send out of the cluster come from the machine. Replaces itself.
 fn rules(own: &str, all: &str) -> String {
     format!(
         "table inet {TABLE} {{}}

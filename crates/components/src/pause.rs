@@ -1,7 +1,7 @@
 //! The program that holds the namespaces of a pod: it waits, and that is all.
 //! It is so small that it is written down here instead of being fetched.
 
-/// Where the kernel puts it.
+/// Address at which the kernel loads it.
 const BASE: u64 = 0x40_0000;
 /// Of the header of the file, and of the one segment.
 const HEADERS: u64 = 64 + 56;

@@ -20,11 +20,11 @@ use selvage_runtime::{
 use crate::{
     Error, Result,
     component::KINDS,
-    member::{KUBELET_ROOT, Lvmd, Places},
+    member::{KUBELET_ROOT, Lvmd, Paths},
     network::{self, note},
 };
 
-/// What is asked politely has so long.
+/// Timeout of an orderly stop.
 const GRACE: Duration = Duration::from_secs(10);
 /// Folders of a node that everybody expects there.
 const FOLDERS: [&str; 3] = [KUBELET_ROOT, "/var/log/pods", "/var/log/containers"];
@@ -33,7 +33,7 @@ const PODS: &str = "/k8s.io";
 
 /// Removes everything; tells what, and what it could not.
 pub(crate) async fn everything(
-    places: &Places,
+    paths: &Paths,
     runtime: &dyn Runtime,
     pods: &dyn Runtime,
     spec: Option<&MemberSpec>,
@@ -46,7 +46,7 @@ pub(crate) async fn everything(
     }
     let namespaces = end_pods(pods, &mut removed).await;
     container(runtime, "containerd", &mut removed, &mut left).await;
-    end_group(&format!("{}/shims", places.cgroup)).await;
+    end_group(&format!("{}/shims", paths.cgroup)).await;
     for path in namespaces {
         let gone = detach(&path).and_then(|()| remove_file(&path));
         note(format!("network namespace {}", path.display()), gone, &mut removed, &mut left);
@@ -55,23 +55,23 @@ pub(crate) async fn everything(
     removed.extend(rules);
     left.extend(rules_left);
     remove_images(runtime).await;
-    remove_groups(&places.cgroup);
+    remove_groups(&paths.cgroup);
     remove_groups(PODS);
-    let volumes = places.data("lvmd");
+    let volumes = paths.data("lvmd");
     note("loop devices of volumes".into(), release(&volumes), &mut Vec::new(), &mut left);
-    if let (Some(Lvmd::Given(socket)), Some(spec)) = (&places.lvmd, spec) {
+    if let (Some(Lvmd::Given(socket)), Some(spec)) = (&paths.lvmd, spec) {
         let gone = crate::volumes::remove_from(socket, spec).await;
         note("volumes of pods".into(), gone, &mut removed, &mut left);
     }
-    let folders = FOLDERS.iter().map(PathBuf::from).chain([places.run.clone()]);
+    let folders = FOLDERS.iter().map(PathBuf::from).chain([paths.run.clone()]);
     for folder in folders.filter(|folder| folder.exists()) {
         let gone = remove_folder(&folder);
         note(folder.display().to_string(), gone, &mut removed, &mut left);
     }
     // The mark that a reset is under way goes last, with what it is in.
     if left.is_empty() {
-        let gone = remove_folder(&places.root);
-        note(places.root.display().to_string(), gone, &mut removed, &mut left);
+        let gone = remove_folder(&paths.root);
+        note(paths.root.display().to_string(), gone, &mut removed, &mut left);
     }
     (removed, left)
 }
@@ -116,8 +116,17 @@ async fn end_pods(pods: &dyn Runtime, removed: &mut Vec<String>) -> Vec<PathBuf>
     namespaces
 }
 
+/// Stops the containers of all pods, all at the same time, and leaves them to be
+/// found by the next kubelet.
+pub(crate) async fn stop_pods(pods: &dyn Runtime) {
+    let there = pods.list(KUBERNETES).await.unwrap_or_default();
+    let stop = |id: String| async move { pods.stop(KUBERNETES, &id, GRACE).await };
+    let stopped = there.into_iter().map(|one| stop(one.runtime_id));
+    futures::future::join_all(stopped).await;
+}
+
 /// Ends all processes of a control group.
-async fn end_group(group: &str) {
+pub(crate) async fn end_group(group: &str) {
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
         let processes = processes(group);
@@ -220,12 +229,12 @@ pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
     fs::remove_dir_all(folder).map_err(Error::file(folder))
 }
 
-/// Places below a folder where something is mounted.
+/// Paths below a folder where something is mounted.
 fn mounted_below(folder: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let place = |line: &str| Some(PathBuf::from(unescaped(line.split(' ').nth(4)?)));
-    let places = text.lines().filter_map(place);
-    places.filter(|path| path.starts_with(folder) && path != folder).collect()
+    let paths = text.lines().filter_map(place);
+    paths.filter(|path| path.starts_with(folder) && path != folder).collect()
 }
 
 /// The kernel writes blanks and the like as octal numbers.

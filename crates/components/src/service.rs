@@ -188,7 +188,7 @@ impl MemberService for MemberAgent {
             coming.write(&piece.data)?;
         }
         coming.finish(&first.sha256)?;
-        self.hurry();
+        self.reconcile_now();
         Ok(Response::new(PutArtifactResponse {}))
     }
 }

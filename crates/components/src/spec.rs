@@ -6,7 +6,7 @@ use selvage_api::selvage::kubernetes::{ClusterNetwork, ControlPlane, MemberSpec,
 
 use crate::{Error, Result};
 
-/// Whether it is a DNS label of at most 63 characters.
+/// Returns whether it is a DNS label of at most 63 characters.
 pub(crate) fn is_label(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=63).contains(&text.len())
@@ -15,7 +15,7 @@ pub(crate) fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// Whether it is a version that may stand in a path: digits, dots, and what
+/// Returns whether it is a version that may stand in a path: digits, dots, and what
 /// distributions put behind.
 pub(crate) fn is_version(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+' | '~');

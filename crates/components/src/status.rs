@@ -1,4 +1,4 @@
-//! How far a machine is, as it is told.
+//! Status of a machine, as it is reported.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Seen {
 pub(crate) struct History(Mutex<BTreeMap<&'static str, (ComponentState, Timestamp)>>);
 
 impl History {
-    /// Whether it was well when it was last seen.
+    /// True if it was healthy when it was last probed.
     pub(crate) fn was_healthy(&self, name: &str) -> bool {
         let kept = self.0.lock();
         let bad = |state| matches!(state, ComponentState::Healthy | ComponentState::Unhealthy);
@@ -39,7 +39,7 @@ impl History {
     }
 
     /// As it goes over the wire.
-    pub(crate) fn tell(&self, seen: &Seen, generation: u64) -> Component {
+    pub(crate) fn report(&self, seen: &Seen, generation: u64) -> Component {
         let mut kept = self.0.lock();
         let entry = kept.entry(seen.name).or_insert((seen.state, Timestamp::now()));
         if entry.0 != seen.state {

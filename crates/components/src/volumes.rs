@@ -73,7 +73,7 @@ impl Inner {
     }
 
     fn volumes_of(&self, spec: &MemberSpec) -> Result<Option<PodVolumes>> {
-        let (Some(lvmd), true) = (self.places.lvmd_socket(), spec.worker.is_some()) else {
+        let (Some(lvmd), true) = (self.paths.lvmd_socket(), spec.worker.is_some()) else {
             return Ok(None);
         };
         let Some(pair) = self.keys.pair(Profile::Volumes)?.filter(|_| !spec.hibernated) else {
@@ -84,7 +84,7 @@ impl Inner {
             kubelet: KUBELET_ROOT.into(),
             lvmd,
             tag: tag(spec),
-            data: self.places.data(DRIVER),
+            data: self.paths.data(DRIVER),
             server: format!("https://127.0.0.1:{API_PORT}"),
             ca: self.member(spec).authorities().kubernetes,
             certificate: pair.certificate,

@@ -36,7 +36,7 @@ pub struct Settings {
     pub data: PathBuf,
 }
 
-/// What all services share. Clones are the same.
+/// State that all services share. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) node: String,

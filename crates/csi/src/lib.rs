@@ -7,7 +7,7 @@
 //! node-driver-registrar do elsewhere. lvmd is spoken to by its contract, on a
 //! socket.
 //!
-//! What is on a volume is made here alone: lvmd knows nothing of file systems,
+//! File systems on a volume are made here alone: lvmd knows nothing of them,
 //! and nothing here knows how volumes are kept.
 
 mod controller;

@@ -143,7 +143,7 @@ pub(crate) fn unmount_all(path: &Path) -> Result<()> {
 }
 
 /// Removes an empty folder, or a file, that something was mounted on.
-pub(crate) fn remove_place(path: &Path) -> Result<()> {
+pub(crate) fn remove_mount_point(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir(path),
         Ok(_) => fs::remove_file(path),
@@ -155,7 +155,7 @@ pub(crate) fn remove_place(path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a file is the device of a volume.
+/// Returns whether a file is the device of a volume.
 pub(crate) fn is_device(path: &Path, volume: &Found) -> bool {
     let (major, minor) = volume.numbers;
     fs::metadata(path).is_ok_and(|found| found.rdev() == rustix::fs::makedev(major, minor))

@@ -86,7 +86,7 @@ impl Shared {
         let _turn = self.turn(&id)?;
         blocking(move || {
             mounts::unmount_all(&path)?;
-            mounts::remove_place(&path)
+            mounts::remove_mount_point(&path)
         })
         .await
     }
@@ -181,17 +181,17 @@ fn usage_of(found: &Found, path: &Path) -> Result<Vec<VolumeUsage>> {
     if mounts::at(path)?.is_none_or(|mounted| mounted.numbers != found.numbers) {
         return Err(Error::NoVolume(path.display().to_string()));
     }
-    let told = rustix::fs::statvfs(path).map_err(|error| Error::file(path)(error.into()))?;
+    let stats = rustix::fs::statvfs(path).map_err(|error| Error::file(path)(error.into()))?;
     let usage = |available: u64, total: u64, free: u64, unit: Unit| VolumeUsage {
         available: number(available),
         total: number(total),
         used: number(total.saturating_sub(free)),
         unit: unit.into(),
     };
-    let block = told.f_frsize;
+    let block = stats.f_frsize;
     Ok(vec![
-        usage(told.f_bavail * block, told.f_blocks * block, told.f_bfree * block, Unit::Bytes),
-        usage(told.f_favail, told.f_files, told.f_ffree, Unit::Inodes),
+        usage(stats.f_bavail * block, stats.f_blocks * block, stats.f_bfree * block, Unit::Bytes),
+        usage(stats.f_favail, stats.f_files, stats.f_ffree, Unit::Inodes),
     ])
 }
 

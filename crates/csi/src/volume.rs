@@ -59,7 +59,7 @@ impl fmt::Display for VolumeId {
 impl FromStr for VolumeId {
     type Err = Error;
 
-    /// What is no handle of ours is a volume that is not there.
+    /// A handle that is not ours is a volume that is not there.
     fn from_str(text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(Error::invalid("volume_id", "is needed"));

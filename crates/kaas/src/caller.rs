@@ -1,4 +1,4 @@
-//! Whose a cluster is, and what a caller may do with it.
+//! Ownership of clusters, and what a caller may do with them.
 
 use selvage_kit::identity::{CLUSTER_PREFIX, Identity, Kind, Machine, Role};
 
@@ -63,7 +63,7 @@ impl From<&Identity> for Caller {
 }
 
 impl Caller {
-    /// Whether it may know of the cluster.
+    /// Returns whether the caller may know of the cluster.
     pub fn sees(&self, cluster: &Cluster) -> bool {
         let as_operator = match cloudlet(&cluster.organisation) {
             Some(Machine::Cloudlet { operator, .. }) => self.operators.contains(&operator),

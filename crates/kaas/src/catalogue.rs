@@ -1,7 +1,7 @@
 //! Versions of Kubernetes on offer, which of them can follow which, and how
 //! far apart the members of a cluster may be. All of it is data.
 
-use std::{fmt, path::Path, str::FromStr};
+use std::{collections::BTreeMap, fmt, path::Path, str::FromStr};
 
 use serde::Deserialize;
 
@@ -64,7 +64,7 @@ pub struct Release {
     pub pause: String,
 }
 
-/// How far versions may be apart, in minors.
+/// Version skew that Kubernetes allows, in minors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skew {
@@ -110,6 +110,8 @@ pub enum Error {
     Empty { path: String },
     #[error("catalogue {path}: version {version} stands in it twice")]
     Twice { path: String, version: Version },
+    #[error("catalogue {path}: sha256 of {program:?} has to be 64 hexadecimal digits")]
+    Digest { path: String, program: String },
 }
 
 /// All versions on offer, oldest first.
@@ -117,12 +119,17 @@ pub enum Error {
 pub struct Catalogue {
     releases: Vec<Release>,
     pub skew: Skew,
+    /// SHA-256 of programs by their path in the folder of programs, as far as
+    /// they are named.
+    pub sha256: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     skew: Skew,
+    #[serde(default)]
+    sha256: BTreeMap<String, String>,
     kubernetes: Vec<Release>,
 }
 
@@ -142,7 +149,7 @@ impl Catalogue {
 
     fn parse(path: &str, text: &str) -> Result<Self, Error> {
         let path = path.to_owned();
-        let File { skew, mut kubernetes } =
+        let File { skew, sha256, mut kubernetes } =
             toml::from_str(text).map_err(|source| Error::Parse { path: path.clone(), source })?;
         kubernetes.sort_by_key(|release| release.version);
         if kubernetes.is_empty() {
@@ -151,7 +158,13 @@ impl Catalogue {
         if let Some(pair) = kubernetes.windows(2).find(|pair| pair[0].version == pair[1].version) {
             return Err(Error::Twice { path, version: pair[0].version });
         }
-        Ok(Self { releases: kubernetes, skew })
+        let hex =
+            |digest: &&String| digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
+        if let Some((program, _)) = sha256.iter().find(|(_, digest)| !hex(digest)) {
+            return Err(Error::Digest { path, program: program.clone() });
+        }
+        let sha256 = sha256.into_iter().map(|(key, digest)| (key, digest.to_ascii_lowercase()));
+        Ok(Self { releases: kubernetes, skew, sha256: sha256.collect() })
     }
 
     /// All releases, oldest first.

@@ -36,7 +36,7 @@ pub fn evaluate(snapshot: &Snapshot, now: Millis) -> Vec<Condition> {
         (
             DEGRADED,
             facts.degraded.is_some(),
-            "Unhealthy",
+            if snapshot.cluster.hibernated { "Hibernated" } else { "Unhealthy" },
             facts.degraded.clone().unwrap_or_default(),
         ),
         (FAILED, facts.failed.is_some(), "Failed", facts.failed.clone().unwrap_or_default()),
@@ -94,6 +94,13 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
     if let Some(failed) = facts.failed {
         return failed;
     }
+    if cluster.hibernated {
+        let name = &cluster.name;
+        return match facts.work {
+            Some(_) => format!("Hibernating{}.", waiting(snapshot, now)),
+            None => format!("Hibernated: `selvage kaas wake {name}` starts it again."),
+        };
+    }
     if cluster.paused {
         return "Paused: nothing is changed until the cluster is resumed.".to_owned();
     }
@@ -112,6 +119,9 @@ pub fn message(snapshot: &Snapshot, now: Millis) -> String {
     if let Some(pool) = snapshot.pools.iter().find(|pool| facts.ready(&pool.name) != pool.count) {
         let what = facts.count(&pool.name, &format!("pool {}", pool.name));
         return format!("{what}{}.", waiting(snapshot, now));
+    }
+    if facts.work == Some("Rotate") {
+        return format!("Rotating certificates{}.", waiting(snapshot, now));
     }
     if facts.work == Some("Scale") {
         return format!("Scaling{}.", waiting(snapshot, now));
@@ -142,7 +152,7 @@ fn since(machine: &Machine, now: Millis) -> String {
     }
 }
 
-/// What a snapshot says about the cluster as a whole.
+/// Facts about the cluster as a whole that follow from a snapshot.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
     /// One word for the work that is going on.
@@ -193,6 +203,13 @@ impl<'a> Facts<'a> {
         if cluster.paused {
             return None;
         }
+        let asleep = |m: &Machine| m.phase() == Phase::Hibernated;
+        if cluster.hibernated {
+            return (!machines.iter().all(asleep)).then_some("Hibernate");
+        }
+        if machines.iter().any(asleep) {
+            return Some("Wake");
+        }
         let target = &cluster.version;
         let old = |m: &Machine| {
             let control_plane = m.is_control_plane() && m.running.control_plane != *target;
@@ -200,6 +217,9 @@ impl<'a> Facts<'a> {
         };
         if machines.iter().any(old) {
             return Some("Upgrade");
+        }
+        if cluster.authorities.is_rotating() {
+            return Some("Rotate");
         }
         let moving = |m: &Machine| {
             let stuck = !m.reason.is_empty() && now.saturating_sub(m.created_at) > STUCK_AFTER;
@@ -217,6 +237,9 @@ impl<'a> Facts<'a> {
 
     fn degraded(&self) -> Option<String> {
         let machines = &self.snapshot.machines;
+        if self.snapshot.cluster.hibernated {
+            return Some("The cluster is hibernated.".to_owned());
+        }
         if let Some(machine) = machines.iter().find(|m| m.phase() == Phase::NotReady) {
             return Some(format!("Node {} is not ready: {}.", machine.name, reason(machine)));
         }

@@ -10,7 +10,11 @@ fn machine(name: &str, pool: &str, phase: Phase) -> Machine {
     let mut machine =
         Machine { name: name.into(), pool: pool.into(), created_at: NOW, ..Machine::default() };
     let control_plane = if pool.is_empty() { "1.35.8" } else { "" };
-    machine.wanted = Versions { control_plane: control_plane.into(), kubelet: "1.35.8".into() };
+    machine.wanted = Versions {
+        control_plane: control_plane.into(),
+        kubelet: "1.35.8".into(),
+        ..Versions::default()
+    };
     if matches!(phase, Phase::Ready | Phase::NotReady) {
         machine.running = machine.wanted.clone();
     }

@@ -12,17 +12,23 @@ use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
 use selvage_store::{SharedStore, Table, clock::SystemClock};
 
 use crate::{
-    Kaas, Keyring, Manager, Members, Options, ProviderKind, Surroundings,
+    Dependencies, Kaas, Keyring, Manager, Members, Options, ProviderKind,
     catalogue::Catalogue,
     driver::Driver,
+    members::{
+        artifacts::{Artifacts, Source},
+        mirror::Mirror,
+    },
     pki::Seal,
-    provider::{Provider, agents::Agents, local::Local, maas::Maas, sim::Sim},
+    provider::{Provider, agents::Agents, local::Local, maas::Maas, sim::Sim, ssh::Ssh},
     record::Machine,
     vault::Vault,
 };
 
 /// File in the folder of keys that seals the keys of clusters.
 const SEAL: &str = "pki/kaas.key";
+/// Folder with programs that came from a mirror.
+const FETCHED: &str = "kaas/artifacts";
 /// Folder with snapshots of etcd.
 const BACKUPS: &str = "kaas/backups";
 
@@ -60,10 +66,11 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let clock = Arc::new(SystemClock::new());
     let keyring =
         Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
+    let artifacts = Artifacts::new(artifacts(context, options)?, catalogue.sha256.clone());
     let members = |provider: Arc<dyn Provider>| -> Arc<dyn Driver> {
         let clock = Arc::<SystemClock>::clone(&clock);
         let members = Members::new(provider, keyring.clone(), catalogue.clone(), clock);
-        Arc::new(members.with_vault(Arc::clone(&vault)).with_artifacts(artifacts(options)))
+        Arc::new(members.with_vault(Arc::clone(&vault)).with_artifacts(artifacts))
     };
     let (provider, driver): (Arc<dyn Provider>, Arc<dyn Driver>) = match options.provider {
         ProviderKind::Sim => {
@@ -83,21 +90,34 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
             let maas = Arc::new(maas(context, options, &store, &clock).await?);
             (maas.clone(), members(maas))
         }
+        ProviderKind::Ssh => {
+            let ssh = Arc::new(ssh(context, options, &store).await?);
+            (ssh.clone(), members(ssh))
+        }
         ProviderKind::Auto | ProviderKind::Local => {
             let local = Arc::new(local(context, options, &catalogue)?);
             (local.clone(), members(local))
         }
     };
-    let around = Surroundings { provider, driver, catalogue, keyring, clock, vault };
-    let manager = Manager::open(store, options.settings(), around).await?;
+    let dependencies = Dependencies { provider, driver, catalogue, keyring, clock, vault };
+    let manager = Manager::open(store, options.settings(), dependencies).await?;
     let compat = options.compat().map_err(anyhow::Error::msg)?;
     Ok(Kaas::new(manager, compat))
 }
 
-/// Folder of programs that machines are sent. Those of this host see it themselves.
-fn artifacts(options: &Options) -> Option<PathBuf> {
-    let remote = matches!(options.provider, ProviderKind::Agents | ProviderKind::Maas);
-    options.artifacts.clone().filter(|_| remote)
+/// Programs that machines are sent. Those of this host see the folder themselves.
+fn artifacts(context: &Context, options: &Options) -> Result<Option<Source>> {
+    if let Some(address) = options.mirror() {
+        let ca = match &options.artifacts_ca {
+            Some(path) => std::fs::read(path).context("kaas.artifacts_ca")?,
+            None => Vec::new(),
+        };
+        let mirror = Mirror::new(address, &ca, context.data.join(FETCHED));
+        return Ok(Some(Source::Mirror(mirror.map_err(anyhow::Error::msg)?)));
+    }
+    let remote = [ProviderKind::Agents, ProviderKind::Maas, ProviderKind::Ssh];
+    let folder = options.artifacts_folder().filter(|_| remote.contains(&options.provider));
+    Ok(folder.cloned().map(Source::Folder))
 }
 
 /// Machines of a MaaS, whose agents join this controller.
@@ -114,14 +134,26 @@ async fn maas(
     Maas::open(Arc::clone(store), auth, settings, &context.advertise, tls, clock).await
 }
 
+/// Machines by SSH, with this program as their agent.
+async fn ssh(context: &Context, options: &Options, store: &SharedStore) -> Result<Ssh> {
+    let auth = context.auth.clone().context("the users' store is not here")?;
+    let tls = context.client_tls.clone();
+    let settings = options.ssh.clone();
+    // As it is in memory, also after a newer one was put in its place.
+    let program = PathBuf::from("/proc/self/exe");
+    Ssh::open(Arc::clone(store), auth, settings, &context.advertise, tls, program).await
+}
+
 /// Machines of this host, with this program as their agent.
 fn local(context: &Context, options: &Options, catalogue: &Catalogue) -> Result<Local> {
     let program = std::env::current_exe().context("the path of this program")?;
     // The machines' folders are named in full.
     let absolute = |path: &Path| std::path::absolute(path).context("kaas.artifacts");
-    let artifacts = options.artifacts.as_deref().map(absolute).transpose()?;
+    let artifacts = options.artifacts_folder().map(|path| absolute(path)).transpose()?;
     let data = std::path::absolute(&context.data).context("data")?;
+    // What a mirror has is seen when it is asked.
     let releases = catalogue.releases().to_vec();
+    let releases = if options.mirror().is_some() { Vec::new() } else { releases };
     Ok(Local::new(&data, options.local.machines, artifacts, program, releases))
 }
 

@@ -6,7 +6,7 @@ use selvage_api::Code;
 
 use crate::{plan::Snapshot, record::Machine, vault::Writer};
 
-/// Whether a step is done.
+/// Result of a step: done, or still under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     Done,
@@ -54,6 +54,9 @@ pub trait Driver: Send + Sync + 'static {
     /// Brings a machine to the versions it is to run.
     async fn configure(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
 
+    /// Stops everything on a machine and keeps its data.
+    async fn hibernate(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+
     /// Address of the API, once it has answered.
     async fn api(&self, cluster: &Snapshot) -> Result<Option<String>, Error>;
 
@@ -67,13 +70,18 @@ pub trait Driver: Send + Sync + 'static {
     /// Keeps new pods away from a node.
     async fn cordon(&self, cluster: &Snapshot, machine: &Machine) -> Result<(), Error>;
 
-    /// Evicts pods, as far as their disruption budgets allow.
-    async fn drain(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
+    /// Evicts pods, as far as their disruption budgets allow; deletes them with `force`.
+    async fn drain(
+        &self,
+        cluster: &Snapshot,
+        machine: &Machine,
+        force: bool,
+    ) -> Result<Progress, Error>;
 
     /// Takes the machine out of etcd and its node out of the API.
     async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
 
-    /// Whether the agent of the machine answers.
+    /// Returns whether the agent of the machine answers.
     async fn answers(&self, machine: &Machine) -> bool;
 
     /// Removes everything of Kubernetes from the machine.

@@ -1,4 +1,4 @@
-//! What can go wrong with a cluster.
+//! Errors of clusters.
 
 use selvage_api::{Code, google::rpc::bad_request::FieldViolation};
 
@@ -29,6 +29,8 @@ pub enum Error {
     Provider(String),
     #[error("keys of cluster {cluster:?}")]
     Keys { cluster: String, source: crate::pki::Error },
+    #[error("machine {0:?} is not in quarantine")]
+    NotQuarantined(String),
     #[error("backup {0:?} not found")]
     BackupNotFound(String),
     #[error("no snapshot of etcd could be taken: {0}")]
@@ -40,13 +42,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// What it means to the caller.
+    /// Code of the error, as the caller sees it.
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid(_) => Code::InvalidArgument,
-            Self::ClusterNotFound(_) | Self::PoolNotFound { .. } | Self::BackupNotFound(_) => {
-                Code::NotFound
-            }
+            Self::ClusterNotFound(_)
+            | Self::PoolNotFound { .. }
+            | Self::BackupNotFound(_)
+            | Self::NotQuarantined(_) => Code::NotFound,
             Self::ClusterExists(_) | Self::PoolExists { .. } => Code::AlreadyExists,
             Self::Precondition(_) | Self::Provider(_) => Code::FailedPrecondition,
             Self::Exhausted(_) => Code::ResourceExhausted,
@@ -56,6 +59,14 @@ impl Error {
             Self::Keys { .. } | Self::Vault(_) => Code::DataLoss,
             Self::Store(error) => error.code(),
         }
+    }
+
+    /// Refusal of something that a cluster which hibernates cannot do.
+    pub(crate) fn hibernated(cluster: &crate::record::Cluster) -> Self {
+        let name = &cluster.name;
+        Self::Precondition(format!(
+            "cluster {name:?} is hibernated: wake it first with `selvage kaas wake {name}`"
+        ))
     }
 
     /// One field that is wrong.

@@ -8,17 +8,20 @@ use selvage_store::{Revision, SharedStore, Table, clock::Clock};
 
 use crate::{
     Error, Result,
-    pki::{ClusterPki, Seal},
+    pki::{self, ClusterPki, Seal},
     record::{Cluster, Pki},
 };
+
+/// Keys as they are stored, and as they are used.
+type Opened = (Vec<u8>, Arc<ClusterPki>);
 
 /// Keys of all clusters.
 pub struct Keyring {
     table: Arc<Table<Pki>>,
     seal: Seal,
     clock: Arc<dyn Clock>,
-    /// Opened keys, by uid of the cluster.
-    opened: Mutex<HashMap<String, Arc<ClusterPki>>>,
+    /// By uid of the cluster.
+    opened: Mutex<HashMap<String, Opened>>,
 }
 
 impl fmt::Debug for Keyring {
@@ -36,9 +39,6 @@ impl Keyring {
     /// Keys of a cluster; made when they are first needed.
     pub async fn keys(&self, cluster: &Cluster) -> Result<Arc<ClusterPki>> {
         let uid = &cluster.uid;
-        if let Some(known) = self.opened.lock().get(uid) {
-            return Ok(Arc::clone(known));
-        }
         let failed = |source| Error::Keys { cluster: cluster.name.clone(), source };
         if self.table.get(uid).is_none() {
             let now = self.clock.now() / 1000;
@@ -52,10 +52,47 @@ impl Keyring {
         // Whoever was first counts.
         let stored = self.table.get(uid);
         let stored = stored.ok_or_else(|| Error::ClusterNotFound(cluster.name.clone()))?;
-        let opened = ClusterPki::open(&self.seal, uid, &stored.value.sealed).map_err(failed)?;
-        let opened = Arc::new(opened);
-        self.opened.lock().insert(uid.clone(), Arc::clone(&opened));
+        let sealed = &stored.value.sealed;
+        if let Some((from, known)) = self.opened.lock().get(uid)
+            && from == sealed
+        {
+            return Ok(Arc::clone(known));
+        }
+        let opened = Arc::new(ClusterPki::open(&self.seal, uid, sealed).map_err(failed)?);
+        self.opened.lock().insert(uid.clone(), (sealed.clone(), Arc::clone(&opened)));
         Ok(opened)
+    }
+
+    /// Makes authorities that the present ones are to be replaced by.
+    pub async fn prepare(&self, cluster: &Cluster) -> Result<()> {
+        let now = self.clock.now() / 1000;
+        self.change(cluster, |keys| keys.prepare(&cluster.name, now)).await
+    }
+
+    /// Forgets the authorities before that generation.
+    pub(crate) async fn advance(&self, cluster: &Cluster, generation: u32) -> Result<()> {
+        self.change(cluster, |keys| {
+            keys.advance(generation);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change(
+        &self,
+        cluster: &Cluster,
+        change: impl Fn(&mut ClusterPki) -> Result<(), pki::Error>,
+    ) -> Result<()> {
+        self.keys(cluster).await?;
+        let failed = |source| Error::Keys { cluster: cluster.name.clone(), source };
+        let changed = self.table.update(&cluster.uid, |stored: &mut Pki| {
+            let mut keys =
+                ClusterPki::open(&self.seal, &stored.uid, &stored.sealed).map_err(failed)?;
+            change(&mut keys).map_err(failed)?;
+            stored.sealed = keys.seal(&self.seal, &stored.uid).map_err(failed)?;
+            Ok::<_, Error>(())
+        });
+        changed.await.map(drop)
     }
 
     /// Keys of a cluster as they are stored.
@@ -66,11 +103,13 @@ impl Keyring {
         Ok(stored.value.sealed.clone())
     }
 
-    /// Seals the keys of one cluster for another.
-    pub(crate) fn reseal(&self, from: &str, sealed: &[u8], to: &Cluster) -> Result<Vec<u8>> {
+    /// Seals the keys of one cluster for another, and tells the generation of their
+    /// authorities. Those that were about to replace them are left out.
+    pub(crate) fn reseal(&self, from: &str, sealed: &[u8], to: &Cluster) -> Result<(Vec<u8>, u32)> {
         let failed = |source| Error::Keys { cluster: to.name.clone(), source };
-        let keys = ClusterPki::open(&self.seal, from, sealed).map_err(failed)?;
-        keys.seal(&self.seal, &to.uid).map_err(failed)
+        let mut keys = ClusterPki::open(&self.seal, from, sealed).map_err(failed)?;
+        keys.discard_next();
+        Ok((keys.seal(&self.seal, &to.uid).map_err(failed)?, keys.generation()))
     }
 
     /// Waits until the keys of that revision are seen.

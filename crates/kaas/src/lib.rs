@@ -34,7 +34,7 @@ pub use caller::Caller;
 pub use daemon::KaasPart;
 pub use error::{Error, Result};
 pub use keyring::Keyring;
-pub use manager::{Manager, Origin, Settings, Surroundings};
+pub use manager::{Dependencies, Manager, Origin, Settings};
 pub use members::Members;
 pub use options::{LocalOptions, Options, ProviderKind};
 pub use part::{Compat, Kaas};

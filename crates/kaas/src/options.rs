@@ -5,9 +5,14 @@ use std::path::PathBuf;
 use selvage_kit::config::Duration;
 use serde::{Deserialize, Serialize};
 
-use crate::{Compat, Settings, plan::Policy, provider::maas::MaasOptions, validate::Limits};
+use crate::{
+    Compat, Settings,
+    plan::Policy,
+    provider::{maas::MaasOptions, ssh::SshOptions},
+    validate::Limits,
+};
 
-/// Who delivers machines.
+/// Provider of machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
@@ -20,6 +25,8 @@ pub enum ProviderKind {
     Agents,
     /// Machines of a MaaS.
     Maas,
+    /// Machines of an inventory, by SSH.
+    Ssh,
     /// Simulated machines, any number of them.
     Sim,
 }
@@ -28,40 +35,53 @@ pub enum ProviderKind {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// Who delivers machines: `auto`, `local`, `agents`, `maas` or `sim`.
+    /// Provider of machines: `auto`, `local`, `agents`, `maas`, `ssh` or `sim`.
     pub provider: ProviderKind,
-    /// Whose codes and texts clients are answered with: empty, or `ims-kaas`
+    /// Codes and texts that clients are answered with: empty, or `ims-kaas`
     /// for those of the original.
     pub compat: String,
     /// File with the versions on offer. Empty: those of this program.
     pub catalogue: Option<PathBuf>,
     /// Folder with the programs of Kubernetes: `VERSION/kube-apiserver` and so
     /// on, `etcd/VERSION/etcd`, `coredns/VERSION/coredns`. What it lacks is
-    /// taken from what this machine has installed.
+    /// taken from what this machine has installed. Or the address of a mirror
+    /// with the same files and their `SHA256SUMS`, such as
+    /// `https://files.example/kubernetes`.
     pub artifacts: Option<PathBuf>,
+    /// Certificate of the CA of that mirror, PEM. Empty: those that this host
+    /// believes.
+    pub artifacts_ca: Option<PathBuf>,
     /// Machines of this host.
     pub local: LocalOptions,
     /// Machines of a MaaS.
     pub maas: MaasOptions,
+    /// Machines by SSH.
+    pub ssh: SshOptions,
     /// Pools that a cluster may have.
     pub max_pools: usize,
     /// Nodes that a cluster may have, the control plane included.
     pub max_nodes: u32,
     /// Machines that an organisation may have; 0: any number.
     pub max_machines_per_organisation: u32,
-    /// How long a machine may take for each step from its request to being
+    /// Longest time that a machine may take for each step from its request to being
     /// ready.
     pub step_timeout: Duration,
     /// Machines of a pool that are upgraded at the same time.
     pub max_unavailable: usize,
-    /// How long a machine may be dead, with its agent away and its node not
+    /// Time for which a machine may be dead, with its agent away and its node not
     /// ready, before it is replaced; 0: it is never.
     pub remediate_after: Duration,
-    /// How long the certificate in a kubeconfig is good for.
+    /// Number of times that a machine may fail to come up before no cluster gets it any
+    /// more; 0: any number.
+    pub quarantine_after: u32,
+    /// Time for which a disruption budget may keep pods on a machine that is drained
+    /// before they are deleted; 0: for ever.
+    pub drain_timeout: Duration,
+    /// Validity of the certificate in a kubeconfig.
     pub kubeconfig_lifetime: Duration,
-    /// How often nodes are looked at.
+    /// Interval at which nodes are looked at.
     pub health_period: Duration,
-    /// How often a snapshot of a cluster's etcd is taken; 0: only before an
+    /// Interval at which a snapshot of a cluster's etcd is taken; 0: only before an
     /// upgrade and when somebody asks for one.
     pub snapshot_interval: Duration,
     /// Snapshots of a cluster that are kept of each kind: on schedule, before
@@ -73,7 +93,7 @@ pub struct Options {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalOptions {
-    /// How many there are.
+    /// Number of machines.
     pub machines: u32,
 }
 
@@ -92,14 +112,18 @@ impl Default for Options {
             compat: String::new(),
             catalogue: None,
             artifacts: None,
+            artifacts_ca: None,
             local: LocalOptions::default(),
             maas: MaasOptions::default(),
+            ssh: SshOptions::default(),
             max_pools: limits.pools,
             max_nodes: limits.nodes,
             max_machines_per_organisation: limits.organisation,
             step_timeout: Duration(policy.step_timeout),
             max_unavailable: policy.max_unavailable,
             remediate_after: Duration(policy.remediate_after),
+            quarantine_after: policy.quarantine_after,
+            drain_timeout: Duration(policy.drain_timeout),
             kubeconfig_lifetime: Duration(settings.kubeconfig_lifetime),
             health_period: Duration(settings.health_period),
             snapshot_interval: Duration(settings.snapshot_interval),
@@ -109,7 +133,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whose answers clients expect.
+    /// Returns the compatibility mode that is set.
     pub fn compat(&self) -> Result<Compat, String> {
         match self.compat.as_str() {
             "" => Ok(Compat::Precise),
@@ -118,11 +142,25 @@ impl Options {
         }
     }
 
+    /// Address of the mirror that programs come from, if they come from one.
+    pub(crate) fn mirror(&self) -> Option<&str> {
+        let text = self.artifacts.as_ref()?.to_str()?;
+        (text.starts_with("https://") || text.starts_with("http://")).then_some(text)
+    }
+
+    /// Folder that programs come from, if they come from one.
+    pub(crate) fn artifacts_folder(&self) -> Option<&PathBuf> {
+        self.artifacts.as_ref().filter(|_| self.mirror().is_none())
+    }
+
     /// Finds what no single key shows to be wrong.
     pub fn validate(&self) -> Result<(), String> {
         self.compat()?;
         if self.provider == ProviderKind::Maas {
             self.maas.validate()?;
+        }
+        if self.provider == ProviderKind::Ssh {
+            self.ssh.validate()?;
         }
         if self.max_unavailable == 0 {
             return Err("kaas.max_unavailable: 0 would never upgrade a node".into());
@@ -147,6 +185,8 @@ impl Options {
                 step_timeout: self.step_timeout.0,
                 max_unavailable: self.max_unavailable,
                 remediate_after: self.remediate_after.0,
+                quarantine_after: self.quarantine_after,
+                drain_timeout: self.drain_timeout.0,
             },
             kubeconfig_lifetime: self.kubeconfig_lifetime.0,
             health_period: self.health_period.0,

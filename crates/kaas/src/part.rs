@@ -17,12 +17,12 @@ use crate::{
     service::{ClusterApi, Clusters},
 };
 
-/// How often machines are looked for that nobody knows of.
+/// Interval at which machines are looked for that nobody knows of.
 const SWEEP: Duration = Duration::from_secs(600);
-/// How often the provider puts right what changed without it.
+/// Interval at which the provider puts right what changed without it.
 const MAINTENANCE: Duration = Duration::from_secs(2);
 
-/// Whose answers clients expect.
+/// Codes and texts that clients expect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
     /// Codes that say what is wrong.
@@ -80,9 +80,9 @@ impl Kaas {
         tasks.spawn("unknown machines", async move { sweep(&manager, &stop).await });
         let (manager, stop) = (self.manager.clone(), token.clone());
         tasks.spawn("maintenance of machines", async move { maintain(&manager, &stop).await });
-        let (told, streams) = (token.clone(), self.stop.clone());
+        let (stopped, streams) = (token.clone(), self.stop.clone());
         tasks.spawn("streams of clusters", async move {
-            told.cancelled().await;
+            stopped.cancelled().await;
             streams.cancel();
         });
     }

@@ -26,7 +26,7 @@ const MOST_LABELS: usize = 64;
 /// The type of machine of those who do not choose.
 pub const STANDARD: &str = "standard";
 
-/// How much one request may ask for.
+/// Limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Pools of a cluster.

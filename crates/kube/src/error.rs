@@ -21,7 +21,7 @@ pub enum Error {
     /// An object that was deleted and is still there.
     #[error("{what} does not go{reason}")]
     NotDeleted { what: String, reason: String },
-    /// What was applied does not run.
+    /// An applied workload does not run.
     #[error("{reason}")]
     Rollout { reason: String },
 }
@@ -47,7 +47,7 @@ impl Error {
         }
     }
 
-    /// Whether the API server refused to change a field that is set for life.
+    /// Returns whether the API server refused to change a field that is set for life.
     pub fn is_immutable(&self) -> bool {
         const TEXTS: [&str; 4] =
             ["immutable", "may not change", "updates to statefulset spec", "pod updates may not"];

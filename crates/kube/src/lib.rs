@@ -7,7 +7,7 @@
 //! runs and says why it does not. Errors carry a [`selvage_api::Code`] and the
 //! API server's own text.
 //!
-//! What is not wrapped here is used from the `kube` and `k8s_openapi` crates,
+//! Everything not wrapped here is used from the `kube` and `k8s_openapi` crates,
 //! whose versions this crate decides.
 
 mod connection;

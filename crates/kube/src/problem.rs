@@ -17,7 +17,7 @@ const PERMANENT: [&str; 8] = [
 ];
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
-/// What keeps a pod from running.
+/// Reason why a pod does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
     /// It does not pass by itself.
@@ -69,7 +69,7 @@ fn of_container(pod: &str, status: &Value) -> Option<Problem> {
     Some(Problem::Crash { pod: pod.to_owned(), container, reason })
 }
 
-/// Whether a workload is rolled out; kinds without pods always are.
+/// Returns whether a workload is rolled out; kinds without pods always are.
 pub(crate) fn is_complete(object: &Value) -> bool {
     let replicas = object.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1);
     let seen = count(object, "/status/observedGeneration") >= count(object, "/metadata/generation");
@@ -95,7 +95,7 @@ pub(crate) fn is_complete(object: &Value) -> bool {
     }
 }
 
-/// Whether the text of a refusal means that no later try will do better: a
+/// Returns whether the text of a refusal means that no later try will do better: a
 /// service account that is missing will come.
 pub(crate) fn is_final(text: &str) -> bool {
     let refused = text.contains("is forbidden") || text.contains("is invalid");
@@ -138,10 +138,10 @@ mod tests {
     #[test]
     fn a_pod_says_why_it_does_not_run() {
         let words = "failed to pull: not found";
-        let Some(Problem::Permanent(told)) = of_pod(&waiting("ErrImagePull", words)) else {
+        let Some(Problem::Permanent(text)) = of_pod(&waiting("ErrImagePull", words)) else {
             panic!()
         };
-        assert_eq!(told, "pod hello-1: ErrImagePull: failed to pull: not found");
+        assert_eq!(text, "pod hello-1: ErrImagePull: failed to pull: not found");
         assert_eq!(of_pod(&waiting("ContainerCreating", "")), None);
 
         let mut crashed = waiting(CRASH_LOOP, "back-off 10s");
@@ -160,9 +160,9 @@ mod tests {
                 "message": "0/1 nodes are available: 1 Insufficient cpu.",
             }] },
         });
-        let Some(Problem::Transient(told)) = of_pod(&unplaced) else { panic!() };
+        let Some(Problem::Transient(text)) = of_pod(&unplaced) else { panic!() };
         assert_eq!(
-            told,
+            text,
             "pod hello-1: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
         );
     }

@@ -21,7 +21,7 @@ fn settings(folder: &Path) -> Vec<String> {
         "crm.cloudlet=op/edge".to_owned(),
         format!("crm.site={}", site.display()),
         "crm.addresses=127.0.0.1".to_owned(),
-        "crm.look=1s".to_owned(),
+        "crm.resync_interval=1s".to_owned(),
     ]
 }
 

@@ -4,11 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod control_planes;
+mod faults;
 mod flow;
+mod hibernate;
 mod joined;
 mod life;
+mod load;
 mod remedy;
 mod restore;
+mod rotate;
 mod site;
 mod upgrade;
 mod volumes;

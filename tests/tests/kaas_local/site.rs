@@ -4,20 +4,21 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::{Duration, Instant},
 };
 
 use nix::{sys::signal::Signal, unistd::Pid};
 use selvage_runtime::ImageBuilder;
-use selvage_tests::{
-    Selvage,
-    process::{Cli, wait_for},
-    real,
-};
+use selvage_tests::{Selvage, process::Cli, real};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// An image that every machine of a test has.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";
+/// Longest wait for one thing.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Longest wait for something that goes from machine to machine.
+pub(crate) const ROUND: Duration = Duration::from_secs(900);
 /// One that serves a page at port 8080.
 pub(crate) const WEB: &str = "localhost/web:1";
 
@@ -143,12 +144,27 @@ impl Site {
     }
 
     /// Waits until something is so; says what was seen last if it never is.
-    pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-        let mut last = String::new();
-        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait_for(what, || look().map_err(|seen| last = seen).ok())
-        }));
-        found.unwrap_or_else(|_| panic!("waited in vain for {what:?}: {last}"))
+    pub(crate) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+        self.until_within(what, LIMIT, look)
+    }
+
+    /// The same with another limit, for what goes through many machines.
+    pub(crate) fn until_within<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut look: impl FnMut() -> Result<T, String>,
+    ) -> T {
+        let deadline = Instant::now() + limit;
+        loop {
+            match look() {
+                Ok(found) => return found,
+                Err(seen) if Instant::now() > deadline => {
+                    panic!("waited in vain for {what:?}: {seen}")
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
     }
 
     /// Waits for the status of a cluster.
@@ -176,6 +192,20 @@ impl Site {
         let group = format!("{machine}/system/{component}");
         let own = processes().filter(|(_, own)| own.ends_with(&group));
         own.map(|(pid, _)| pid).filter(|pid| program(*pid).as_deref() == Some(component)).min()
+    }
+
+    /// Processes of this name in pods of the machines.
+    pub(crate) fn pods(&self, program_name: &str) -> Vec<i32> {
+        let prefix = prefix(&self.data());
+        let own = processes().filter(|(_, group)| group.contains(&prefix));
+        let mut found: Vec<i32> = own
+            .filter(|(_, group)| group.contains("/pods/"))
+            .map(|(pid, _)| pid)
+            .filter(|pid| program(*pid).as_deref() == Some(program_name))
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Looks for what may be left after the last cluster is gone.
@@ -218,7 +248,7 @@ impl Drop for Site {
                 let all = ["-depth", "-type", "d", "-delete"];
                 let _ = Command::new("find").arg(&folder).args(all).output();
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
         let _ = Command::new("ip").args(["link", "delete", &format!("slvb{prefix}")]).output();
     }

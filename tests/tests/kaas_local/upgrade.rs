@@ -1,24 +1,19 @@
 //! One minor forward, while somebody uses the cluster.
 
-use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{JoinHandle, sleep, spawn},
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use selvage_tests::real;
+use serde_json::Value;
 
-use crate::site::{IMAGE, Site};
+use crate::{
+    load::{Load, ask},
+    site::{IMAGE, ROUND, Site},
+};
 
-const PORT: u16 = 30080;
+pub(crate) const PORT: u16 = 30080;
 
 /// A service with two replicas of which a budget keeps as many as it says.
-fn workload(keeps: u32) -> String {
+pub(crate) fn workload(keeps: u32) -> String {
     format!(
         r#"apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -56,46 +51,6 @@ spec:
     )
 }
 
-/// Somebody who asks the service all the time.
-struct Load {
-    stop: Arc<AtomicBool>,
-    asks: JoinHandle<(usize, Vec<String>)>,
-}
-
-fn ask(address: SocketAddr) -> std::io::Result<String> {
-    let limit = Duration::from_secs(10);
-    let mut stream = TcpStream::connect_timeout(&address, limit)?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-impl Load {
-    fn start(address: SocketAddr) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&stop);
-        let asks = spawn(move || {
-            let (mut good, mut bad) = (0, Vec::new());
-            while !ended.load(Ordering::Relaxed) {
-                match ask(address) {
-                    Ok(answer) if answer.ends_with("hello\n") => good += 1,
-                    other => bad.push(format!("after {good} good ones: {other:?}")),
-                }
-                sleep(Duration::from_millis(50));
-            }
-            (good, bad)
-        });
-        Self { stop, asks }
-    }
-
-    fn end(self) -> (usize, Vec<String>) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.asks.join().unwrap()
-    }
-}
-
 /// Refused while no pod may go, and taken back before it began.
 fn is_safe_to_begin(site: &Site) {
     let next = real::KUBERNETES_NEXT;
@@ -113,12 +68,51 @@ fn is_safe_to_begin(site: &Site) {
     assert_eq!(shown["version"], real::KUBERNETES);
 }
 
+/// Minor of a version such as `v1.36.4`.
+fn minor(version: &str) -> u32 {
+    version.trim().split('.').nth(1).and_then(|minor| minor.parse().ok()).expect(version)
+}
+
+/// Versions of the API server and of all kubelets at one moment; none while the API
+/// server is being replaced.
+fn running(site: &Site) -> Option<(u32, Vec<u32>)> {
+    let api = || {
+        let text = site.kubectl(&["get", "--raw", "/version"]).ok()?;
+        let version: Value = serde_json::from_str(&text).ok()?;
+        Some(minor(version["gitVersion"].as_str()?))
+    };
+    let before = api()?;
+    let kubelets = "jsonpath={.items[*].status.nodeInfo.kubeletVersion}";
+    let kubelets = site.kubectl(&["get", "nodes", "-o", kubelets]).ok()?;
+    let kubelets = kubelets.split_whitespace().map(minor).collect();
+    (api()? == before).then_some((before, kubelets))
+}
+
+/// Looks at the versions that run until all are the new one; how many combinations
+/// were seen. No kubelet is ever ahead of the API server.
+fn stays_within_the_skew(site: &Site, next: &str) -> usize {
+    let mut seen = BTreeSet::new();
+    site.until_within("the new version", ROUND, || {
+        let Some((api, mut kubelets)) = running(site) else { return Err("no API".into()) };
+        kubelets.sort_unstable();
+        assert!(kubelets.iter().all(|kubelet| *kubelet <= api), "{kubelets:?} with API {api}");
+        let done = kubelets.iter().all(|kubelet| *kubelet == minor(next));
+        seen.insert((api, kubelets));
+        if done {
+            Ok(())
+        } else {
+            Err(format!("{seen:?} {}", site.cli.ok(&["kaas", "nodes", "demo"])))
+        }
+    });
+    seen.len()
+}
+
 #[test]
 fn an_upgrade_goes_one_minor_forward_under_load() {
     if real::kubernetes_upgrade().is_none() {
         return;
     }
-    let Some(site) = Site::open(3) else { return };
+    let Some(mut site) = Site::open(3) else { return };
     let (old, next) = (real::KUBERNETES, real::KUBERNETES_NEXT);
     site.cli.ok(&["kaas", "create", "demo", "--kubernetes", old, "--pool", "web=2", "--wait"]);
     site.apply(&workload(2));
@@ -133,10 +127,20 @@ fn an_upgrade_goes_one_minor_forward_under_load() {
     let load = Load::start(address);
     site.cli.ok(&["kaas", "upgrade", "demo", next]);
     site.cli.ok(&["kaas", "resume", "demo"]);
-    site.until("the new version", || {
-        let shown = site.cli.ok(&["kaas", "nodes", "demo"]);
-        if shown.contains(old) { Err(shown) } else { Ok(()) }
-    });
+    // The controller dies while the control plane is between two versions, and again
+    // while a worker is.
+    for pool in ["control-plane", "web"] {
+        site.until_within("a machine between two versions", ROUND, || {
+            let shown = site.cli.ok(&["kaas", "nodes", "demo"]);
+            let moving = |line: &str| {
+                line.contains(pool) && ["Upgrading", "Draining"].iter().any(|p| line.contains(p))
+            };
+            if shown.lines().any(moving) { Ok(()) } else { Err(shown) }
+        });
+        site.without_controller(|_| {});
+    }
+    let combinations = stays_within_the_skew(&site, next);
+    assert!(combinations >= 2, "one node after the other: {combinations}");
     site.is_running("demo");
     let (good, bad) = load.end();
     assert!(bad.is_empty() && good > 100, "{good} were answered, and not: {bad:#?}");

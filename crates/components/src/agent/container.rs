@@ -34,11 +34,8 @@ impl Inner {
     /// Brings one component closer to what it has to be; none where there is to
     /// be none.
     pub(super) async fn component(&self, kind: &Kind, spec: &MemberSpec) -> Option<Seen> {
-        if !kind.is_wanted(spec, &self.places) {
-            let removed = self.remove(kind.name).await;
-            self.history.forget(kind.name);
-            let error = removed.err()?;
-            return Some(Seen::new(kind.name, ComponentState::Failed, error.to_string()));
+        if !kind.is_wanted(spec, &self.paths) {
+            return self.stop(kind.name).await;
         }
         Some(match self.bring_up(kind, spec).await {
             Ok(seen) => seen,
@@ -78,7 +75,7 @@ impl Inner {
         Ok(all.into_iter().find(|one| one.runtime_id == name))
     }
 
-    async fn remove(&self, name: &str) -> Result<()> {
+    pub(super) async fn remove(&self, name: &str) -> Result<()> {
         if self.find(name).await?.is_none() {
             return Ok(());
         }
@@ -101,7 +98,7 @@ impl Inner {
         if let Some(closed) = self.closed_gate(component).await {
             return Ok(closed);
         }
-        write_files(&self.places.component(component.name), component)?;
+        write_files(&self.paths.component(component.name), component)?;
         for mount in component.mounts.iter().filter(|mount| !mount.read_only) {
             selvage_runtime::private_directory(&mount.source)
                 .map_err(Error::file(&mount.source))?;
@@ -141,7 +138,7 @@ impl Inner {
 
     fn container(&self, component: &Component, digest: String) -> ContainerSpec {
         let target = PathBuf::from("/usr/local/bin").join(component.name);
-        let folder = self.places.component(component.name);
+        let folder = self.paths.component(component.name);
         let (program, mounts, image);
         if component.host {
             program = component.program.clone();

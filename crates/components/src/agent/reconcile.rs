@@ -6,13 +6,13 @@ use futures::future::join_all;
 use selvage_api::selvage::kubernetes::{ComponentState, MemberSpec, MemberStatus, MissingArtifact};
 use selvage_balancer::{Port, Protocol, Service};
 
-use super::{Inner, kept};
+use super::{Inner, stored_spec};
 use crate::{Error, Result, component::KINDS, images, member, network, status::Seen};
 
 /// The service by which members reach an API server.
 pub(super) const API: &str = "kube-apiserver";
 
-/// What was done before and need not be again.
+/// Results of earlier passes that need not be repeated.
 #[derive(Default)]
 pub(super) struct Done {
     network: Option<selvage_api::selvage::kubernetes::ClusterNetwork>,
@@ -23,49 +23,81 @@ impl Inner {
     /// Says whether everything is as it has to be.
     pub(super) async fn reconcile(&self) -> bool {
         let mut done = self.turn.lock().await;
-        let Some(spec) = self.kept() else {
+        let Some(spec) = self.current_spec() else {
             return self.go_on_resetting().await;
         };
         let prepared = self.prepare(&spec, &mut done).await;
+        if spec.hibernated {
+            let seen = self.hibernate().await;
+            self.offer_volumes(&spec);
+            return self.report(&spec, &seen, None);
+        }
         let seen = match &prepared {
             Ok(()) => join_all(KINDS.iter().map(|kind| self.component(kind, &spec))).await,
             Err(_) => Vec::new(),
         };
         let seen: Vec<Seen> = seen.into_iter().flatten().collect();
         if seen.iter().any(|one| one.name == "containerd" && one.state == ComponentState::Healthy)
-            && let Err(error) = self.pod_images.provide(&self.artifacts, &self.places.root).await
+            && let Err(error) = self.pod_images.provide(&self.artifacts, &self.paths.root).await
         {
             tracing::warn!(%error, "images for pods");
         }
         self.offer_volumes(&spec);
         let obstacle = prepared.err().map(|error| error.to_string());
-        self.tell(&spec, &seen, obstacle)
+        self.report(&spec, &seen, obstacle)
+    }
+
+    /// Stops everything and keeps all data; tells what could not be stopped. Pods end
+    /// before the containerd that runs them, and after the kubelet that would start
+    /// them again.
+    async fn hibernate(&self) -> Vec<Seen> {
+        let mut failed = Vec::new();
+        let (containerd, others): (Vec<&str>, Vec<&str>) =
+            KINDS.iter().map(|kind| kind.name).partition(|name| *name == "containerd");
+        for name in others.into_iter().rev() {
+            failed.extend(self.stop(name).await);
+        }
+        if failed.is_empty() {
+            crate::reset::stop_pods(self.pod_images.runtime()).await;
+            for name in containerd {
+                failed.extend(self.stop(name).await);
+            }
+            crate::reset::end_group(&format!("{}/shims", self.paths.cgroup)).await;
+        }
+        failed
+    }
+
+    pub(super) async fn stop(&self, name: &'static str) -> Option<Seen> {
+        let removed = self.remove(name).await;
+        self.history.forget(name);
+        let error = removed.err()?;
+        Some(Seen::new(name, ComponentState::Failed, error.to_string()))
     }
 
     /// Goes on with a reset that was interrupted.
     async fn go_on_resetting(&self) -> bool {
-        let resetting = kept::is_resetting(&self.places.root);
+        let resetting = stored_spec::is_resetting(&self.paths.root);
         if resetting {
-            let spec = kept::last(&self.places.root).unwrap_or_default();
+            let spec = stored_spec::last(&self.paths.root).unwrap_or_default();
             let (_, left) = self.remove_everything(spec.as_ref()).await;
             for line in &left {
                 tracing::warn!(line, "something is left of a cluster");
             }
         }
-        let resetting = kept::is_resetting(&self.places.root);
+        let resetting = stored_spec::is_resetting(&self.paths.root);
         self.publish(MemberStatus { resetting, ..MemberStatus::default() });
         !resetting
     }
 
     /// Folders, network, the way to the API, images to make containers of.
     async fn prepare(&self, spec: &Arc<MemberSpec>, done: &mut Done) -> Result<()> {
-        for folder in [&self.places.root, &self.places.run] {
+        for folder in [&self.paths.root, &self.paths.run] {
             selvage_runtime::private_directory(folder).map_err(Error::file(folder))?;
         }
         if spec.worker.is_some() {
             fs::create_dir_all(member::KUBELET_ROOT).map_err(Error::file(member::KUBELET_ROOT))?;
             for group in ["shims", "pods"] {
-                crate::reset::make_groups(&format!("{}/{group}", self.places.cgroup))?;
+                crate::reset::make_groups(&format!("{}/{group}", self.paths.cgroup))?;
             }
             if done.network != spec.network {
                 network::apply(spec).await?;
@@ -76,10 +108,10 @@ impl Inner {
             self.balancer.publish(api_service(&spec.api_servers)).await?;
             done.api_servers.clone_from(&spec.api_servers);
         }
-        images::for_components(self.runtime.as_ref(), &self.top, &self.places.root).await
+        images::for_components(self.runtime.as_ref(), &self.top, &self.paths.root).await
     }
 
-    fn tell(&self, spec: &MemberSpec, seen: &[Seen], obstacle: Option<String>) -> bool {
+    fn report(&self, spec: &MemberSpec, seen: &[Seen], obstacle: Option<String>) -> bool {
         let is_well = |one: &Seen| one.state == ComponentState::Healthy;
         let calm = obstacle.is_none() && seen.iter().all(is_well);
         let generation = spec.generation;
@@ -91,7 +123,7 @@ impl Inner {
             observed_generation: if calm { generation } else { self.observed() },
             cluster: spec.cluster.clone(),
             node: spec.node.clone(),
-            components: seen.iter().map(|one| self.history.tell(one, generation)).collect(),
+            components: seen.iter().map(|one| self.history.report(one, generation)).collect(),
             missing,
             certificates: self.keys.status(),
             obstacles: obstacle.into_iter().collect(),

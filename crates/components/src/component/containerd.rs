@@ -53,7 +53,7 @@ fn quoted(path: &Path) -> String {
 }
 
 fn config(member: &Member<'_>) -> Result<String> {
-    let places = member.places;
+    let paths = member.paths;
     let runc =
         member.artifacts.find(NAME, &member.versions().containerd, "runc").or_else(|error| {
             match error {
@@ -62,12 +62,12 @@ fn config(member: &Member<'_>) -> Result<String> {
                 other => Err(other),
             }
         })?;
-    let root = quoted(&places.data(NAME));
-    let state = quoted(&places.run.join("state"));
-    let socket = quoted(&places.containerd_socket());
-    let (bin, conf) = (quoted(&plugins(member)?), quoted(&places.component(NAME)));
+    let root = quoted(&paths.data(NAME));
+    let state = quoted(&paths.run.join("state"));
+    let socket = quoted(&paths.containerd_socket());
+    let (bin, conf) = (quoted(&plugins(member)?), quoted(&paths.component(NAME)));
     let runc = quoted(&runc);
-    let shims = format!("{}/shims", places.cgroup);
+    let shims = format!("{}/shims", paths.cgroup);
     // Without the right to lower it, no container would start.
     let restrict = !may_lower_oom_score();
     Ok(format!(
@@ -111,7 +111,7 @@ fn pods(member: &Member<'_>) -> serde_json::Value {
             "ipMasq": false,
             "ipam": {
                 "type": "host-local",
-                "dataDir": member.places.data("cni"),
+                "dataDir": member.paths.data("cni"),
                 "ranges": [[{ "subnet": member.network().node_pod_cidr }]],
                 "routes": [{ "dst": "0.0.0.0/0" }],
             },
@@ -119,7 +119,7 @@ fn pods(member: &Member<'_>) -> serde_json::Value {
     })
 }
 
-/// Whether this machine lets us have processes that the kernel kills last.
+/// Returns whether this machine lets us have processes that the kernel kills last.
 fn may_lower_oom_score() -> bool {
     const SYS_RESOURCE: u32 = 24;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -133,5 +133,5 @@ fn command(member: &Member<'_>) -> Vec<String> {
 }
 
 fn health(member: &Member<'_>) -> Probe {
-    Probe::Socket(member.places.containerd_socket())
+    Probe::Socket(member.paths.containerd_socket())
 }

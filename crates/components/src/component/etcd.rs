@@ -20,7 +20,7 @@ pub(super) const VOTES: &str = "http://127.0.0.1:2381/health";
 
 pub(super) fn component(member: &Member<'_>) -> Result<Component> {
     let version = member.versions().etcd;
-    let data = member.places.data(NAME);
+    let data = member.paths.data(NAME);
     Ok(Component {
         name: NAME,
         program: member.artifacts.find(NAME, &version, NAME)?,
@@ -46,7 +46,7 @@ fn command(member: &Member<'_>) -> Result<Vec<String>> {
     let (own, at) = (&member.spec.address, |file: &str| member.path(NAME, file));
     let mut arguments = flags([
         ("name", member.spec.node.clone()),
-        ("data-dir", member.places.data(NAME).display().to_string()),
+        ("data-dir", member.paths.data(NAME).display().to_string()),
         ("listen-client-urls", format!("{},{}", url("127.0.0.1", 2379), url(own, 2379))),
         ("advertise-client-urls", url(own, 2379)),
         ("listen-peer-urls", peer_url(own)),
@@ -81,7 +81,7 @@ fn url(address: &str, port: u16) -> String {
 /// to an etcd without data only: what was said first is said for ever, so that
 /// it is not restarted when another member comes or goes.
 fn beginning(member: &Member<'_>) -> Result<(String, String)> {
-    let path = member.places.root.join("etcd-beginning");
+    let path = member.paths.root.join("etcd-beginning");
     if let Ok(text) = fs::read_to_string(&path)
         && let Some((peers, state)) = text.trim().split_once(' ')
     {
@@ -95,7 +95,7 @@ fn beginning(member: &Member<'_>) -> Result<(String, String)> {
     Ok((peers, state.to_owned()))
 }
 
-/// What the API server likes etcd to do, where this one can.
+/// Flags of etcd that the API server likes, where this version has them.
 fn by_version(version: &str) -> Vec<String> {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     match (numbers.next(), numbers.next()) {

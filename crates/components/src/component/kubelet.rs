@@ -13,7 +13,7 @@ use crate::{
 pub(super) const NAME: &str = "kubelet";
 
 pub(super) fn component(member: &Member<'_>) -> Result<Component> {
-    let socket = Probe::Socket(member.places.containerd_socket());
+    let socket = Probe::Socket(member.paths.containerd_socket());
     Ok(Component {
         name: NAME,
         version: member.version_of(NAME),
@@ -37,7 +37,7 @@ fn files(member: &Member<'_>) -> Result<Vec<File>> {
 fn config(member: &Member<'_>) -> Value {
     let at = |file: &str| member.path(NAME, file);
     let (network, worker) = (member.network(), member.worker());
-    let socket = format!("unix://{}", member.places.containerd_socket().display());
+    let socket = format!("unix://{}", member.paths.containerd_socket().display());
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -53,7 +53,7 @@ fn config(member: &Member<'_>) -> Value {
         "cgroupDriver": "cgroupfs",
         // A group for each pod, on both versions of cgroups: without them (cgroupsPerQOS
         // false) the kubelet of 1.36 panics as soon as it compares a pod's limits.
-        "cgroupRoot": format!("{}/pods", member.places.cgroup),
+        "cgroupRoot": format!("{}/pods", member.paths.cgroup),
         "enforceNodeAllocatable": ["none"],
         "clusterDNS": [network.dns_address],
         "clusterDomain": network.dns_domain,

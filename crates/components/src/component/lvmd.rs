@@ -22,7 +22,7 @@ const OVERPROVISION: f64 = 4.0;
 const CONFIG: &str = "lvmd.yaml";
 
 pub(super) fn component(member: &Member<'_>) -> Result<Component> {
-    let Some(Lvmd::Own { program, size_gb }) = &member.places.lvmd else {
+    let Some(Lvmd::Own { program, size_gb }) = &member.paths.lvmd else {
         return Err(Error::Invalid(vec!["lvmd: is not for this agent to run".into()]));
     };
     Ok(Component {
@@ -35,15 +35,15 @@ pub(super) fn component(member: &Member<'_>) -> Result<Component> {
         mounts: Vec::new(),
         host: true,
         gate: None,
-        health: Probe::Socket(member.places.lvmd_socket().unwrap_or_default()),
+        health: Probe::Socket(member.paths.lvmd_socket().unwrap_or_default()),
     })
 }
 
 fn config(member: &Member<'_>, size_gb: u64) -> Value {
     // The name of the node tells loop devices of machines on one host apart.
-    let folder = member.places.data(NAME).join(&member.spec.node);
+    let folder = member.paths.data(NAME).join(&member.spec.node);
     json!({
-        "socket-name": member.places.lvmd_socket(),
+        "socket-name": member.paths.lvmd_socket(),
         "socket-mode": "0600",
         "backend": "loop",
         "loop": {

@@ -17,14 +17,14 @@ use selvage_runtime::Mount;
 
 use crate::{
     Result,
-    member::{API_PORT, File, Member, Places},
+    member::{API_PORT, File, Member, Paths},
     probe::Probe,
 };
 
 pub(crate) use containerd::PAUSE_IMAGE;
 pub(crate) use etcd::peer_url as etcd_peer_url;
 
-/// What has to be well before a component is started for the first time.
+/// Components that have to be healthy before another is started for the first time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gate {
     /// Name of what is waited for.
@@ -54,7 +54,7 @@ type Make = fn(&Member<'_>) -> Result<Component>;
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) make: Make,
-    wanted: fn(&MemberSpec, &Places) -> bool,
+    wanted: fn(&MemberSpec, &Paths) -> bool,
 }
 
 /// All there are.
@@ -75,21 +75,21 @@ pub(crate) const KINDS: [Kind; 9] = [
 ];
 
 impl Kind {
-    pub(crate) fn is_wanted(&self, spec: &MemberSpec, places: &Places) -> bool {
-        !spec.hibernated && (self.wanted)(spec, places)
+    pub(crate) fn is_wanted(&self, spec: &MemberSpec, paths: &Paths) -> bool {
+        (self.wanted)(spec, paths)
     }
 }
 
-fn in_control_plane(spec: &MemberSpec, _: &Places) -> bool {
+fn in_control_plane(spec: &MemberSpec, _: &Paths) -> bool {
     spec.control_plane.is_some()
 }
 
-fn runs_pods(spec: &MemberSpec, _: &Places) -> bool {
+fn runs_pods(spec: &MemberSpec, _: &Paths) -> bool {
     spec.worker.is_some()
 }
 
-fn keeps_volumes(spec: &MemberSpec, places: &Places) -> bool {
-    spec.worker.is_some() && places.runs_lvmd()
+fn keeps_volumes(spec: &MemberSpec, paths: &Paths) -> bool {
+    spec.worker.is_some() && paths.runs_lvmd()
 }
 
 /// An API server has to answer, on whichever machine.

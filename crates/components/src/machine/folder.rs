@@ -22,7 +22,7 @@ pub(super) const OWN: [&str; 5] =
 /// Folder that a machine has for itself and loses when it ends.
 pub(super) const FLEETING: &str = "/run";
 
-/// What stands in the folder.
+/// Description of the machine, as it stands in the folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Written {
     pub(super) machine: Machine,
@@ -48,7 +48,7 @@ pub(super) fn make(folder: &Path, machine: &Machine, gateway: Ipv4Addr) -> Resul
     write(folder, "machine.json", &Written { machine: machine.clone(), gateway })
 }
 
-/// Where the files of a folder of the machine are.
+/// Returns the path of the files of a folder of the machine.
 pub(super) fn files(folder: &Path, own: &str) -> PathBuf {
     folder.join("files").join(own.trim_start_matches('/').replace('/', "-"))
 }

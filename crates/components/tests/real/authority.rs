@@ -6,7 +6,7 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use selvage_api::selvage::kubernetes::{
-    Authorities as Told, Certificate, CertificateRequest, Profile,
+    Authorities as AuthoritiesMessage, Certificate, CertificateRequest, Profile,
 };
 
 struct Authority {
@@ -49,8 +49,8 @@ impl Authorities {
         }
     }
 
-    pub(crate) fn told(&self) -> Told {
-        Told {
+    pub(crate) fn message(&self) -> AuthoritiesMessage {
+        AuthoritiesMessage {
             kubernetes: self.kubernetes.pem.clone(),
             etcd: self.etcd.pem.clone(),
             front_proxy: self.front_proxy.pem.clone(),

@@ -33,7 +33,7 @@ impl Cluster {
         fs::write(&self.kubeconfig, self.authorities.admin(server)).unwrap();
     }
 
-    /// What a machine has to be; certificates come later.
+    /// Spec of a machine; certificates come later.
     pub(crate) fn spec(&self, agent: &Agent, planes: &[&Agent], all: &[&Agent]) -> MemberSpec {
         let pods = |agent: &Agent| format!("10.244.{}.0/24", agent.address.octets()[3]);
         let others = all.iter().filter(|other| other.name != agent.name);
@@ -70,7 +70,7 @@ impl Cluster {
                 ..ClusterNetwork::default()
             }),
             api_servers: planes.iter().map(|one| format!("{}:6443", one.address)).collect(),
-            authorities: Some(self.authorities.told()),
+            authorities: Some(self.authorities.message()),
             ..MemberSpec::default()
         }
     }

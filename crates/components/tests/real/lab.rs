@@ -109,7 +109,7 @@ impl Lab {
         self.folder.path().join("machines").join(name).join("files/var-lib/agent.sock")
     }
 
-    /// What the machine says on its standard error.
+    /// Standard error of the machine.
     pub(crate) fn log(&self, agent: &Agent) -> String {
         let path = self.folder.path().join("machines").join(&agent.name).join("log");
         fs::read_to_string(path).unwrap_or_default()

@@ -21,14 +21,14 @@ use crate::{
 
 /// Node that the scheduler chose for the claim's pod.
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Who is to make the volume; Kubernetes writes one or both.
+/// Annotations that name the provisioner; Kubernetes writes one or both.
 const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 const FSTYPE: &str = "csi.storage.k8s.io/fstype";
 /// A volume is on one machine, for one pod or all pods there.
 const MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
-/// Whether a volume has to be made for it on this machine.
+/// Returns whether a volume has to be made for it on this machine.
 pub(super) fn is_for(claim: &PersistentVolumeClaim, node: &str) -> bool {
     let annotation = |key: &str| claim.annotations().get(key).map(String::as_str);
     let unbound = claim

@@ -11,7 +11,7 @@ use crate::{DRIVER, TOPOLOGY};
 
 /// Keeps the object until its volume is gone.
 pub(super) const FINALIZER: &str = "lvm.selvage.io/volume";
-/// Who made it.
+/// Annotation that names the provisioner.
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// Handle of the volume.
@@ -20,7 +20,7 @@ pub(super) fn handle(volume: &PersistentVolume) -> Option<&str> {
     (csi.driver == DRIVER).then_some(csi.volume_handle.as_str())
 }
 
-/// Whether it was made by the driver of this machine.
+/// Returns whether it was made by the driver of this machine.
 pub(super) fn is_on(volume: &PersistentVolume, node: &str) -> bool {
     let made = volume.annotations().get(PROVISIONED_BY).map(String::as_str);
     made == Some(DRIVER) && handle(volume).is_some() && node_of(volume) == Some(node)
@@ -41,14 +41,14 @@ fn phase(volume: &PersistentVolume) -> &str {
     volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether the data go with the object.
+/// Returns whether the data go with the object.
 pub(super) fn is_deleted_with(volume: &PersistentVolume) -> bool {
     let policy =
         volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
     policy == Some("Delete")
 }
 
-/// Whether its time is over: released by its claim and not to be kept, or removed
+/// Returns whether its time is over: released by its claim and not to be kept, or removed
 /// by somebody while no claim has it.
 pub(super) fn is_to_go(volume: &PersistentVolume) -> bool {
     let released = matches!(phase(volume), "Released" | "Failed");

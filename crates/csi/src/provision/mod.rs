@@ -116,7 +116,7 @@ impl Provisioner {
                 let name = about.name_any();
                 tracing::warn!(%error, name, "volume of a claim");
                 summary.again = Some(AGAIN);
-                if let Err(error) = tell(client, about, reason, &error.to_string()).await {
+                if let Err(error) = record_event(client, about, reason, &error.to_string()).await {
                     tracing::debug!(%error, name, "cannot be told in the cluster");
                 }
             }
@@ -243,7 +243,7 @@ impl Reconcile for Provisioner {
 }
 
 /// Makes an event of what is wrong; the same again is the same event.
-async fn tell<K>(client: &Client, about: &K, reason: &str, message: &str) -> Result<()>
+async fn record_event<K>(client: &Client, about: &K, reason: &str, message: &str) -> Result<()>
 where
     K: Resource<DynamicType = ()>,
 {

@@ -10,7 +10,7 @@ use crate::{
     catalogue::Version,
     error::violation,
     plan::Snapshot,
-    record::{BY_CLUSTER, Backup, Cluster, Occasion, Pki, Pool},
+    record::{AuthorityRecord, BY_CLUSTER, Backup, BackupTrigger, Cluster, Pki, Pool},
     validate::{self, NewCluster},
 };
 
@@ -23,7 +23,7 @@ impl Manager {
         let snapshot = self.find(name)?;
         caller.check_owns(&snapshot.cluster)?;
         let reason = format!("{} asked for it", caller.name);
-        self.take_backup(&snapshot, Occasion::Asked, reason).await
+        self.take_backup(&snapshot, BackupTrigger::Asked, reason).await
     }
 
     /// Snapshots that the caller may know of, of one cluster or of all, oldest
@@ -60,24 +60,27 @@ impl Manager {
             Ok(_) | Err(selvage_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(self.inner.around.vault.remove(&backup.id)?)
+        Ok(self.inner.dependencies.vault.remove(&backup.id)?)
     }
 
     async fn take_backup(
         &self,
         snapshot: &Snapshot,
-        occasion: Occasion,
+        occasion: BackupTrigger,
         reason: String,
     ) -> Result<Backup> {
         let cluster = &snapshot.cluster;
+        if cluster.hibernated {
+            return Err(Error::hibernated(cluster));
+        }
         if !cluster.provisioned || cluster.deleting {
             let text = format!("cluster {:?} has no etcd to take a snapshot of", cluster.name);
             return Err(Error::Precondition(text));
         }
-        let around = &self.inner.around;
+        let dependencies = &self.inner.dependencies;
         let (id, taken_at) = (new_id(&cluster.name, self.now()), self.now());
-        let mut writer = around.vault.create(&id)?;
-        let saved = around.driver.save(snapshot, &mut writer).await;
+        let mut writer = dependencies.vault.create(&id)?;
+        let saved = dependencies.driver.save(snapshot, &mut writer).await;
         saved.map_err(|error| Error::Backup(error.to_string()))?;
         let size = writer.finish()?;
         let version = versions_of(snapshot).0.map_or_else(String::new, |found| found.to_string());
@@ -91,7 +94,7 @@ impl Manager {
             reason,
             version,
             size,
-            sealed_keys: around.keyring.sealed(cluster).await?,
+            sealed_keys: dependencies.keyring.sealed(cluster).await?,
             control_plane: cluster.control_plane.clone(),
             pools: snapshot.pools.iter().filter(|pool| !pool.deleting).cloned().collect(),
         };
@@ -120,7 +123,7 @@ impl Manager {
     /// Takes the snapshot that an upgrade waits for; false if that failed.
     pub(super) async fn secure(&self, snapshot: &Snapshot, version: &str) -> Result<bool> {
         let reason = format!("before the upgrade to {version}");
-        let taken = self.take_backup(snapshot, Occasion::Upgrade, reason).await;
+        let taken = self.take_backup(snapshot, BackupTrigger::Upgrade, reason).await;
         let secured = taken.is_ok();
         self.note_backup(&snapshot.cluster.name, taken, |cluster| {
             cluster.backed_up_for = version.to_owned();
@@ -134,7 +137,8 @@ impl Manager {
         let interval = self.inner.settings.snapshot_interval;
         let Some(snapshot) = self.snapshot(name) else { return Ok(None) };
         let cluster = &snapshot.cluster;
-        if interval.is_zero() || !cluster.provisioned || cluster.deleting || cluster.paused {
+        let works = cluster.provisioned && !cluster.deleting;
+        if interval.is_zero() || !works || cluster.paused || cluster.hibernated {
             return Ok(None);
         }
         let stored = self.inner.backups.by_index(BY_CLUSTER, name);
@@ -144,7 +148,8 @@ impl Manager {
         if due > self.now() {
             return Ok(Some(self.until(due)));
         }
-        let taken = self.take_backup(&snapshot, Occasion::Schedule, "on schedule".into()).await;
+        let taken =
+            self.take_backup(&snapshot, BackupTrigger::Schedule, "on schedule".into()).await;
         let next = if taken.is_ok() { interval } else { RETRY };
         self.note_backup(name, taken, |_| {}).await?;
         Ok(Some(next))
@@ -164,16 +169,17 @@ impl Manager {
         };
         let known = self.inner.clusters.get(name);
         let healthy = known.is_some_and(|known| known.value.backup_retry_at == 0);
-        let scheduled = taken.as_ref().is_ok_and(|b| b.occasion() == Occasion::Schedule);
+        let scheduled = taken.as_ref().is_ok_and(|b| b.occasion() == BackupTrigger::Schedule);
         if scheduled && healthy {
             return Ok(());
         }
         let updated = self.inner.clusters.update(name, |cluster: &mut Cluster| {
             if let Ok(backup) = &taken {
                 done(cluster);
-                cluster.tell(now, format!("snapshot {} was taken {}", backup.id, backup.reason));
+                cluster
+                    .add_event(now, format!("snapshot {} was taken {}", backup.id, backup.reason));
             } else if cluster.backup_problem != problem {
-                cluster.tell(now, format!("no snapshot of etcd could be taken: {problem}"));
+                cluster.add_event(now, format!("no snapshot of etcd could be taken: {problem}"));
             }
             cluster.backup_problem.clone_from(&problem);
             cluster.backup_retry_at = retry_at;
@@ -189,7 +195,7 @@ impl Manager {
     /// name is given.
     pub async fn restore(&self, caller: &Caller, id: &str, name: &str) -> Result<Snapshot> {
         let backup = self.owned_backup(caller, id)?;
-        if !self.inner.around.vault.has(id) {
+        if !self.inner.dependencies.vault.has(id) {
             let text = format!("the file of backup {id:?} is not in this data directory");
             return Err(Error::Precondition(text));
         }
@@ -226,13 +232,14 @@ impl Manager {
         self.edit(&backup.cluster, |snapshot, now| {
             super::change::check_present(snapshot)?;
             let cluster = &mut snapshot.cluster;
-            cluster.tell(now, format!("{who} asked for backup {} to be restored", backup.id));
+            cluster.add_event(now, format!("{who} asked for backup {} to be restored", backup.id));
             cluster.version.clone_from(&backup.version);
             cluster.control_plane.clone_from(&backup.control_plane);
             cluster.restored_from.clone_from(&backup.id);
             cluster.restored_at = now;
             cluster.provisioned = false;
             cluster.paused = false;
+            cluster.hibernated = false;
             cluster.endpoint.clear();
             cluster.backed_up_for.clear();
             Ok(())
@@ -261,9 +268,10 @@ impl Manager {
             self.begin(caller, &origin, new, backup.organisation.clone(), Vec::new());
         let cluster = &mut snapshot.cluster;
         cluster.restored_from.clone_from(&backup.id);
-        cluster.tell(self.now(), format!("made of backup {}", backup.id));
-        let keyring = &self.inner.around.keyring;
-        let sealed = keyring.reseal(&backup.uid, &backup.sealed_keys, cluster)?;
+        cluster.add_event(self.now(), format!("made of backup {}", backup.id));
+        let keyring = &self.inner.dependencies.keyring;
+        let (sealed, generation) = keyring.reseal(&backup.uid, &backup.sealed_keys, cluster)?;
+        cluster.authorities = AuthorityRecord::settled(generation);
         let keys = Pki { uid: cluster.uid.clone(), sealed };
         let created = transact(&self.inner.store, async |tx| {
             tx.create(&snapshot.cluster).await?;
@@ -290,7 +298,7 @@ impl Manager {
     /// Removes files that no record speaks of: a process ended while it wrote
     /// them.
     pub(super) fn sweep_backups(&self) {
-        let vault = &self.inner.around.vault;
+        let vault = &self.inner.dependencies.vault;
         for name in vault.list() {
             if self.inner.backups.get(&name).is_none()
                 && let Err(error) = vault.remove(&name)

@@ -16,7 +16,7 @@ use crate::{
     validate,
 };
 
-/// What a request says of itself beside its message.
+/// Metadata of a request beside its message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Organisation that is to own what is made.
@@ -36,7 +36,7 @@ impl Manager {
         self.edit(name, |snapshot, now| {
             if !snapshot.cluster.deleting {
                 snapshot.cluster.deleting = true;
-                snapshot.cluster.tell(now, format!("{who} asked for it to be deleted"));
+                snapshot.cluster.add_event(now, format!("{who} asked for it to be deleted"));
             }
             Ok(())
         })
@@ -153,7 +153,7 @@ impl Manager {
         self.edit(name, |snapshot, now| {
             self.check_upgrade(snapshot, wanted, origin.force)?;
             snapshot.cluster.version.clone_from(&target);
-            snapshot.cluster.tell(now, format!("{who} asked for an upgrade to {target}"));
+            snapshot.cluster.add_event(now, format!("{who} asked for an upgrade to {target}"));
             Ok(())
         })
         .await
@@ -165,7 +165,7 @@ impl Manager {
             return Ok(());
         }
         let name = &snapshot.cluster.name;
-        let obstacles = match self.inner.around.driver.obstacles(snapshot).await {
+        let obstacles = match self.inner.dependencies.driver.obstacles(snapshot).await {
             Ok(obstacles) => obstacles,
             Err(error) => vec![format!("the API does not answer: {error}")],
         };
@@ -200,7 +200,7 @@ impl Manager {
             }
             let (Some(from), _) = versions_of(snapshot) else { return Ok(()) };
             snapshot.cluster.version = from.to_string();
-            snapshot.cluster.tell(now, format!("{who} aborted the upgrade to {target}"));
+            snapshot.cluster.add_event(now, format!("{who} aborted the upgrade to {target}"));
             Ok(())
         })
         .await
@@ -212,6 +212,7 @@ impl Manager {
         to: crate::catalogue::Version,
         force: bool,
     ) -> Result<()> {
+        check_awake(snapshot)?;
         let status = conditions::status(&snapshot.cluster.conditions);
         let right = match status {
             ClusterStatus::Running => true,
@@ -244,7 +245,7 @@ impl Manager {
             check_present(snapshot)?;
             if snapshot.cluster.paused != paused {
                 let what = if paused { "paused" } else { "resumed" };
-                snapshot.cluster.tell(now, format!("{who} {what} the cluster"));
+                snapshot.cluster.add_event(now, format!("{who} {what} the cluster"));
             }
             snapshot.cluster.paused = paused;
             Ok(())
@@ -253,7 +254,7 @@ impl Manager {
     }
 
     /// The cluster, if the caller may change it.
-    fn owned(&self, caller: &Caller, name: &str) -> Result<Snapshot> {
+    pub(super) fn owned(&self, caller: &Caller, name: &str) -> Result<Snapshot> {
         let snapshot = self.find(name)?;
         caller.check_owns(&snapshot.cluster)?;
         Ok(snapshot)
@@ -348,9 +349,18 @@ pub(super) fn check_present(snapshot: &Snapshot) -> Result<()> {
     Ok(())
 }
 
+/// Refuses changes of a cluster that hibernates.
+pub(super) fn check_awake(snapshot: &Snapshot) -> Result<()> {
+    match snapshot.cluster.hibernated {
+        true => Err(Error::hibernated(&snapshot.cluster)),
+        false => Ok(()),
+    }
+}
+
 /// Refuses changes of pools while the control plane is between two versions.
 fn check_changeable(snapshot: &Snapshot) -> Result<()> {
     check_present(snapshot)?;
+    check_awake(snapshot)?;
     let target = &snapshot.cluster.version;
     let behind = snapshot.machines.iter().any(|machine| {
         machine.is_control_plane()

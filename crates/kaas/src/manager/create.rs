@@ -113,7 +113,7 @@ impl Manager {
             provider: self.provider().name().to_owned(),
             ..Cluster::default()
         };
-        cluster.tell(now, format!("{} asked for the cluster", caller.name));
+        cluster.add_event(now, format!("{} asked for the cluster", caller.name));
         let pools = new.pools.into_iter().map(|pool| Pool { created_at: now, ..pool }).collect();
         let mut snapshot = Snapshot { cluster, pools, machines: Vec::new() };
         snapshot.cluster.conditions = conditions::evaluate(&snapshot, now);
@@ -139,6 +139,7 @@ impl Manager {
     }
 
     pub(super) async fn check_offers(&self, wanted: &[(&String, u32)]) -> Result<()> {
+        self.exclude_quarantined();
         for (instance_type, _) in wanted {
             let count = wanted
                 .iter()
@@ -155,9 +156,8 @@ impl Manager {
                     "" => String::new(),
                     kind => format!(" of type {kind:?}"),
                 };
-                return Err(Error::Exhausted(format!(
-                    "{count} machines{kind} are asked for and there are {total}"
-                )));
+                let text = format!("{count} machines{kind} are asked for and there are {total}");
+                return Err(Error::Exhausted(self.none_free(text)));
             }
         }
         Ok(())

@@ -16,12 +16,14 @@ use crate::{
 /// often does not cost a signature each time.
 const REUSED_FOR: Duration = Duration::from_secs(600);
 /// Kubeconfigs that are kept at most.
-const MOST_KEPT: usize = 4096;
+const CACHE_CAPACITY: usize = 4096;
 
 /// A kubeconfig that was handed out.
-pub(super) struct Kept {
+pub(super) struct CachedKubeconfig {
     text: Zeroizing<String>,
     endpoint: String,
+    /// Stage of the certificate authorities.
+    stage: u32,
     until: Millis,
 }
 
@@ -37,14 +39,16 @@ impl Manager {
         }
         let endpoint = self.endpoint(cluster);
         let now = self.now();
+        let stage = cluster.authorities.stage;
         let name = (cluster.uid.clone(), user.to_owned());
-        if let Some(kept) = self.inner.kubeconfigs.lock().get(&name)
-            && kept.until > now
-            && kept.endpoint == endpoint
+        if let Some(cached) = self.inner.kubeconfigs.lock().get(&name)
+            && cached.until > now
+            && cached.endpoint == endpoint
+            && cached.stage == stage
         {
-            return Ok(Some(kept.text.clone()));
+            return Ok(Some(cached.text.clone()));
         }
-        let keys = self.inner.around.keyring.keys(cluster).await?;
+        let keys = self.inner.dependencies.keyring.keys(cluster).await?;
         let user = if user.is_empty() { "admin" } else { user };
         let leaf = Leaf {
             common_name: format!("selvage:{user}"),
@@ -55,16 +59,17 @@ impl Manager {
             lifetime: self.inner.settings.kubeconfig_lifetime,
         };
         let failed = |source| Error::Keys { cluster: cluster.name.clone(), source };
-        let issued = keys.kubernetes.issue(&leaf, now / 1000).map_err(failed)?;
-        let authority = keys.kubernetes.certificate();
-        let text = pki::kubeconfig(&cluster.name, &endpoint, authority, user, &issued);
+        let signer = keys.signer(stage).map_err(failed)?;
+        let issued = signer.kubernetes.issue(&leaf, now / 1000).map_err(failed)?;
+        let trusted = keys.trusted(stage, |all| &all.kubernetes).map_err(failed)?;
+        let text = pki::kubeconfig(&cluster.name, &endpoint, &trusted, user, &issued);
         let reused = REUSED_FOR.min(self.inner.settings.kubeconfig_lifetime / 2);
         let until = now + u64::try_from(reused.as_millis()).unwrap_or(0);
-        let mut kept = self.inner.kubeconfigs.lock();
-        if kept.len() >= MOST_KEPT {
-            kept.clear();
+        let mut cached = self.inner.kubeconfigs.lock();
+        if cached.len() >= CACHE_CAPACITY {
+            cached.clear();
         }
-        kept.insert(name, Kept { text: text.clone(), endpoint, until });
+        cached.insert(name, CachedKubeconfig { text: text.clone(), endpoint, stage, until });
         Ok(Some(text))
     }
 
@@ -86,7 +91,7 @@ impl Manager {
 
     /// Forgets the keys of a cluster that is gone.
     pub(super) fn forget_keys(&self, uid: &str) {
-        self.inner.around.keyring.forget(uid);
+        self.inner.dependencies.keyring.forget(uid);
         self.inner.kubeconfigs.lock().retain(|(owner, _), _| owner != uid);
     }
 }

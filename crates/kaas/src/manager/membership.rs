@@ -39,8 +39,15 @@ impl Manager {
                 change(&tx, snapshot, action, &mut taken, now).await?;
             }
             for action in actions {
-                if let Action::Replace { machine } = action {
-                    cluster.tell(now, format!("{machine} is dead and is replaced"));
+                match action {
+                    Action::Replace { machine } => {
+                        cluster.add_event(now, format!("{machine} is dead and is replaced"));
+                    }
+                    Action::SetAuthorityStage { stage } => {
+                        cluster.authorities.stage = *stage;
+                        cluster.add_event(now, format!("certificates: {action}"));
+                    }
+                    _ => {}
                 }
             }
             cluster.membership += 1;
@@ -138,13 +145,23 @@ async fn change(
                 tx.put(&record)?;
             }
         }
+        Action::SetMachineStage { machine, stage } => {
+            if let Some(mut record) = tx.get::<Machine>(&machine_key(cluster, machine)).await? {
+                record.wanted.authority_stage = *stage;
+                tx.put(&record)?;
+            }
+        }
         Action::ForgetPool { pool } => {
             let key = pool_key(cluster, pool);
             if tx.get::<Pool>(&key).await?.is_some() {
                 tx.delete::<Pool>(&key).await?;
             }
         }
-        Action::Finish | Action::Backup { .. } | Action::Step { .. } => {}
+        Action::Finish
+        | Action::Backup { .. }
+        | Action::SetAuthorityStage { .. }
+        | Action::ForgetAuthorities { .. }
+        | Action::Step { .. } => {}
     }
     Ok(())
 }

@@ -3,11 +3,14 @@
 mod backup;
 mod change;
 mod create;
-mod foresee;
+mod hibernate;
 mod keys;
 mod membership;
+mod preview;
+mod quarantine;
 mod reconcile;
 mod remedy;
+mod rotate;
 mod step;
 mod sweep;
 
@@ -29,19 +32,19 @@ use crate::{
     keyring::Keyring,
     plan::{Policy, Snapshot},
     provider::Provider,
-    record::{BY_CLUSTER, Backup, Cluster, Machine, Pool},
+    record::{BY_CLUSTER, Backup, Cluster, Machine, MachineFailures, Pool},
     validate::Limits,
     vault::Vault,
 };
 
-/// What can be set about clusters.
+/// Settings of clusters.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub limits: Limits,
     pub policy: Policy,
-    /// How often a step that is not done is taken again.
+    /// Interval at which a step that is not done is taken again.
     pub poll: Duration,
-    /// How often nodes are looked at.
+    /// Interval at which nodes are looked at.
     pub health_period: Duration,
     /// Life of the certificate in a kubeconfig.
     pub kubeconfig_lifetime: Duration,
@@ -49,7 +52,7 @@ pub struct Settings {
     pub workers: usize,
     /// Between two snapshots of a cluster's etcd; zero for none on schedule.
     pub snapshot_interval: Duration,
-    /// Snapshots of a cluster that are kept of each occasion.
+    /// Snapshots of a cluster that are kept of each trigger.
     pub snapshot_keep: usize,
 }
 
@@ -68,14 +71,14 @@ impl Default for Settings {
     }
 }
 
-/// What clusters are made of.
-pub struct Surroundings {
+/// Dependencies of the manager.
+pub struct Dependencies {
     pub provider: Arc<dyn Provider>,
     pub driver: Arc<dyn Driver>,
     pub catalogue: Catalogue,
     pub keyring: Arc<Keyring>,
     pub clock: Arc<dyn Clock>,
-    /// Where snapshots of etcd are.
+    /// Storage of etcd snapshots.
     pub vault: Arc<Vault>,
 }
 
@@ -92,8 +95,9 @@ struct Inner {
     pools: Arc<Table<Pool>>,
     machines: Arc<Table<Machine>>,
     backups: Arc<Table<Backup>>,
-    around: Surroundings,
-    kubeconfigs: Mutex<HashMap<(String, String), keys::Kept>>,
+    failures: Arc<Table<MachineFailures>>,
+    dependencies: Dependencies,
+    kubeconfigs: Mutex<HashMap<(String, String), keys::CachedKubeconfig>>,
     health: Mutex<HashMap<String, reconcile::Health>>,
 }
 
@@ -108,12 +112,13 @@ impl Manager {
     pub async fn open(
         store: SharedStore,
         settings: Settings,
-        around: Surroundings,
+        dependencies: Dependencies,
     ) -> Result<Self> {
         let (clusters, pools) =
             (Table::open(Arc::clone(&store)).await?, Table::open(Arc::clone(&store)).await?);
         let machines = Table::open(Arc::clone(&store)).await?;
         let backups = Table::open(Arc::clone(&store)).await?;
+        let failures = Table::open(Arc::clone(&store)).await?;
         let inner = Inner {
             settings,
             store,
@@ -121,21 +126,23 @@ impl Manager {
             pools,
             machines,
             backups,
-            around,
+            failures,
+            dependencies,
             kubeconfigs: Mutex::default(),
             health: Mutex::default(),
         };
         let manager = Self { inner: Arc::new(inner) };
         manager.sweep_backups();
+        manager.exclude_quarantined();
         Ok(manager)
     }
 
     fn now(&self) -> Millis {
-        self.inner.around.clock.now()
+        self.inner.dependencies.clock.now()
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.inner.around.clock)
+        Arc::clone(&self.inner.dependencies.clock)
     }
 
     pub fn settings(&self) -> &Settings {
@@ -143,11 +150,11 @@ impl Manager {
     }
 
     pub fn catalogue(&self) -> &Catalogue {
-        &self.inner.around.catalogue
+        &self.inner.dependencies.catalogue
     }
 
     pub fn provider(&self) -> &Arc<dyn Provider> {
-        &self.inner.around.provider
+        &self.inner.dependencies.provider
     }
 
     pub(crate) fn clusters(&self) -> &Arc<Table<Cluster>> {
@@ -184,7 +191,7 @@ impl Manager {
         self.snapshot(name).ok_or_else(|| Error::ClusterNotFound(name.to_owned()))
     }
 
-    /// What is being waited for.
+    /// Sentence that says what is being waited for.
     pub fn message(&self, snapshot: &Snapshot) -> String {
         conditions::message(snapshot, self.now())
     }

@@ -44,6 +44,11 @@ impl Manager {
             let (steps, mut records): (Vec<Action>, Vec<Action>) =
                 plan.actions.into_iter().partition(|a| matches!(a, Action::Step { .. }));
             let backup = records.extract_if(.., |a| matches!(a, Action::Backup { .. })).next();
+            let done = |a: &mut Action| matches!(a, Action::ForgetAuthorities { .. });
+            if records.extract_if(.., done).next().is_some() {
+                self.end_rotation(&snapshot).await?;
+                continue;
+            }
             if self.without_spare(&snapshot, &records).await? {
                 continue;
             }
@@ -121,10 +126,11 @@ impl Manager {
     /// the next look at the cluster.
     async fn sync_members(&self, name: &str) {
         let Some(snapshot) = self.snapshot(name) else { return };
-        if !snapshot.cluster.provisioned || snapshot.cluster.deleting {
+        let Cluster { provisioned, deleting, hibernated, .. } = snapshot.cluster;
+        if !provisioned || deleting || hibernated {
             return;
         }
-        if let Err(error) = self.inner.around.driver.sync(&snapshot).await {
+        if let Err(error) = self.inner.dependencies.driver.sync(&snapshot).await {
             tracing::warn!(cluster = name, %error, "members do not know of the last change");
         }
     }
@@ -140,7 +146,7 @@ impl Manager {
         let status = conditions::status(&found);
         let change = |cluster: &mut Cluster| {
             if conditions::status(&cluster.conditions) != status {
-                cluster.tell(now, format!("status is {}", status.as_str_name()));
+                cluster.add_event(now, format!("status is {}", status.as_str_name()));
             }
             cluster.conditions.clone_from(&found);
             Ok::<_, selvage_store::Error>(())
@@ -157,7 +163,8 @@ impl Manager {
         let Some(snapshot) = self.snapshot(name) else { return Ok(None) };
         let watched = |m: &Machine| matches!(m.phase(), Phase::Ready | Phase::NotReady);
         let cluster = &snapshot.cluster;
-        if !cluster.provisioned || cluster.deleting || !snapshot.machines.iter().any(watched) {
+        let watches = cluster.provisioned && !cluster.deleting && !cluster.hibernated;
+        if !watches || !snapshot.machines.iter().any(watched) {
             return Ok(None);
         }
         let period = self.inner.settings.health_period;
@@ -167,7 +174,7 @@ impl Manager {
         if known.at > 0 && next > now {
             return Ok(Some(self.until(next)));
         }
-        let silent = match self.inner.around.driver.nodes(&snapshot).await {
+        let silent = match self.inner.dependencies.driver.nodes(&snapshot).await {
             Ok(nodes) => {
                 self.note_nodes(&snapshot, &nodes).await?;
                 self.follow_api(&snapshot).await?;
@@ -189,7 +196,7 @@ impl Manager {
 
     /// Writes down which API server callers are to be led to, if it is another.
     async fn follow_api(&self, snapshot: &Snapshot) -> Result<()> {
-        let Ok(Some(endpoint)) = self.inner.around.driver.api(snapshot).await else {
+        let Ok(Some(endpoint)) = self.inner.dependencies.driver.api(snapshot).await else {
             return Ok(());
         };
         if endpoint == snapshot.cluster.endpoint {
@@ -197,7 +204,7 @@ impl Manager {
         }
         let now = self.now();
         let change = |cluster: &mut Cluster| {
-            cluster.tell(now, format!("the API answers at {endpoint}"));
+            cluster.add_event(now, format!("the API answers at {endpoint}"));
             cluster.endpoint.clone_from(&endpoint);
             Ok::<_, selvage_store::Error>(())
         };
@@ -268,7 +275,7 @@ fn sooner(a: Option<Duration>, b: Duration) -> Option<Duration> {
     Some(a.map_or(b, |a| a.min(b)))
 }
 
-/// Whether conditions are the same apart from their messages, which change
+/// Returns whether conditions are the same apart from their messages, which change
 /// with every machine and are of interest to nobody by themselves.
 fn same(a: &[crate::record::Condition], b: &[crate::record::Condition]) -> bool {
     let alike = |(a, b): (&crate::record::Condition, &crate::record::Condition)| {

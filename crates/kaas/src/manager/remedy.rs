@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Between two looks for a machine to replace a dead one with, in milliseconds.
-const LOOK_AGAIN: u64 = 60_000;
+const SPARE_RETRY_MILLIS: u64 = 60_000;
 
 impl Manager {
     /// Writes down since when agents of machines that are not ready are away.
@@ -19,7 +19,7 @@ impl Manager {
             if !suspect && machine.lost_since == 0 {
                 continue;
             }
-            let away = suspect && !self.inner.around.driver.answers(machine).await;
+            let away = suspect && !self.inner.dependencies.driver.answers(machine).await;
             if away == (machine.lost_since > 0) {
                 continue;
             }
@@ -46,7 +46,7 @@ impl Manager {
         if provider.capabilities().disposable || offers.iter().any(|o| o.free != Some(0)) {
             return Ok(false);
         }
-        let again = self.now() + LOOK_AGAIN;
+        let again = self.now() + SPARE_RETRY_MILLIS;
         self.change_machine(machine, |record| {
             record.retry_at = again;
             record.reason = "it is dead, and no other machine is free to replace it".into();

@@ -15,14 +15,14 @@ use crate::{
     record::{Cluster, Machine, Phase, machine_key},
 };
 
-/// How long to wait after a step that failed.
+/// Backoff after a step that failed.
 const RETRY: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(60),
     healthy_after: Duration::from_secs(60),
 };
 
-/// Whether a step changed something.
+/// Effect of a step: it changed something, or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Moved,
@@ -30,38 +30,38 @@ pub(super) enum Outcome {
 }
 
 /// Why a step was not taken.
-enum Trouble {
+enum StepError {
     /// To be tried again.
-    Later(String),
+    Transient(String),
     /// The machine is to be given up.
-    ForGood(String),
+    Permanent(String),
     /// Of ours.
-    Ours(Error),
+    Internal(Error),
 }
 
-impl From<provider::Error> for Trouble {
+impl From<provider::Error> for StepError {
     fn from(error: provider::Error) -> Self {
         match error {
             provider::Error::NoneFree(text) | provider::Error::Unavailable(text) => {
-                Self::Later(text)
+                Self::Transient(text)
             }
-            provider::Error::Refused(text) => Self::ForGood(text),
+            provider::Error::Refused(text) => Self::Permanent(text),
         }
     }
 }
 
-impl From<driver::Error> for Trouble {
+impl From<driver::Error> for StepError {
     fn from(error: driver::Error) -> Self {
         match error {
-            driver::Error::Unavailable(text) => Self::Later(text),
-            driver::Error::Refused(text) => Self::ForGood(text),
+            driver::Error::Unavailable(text) => Self::Transient(text),
+            driver::Error::Refused(text) => Self::Permanent(text),
         }
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for StepError {
     fn from(error: Error) -> Self {
-        Self::Ours(error)
+        Self::Internal(error)
     }
 }
 
@@ -82,16 +82,16 @@ impl Manager {
                 self.note(&machine, |record| record.reason.clone_from(&reason)).await?;
                 Ok(Outcome::Waiting)
             }
-            Err(Trouble::Later(reason)) => {
+            Err(StepError::Transient(reason)) => {
                 self.try_later(&machine, &reason).await?;
                 Ok(Outcome::Waiting)
             }
-            Err(Trouble::ForGood(reason)) if is_leaving(&machine) => {
+            Err(StepError::Permanent(reason)) if is_leaving(&machine) => {
                 self.try_later(&machine, &reason).await?;
                 Ok(Outcome::Waiting)
             }
-            Err(Trouble::ForGood(reason)) => self.give_up(machine, &reason).await,
-            Err(Trouble::Ours(error)) => Err(error),
+            Err(StepError::Permanent(reason)) => self.give_up(machine, &reason).await,
+            Err(StepError::Internal(error)) => Err(error),
         }
     }
 
@@ -146,18 +146,28 @@ impl Manager {
         snapshot: &Snapshot,
         machine: &mut Machine,
         step: Step,
-    ) -> Result<Progress, Trouble> {
+    ) -> Result<Progress, StepError> {
         let operation = OperationId(machine.operation.clone());
-        let (provider, driver) = (&self.inner.around.provider, &self.inner.around.driver);
+        let (provider, driver) =
+            (&self.inner.dependencies.provider, &self.inner.dependencies.driver);
         match step {
             Step::Acquire => {
-                let acquired = provider.acquire(&operation, &request(machine)).await?;
+                // Another process may have set one aside.
+                self.exclude_quarantined();
+                let acquired = provider.acquire(&operation, &request(machine)).await;
+                let acquired = acquired.map_err(|error| match error {
+                    provider::Error::NoneFree(text) => {
+                        provider::Error::NoneFree(self.none_free(text))
+                    }
+                    other => other,
+                })?;
                 machine.provider_id = acquired.id;
                 machine.hostname = acquired.hostname;
                 Ok(Progress::Done)
             }
             Step::Observe => self.observe(machine).await,
-            Step::Configure => Ok(driver.configure(snapshot, machine).await?),
+            Step::Configure | Step::Wake => Ok(driver.configure(snapshot, machine).await?),
+            Step::Hibernate => Ok(driver.hibernate(snapshot, machine).await?),
             Step::Join => {
                 if !snapshot.cluster.provisioned && !self.found_api(snapshot).await? {
                     return Ok(Progress::Waiting("the API does not answer yet".into()));
@@ -168,20 +178,21 @@ impl Manager {
                 driver.cordon(snapshot, machine).await?;
                 Ok(Progress::Done)
             }
-            Step::Drain => Ok(driver.drain(snapshot, machine).await?),
+            Step::Drain => Ok(driver.drain(snapshot, machine, false).await?),
+            Step::ForceDrain => Ok(driver.drain(snapshot, machine, true).await?),
             Step::Leave => Ok(driver.leave(snapshot, machine).await?),
             Step::Release => self.release(snapshot, machine).await,
             Step::Fail => {
                 let phase = machine.phase().name();
                 let waited = std::mem::take(&mut machine.reason);
-                Err(Trouble::ForGood(format!("{phase} took too long: {waited}")))
+                Err(StepError::Permanent(format!("{phase} took too long: {waited}")))
             }
         }
     }
 
-    async fn observe(&self, machine: &mut Machine) -> Result<Progress, Trouble> {
+    async fn observe(&self, machine: &mut Machine) -> Result<Progress, StepError> {
         let operation = OperationId(machine.operation.clone());
-        let observed = self.inner.around.provider.observe(&operation).await?;
+        let observed = self.inner.dependencies.provider.observe(&operation).await?;
         machine.provider_state = observed.detail.clone();
         match observed.state {
             State::Up { address, agent } => {
@@ -190,41 +201,41 @@ impl Manager {
                 Ok(Progress::Done)
             }
             State::Deploying => Ok(Progress::Waiting(observed.detail)),
-            State::Failed(reason) => Err(Trouble::ForGood(reason)),
+            State::Failed(reason) => Err(StepError::Permanent(reason)),
         }
     }
 
-    async fn release(&self, snapshot: &Snapshot, machine: &Machine) -> Result<Progress, Trouble> {
-        let around = &self.inner.around;
-        if !machine.agent.is_empty() && !around.provider.capabilities().disposable {
-            let reset = around.driver.reset(snapshot, machine).await?;
+    async fn release(&self, snapshot: &Snapshot, machine: &Machine) -> Result<Progress, StepError> {
+        let dependencies = &self.inner.dependencies;
+        if !machine.agent.is_empty() && !dependencies.provider.capabilities().disposable {
+            let reset = dependencies.driver.reset(snapshot, machine).await?;
             if reset != Progress::Done {
                 return Ok(reset);
             }
         }
         let operation = OperationId(machine.operation.clone());
-        match around.provider.release(&operation, Wipe::Reset).await? {
+        match dependencies.provider.release(&operation, Wipe::Reset).await? {
             true => Ok(Progress::Done),
             false => Ok(Progress::Waiting("the provider takes it back".into())),
         }
     }
 
     /// Sees whether the API answers, and writes down where.
-    async fn found_api(&self, snapshot: &Snapshot) -> Result<bool, Trouble> {
-        let Some(endpoint) = self.inner.around.driver.api(snapshot).await? else {
+    async fn found_api(&self, snapshot: &Snapshot) -> Result<bool, StepError> {
+        let Some(endpoint) = self.inner.dependencies.driver.api(snapshot).await? else {
             return Ok(false);
         };
         let now = self.now();
         let found = |cluster: &mut Cluster| {
             if !cluster.provisioned {
-                cluster.tell(now, format!("the API answers at {endpoint}"));
+                cluster.add_event(now, format!("the API answers at {endpoint}"));
             }
             cluster.provisioned = true;
             cluster.endpoint.clone_from(&endpoint);
             Ok::<_, selvage_store::Error>(())
         };
         let updated = self.inner.clusters.update(&snapshot.cluster.name, found).await;
-        updated.map_err(|error| Trouble::Ours(error.into()))?;
+        updated.map_err(|error| StepError::Internal(error.into()))?;
         Ok(true)
     }
 
@@ -250,6 +261,7 @@ impl Manager {
         });
         written.await?;
         if step == Step::Join {
+            self.forget_failures(&machine).await?;
             self.forgive(&machine.cluster).await?;
         }
         Ok(Outcome::Moved)
@@ -308,10 +320,11 @@ impl Manager {
             let delay = RETRY.delay(cluster.failures, rand::random());
             cluster.retry_at = now + u64::try_from(delay.as_millis()).unwrap_or(0);
             cluster.last_failure = reason.to_owned();
-            cluster.tell(now, format!("{name} is given up: {reason}"));
+            cluster.add_event(now, format!("{name} is given up: {reason}"));
             Ok::<_, selvage_store::Error>(())
         };
         self.inner.clusters.update(cluster, failed).await?;
+        self.count_failure(&machine, reason).await?;
         Ok(Outcome::Moved)
     }
 }
@@ -328,6 +341,7 @@ fn is_leaving(machine: &Machine) -> bool {
                 | Phase::Upgrading
                 | Phase::Removing
                 | Phase::Releasing
+                | Phase::Hibernated
         )
 }
 

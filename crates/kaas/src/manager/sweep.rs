@@ -8,7 +8,7 @@ impl Manager {
     /// record is written before its machine is asked for, so a machine without
     /// one belongs to a cluster that is gone.
     pub async fn sweep(&self) -> Result<usize> {
-        let provider = &self.inner.around.provider;
+        let provider = &self.inner.dependencies.provider;
         let owned = match provider.list_owned().await {
             Ok(owned) => owned,
             Err(error) => {

@@ -37,7 +37,8 @@ impl Members {
         snapshot: &Snapshot,
         address: &str,
     ) -> Result<Arc<Connection>, Error> {
-        let name = (snapshot.cluster.uid.clone(), address.to_owned());
+        let stage = snapshot.cluster.authorities.stage;
+        let name = (snapshot.cluster.uid.clone(), address.to_owned(), stage);
         let now = self.clock.now();
         if let Some((known, until)) = self.connections.lock().get(&name)
             && *until > now
@@ -54,15 +55,18 @@ impl Members {
             names: Vec::new(),
             lifetime: OWN_LIFETIME,
         };
-        let issued = keys.kubernetes.issue(&leaf, now / 1000)?;
+        let issued = keys.signer(stage)?.kubernetes.issue(&leaf, now / 1000)?;
         let made = Arc::new(Connection::from_credentials(&Credentials {
             server: format!("https://{address}:{API_PORT}"),
-            ca: keys.kubernetes.certificate().to_owned(),
+            ca: keys.trusted(stage, |all| &all.kubernetes)?,
             certificate: issued.certificate,
             key: issued.key,
         })?);
         let until = now + u64::try_from(OWN_LIFETIME.as_millis() * 2 / 3).unwrap_or(0);
-        self.connections.lock().insert(name, (Arc::clone(&made), until));
+        let mut connections = self.connections.lock();
+        // Those of an earlier stage serve nobody any more.
+        connections.retain(|(uid, _, of), _| *uid != name.0 || *of == stage);
+        connections.insert(name, (Arc::clone(&made), until));
         Ok(made)
     }
 
@@ -210,7 +214,7 @@ fn serving(snapshot: &Snapshot) -> Vec<&Machine> {
     serving
 }
 
-/// What is put on a node after it joined: a kubelet may not say these things
+/// Labels and taints put on a node after it joined: a kubelet may not set them
 /// of itself.
 fn marks(snapshot: &Snapshot, machine: &Machine) -> Value {
     let role = if machine.is_control_plane() { CONTROL_PLANE } else { WORKER };

@@ -1,5 +1,5 @@
-//! Programs that machines lack, sent to them from the controller's folder, so
-//! that one machine alone has to have them.
+//! Programs that machines lack, sent to them from the controller's folder or from
+//! a mirror that it fetches from, so that one machine alone has to have them.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,11 @@ use sha2::{Digest, Sha256};
 use tokio::{io::AsyncReadExt, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Agent, refused, timed};
+use super::{
+    Agent,
+    mirror::{Digests, Mirror},
+    refused, timed,
+};
 use crate::driver::Error;
 
 /// Bytes of one message.
@@ -28,19 +32,27 @@ struct Known {
     sha256: String,
 }
 
-/// Folder of programs by version.
+/// Origin of programs.
+pub(crate) enum Source {
+    Folder(PathBuf),
+    Mirror(Mirror),
+}
+
+/// Programs by version.
 #[derive(Default)]
-pub(super) struct Artifacts {
-    folder: Option<PathBuf>,
+pub(crate) struct Artifacts {
+    source: Option<Source>,
+    /// Digests that the catalogue names.
+    pinned: Digests,
     known: Mutex<HashMap<PathBuf, Known>>,
 }
 
 impl Artifacts {
-    pub(super) fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder, ..Self::default() }
+    pub(crate) fn new(source: Option<Source>, pinned: Digests) -> Self {
+        Self { source, pinned, ..Self::default() }
     }
 
-    /// Sends the first program that a machine lacks and the folder has, and
+    /// Sends the first program that a machine lacks and that is to be had, and
     /// names it.
     pub(super) async fn send(
         &self,
@@ -48,37 +60,60 @@ impl Artifacts {
         versions: &Versions,
         missing: &[MissingArtifact],
     ) -> Result<Option<String>, Error> {
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let here = |one: &&MissingArtifact| is_needed(versions, one) && path(folder, one).is_file();
-        let Some(artifact) = missing.iter().find(here) else { return Ok(None) };
-        self.put(agent, path(folder, artifact), artifact).await?;
-        Ok(Some(format!("{} {}", artifact.name, artifact.version)))
+        for artifact in missing.iter().filter(|one| is_needed(versions, one)) {
+            if let Some((path, sha256)) = self.find(artifact).await? {
+                self.put(agent, path, sha256, artifact).await?;
+                return Ok(Some(format!("{} {}", artifact.name, artifact.version)));
+            }
+        }
+        Ok(None)
     }
 
-    /// Sends the program that makes data of etcd of a snapshot, if the folder has
-    /// it; machines of this host see the folder themselves.
+    /// Sends the program that makes data of etcd of a snapshot, if it is to be
+    /// had; machines of this host see the folder themselves.
     pub(super) async fn send_restorer(&self, agent: &mut Agent, etcd: &str) -> Result<(), Error> {
-        let Some(folder) = &self.folder else { return Ok(()) };
         let artifact = MissingArtifact {
             name: "etcdutl".into(),
             folder: "etcd".into(),
             version: etcd.to_owned(),
         };
-        let path = path(folder, &artifact);
-        if !path.is_file() {
-            return Ok(());
+        match self.find(&artifact).await? {
+            Some((path, sha256)) => self.put(agent, path, sha256, &artifact).await,
+            None => Ok(()),
         }
-        self.put(agent, path, &artifact).await
+    }
+
+    /// Path of a program here, and its SHA-256; `None` if it is not to be had.
+    async fn find(&self, artifact: &MissingArtifact) -> Result<Option<(PathBuf, String)>, Error> {
+        let relative = path(Path::new(""), artifact).display().to_string();
+        let folder = match &self.source {
+            None => return Ok(None),
+            Some(Source::Mirror(mirror)) => return mirror.get(&relative, &self.pinned).await,
+            Some(Source::Folder(folder)) => folder,
+        };
+        let path = path(folder, artifact);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let failed = |error: io::Error| Error::Unavailable(format!("{}: {error}", path.display()));
+        let found = self.sha256(&path).await.map_err(failed)?;
+        match self.pinned.get(&relative) {
+            Some(pinned) if *pinned != found => Err(Error::Unavailable(format!(
+                "{} has SHA-256 {found}, and kaas.catalogue names {pinned}",
+                path.display()
+            ))),
+            _ => Ok(Some((path, found))),
+        }
     }
 
     async fn put(
         &self,
         agent: &mut Agent,
         path: PathBuf,
+        sha256: String,
         artifact: &MissingArtifact,
     ) -> Result<(), Error> {
         let failed = |error: io::Error| Error::Unavailable(format!("{}: {error}", path.display()));
-        let sha256 = self.sha256(&path).await.map_err(failed)?;
         let file = tokio::fs::File::open(&path).await.map_err(failed)?;
         let first = PutArtifactRequest {
             artifact: Some(artifact.clone()),
@@ -99,13 +134,18 @@ impl Artifacts {
         {
             return Ok(known.sha256.clone());
         }
-        let file = path.to_owned();
-        let computed = tokio::task::spawn_blocking(move || digest(&file));
-        let sha256 = computed.await.map_err(io::Error::other)??;
+        let sha256 = digest_of(path).await?;
         let known = Known { changed, sha256: sha256.clone() };
         self.known.lock().insert(path.to_owned(), known);
         Ok(sha256)
     }
+}
+
+/// SHA-256 of a file.
+pub(crate) async fn digest_of(path: &Path) -> io::Result<String> {
+    let path = path.to_owned();
+    let computed = tokio::task::spawn_blocking(move || digest(&path));
+    computed.await.map_err(io::Error::other)?
 }
 
 fn digest(path: &Path) -> io::Result<String> {
@@ -121,7 +161,7 @@ fn digest(path: &Path) -> io::Result<String> {
 
 fn path(folder: &Path, artifact: &MissingArtifact) -> PathBuf {
     let MissingArtifact { name, folder: kind, version } = artifact;
-    selvage_components::place(folder, kind, version).join(name)
+    selvage_components::artifact_folder(folder, kind, version).join(name)
 }
 
 /// Whether a machine of these versions needs the program. What a machine says
@@ -155,7 +195,27 @@ fn pieces(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[tokio::test]
+    async fn a_program_of_a_folder_has_the_digest_that_the_catalogue_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("etcd/3.6.8/etcd");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "abc").unwrap();
+        let artifact =
+            MissingArtifact { folder: "etcd".into(), version: "3.6.8".into(), name: "etcd".into() };
+        let with = |digest: &str| {
+            let pinned = [("etcd/3.6.8/etcd".to_owned(), digest.to_owned())].into();
+            Artifacts::new(Some(Source::Folder(folder.path().to_owned())), pinned)
+        };
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let found = with(abc).find(&artifact).await.unwrap();
+        assert_eq!(found, Some((file, abc.to_owned())));
+        let wrong = with(&"0".repeat(64)).find(&artifact).await.unwrap_err().to_string();
+        assert!(wrong.contains(abc) && wrong.contains("kaas.catalogue"), "{wrong}");
+    }
 
     #[test]
     fn a_machine_is_sent_nothing_but_what_it_needs() {

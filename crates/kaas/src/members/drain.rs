@@ -3,14 +3,18 @@
 use selvage_kube::{
     Pods,
     k8s_openapi::api::core::v1::Pod,
-    kube::{Api, Client, api::ListParams},
+    kube::{
+        Api, Client,
+        api::{DeleteParams, ListParams},
+    },
 };
 
 use crate::driver::{Error, Progress};
 
 /// Asks for the end of every pod that has to go, and says which are left.
-/// Disruption budgets and grace periods are the API's to keep.
-pub(super) async fn pass(client: &Client, node: &str) -> Result<Progress, Error> {
+/// Grace periods are the API's to keep, and so are disruption budgets, unless pods
+/// are deleted with `force`.
+pub(super) async fn pass(client: &Client, node: &str, force: bool) -> Result<Progress, Error> {
     let pods: Api<Pod> = Api::all(client.clone());
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let listed = pods.list(&on_node).await;
@@ -24,9 +28,11 @@ pub(super) async fn pass(client: &Client, node: &str) -> Result<Progress, Error>
         if pod.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        if let Err(error) = Pods::new(client, namespace).evict(name).await {
-            why = error.to_string();
-        }
+        let ended = match force {
+            true => delete(client, namespace, name).await,
+            false => Pods::new(client, namespace).evict(name).await.map_err(|e| e.to_string()),
+        };
+        why = ended.err().unwrap_or(why);
     }
     let name = first.metadata.name.as_deref().unwrap_or_default();
     let text = match (going.len(), why.as_str()) {
@@ -37,7 +43,14 @@ pub(super) async fn pass(client: &Client, node: &str) -> Result<Progress, Error>
     Ok(Progress::Waiting(text))
 }
 
-/// Whether a pod keeps a node from being empty: not those that belong to the
+async fn delete(client: &Client, namespace: &str, name: &str) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let deleted = pods.delete(name, &DeleteParams::default()).await;
+    tracing::info!(namespace, pod = name, "pod is deleted: its node was drained for too long");
+    deleted.map(drop).map_err(|error| error.to_string())
+}
+
+/// Returns whether a pod keeps a node from being empty: not those that belong to the
 /// node itself or have ended.
 fn has_to_go(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();

@@ -2,9 +2,10 @@
 //! agent, what became of it is read from there and from the cluster's API.
 
 mod api;
-mod artifacts;
+pub(crate) mod artifacts;
 mod backup;
 mod drain;
+pub(crate) mod mirror;
 mod preflight;
 mod spec;
 mod storage;
@@ -12,7 +13,6 @@ mod storage;
 use std::{
     collections::{HashMap, HashSet},
     fmt,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -34,7 +34,7 @@ use crate::{
     Keyring,
     catalogue::Catalogue,
     driver::{Driver, Error, Node, Progress},
-    pki::{self, ClusterPki, MEMBER_LIFETIME},
+    pki::{self, Authorities, ClusterPki, MEMBER_LIFETIME},
     plan::Snapshot,
     provider::{self, OperationId, Provider},
     record::{Machine, Phase},
@@ -48,21 +48,21 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(120);
 const RENEW_WITHIN: Duration = Duration::from_secs(MEMBER_LIFETIME.as_secs() / 3);
 
 /// Between two looks at the certificates of a machine, in milliseconds.
-const CERTIFICATES_EVERY: Millis = 3600 * 1000;
+const CERTIFICATE_CHECK_INTERVAL: Millis = 3600 * 1000;
 
 type Agent = MemberServiceClient<Channel>;
 
-/// What an agent was told last.
+/// Spec that an agent got last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Told {
+struct SentSpec {
     digest: [u8; 32],
     generation: u64,
     /// When its certificates were looked at.
     checked_at: Millis,
 }
 
-/// Uid of a cluster, and address of its API.
-type Endpoint = (String, String);
+/// Uid of a cluster, address of its API, and stage of its certificate authorities.
+type Endpoint = (String, String, u32);
 
 /// Brings up Kubernetes through agents.
 pub struct Members {
@@ -71,7 +71,7 @@ pub struct Members {
     catalogue: Catalogue,
     clock: Arc<dyn Clock>,
     /// By operation of the machine.
-    told: Mutex<HashMap<String, Told>>,
+    sent: Mutex<HashMap<String, SentSpec>>,
     /// Until when they serve is beside them.
     connections: Mutex<HashMap<Endpoint, (Arc<Connection>, Millis)>>,
     /// Clusters whose API has the objects that everything else needs.
@@ -141,7 +141,7 @@ impl Members {
             keyring,
             catalogue,
             clock,
-            told: Mutex::default(),
+            sent: Mutex::default(),
             connections: Mutex::default(),
             prepared: Mutex::default(),
             artifacts: artifacts::Artifacts::default(),
@@ -149,10 +149,10 @@ impl Members {
         }
     }
 
-    /// Sends machines the programs that they lack from this folder.
+    /// Sends machines the programs that they lack from there.
     #[must_use]
-    pub fn with_artifacts(self, folder: Option<PathBuf>) -> Self {
-        Self { artifacts: artifacts::Artifacts::new(folder), ..self }
+    pub(crate) fn with_artifacts(self, artifacts: artifacts::Artifacts) -> Self {
+        Self { artifacts, ..self }
     }
 
     /// Restores clusters from these snapshots.
@@ -174,9 +174,27 @@ impl Members {
         status.ok_or_else(|| Error::Unavailable("the agent says nothing".into()))
     }
 
+    /// Asks the agent of a machine how it is, and refuses one that says it is another.
+    async fn status_of(
+        agent: &mut Agent,
+        snapshot: &Snapshot,
+        machine: &Machine,
+    ) -> Result<MemberStatus, Error> {
+        let status = Self::status(agent).await?;
+        let own = (snapshot.cluster.name.as_str(), machine.name.as_str());
+        let said = (status.cluster.as_str(), status.node.as_str());
+        // One that is in no cluster names none.
+        if status.generation > 0 && !status.cluster.is_empty() && said != own {
+            let (cluster, node) = said;
+            let text = format!("its agent says that it is node {node:?} of cluster {cluster:?}");
+            return Err(Error::Refused(text));
+        }
+        Ok(status)
+    }
+
     /// Tells an agent what its machine is to be, unless it knows, and returns
     /// the generation of that.
-    async fn tell(
+    async fn apply_spec(
         &self,
         agent: &mut Agent,
         snapshot: &Snapshot,
@@ -185,40 +203,57 @@ impl Members {
         status: &MemberStatus,
     ) -> Result<u64, Error> {
         let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
-        let certificates = self.missing_certificates(&spec, status);
-        let known = self.told.lock().get(&machine.operation).copied();
-        let told = Told { digest, generation: status.generation, checked_at: self.clock.now() };
+        let keys = self.keyring.keys(&snapshot.cluster).await?;
+        let stage = machine.wanted.authority_stage;
+        let certificates = self.missing_certificates(&keys, &spec, status, stage)?;
+        let known = self.sent.lock().get(&machine.operation).copied();
+        let sent = SentSpec { digest, generation: status.generation, checked_at: self.clock.now() };
         let same = known
-            .is_some_and(|known| (known.digest, known.generation) == (digest, told.generation));
+            .is_some_and(|known| (known.digest, known.generation) == (digest, sent.generation));
         if same && certificates.is_empty() {
-            self.told.lock().insert(machine.operation.clone(), told);
+            self.sent.lock().insert(machine.operation.clone(), sent);
             return Ok(status.generation);
         }
-        let keys = self.keyring.keys(&snapshot.cluster).await?;
-        spec.certificates = self.certify(agent, &keys, &spec, certificates).await?;
+        let signer = keys.signer(stage)?;
+        spec.certificates = self.certify(agent, signer, &spec, certificates).await?;
         spec.generation = status.generation + 1;
         let generation = spec.generation;
         let request = timed(ApplyRequest { spec: Some(spec) }, TIMEOUT);
         agent.apply(request).await.map_err(|status| refused(&status))?;
-        self.told.lock().insert(machine.operation.clone(), Told { generation, ..told });
+        self.sent.lock().insert(machine.operation.clone(), SentSpec { generation, ..sent });
         Ok(generation)
     }
 
     /// Profiles that the machine needs a certificate for.
-    fn missing_certificates(&self, spec: &MemberSpec, status: &MemberStatus) -> Vec<Profile> {
+    fn missing_certificates(
+        &self,
+        keys: &ClusterPki,
+        spec: &MemberSpec,
+        status: &MemberStatus,
+        stage: u32,
+    ) -> Result<Vec<Profile>, Error> {
+        let signer = keys.signer(stage)?;
         let soon = i64::try_from(self.clock.now() / 1000 + RENEW_WITHIN.as_secs());
         let soon = soon.unwrap_or(i64::MAX);
-        let holds = |profile: &Profile| {
-            status.certificates.iter().any(|known| {
+        let mut missing = Vec::new();
+        for profile in spec::profiles(spec) {
+            let signed_by = spec::authority(signer, profile).key_id()?;
+            let holds = status.certificates.iter().any(|known| {
                 let ends = known.not_after.as_ref().map_or(0, |at| at.seconds);
-                known.profile() == *profile && ends > soon
-            })
-        };
-        spec::profiles(spec).into_iter().filter(|profile| !holds(profile)).collect()
+                let id = &known.authority_key_id;
+                // An agent that is older than this does not say who signed.
+                let ours = *id == signed_by || (id.is_empty() && stage == 0);
+                known.profile() == profile && ends > soon && ours
+            });
+            if !holds {
+                missing.push(profile);
+            }
+        }
+        Ok(missing)
     }
 
-    /// Whether all other control planes are as they have to be.
-    async fn others_are_well(&self, snapshot: &Snapshot, machine: &Machine) -> bool {
+    /// Returns whether all other control planes are as they have to be.
+    async fn other_planes_are_healthy(&self, snapshot: &Snapshot, machine: &Machine) -> bool {
         let others = snapshot.machines.iter().filter(|other| {
             other.is_control_plane() && other.name != machine.name && !other.removing
         });
@@ -235,7 +270,7 @@ impl Members {
     async fn certify(
         &self,
         agent: &mut Agent,
-        keys: &ClusterPki,
+        signer: &Authorities,
         spec: &MemberSpec,
         profiles: Vec<Profile>,
     ) -> Result<Vec<Certificate>, Error> {
@@ -244,13 +279,19 @@ impl Members {
         }
         let request = RequestCertificatesRequest {
             cluster: spec.cluster.clone(),
-            profiles: profiles.into_iter().map(Into::into).collect(),
+            profiles: profiles.iter().map(|profile| (*profile).into()).collect(),
             renew: false,
         };
         let answer = agent.request_certificates(timed(request, TIMEOUT)).await;
         let answer = answer.map_err(|status| refused(&status))?.into_inner();
+        // A machine gets certificates for what it is, whatever it asks for.
+        let asked: Vec<Profile> = answer.requests.iter().map(|request| request.profile()).collect();
+        if asked != profiles {
+            let text = "its agent asks for certificates that it has no right to";
+            return Err(Error::Refused(text.into()));
+        }
         let now = self.clock.now() / 1000;
-        let sign = |request| spec::sign(keys, spec, &request, now).map_err(Error::from);
+        let sign = |request| spec::sign(signer, spec, &request, now).map_err(Error::from);
         answer.requests.into_iter().map(sign).collect()
     }
 
@@ -301,7 +342,7 @@ impl Members {
     /// Sets a machine going as what it is to be, and says how far it is.
     async fn bring_up(&self, snapshot: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
         let mut agent = self.agent(machine).await?;
-        let status = Self::status(&mut agent).await?;
+        let status = Self::status_of(&mut agent, snapshot, machine).await?;
         if let Some(obstacle) = status.obstacles.first() {
             return Err(Error::Refused(obstacle.clone()));
         }
@@ -317,7 +358,7 @@ impl Members {
         if machine.founder && status.generation == 0 {
             self.restore_etcd(&mut agent, snapshot, machine, &versions.etcd).await?;
         }
-        let generation = self.tell(&mut agent, snapshot, machine, spec, &status).await?;
+        let generation = self.apply_spec(&mut agent, snapshot, machine, spec, &status).await?;
         let status = Self::status(&mut agent).await?;
         if let Some(program) = self.artifacts.send(&mut agent, &versions, &status.missing).await? {
             return Ok(Progress::Waiting(format!("{program} was sent to the machine")));
@@ -368,6 +409,18 @@ impl Driver for Members {
         self.bring_up(cluster, machine).await
     }
 
+    async fn hibernate(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+        let mut agent = self.agent(machine).await?;
+        let status = Self::status_of(&mut agent, cluster, machine).await?;
+        let spec = MemberSpec { hibernated: true, ..self.spec(cluster, machine).await? };
+        let generation = self.apply_spec(&mut agent, cluster, machine, spec, &status).await?;
+        let status = Self::status(&mut agent).await?;
+        if status.observed_generation >= generation {
+            return Ok(Progress::Done);
+        }
+        Ok(Progress::Waiting(what_is_waited_for(&status)))
+    }
+
     async fn api(&self, cluster: &Snapshot) -> Result<Option<String>, Error> {
         self.find_api(cluster).await
     }
@@ -390,9 +443,14 @@ impl Driver for Members {
         }
     }
 
-    async fn drain(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
+    async fn drain(
+        &self,
+        cluster: &Snapshot,
+        machine: &Machine,
+        force: bool,
+    ) -> Result<Progress, Error> {
         let client = self.client(cluster).await?;
-        drain::pass(&client, &machine.name).await
+        drain::pass(&client, &machine.name, force).await
     }
 
     async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
@@ -417,7 +475,7 @@ impl Driver for Members {
         let request = ResetRequest { cluster: cluster.cluster.name.clone() };
         let answer = agent.reset(timed(request, RESET_TIMEOUT)).await;
         let answer = answer.map_err(|status| refused(&status))?.into_inner();
-        self.told.lock().remove(&machine.operation);
+        self.sent.lock().remove(&machine.operation);
         match answer.left.first() {
             None => Ok(Progress::Done),
             Some(left) => Ok(Progress::Waiting(left.clone())),
@@ -441,22 +499,26 @@ impl Driver for Members {
             }
             let spec = self.spec(cluster, machine).await?;
             let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
-            let known = self.told.lock().get(&machine.operation).copied();
-            let looked = |known: Told| known.checked_at.saturating_add(CERTIFICATES_EVERY);
+            let known = self.sent.lock().get(&machine.operation).copied();
+            let looked =
+                |known: SentSpec| known.checked_at.saturating_add(CERTIFICATE_CHECK_INTERVAL);
             let now = self.clock.now();
             if known.is_some_and(|known| known.digest == digest && looked(known) > now) {
                 continue;
             }
             let mut agent = self.agent(machine).await?;
-            let status = Self::status(&mut agent).await?;
+            let status = Self::status_of(&mut agent, cluster, machine).await?;
             // New certificates restart what uses them: one control plane at a time.
-            if machine.is_control_plane() && !self.missing_certificates(&spec, &status).is_empty() {
-                if renewed || !self.others_are_well(cluster, machine).await {
+            let keys = self.keyring.keys(&cluster.cluster).await?;
+            let stage = machine.wanted.authority_stage;
+            let missing = self.missing_certificates(&keys, &spec, &status, stage)?;
+            if machine.is_control_plane() && !missing.is_empty() {
+                if renewed || !self.other_planes_are_healthy(cluster, machine).await {
                     continue;
                 }
                 renewed = true;
             }
-            self.tell(&mut agent, cluster, machine, spec, &status).await?;
+            self.apply_spec(&mut agent, cluster, machine, spec, &status).await?;
         }
         Ok(())
     }

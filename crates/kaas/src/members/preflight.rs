@@ -1,4 +1,4 @@
-//! What keeps a cluster from being upgraded.
+//! Preflight checks: reasons why a cluster cannot be upgraded.
 
 use selvage_kube::{
     k8s_openapi::api::policy::v1::PodDisruptionBudget,

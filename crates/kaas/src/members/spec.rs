@@ -1,4 +1,4 @@
-//! What a machine is to be.
+//! Specs of members, as agents get them.
 
 use selvage_api::selvage::kubernetes::{
     Authorities, Certificate, CertificateRequest, ClusterNetwork, ControlPlane, EtcdPeer,
@@ -7,7 +7,7 @@ use selvage_api::selvage::kubernetes::{
 
 use crate::{
     catalogue::{Catalogue, Version},
-    pki::{self, ClusterPki, Member, Use, leaf},
+    pki::{self, Authority, ClusterPki, Member, Use, leaf},
     plan::Snapshot,
     record::{Machine, Phase},
 };
@@ -40,10 +40,14 @@ pub(super) fn member(
         controllers_version: controllers_version(snapshot, machine),
         ..ControlPlane::default()
     });
+    let stage = machine.wanted.authority_stage;
+    let trusted = |which: fn(&pki::Authorities) -> &Authority| {
+        keys.trusted(stage, which).map_err(|error| error.to_string())
+    };
     let authorities = Authorities {
-        kubernetes: keys.kubernetes.certificate().to_owned(),
-        etcd: keys.etcd.certificate().to_owned(),
-        front_proxy: keys.front_proxy.certificate().to_owned(),
+        kubernetes: trusted(|all| &all.kubernetes)?,
+        etcd: trusted(|all| &all.etcd)?,
+        front_proxy: trusted(|all| &all.front_proxy)?,
     };
     Ok(MemberSpec {
         cluster: snapshot.cluster.name.clone(),
@@ -153,7 +157,7 @@ pub(super) fn profiles(spec: &MemberSpec) -> Vec<Profile> {
 
 /// Signs a request of a machine, for what the profile says.
 pub(super) fn sign(
-    keys: &ClusterPki,
+    signer: &pki::Authorities,
     spec: &MemberSpec,
     request: &CertificateRequest,
     now: u64,
@@ -168,16 +172,20 @@ pub(super) fn sign(
         service_address: FIRST_SERVICE,
         api_names: &[],
     };
-    let authority = match profile {
+    let pem = authority(signer, profile).sign(&request.csr, &leaf(meant, &member), now)?;
+    Ok(Certificate { profile: profile.into(), pem })
+}
+
+/// Authority that signs certificates of a profile.
+pub(super) fn authority(signer: &pki::Authorities, profile: Profile) -> &Authority {
+    match profile {
         Profile::ApiserverEtcdClient
         | Profile::EtcdServer
         | Profile::EtcdPeer
-        | Profile::EtcdHealthcheckClient => &keys.etcd,
-        Profile::FrontProxyClient => &keys.front_proxy,
-        _ => &keys.kubernetes,
-    };
-    let pem = authority.sign(&request.csr, &leaf(meant, &member), now)?;
-    Ok(Certificate { profile: profile.into(), pem })
+        | Profile::EtcdHealthcheckClient => &signer.etcd,
+        Profile::FrontProxyClient => &signer.front_proxy,
+        _ => &signer.kubernetes,
+    }
 }
 
 fn meaning(profile: Profile) -> Option<Use> {

@@ -6,6 +6,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
 };
+use x509_parser::{extensions::ParsedExtension, pem::parse_x509_pem};
 use zeroize::Zeroizing;
 
 use super::{CA_LIFETIME, Error};
@@ -13,7 +14,7 @@ use super::{CA_LIFETIME, Error};
 /// Clocks of members may be behind by so much.
 const BACKDATE: u64 = 5 * 60;
 
-/// What a certificate says about its holder.
+/// Subject, names and usage of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
     pub common_name: String,
@@ -63,6 +64,19 @@ impl Authority {
     /// Certificate of the authority, PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
+    }
+
+    /// Key identifier that certificates which it signed name, in hexadecimal digits.
+    pub fn key_id(&self) -> Result<String, Error> {
+        let unreadable = || Error::Request("an authority cannot be read".into());
+        let (_, pem) = parse_x509_pem(self.certificate.as_bytes()).map_err(|_| unreadable())?;
+        let parsed = pem.parse_x509().map_err(|_| unreadable())?;
+        let id =
+            parsed.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+                ParsedExtension::SubjectKeyIdentifier(id) => Some(hex::encode(id.0)),
+                _ => None,
+            });
+        id.ok_or_else(unreadable)
     }
 
     pub(super) fn key(&self) -> Zeroizing<String> {

@@ -1,4 +1,4 @@
-//! What each certificate of a member says.
+//! Contents of each certificate of a member.
 
 use super::{Leaf, MEMBER_LIFETIME};
 

@@ -18,7 +18,7 @@ const KEY_LEN: usize = 32;
 /// A key that is kept beside the store, never in it.
 pub struct Seal {
     key: LessSafeKey,
-    place: String,
+    path_text: String,
 }
 
 impl fmt::Debug for Seal {
@@ -30,27 +30,27 @@ impl fmt::Debug for Seal {
 impl Seal {
     /// Reads the key of that file, or makes one.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let place = path.display().to_string();
-        let failed = |source| Error::File { path: place.clone(), source };
+        let path_text = path.display().to_string();
+        let failed = |source| Error::File { path: path_text.clone(), source };
         match create(path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed(error)),
         }
         let mut file = fs::File::open(path).map_err(failed)?;
-        let wrong = |reason| Error::KeyFile { path: place.clone(), reason };
+        let wrong = |reason| Error::KeyFile { path: path_text.clone(), reason };
         if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
             return Err(wrong("others may read it: chmod 600"));
         }
         let mut key = Zeroizing::new(Vec::with_capacity(KEY_LEN));
         file.read_to_end(&mut key).map_err(failed)?;
-        Self::new(&key, &place).map_err(|_| wrong("it does not hold a key of 32 bytes"))
+        Self::new(&key, &path_text).map_err(|_| wrong("it does not hold a key of 32 bytes"))
     }
 
     /// Uses that key.
-    pub fn new(key: &[u8], place: &str) -> Result<Self, Error> {
+    pub fn new(key: &[u8], path_text: &str) -> Result<Self, Error> {
         let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| Error::Random)?;
-        Ok(Self { key: LessSafeKey::new(key), place: place.to_owned() })
+        Ok(Self { key: LessSafeKey::new(key), path_text: path_text.to_owned() })
     }
 
     /// Seals the bytes for that owner, and no other.
@@ -76,7 +76,7 @@ impl Seal {
         owner: &str,
         sealed: &[u8],
     ) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let wrong = || Error::Sealed(self.place.clone());
+        let wrong = || Error::Sealed(self.path_text.clone());
         let (nonce, rest) = sealed.split_at_checked(NONCE_LEN).ok_or_else(wrong)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| wrong())?;
         let mut bytes = Zeroizing::new(rest.to_vec());

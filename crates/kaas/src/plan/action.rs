@@ -1,10 +1,13 @@
-//! What a planner can ask for.
+//! Actions that a planner can ask for.
 
 use std::fmt;
 
 use selvage_store::clock::Millis;
 
-use crate::record::{Machine, Phase, Versions};
+use crate::{
+    pki::STAGES,
+    record::{Machine, Phase, Versions},
+};
 
 /// A thing to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +26,13 @@ pub enum Action {
     Finish,
     /// A snapshot of etcd, before the control plane is given that version.
     Backup { version: String },
+    /// Certificate authorities of a cluster are replaced, and all machines are ready for
+    /// the next stage of it.
+    SetAuthorityStage { stage: u32 },
+    /// A machine is to have certificates and trust authorities of that stage.
+    SetMachineStage { machine: String, stage: u32 },
+    /// The authorities of that generation are trusted by no machine any more.
+    ForgetAuthorities { generation: u32 },
     /// A step of one machine.
     Step { machine: String, step: Step },
 }
@@ -41,14 +51,20 @@ pub enum Step {
     Join,
     /// Keep new pods away.
     Cordon,
-    /// Move pods away.
+    /// Move pods away, as their disruption budgets allow.
     Drain,
+    /// Move pods away, whatever their disruption budgets say.
+    ForceDrain,
     /// Leave etcd and the list of nodes.
     Leave,
     /// Wipe it and give it back.
     Release,
     /// Give it up.
     Fail,
+    /// Stop Kubernetes on it and keep its data.
+    Hibernate,
+    /// Start Kubernetes on it again.
+    Wake,
 }
 
 impl Step {
@@ -64,14 +80,14 @@ impl Step {
             Self::Join => Phase::Joining,
             // Nothing is kept away before it is done.
             Self::Cordon => machine.phase(),
-            Self::Drain => Phase::Draining,
+            Self::Drain | Self::ForceDrain => Phase::Draining,
             Self::Leave => Phase::Removing,
             Self::Release => Phase::Releasing,
-            Self::Fail => machine.phase(),
+            Self::Fail | Self::Hibernate | Self::Wake => machine.phase(),
         }
     }
 
-    /// What a machine is after the step is done; `None`: it is gone.
+    /// Phase of a machine after the step is done; `None`: it is gone.
     pub fn done(self, machine: &Machine, now: Millis) -> Option<Machine> {
         let mut next = machine.clone();
         next.retries = 0;
@@ -83,6 +99,8 @@ impl Step {
                 next.running = next.wanted.clone();
                 next.enter(Phase::Joining, "", now);
             }
+            Self::Hibernate => next.enter(Phase::Hibernated, "", now),
+            Self::Wake => next.enter(Phase::Joining, "", now),
             Self::Join => {
                 next.cordoned = false;
                 next.enter(Phase::Ready, "", now);
@@ -91,8 +109,10 @@ impl Step {
                 next.cordoned = true;
                 next.enter(Phase::Cordoned, "", now);
             }
-            Self::Drain if next.removing => next.enter(Phase::Removing, "", now),
-            Self::Drain => next.enter(Phase::Upgrading, "", now),
+            Self::Drain | Self::ForceDrain if next.removing => {
+                next.enter(Phase::Removing, "", now);
+            }
+            Self::Drain | Self::ForceDrain => next.enter(Phase::Upgrading, "", now),
             Self::Leave => next.enter(Phase::Releasing, "", now),
             Self::Release => return None,
             Self::Fail => {
@@ -141,6 +161,15 @@ impl fmt::Display for Action {
             Self::Backup { version } => {
                 write!(f, "take a snapshot of etcd before the upgrade to {version}")
             }
+            Self::SetAuthorityStage { stage } => f.write_str(match stage % STAGES {
+                1 => "trust the new certificate authorities beside the old ones",
+                2 => "sign certificates by the new authorities",
+                _ => "trust the new certificate authorities alone",
+            }),
+            Self::SetMachineStage { machine, .. } => {
+                write!(f, "change certificates and trusted authorities of {machine}")
+            }
+            Self::ForgetAuthorities { .. } => f.write_str("forget the old certificate authorities"),
             Self::Step { machine, step } => match step {
                 Step::Acquire => write!(f, "acquire a machine for {machine}"),
                 Step::Observe => write!(f, "wait for the agent of {machine}"),
@@ -148,9 +177,14 @@ impl fmt::Display for Action {
                 Step::Join => write!(f, "wait until node {machine} is ready, and label it"),
                 Step::Cordon => write!(f, "cordon {machine}"),
                 Step::Drain => write!(f, "drain {machine}"),
+                Step::ForceDrain => {
+                    write!(f, "delete the pods of {machine} that budgets kept for too long")
+                }
                 Step::Leave => write!(f, "take {machine} out of the cluster"),
                 Step::Release => write!(f, "wipe {machine} and give it back"),
                 Step::Fail => write!(f, "give up {machine}"),
+                Step::Hibernate => write!(f, "stop Kubernetes on {machine} and keep its data"),
+                Step::Wake => write!(f, "start Kubernetes on {machine} again"),
             },
         }
     }

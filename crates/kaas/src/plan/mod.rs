@@ -6,8 +6,10 @@
 //! down what came of it, and asks again.
 
 mod action;
+mod hibernate;
 mod preview;
 mod remedy;
+mod rotate;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +34,7 @@ pub struct Snapshot {
     pub machines: Vec<Machine>,
 }
 
-/// What can be set about how clusters are changed.
+/// Settings of how clusters are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Longest time from a machine's request to its being ready, for each step
@@ -43,6 +45,11 @@ pub struct Policy {
     /// Machines whose agent is away and whose node is not ready for so long are
     /// replaced; zero: never.
     pub remediate_after: Duration,
+    /// Machines that fail to come up so often are set aside; zero: never.
+    pub quarantine_after: u32,
+    /// Longest time for which a disruption budget may keep pods on a machine that is
+    /// drained; zero: for ever.
+    pub drain_timeout: Duration,
 }
 
 impl Default for Policy {
@@ -52,11 +59,13 @@ impl Default for Policy {
             step_timeout: Duration::from_secs(30 * 60),
             max_unavailable: 1,
             remediate_after: Duration::from_secs(10 * 60),
+            quarantine_after: 3,
+            drain_timeout: Duration::from_secs(60 * 60),
         }
     }
 }
 
-/// What to do next.
+/// Actions to take next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Independent of each other.
@@ -88,10 +97,15 @@ impl Planner<'_> {
         if cluster.paused {
             return;
         }
+        if cluster.hibernated {
+            return self.hibernate();
+        }
         self.replace_all();
         self.remedy();
         self.size();
-        self.upgrade();
+        if !self.rotate() {
+            self.upgrade();
+        }
         for machine in &self.snapshot.machines {
             if let Some(step) = self.step(machine) {
                 self.act(Action::Step { machine: machine.name.clone(), step });
@@ -118,7 +132,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether the time has come for a next attempt.
+    /// Returns whether the time has come for a next attempt.
     fn is_due(&mut self, machine: &Machine) -> bool {
         let due = machine.retry_at <= self.now;
         if !due {
@@ -134,7 +148,7 @@ impl Planner<'_> {
         self.snapshot.machines.iter().filter(of_pool).filter(stays)
     }
 
-    /// Whether a machine belongs to what was there before a snapshot was restored.
+    /// Returns whether a machine belongs to the cluster as it was before a snapshot was restored.
     fn is_from_before(&self, machine: &Machine) -> bool {
         machine.created_at < self.snapshot.cluster.restored_at
     }
@@ -194,7 +208,8 @@ impl Planner<'_> {
             None => self.snapshot.cluster.version.clone(),
         };
         let control_plane = if pool.is_empty() { version.clone() } else { String::new() };
-        Versions { control_plane, kubelet: version }
+        let authority_stage = self.snapshot.cluster.authorities.stage;
+        Versions { control_plane, kubelet: version, authority_stage }
     }
 
     /// Gives machines another version: the control plane first, one at a time,
@@ -230,7 +245,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether there is a snapshot from before the upgrade; asks for one if not.
+    /// Returns whether there is a snapshot from before the upgrade; asks for one if not.
     fn is_backed_up(&mut self) -> bool {
         let cluster = &self.snapshot.cluster;
         if cluster.backed_up_for == cluster.version {
@@ -258,11 +273,12 @@ impl Planner<'_> {
             Phase::Bootstrapping => self.in_time(machine, Step::Configure),
             Phase::Joining => self.in_time(machine, Step::Join),
             Phase::Upgrading => Some(Step::Configure),
-            Phase::Cordoned | Phase::Draining => Some(Step::Drain),
+            Phase::Cordoned | Phase::Draining => Some(self.drain(machine)),
             Phase::Ready | Phase::NotReady if machine.wanted == machine.running => None,
             Phase::Ready | Phase::NotReady if self.drains(machine) => Some(Step::Cordon),
             Phase::Ready | Phase::NotReady => Some(Step::Configure),
             Phase::Failed | Phase::Removing | Phase::Releasing => Some(Step::Release),
+            Phase::Hibernated => self.may_wake(machine).then_some(Step::Wake),
         }
     }
 
@@ -280,7 +296,7 @@ impl Planner<'_> {
         Some(step)
     }
 
-    /// Whether Kubernetes may be started on a machine now. The first machine
+    /// Returns whether Kubernetes may be started on a machine now. The first machine
     /// of the control plane founds the cluster; the others join one after the
     /// other, because each changes what a majority of etcd is; workers need an
     /// API to register with.
@@ -309,12 +325,12 @@ impl Planner<'_> {
             machine.is_control_plane()
                 && !machine.running.control_plane.is_empty()
                 && machine.phase().is_member()
-                && machine.phase() != Phase::NotReady
+                && !matches!(machine.phase(), Phase::NotReady | Phase::Hibernated)
         };
         self.snapshot.cluster.provisioned && self.snapshot.machines.iter().any(serves)
     }
 
-    /// Whether pods are moved away before the machine changes: the kubelet
+    /// Returns whether pods are moved away before the machine changes: the kubelet
     /// changes, and there is somewhere to go.
     fn drains(&self, machine: &Machine) -> bool {
         let takes_work = |other: &Machine| {
@@ -324,14 +340,24 @@ impl Planner<'_> {
             && self.snapshot.machines.iter().any(takes_work)
     }
 
+    /// Step that moves pods away: by eviction, until the time for it is over.
+    fn drain(&self, machine: &Machine) -> Step {
+        let limit = u64::try_from(self.policy.drain_timeout.as_millis()).unwrap_or(u64::MAX);
+        let late = machine.phase() == Phase::Draining
+            && limit > 0
+            && machine.since.saturating_add(limit) <= self.now;
+        if late { Step::ForceDrain } else { Step::Drain }
+    }
+
     /// The next step of a machine that goes.
     fn removal(&self, machine: &Machine) -> Step {
         match machine.phase() {
             Phase::Releasing => Step::Release,
             phase if phase.is_before_kubernetes() => Step::Release,
             _ if !self.snapshot.cluster.provisioned => Step::Release,
+            Phase::Hibernated => Step::Wake,
             Phase::Ready | Phase::NotReady | Phase::Upgrading => Step::Cordon,
-            Phase::Cordoned | Phase::Draining => Step::Drain,
+            Phase::Cordoned | Phase::Draining => self.drain(machine),
             _ => Step::Leave,
         }
     }
@@ -346,7 +372,7 @@ fn by_pool(snapshot: &Snapshot) -> BTreeMap<&str, Vec<&Machine>> {
     pools
 }
 
-/// Whether a machine is ready and nothing is being changed about it.
+/// Returns whether a machine is ready and nothing is being changed about it.
 pub(crate) fn is_settled(machine: &Machine) -> bool {
     machine.phase() == Phase::Ready
         && machine.wanted == machine.running

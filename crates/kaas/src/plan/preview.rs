@@ -4,7 +4,7 @@ use selvage_store::clock::Millis;
 
 use super::{Action, Policy, Snapshot, Step, plan};
 use crate::{
-    record::{Machine, Phase},
+    record::{AuthorityRecord, Machine, Phase},
     validate::CONTROL_PLANE,
 };
 
@@ -65,6 +65,15 @@ fn pretend(snapshot: &mut Snapshot, action: &Action, number: &mut usize, now: Mi
         }
         Action::ForgetPool { pool } => snapshot.pools.retain(|p| p.name != *pool),
         Action::Finish => {}
+        Action::SetMachineStage { machine, stage } => {
+            if let Some(at) = find(machine, &snapshot.machines) {
+                snapshot.machines[at].wanted.authority_stage = *stage;
+            }
+        }
+        Action::SetAuthorityStage { stage } => snapshot.cluster.authorities.stage = *stage,
+        Action::ForgetAuthorities { generation } => {
+            snapshot.cluster.authorities = AuthorityRecord::settled(generation + 1);
+        }
         Action::Backup { version } => snapshot.cluster.backed_up_for.clone_from(version),
         Action::Step { machine, step } => {
             let Some(at) = find(machine, &snapshot.machines) else { return };

@@ -26,14 +26,14 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether machines come or go. One that waits to be wiped does neither.
+    /// Returns whether machines come or go. One that waits to be wiped does neither.
     fn is_busy(&self) -> bool {
         let goes = |m: &Machine| m.removing && m.phase() != Phase::Releasing;
         let comes = |m: &Machine| !m.removing && m.phase().is_coming_up();
         self.snapshot.machines.iter().any(|m| goes(m) || comes(m))
     }
 
-    /// Whether the cluster goes on without the machine. Of a control plane those
+    /// Returns whether the cluster goes on without the machine. Of a control plane those
     /// that are left have to be a majority of all, the dead one counted.
     fn may_lose(&self, machine: &Machine) -> bool {
         if !machine.is_control_plane() {

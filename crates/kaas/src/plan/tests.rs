@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::record::ControlPlane;
+use crate::record::{AuthorityRecord, ControlPlane};
 
 const NOW: Millis = 1_000_000;
 
 fn versions(control_plane: &str, kubelet: &str) -> Versions {
-    Versions { control_plane: control_plane.into(), kubelet: kubelet.into() }
+    Versions { control_plane: control_plane.into(), kubelet: kubelet.into(), ..Versions::default() }
 }
 
 fn machine(name: &str, phase: Phase) -> Machine {
@@ -389,4 +389,87 @@ fn a_dead_machine_has_its_time_and_waits_for_others() {
     }
     let never = Policy { remediate_after: Duration::ZERO, ..Policy::default() };
     assert!(plan(&dead, &never, NOW).actions.is_empty());
+}
+
+#[test]
+fn workers_hibernate_first_and_wake_last() {
+    let ready = |name| machine(name, Phase::Ready);
+    let asleep = |name| machine(name, Phase::Hibernated);
+    let mut sleeping = snapshot(1, &[("a", 2)], vec![ready("a-1"), asleep("a-2"), ready("cp-1")]);
+    sleeping.cluster.hibernated = true;
+    assert_eq!(actions(&sleeping), ["stop Kubernetes on a-1 and keep its data"]);
+    sleeping.machines[0] = asleep("a-1");
+    assert_eq!(actions(&sleeping), ["stop Kubernetes on cp-1 and keep its data"]);
+    sleeping.machines[2] = asleep("cp-1");
+    assert_eq!(actions(&sleeping), [] as [&str; 0]);
+    sleeping.cluster.hibernated = false;
+    assert_eq!(actions(&sleeping), ["start Kubernetes on cp-1 again"]);
+    sleeping.machines[2] = machine("cp-1", Phase::Joining);
+    assert_eq!(step(&sleeping, "a-1"), Some(Step::Wake));
+    sleeping.cluster.deleting = true;
+    assert_eq!(step(&sleeping, "a-1"), Some(Step::Release));
+}
+
+#[test]
+fn authorities_change_one_control_plane_at_a_time_and_stage_by_stage() {
+    let ready = |name| machine(name, Phase::Ready);
+    let all = vec![ready("a-1"), ready("a-2"), ready("cp-1"), ready("cp-2"), ready("cp-3")];
+    let mut rotating = snapshot(3, &[("a", 2)], all);
+    rotating.cluster.authorities = AuthorityRecord { generation: 0, stage: 1, target: 3 };
+    let change = |name: &str| format!("change certificates and trusted authorities of {name}");
+    assert_eq!(actions(&rotating), [change("cp-1")]);
+    rotating.machines[2].wanted.authority_stage = 1;
+    assert_eq!(actions(&rotating), ["start Kubernetes on cp-1"]);
+    for at in 2..5 {
+        rotating.machines[at].wanted.authority_stage = 1;
+        rotating.machines[at].running.authority_stage = 1;
+    }
+    assert_eq!(actions(&rotating), [change("a-1")], "one of a pool");
+    for machine in &mut rotating.machines {
+        machine.wanted.authority_stage = 1;
+        machine.running.authority_stage = 1;
+    }
+    assert_eq!(actions(&rotating), ["sign certificates by the new authorities"]);
+    // One that is dead holds everything up: it would be cut off.
+    rotating.machines[0] = machine("a-1", Phase::NotReady);
+    assert_eq!(actions(&rotating), [] as [&str; 0]);
+}
+
+#[test]
+fn a_rotation_comes_to_its_end_and_skips_nothing() {
+    let ready = |name| machine(name, Phase::Ready);
+    let mut rotating = snapshot(1, &[("a", 1)], vec![ready("a-1"), ready("cp-1")]);
+    rotating.cluster.authorities = AuthorityRecord { generation: 0, stage: 1, target: 3 };
+    let all = preview(rotating, &Policy::default(), NOW);
+    let stages: Vec<String> = all
+        .iter()
+        .filter(|action| !matches!(action, Action::Step { .. } | Action::SetMachineStage { .. }))
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        stages,
+        [
+            "sign certificates by the new authorities",
+            "trust the new certificate authorities alone",
+            "forget the old certificate authorities",
+        ]
+    );
+    let changes = all.iter().filter(|a| matches!(a, Action::SetMachineStage { .. })).count();
+    assert_eq!(changes, 6, "two machines, three stages");
+}
+
+#[test]
+fn a_drain_has_a_deadline_of_its_own() {
+    let mut going = machine("a-1", Phase::Draining);
+    going.removing = true;
+    let mut draining = snapshot(1, &[("a", 0)], vec![going, machine("cp-1", Phase::Ready)]);
+    assert_eq!(step(&draining, "a-1"), Some(Step::Drain));
+    let hour = 3600 * 1000;
+    draining.machines[0].since = NOW.saturating_sub(hour);
+    let late = |policy: &Policy| {
+        let plan = plan(&draining, policy, NOW + hour);
+        plan.actions.iter().any(|a| matches!(a, Action::Step { step: Step::ForceDrain, .. }))
+    };
+    assert!(late(&Policy::default()));
+    assert!(!late(&Policy { drain_timeout: Duration::ZERO, ..Policy::default() }));
 }

@@ -1,9 +1,10 @@
 //! Machines that joined the controller and are labelled `kaas=free`. Which of
 //! them is whose is written in the store: a machine is in one cluster at most.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use selvage_api::selvage::identity::Machine as Joined;
 use selvage_kit::dial::Endpoint;
 use selvage_store::{Record, SharedStore, Table, transact};
@@ -52,6 +53,8 @@ pub struct Agents {
     fleet: Fleet,
     store: SharedStore,
     taken: Arc<Table<Taken>>,
+    /// Machines that nobody gets.
+    excluded: Mutex<BTreeSet<String>>,
 }
 
 impl std::fmt::Debug for Agents {
@@ -71,16 +74,21 @@ impl Agents {
         tls: Option<Arc<rustls::ClientConfig>>,
     ) -> Result<Self, selvage_store::Error> {
         let taken = Table::open(Arc::clone(&store)).await?;
-        Ok(Self { fleet: Fleet::new(inventory, tls), store, taken })
+        let excluded = Mutex::default();
+        Ok(Self { fleet: Fleet::new(inventory, tls), store, taken, excluded })
     }
 
     /// Machines that may be in a cluster, with their types.
     fn offered(&self) -> Vec<(String, String, Joined)> {
         let machines = self.fleet.machines().into_iter();
+        let excluded = self.excluded.lock();
         let offered = machines.filter_map(|machine| {
             let name = machine.machine.strip_prefix(NODE)?.to_owned();
             let free = machine.labels.get(FREE.0).is_some_and(|value| value == FREE.1);
-            let usable = free && !machine.blocked && !machine.address.is_empty();
+            let usable = free
+                && !machine.blocked
+                && !machine.address.is_empty()
+                && !excluded.contains(&name);
             let kind = machine.labels.get(TYPE).map_or(STANDARD, String::as_str).to_owned();
             usable.then_some((name, kind, machine))
         });
@@ -134,6 +142,11 @@ impl Provider for Agents {
                 .to_owned()
         });
         Capabilities { in_place: true, simulated: false, disposable: false, problem }
+    }
+
+    fn exclude(&self, machines: BTreeSet<String>) -> bool {
+        *self.excluded.lock() = machines;
+        true
     }
 
     async fn offers(&self, instance_type: &str) -> Result<Vec<Offer>, Error> {

@@ -43,6 +43,7 @@ pub struct Local {
     /// host.
     prefix: String,
     network: [u8; 3],
+    /// Releases that programs have to be here for; none where they are sent.
     releases: Vec<Release>,
     /// One machine is made or removed at a time.
     changing: tokio::sync::Mutex<()>,
@@ -158,6 +159,9 @@ impl Provider for Local {
             cni: release.cni.clone(),
             kubelet: String::new(),
         };
+        if self.releases.is_empty() {
+            return None;
+        }
         let missing = selvage_components::missing(self.artifacts.as_deref(), &versions)?;
         Some(match &self.artifacts {
             None => format!("{missing}: set kaas.artifacts to a folder that has it"),

@@ -1,10 +1,14 @@
 //! Providers: who delivers machines with agents on them.
 
 pub mod agents;
+mod enrolment;
 pub mod joined;
 pub mod local;
 pub mod maas;
 pub mod sim;
+pub mod ssh;
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use selvage_api::Code;
@@ -42,13 +46,13 @@ pub struct Acquired {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     pub instance_type: String,
-    /// How many there are, `None` for any number.
+    /// Number of machines there are, `None` for any number.
     pub total: Option<u32>,
-    /// How many are free.
+    /// Number of machines that are free.
     pub free: Option<u32>,
 }
 
-/// How far a machine is.
+/// Progress of a machine at its provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// It is being installed.
@@ -74,7 +78,7 @@ pub struct Owned {
     pub id: String,
 }
 
-/// What becomes of the disks of a machine that is given back.
+/// Treatment of the disks of a machine that is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wipe {
     /// Everything of Kubernetes is removed.
@@ -83,7 +87,7 @@ pub enum Wipe {
     Disks,
 }
 
-/// What a provider can do.
+/// Abilities of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     /// Machines have our agent, so versions can be changed in place.
@@ -132,6 +136,13 @@ pub trait Provider: Send + Sync + 'static {
     fn lacks(&self, release: &Release) -> Option<String> {
         let _ = release;
         None
+    }
+
+    /// Leaves these machines, by their names, out of what it offers and gives. False
+    /// where it has no machines that come back under the same name.
+    fn exclude(&self, machines: BTreeSet<String>) -> bool {
+        drop(machines);
+        false
     }
 
     /// Machines that fit the type, empty for all types.

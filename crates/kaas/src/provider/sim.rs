@@ -46,6 +46,10 @@ struct Inner {
     clusters: BTreeMap<String, SimCluster>,
     /// Machines of each type, none for any number.
     capacity: BTreeMap<String, u32>,
+    /// Machines that nobody gets.
+    excluded: BTreeSet<String>,
+    /// Machines that never come up.
+    broken: BTreeSet<String>,
     faults: BTreeMap<u64, Fault>,
     calls: u64,
     serial: u64,
@@ -77,6 +81,7 @@ struct SimNode {
     delete_first: bool,
     /// The whole machine is gone, its agent too.
     lost: bool,
+    hibernated: bool,
     labels: BTreeMap<String, String>,
 }
 
@@ -170,6 +175,15 @@ impl Sim {
         }
     }
 
+    /// Lets a machine never come up, or repairs it.
+    pub fn break_machine(&self, id: &str, broken: bool) {
+        let mut inner = self.inner.lock();
+        match broken {
+            true => inner.broken.insert(id.to_owned()),
+            false => inner.broken.remove(id),
+        };
+    }
+
     /// Takes a machine away, as by fire.
     pub fn lose(&self, cluster: &str, node: &str) {
         let mut inner = self.inner.lock();
@@ -235,6 +249,15 @@ impl From<Interrupted> for driver::Error {
 }
 
 impl Inner {
+    /// Names of the machines of a type, where their number is limited.
+    fn of_type(&self, kind: &str) -> impl Iterator<Item = String> {
+        let before = self.capacity.iter().take_while(|(name, _)| *name != kind);
+        let first: u32 = before.map(|(_, count)| count).sum();
+        let count = self.capacity.get(kind).copied().unwrap_or(0);
+        let names = (first + 1..=first + count).map(|number| format!("sim-{number:05}"));
+        names.filter(|name| !self.excluded.contains(name))
+    }
+
     fn acquire(&mut self, operation: &OperationId, request: &Request) -> Result<Acquired, Error> {
         if let Some(known) = self.machines.get(&operation.0) {
             if known.cluster != request.cluster || known.name != request.name {
@@ -242,16 +265,15 @@ impl Inner {
             }
             return Ok(Acquired { id: known.id.clone(), hostname: known.id.clone() });
         }
-        if !self.capacity.is_empty() {
+        let id = if self.capacity.is_empty() {
+            self.serial += 1;
+            format!("sim-{:05}", self.serial)
+        } else {
             let kind = &request.instance_type;
-            let used = self.machines.values().filter(|m| m.instance_type == *kind).count();
-            let total = self.capacity.get(kind).copied().unwrap_or(0) as usize;
-            if used >= total {
-                return Err(Error::NoneFree(format!("no machine of type {kind:?} is free")));
-            }
-        }
-        self.serial += 1;
-        let id = format!("sim-{:05}", self.serial);
+            let none = || Error::NoneFree(format!("no machine of type {kind:?} is free"));
+            let taken = |id: &String| self.machines.values().any(|m| m.id == *id);
+            self.of_type(kind).find(|id| !taken(id)).ok_or_else(none)?
+        };
         let machine = SimMachine {
             id: id.clone(),
             cluster: request.cluster.clone(),
@@ -277,8 +299,25 @@ impl Inner {
             cluster.etcd.insert(machine.name.clone());
         }
         let fresh = SimNode { ready: true, ..SimNode::default() };
-        cluster.nodes.entry(machine.name.clone()).or_insert(fresh);
+        let node = cluster.nodes.entry(machine.name.clone()).or_insert(fresh);
+        if std::mem::take(&mut node.hibernated) {
+            node.ready = true;
+        }
         self.check_skew(&machine.cluster);
+    }
+
+    /// Stops a machine. Workers have to be stopped before the API is.
+    fn hibernate(&mut self, machine: &Machine) {
+        let Some(cluster) = self.clusters.get_mut(&machine.cluster) else { return };
+        let works = |(name, node): (&String, &SimNode)| {
+            !cluster.etcd.contains(name) && !node.hibernated && !node.lost
+        };
+        if machine.is_control_plane() && cluster.nodes.iter().any(works) {
+            self.violations.push(format!("{} is stopped before its workers", machine.name));
+        }
+        if let Some(node) = cluster.nodes.get_mut(&machine.name) {
+            (node.ready, node.hibernated) = (false, true);
+        }
     }
 
     fn check_skew(&mut self, name: &str) {
@@ -288,6 +327,11 @@ impl Inner {
             cluster.members.values().filter_map(|v| read(&v.control_plane)).collect();
         let kubelets: Vec<Version> =
             cluster.members.values().filter_map(|v| read(&v.kubelet)).collect();
+        let stages = || cluster.members.values().map(|v| v.authority_stage);
+        let apart = stages().max().unwrap_or(0) - stages().min().unwrap_or(0);
+        if apart > 1 {
+            self.violations.push(format!("{name}: members do not trust each other"));
+        }
         let Ok(catalogue) = Catalogue::load(None) else { return };
         if let Err(why) = catalogue.skew.check(&control_plane, &kubelets) {
             self.violations.push(format!("{name}: {why}"));
@@ -320,6 +364,12 @@ impl Provider for Sim {
         Capabilities { in_place: true, simulated: true, disposable: false, problem: None }
     }
 
+    fn exclude(&self, machines: BTreeSet<String>) -> bool {
+        let mut inner = self.inner.lock();
+        inner.excluded = machines;
+        !inner.capacity.is_empty()
+    }
+
     async fn offers(&self, instance_type: &str) -> Result<Vec<Offer>, Error> {
         let inner = self.inner.lock();
         if inner.capacity.is_empty() {
@@ -328,7 +378,7 @@ impl Provider for Sim {
         }
         let fits = |kind: &&String| instance_type.is_empty() || *kind == instance_type;
         let offer = |kind: &String| {
-            let total = inner.capacity.get(kind).copied().unwrap_or(0);
+            let total = u32::try_from(inner.of_type(kind).count()).unwrap_or(u32::MAX);
             let used = inner.machines.values().filter(|m| m.instance_type == *kind).count();
             let used = u32::try_from(used).unwrap_or(u32::MAX);
             let free = Some(total.saturating_sub(used));
@@ -346,6 +396,10 @@ impl Provider for Sim {
         let Some(id) = found.await? else {
             return Err(Error::Refused("the machine is gone".into()));
         };
+        if self.inner.lock().broken.contains(&id) {
+            let state = State::Failed("it is broken".into());
+            return Ok(Observed { state, detail: "Failed deployment".into() });
+        }
         // Documentation's own addresses: nobody answers there.
         let number = id.trim_start_matches("sim-").parse::<u32>().unwrap_or(0);
         let address = format!("198.51.{}.{}", 100 + number / 256 % 100, number % 256);
@@ -374,6 +428,11 @@ impl Provider for Sim {
 impl Driver for Sim {
     async fn configure(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
         self.call(|inner| inner.configure(machine)).await?;
+        Ok(Progress::Done)
+    }
+
+    async fn hibernate(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
+        self.call(|inner| inner.hibernate(machine)).await?;
         Ok(Progress::Done)
     }
 
@@ -422,8 +481,16 @@ impl Driver for Sim {
         Ok(cordoned.await?)
     }
 
-    async fn drain(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
-        let drained = self.call(|inner| inner.node(machine).map_or(0, |node| node.guarded));
+    async fn drain(
+        &self,
+        _: &Snapshot,
+        machine: &Machine,
+        force: bool,
+    ) -> Result<Progress, driver::Error> {
+        let drained = self.call(|inner| match inner.node(machine) {
+            Some(node) if !force => node.guarded,
+            _ => 0,
+        });
         Ok(match drained.await? {
             0 => Progress::Done,
             left => Progress::Waiting(format!("{left} pods may not be disrupted now")),

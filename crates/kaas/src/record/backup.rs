@@ -4,10 +4,10 @@ use selvage_store::{Record, clock::Millis};
 
 use super::{BY_CLUSTER, ControlPlane, Pool};
 
-/// Occasion on which a snapshot was taken.
+/// BackupTrigger on which a snapshot was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub enum Occasion {
+pub enum BackupTrigger {
     /// Somebody asked for it.
     Asked = 0,
     /// It was time.
@@ -30,7 +30,7 @@ pub struct Backup {
     pub organisation: String,
     #[prost(uint64, tag = "5")]
     pub taken_at: Millis,
-    #[prost(enumeration = "Occasion", tag = "6")]
+    #[prost(enumeration = "BackupTrigger", tag = "6")]
     pub occasion: i32,
     /// Why it was taken, a few words.
     #[prost(string, tag = "7")]

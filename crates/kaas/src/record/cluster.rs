@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use selvage_store::{Record, clock::Millis};
 
+use crate::pki::STAGES;
+
 /// Events of a cluster that are kept.
 const EVENTS: usize = 64;
 
@@ -41,6 +43,33 @@ pub struct Event {
     pub at: Millis,
     #[prost(string, tag = "2")]
     pub message: String,
+}
+
+/// Generation of a cluster's certificate authorities, and how far their replacement is.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct AuthorityRecord {
+    /// Generation of the oldest authorities that are still stored.
+    #[prost(uint32, tag = "1")]
+    pub generation: u32,
+    /// Stage that machines are brought to, see [`crate::pki::ClusterPki::signer`].
+    #[prost(uint32, tag = "2")]
+    pub stage: u32,
+    /// Stage at which the replacement is done.
+    #[prost(uint32, tag = "3")]
+    pub target: u32,
+}
+
+impl AuthorityRecord {
+    /// Authorities of a generation that are not being replaced.
+    pub fn settled(generation: u32) -> Self {
+        let stage = generation * STAGES;
+        Self { generation, stage, target: stage }
+    }
+
+    /// Returns whether the authorities are being replaced.
+    pub fn is_rotating(&self) -> bool {
+        *self != Self::settled(self.generation)
+    }
 }
 
 /// A cluster: what was asked for, and what is known of it as a whole.
@@ -114,11 +143,16 @@ pub struct Cluster {
     pub backup_problem: String,
     #[prost(uint64, tag = "26")]
     pub backup_retry_at: Millis,
+    /// Everything on its machines is to be stopped, with all data kept.
+    #[prost(bool, tag = "27")]
+    pub hibernated: bool,
+    #[prost(message, required, tag = "28")]
+    pub authorities: AuthorityRecord,
 }
 
 impl Cluster {
     /// Keeps an event, and forgets the oldest if there are too many.
-    pub fn tell(&mut self, at: Millis, message: impl Into<String>) {
+    pub fn add_event(&mut self, at: Millis, message: impl Into<String>) {
         self.events.push(Event { at, message: message.into() });
         let surplus = self.events.len().saturating_sub(EVENTS);
         self.events.drain(..surplus);

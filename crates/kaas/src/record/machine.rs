@@ -9,7 +9,7 @@ use super::{BY_CLUSTER, BY_OPERATION, machine_key};
 /// Changes of phase that are kept.
 const HISTORY: usize = 32;
 
-/// Where a machine stands.
+/// Phase of a machine's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Phase {
@@ -41,6 +41,8 @@ pub enum Phase {
     Releasing = 12,
     /// It did not come up; it is given back and replaced.
     Failed = 13,
+    /// Kubernetes is stopped on it, its data stay.
+    Hibernated = 14,
 }
 
 impl Phase {
@@ -61,10 +63,11 @@ impl Phase {
             Self::Removing => "Removing",
             Self::Releasing => "Releasing",
             Self::Failed => "Failed",
+            Self::Hibernated => "Hibernated",
         }
     }
 
-    /// Whether the machine was never a node.
+    /// Returns whether the machine was never a node.
     pub fn is_before_kubernetes(self) -> bool {
         matches!(
             self,
@@ -72,7 +75,7 @@ impl Phase {
         )
     }
 
-    /// Whether it is on its way to become ready.
+    /// Returns whether it is on its way to become ready.
     pub fn is_coming_up(self) -> bool {
         matches!(
             self,
@@ -85,7 +88,7 @@ impl Phase {
         )
     }
 
-    /// Whether Kubernetes runs on it or is being started.
+    /// Returns whether Kubernetes runs on it or is being started.
     pub fn is_member(self) -> bool {
         matches!(
             self,
@@ -97,6 +100,7 @@ impl Phase {
                 | Self::Draining
                 | Self::Upgrading
                 | Self::Removing
+                | Self::Hibernated
         )
     }
 }
@@ -110,6 +114,9 @@ pub struct Versions {
     /// kubelet and kube-proxy.
     #[prost(string, tag = "2")]
     pub kubelet: String,
+    /// Stage of the certificate authorities, see [`crate::pki::ClusterPki::signer`].
+    #[prost(uint32, tag = "3")]
+    pub authority_stage: u32,
 }
 
 /// A phase that a machine came to.
@@ -150,14 +157,14 @@ pub struct Machine {
     pub hostname: String,
     #[prost(string, tag = "10")]
     pub address: String,
-    /// Where its agent answers.
+    /// Address of its agent.
     #[prost(string, tag = "11")]
     pub agent: String,
     #[prost(message, required, tag = "12")]
     pub wanted: Versions,
     #[prost(message, required, tag = "13")]
     pub running: Versions,
-    /// What it waits for, or why it failed.
+    /// Reason why it waits, or why it failed.
     #[prost(string, tag = "14")]
     pub reason: String,
     #[prost(uint32, tag = "15")]
@@ -204,7 +211,7 @@ impl Machine {
         self.pool.is_empty()
     }
 
-    /// Whether it ever took work.
+    /// Returns whether it ever took work.
     pub fn was_ready(&self) -> bool {
         self.history.iter().any(|change| change.phase() == Phase::Ready)
     }

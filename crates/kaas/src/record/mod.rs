@@ -1,16 +1,18 @@
-//! What is stored of clusters, their pools and their machines.
+//! Stored records of clusters, their pools and their machines.
 
 mod backup;
 mod cluster;
 mod machine;
+mod quarantine;
 
 use std::collections::BTreeMap;
 
 use selvage_store::{Record, clock::Millis};
 
-pub use backup::{Backup, Occasion};
-pub use cluster::{Cluster, Condition, ControlPlane, Event};
+pub use backup::{Backup, BackupTrigger};
+pub use cluster::{AuthorityRecord, Cluster, Condition, ControlPlane, Event};
 pub use machine::{Machine, Phase, PhaseChange, Versions};
+pub use quarantine::{MachineFailures, failures_key};
 
 /// Index of pools and machines by the cluster they belong to.
 pub const BY_CLUSTER: &str = "cluster";
@@ -79,7 +81,7 @@ impl Record for Pki {
     }
 }
 
-/// What stays of a cluster that is gone.
+/// Trace of a cluster that is gone.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Tombstone {
     #[prost(string, tag = "1")]

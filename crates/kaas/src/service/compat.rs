@@ -45,7 +45,7 @@ impl Compat {
     /// The phase of a machine in the original's words.
     pub(super) fn phase(phase: Phase) -> &'static str {
         match phase {
-            Phase::Ready | Phase::NotReady => "ReadyMachine",
+            Phase::Ready | Phase::NotReady | Phase::Hibernated => "ReadyMachine",
             Phase::Upgrading => "UpgradingMachine",
             Phase::Cordoned | Phase::Draining | Phase::Removing | Phase::Releasing => {
                 "DeletingMachine"

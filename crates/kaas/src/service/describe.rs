@@ -9,7 +9,7 @@ use selvage_store::clock::Millis;
 use crate::{
     Compat, Manager, conditions,
     plan::Snapshot,
-    record::{Backup, Condition, Machine, Phase, Pool},
+    record::{Backup, Condition, Machine, MachineFailures, Phase, Pool},
 };
 
 /// Said instead of a name while a machine has none.
@@ -52,6 +52,18 @@ pub(super) fn timestamp(millis: Millis) -> Timestamp {
     Timestamp {
         seconds: i64::try_from(millis / 1000).unwrap_or(i64::MAX),
         nanos: i32::try_from(millis % 1000 * 1_000_000).unwrap_or(0),
+    }
+}
+
+/// A machine in quarantine as `selvage.clusters` shows it.
+pub(super) fn quarantined(known: &MachineFailures) -> wire::QuarantinedMachine {
+    wire::QuarantinedMachine {
+        provider_id: known.provider_id.clone(),
+        hostname: known.hostname.clone(),
+        failures: known.count,
+        reason: known.reason.clone(),
+        failed_at: Some(timestamp(known.failed_at)),
+        cluster: known.cluster.clone(),
     }
 }
 
@@ -99,6 +111,7 @@ pub(super) fn cluster(manager: &Manager, snapshot: &Snapshot) -> wire::Cluster {
         pools: pools.map(|shown| pool(snapshot, shown)).collect(),
         machines: in_order(snapshot).into_iter().map(machine).collect(),
         generation: known.generation,
+        hibernated: known.hibernated,
     }
 }
 

@@ -1,19 +1,19 @@
 //! The services of the part.
 
-mod beyond;
 mod cluster;
 mod compat;
 mod describe;
+mod extensions;
 
-pub use beyond::Clusters;
 pub use cluster::ClusterApi;
+pub use extensions::Clusters;
 
 use selvage_kit::identity::Identity;
 use tonic::Request;
 
 use crate::{Caller, FORCE, ORGANISATION, Origin, REQUEST_ID};
 
-/// Who is calling.
+/// Identity of the caller.
 fn caller<T>(request: &Request<T>) -> Caller {
     let nobody = Identity::anonymous();
     Caller::from(request.extensions().get::<Identity>().unwrap_or(&nobody))

@@ -1,4 +1,4 @@
-//! What agents are told, by a fake one that keeps what it hears.
+//! Specs that agents get, seen by a fake one that records them.
 
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc};
 
@@ -24,10 +24,11 @@ use selvage_store::clock::Clock;
 use sha2::{Digest, Sha256};
 use tokio_stream::{Stream, wrappers::UnixListenerStream};
 use tonic::{Response, Status, transport::Channel};
+use x509_parser::extensions::ParsedExtension;
 
 use super::lab::Lab;
 
-/// What a fake agent heard, and what it says.
+/// Calls that a fake agent got, and its answers.
 #[derive(Default)]
 struct Heard {
     specs: Vec<MemberSpec>,
@@ -41,8 +42,26 @@ struct Heard {
     reset: Vec<String>,
     /// Bytes of the snapshot that etcd starts from.
     restored: Vec<u8>,
+    /// Profile that it asks for besides those it is to ask for.
+    greedy: Option<Profile>,
+    /// Cluster and node that it says it is.
+    identity: (String, String),
+    /// Certificates name who signed them.
+    names_signer: bool,
     /// When certificates end, in seconds; later than anybody cares if not set.
     not_after: Option<i64>,
+}
+
+/// Key identifier of the authority that signed a certificate.
+fn signer(pem: &str) -> String {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
+    let certificate = pem.parse_x509().unwrap();
+    let id =
+        certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.clone(),
+            _ => None,
+        });
+    hex::encode(id.unwrap().0)
 }
 
 #[derive(Clone, Default)]
@@ -62,7 +81,9 @@ impl MemberService for Agent {
             let csr = params.serialize_request(&key).unwrap().pem().unwrap();
             wire::CertificateRequest { profile: *profile, csr }
         };
-        let requests = request.into_inner().profiles.iter().map(csr).collect();
+        let mut profiles = request.into_inner().profiles;
+        profiles.extend(self.0.lock().greedy.map(i32::from));
+        let requests = profiles.iter().map(csr).collect();
         Ok(Response::new(wire::RequestCertificatesResponse { requests }))
     }
 
@@ -100,16 +121,20 @@ impl MemberService for Agent {
         };
         let seconds = heard.not_after.unwrap_or(i64::MAX / 2);
         let far = prost_types::Timestamp { seconds, nanos: 0 };
-        let certificate = |profile: &i32| wire::CertificateStatus {
+        let certificate = |(profile, pem): (&i32, &String)| wire::CertificateStatus {
             profile: *profile,
             not_after: Some(far),
+            authority_key_id: if heard.names_signer { signer(pem) } else { String::new() },
             ..wire::CertificateStatus::default()
         };
+        let (cluster, node) = heard.identity.clone();
         let status = MemberStatus {
             generation,
             observed_generation: if heard.healthy.is_empty() { 0 } else { generation },
             components: heard.healthy.iter().map(component).collect(),
-            certificates: heard.certificates.keys().map(certificate).collect(),
+            certificates: heard.certificates.iter().map(certificate).collect(),
+            cluster,
+            node,
             obstacles: heard.obstacles.clone(),
             ..MemberStatus::default()
         };
@@ -242,6 +267,7 @@ impl Provider for Fakes {
 
 struct Scene {
     driver: Members,
+    keyring: Arc<Keyring>,
     vault: Arc<Vault>,
     folder: tempfile::TempDir,
     lab: Lab,
@@ -257,9 +283,10 @@ impl Scene {
         let provider = Arc::new(Fakes(folder.path().to_owned()));
         let seal = Seal::new(&[3; 32], "test").unwrap();
         let vault = Arc::new(Vault::new(folder.path().join("backups"), seal));
-        let driver = Members::new(provider, keyring, Catalogue::load(None).unwrap(), clock)
+        let own = Arc::clone(&keyring);
+        let driver = Members::new(provider, own, Catalogue::load(None).unwrap(), clock)
             .with_vault(Arc::clone(&vault));
-        Self { driver, vault, folder, lab }
+        Self { driver, keyring, vault, folder, lab }
     }
 
     /// An agent for the machine of that name.
@@ -275,7 +302,7 @@ impl Scene {
 
 fn machine(name: &str, pool: &str, number: u32, phase: Phase) -> Machine {
     let control_plane = if pool.is_empty() { "1.36.4".to_owned() } else { String::new() };
-    let wanted = Versions { control_plane, kubelet: "1.36.4".into() };
+    let wanted = Versions { control_plane, kubelet: "1.36.4".into(), ..Versions::default() };
     let mut machine = Machine {
         cluster: "demo".into(),
         name: name.into(),
@@ -518,4 +545,73 @@ async fn certificates_are_renewed_before_they_end_one_control_plane_at_a_time() 
     assert_eq!(specs(), [2, 2]);
     scene.driver.sync(&snapshot).await.unwrap();
     assert_eq!(specs(), [2, 2], "they hold");
+}
+
+#[tokio::test]
+async fn an_agent_that_lies_gets_no_certificate() {
+    let scene = Scene::new().await;
+    let planes = [machine("cp-1", "", 1, Phase::Ready)];
+    let worker = machine("a-1", "a", 2, Phase::Bootstrapping);
+    let snapshot = cluster(&[planes[0].clone(), worker.clone()]);
+    let agent = scene.agent("a-1");
+    // A worker that wants to be the control plane.
+    agent.0.lock().greedy = Some(Profile::ControllerManager);
+    let refused = scene.driver.configure(&snapshot, &worker).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
+    assert!(refused.to_string().contains("no right to"), "{refused}");
+    assert!(agent.0.lock().specs.is_empty(), "it got a spec");
+    // One that is a node of somebody else's cluster.
+    agent.0.lock().greedy = None;
+    scene.driver.configure(&snapshot, &worker).await.unwrap();
+    agent.0.lock().identity = ("other".into(), "a-1".into());
+    for lie in [("other", "a-1"), ("demo", "cp-1")] {
+        agent.0.lock().identity = (lie.0.into(), lie.1.into());
+        let refused = scene.driver.configure(&snapshot, &worker).await.unwrap_err();
+        let text = format!("node {:?} of cluster {:?}", lie.1, lie.0);
+        assert!(refused.to_string().contains(&text), "{refused}");
+    }
+    agent.0.lock().identity = ("demo".into(), "a-1".into());
+    scene.driver.configure(&snapshot, &worker).await.unwrap();
+}
+
+#[tokio::test]
+async fn certificates_are_signed_anew_by_other_authorities_once() {
+    let scene = Scene::new().await;
+    let agent = scene.agent("cp-1");
+    let mut founder = machine("cp-1", "", 1, Phase::Bootstrapping);
+    founder.founder = true;
+    let mut snapshot = cluster(std::slice::from_ref(&founder));
+    agent.0.lock().names_signer = true;
+    scene.driver.configure(&snapshot, &founder).await.unwrap();
+    let specs = || agent.0.lock().specs.len();
+    scene.driver.configure(&snapshot, &founder).await.unwrap();
+    assert_eq!(specs(), 1, "nothing changed");
+    let etcd = |agent: &Agent| signer(&agent.0.lock().certificates[&Profile::EtcdPeer.into()]);
+    let before = etcd(&agent);
+    scene.keyring.prepare(&snapshot.cluster).await.unwrap();
+    let stage = |founder: &mut Machine, snapshot: &mut Snapshot, stage| {
+        founder.wanted.authority_stage = stage;
+        snapshot.cluster.authorities.stage = stage;
+        snapshot.machines = vec![founder.clone()];
+    };
+    stage(&mut founder, &mut snapshot, 1);
+    scene.driver.configure(&snapshot, &founder).await.unwrap();
+    assert_eq!((specs(), etcd(&agent)), (2, before.clone()), "trusted, and not used yet");
+    let trusted = agent.0.lock().specs[1].authorities.clone().unwrap();
+    for bundle in [&trusted.kubernetes, &trusted.etcd, &trusted.front_proxy] {
+        assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 2);
+    }
+    assert!(agent.0.lock().specs[1].certificates.is_empty());
+    stage(&mut founder, &mut snapshot, 2);
+    scene.driver.configure(&snapshot, &founder).await.unwrap();
+    assert_ne!(etcd(&agent), before);
+    let signed = agent.0.lock().specs[2].certificates.len();
+    assert_eq!(signed, agent.0.lock().certificates.len(), "all of them");
+    stage(&mut founder, &mut snapshot, 3);
+    scene.driver.configure(&snapshot, &founder).await.unwrap();
+    let last = agent.0.lock().specs[3].clone();
+    assert!(last.certificates.is_empty());
+    let alone = last.authorities.unwrap().etcd;
+    assert_eq!(alone.matches("BEGIN CERTIFICATE").count(), 1);
+    assert!(trusted.etcd.contains(alone.trim()));
 }

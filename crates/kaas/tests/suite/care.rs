@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use selvage_kaas::{
     Error,
-    record::{Machine, Occasion, Phase},
+    record::{BackupTrigger, Machine, Phase},
 };
 use selvage_store::clock::Clock;
 
@@ -51,7 +51,10 @@ async fn an_upgrade_begins_with_a_snapshot_and_waits_for_it() {
     assert!(snapshot.machines.iter().all(|machine| machine.running.kubelet == "1.36.4"));
     let backups = lab.manager.backups(&admin(), "demo");
     assert_eq!(backups.len(), 1);
-    assert_eq!((backups[0].occasion(), backups[0].version.as_str()), (Occasion::Upgrade, "1.35.8"));
+    assert_eq!(
+        (backups[0].occasion(), backups[0].version.as_str()),
+        (BackupTrigger::Upgrade, "1.35.8")
+    );
     assert_eq!(backups[0].reason, "before the upgrade to 1.36.4");
 }
 
@@ -97,7 +100,7 @@ async fn snapshots_are_taken_on_schedule_and_the_oldest_go() {
     assert_eq!(backups.len(), settings.snapshot_keep + 1);
     assert!(backups.iter().any(|backup| backup.id == asked.id), "others stay");
     let last = backups.last().unwrap();
-    assert_eq!((last.occasion(), last.taken_at), (Occasion::Schedule, lab.clock.now()));
+    assert_eq!((last.occasion(), last.taken_at), (BackupTrigger::Schedule, lab.clock.now()));
     assert_eq!(lab.files().len(), backups.len(), "a file for each");
 
     lab.manager.delete_backup(&admin(), &asked.id).await.unwrap();
@@ -187,4 +190,159 @@ async fn a_dead_machine_stays_where_no_other_can_be_had() {
     lab.settle("demo").await;
     assert_ne!(of_pool(&lab, "a").name, dead);
     assert_eq!(lab.status("demo"), "RUNNING");
+}
+
+#[tokio::test]
+async fn a_cluster_hibernates_wakes_and_is_left_alone_in_between() {
+    let mut lab = Lab::new().await;
+    lab.running("demo", 3, &[("a", 2)]).await;
+    let stranger = lab.manager.hibernate(&developer("other"), "demo").await.unwrap_err();
+    assert!(matches!(stranger, Error::ClusterNotFound(_)), "{stranger}");
+    lab.manager.hibernate(&admin(), "demo").await.unwrap();
+    assert_eq!(lab.status("demo"), "RECONCILING");
+    lab.settle("demo").await;
+    assert!(machines(&lab, "demo").iter().all(|machine| machine.phase() == Phase::Hibernated));
+    assert_eq!(lab.status("demo"), "DEGRADED");
+    let message = lab.manager.message(&lab.manager.find("demo").unwrap());
+    assert!(message.contains("selvage kaas wake demo"), "{message}");
+    // Neither time nor another process changes anything.
+    lab.restart().await;
+    let calls = lab.sim.calls();
+    for _ in 0..30 {
+        lab.clock.advance(Duration::from_secs(600));
+        lab.manager.reconcile("demo").await.unwrap();
+    }
+    assert_eq!((lab.sim.calls(), lab.status("demo").as_str()), (calls, "DEGRADED"));
+    for refused in [
+        lab.scale("demo", "a", 3).await.unwrap_err(),
+        lab.upgrade("demo", "1.36.4").await.unwrap_err(),
+        lab.manager.backup(&admin(), "demo").await.unwrap_err(),
+        lab.manager.rotate(&admin(), "demo").await.unwrap_err(),
+    ] {
+        assert!(refused.to_string().contains("wake it first"), "{refused}");
+    }
+    lab.manager.wake(&admin(), "demo").await.unwrap();
+    assert_eq!(lab.status("demo"), "RECONCILING");
+    lab.settle("demo").await;
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+    // One that sleeps is deleted like any other.
+    lab.manager.hibernate(&admin(), "demo").await.unwrap();
+    lab.settle("demo").await;
+    lab.manager.delete(&admin(), "demo").await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!((lab.sim.owned(), lab.sim.violations()), (0, Vec::new()));
+}
+
+#[tokio::test]
+async fn authorities_are_replaced_and_the_old_ones_forgotten() {
+    let mut lab = Lab::new().await;
+    lab.running("demo", 3, &[("a", 2)]).await;
+    let before = lab.authority("demo").await;
+    lab.manager.rotate(&admin(), "demo").await.unwrap();
+    // Asked for twice it happens once.
+    lab.manager.rotate(&admin(), "demo").await.unwrap();
+    assert_eq!(lab.status("demo"), "RECONCILING");
+    lab.restart().await;
+    lab.settle("demo").await;
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+    let after = lab.authority("demo").await;
+    assert_ne!(after, before);
+    let snapshot = lab.manager.find("demo").unwrap();
+    assert_eq!(
+        (snapshot.cluster.authorities.generation, snapshot.cluster.authorities.stage),
+        (1, 3)
+    );
+    assert!(snapshot.machines.iter().all(|machine| machine.running.authority_stage == 3));
+    // Machines that come later begin where the others are, also in a copy.
+    lab.scale("demo", "a", 3).await.unwrap();
+    lab.settle("demo").await;
+    let backup = lab.manager.backup(&admin(), "demo").await.unwrap();
+    lab.manager.restore(&admin(), &backup.id, "copy").await.unwrap();
+    lab.settle("copy").await;
+    assert_eq!(lab.authority("copy").await, after);
+    lab.manager.rotate(&admin(), "demo").await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!(lab.manager.find("demo").unwrap().cluster.authorities.generation, 2);
+    assert_eq!(lab.sim.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_rotation_survives_the_death_of_the_process_at_every_call() {
+    use selvage_kaas::provider::sim::Fault;
+    for call in 1..=18 {
+        let mut lab = Lab::new().await;
+        lab.running("demo", 1, &[("a", 1)]).await;
+        lab.manager.rotate(&admin(), "demo").await.unwrap();
+        lab.sim.fault(call, if call % 2 == 0 { Fault::CrashAfter } else { Fault::CrashBefore });
+        let sim = lab.sim.clone();
+        tokio::select! {
+            () = lab.settle("demo") => {}
+            () = sim.crashed() => {}
+        }
+        lab.sim.forget_faults();
+        lab.restart().await;
+        lab.settle("demo").await;
+        let snapshot = lab.manager.find("demo").unwrap();
+        assert_eq!(snapshot.cluster.authorities.generation, 1, "call {call}");
+        assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_fails_again_and_again_is_set_aside_until_it_is_released() {
+    let mut lab = Lab::new().await;
+    lab.sim.limit("", 2);
+    lab.sim.break_machine("sim-00001", true);
+    lab.create("demo", "1.35.8", 1, &[]).await.unwrap();
+    lab.settle("demo").await;
+    // The other one came up, after the first had failed three times.
+    assert_eq!(lab.status("demo"), "RUNNING");
+    assert_eq!(machines(&lab, "demo")[0].provider_id, "sim-00002");
+    let aside = lab.manager.quarantined();
+    assert_eq!(aside.len(), 1);
+    let bad = &aside[0];
+    assert_eq!(
+        (bad.provider_id.as_str(), bad.count, bad.cluster.as_str()),
+        ("sim-00001", 3, "demo")
+    );
+    assert!(bad.reason.contains("it is broken"), "{}", bad.reason);
+    // No cluster gets it, and whoever waits is told why; also after a restart.
+    lab.restart().await;
+    let none = lab.create("two", "1.35.8", 3, &[]).await.unwrap_err().to_string();
+    assert!(none.contains("there are 1") && none.contains("1 in quarantine"), "{none}");
+    lab.create("next", "1.35.8", 1, &[]).await.unwrap();
+    for _ in 0..5 {
+        lab.manager.reconcile("next").await.unwrap();
+        lab.clock.advance(Duration::from_secs(60));
+    }
+    let waits = machines(&lab, "next").remove(0);
+    assert!(waits.reason.contains("selvage kaas quarantine"), "{}", waits.reason);
+    let unknown = lab.manager.release_quarantined("sim-00002").await.unwrap_err();
+    assert!(matches!(unknown, Error::NotQuarantined(_)), "{unknown}");
+    lab.sim.break_machine("sim-00001", false);
+    lab.manager.release_quarantined("sim-00001").await.unwrap();
+    lab.settle("next").await;
+    assert_eq!(machines(&lab, "next")[0].provider_id, "sim-00001");
+    assert!(lab.manager.quarantined().is_empty());
+}
+
+#[tokio::test]
+async fn a_drain_that_a_budget_holds_up_has_a_deadline() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[("a", 2)]).await;
+    let victim = of_pool(&lab, "a").name;
+    lab.sim.change_node("demo", &victim, true, 1, true);
+    lab.manager.check_soon("demo");
+    lab.manager.reconcile("demo").await.unwrap();
+    lab.scale("demo", "a", 1).await.unwrap();
+    let limit = lab.manager.settings().policy.drain_timeout;
+    for _ in 0..3 {
+        lab.manager.reconcile("demo").await.unwrap();
+        lab.clock.advance(limit / 4);
+    }
+    assert_eq!(machines(&lab, "demo").len(), 3, "the budget holds");
+    lab.clock.advance(limit);
+    lab.settle("demo").await;
+    assert_eq!(machines(&lab, "demo").len(), 2);
+    assert_eq!((lab.status("demo").as_str(), lab.sim.violations()), ("RUNNING", Vec::new()));
 }

@@ -1,4 +1,4 @@
-//! What every provider does, whatever its machines are.
+//! Conformance of every provider, whatever its machines are.
 
 use std::sync::Arc;
 

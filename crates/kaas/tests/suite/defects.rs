@@ -1,4 +1,4 @@
-//! What was wrong with the original, each by its number in the list of its
+//! Defects of the original, each by its number in the list of its
 //! weaknesses. Those that concern a way to get machines which is not here are
 //! tested on what stands in its place.
 

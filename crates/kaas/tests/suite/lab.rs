@@ -11,7 +11,7 @@ use selvage_api::cnct::kaas::api::{
     ScaleNodePoolSpec,
 };
 use selvage_kaas::{
-    Caller, Keyring, Manager, Origin, Result, Settings, Surroundings, catalogue::Catalogue,
+    Caller, Dependencies, Keyring, Manager, Origin, Result, Settings, catalogue::Catalogue,
     pki::Seal, plan::Snapshot, provider::sim::Sim, vault::Vault,
 };
 use selvage_store::{
@@ -179,7 +179,7 @@ pub(crate) async fn manager_with(
 ) -> Manager {
     let seal = Seal::new(&[7; 32], "test").unwrap();
     let keyring = Keyring::open(Arc::clone(store), seal, Arc::new(clock.clone())).await.unwrap();
-    let around = Surroundings {
+    let dependencies = Dependencies {
         provider: Arc::new(sim.clone()),
         driver: Arc::new(sim.clone()),
         catalogue: Catalogue::load(None).unwrap(),
@@ -187,5 +187,5 @@ pub(crate) async fn manager_with(
         clock: Arc::new(clock.clone()),
         vault: Arc::new(Vault::new(folder.join("backups"), Seal::new(&[7; 32], "test").unwrap())),
     };
-    Manager::open(Arc::clone(store), settings, around).await.unwrap()
+    Manager::open(Arc::clone(store), settings, dependencies).await.unwrap()
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agents;
+mod bad_input;
 mod care;
 mod conformance;
 mod crash;
@@ -11,4 +12,5 @@ mod lab;
 mod lifecycle;
 mod maas;
 mod model;
+mod ssh;
 mod wire;

@@ -74,7 +74,7 @@ impl ModelCluster {
 
 type Model = BTreeMap<String, ModelCluster>;
 
-/// What a call came to.
+/// Result of a call.
 fn came_to<T>(result: Result<T, selvage_kaas::Error>) -> Result<(), Code> {
     result.map(drop).map_err(|error| error.code())
 }

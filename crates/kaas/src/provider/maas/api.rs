@@ -91,12 +91,12 @@ impl MaasMachine {
         }
     }
 
-    /// Whether nobody has it.
+    /// Returns whether nobody has it.
     pub(super) fn is_free(&self) -> bool {
         self.status() == Status::Ready && !self.locked
     }
 
-    /// Whether it serves as that type.
+    /// Returns whether it serves as that type.
     pub(super) fn fits(&self, wanted: &InstanceType) -> bool {
         let has = |tag: &String| self.tag_names.contains(tag);
         let is = |own: &Option<Named>, wanted: &str| {
@@ -159,9 +159,11 @@ impl Api {
         agent: &str,
         comment: &str,
         wanted: &InstanceType,
+        system_id: Option<&str>,
     ) -> Result<MaasMachine, Failure> {
         let mut form: Form =
             vec![("agent_name", agent.to_owned()), ("comment", comment.to_owned())];
+        form.extend(system_id.map(|id| ("system_id", id.to_owned())));
         form.extend(wanted.tags.iter().map(|tag| ("tags", tag.clone())));
         form.extend(wanted.not_tags.iter().map(|tag| ("not_tags", tag.clone())));
         for (name, value) in

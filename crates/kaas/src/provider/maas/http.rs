@@ -67,7 +67,7 @@ pub(super) struct Http {
     /// Seconds that the clock of MaaS is ahead of ours.
     ahead: AtomicI64,
     /// Requests that MaaS does not want before that time.
-    held: Mutex<HashMap<String, Millis>>,
+    blocked_until: Mutex<HashMap<String, Millis>>,
 }
 
 impl Http {
@@ -93,7 +93,7 @@ impl Http {
             key,
             clock,
             ahead: AtomicI64::new(0),
-            held: Mutex::default(),
+            blocked_until: Mutex::default(),
         })
     }
 
@@ -146,7 +146,7 @@ impl Http {
         let wait = retry_after(&response);
         if let Some(seconds) = wait {
             let until = self.clock.now() + seconds.min(LONGEST_HOLD) * 1000;
-            self.held.lock().insert(path.to_owned(), until);
+            self.blocked_until.lock().insert(path.to_owned(), until);
         }
         let text = body(response).await.unwrap_or_default();
         let said = quote(&text);
@@ -167,9 +167,9 @@ impl Http {
     /// Refuses what MaaS asked not to be asked yet.
     fn check_hold(&self, path: &str) -> Result<(), Failure> {
         let now = self.clock.now();
-        let mut held = self.held.lock();
-        held.retain(|_, until| *until > now);
-        match held.get(path) {
+        let mut blocked_until = self.blocked_until.lock();
+        blocked_until.retain(|_, until| *until > now);
+        match blocked_until.get(path) {
             None => Ok(()),
             Some(until) => {
                 let seconds = (until - now).div_ceil(1000);
@@ -183,7 +183,7 @@ impl Http {
     }
 }
 
-/// Where the API is, for `http://host:5240/MAAS` and everything below it.
+/// Returns the address of the API, for `http://host:5240/MAAS` and everything below it.
 fn base(url: &str) -> anyhow::Result<Url> {
     let url: Url = url.parse()?;
     let path = url.path().trim_end_matches('/').trim_end_matches("/api/2.0").to_owned();
@@ -225,7 +225,7 @@ async fn body(mut response: Response) -> Result<Vec<u8>, Failure> {
     Ok(body)
 }
 
-/// What MaaS says, on one line. A form that is wrong comes as JSON.
+/// Answer of MaaS on one line. A form that is wrong comes as JSON.
 fn quote(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let fields: Option<HashMap<String, Vec<String>>> = serde_json::from_str(&text).ok();

@@ -4,7 +4,7 @@
 //! The operation that a machine was asked for by is its `agent_name` at MaaS.
 //! Before a machine is allocated, the one of this operation is looked for, so
 //! that an answer which got lost loses no machine; which machine an operation
-//! has is decided in the store ([`held`]), so that two processes never keep two.
+//! has is decided in the store ([`ledger`]), so that two processes never keep two.
 //! A machine counts as ours only while MaaS lists it under our user and the
 //! operation: one that an administrator took, or that was given to somebody
 //! else, is never touched again.
@@ -12,14 +12,17 @@
 //! After its agent has joined, a machine is like any other that joined.
 
 mod api;
-pub mod held;
 mod http;
+pub mod ledger;
 mod oauth;
 mod options;
 mod release;
 mod user_data;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -38,8 +41,8 @@ use tonic::transport::Channel;
 
 use self::{
     api::{Api, MaasMachine, Status},
-    held::{Held, Ledger},
     http::{Failure, Http},
+    ledger::{Allocation, Ledger},
     user_data::FirstStart,
 };
 pub use self::{
@@ -55,10 +58,10 @@ use super::{
 /// Life of a join token: MaaS gives a deployment half an hour, and packages
 /// have to be installed after it.
 const TOKEN_SECONDS: u32 = 2 * 60 * 60;
-/// How long MaaS may show a machine as allocated after it took a deployment.
+/// Time for which MaaS may show a machine as allocated after it took a deployment.
 const SETTLING_MILLIS: u64 = 60_000;
 
-/// How long an answer about a machine that MaaS works on is good for: it takes
+/// Time for which an answer about a machine that MaaS works on is good: it takes
 /// minutes, and is looked at more often than that.
 const POLL_MILLIS: u64 = 5_000;
 const RETURNING: &str = "it is being given back";
@@ -67,7 +70,7 @@ const RETURNING: &str = "it is being given back";
 pub struct Maas {
     api: Api,
     options: MaasOptions,
-    /// Where machines reach this controller.
+    /// Address at which machines reach this controller.
     controller: String,
     ledger: Ledger,
     fleet: Fleet,
@@ -78,6 +81,8 @@ pub struct Maas {
     /// When MaaS was last asked about an operation that it works on, and what
     /// it said.
     asked: Mutex<HashMap<String, (Millis, Observed)>>,
+    /// Machines that nobody gets.
+    excluded: Mutex<BTreeSet<String>>,
 }
 
 impl std::fmt::Debug for Maas {
@@ -128,10 +133,11 @@ impl Maas {
             clock,
             owner: OnceCell::new(),
             asked: Mutex::default(),
+            excluded: Mutex::default(),
         })
     }
 
-    /// What MaaS said a moment ago.
+    /// Latest answers of MaaS, by operation.
     fn recent(&self, operation: &OperationId) -> Option<Observed> {
         let asked = self.asked.lock();
         let (at, said) = asked.get(&operation.0)?;
@@ -167,17 +173,35 @@ impl Maas {
     }
 
     /// Gives back what MaaS gave to an operation besides its machine.
-    async fn release_others(&self, held: &Held, own: &[MaasMachine]) -> Result<(), Error> {
+    async fn release_others(
+        &self,
+        allocation: &Allocation,
+        own: &[MaasMachine],
+    ) -> Result<(), Error> {
         let is_other = |machine: &&MaasMachine| {
-            machine.system_id != held.system_id && machine.status() != Status::Releasing
+            machine.system_id != allocation.system_id && machine.status() != Status::Releasing
         };
-        let mut written = held.clone();
+        let mut written = allocation.clone();
         for other in own.iter().filter(is_other) {
             tracing::info!(machine = other.system_id, "given back: allocated twice");
             written = self.ledger.add_other(written, &other.system_id).await?;
             self.give_back(other, Wipe::Reset).await?;
         }
         Ok(())
+    }
+
+    /// A machine that fits and is not excluded; `None` where MaaS may choose itself.
+    async fn choose_other(&self, wanted: &InstanceType) -> Result<Option<String>, Error> {
+        let excluded = self.excluded.lock().clone();
+        if excluded.is_empty() {
+            return Ok(None);
+        }
+        let machines = self.api.machines().await?;
+        let free = machines.iter().find(|machine| {
+            machine.is_free() && machine.fits(wanted) && !excluded.contains(&machine.system_id)
+        });
+        let none = || Error::NoneFree("MaaS has no machine that fits and is free".into());
+        Ok(Some(free.ok_or_else(none)?.system_id.clone()))
     }
 
     async fn allocate(
@@ -187,7 +211,9 @@ impl Maas {
     ) -> Result<MaasMachine, Error> {
         let wanted = self.options.instance_type(&request.instance_type);
         let comment = format!("{} of cluster {}", request.name, request.cluster);
-        match self.api.allocate(&operation.0, &comment, &wanted).await {
+        let system_id = self.choose_other(&wanted).await?;
+        let allocated = self.api.allocate(&operation.0, &comment, &wanted, system_id.as_deref());
+        match allocated.await {
             Ok(machine) => Ok(machine),
             Err(Failure::Conflict(text)) => Err(Error::NoneFree(text)),
             Err(failure) => Err(failure.into()),
@@ -195,45 +221,54 @@ impl Maas {
     }
 
     /// Finds the machine of an operation that has one, and its state.
-    async fn find(&self, operation: &OperationId) -> Result<(Held, MaasMachine), Error> {
+    async fn find(&self, operation: &OperationId) -> Result<(Allocation, MaasMachine), Error> {
         let gone = || Error::Refused("the machine is gone".into());
-        let held = self.ledger.get(operation).filter(|held| held.ended_at == 0).ok_or_else(gone)?;
+        let allocation = self
+            .ledger
+            .get(operation)
+            .filter(|allocation| allocation.ended_at == 0)
+            .ok_or_else(gone)?;
         let own = self.own(operation).await?;
-        let machine = own.iter().find(|machine| machine.system_id == held.system_id).cloned();
-        let lost =
-            || Error::Refused(format!("MaaS no longer has machine {} for us", held.system_id));
+        let machine = own.iter().find(|machine| machine.system_id == allocation.system_id).cloned();
+        let lost = || {
+            Error::Refused(format!("MaaS no longer has machine {} for us", allocation.system_id))
+        };
         let machine = machine.ok_or_else(lost)?;
-        self.release_others(&held, &own).await?;
-        Ok((held, machine))
+        self.release_others(&allocation, &own).await?;
+        Ok((allocation, machine))
     }
 
     /// Installs our agent on a machine that was allocated.
-    async fn deploy(&self, held: &Held, machine: &MaasMachine) -> Result<Observed, Error> {
+    async fn deploy(
+        &self,
+        allocation: &Allocation,
+        machine: &MaasMachine,
+    ) -> Result<Observed, Error> {
         let waiting = |detail: String| Ok(Observed { state: State::Deploying, detail });
         let now = self.clock.now();
-        if held.deployed_at > 0 && now < held.deployed_at + SETTLING_MILLIS {
+        if allocation.deployed_at > 0 && now < allocation.deployed_at + SETTLING_MILLIS {
             return waiting("MaaS begins to deploy it".into());
         }
-        let token = self.join_token(held).await?;
+        let token = self.join_token(allocation).await?;
         let start = FirstStart {
             controller: &self.controller,
             token: &token,
             binary_url: &self.options.binary_url,
             binary_sha256: &self.options.binary_sha256,
             packages: &self.options.packages,
-            instance_type: &held.instance_type,
+            instance_type: &allocation.instance_type,
         };
-        let series = self.options.instance_type(&held.instance_type).distro_series;
-        let comment = format!("cluster {}", held.cluster);
+        let series = self.options.instance_type(&allocation.instance_type).distro_series;
+        let comment = format!("cluster {}", allocation.cluster);
         let id = &machine.system_id;
         let deployed = self.api.deploy(id, &comment, &series, &start.encode()).await?;
-        self.ledger.note_deployment(held.clone(), now).await?;
+        self.ledger.note_deployment(allocation.clone(), now).await?;
         waiting(deployed.detail())
     }
 
     /// A token by which the agent of this machine joins, and nobody else.
-    async fn join_token(&self, held: &Held) -> Result<Secret, Error> {
-        let machine = format!("{NODE}{}", held.agent);
+    async fn join_token(&self, allocation: &Allocation) -> Result<Secret, Error> {
+        let machine = format!("{NODE}{}", allocation.agent);
         let asked = CreateJoinTokenRequest {
             machine,
             ttl_seconds: TOKEN_SECONDS,
@@ -245,17 +280,21 @@ impl Maas {
         Ok(Secret::new(made.into_inner().token))
     }
 
-    /// Whether the agent of this operation's machine is there.
+    /// Returns whether the agent of this operation's machine is there.
     fn has_joined(&self, operation: &OperationId) -> Result<bool, Error> {
         match self.ledger.get(operation) {
-            Some(held) => Ok(self.fleet.endpoint(&held.agent)?.is_some()),
+            Some(allocation) => Ok(self.fleet.endpoint(&allocation.agent)?.is_some()),
             None => Ok(false),
         }
     }
 
     /// A machine that MaaS has deployed: it is there when its agent is.
-    async fn joined(&self, held: &Held, machine: &MaasMachine) -> Result<Observed, Error> {
-        let name = &held.agent;
+    async fn joined(
+        &self,
+        allocation: &Allocation,
+        machine: &MaasMachine,
+    ) -> Result<Observed, Error> {
+        let name = &allocation.agent;
         Ok(match self.fleet.endpoint(name)? {
             None => Observed {
                 state: State::Deploying,
@@ -281,11 +320,20 @@ impl Provider for Maas {
         Capabilities { in_place: true, simulated: false, disposable: true, problem: None }
     }
 
+    fn exclude(&self, machines: BTreeSet<String>) -> bool {
+        *self.excluded.lock() = machines;
+        true
+    }
+
     async fn offers(&self, instance_type: &str) -> Result<Vec<Offer>, Error> {
         let wanted = self.options.instance_type(instance_type);
         let owner = self.owner().await?;
         let (mut total, mut free) = (0, 0);
+        let excluded = self.excluded.lock().clone();
         for machine in self.api.machines().await?.iter().filter(|machine| machine.fits(&wanted)) {
+            if excluded.contains(&machine.system_id) {
+                continue;
+            }
             let mine = machine.owner.as_deref() == Some(owner);
             total += u32::from(mine || machine.is_free());
             free += u32::from(machine.is_free());
@@ -295,18 +343,18 @@ impl Provider for Maas {
     }
 
     async fn acquire(&self, operation: &OperationId, request: &Request) -> Result<Acquired, Error> {
-        let intent = Held {
+        let intent = Allocation {
             operation: operation.0.clone(),
             instance_type: request.instance_type.clone(),
             cluster: request.cluster.clone(),
-            ..Held::default()
+            ..Allocation::default()
         };
-        let mut held = self.ledger.intend(intent).await?;
-        if held.ended_at > 0 {
+        let mut allocation = self.ledger.intend(intent).await?;
+        if allocation.ended_at > 0 {
             return Err(Error::Refused("the machine was given back".into()));
         }
         let mut own = self.own(operation).await?;
-        if held.system_id.is_empty() {
+        if allocation.system_id.is_empty() {
             let usable = |machine: &&MaasMachine| {
                 !matches!(machine.status(), Status::Releasing | Status::FailedReleasing)
             };
@@ -319,20 +367,20 @@ impl Provider for Maas {
                 }
             };
             let agent = agent_name(operation, &found.system_id);
-            held = self.ledger.choose(held, &found, &agent).await?;
-            if held.system_id != found.system_id {
-                self.release_others(&held, &[found]).await?;
+            allocation = self.ledger.choose(allocation, &found, &agent).await?;
+            if allocation.system_id != found.system_id {
+                self.release_others(&allocation, &[found]).await?;
                 return Err(Error::Unavailable("another process has a machine for it".into()));
             }
         }
-        self.release_others(&held, &own).await?;
-        if !own.iter().any(|machine| machine.system_id == held.system_id) {
+        self.release_others(&allocation, &own).await?;
+        if !own.iter().any(|machine| machine.system_id == allocation.system_id) {
             return Err(Error::Refused(format!(
                 "MaaS no longer has machine {} for us",
-                held.system_id
+                allocation.system_id
             )));
         }
-        Ok(Acquired { id: held.system_id, hostname: held.hostname })
+        Ok(Acquired { id: allocation.system_id, hostname: allocation.hostname })
     }
 
     async fn observe(&self, operation: &OperationId) -> Result<Observed, Error> {
@@ -342,12 +390,12 @@ impl Provider for Maas {
             return Ok(said);
         }
         self.remember(operation, None);
-        let (held, machine) = self.find(operation).await?;
+        let (allocation, machine) = self.find(operation).await?;
         let detail = machine.detail();
         let observed = match machine.status() {
-            Status::Allocated => self.deploy(&held, &machine).await?,
+            Status::Allocated => self.deploy(&allocation, &machine).await?,
             Status::Deploying => Observed { state: State::Deploying, detail },
-            Status::Deployed => self.joined(&held, &machine).await?,
+            Status::Deployed => self.joined(&allocation, &machine).await?,
             _ => Observed { state: State::Failed(format!("MaaS: {detail}")), detail },
         };
         self.remember(operation, Some(&observed).filter(|o| o.state == State::Deploying));
@@ -355,26 +403,26 @@ impl Provider for Maas {
     }
 
     async fn release(&self, operation: &OperationId, wipe: Wipe) -> Result<bool, Error> {
-        let Some(held) = self.ledger.get(operation) else { return Ok(true) };
+        let Some(allocation) = self.ledger.get(operation) else { return Ok(true) };
         let returning = Observed { state: State::Failed(RETURNING.into()), detail: String::new() };
         if self.recent(operation).is_some_and(|said| said == returning) {
             return Ok(false);
         }
         self.remember(operation, None);
-        if !self.returned(operation, &held, wipe).await? {
+        if !self.returned(operation, &allocation, wipe).await? {
             self.remember(operation, Some(&returning));
             return Ok(false);
         }
-        self.forget_agent(&held).await?;
-        self.ledger.end(held, self.clock.now()).await?;
+        self.forget_agent(&allocation).await?;
+        self.ledger.end(allocation, self.clock.now()).await?;
         Ok(true)
     }
 
     async fn connect(&self, operation: &OperationId) -> Result<Channel, Error> {
-        let held = self.ledger.get(operation).filter(|held| held.ended_at == 0);
-        let held = held.ok_or_else(|| Error::Refused("the machine is gone".into()))?;
+        let allocation = self.ledger.get(operation).filter(|allocation| allocation.ended_at == 0);
+        let allocation = allocation.ok_or_else(|| Error::Refused("the machine is gone".into()))?;
         let silent = || Error::Unavailable("its agent has not joined yet".into());
-        let endpoint = self.fleet.endpoint(&held.agent)?.ok_or_else(silent)?;
+        let endpoint = self.fleet.endpoint(&allocation.agent)?.ok_or_else(silent)?;
         self.fleet.channel(endpoint)
     }
 

@@ -8,11 +8,11 @@ use selvage_kit::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What an agent needs to run members of a cluster, as Debian and Ubuntu name it.
+/// Packages that an agent needs to run members of a cluster, as Debian and Ubuntu name them.
 const PACKAGES: [&str; 5] =
     ["containerd", "runc", "nftables", "iproute2", "containernetworking-plugins"];
 
-/// What becomes of the disks of a machine that is given back.
+/// Treatment of the disks of a machine that is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Erase {
@@ -65,7 +65,7 @@ pub struct MaasOptions {
     pub pool: String,
     /// Image that is deployed, such as `noble`. Empty: the default of MaaS.
     pub distro_series: String,
-    /// What becomes of disks: `default` as MaaS is set, `quick`, `secure` or
+    /// Treatment of disks: `default` as MaaS is set, `quick`, `secure` or
     /// `full`.
     pub erase: Erase,
     /// `host:port` where machines reach this controller, or several with

@@ -5,11 +5,11 @@ use selvage_api::selvage::identity::{
 };
 
 use super::{
-    Error, Failure, Held, Maas, MaasMachine, NODE, OperationId, Owned, Status, TOKEN_SECONDS, Wipe,
-    as_kaas,
+    Allocation, Error, Failure, Maas, MaasMachine, NODE, OperationId, Owned, Status, TOKEN_SECONDS,
+    Wipe, as_kaas,
 };
 
-/// How long after its end an operation is looked for, in milliseconds: as long
+/// Time after its end for which an operation is looked for, in milliseconds: as long
 /// as its join token may be good, and longer than MaaS takes for any request.
 const LATE: u64 = (TOKEN_SECONDS as u64 + 30 * 60) * 1000;
 const COMMENT: &str = "given back";
@@ -39,14 +39,14 @@ impl Maas {
     pub(super) async fn returned(
         &self,
         operation: &OperationId,
-        held: &Held,
+        allocation: &Allocation,
         wipe: Wipe,
     ) -> Result<bool, Error> {
         let own = self.own(operation).await?;
-        let mut held = held.clone();
+        let mut allocation = allocation.clone();
         let mut done = true;
         for machine in &own {
-            held = self.ledger.add_other(held, &machine.system_id).await?;
+            allocation = self.ledger.add_other(allocation, &machine.system_id).await?;
             done &= match machine.status() {
                 Status::Releasing => false,
                 // One that is not ours any more is not in the next list.
@@ -56,7 +56,7 @@ impl Maas {
                 }
             };
         }
-        for id in held.all() {
+        for id in allocation.all() {
             if own.iter().all(|machine| machine.system_id != *id) {
                 done &= self.is_back(operation, id, wipe).await?;
             }
@@ -64,7 +64,7 @@ impl Maas {
         Ok(done)
     }
 
-    /// Whether a machine that MaaS no longer lists under its operation is back.
+    /// Returns whether a machine that MaaS no longer lists under its operation is back.
     async fn is_back(&self, operation: &OperationId, id: &str, wipe: Wipe) -> Result<bool, Error> {
         // MaaS gives a machine to the next only after it was back.
         if self.ledger.is_of_another(id, operation) {
@@ -83,9 +83,9 @@ impl Maas {
     }
 
     /// Takes the agent of a machine off the list of those that joined.
-    pub(super) async fn forget_agent(&self, held: &Held) -> Result<(), Error> {
-        let name = format!("{NODE}{}", held.agent);
-        if held.agent.is_empty() {
+    pub(super) async fn forget_agent(&self, allocation: &Allocation) -> Result<(), Error> {
+        let name = format!("{NODE}{}", allocation.agent);
+        if allocation.agent.is_empty() {
             return Ok(());
         }
         if !self.fleet.machines().iter().any(|machine| machine.machine == name) {
@@ -106,19 +106,19 @@ impl Maas {
     pub(super) async fn owned(&self) -> Result<Vec<Owned>, Error> {
         let now = self.clock.now();
         let mut owned = Vec::new();
-        for held in self.ledger.list() {
-            let operation = OperationId(held.operation.clone());
-            if let Some(id) = held.all().next() {
+        for allocation in self.ledger.list() {
+            let operation = OperationId(allocation.operation.clone());
+            if let Some(id) = allocation.all().next() {
                 owned.push(Owned { operation, id: id.clone() });
                 continue;
             }
-            if held.ended_at > 0 {
-                self.forget_agent(&held).await?;
+            if allocation.ended_at > 0 {
+                self.forget_agent(&allocation).await?;
             }
             match self.own(&operation).await?.first() {
                 Some(found) => owned.push(Owned { operation, id: found.system_id.clone() }),
-                None if held.ended_at > 0 && held.ended_at + LATE < now => {
-                    self.ledger.forget(&held.operation).await?;
+                None if allocation.ended_at > 0 && allocation.ended_at + LATE < now => {
+                    self.ledger.forget(&allocation.operation).await?;
                 }
                 None => {}
             }

@@ -1,4 +1,4 @@
-//! What a machine does at its first start: it installs our agent, which joins
+//! User data of a machine, for its first start: it installs our agent, which joins
 //! the controller by a token that is good for that machine and once. No other
 //! secret is in it, and no key.
 
@@ -14,7 +14,7 @@ const UNIT: &str = include_str!("selvage-node.service");
 /// Place of the join token on the machine.
 pub const TOKEN_FILE: &str = "/etc/selvage/join-token";
 
-/// What the user data of a machine is made of.
+/// Values that the user data of a machine is made of.
 pub(super) struct FirstStart<'a> {
     pub(super) controller: &'a str,
     pub(super) token: &'a Secret,

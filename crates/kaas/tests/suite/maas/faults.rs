@@ -1,4 +1,4 @@
-//! What goes wrong with a MaaS, each by itself and with the process ending in
+//! Faults of a MaaS, each by itself and with the process ending in
 //! the middle of it: nothing is leaked, nothing is used twice.
 
 use std::time::Duration;

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use selvage_api::selvage::identity::{JoinRequest, identity_service_client::IdentityServiceClient};
 use selvage_auth::{Auth, CertificateAuthority, HashCost, Report, SignError, Signed};
 use selvage_kaas::{
-    Keyring, Manager, Settings, Surroundings,
+    Dependencies, Keyring, Manager, Settings,
     catalogue::Catalogue,
     driver::{self, Driver, Node, Progress},
     pki::Seal,
@@ -70,7 +70,7 @@ impl CertificateAuthority for Authority {
     }
 }
 
-async fn open_auth(store: &SharedStore, folder: &std::path::Path) -> Auth {
+pub(crate) async fn open_auth(store: &SharedStore, folder: &std::path::Path) -> Auth {
     let options = selvage_auth::Options {
         argon2: HashCost { memory_kib: 64, iterations: 1, lanes: 1 },
         ..selvage_auth::Options::default()
@@ -247,7 +247,7 @@ async fn open(
     let provider = Arc::new(provider.await.unwrap());
     let seal = Seal::new(&[7; 32], "test").unwrap();
     let backups = options.api_key_file.as_ref().unwrap().0.with_file_name("backups");
-    let around = Surroundings {
+    let dependencies = Dependencies {
         provider: provider.clone(),
         driver: Arc::new(Pretended { sim: sim.clone(), broken: Arc::clone(broken) }),
         catalogue: Catalogue::load(None).unwrap(),
@@ -255,7 +255,8 @@ async fn open(
         clock: own,
         vault: Arc::new(Vault::new(backups, Seal::new(&[7; 32], "test").unwrap())),
     };
-    let manager = Manager::open(Arc::clone(store), Settings::default(), around).await.unwrap();
+    let manager =
+        Manager::open(Arc::clone(store), Settings::default(), dependencies).await.unwrap();
     (provider, manager)
 }
 
@@ -281,7 +282,7 @@ struct Pretended {
 }
 
 impl Pretended {
-    /// Whether the machine is there and is the one it is taken for.
+    /// Returns whether the machine is there and is the one it is taken for.
     fn reach(&self, machine: &Machine) -> Result<(), driver::Error> {
         let gone = || Err(driver::Error::Unavailable("no route to host".into()));
         let Some(found) = self.sim.machine(&machine.provider_id) else { return gone() };
@@ -299,6 +300,10 @@ impl Pretended {
 #[async_trait]
 impl Driver for Pretended {
     async fn configure(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
+        self.reach(machine).map(|()| Progress::Done)
+    }
+
+    async fn hibernate(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
         self.reach(machine).map(|()| Progress::Done)
     }
 
@@ -328,7 +333,7 @@ impl Driver for Pretended {
         Ok(())
     }
 
-    async fn drain(&self, _: &Snapshot, _: &Machine) -> Result<Progress, driver::Error> {
+    async fn drain(&self, _: &Snapshot, _: &Machine, _: bool) -> Result<Progress, driver::Error> {
         Ok(Progress::Done)
     }
 

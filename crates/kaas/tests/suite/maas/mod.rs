@@ -5,3 +5,5 @@ mod lab;
 mod random;
 mod rules;
 mod sim;
+
+pub(crate) use lab::open_auth;

@@ -1,4 +1,4 @@
-//! What the provider does about machines of a MaaS, one by one.
+//! Behaviour of the provider towards machines of a MaaS, one by one.
 
 use std::{sync::Arc, time::Duration};
 

@@ -60,7 +60,7 @@ pub(crate) enum Fault {
     CrashAfter,
 }
 
-/// How a deployment, or giving a machine back, ends.
+/// End of a deployment, or of giving a machine back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Well,
@@ -84,11 +84,11 @@ pub(crate) struct SimMachine {
     cpu_count: u32,
     memory: u64,
     user_data: String,
-    /// What becomes of it by itself, and when.
+    /// Next state that it comes to by itself, and when.
     due: Option<(u64, u32)>,
 }
 
-pub(crate) struct World {
+pub(crate) struct MaasState {
     pub(crate) machines: BTreeMap<String, SimMachine>,
     pub(crate) deployments: VecDeque<Outcome>,
     pub(crate) releases: VecDeque<Outcome>,
@@ -100,7 +100,7 @@ pub(crate) struct World {
     pub(crate) ahead: u64,
     pub(crate) deploy_time: u64,
     pub(crate) release_time: u64,
-    /// Whether a machine loses the name of its agent when it begins to go
+    /// True if a machine loses the name of its agent when it begins to go
     /// back, or when it is back.
     pub(crate) forgets_early: bool,
     /// First deployments are answered as if nothing had begun.
@@ -125,7 +125,7 @@ type Form = Vec<(String, String)>;
 /// A simulated MaaS that listens on a port. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Sim {
-    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) world: Arc<Mutex<MaasState>>,
     pub(crate) url: String,
     clock: ManualClock,
     crash: Arc<Notify>,
@@ -193,7 +193,7 @@ enum Answer {
     Fields(Value),
 }
 
-impl World {
+impl MaasState {
     fn settle(&mut self, now: u64) {
         let (due, later) = std::mem::take(&mut self.late).into_iter().partition(|l| l.0 < now);
         self.late = later;
@@ -201,7 +201,7 @@ impl World {
         for (_, call, path, form) in due {
             self.act(call, &path, &form, now);
         }
-        let World { machines, boots, .. } = self;
+        let MaasState { machines, boots, .. } = self;
         for machine in machines.values_mut() {
             let Some((at, next)) = machine.due else { continue };
             if at > now {
@@ -409,7 +409,7 @@ impl Sim {
             };
             (id, machine)
         };
-        let world = World {
+        let world = MaasState {
             machines: (0..count).map(machine).collect(),
             deployments: VecDeque::new(),
             releases: VecDeque::new(),

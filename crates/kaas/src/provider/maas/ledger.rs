@@ -11,7 +11,7 @@ use crate::provider::{Error, OperationId};
 
 /// An operation that has a machine of MaaS, asks for one, or had one.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Held {
+pub struct Allocation {
     #[prost(string, tag = "1")]
     pub operation: String,
     /// Empty until one was allocated.
@@ -39,7 +39,7 @@ pub struct Held {
     pub agent: String,
 }
 
-impl Held {
+impl Allocation {
     /// All machines that MaaS gave it.
     pub(super) fn all(&self) -> impl Iterator<Item = &String> {
         let own = Some(&self.system_id).filter(|id| !id.is_empty());
@@ -47,7 +47,7 @@ impl Held {
     }
 }
 
-impl Record for Held {
+impl Record for Allocation {
     const KIND: &'static str = "kaas-maas";
     const VERSION: u32 = 1;
 
@@ -66,55 +66,58 @@ fn unavailable(error: &selvage_store::Error) -> Error {
     Error::Unavailable(error.to_string())
 }
 
-/// What is written of operations.
+/// Record of operations as written to disk.
 pub(super) struct Ledger {
     store: SharedStore,
-    held: Arc<Table<Held>>,
+    allocation: Arc<Table<Allocation>>,
 }
 
 impl Ledger {
     pub(super) async fn open(store: SharedStore) -> Result<Self, selvage_store::Error> {
-        let held = Table::open(Arc::clone(&store)).await?;
-        Ok(Self { store, held })
+        let allocation = Table::open(Arc::clone(&store)).await?;
+        Ok(Self { store, allocation })
     }
 
-    pub(super) fn get(&self, operation: &OperationId) -> Option<Held> {
-        self.held.get(&operation.0).map(|stored| stored.value.clone())
+    pub(super) fn get(&self, operation: &OperationId) -> Option<Allocation> {
+        self.allocation.get(&operation.0).map(|stored| stored.value.clone())
     }
 
-    pub(super) fn list(&self) -> Vec<Held> {
-        self.held.list().iter().map(|stored| stored.value.clone()).collect()
+    pub(super) fn list(&self) -> Vec<Allocation> {
+        self.allocation.list().iter().map(|stored| stored.value.clone()).collect()
     }
 
-    /// Whether another operation has that machine now.
+    /// Returns whether another operation has that machine now.
     pub(super) fn is_of_another(&self, system_id: &str, operation: &OperationId) -> bool {
-        let of = self.held.by_index(BY_MACHINE, system_id);
-        of.iter().any(|held| held.value.operation != operation.0 && held.value.ended_at == 0)
+        let of = self.allocation.by_index(BY_MACHINE, system_id);
+        of.iter().any(|allocation| {
+            allocation.value.operation != operation.0 && allocation.value.ended_at == 0
+        })
     }
 
     /// Changes what is written of an operation, or writes `new` if nothing is,
     /// and returns what then is.
     async fn change(
         &self,
-        new: Held,
-        change: impl Fn(&mut Held) + Send + Sync,
-    ) -> Result<Held, Error> {
+        new: Allocation,
+        change: impl Fn(&mut Allocation) + Send + Sync,
+    ) -> Result<Allocation, Error> {
         let (new, change) = (&new, &change);
         let written = transact(&self.store, |tx| async move {
-            let mut held = tx.get::<Held>(&new.operation).await?.unwrap_or_else(|| new.clone());
-            change(&mut held);
-            tx.put(&held)?;
-            Ok::<_, selvage_store::Error>(held)
+            let mut allocation =
+                tx.get::<Allocation>(&new.operation).await?.unwrap_or_else(|| new.clone());
+            change(&mut allocation);
+            tx.put(&allocation)?;
+            Ok::<_, selvage_store::Error>(allocation)
         });
         let written = written.await.map_err(|error| unavailable(&error))?;
-        let seen = self.held.wait_for(written.revision).await;
+        let seen = self.allocation.wait_for(written.revision).await;
         seen.map_err(|error| unavailable(&error))?;
         Ok(written.value)
     }
 
     /// Writes down that an operation wants a machine.
-    pub(super) async fn intend(&self, new: Held) -> Result<Held, Error> {
-        match self.held.get(&new.operation) {
+    pub(super) async fn intend(&self, new: Allocation) -> Result<Allocation, Error> {
+        match self.allocation.get(&new.operation) {
             Some(known) => Ok(known.value.clone()),
             None => self.change(new, |_| {}).await,
         }
@@ -123,51 +126,59 @@ impl Ledger {
     /// Gives an operation its machine, unless it has one; returns what it has.
     pub(super) async fn choose(
         &self,
-        held: Held,
+        allocation: Allocation,
         found: &MaasMachine,
         agent: &str,
-    ) -> Result<Held, Error> {
-        self.change(held, |held| {
-            if held.system_id.is_empty() && held.ended_at == 0 {
-                held.system_id.clone_from(&found.system_id);
-                held.hostname.clone_from(&found.hostname);
-                held.agent = agent.to_owned();
+    ) -> Result<Allocation, Error> {
+        self.change(allocation, |allocation| {
+            if allocation.system_id.is_empty() && allocation.ended_at == 0 {
+                allocation.system_id.clone_from(&found.system_id);
+                allocation.hostname.clone_from(&found.hostname);
+                allocation.agent = agent.to_owned();
             }
         })
         .await
     }
 
-    pub(super) async fn note_deployment(&self, held: Held, now: Millis) -> Result<(), Error> {
-        self.change(held, |held| held.deployed_at = now).await?;
+    pub(super) async fn note_deployment(
+        &self,
+        allocation: Allocation,
+        now: Millis,
+    ) -> Result<(), Error> {
+        self.change(allocation, |allocation| allocation.deployed_at = now).await?;
         Ok(())
     }
 
     /// Writes down a machine that is to go back, before it does.
-    pub(super) async fn add_other(&self, held: Held, system_id: &str) -> Result<Held, Error> {
-        if held.all().any(|id| id == system_id) {
-            return Ok(held);
+    pub(super) async fn add_other(
+        &self,
+        allocation: Allocation,
+        system_id: &str,
+    ) -> Result<Allocation, Error> {
+        if allocation.all().any(|id| id == system_id) {
+            return Ok(allocation);
         }
-        self.change(held, |held| {
-            if !held.all().any(|id| id == system_id) {
-                held.others.push(system_id.to_owned());
+        self.change(allocation, |allocation| {
+            if !allocation.all().any(|id| id == system_id) {
+                allocation.others.push(system_id.to_owned());
             }
         })
         .await
     }
 
     /// Writes down that all machines of an operation are back.
-    pub(super) async fn end(&self, held: Held, now: Millis) -> Result<(), Error> {
-        self.change(held, |held| {
-            held.ended_at = held.ended_at.max(now);
-            held.system_id.clear();
-            held.others.clear();
+    pub(super) async fn end(&self, allocation: Allocation, now: Millis) -> Result<(), Error> {
+        self.change(allocation, |allocation| {
+            allocation.ended_at = allocation.ended_at.max(now);
+            allocation.system_id.clear();
+            allocation.others.clear();
         })
         .await?;
         Ok(())
     }
 
     pub(super) async fn forget(&self, operation: &str) -> Result<(), Error> {
-        match self.held.delete(operation).await {
+        match self.allocation.delete(operation).await {
             Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(unavailable(&error)),
         }

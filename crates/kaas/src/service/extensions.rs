@@ -7,11 +7,14 @@ use selvage_api::{
     selvage::clusters::{
         AbortUpgradeRequest, AbortUpgradeResponse, BackupClusterRequest, BackupClusterResponse,
         DeleteBackupRequest, DeleteBackupResponse, GetClusterRequest, GetClusterResponse,
-        ListBackupsRequest, ListBackupsResponse, ListEventsRequest, ListEventsResponse,
-        ListVersionsRequest, ListVersionsResponse, PauseClusterRequest, PauseClusterResponse,
-        PlanClusterRequest, PlanClusterResponse, RestoreClusterRequest, RestoreClusterResponse,
-        ResumeClusterRequest, ResumeClusterResponse, Version, WatchClusterRequest,
-        WatchClusterResponse,
+        HibernateClusterRequest, HibernateClusterResponse, ListBackupsRequest, ListBackupsResponse,
+        ListEventsRequest, ListEventsResponse, ListQuarantinedMachinesRequest,
+        ListQuarantinedMachinesResponse, ListVersionsRequest, ListVersionsResponse,
+        PauseClusterRequest, PauseClusterResponse, PlanClusterRequest, PlanClusterResponse,
+        ReleaseQuarantinedMachineRequest, ReleaseQuarantinedMachineResponse, RestoreClusterRequest,
+        RestoreClusterResponse, ResumeClusterRequest, ResumeClusterResponse,
+        RotateCertificatesRequest, RotateCertificatesResponse, Version, WakeClusterRequest,
+        WakeClusterResponse, WatchClusterRequest, WatchClusterResponse,
         cluster_service_server::{ClusterService, ClusterServiceServer},
     },
 };
@@ -26,7 +29,7 @@ use crate::{Caller, Error, Manager, plan::Snapshot};
 /// Changes that wait for a slow reader.
 const BACKLOG: usize = 4;
 
-/// What goes beyond the published contract.
+/// `selvage.clusters`: methods beyond the published contract.
 #[derive(Debug)]
 pub struct Clusters {
     manager: Manager,
@@ -158,6 +161,49 @@ impl ClusterService for Clusters {
         let caller = caller(&request);
         let snapshot = self.manager.abort_upgrade(&caller, &request.get_ref().name).await?;
         Ok(Response::new(AbortUpgradeResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn hibernate_cluster(
+        &self,
+        request: Request<HibernateClusterRequest>,
+    ) -> Result<Response<HibernateClusterResponse>, Status> {
+        let caller = caller(&request);
+        let snapshot = self.manager.hibernate(&caller, &request.get_ref().name).await?;
+        Ok(Response::new(HibernateClusterResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn wake_cluster(
+        &self,
+        request: Request<WakeClusterRequest>,
+    ) -> Result<Response<WakeClusterResponse>, Status> {
+        let caller = caller(&request);
+        let snapshot = self.manager.wake(&caller, &request.get_ref().name).await?;
+        Ok(Response::new(WakeClusterResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn rotate_certificates(
+        &self,
+        request: Request<RotateCertificatesRequest>,
+    ) -> Result<Response<RotateCertificatesResponse>, Status> {
+        let caller = caller(&request);
+        let snapshot = self.manager.rotate(&caller, &request.get_ref().name).await?;
+        Ok(Response::new(RotateCertificatesResponse { cluster: Some(self.shown(&snapshot)) }))
+    }
+
+    async fn list_quarantined_machines(
+        &self,
+        _: Request<ListQuarantinedMachinesRequest>,
+    ) -> Result<Response<ListQuarantinedMachinesResponse>, Status> {
+        let machines = self.manager.quarantined().iter().map(describe::quarantined).collect();
+        Ok(Response::new(ListQuarantinedMachinesResponse { machines }))
+    }
+
+    async fn release_quarantined_machine(
+        &self,
+        request: Request<ReleaseQuarantinedMachineRequest>,
+    ) -> Result<Response<ReleaseQuarantinedMachineResponse>, Status> {
+        self.manager.release_quarantined(&request.get_ref().provider_id).await?;
+        Ok(Response::new(ReleaseQuarantinedMachineResponse {}))
     }
 
     async fn backup_cluster(

@@ -1,0 +1,5 @@
+//! Machines by SSH, with a real sshd.
+
+mod crash;
+mod lab;
+mod rules;
