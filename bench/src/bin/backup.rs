@@ -1,4 +1,4 @@
-//! What a backup costs, beside stock restic on the same data and the same
+//! Costs of a backup, beside stock restic on the same data and the same
 //! object store: CPU, time, what is stored; an increment of 1 %, nothing at
 //! all, and the way back. And how much memory an empty terabyte takes.
 
@@ -36,7 +36,7 @@ struct Args {
     /// Folder to work in; default is the one for temporary files
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Where the data on the disk comes from
+    /// Folder of the data on the disk
     #[arg(long, default_value = "/usr")]
     data: PathBuf,
     /// MiB of data on the disk
@@ -48,7 +48,7 @@ struct Args {
     /// MiB of the disk for the increment
     #[arg(long, default_value_t = 10 * 1024)]
     increment: u64,
-    /// How often the full backup and the restore are measured; the median counts
+    /// Number of runs of the full backup and the restore; the median counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// The rclone that serves as object store
@@ -56,7 +56,7 @@ struct Args {
     rclone: PathBuf,
 }
 
-/// What a child process does, so that it can be measured from outside.
+/// Work of a child process, so that it can be measured from outside.
 #[derive(Debug, Subcommand)]
 enum Work {
     /// Backs up
@@ -67,7 +67,7 @@ enum Work {
         disk: PathBuf,
         /// Offsets of changed blocks since the latest snapshot
         changed: Option<PathBuf>,
-        /// What changes in it will be told by the block
+        /// Changes in it will be told by the block
         #[arg(long)]
         mapped: bool,
     },
@@ -255,7 +255,7 @@ impl Store {
     }
 }
 
-/// What a run cost.
+/// Cost of a run.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     wall: f64,

@@ -55,6 +55,7 @@ struct Opened {
 impl OpenPart for Opened {
     fn mount(&mut self, mount: &mut Mount) {
         self.lvmd.add_to(mount.services());
+        self.lvmd.register(mount.metrics());
         if self.decides_readiness {
             mount.ready(self.lvmd.readiness());
         }
@@ -99,7 +100,11 @@ fn embedded(data: &Path, size_gb: u64) -> Config {
     };
     Config {
         backend: Some(BackendKind::Loop),
-        loop_files: LoopFiles { directory: data.join("volumes"), groups: vec![group] },
+        loop_files: LoopFiles {
+            directory: data.join("volumes"),
+            groups: vec![group],
+            ..LoopFiles::default()
+        },
         device_classes: vec![
             DeviceClass { default: true, ..class("thick") },
             DeviceClass { r#type: THIN.into(), thin_pool: Some(thin), ..class(THIN) },

@@ -1,4 +1,4 @@
-//! What can go wrong with a volume. Texts that clients of the original match
+//! Errors of volumes. Texts that clients of the original match
 //! on are kept to the byte.
 
 use std::{io, path::PathBuf};
@@ -63,7 +63,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What it means to the caller.
+    /// Returns its meaning to the caller.
     pub fn code(&self) -> Code {
         match self {
             Self::ClassNotFound(_)

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 /// A group and a volume in it.
 type Key = (String, String);
 
-/// Who holds what. Clones are the same.
+/// Holds on volumes. Clones are the same.
 #[derive(Clone, Default)]
 pub(crate) struct Holds(Arc<Mutex<Held>>);
 

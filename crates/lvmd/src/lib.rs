@@ -8,7 +8,7 @@
 //!
 //! `backup` stores volumes in restic repositories and makes volumes of them.
 //!
-//! What is here makes no file systems, mounts nothing and knows nothing of
+//! This crate makes no file systems, mounts nothing and knows nothing of
 //! what is on a volume.
 
 pub mod backend;

@@ -1,4 +1,4 @@
-//! What a volume group is made of, whatever keeps it.
+//! Model of a volume group, whatever keeps it.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -14,7 +14,7 @@ pub struct Group {
     pub free: u64,
     /// Sizes are multiples of it.
     pub extent: u64,
-    /// How many of its devices are not there. As long as there are such, LVM
+    /// Number of its devices that are not there. As long as there are such, LVM
     /// makes and grows nothing in it.
     pub missing: usize,
     pub volumes: BTreeMap<String, Volume>,
@@ -25,7 +25,7 @@ pub struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pool {
     pub size: u64,
-    /// What its volumes would take if they were full.
+    /// Space that its volumes would take if they were full.
     pub promised: u64,
     /// Bytes that are used; none where that is not known.
     pub used: Option<u64>,
@@ -38,18 +38,18 @@ pub struct Volume {
     /// Not that of another volume that had the name before; empty where that
     /// is not known.
     pub id: String,
-    /// What can be written to it; for a snapshot the size of its origin.
+    /// Number of bytes that can be written to it; for a snapshot the size of its origin.
     pub size: u64,
     /// Sorted.
     pub tags: Vec<String>,
     /// 0 and 0 when there is no device.
     pub major: u32,
     pub minor: u32,
-    /// Where it can be opened.
+    /// Path at which it can be opened.
     pub path: PathBuf,
     /// Its thin pool; none for a thick volume.
     pub pool: Option<String>,
-    /// What it is a snapshot of.
+    /// Volume that it is a snapshot of.
     pub origin: Option<String>,
     /// Room for changes of its origin, if the snapshot has a limit to that.
     pub change_room: Option<u64>,
@@ -58,14 +58,14 @@ pub struct Volume {
     pub created: u64,
 }
 
-/// Whether a volume is what a job reads and nobody writes: it takes what it
+/// Returns whether a volume is what a job reads and nobody writes: it takes what it
 /// holds, and nothing more was promised.
 pub(crate) fn is_temporary(tags: &[String], read_only: bool) -> bool {
     read_only && tags.iter().any(|tag| tag == PENDING_TAG)
 }
 
 impl Volume {
-    /// Whether its content is not complete yet.
+    /// Returns whether its content is not complete yet.
     pub fn is_pending(&self) -> bool {
         self.tags.iter().any(|tag| tag == PENDING_TAG)
     }

@@ -1,4 +1,4 @@
-//! What LVM takes as the name or tag of a volume, and the words with which it
+//! Names and tags of volumes that LVM takes, and the words with which it
 //! refuses others. They are checked before anything is run.
 
 use crate::{Error, Result};

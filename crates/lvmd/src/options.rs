@@ -11,7 +11,7 @@ pub struct Options {
     /// Configuration file of lvmd (YAML), for volumes in LVM. Without one,
     /// volumes are image files in the data directory.
     pub config: Option<PathBuf>,
-    /// How many GiB the image files may hold together; 0: half of what is
+    /// GiB that the image files may hold together; 0: half of what is
     /// free at the first start.
     pub size_gb: u64,
 }

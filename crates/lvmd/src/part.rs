@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use selvage_kit::{
     serve::{Readiness, Services},
     tasks::Tasks,
+    telemetry::Metrics,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -13,10 +14,10 @@ use crate::{
     backup::Backups,
     config::Config,
     reload,
-    service::{Beside, Beyond, Groups, Logical},
+    service::{BackupsApi, LvApi, VgApi, VolumesApi},
 };
 
-/// What the part is opened with.
+/// Settings that the part is opened with.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub config: Config,
@@ -66,10 +67,17 @@ impl Lvmd {
 
     /// Adds its services to those that are served.
     pub fn add_to(&self, services: &mut Services) {
-        services.add(Logical::service(self.volumes.clone(), self.backups.clone()));
-        services.add(Groups::service(self.volumes.clone(), self.stop.clone()));
-        services.add(Beyond::service(self.volumes.clone()));
-        services.add(Beside::service(self.backups.clone(), self.stop.clone()));
+        services.add(LvApi::service(self.volumes.clone(), self.backups.clone()));
+        services.add(VgApi::service(self.volumes.clone(), self.stop.clone()));
+        services.add(VolumesApi::service(self.volumes.clone()));
+        services.add(BackupsApi::service(self.backups.clone(), self.stop.clone()));
+    }
+
+    /// Registers its metrics.
+    pub fn register(&self, metrics: &Metrics) {
+        if let Some(backups) = &self.backups {
+            backups.register(metrics);
+        }
     }
 
     /// Starts what runs beside the services.

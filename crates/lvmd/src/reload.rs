@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Result, Volumes, config::Config};
 
-/// How often the file is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the file is looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Puts every new version of the file in force until told to stop. A version
 /// that is wrong is told and passed over.
@@ -18,7 +18,7 @@ pub(crate) async fn follow(
     stop: CancellationToken,
 ) {
     let mut trouble = None;
-    while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+    while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
         let told = match take_over(&volumes, &path, &mut config).await {
             Ok(()) => None,
             Err(error) => Some(error.to_string()),
@@ -55,7 +55,7 @@ async fn take_over(volumes: &Volumes, path: &std::path::Path, config: &mut Confi
     Ok(())
 }
 
-/// Whether something changed that only a start takes over.
+/// Returns whether something changed that only a start takes over.
 fn needs_restart(old: &Config, new: &Config) -> bool {
     old.socket_name != new.socket_name
         || old.socket_mode != new.socket_mode

@@ -38,6 +38,23 @@ pub fn cpu_time(process: i32) -> Option<u64> {
     system::cpu_time(process)
 }
 
+/// State of the clock as the kernel keeps it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KernelClock {
+    /// True if a time server keeps it.
+    pub synchronised: bool,
+    pub offset_seconds: f64,
+    pub max_error_seconds: f64,
+    pub estimated_error_seconds: f64,
+    /// Speed relative to the machine's own oscillator.
+    pub frequency_ratio: f64,
+}
+
+/// Returns the state of the clock; none where the kernel does not tell.
+pub fn kernel_clock() -> Option<KernelClock> {
+    system::kernel_clock()
+}
+
 /// A loop device that has an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopDevice {

@@ -16,7 +16,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Whether it is a file of which nothing can be written here.
+    /// Returns whether it is a file of which nothing can be written here.
     pub(crate) fn is_read_only_file(&self) -> bool {
         let permissions = self.permissions.as_bytes();
         self.path.starts_with('/')
@@ -25,8 +25,8 @@ impl Mapping {
             && permissions.get(3) == Some(&b'p')
     }
 
-    /// Whether all of it can be read from the file again. What the dynamic
-    /// linker changed and then protected cannot.
+    /// Returns whether all of it can be read from the file again. What the
+    /// dynamic linker changed and then protected cannot.
     pub(crate) fn is_as_in_file(&self) -> bool {
         self.changed == Some(0) && self.swapped == Some(0)
     }

@@ -51,6 +51,36 @@ pub(crate) fn forget(mapping: &Mapping) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Asks for the clock's state and changes nothing.
+#[cfg(target_os = "linux")]
+pub(crate) fn kernel_clock() -> Option<crate::KernelClock> {
+    /// Return value for a clock that nobody keeps.
+    const UNSYNCHRONISED: libc::c_int = 5;
+    // SAFETY: all bytes of the struct may be zero, and no mode is set, so that
+    // the kernel only fills it.
+    let (state, filled) = unsafe {
+        let mut filled: libc::timex = std::mem::zeroed();
+        (libc::adjtimex(&raw mut filled), filled)
+    };
+    if state < 0 {
+        return None;
+    }
+    let nanos = filled.status & libc::STA_NANO != 0;
+    Some(crate::KernelClock {
+        synchronised: state != UNSYNCHRONISED,
+        offset_seconds: filled.offset as f64 / if nanos { 1e9 } else { 1e6 },
+        max_error_seconds: filled.maxerror as f64 / 1e6,
+        estimated_error_seconds: filled.esterror as f64 / 1e6,
+        // Parts per million, with 16 bits behind the point.
+        frequency_ratio: 1.0 + filled.freq as f64 / 65536.0 / 1e6,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn kernel_clock() -> Option<crate::KernelClock> {
+    None
+}
+
 /// The kernel's clock of the CPU time of a process: its number inverted above
 /// three bits, of which these say "of all threads, as the scheduler counts".
 #[cfg(target_os = "linux")]

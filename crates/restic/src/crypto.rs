@@ -1,4 +1,4 @@
-//! How the repository keeps its secrets: AES-256 in counter mode, and
+//! Cryptography of a repository: AES-256 in counter mode, and
 //! Poly1305-AES over what comes out.
 
 use std::fmt;
@@ -38,7 +38,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -78,7 +78,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// How a key is written inside a key file.
+/// Form of a key inside a key file.
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 struct KeyDocument {
     mac: MacDocument,
@@ -107,6 +107,11 @@ impl Key {
         raw.mac_r.copy_from_slice(&bytes[48..]);
         clamp(&mut raw.mac_r);
         Self::from_raw(raw)
+    }
+
+    /// The same key once more.
+    pub(crate) fn copy(&self) -> Self {
+        Self::from_raw(self.raw.clone())
     }
 
     fn from_raw(raw: RawKey) -> Self {

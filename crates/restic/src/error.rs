@@ -1,4 +1,4 @@
-//! What can go wrong with a repository.
+//! Errors of a repository.
 
 use std::io;
 
@@ -62,9 +62,9 @@ pub enum Error {
     /// The volume to restore to is too small.
     #[error("the snapshot holds {needed} bytes and the target only {available}")]
     TargetTooSmall {
-        /// How many bytes the snapshot has.
+        /// Size of the snapshot in bytes.
         needed: u64,
-        /// How many the target has.
+        /// Size of the target.
         available: u64,
     },
     /// A file of the repository does not hold what it should.
@@ -89,12 +89,12 @@ pub enum Error {
     /// A file that should be there is not.
     #[error("{0} is missing from the repository")]
     MissingFile(File),
-    /// What the caller asked for makes no sense.
+    /// Argument that makes no sense.
     #[error("{field}: {reason}")]
     Invalid {
         /// The wrong field.
         field: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// Reading the volume failed.
@@ -105,6 +105,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The volume was written to, and what was read is not of one moment.
+    #[error("the volume was written to while it was read")]
+    SourceChanged,
     /// Writing the volume failed.
     #[error("cannot write the volume at {offset}")]
     Sink {
@@ -116,7 +119,7 @@ pub enum Error {
     /// The file system failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Request that was tried.
         action: &'static str,
         /// On what.
         path: String,
@@ -126,9 +129,9 @@ pub enum Error {
     /// The object store said no.
     #[error("{action}: {message} ({status})")]
     Refused {
-        /// What was tried.
+        /// Request that was tried.
         action: String,
-        /// What it said, in short.
+        /// Answer of the store, in short.
         message: String,
         /// The HTTP status.
         status: u16,
@@ -138,7 +141,7 @@ pub enum Error {
     Unreachable {
         /// Whom we asked.
         endpoint: String,
-        /// What happened, at the last attempt.
+        /// Failure of the last attempt.
         reason: String,
     },
     /// Backups of several volumes fit.
@@ -161,13 +164,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// What it means to a caller.
+    /// Returns its meaning to a caller.
     pub fn code(&self) -> Code {
         match self {
             Self::NoRepository(_) | Self::NoSnapshot(_) => Code::NotFound,
-            Self::NotARepository { .. } | Self::Locked { .. } | Self::NotAVolume { .. } => {
-                Code::FailedPrecondition
-            }
+            Self::NotARepository { .. }
+            | Self::Locked { .. }
+            | Self::NotAVolume { .. }
+            | Self::SourceChanged => Code::FailedPrecondition,
             Self::RepositoryExists(_) => Code::AlreadyExists,
             Self::WrongKey(_) => Code::PermissionDenied,
             Self::LockLost => Code::Aborted,

@@ -10,7 +10,7 @@ use crate::{
     lock::Lock,
 };
 
-/// How many snapshots of each volume to keep: the newest ones, and of the
+/// Number of snapshots of each volume to keep: the newest ones, and of the
 /// last so many hours, days, weeks, months and years that have any, the
 /// newest of each. Times are UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,12 +73,12 @@ impl Forget {
     }
 }
 
-/// What forgetting did, or would do.
+/// Result of forgetting, or of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Forgotten {
-    /// What stays, oldest first.
+    /// Snapshots that stay, oldest first.
     pub kept: Vec<Snapshot>,
-    /// What went.
+    /// Snapshots that went.
     pub removed: Vec<Snapshot>,
 }
 
@@ -86,7 +86,7 @@ pub struct Forgotten {
 type Period = fn(&Snapshot, usize) -> i64;
 
 impl Keep {
-    /// Whether it would keep nothing at all.
+    /// Returns whether it would keep nothing at all.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! What was lost in a bad pack is stored anew, from the pack itself as far as
+//! Storing of what was lost in a bad pack anew, from the pack itself as far as
 //! it can be read, and from the volume that lives on.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -14,16 +14,16 @@ use crate::{
     walk,
 };
 
-/// What healing did.
+/// Result of healing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HealSummary {
-    /// How many bad packs were taken out.
+    /// Number of bad packs that were taken out.
     pub packs: usize,
-    /// How many blobs were in them.
+    /// Number of blobs in them.
     pub blobs: usize,
-    /// How many of these could still be read there.
+    /// Number of these that could still be read there.
     pub salvaged: usize,
-    /// What is lost still. Not all of it may be needed: verify again.
+    /// Blobs that are lost still. Not all of them may be needed: verify again.
     pub lost: Vec<Id>,
 }
 

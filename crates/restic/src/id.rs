@@ -9,13 +9,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id([u8; Self::LENGTH]);
 
-/// What was read is not an id.
+/// Text that is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not an id: 64 hexadecimal digits are")]
 pub struct NotAnId(String);
 
 impl Id {
-    /// How many bytes an id has.
+    /// Number of bytes of an id.
     pub const LENGTH: usize = 32;
 
     /// The id of these bytes.

@@ -1,4 +1,4 @@
-//! Where every blob is, in memory.
+//! Index of all blobs, in memory.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,7 +34,7 @@ pub(crate) type IdMap<T> = HashMap<Id, T, BuildHasherDefault<FirstBytes>>;
 /// A set of ids.
 pub(crate) type IdSet = HashSet<Id, BuildHasherDefault<FirstBytes>>;
 
-/// Where a blob is. Small: there may be millions.
+/// Position of a blob. Small: there may be millions.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     pack: u32,
@@ -44,7 +44,7 @@ struct Entry {
     uncompressed: u32,
 }
 
-/// Where a blob is, spelt out.
+/// Position of a blob, spelt out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) pack: Id,
@@ -117,7 +117,7 @@ impl Index {
         Some(Found { pack: *self.packs.get(entry.pack as usize)?, blob })
     }
 
-    /// Whether any index speaks of this pack.
+    /// Returns whether any index speaks of this pack.
     pub(crate) fn knows_pack(&self, id: &Id) -> bool {
         self.numbers.contains_key(id) || self.doomed.contains(id)
     }

@@ -20,7 +20,7 @@ struct Inner {
     counters: Counters,
 }
 
-/// What a job has done so far; all in bytes but `chunks` and `phase`.
+/// Counters of a job; all in bytes but `chunks` and `phase`.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) total: AtomicU64,
@@ -33,7 +33,7 @@ pub(crate) struct Counters {
     pub(crate) chunks: AtomicU64,
 }
 
-/// What a job is doing.
+/// Phase of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Phase {
@@ -63,26 +63,26 @@ impl Phase {
     }
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// What it is doing.
+    /// Current phase.
     pub phase: Phase,
-    /// How many bytes of the volume are to be dealt with. 0 until known.
+    /// Number of bytes of the volume to deal with. 0 until known.
     pub total: u64,
-    /// How many of them are.
+    /// Number of them that are dealt with.
     pub done: u64,
-    /// How many bytes were read from the volume.
+    /// Number of bytes that were read from the volume.
     pub read: u64,
-    /// How many of those the repository did not have.
+    /// Number of those that the repository did not have.
     pub new: u64,
-    /// What these became: compressed and sealed.
+    /// Size of these when compressed and sealed.
     pub stored: u64,
-    /// How many bytes the repository has taken.
+    /// Number of bytes that the repository has taken.
     pub uploaded: u64,
-    /// How many bytes came from the repository.
+    /// Number of bytes that came from the repository.
     pub downloaded: u64,
-    /// How many chunks were dealt with.
+    /// Number of chunks that were dealt with.
     pub chunks: u64,
 }
 
@@ -97,7 +97,7 @@ impl Job {
         Self(Arc::new(Inner { cancelled, ..Inner::default() }))
     }
 
-    /// How far it is. Cheap: look as often as you like.
+    /// Returns its progress. Cheap: look as often as you like.
     pub fn progress(&self) -> Progress {
         let counters = &self.0.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -126,7 +126,15 @@ impl Job {
         self.0.cancelled.cancel();
     }
 
-    /// Whether it was cancelled.
+    /// Counts what is to be done from the beginning, for another attempt. What was
+    /// read and uploaded before still counts.
+    pub fn restart(&self) {
+        let counters = &self.0.counters;
+        counters.total.store(0, Ordering::Relaxed);
+        counters.done.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether it was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.is_cancelled()
     }

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::{Secret, crypto::Key};
 
-/// What stock restic takes where it does not measure: about a tenth of a
+/// Cost that stock restic takes where it does not measure: about a tenth of a
 /// second and 32 MiB.
 const COST: Cost = Cost { n: 1 << 15, r: 8, p: 1 };
 
@@ -60,6 +60,12 @@ impl KeyFile {
             salt: BASE64_STANDARD.encode(salt),
             data: BASE64_STANDARD.encode(user.seal(&master.to_json())),
         })
+    }
+
+    /// Returns machine, user and time of its making.
+    pub(crate) fn into_origin(self) -> (String, String, Option<Timestamp>) {
+        let created = self.created.parse().ok();
+        (self.hostname, self.username, created)
     }
 
     /// The master key, if the password is right and the file whole.

@@ -1,4 +1,4 @@
-//! How many bytes a second may flow. Changed at any time, felt at once.
+//! Limits of bytes a second. Changed at any time, felt at once.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -14,7 +14,7 @@ use crate::{Error, Repository, Result, Snapshot};
 pub struct Location {
     /// The bucket.
     pub bucket: String,
-    /// What all names in it begin with; no slash at either end.
+    /// Prefix of all names in it; no slash at either end.
     pub prefix: String,
     /// The region, if it is given.
     pub region: Option<String>,
@@ -63,7 +63,7 @@ impl FromStr for Location {
 /// A path, which snapshot is meant in it, and of which volume.
 type Selected<'a> = (&'a str, Option<Selector>, Option<String>);
 
-/// What stands behind the first `#`, or behind an `@` in the last part before
+/// Splits off what stands behind the first `#`, or behind an `@` in the last part before
 /// it. A name may have either in it.
 fn split_selector(path: &str) -> Result<Selected<'_>> {
     let hash = path.find('#');

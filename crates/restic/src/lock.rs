@@ -17,12 +17,12 @@ use crate::{
 /// A lock that was not renewed for so long belongs to nobody.
 pub const STALE_AFTER: Duration = Duration::from_secs(30 * 60);
 
-/// How often a lock is renewed.
-const RENEW: Duration = Duration::from_secs(5 * 60);
+/// Interval at which a lock is renewed.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// How long removing a lock may take: whoever cancels a job while the object
+/// Timeout of removing a lock: whoever cancels a job while the object
 /// store is away does not want to wait for it.
-const RELEASE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Locks of ours that could not be removed, because a key had ended or a
 /// store was away. Nobody works under them any more.
@@ -34,14 +34,14 @@ pub(crate) struct Lock {
     repository: Repository,
     exclusive: bool,
     current: Arc<Mutex<Id>>,
-    /// Whether somebody left a lock behind: what he did may be half done.
+    /// True if somebody left a lock behind: that work may be half done.
     pub(crate) found_remains: bool,
     renewing: Option<AbortOnDropHandle<()>>,
     released: bool,
 }
 
-/// What others hold.
-struct Others {
+/// Locks that others hold.
+struct OtherLocks {
     conflict: Option<LockFile>,
     stale: Vec<Id>,
 }
@@ -89,11 +89,11 @@ impl Lock {
         };
         // Two may have written at the same moment: at least one sees it now.
         match look(repository, exclusive, Some(id)).await {
-            Ok(Others { conflict: None, .. }) => {
+            Ok(OtherLocks { conflict: None, .. }) => {
                 lock.renewing = Some(lock.renew());
                 Ok(lock)
             }
-            Ok(Others { conflict: Some(other), .. }) => {
+            Ok(OtherLocks { conflict: Some(other), .. }) => {
                 lock.release().await?;
                 Err(locked(other))
             }
@@ -109,7 +109,7 @@ impl Lock {
         let current = Arc::clone(&self.current);
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(RENEW).await;
+                tokio::time::sleep(RENEW_INTERVAL).await;
                 match write(&repository, exclusive).await {
                     Ok(id) => {
                         let old = std::mem::replace(&mut *current.lock(), id);
@@ -121,7 +121,7 @@ impl Lock {
         }))
     }
 
-    /// Whether it still holds: somebody may have taken it for stale while we
+    /// Checks that it still holds: somebody may have taken it for stale while we
     /// slept.
     pub(crate) async fn check(&self) -> Result<()> {
         let id = *self.current.lock();
@@ -171,7 +171,7 @@ impl Drop for Lock {
 
 async fn remove(repository: &Repository, id: Id) -> Result<()> {
     let removing = repository.backend().remove(File::Named(Kind::Lock, id));
-    let removed = match tokio::time::timeout(RELEASE, removing).await {
+    let removed = match tokio::time::timeout(RELEASE_TIMEOUT, removing).await {
         Ok(removed) => removed,
         Err(_) => Err(Error::Unreachable {
             endpoint: repository.backend().location(),
@@ -207,23 +207,71 @@ async fn write(repository: &Repository, exclusive: bool) -> Result<Id> {
     repository.save_document(Kind::Lock, &lock).await
 }
 
-async fn look(repository: &Repository, exclusive: bool, ours: Option<Id>) -> Result<Others> {
-    let mut others = Others { conflict: None, stale: Vec::new() };
-    for listed in repository.backend().list(Kind::Lock).await? {
-        if Some(listed.id) == ours {
+/// A lock in a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockInfo {
+    /// Name of its file.
+    pub id: Id,
+    /// Content of the file.
+    pub lock: LockFile,
+    /// True if nobody holds it any more.
+    pub stale: bool,
+}
+
+/// Result of removing locks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unlocked {
+    /// Locks that were removed.
+    pub removed: Vec<LockInfo>,
+    /// Locks that are left.
+    pub left: Vec<LockInfo>,
+}
+
+impl Repository {
+    /// Returns all locks, the oldest first.
+    pub async fn locks(&self) -> Result<Vec<LockInfo>> {
+        let mut locks = Vec::new();
+        for listed in self.backend().list(Kind::Lock).await? {
+            let id = listed.id;
+            let lock: LockFile = match self.load_document(Kind::Lock, id).await {
+                Ok(lock) => lock,
+                Err(Error::MissingFile(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            let options = self.options();
+            let stale = ABANDONED.lock().contains(&id)
+                || is_stale(&lock, options.clock.now(), &options.hostname);
+            locks.push(LockInfo { id, lock, stale });
+        }
+        locks.sort_by_key(|info| (info.lock.time, info.id));
+        Ok(locks)
+    }
+
+    /// Removes locks that nobody holds any more, or all of them.
+    pub async fn unlock(&self, all: bool) -> Result<Unlocked> {
+        let mut unlocked = Unlocked::default();
+        for info in self.locks().await? {
+            if all || info.stale {
+                self.backend().remove(File::Named(Kind::Lock, info.id)).await?;
+                unlocked.removed.push(info);
+            } else {
+                unlocked.left.push(info);
+            }
+        }
+        Ok(unlocked)
+    }
+}
+
+async fn look(repository: &Repository, exclusive: bool, ours: Option<Id>) -> Result<OtherLocks> {
+    let mut others = OtherLocks { conflict: None, stale: Vec::new() };
+    for info in repository.locks().await? {
+        if Some(info.id) == ours {
             continue;
         }
-        let lock: LockFile = match repository.load_document(Kind::Lock, listed.id).await {
-            Ok(lock) => lock,
-            Err(Error::MissingFile(_)) => continue,
-            Err(error) => return Err(error),
-        };
-        let options = repository.options();
-        let abandoned = ABANDONED.lock().contains(&listed.id);
-        if abandoned || is_stale(&lock, options.clock.now(), &options.hostname) {
-            others.stale.push(listed.id);
-        } else if exclusive || lock.exclusive {
-            others.conflict = Some(lock);
+        if info.stale {
+            others.stale.push(info.id);
+        } else if exclusive || info.lock.exclusive {
+            others.conflict = Some(info.lock);
         }
     }
     Ok(others)

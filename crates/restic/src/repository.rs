@@ -20,17 +20,17 @@ use crate::{
     zeros::ZeroIds,
 };
 
-/// How often a file is fetched anew that does not hold what its name says.
+/// Number of times a file is fetched that does not hold what its name says.
 const FETCHES: usize = 3;
 
-/// How a repository is worked with.
+/// Options of working with a repository.
 #[derive(Debug, Clone)]
 pub struct RepositoryOptions {
-    /// How many files go to or come from the repository at a time.
+    /// Number of files that go to or come from the repository at a time.
     pub connections: usize,
-    /// How many threads compress, seal, open and hash.
+    /// Number of threads that compress, seal, open and hash.
     pub threads: usize,
-    /// How large packs become. Half of stock restic's default: packs that are
+    /// Size of packs. Half of stock restic's default: packs that are
     /// filled, queued and on their way are all in memory.
     pub pack_size: u32,
     /// The level of zstd.
@@ -38,15 +38,15 @@ pub struct RepositoryOptions {
     /// The same for what changed since an earlier backup, where that is known:
     /// little, likely to change again, and a snapshot is held for it.
     pub compression_of_changes: i32,
-    /// How long to wait for others' locks.
+    /// Time to wait for others' locks.
     pub lock_wait: Duration,
-    /// What locks and snapshots say about where they were made.
+    /// Name of the machine in locks and snapshots.
     pub hostname: String,
-    /// What locks and snapshots say about who made them.
+    /// Name of the user in locks and snapshots.
     pub username: String,
     /// The time of snapshots and locks.
     pub clock: Arc<dyn Clock>,
-    /// How fast a volume may be read. What goes to and from the repository is
+    /// Limit of reading a volume. Traffic to and from the repository is
     /// limited by the backend, which may share these.
     pub limits: Arc<Limits>,
 }
@@ -76,6 +76,8 @@ pub struct Repository(Arc<Inner>);
 struct Inner {
     backend: Arc<dyn Backend>,
     key: Key,
+    /// Name of the file of the key that opened it.
+    key_id: Id,
     config: Config,
     options: RepositoryOptions,
     index: RwLock<Index>,
@@ -110,19 +112,20 @@ impl Repository {
         let listed = backend.list(Kind::Key).await?;
         let mut opened = Vec::new();
         for key in &listed {
-            let Some(key) = user_key(&*backend, key.id, password).await? else { continue };
+            let key_id = key.id;
+            let Some(key) = user_key(&*backend, key_id, password).await? else { continue };
             // Two who made a repository at the same time leave two keys, of
             // which one belongs to nothing.
             match key.open(&config) {
-                Ok(text) => return Self::with_config(backend, key, &text, options),
-                Err(_) => opened.push(key),
+                Ok(text) => return Self::with_config(backend, (key_id, key), &text, options),
+                Err(_) => opened.push((key_id, key)),
             }
         }
         let again = if opened.is_empty() { 0 } else { FETCHES - 1 };
         for _ in 0..again {
             // It has no name that would tell whether it arrived as it was.
             config = backend.read(File::Config).await?;
-            let fits = |(at, key): (usize, &Key)| Some((at, key.open(&config).ok()?));
+            let fits = |(at, (_, key)): (usize, &(Id, Key))| Some((at, key.open(&config).ok()?));
             if let Some((at, text)) = opened.iter().enumerate().find_map(fits) {
                 return Self::with_config(backend, opened.swap_remove(at), &text, options);
             }
@@ -136,7 +139,7 @@ impl Repository {
 
     fn with_config(
         backend: Arc<dyn Backend>,
-        key: Key,
+        (key_id, key): (Id, Key),
         text: &[u8],
         options: RepositoryOptions,
     ) -> Result<Self> {
@@ -148,6 +151,7 @@ impl Repository {
         Ok(Self(Arc::new(Inner {
             backend,
             key,
+            key_id,
             config,
             options,
             index: RwLock::default(),
@@ -172,7 +176,8 @@ impl Repository {
         }
         let master = Key::random();
         let (file, master) = seal_key(master, password.clone(), &options).await?;
-        let key_file = File::Named(Kind::Key, Id::of(&file));
+        let key_id = Id::of(&file);
+        let key_file = File::Named(Kind::Key, key_id);
         backend.write(key_file, file).await?;
         let config = serde_json::to_vec(&Config::new()).map_err(internal)?;
         let sealed = Bytes::from(master.seal(&config));
@@ -183,7 +188,7 @@ impl Repository {
             backend.remove(key_file).await?;
             return Err(Error::RepositoryExists(location));
         }
-        Self::with_config(backend, master, &config, options)
+        Self::with_config(backend, (key_id, master), &config, options)
     }
 
     /// Opens the repository, or makes it.
@@ -202,23 +207,27 @@ impl Repository {
         }
     }
 
-    /// What the repository says about itself.
+    /// Returns the configuration of the repository.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
-    /// Where its files lie.
+    /// Returns the storage of its files.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.0.backend
     }
 
-    /// How it is worked with.
+    /// Returns the options of working with it.
     pub fn options(&self) -> &RepositoryOptions {
         &self.0.options
     }
 
     pub(crate) fn key(&self) -> &Key {
         &self.0.key
+    }
+
+    pub(crate) fn key_id(&self) -> Id {
+        self.0.key_id
     }
 
     pub(crate) fn zeros(&self) -> &ZeroIds {
@@ -355,7 +364,7 @@ impl Repository {
             .map_err(|error| Error::DamagedBlob { id: *id, reason: error.to_string() })
     }
 
-    /// What the header of a pack says is in it.
+    /// Returns the blobs that the header of a pack names.
     pub(crate) async fn read_header(&self, pack: Id, size: u64) -> Result<Vec<PackedBlob>> {
         /// Enough for the header of most packs.
         const GUESS: u64 = 16 << 10;
@@ -439,7 +448,7 @@ pub(crate) fn internal(error: impl fmt::Display) -> Error {
     Error::Internal(error.to_string())
 }
 
-/// Whether this is the configuration. Asked again if it is not: without the
+/// Returns whether this is the configuration. Asked again if it is not: without the
 /// key that would go, nobody can open the repository any more.
 async fn is_there(backend: &dyn Backend, sealed: &Bytes) -> Result<bool> {
     for _ in 0..FETCHES {
@@ -450,7 +459,7 @@ async fn is_there(backend: &dyn Backend, sealed: &Bytes) -> Result<bool> {
     Ok(false)
 }
 
-/// What this key file hides, if the password opens it.
+/// Returns the key that this file holds, if the password opens it.
 async fn user_key(backend: &dyn Backend, id: Id, password: &Secret) -> Result<Option<Key>> {
     match fetch_named(backend, Kind::Key, id).await {
         Ok(text) => open_key(text, password.clone()).await,
@@ -468,7 +477,7 @@ async fn open_key(text: Bytes, password: Secret) -> Result<Option<Key>> {
     tokio::task::spawn_blocking(move || file.open(&password)).await.map_err(internal)
 }
 
-async fn seal_key(
+pub(crate) async fn seal_key(
     master: Key,
     password: Secret,
     options: &RepositoryOptions,

@@ -1,4 +1,4 @@
-//! Where the bytes of a restore go.
+//! Targets of the bytes of a restore.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,7 +11,7 @@ use rustix::{fs::FallocateFlags, io::Errno};
 
 /// A volume to write to.
 pub trait BlockSink: Send + Sync + 'static {
-    /// How many bytes it has.
+    /// Returns its size in bytes.
     fn size(&self) -> u64;
 
     /// Writes at this place. Called from several threads, never for the same
@@ -22,7 +22,14 @@ pub trait BlockSink: Send + Sync + 'static {
     /// on a fresh volume.
     fn zero_at(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// Whether all of it is zeros already.
+    /// Fills the buffer from this place on, and returns true. False, where it cannot
+    /// be read. What is there already need not be fetched.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        let _ = (offset, buffer);
+        Ok(false)
+    }
+
+    /// Returns whether all of it is zeros already.
     fn is_fresh(&self) -> bool;
 
     /// Makes what was written last.
@@ -48,7 +55,7 @@ impl FileSink {
 
     /// Opens what is there, to be written over.
     pub fn open(path: impl AsRef<Path>, fresh: bool) -> io::Result<Self> {
-        Self::new(OpenOptions::new().write(true).open(path)?, fresh)
+        Self::new(OpenOptions::new().read(true).write(true).open(path)?, fresh)
     }
 
     /// Takes over an open one.
@@ -80,6 +87,14 @@ impl BlockSink for FileSink {
                 write_zeros(&self.file, offset, length)
             }
             result => Ok(result?),
+        }
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        match self.file.read_exact_at(buffer, offset) {
+            // A file that is open for writing alone.
+            Err(error) if error.raw_os_error() == Some(Errno::BADF.raw_os_error()) => Ok(false),
+            read => read.map(|()| true),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where the bytes of a backup come from.
+//! Sources of the bytes of a backup.
 
 use std::{
     fs::File,
@@ -12,8 +12,14 @@ use rustix::{fs::SeekFrom as Find, io::Errno};
 
 /// A volume that holds still while it is read, such as a snapshot.
 pub trait BlockSource: Send + Sync + 'static {
-    /// How many bytes it has.
+    /// Returns its size in bytes.
     fn size(&self) -> u64;
+
+    /// Returns whether what was read so far is of one moment. Asked when all is
+    /// read. A source that others may write to has to notice it.
+    fn is_unchanged(&self) -> io::Result<bool> {
+        Ok(true)
+    }
 
     /// Fills the buffer from this place on. Called from several threads.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
@@ -30,7 +36,7 @@ pub trait BlockSource: Send + Sync + 'static {
 pub struct FileSource {
     file: File,
     size: u64,
-    /// Whether it can tell its holes.
+    /// True if it can tell its holes.
     holes: bool,
 }
 

@@ -16,10 +16,10 @@ use crate::{
     walk,
 };
 
-/// How closely to look.
+/// Options of a verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VerifyOptions {
-    /// How many of a hundred packs to fetch and to check byte by byte; which
+    /// Percentage of packs to fetch and to check byte by byte; which
     /// ones is left to chance. 0 checks only that they are there.
     pub read_percent: u8,
 }
@@ -45,16 +45,16 @@ pub enum Damage {
     },
 }
 
-/// What was found.
+/// Result of a verify.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VerifyReport {
-    /// What is wrong. Nothing, if all is well.
+    /// Damages that were found. None, if all is well.
     pub damages: Vec<Damage>,
-    /// How many snapshots were looked at.
+    /// Number of snapshots that were looked at.
     pub snapshots: usize,
-    /// How many packs there are.
+    /// Number of packs.
     pub packs: usize,
-    /// How many of them were read.
+    /// Number of packs that were read.
     pub packs_read: usize,
 }
 
@@ -192,7 +192,7 @@ fn open_all(repository: &Repository, blobs: &[PackedBlob], content: &Bytes) -> R
     Ok(())
 }
 
-/// How long a pack with these blobs is.
+/// Returns the size of a pack with these blobs.
 pub(crate) fn expected_size(blobs: &[IndexBlob]) -> u64 {
     let content: u64 = blobs.iter().map(|blob| u64::from(blob.length)).sum();
     let entry = |blob: &IndexBlob| if blob.uncompressed_length.is_some() { 41 } else { 37 };

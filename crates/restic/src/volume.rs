@@ -1,4 +1,4 @@
-//! How a volume lies in a snapshot: a folder named after it, in that one
+//! Layout of a volume in a snapshot: a folder named after it, in that one
 //! folder for each GiB, and in each of those a file `data` with that GiB.
 //!
 //! Beside it lies a file that says how to get the volume back with stock
@@ -11,7 +11,7 @@ use crate::{
     format::{Node, NodeKind, Tree},
 };
 
-/// How much of a volume one file holds.
+/// Number of bytes of a volume that one file holds.
 pub(crate) const SEGMENT: u64 = 1 << 30;
 
 /// The name of that file.
@@ -68,7 +68,7 @@ impl Layout {
         start..(start + SEGMENT).min(self.size)
     }
 
-    /// How many chunks a segment has.
+    /// Returns the number of chunks of a segment.
     pub(crate) fn chunks(&self, segment: usize) -> usize {
         let range = self.segment(segment);
         (range.end - range.start).div_ceil(self.chunk.into()) as usize
@@ -103,7 +103,7 @@ pub(crate) fn root_tree(volume: &str, id: Id, readme: (Id, u64)) -> Tree {
     Tree { nodes }
 }
 
-/// What the file beside a volume says. The same for every backup of a volume
+/// Returns the text of the file beside a volume. The same for every backup of a volume
 /// that has not grown, so that it is stored once.
 pub(crate) fn readme(volume: &str, size: u64) -> String {
     format!(

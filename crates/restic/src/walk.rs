@@ -9,7 +9,7 @@ use crate::{
     index::IdSet,
 };
 
-/// What was found.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     pub(crate) data: IdSet,

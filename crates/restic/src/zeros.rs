@@ -9,7 +9,7 @@ use crate::Id;
 /// Compared with by whole blocks, which the C library does at memory speed.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Whether there is nothing but zeros in it.
+/// Returns whether there is nothing but zeros in it.
 pub(crate) fn all_zero(bytes: &[u8]) -> bool {
     bytes.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()])
 }

@@ -1,4 +1,4 @@
-//! What stands between us and an object store: certificates, proxies, tokens
+//! Things between us and an object store: certificates, proxies, tokens
 //! and clocks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -77,7 +77,7 @@ async fn lead(
     let _ = tokio::io::copy_bidirectional(&mut client, &mut onward).await;
 }
 
-/// What a process with an environment of its own tries.
+/// Attempts of a process with an environment of its own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Attempt {
     endpoint: String,

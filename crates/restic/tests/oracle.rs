@@ -1,4 +1,4 @@
-//! What we write, stock restic reads; what it writes, we read.
+//! Both ways with stock restic: what we write it reads, what it writes we read.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! What stands between the machine and an object store, by the fields of a
+//! Things between the machine and an object store, by the fields of a
 //! request: its certificate and proxies.
 
 use std::{

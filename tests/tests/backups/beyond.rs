@@ -201,6 +201,8 @@ async fn schedules_keep_no_keys() {
         }),
         every_seconds: 60,
         keep: Some(Retention { last: 2, ..Retention::default() }),
+        verify_every_seconds: 86_400,
+        verify_read_percent: 100,
         ..Schedule::default()
     };
     let set = |schedule: Schedule| SetScheduleRequest { schedule: Some(schedule) };
@@ -210,6 +212,8 @@ async fn schedules_keep_no_keys() {
         (Schedule { name: "a b".into(), ..schedule.clone() }, "name: "),
         (Schedule { every_seconds: 5, ..schedule.clone() }, "every_seconds: "),
         (Schedule { offset_seconds: 60, ..schedule.clone() }, "offset_seconds: "),
+        (Schedule { verify_read_percent: 101, ..schedule.clone() }, "verify_read_percent: "),
+        (Schedule { verify_every_seconds: 0, ..schedule.clone() }, "verify_every_seconds is"),
         (Schedule { keep: Some(Retention::default()), ..schedule.clone() }, "keep: "),
         (Schedule { repository: Some(with_key), ..schedule.clone() }, "repository: "),
         (Schedule { repository: None, ..schedule.clone() }, "repository is required"),
@@ -243,6 +247,16 @@ async fn schedules_keep_no_keys() {
     let last = last.unwrap();
     assert_eq!(last.state(), JobState::JobComplete, "{last:?}");
     assert!(last.name.starts_with("nightly-20"), "{}", last.name);
+    let verified = loop {
+        let listed = backups.list_schedules(ListSchedulesRequest {}).await.unwrap().into_inner();
+        let schedule = listed.schedules.into_iter().next().unwrap();
+        assert_eq!(schedule.error, "");
+        if schedule.verified_at.is_some() {
+            break schedule;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    };
+    assert!(verified.verify_report.starts_with("snapshots=1 packs="), "{verified:?}");
     let gone = DeleteScheduleRequest { name: "nightly".into() };
     backups.delete_schedule(gone.clone()).await.unwrap();
     assert_eq!(backups.delete_schedule(gone).await.unwrap_err().code(), Code::NotFound);

@@ -91,6 +91,69 @@ async fn from_the_first_backup_to_the_last() {
     schedules(&site, &person);
 }
 
+/// Looking after a repository, and the ways back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_is_looked_after() {
+    let Some(site) = Site::new() else { return };
+    let device = site.create("vol1").await;
+    fill(&device, 0, 4 * MIB, 1);
+    let monday = hash_of(&device);
+    let cli = Cli::admin_of(site.selvage());
+    let person = Person(&cli);
+    let store = ["--store", "file:"];
+    let on = |words: &[&'static str]| [&["backup"][..], words, &store].concat();
+    person.ok(&on(&["create", "vol1", "backups/care", "--name", "monday"]));
+    fill(&device, 512 * MIB, MIB, 2);
+    let tuesday = hash_of(&device);
+    person.ok(&on(&["create", "vol1", "backups/care", "--name", "tuesday"]));
+
+    let differing = person.json(&on(&["diff", "backups/care@tuesday", "@monday"]));
+    let part = &differing["changed"][0];
+    assert_eq!(part["offset"], (512 * MIB).to_string(), "{differing}");
+    assert_eq!(differing["changed_bytes"], MIB.to_string(), "{differing}");
+    let nothing = person.run(&on(&["diff", "backups/care@monday", "@monday"]));
+    assert!(nothing.stderr.starts_with("Nothing differs between backup monday"), "{nothing:?}");
+    let unclear = person.run(&on(&["diff", "backups/care", "monday"]));
+    assert!(unclear.stderr.contains("older: "), "{unclear:?}");
+    let stats = person.json(&on(&["stats", "backups/care"]));
+    assert_eq!(stats["backups"], "2", "{stats}");
+    assert_eq!(stats["volumes"][0]["volume"], "vol1", "{stats}");
+    let locks = person.run(&on(&["unlock", "backups/care"]));
+    assert_eq!((locks.code, locks.stderr.as_str()), (0, "There are no locks.\n"));
+    keys(&site, &cli, &person);
+
+    let back = ["restore", "backups/care@monday", "vol1", "--replace"];
+    let asked = person.run(&on(&back));
+    assert!(asked.code != 0 && hash_of(&device) == tuesday, "nobody said yes: {asked:?}");
+    let done = person.ok(&[&on(&back)[..], &["--yes"]].concat());
+    let before = done.trim().rsplit(' ').next().unwrap();
+    assert!(before.starts_with("vol1-before-"), "{done}");
+    assert_eq!(hash_of(&site.device("vol1").await), monday);
+    person.ok(&["volume", "revert", "vol1", before, "--yes", "--class", crate::site::CLASS]);
+    assert_eq!(hash_of(&site.device("vol1").await), tuesday);
+}
+
+fn keys(site: &Site, cli: &Cli, person: &Person<'_>) {
+    const NEW: &str = "a new passphrase";
+    let file = site.path("new-passphrase");
+    fs::write(&file, format!("{NEW}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let repository = ["backups/care", "--store", "file:"];
+    let list = [&["backup", "key", "list"][..], &repository].concat();
+    let first = person.json(&list)["keys"][0]["id"].as_str().unwrap().to_owned();
+    let add = [&["backup", "key", "add"][..], &repository, &["--new-password-file", file]].concat();
+    person.ok(&add);
+    let delete = ["backup", "key", "delete", "backups/care", &first[..8], "--store", "file:"];
+    let refused = person.run(&delete);
+    assert!(refused.stderr.contains("was opened with"), "{refused:?}");
+    let with_new = |args: &[&str]| cli.run_with(args, &[("RESTIC_PASSWORD", NEW)], None);
+    assert_eq!(with_new(&delete).code, 0);
+    assert_ne!(person.run(&list).code, 0, "the old one opens nothing any more");
+    // As it was, for those who come after.
+    fs::write(file, PASSWORD).unwrap();
+    assert_eq!(with_new(&add).code, 0);
+}
+
 fn schedules(site: &Site, person: &Person<'_>) {
     let set = ["backup", "schedule", "set", "nightly", "vol1", "backups/laptop", "--store"];
     let set = [&set[..], &["file:", "--every", "1d", "--at", "2h", "--keep-daily", "7"]].concat();

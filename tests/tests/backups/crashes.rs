@@ -15,10 +15,10 @@ use crate::site::{
     MIB, Numbers, Restic, Site, directory, fill, hash_of, repository, request, restore_request,
 };
 
-/// How much is written before a round.
+/// Number of bytes that are written before a round.
 const CONTENT: usize = 24 * MIB;
 
-/// How often the process is killed in each kind of work. With what the tests
+/// Number of kills in each kind of work. With what the tests
 /// of `selvage-restic` add, where a process does nothing else, it is 200.
 fn rounds() -> u64 {
     variable("SELVAGE_TEST_CRASHES").unwrap_or(10)
@@ -28,7 +28,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Where the process is killed: told, so that it can be had again.
+/// Points at which the process is killed: told, so that they can be had again.
 fn points(work: &str) -> Numbers {
     let seed = variable("SELVAGE_CRASH_SEED").unwrap_or_else(|| std::process::id().into());
     let _ = writeln!(std::io::stderr(), "crashes of a {work}: SELVAGE_CRASH_SEED={seed}");

@@ -1,4 +1,4 @@
-//! What lvmd's own clients see: CreateBackup, asked again and again, and
+//! Calls of lvmd's own clients: CreateBackup, asked again and again, and
 //! volumes that are made of a backup.
 
 use selvage_api::proto::{

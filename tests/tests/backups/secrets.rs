@@ -1,4 +1,4 @@
-//! What opens a repository is found nowhere but in memory.
+//! Credentials of a repository are found nowhere but in memory.
 
 use std::{fs, os::unix::process::ExitStatusExt, path::Path, process::Command};
 

@@ -25,7 +25,7 @@ use selvage_api::{
 };
 use selvage_tests::{
     Selvage,
-    process::{PATIENCE, wait_for},
+    process::{TIMEOUT, wait_for},
     real::{free_port, python, skip},
 };
 use tonic::transport::Channel;
@@ -34,7 +34,7 @@ pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const CLASS: &str = "thin";
 pub(crate) const BUCKET: &str = "backups";
 pub(crate) const ACCESS_KEY: &str = "tester";
-/// What must be found nowhere.
+/// Secrets that must be found nowhere.
 pub(crate) const SECRET_KEY: &str = "canary-secret-7f3a";
 pub(crate) const TOKEN: &str = "canary-token-91bc";
 pub(crate) const PASSWORD: &str = "canary-password-52de";
@@ -143,7 +143,7 @@ impl Site {
     /// Asks as lvmd's clients do, again and again, until it has ended.
     pub(crate) async fn back_up(&self, name: &str, handle: &str, place: &S3) -> BackupState {
         let mut client = self.volumes().await;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let asked = client.create_backup(request(name, handle, Some(place.clone())));
             let state = asked.await.unwrap().into_inner().backup_state.unwrap();
@@ -163,7 +163,7 @@ impl Site {
         snapshot.strip_prefix("snapshot=").unwrap().to_owned()
     }
 
-    /// What a job says last.
+    /// Returns the last state of a job.
     pub(crate) async fn ended(&self, job: &BackupJob) -> BackupJob {
         let request = WatchBackupRequest { id: job.id.clone() };
         let mut told = self.backups().await.watch_backup(request).await.unwrap().into_inner();

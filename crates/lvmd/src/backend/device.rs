@@ -19,7 +19,7 @@ static ZEROS: [u8; 65536] = [0; 65536];
 pub struct Device {
     file: File,
     size: u64,
-    /// Whether its space is reserved, and must stay so.
+    /// True if its space is reserved, and must stay so.
     reserved: bool,
 }
 

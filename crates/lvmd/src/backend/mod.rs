@@ -1,4 +1,4 @@
-//! What keeps volume groups.
+//! Backends of volume groups.
 //!
 //! A backend does what it is told, one thing at a time in a group, and blocks
 //! meanwhile. [`crate::Volumes`] decides what may be done, and calls it where
@@ -29,7 +29,7 @@ pub struct Create {
     pub tags: Vec<String>,
     /// The thin pool to make it in; none for a thick volume.
     pub pool: Option<String>,
-    /// What else lvcreate is told. Backends without lvcreate pass it over.
+    /// Further options of lvcreate. Backends without lvcreate pass them over.
     pub options: Vec<String>,
 }
 
@@ -49,15 +49,21 @@ pub struct Snapshot {
 /// Parts of a volume, in bytes, in order and without overlap.
 pub type Ranges = Vec<Range<u64>>;
 
+/// Notices writes to a volume that is read where it is.
+pub trait WriteGuard: Send + Sync {
+    /// Returns whether nothing was written since the guard was made. Blocks.
+    fn is_unchanged(&self) -> Result<bool>;
+}
+
 /// Keeps volume groups. Every method may block.
 pub trait Backend: Send + Sync + 'static {
-    /// What it is called in logs.
+    /// Returns its name for logs.
     fn kind(&self) -> &'static str;
 
     /// Takes over what a changed configuration says.
     fn configure(&self, config: &Config) -> Result<()>;
 
-    /// What is there now. Reads; runs no program while nothing unusual
+    /// Returns what is there now. Reads; runs no program while nothing unusual
     /// happened.
     fn scan(&self) -> Result<Groups>;
 
@@ -84,17 +90,24 @@ pub trait Backend: Send + Sync + 'static {
     /// Freezes the content of a volume under another name.
     fn snapshot(&self, snapshot: &Snapshot) -> Result<()>;
 
-    /// Whether snapshots stand on their own: they live on without their
+    /// Watches a volume for writes from now on, so that it can be read as it is at
+    /// this moment without a snapshot. None where that cannot be done.
+    fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
+        let _ = (group, name);
+        Ok(None)
+    }
+
+    /// Returns whether snapshots stand on their own: they live on without their
     /// source and need no room for its changes.
     fn snapshots_are_volumes(&self, group: &str, name: &str) -> Result<bool>;
 
-    /// Whether changes of a volume take room in its snapshots that may run
+    /// Returns whether changes of a volume take room in its snapshots that may run
     /// out.
     fn counts_changes(&self) -> bool {
         false
     }
 
-    /// How full a snapshot's room for changes is, in percent; 100 and more
+    /// Returns how full a snapshot's room for changes is, in percent; 100 and more
     /// means that it is lost. None where there is no such limit.
     fn change_room_used(&self, group: &str, name: &str) -> Result<Option<f64>>;
 
@@ -104,14 +117,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Changes the tags of a volume.
     fn tag(&self, group: &str, name: &str, add: &[String], remove: &[String]) -> Result<()>;
 
-    /// Where the content of a volume is read and written.
+    /// Opens the content of a volume for reading, or for writing too.
     fn open(&self, group: &str, name: &str, write: bool) -> Result<Device>;
 
     /// The parts of a volume that were ever written; all others are zeros.
     /// None where that is not known.
     fn allocated(&self, group: &str, name: &str) -> Result<Option<Ranges>>;
 
-    /// Where `newer` may differ from `older`, a snapshot of the same volume.
+    /// Returns where `newer` may differ from `older`, a snapshot of the same volume.
     /// None where that is not known.
     fn changed(&self, group: &str, older: &str, newer: &str) -> Result<Option<Ranges>>;
 }
@@ -133,7 +146,7 @@ fn wanted(config: &Config) -> Vec<String> {
     names
 }
 
-/// Where a program of the system is, for the account may have a short PATH.
+/// Returns the path of a program of the system, for the account may have a short PATH.
 fn program(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);

@@ -1,7 +1,7 @@
-//! Where a repository is, and what opens it.
+//! Location of a repository, and the credentials for it.
 //!
-//! What opens it lives here, in memory, for as long as a job needs it, and
-//! nowhere else: it is wiped when dropped, and none of these types can be
+//! Credentials live here, in memory, for as long as a job needs them, and
+//! nowhere else: they are wiped when dropped, and none of these types can be
 //! printed.
 
 use std::{
@@ -25,12 +25,12 @@ use crate::config;
 
 /// The endpoint of repositories in this machine's directory.
 const DIRECTORY: &str = "file:";
-/// What the original's scripts made, on the disk of the machine.
+/// Ending of what the original's scripts made, on the disk of the machine.
 const ARCHIVE: &str = ".tar.gz";
 /// The name of credentials that are in the environment of this process.
 const ENVIRONMENT: &str = "environment";
 
-/// A place and what opens it.
+/// Location of a repository and its credentials.
 pub(crate) struct Access {
     pub(crate) endpoint: String,
     pub(crate) location: Location,
@@ -41,14 +41,14 @@ pub(crate) struct Access {
     password: Secret,
 }
 
-/// What an object store is shown.
+/// Keys for an object store.
 struct Keys {
     access_key: Zeroizing<String>,
     secret_key: Secret,
     session_token: Option<Secret>,
 }
 
-/// What opens the place, not where it is.
+/// Hashes what opens the repository, not where it is.
 impl Hash for Access {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Keys { access_key, secret_key, session_token } = &self.keys;
@@ -58,7 +58,7 @@ impl Hash for Access {
 }
 
 impl Access {
-    /// What a client of the original sends.
+    /// Reads what a client of the original sends.
     pub(crate) fn from_wire(mut from: Wire, config: &config::Backup) -> Result<Self> {
         let described = Described {
             path: from.path,
@@ -75,7 +75,7 @@ impl Access {
         Self::new(described, config)
     }
 
-    /// What a caller of our own service sends.
+    /// Reads what a caller of our own service sends.
     pub(crate) fn new(from: Described, config: &config::Backup) -> Result<Self> {
         let token = Some(Secret::new(from.session_token)).filter(|token| !token.is_empty());
         let mut keys = Keys {
@@ -128,8 +128,8 @@ impl Access {
         })
     }
 
-    /// The place in words, the same for everybody who means it.
-    pub(crate) fn place(&self) -> String {
+    /// Returns the name of the repository, the same for everybody who means it.
+    pub(crate) fn repository_name(&self) -> String {
         let Location { bucket, prefix, .. } = &self.location;
         let endpoint = self.endpoint.trim_end_matches('/');
         let parts = [if endpoint.is_empty() { "s3:" } else { endpoint }, bucket, prefix];
@@ -347,16 +347,16 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_one_name() {
+    fn a_repository_has_one_name() {
         let config = config::Backup::default();
-        let place = |endpoint: &str, path: &str| {
+        let name = |endpoint: &str, path: &str| {
             let from = Described { endpoint: endpoint.into(), path: path.into(), ..described() };
-            Access::new(from, &config).unwrap().place()
+            Access::new(from, &config).unwrap().repository_name()
         };
-        let known = place("https://store.example", "bucket/prefix");
+        let known = name("https://store.example", "bucket/prefix");
         assert_eq!(known, "https://store.example/bucket/prefix");
-        assert_eq!(place("https://store.example/", "s3://bucket/prefix/#latest"), known);
-        assert_eq!(place("", "bucket"), "s3:/bucket");
+        assert_eq!(name("https://store.example/", "s3://bucket/prefix/#latest"), known);
+        assert_eq!(name("", "bucket"), "s3:/bucket");
     }
 
     #[test]

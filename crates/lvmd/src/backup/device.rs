@@ -7,13 +7,15 @@ use selvage_restic::{BlockSink, BlockSource};
 use super::{Error, Result};
 use crate::{
     Volumes,
-    backend::{Device, Ranges},
+    backend::{Device, Ranges, WriteGuard},
 };
 
 /// A volume that is read.
 pub(crate) struct Source {
     device: Device,
     allocated: Option<Ranges>,
+    /// Notices writes, where nothing else keeps them off.
+    guard: Option<Box<dyn WriteGuard>>,
 }
 
 /// A volume that is written.
@@ -38,7 +40,25 @@ impl Source {
         blocking(volumes, move |backend| {
             // First, so that it does not miss what is written meanwhile.
             let device = backend.open(&group, &name, false)?;
-            Ok(Arc::new(Self { device, allocated: backend.allocated(&group, &name)? }))
+            let allocated = backend.allocated(&group, &name)?;
+            Ok(Arc::new(Self { device, allocated, guard: None }))
+        })
+        .await
+    }
+
+    /// A volume in use, as it is now; it is noticed if it is written to. None where
+    /// the backend cannot do that.
+    pub(crate) async fn open_guarded(
+        volumes: &Volumes,
+        group: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Self>>> {
+        let (group, name) = (group.to_owned(), name.to_owned());
+        blocking(volumes, move |backend| {
+            let Some(guard) = backend.guard(&group, &name)? else { return Ok(None) };
+            let device = backend.open(&group, &name, false)?;
+            let allocated = backend.allocated(&group, &name)?;
+            Ok(Some(Arc::new(Self { device, allocated, guard: Some(guard) })))
         })
         .await
     }
@@ -47,7 +67,8 @@ impl Source {
     pub(crate) async fn open_live(volumes: &Volumes, group: &str, name: &str) -> Result<Arc<Self>> {
         let (group, name) = (group.to_owned(), name.to_owned());
         blocking(volumes, move |backend| {
-            Ok(Arc::new(Self { device: backend.open(&group, &name, false)?, allocated: None }))
+            let device = backend.open(&group, &name, false)?;
+            Ok(Arc::new(Self { device, allocated: None, guard: None }))
         })
         .await
     }
@@ -60,6 +81,10 @@ impl BlockSource for Source {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.device.read_at(buffer, offset)
+    }
+
+    fn is_unchanged(&self) -> io::Result<bool> {
+        self.guard.as_ref().map_or(Ok(true), |guard| guard.is_unchanged().map_err(io::Error::other))
     }
 
     fn allocated(&self) -> io::Result<Option<Vec<Range<u64>>>> {
@@ -103,6 +128,10 @@ impl BlockSink for Sink {
 
     fn zero_at(&self, offset: u64, length: u64) -> io::Result<()> {
         self.device.zero(offset, length)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        self.device.read_at(buffer, offset).map(|()| true)
     }
 
     fn is_fresh(&self) -> bool {

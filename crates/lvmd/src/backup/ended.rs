@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::record::Job;
 
-/// How many are kept.
+/// Number of jobs that are kept.
 const KEPT: usize = 256;
 
 /// Another job of the same name takes over the record of one that has ended.

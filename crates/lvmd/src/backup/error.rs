@@ -1,4 +1,4 @@
-//! What can go wrong with a backup.
+//! Errors of backups.
 
 use std::{io, path::PathBuf};
 
@@ -35,7 +35,13 @@ pub enum Error {
     /// The snapshot that was being read lost its content.
     #[error("snapshot overflow: the volume changed more than the snapshot could hold")]
     Overflow,
-    /// What a verify found, and could not heal.
+    /// A volume that is written to, and that there is no room to copy.
+    #[error(
+        "logical volume {0} was written to each time it was read, and the disk has no room for a \
+         copy: stop what writes to it, or make room"
+    )]
+    BusyInPlace(String),
+    /// Damages that a verify found, and could not heal.
     #[error("{0}")]
     Damaged(String),
     #[error(transparent)]
@@ -51,12 +57,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// What it means to the caller.
+    /// Returns its meaning to the caller.
     pub fn code(&self) -> Code {
         match self {
             Self::NotConfigured
             | Self::Credentials { .. }
             | Self::Overflow
+            | Self::BusyInPlace(_)
             | Self::Elsewhere(_) => Code::FailedPrecondition,
             Self::UnderWay(_) => Code::AlreadyExists,
             Self::NoVolume(_) | Self::NoJob(_) | Self::NoSchedule(_) => Code::NotFound,

@@ -11,23 +11,25 @@
 //! it is whole.
 
 mod access;
+mod credentials;
+mod describe;
 mod device;
 mod ended;
 mod error;
-mod keychain;
-mod live;
+mod maintenance;
+mod orphans;
 mod pick;
 mod record;
+mod repository;
 mod restore;
+mod running;
 mod save;
 mod schedule;
 mod start;
-mod tell;
+mod telemetry;
 #[cfg(test)]
 mod tests;
-mod tidy;
 mod turns;
-mod upkeep;
 mod work;
 
 use std::{fs, os::unix::fs::DirBuilderExt, path::Path, sync::Arc};
@@ -43,21 +45,23 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use access::{Access, check_storable};
+pub(crate) use describe::stored;
 pub use error::Error;
 pub(crate) use error::Result;
-use live::Lives;
-pub(crate) use record::{Keep, Kind, Place};
-pub(crate) use start::{Asked, NewRestore, Pruning};
-pub(crate) use tell::stored;
+pub(crate) use record::{Keep, Kind, StoredLocation};
+use running::RunningJobs;
+pub(crate) use start::{NewRestore, Origin, Pruning};
 
 use crate::{Volumes, config};
 
-/// What the process is called among those that drive operations.
+/// Name of the process among those that drive operations.
 const DRIVER: &str = "lvmd";
 /// Marks the snapshot of a backup; behind it stands the operation.
 pub(crate) const BACKUP_TAG: &str = "lvmd.backup=";
 /// Marks a volume that is being restored; behind it stands the operation.
 pub(crate) const RESTORE_TAG: &str = "lvmd.restore=";
+/// Marks a volume that a restore writes over; behind it stands the operation.
+pub(crate) const REPLACE_TAG: &str = "lvmd.replace=";
 
 /// Backups of this machine's volumes. Clones are the same.
 #[derive(Clone)]
@@ -66,7 +70,7 @@ pub(crate) struct Backups {
     engine: Engine,
 }
 
-/// What jobs work with.
+/// State that jobs work with.
 pub(crate) struct Shared {
     config: config::Backup,
     volumes: Volumes,
@@ -75,12 +79,12 @@ pub(crate) struct Shared {
     parents: Arc<Table<record::Parent>>,
     schedules: Arc<Table<record::Schedule>>,
     speeds: Arc<Table<record::Speeds>>,
-    keychain: keychain::Keychain,
-    lives: Lives,
+    keychain: credentials::Keychain,
+    running: RunningJobs,
     ended: ended::Ended,
     limits: Arc<Limits>,
     slots: Semaphore,
-    places: turns::Turns,
+    turns: turns::Turns,
     clock: Arc<dyn Clock>,
 }
 
@@ -101,7 +105,7 @@ impl Backups {
         let engine = Engine::open(Arc::clone(&store), DRIVER, options.clone()).await?;
         let shared = Arc::new(Shared {
             slots: Semaphore::new(config.jobs),
-            places: turns::Turns::default(),
+            turns: turns::Turns::default(),
             config,
             volumes,
             jobs: Table::open(Arc::clone(&store)).await?,
@@ -109,8 +113,8 @@ impl Backups {
             schedules: Table::open(Arc::clone(&store)).await?,
             speeds: Table::open(Arc::clone(&store)).await?,
             store,
-            keychain: keychain::Keychain::default(),
-            lives: Lives::default(),
+            keychain: credentials::Keychain::default(),
+            running: RunningJobs::default(),
             ended: ended::Ended::default(),
             limits: Arc::default(),
             clock: options.clock,
@@ -122,12 +126,12 @@ impl Backups {
         Ok(this)
     }
 
-    /// What one of our own clients says of a repository.
+    /// Returns the access to a repository that one of our own clients describes.
     pub(crate) fn access(&self, from: selvage::Repository) -> Result<Access> {
         Access::new(from, &self.shared.config)
     }
 
-    /// What one of lvmd's clients says of it.
+    /// Returns the access to a repository that one of lvmd's clients describes.
     pub(crate) fn access_of(&self, from: Option<DataSource>) -> Result<Access> {
         match from.and_then(|from| from.r#type) {
             Some(data_source::Type::S3(from)) => Access::from_wire(from, &self.shared.config),

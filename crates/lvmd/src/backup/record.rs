@@ -1,11 +1,11 @@
-//! What is kept of work on backups. Times are milliseconds since 1970.
+//! Stored records of work on backups. Times are milliseconds since 1970.
 //!
 //! Nothing that opens a repository is in here: of credentials only the name
 //! is kept, where they have one.
 
 use selvage_store::Record;
 
-/// What a job does.
+/// Kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum Kind {
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Prune = 4,
 }
 
-/// How a job stands.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub(crate) enum State {
@@ -26,7 +26,7 @@ pub(crate) enum State {
     Failed = 3,
 }
 
-/// How many backups to keep.
+/// Numbers of backups to keep.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(crate) struct Keep {
     #[prost(uint32, tag = "1")]
@@ -43,9 +43,9 @@ pub(crate) struct Keep {
     pub(crate) yearly: u32,
 }
 
-/// A place, without what opens it.
+/// Location of a repository, without what opens it.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(crate) struct Place {
+pub(crate) struct StoredLocation {
     #[prost(string, tag = "1")]
     pub(crate) path: String,
     #[prost(string, tag = "2")]
@@ -90,13 +90,13 @@ pub(crate) struct Job {
     pub(crate) tags: Vec<String>,
     /// In words.
     #[prost(string, tag = "11")]
-    pub(crate) place: String,
+    pub(crate) repository: String,
     /// Set where the machine has the credentials.
     #[prost(message, optional, tag = "12")]
-    pub(crate) reach: Option<Place>,
+    pub(crate) stored_location: Option<StoredLocation>,
     #[prost(string, tag = "13")]
     pub(crate) snapshot: String,
-    /// What it did.
+    /// Summary of what it did.
     #[prost(string, tag = "14")]
     pub(crate) message: String,
     #[prost(string, tag = "15")]
@@ -129,10 +129,10 @@ pub(crate) struct Job {
     pub(crate) read_percent: u32,
     #[prost(bool, tag = "28")]
     pub(crate) dry_run: bool,
-    /// What was asked for: `#snapshot` or `@name`, as it was written.
+    /// Selector of the request: `#snapshot` or `@name`, as it was written.
     #[prost(string, tag = "29")]
     pub(crate) selector: String,
-    /// What tells it from others of its kind and name: what was asked for.
+    /// Difference from others of its kind and name: what was asked for.
     #[prost(string, tag = "30")]
     pub(crate) variant: String,
     /// Volume that the backup is of that is restored; empty if none was named.
@@ -150,6 +150,15 @@ pub(crate) struct Job {
     /// The volume that the backup is of that is restored.
     #[prost(string, tag = "36")]
     pub(crate) restored_volume: String,
+    /// True if the volume is read where it is, for there is no room for a snapshot.
+    #[prost(bool, tag = "37")]
+    pub(crate) in_place: bool,
+    /// True if a restore writes over a volume that is there.
+    #[prost(bool, tag = "38")]
+    pub(crate) replace: bool,
+    /// Snapshot of the volume as it was before that.
+    #[prost(string, tag = "39")]
+    pub(crate) safety_snapshot: String,
     /// Backups that went, or would go.
     #[prost(message, repeated, tag = "35")]
     pub(crate) forgotten: Vec<Forgotten>,
@@ -195,12 +204,12 @@ pub(super) fn kind_of(key: &str) -> Option<Kind> {
 }
 
 impl Job {
-    /// What its operation calls things that it makes.
+    /// Returns the name of the snapshot that its operation makes.
     pub(crate) fn snapshot_volume(&self) -> String {
         format!("snap-{}", self.operation)
     }
 
-    /// Whether nobody else may work in the repository meanwhile.
+    /// Returns whether nobody else may work in the repository meanwhile.
     pub(crate) fn works_alone(&self) -> bool {
         let heals = self.kind() == Kind::Verify && !self.volume.is_empty();
         heals || self.kind() == Kind::Prune
@@ -237,23 +246,23 @@ pub(crate) struct Parent {
     #[prost(string, tag = "2")]
     pub(crate) volume: String,
     #[prost(string, tag = "3")]
-    pub(crate) place: String,
+    pub(crate) repository: String,
     /// Its snapshot in the repository.
     #[prost(string, tag = "4")]
     pub(crate) snapshot: String,
     /// The volume that still is as it was then; empty if none was kept.
     #[prost(string, tag = "5")]
-    pub(crate) kept: String,
-    /// How large it was.
+    pub(crate) comparison_snapshot: String,
+    /// Size of it.
     #[prost(uint64, tag = "6")]
     pub(crate) size: u64,
-    /// How many backups went by without reading everything.
+    /// Number of backups that went by without reading everything.
     #[prost(uint32, tag = "7")]
     pub(crate) since_full: u32,
 }
 
-pub(crate) fn parent_key(group: &str, volume: &str, place: &str) -> String {
-    serde_json::json!([group, volume, place]).to_string()
+pub(crate) fn parent_key(group: &str, volume: &str, repository: &str) -> String {
+    serde_json::json!([group, volume, repository]).to_string()
 }
 
 impl Record for Parent {
@@ -261,7 +270,7 @@ impl Record for Parent {
     const VERSION: u32 = 1;
 
     fn key(&self) -> String {
-        parent_key(&self.group, &self.volume, &self.place)
+        parent_key(&self.group, &self.volume, &self.repository)
     }
 }
 
@@ -273,7 +282,7 @@ pub(crate) struct Schedule {
     #[prost(string, tag = "2")]
     pub(crate) handle: String,
     #[prost(message, required, tag = "3")]
-    pub(crate) place: Place,
+    pub(crate) location: StoredLocation,
     #[prost(uint64, tag = "4")]
     pub(crate) every: u64,
     #[prost(uint64, tag = "5")]
@@ -294,6 +303,24 @@ pub(crate) struct Schedule {
     /// The operation that prunes after the last job.
     #[prost(string, tag = "11")]
     pub(crate) prune: String,
+    /// Seconds between two verifies; 0 for none.
+    #[prost(uint64, tag = "12")]
+    pub(crate) verify_every: u64,
+    /// Percentage of packs that a verify reads.
+    #[prost(uint32, tag = "13")]
+    pub(crate) verify_read_percent: u32,
+    /// End of the last verify, well or not.
+    #[prost(uint64, tag = "14")]
+    pub(crate) verified_at: u64,
+    /// Result of the last verify, in a sentence.
+    #[prost(string, tag = "15")]
+    pub(crate) verify_report: String,
+    /// True if the last verify failed.
+    #[prost(bool, tag = "16")]
+    pub(crate) verify_failed: bool,
+    /// The operation that verifies.
+    #[prost(string, tag = "17")]
+    pub(crate) verify: String,
 }
 
 impl Record for Schedule {
@@ -305,7 +332,7 @@ impl Record for Schedule {
     }
 }
 
-/// How fast bytes may flow. There is one.
+/// Limits of bytes a second. There is one record.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(crate) struct Speeds {
     #[prost(uint64, tag = "1")]

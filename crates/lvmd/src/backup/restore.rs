@@ -5,9 +5,10 @@ use selvage_restic::{Id, Location, Repository, RestoreOptions, Selector, Snapsho
 use selvage_work::{Failure, Scope};
 
 use super::{
-    Error, RESTORE_TAG, Result, Shared, device::Sink, live::Live, record::Job, work::JobKind,
+    Error, REPLACE_TAG, RESTORE_TAG, Result, Shared, device::Sink, record::Job,
+    running::RunningJob, work::JobKind,
 };
-use crate::{NewVolume, PENDING_TAG};
+use crate::{NewSnapshot, NewVolume, PENDING_TAG};
 
 /// The operation that makes a volume of a backup.
 pub(super) struct RestoreVolume;
@@ -36,7 +37,7 @@ impl Shared {
     /// Finds the backup before anything is made.
     async fn look(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let access = self.access(job, scope).await?;
-        let entered = self.lives.enter(scope.id(), Live::new("looking"));
+        let entered = self.running.enter(scope.id(), RunningJob::new("looking"));
         let live = &*entered.live;
         let looked = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
@@ -66,6 +67,9 @@ impl Shared {
 
     /// Makes the volume, marked as not complete.
     async fn create(&self, job: &Job) -> Result<()> {
+        if job.replace {
+            return self.secure(job).await;
+        }
         let mark = format!("{RESTORE_TAG}{}", job.operation);
         match self.volumes.find(&job.class, &job.volume) {
             Ok(there) if there.tags.contains(&mark) => return Ok(()),
@@ -85,8 +89,54 @@ impl Shared {
         }
     }
 
+    /// Keeps a volume that is written over as it is, in a snapshot, and marks it.
+    async fn secure(&self, job: &Job) -> Result<()> {
+        let mark = format!("{REPLACE_TAG}{}", job.operation);
+        let volume = self.volumes.find(&job.class, &job.volume)?;
+        if volume.tags.contains(&mark) {
+            return Ok(());
+        }
+        let claim = volume.claim(&job.group)?;
+        let name = safety_snapshot_name(job);
+        if self.volumes.find(&job.class, &name).is_err() {
+            let snapshot = NewSnapshot {
+                source: job.volume.clone(),
+                name: name.clone(),
+                tags: Vec::new(),
+                read_only: true,
+                // All of it may change, and a little is needed to tell where.
+                change_room: Some(volume.size.saturating_add(volume.size / 16)),
+            };
+            self.volumes.snapshot(&job.class, snapshot).await?;
+        }
+        self.note(job, |job| job.safety_snapshot.clone_from(&name)).await?;
+        drop(claim);
+        let marks = vec![mark, PENDING_TAG.to_owned()];
+        Ok(self.volumes.tag(&job.class, &job.volume, marks, Vec::new()).await?)
+    }
+
+    /// Gives a volume that was written over its content back.
+    pub(super) async fn give_back(&self, job: &Job) -> Result<()> {
+        let mark = format!("{REPLACE_TAG}{}", job.operation);
+        let name = safety_snapshot_name(job);
+        let marked =
+            self.volumes.find(&job.class, &job.volume).is_ok_and(|it| it.tags.contains(&mark));
+        if marked {
+            let volume = self.volumes.find(&job.class, &job.volume)?;
+            let _claim = volume.claim(&job.group)?;
+            self.volumes.copy_content_of(&job.group, &name, &job.volume).await?;
+            let marks = vec![mark, PENDING_TAG.to_owned()];
+            self.volumes.tag(&job.class, &job.volume, Vec::new(), marks).await?;
+        }
+        self.note(job, |job| job.safety_snapshot.clear()).await?;
+        self.remove_volume(&job.class, &name).await
+    }
+
     /// Takes the volume away again, if it is this job's.
     async fn discard(&self, job: &Job) -> Result<()> {
+        if job.replace {
+            return self.give_back(job).await;
+        }
         let mark = format!("{RESTORE_TAG}{}", job.operation);
         let there = self.volumes.find(&job.class, &job.volume);
         if !there.is_ok_and(|volume| volume.tags.contains(&mark)) {
@@ -102,8 +152,14 @@ impl Shared {
     /// Fills it.
     async fn download(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let _hold = self.volumes.hold(&job.group, &job.volume, "being restored");
+        let _claim = match job.replace {
+            true => Some(self.volumes.find(&job.class, &job.volume).map_err(Error::from)?)
+                .map(|volume| volume.claim(&job.group).map_err(Error::from))
+                .transpose()?,
+            false => None,
+        };
         let access = self.access(job, scope).await?;
-        let entered = self.lives.enter(scope.id(), Live::new("download"));
+        let entered = self.running.enter(scope.id(), RunningJob::new("download"));
         let live = &*entered.live;
         let filled = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
@@ -131,7 +187,8 @@ impl Shared {
 
     /// Shows it to everybody.
     async fn adopt(&self, job: &Job) -> Result<()> {
-        let mark = format!("{RESTORE_TAG}{}", job.operation);
+        let tag = if job.replace { REPLACE_TAG } else { RESTORE_TAG };
+        let mark = format!("{tag}{}", job.operation);
         let there = self.volumes.find(&job.class, &job.volume)?;
         if there.tags.contains(&mark) {
             let marks = vec![mark, PENDING_TAG.to_owned()];
@@ -139,6 +196,13 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// `data-before-20261118T081500Z`, by the time the restore was asked for.
+fn safety_snapshot_name(job: &Job) -> String {
+    let seconds = i64::try_from(job.started_at / 1000).unwrap_or_default();
+    let when = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    format!("{}-before-{}", job.volume, when.strftime("%Y%m%dT%H%M%SZ"))
 }
 
 /// The snapshot that `#id` or `@name` means, of a volume if it is not empty.

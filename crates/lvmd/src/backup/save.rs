@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use selvage_api::Code;
 use selvage_restic::{BackupOptions, BackupSummary, Id, Parent as Earlier, Repository};
 use selvage_work::{Failure, Scope};
 
 use super::{
     BACKUP_TAG, Error, Result, Shared,
     device::{Source, blocking},
-    live::Live,
     record::{Job, Parent, parent_key},
+    running::RunningJob,
     work::JobKind,
 };
-use crate::{NewSnapshot, PENDING_TAG, Volume};
+use crate::{NewSnapshot, PENDING_TAG, Volume, backend::Backend};
+
+/// Number of times that a volume is read in place that is written to meanwhile.
+const READS_IN_PLACE: usize = 5;
 
 /// The operation that stores a volume in a repository.
 pub(super) struct BackUpVolume;
@@ -28,7 +32,7 @@ impl JobKind for BackUpVolume {
     async fn take(shared: &Shared, step: &str, job: &Job, scope: &Scope) -> Result<(), Failure> {
         match step {
             "snapshot" => Ok(shared.freeze(job, scope).await?),
-            "upload" => shared.upload(job, scope).await,
+            "upload" => Box::pin(shared.upload(job, scope)).await,
             _ => Ok(shared.release(job).await?),
         }
     }
@@ -57,8 +61,26 @@ impl Shared {
             read_only: true,
             change_room: Some(room),
         };
-        self.volumes.snapshot(&job.class, snapshot).await?;
-        Ok(())
+        match self.volumes.snapshot(&job.class, snapshot).await {
+            Err(error)
+                if error.code() == Code::ResourceExhausted && self.can_guard(job).await? =>
+            {
+                let (volume, error) = (&job.volume, error.to_string());
+                tracing::info!(
+                    volume,
+                    error,
+                    "no room for a snapshot: the volume is read in place"
+                );
+                self.note(job, |job| job.in_place = true).await
+            }
+            made => Ok(made.map(|_| ())?),
+        }
+    }
+
+    async fn can_guard(&self, job: &Job) -> Result<bool> {
+        let (group, name) = (job.group.clone(), job.volume.clone());
+        let guarded = move |backend: &dyn Backend| Ok(backend.guard(&group, &name)?.is_some());
+        blocking(&self.volumes, guarded).await
     }
 
     /// Takes the snapshot away again.
@@ -79,25 +101,30 @@ impl Shared {
         // It must not be changed in ways that would take the snapshot along.
         let _hold = self.volumes.hold(&job.group, &job.volume, "being backed up");
         let access = self.access(job, scope).await?;
-        let entered = self.lives.enter(scope.id(), Live::new("upload"));
+        let entered = self.running.enter(scope.id(), RunningJob::new("upload"));
         let live = &*entered.live;
         let stored = self.long(job, scope, live, async {
             let repository =
                 access.open_or_init(&self.config, &self.limits, Some(&live.outage)).await?;
-            Box::pin(self.save(job, &repository, live)).await
+            match job.in_place {
+                true => Box::pin(self.save_in_place(job, &repository, live)).await,
+                false => Box::pin(self.save(job, &repository, live)).await,
+            }
         });
         let (summary, since_full) = stored.await?;
         let parent = Parent {
             group: job.group.clone(),
             volume: job.volume.clone(),
-            place: job.place.clone(),
+            repository: job.repository.clone(),
             snapshot: summary.snapshot.id.to_string(),
-            kept: String::new(),
+            comparison_snapshot: String::new(),
             size: summary.size,
             since_full,
         };
         self.note(job, |job| {
             job.snapshot = summary.snapshot.id.to_string();
+            let time = summary.snapshot.time.as_millisecond();
+            job.frozen_at = u64::try_from(time).unwrap_or(job.frozen_at);
             job.bytes = summary.size;
             (job.read, job.new) = (summary.read, summary.new);
             (job.stored, job.uploaded) = (summary.stored, summary.uploaded);
@@ -113,8 +140,9 @@ impl Shared {
     /// one is kept until its own snapshot takes its place.
     async fn remember(&self, parent: Parent) -> Result<()> {
         let before = self.parents.get(&selvage_store::Record::key(&parent));
-        let kept = before.map(|stored| stored.value.kept.clone()).unwrap_or_default();
-        self.parents.put(Parent { kept, ..parent }).await?;
+        let kept =
+            before.map(|stored| stored.value.comparison_snapshot.clone()).unwrap_or_default();
+        self.parents.put(Parent { comparison_snapshot: kept, ..parent }).await?;
         Ok(())
     }
 
@@ -122,22 +150,14 @@ impl Shared {
         &self,
         job: &Job,
         repository: &Repository,
-        live: &Live,
+        live: &RunningJob,
     ) -> Result<(BackupSummary, u32)> {
         let name = job.snapshot_volume();
         let frozen = self.volumes.find(&job.class, &name)?;
         let (parent, since_full) = self.earlier(job, repository, &frozen).await?;
         let source = Source::open(&self.volumes, &job.group, &name).await?;
         let without_map = parent.is_none() && !self.is_worth_keeping(job, &name).await?;
-        let time = i64::try_from(job.frozen_at).ok().map(Timestamp::from_millisecond);
-        let options = BackupOptions {
-            volume: job.volume.clone(),
-            name: job.name.clone(),
-            time: time.and_then(std::result::Result::ok),
-            parent,
-            without_map,
-            ..BackupOptions::default()
-        };
+        let options = backup_options(job, job.frozen_at, parent, without_map);
         let storing = repository.backup(source, options, &live.job);
         let summary = if frozen.change_room.is_some() {
             // What was read is worth nothing if the snapshot was lost meanwhile.
@@ -149,7 +169,31 @@ impl Shared {
         Ok((summary, since_full))
     }
 
-    /// What an earlier backup of the volume in this repository spares us, and
+    /// Stores the volume from where it is, again if it was written to meanwhile.
+    /// What was uploaded before is not uploaded again.
+    async fn save_in_place(
+        &self,
+        job: &Job,
+        repository: &Repository,
+        live: &RunningJob,
+    ) -> Result<(BackupSummary, u32)> {
+        let volume = self.volumes.find(&job.class, &job.volume)?;
+        for _ in 0..READS_IN_PLACE {
+            let (parent, since_full) = self.earlier(job, repository, &volume).await?;
+            let now = self.clock.now();
+            let source = Source::open_guarded(&self.volumes, &job.group, &job.volume).await?;
+            let source = source.ok_or(Error::Task)?;
+            let options = backup_options(job, now, parent, true);
+            match repository.backup(source, options, &live.job).await {
+                Err(selvage_restic::Error::SourceChanged) => live.job.restart(),
+                stored => return Ok((stored?, since_full)),
+            }
+            tracing::info!(volume = %job.full_name(), "written to while it was read: reading again");
+        }
+        Err(Error::BusyInPlace(job.full_name()))
+    }
+
+    /// Returns what an earlier backup of the volume in this repository spares us, and
     /// how many backups will have been made without reading everything.
     async fn earlier(
         &self,
@@ -157,7 +201,7 @@ impl Shared {
         repository: &Repository,
         frozen: &Volume,
     ) -> Result<(Option<Earlier>, u32)> {
-        let key = parent_key(&job.group, &job.volume, &job.place);
+        let key = parent_key(&job.group, &job.volume, &job.repository);
         let Some(parent) = self.parents.get(&key).map(|stored| stored.value.clone()) else {
             return Ok((None, 0));
         };
@@ -167,16 +211,17 @@ impl Shared {
         }
         let due = parent.since_full + 1 >= self.config.full_every;
         let same = parent.size == frozen.size;
-        let kept = !parent.kept.is_empty() && self.volumes.find(&job.class, &parent.kept).is_ok();
+        let kept = !parent.comparison_snapshot.is_empty()
+            && self.volumes.find(&job.class, &parent.comparison_snapshot).is_ok();
         if due || !same || !kept {
             return Ok((Some(Earlier { snapshot, changed: None }), 0));
         }
-        let changed = self.changed(job, &parent.kept, &frozen.name).await?;
+        let changed = self.changed(job, &parent.comparison_snapshot, &frozen.name).await?;
         let since_full = if changed.is_some() { parent.since_full + 1 } else { 0 };
         Ok((Some(Earlier { snapshot, changed }), since_full))
     }
 
-    /// Where one snapshot differs from another. Not to know is no failure.
+    /// Returns where one snapshot differs from another. Not to know is no failure.
     async fn changed(
         &self,
         job: &Job,
@@ -199,18 +244,18 @@ impl Shared {
     /// what changed since.
     async fn release(&self, job: &Job) -> Result<()> {
         let name = job.snapshot_volume();
-        let key = parent_key(&job.group, &job.volume, &job.place);
+        let key = parent_key(&job.group, &job.volume, &job.repository);
         let Some(parent) = self.parents.get(&key).map(|stored| stored.value.clone()) else {
             return self.thaw(job).await;
         };
         if parent.snapshot != job.snapshot || !self.is_worth_keeping(job, &name).await? {
             return self.thaw(job).await;
         }
-        if parent.kept == name {
+        if parent.comparison_snapshot == name {
             return Ok(());
         }
-        let old = parent.kept.clone();
-        self.parents.put(Parent { kept: name, ..parent }).await?;
+        let old = parent.comparison_snapshot.clone();
+        self.parents.put(Parent { comparison_snapshot: name, ..parent }).await?;
         if old.is_empty() { Ok(()) } else { self.remove_volume(&job.class, &old).await }
     }
 
@@ -225,15 +270,32 @@ impl Shared {
 
     /// Forgets what backups of a volume start from that is gone.
     pub(super) async fn forget_parent(&self, parent: &Parent) -> Result<()> {
-        if !parent.kept.is_empty() {
+        if !parent.comparison_snapshot.is_empty() {
             let class = super::pick::class_of(&self.volumes, &parent.group)?;
-            self.remove_volume(&class, &parent.kept).await?;
+            self.remove_volume(&class, &parent.comparison_snapshot).await?;
         }
         let key = selvage_store::Record::key(parent);
         match self.parents.delete(&key).await {
             Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+fn backup_options(
+    job: &Job,
+    frozen_at: u64,
+    parent: Option<Earlier>,
+    without_map: bool,
+) -> BackupOptions {
+    let time = i64::try_from(frozen_at).ok().map(Timestamp::from_millisecond);
+    BackupOptions {
+        volume: job.volume.clone(),
+        name: job.name.clone(),
+        time: time.and_then(std::result::Result::ok),
+        parent,
+        without_map,
+        ..BackupOptions::default()
     }
 }
 

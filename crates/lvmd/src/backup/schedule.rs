@@ -11,18 +11,18 @@ use selvage_api::selvage::volumes::Schedule as Described;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Access, Asked, Backups, Error, Keep, Place, Pruning, Result,
+    Access, Backups, Error, Keep, Origin, Pruning, Result, StoredLocation,
+    describe::timestamp,
     record::{Schedule, State},
-    tell::timestamp,
 };
 
-/// How often schedules are looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often what is left of jobs, and volumes that are gone, are looked for.
-const TIDY: u32 = 20;
+/// Interval at which schedules are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of looks after which leftovers of jobs, and volumes that are gone, are looked for.
+const POLLS_PER_CLEANUP: u32 = 20;
 /// The shortest period, in seconds.
 const SHORTEST: u64 = 60;
-/// Who starts what schedules start.
+/// Name under which schedules start jobs.
 const WHO: &str = "schedule";
 
 impl Schedule {
@@ -40,7 +40,7 @@ impl Schedule {
         self.period_at(now) > self.period
     }
 
-    /// Whether a period was dealt with that is yet to come: the clock was wrong
+    /// Returns whether a period was dealt with that is yet to come: the clock was wrong
     /// then, and nothing may wait until it is right again.
     fn is_ahead(&self, now: u64) -> bool {
         self.period_at(now) < self.period
@@ -78,20 +78,30 @@ impl Backups {
             let reason = "a rule that keeps nothing would remove every backup".to_owned();
             return Err(Error::Invalid { field: "keep", reason });
         }
+        if from.verify_read_percent > 100 {
+            let reason = "there are no more than 100".to_owned();
+            return Err(Error::Invalid { field: "verify_read_percent", reason });
+        }
+        if from.verify_read_percent > 0 && from.verify_every_seconds == 0 {
+            return Err(Error::Missing("verify_every_seconds"));
+        }
         let repository = from.repository.ok_or(Error::Missing("repository"))?;
         super::check_storable(&repository)?;
-        let place = Place::of(&repository).ok_or(Error::Missing("repository.credentials"))?;
+        let location =
+            StoredLocation::of(&repository).ok_or(Error::Missing("repository.credentials"))?;
         // What does not work now does not work at night.
         Access::new(repository, &self.shared.config)?;
         super::pick::volume(&self.shared.volumes, &from.volume)?;
         let mut schedule = Schedule {
             name: from.name,
             handle: from.volume,
-            place,
+            location,
             every: from.every_seconds,
             offset: from.offset_seconds,
             keep,
             pruned: true,
+            verify_every: from.verify_every_seconds,
+            verify_read_percent: from.verify_read_percent,
             ..Schedule::default()
         };
         schedule.period = schedule.period_at(self.shared.clock.now());
@@ -117,27 +127,31 @@ impl Backups {
         Described {
             name: schedule.name.clone(),
             volume: schedule.handle.clone(),
-            repository: Some(schedule.place.describe()),
+            repository: Some(schedule.location.describe()),
             every_seconds: schedule.every,
             offset_seconds: schedule.offset,
             keep: schedule.keep.map(Into::into),
             last_job: job.map(|job| job.value.operation.clone()).unwrap_or_default(),
             next_at: timestamp(schedule.begins(schedule.period + 1).saturating_mul(1000)),
             error: schedule.error.clone(),
+            verify_every_seconds: schedule.verify_every,
+            verify_read_percent: schedule.verify_read_percent,
+            verified_at: timestamp(schedule.verified_at),
+            verify_report: schedule.verify_report.clone(),
         }
     }
 
     /// Begins what is due, until told to stop.
     pub(super) async fn run_schedules(self, stop: CancellationToken) {
         let mut looks = 0_u32;
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
             for schedule in self.schedules() {
                 if let Err(error) = self.follow(&schedule).await {
-                    self.tell_trouble(&schedule, &error).await;
+                    self.record_failure(&schedule, &error).await;
                 }
             }
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(TIDY) {
+            if looks.is_multiple_of(POLLS_PER_CLEANUP) {
                 self.remove_orphans().await;
             }
         }
@@ -162,17 +176,19 @@ impl Backups {
         {
             return Ok(());
         }
-        if !schedule.is_due(now) {
+        let backed_up = job.is_some_and(|job| job.state() == State::Complete);
+        if self.verify_after(schedule, backed_up, now).await? || !schedule.is_due(now) {
             return Ok(());
         }
         let period = schedule.period_at(now);
         let name = schedule.backup_name(period);
-        let access = Access::new(schedule.place.describe(), &self.shared.config)?;
-        let reach = Some(schedule.place.clone());
+        let access = Access::new(schedule.location.describe(), &self.shared.config)?;
+        let stored_location = Some(schedule.location.clone());
         // A period has one backup, also if this process ends before it is
         // written down that it has begun.
-        let asked = Asked::Once(&name);
-        let job = self.backup(&name, &schedule.handle, access, reach, asked, WHO).await?;
+        let origin = Origin::Request(&name);
+        let job =
+            self.backup(&name, &schedule.handle, access, stored_location, origin, WHO).await?;
         let key = selvage_store::Record::key(&job);
         self.note_schedule(schedule, |schedule| {
             schedule.job.clone_from(&key);
@@ -216,11 +232,45 @@ impl Backups {
                 }
             }
         }
-        let access = Access::new(schedule.place.describe(), &self.shared.config)?;
-        let reach = Some(schedule.place.clone());
+        let access = Access::new(schedule.location.describe(), &self.shared.config)?;
+        let stored_location = Some(schedule.location.clone());
         let what = Pruning { keep: Some(keep), volume, ..Pruning::default() };
-        let job = self.prune(access, reach, what, WHO).await?;
+        let job = self.prune(access, stored_location, what, WHO).await?;
         self.note_schedule(schedule, |it| it.prune.clone_from(&job.operation)).await?;
+        Ok(true)
+    }
+
+    /// Verifies the repository when that is due, once there is a backup in it, and
+    /// writes down how it ended. Tells whether one was begun now.
+    async fn verify_after(&self, schedule: &Schedule, backed_up: bool, now: u64) -> Result<bool> {
+        if schedule.verify_every == 0 {
+            return Ok(false);
+        }
+        if let Ok(job) = self.find(&schedule.verify) {
+            let failed = match job.state() {
+                State::Running => return Ok(false),
+                State::Complete => false,
+                State::Failed | State::Unknown => true,
+            };
+            let report = if failed { format!("failed: {}", job.error) } else { job.message };
+            return self
+                .note_schedule(schedule, |schedule| {
+                    schedule.verify.clear();
+                    (schedule.verified_at, schedule.verify_failed) = (job.ended_at, failed);
+                    schedule.verify_report.clone_from(&report);
+                })
+                .await
+                .map(|()| true);
+        }
+        let due = schedule.verified_at.saturating_add(schedule.verify_every.saturating_mul(1000));
+        // Also if the clock was put back since.
+        if !backed_up || (now < due && now >= schedule.verified_at) {
+            return Ok(false);
+        }
+        let access = Access::new(schedule.location.describe(), &self.shared.config)?;
+        let location = Some(schedule.location.clone());
+        let job = self.verify(access, location, schedule.verify_read_percent, "", WHO).await?;
+        self.note_schedule(schedule, |it| it.verify.clone_from(&job.operation)).await?;
         Ok(true)
     }
 
@@ -241,7 +291,7 @@ impl Backups {
     }
 
     /// Says once why it cannot begin, and waits for the next period.
-    async fn tell_trouble(&self, schedule: &Schedule, error: &Error) {
+    async fn record_failure(&self, schedule: &Schedule, error: &Error) {
         let text = error.text();
         tracing::warn!(schedule = %schedule.name, error = text, "a backup was not begun");
         let period = schedule.period_at(self.shared.clock.now());

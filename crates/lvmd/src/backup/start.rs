@@ -7,28 +7,29 @@ use selvage_store::{Record, transact};
 use selvage_work::{Handle, Prepared};
 
 use super::{
-    Access, Backups, Error, Keep, Kind, Place, Result, Shared, pick,
+    Access, Backups, Error, Keep, Kind, Result, Shared, StoredLocation, pick,
     record::{Job, State},
     work,
 };
+use crate::config;
 
 /// For how long it is taken for granted, once a backup is done, that it is in
 /// its repository, in milliseconds.
 const FRESH: u64 = 5 * 60 * 1000;
 
-/// What becomes of asking for a job.
-enum Begun {
+/// Outcome of asking for a job.
+enum Started {
     New(Box<Prepared>),
-    Known(Box<Job>),
+    Existing(Box<Job>),
 }
 
-/// Who asks for a backup.
+/// Origin of a request for a backup.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Asked<'a> {
+pub(crate) enum Origin<'a> {
     /// A client of lvmd, who asks with the same words how it goes.
-    Again,
+    Poll,
     /// One of our own, by the id of its request, which may be empty.
-    Once(&'a str),
+    Request(&'a str),
 }
 
 /// When a job that is known is the answer.
@@ -43,7 +44,7 @@ enum Repeat<'a> {
     Request(&'a str),
 }
 
-/// What to prune.
+/// Options of a prune.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pruning<'a> {
     pub(crate) keep: Option<Keep>,
@@ -64,6 +65,8 @@ pub(crate) struct NewRestore {
     pub(crate) tags: Vec<String>,
     /// The volume that the backup is of; empty for the only one.
     pub(crate) source_volume: String,
+    /// Writes over the volume of that name.
+    pub(crate) replace: bool,
 }
 
 impl Backups {
@@ -74,8 +77,8 @@ impl Backups {
         name: &str,
         handle: &str,
         access: Access,
-        reach: Option<Place>,
-        asked: Asked<'_>,
+        stored_location: Option<StoredLocation>,
+        origin: Origin<'_>,
         who: &str,
     ) -> Result<Job> {
         if name.is_empty() {
@@ -85,7 +88,7 @@ impl Backups {
             let reason = "a name cannot have control characters or commas".to_owned();
             return Err(Error::Invalid { field: "name", reason });
         }
-        let mut job = self.new_job(Kind::Backup, name, handle, &access, reach);
+        let mut job = self.new_job(Kind::Backup, name, handle, &access, stored_location);
         self.until_cancelled(&job.key()).await;
         let known = self.shared.jobs.get(&job.key()).map(|stored| stored.value.clone());
         let picked = pick::volume(&self.shared.volumes, handle);
@@ -94,12 +97,12 @@ impl Backups {
             job.volume.clone_from(&picked.volume.name);
             job.volume_id.clone_from(&picked.volume.id);
         }
-        let repeat = match asked {
-            Asked::Once(id) => {
+        let repeat = match origin {
+            Origin::Request(id) => {
                 id.clone_into(&mut job.request_id);
                 Repeat::Request(id)
             }
-            Asked::Again => {
+            Origin::Poll => {
                 let outdated = match &known {
                     // Keys that were put right are used at once.
                     Some(known) if known.state() == State::Failed => {
@@ -120,11 +123,11 @@ impl Backups {
         }
     }
 
-    /// Whether a backup that is done is not what somebody means who asks for it
+    /// Returns whether a backup that is done is not what a caller means who asks for it
     /// now: the volume is another one, or the backup was removed.
     async fn is_outdated(&self, known: &Job, now: &Job, access: &Access) -> Result<bool> {
         let old = self.shared.clock.now() > known.ended_at.saturating_add(FRESH);
-        if known.state() != State::Complete || known.place != now.place {
+        if known.state() != State::Complete || known.repository != now.repository {
             return Ok(false);
         }
         if [&known.volume_id, &now.volume_id].iter().all(|id| !id.is_empty())
@@ -152,7 +155,7 @@ impl Backups {
         &self,
         new: NewRestore,
         access: Access,
-        reach: Option<Place>,
+        stored_location: Option<StoredLocation>,
         who: &str,
     ) -> Result<Job> {
         let volumes = &self.shared.volumes;
@@ -162,11 +165,19 @@ impl Backups {
         new.tags.iter().try_for_each(|tag| crate::names::check_tag(tag))?;
         let group = class.volume_group.clone();
         let handle = format!("{group}/{}", new.volume);
-        let mut job = self.new_job(Kind::Restore, "", &handle, &access, reach);
+        let mut job = self.new_job(Kind::Restore, "", &handle, &access, stored_location);
         self.until_cancelled(&job.key()).await;
         let running = self.running(&job.key());
-        if running.is_none() && volumes.find(&class.name, &new.volume).is_ok() {
-            return Err(crate::Error::Exists { group, name: new.volume }.into());
+        let there = volumes.find(&class.name, &new.volume);
+        if running.is_none() {
+            match (&there, new.replace) {
+                (Ok(_), false) => {
+                    return Err(crate::Error::Exists { group, name: new.volume }.into());
+                }
+                (Ok(volume), true) => check_replaceable(volume, &group, &new)?,
+                (Err(_), true) => return Err(crate::Error::VolumeNotFound(new.volume).into()),
+                (Err(_), false) => {}
+            }
         }
         job.selector = match &access.location.snapshot {
             Some(Selector::Id(id)) => format!("#{id}"),
@@ -176,6 +187,14 @@ impl Backups {
         job.source_volume = access.source_volume(&new.source_volume)?.unwrap_or_default();
         (job.group, job.class, job.volume) = (group, class.name.clone(), new.volume);
         (job.size, job.tags) = (new.size, new.tags);
+        if let Some(volume) = there.ok().filter(|_| new.replace) {
+            (job.replace, job.size) = (true, volume.size);
+            // What is made beside it belongs to its own class.
+            let own = |it: &&config::DeviceClass| it.volume_group == job.group && it.holds(&volume);
+            if let Some(own) = classes.all().iter().find(own) {
+                job.class.clone_from(&own.name);
+            }
+        }
         // A volume of that name may have come and gone since the last time.
         self.begin(job, access, &Repeat::Running, who).await
     }
@@ -184,7 +203,7 @@ impl Backups {
     pub(crate) async fn verify(
         &self,
         access: Access,
-        reach: Option<Place>,
+        stored_location: Option<StoredLocation>,
         read_percent: u32,
         heal_from: &str,
         who: &str,
@@ -193,7 +212,8 @@ impl Backups {
             let reason = "there are no more than 100".to_owned();
             return Err(Error::Invalid { field: "read_percent", reason });
         }
-        let mut job = self.new_job(Kind::Verify, "", &access.place(), &access, reach);
+        let mut job =
+            self.new_job(Kind::Verify, "", &access.repository_name(), &access, stored_location);
         if !heal_from.is_empty() {
             let picked = pick::volume(&self.shared.volumes, heal_from)?;
             (job.group, job.class) = (picked.group, picked.class);
@@ -210,7 +230,7 @@ impl Backups {
     pub(crate) async fn prune(
         &self,
         access: Access,
-        reach: Option<Place>,
+        stored_location: Option<StoredLocation>,
         what: Pruning<'_>,
         who: &str,
     ) -> Result<Job> {
@@ -219,7 +239,8 @@ impl Backups {
             let reason = "a rule that keeps nothing would remove every backup".to_owned();
             return Err(Error::Invalid { field: "keep", reason });
         }
-        let mut job = self.new_job(Kind::Prune, "", &access.place(), &access, reach);
+        let mut job =
+            self.new_job(Kind::Prune, "", &access.repository_name(), &access, stored_location);
         (job.keep, job.dry_run) = (keep, dry_run);
         (job.volume, job.hostname) = (volume.to_owned(), hostname.to_owned());
         let rules = keep.map(|keep| {
@@ -262,15 +283,15 @@ impl Backups {
         name: &str,
         handle: &str,
         access: &Access,
-        reach: Option<Place>,
+        stored_location: Option<StoredLocation>,
     ) -> Job {
         Job {
             kind: kind.into(),
             name: name.to_owned(),
             handle: handle.to_owned(),
             state: State::Running.into(),
-            place: access.place(),
-            reach,
+            repository: access.repository_name(),
+            stored_location,
             ..Job::default()
         }
     }
@@ -298,11 +319,11 @@ impl Backups {
         // Before it begins, so that it need not wait.
         let offered = self.shared.keychain.offer(&key, &access);
         let begun = self.write(&key, &job, who, repeat).await;
-        if offered && !matches!(&begun, Ok(Begun::New(_))) && self.running(&key).is_none() {
+        if offered && !matches!(&begun, Ok(Started::New(_))) && self.running(&key).is_none() {
             self.shared.keychain.drop_for(&key);
         }
         match begun? {
-            Begun::New(prepared) => {
+            Started::New(prepared) => {
                 if !offered {
                     self.shared.keychain.put(&key, access);
                 }
@@ -310,23 +331,23 @@ impl Backups {
                 self.engine.launch(*prepared);
                 self.find(&operation)
             }
-            Begun::Known(known) => Ok(*known),
+            Started::Existing(known) => Ok(*known),
         }
     }
 
     /// Writes a job with its operation, unless one stands.
-    async fn write(&self, key: &str, job: &Job, who: &str, repeat: &Repeat<'_>) -> Result<Begun> {
+    async fn write(&self, key: &str, job: &Job, who: &str, repeat: &Repeat<'_>) -> Result<Started> {
         let committed = transact(&self.shared.store, |tx| async move {
             if let Some(known) = tx.get::<Job>(key).await? {
-                let same = known.place == job.place
+                let same = known.repository == job.repository
                     && known.selector == job.selector
                     && known.source_volume == job.source_volume;
                 match known.state() {
                     _ if same && repeat.stands(&self.shared, &known) => {
-                        return Ok(Begun::Known(Box::new(known)));
+                        return Ok(Started::Existing(Box::new(known)));
                     }
                     State::Running if same => return Err(Error::UnderWay(known.operation)),
-                    State::Running => return Err(Error::Elsewhere(known.place)),
+                    State::Running => return Err(Error::Elsewhere(known.repository)),
                     // What was done elsewhere was not done here.
                     _ => {}
                 }
@@ -336,7 +357,7 @@ impl Backups {
             let operation = prepared.id().to_owned();
             let started_at = self.shared.clock.now();
             tx.put(&Job { operation, started_at, ..job.clone() })?;
-            Ok::<_, Error>(Begun::New(Box::new(prepared)))
+            Ok::<_, Error>(Started::New(Box::new(prepared)))
         });
         let committed = committed.await?;
         self.shared.jobs.wait_for(committed.revision).await?;
@@ -344,8 +365,25 @@ impl Backups {
     }
 }
 
+/// Refuses to write over a volume that is in use or not what it seems.
+fn check_replaceable(volume: &crate::Volume, group: &str, new: &NewRestore) -> Result<()> {
+    let invalid = |field, reason: &str| Err(Error::Invalid { field, reason: reason.to_owned() });
+    if !new.tags.is_empty() {
+        return invalid("tags", "a volume that is there keeps its own");
+    }
+    if new.size != 0 && new.size != volume.size {
+        return invalid("size_bytes", "a volume that is there keeps its size");
+    }
+    if volume.is_pending() || volume.read_only {
+        let why = format!("logical volume {} is not complete, or for reading only", volume.name);
+        return Err(crate::Error::Precondition(why).into());
+    }
+    volume.claim(group)?;
+    Ok(())
+}
+
 impl Repeat<'_> {
-    /// Whether a job that is known is the answer.
+    /// Returns whether a job that is known is the answer.
     fn stands(&self, shared: &Shared, job: &Job) -> bool {
         match self {
             Self::Running => job.state() == State::Running,
@@ -358,7 +396,7 @@ impl Repeat<'_> {
 }
 
 impl Shared {
-    /// Whether asking again changes nothing.
+    /// Returns whether asking again changes nothing.
     fn settled(&self, job: &Job) -> bool {
         match job.state() {
             State::Running | State::Complete => true,

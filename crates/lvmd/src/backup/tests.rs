@@ -1,4 +1,4 @@
-//! What cannot be had on loop files: a map of changed blocks, and snapshots
+//! Cases that cannot be had on loop files: a map of changed blocks, and snapshots
 //! that run out of room. A backend that pretends stands in front of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,7 +14,7 @@ use selvage_work::{Engine, Options};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Asked, Backups, NewRestore, Pruning,
+    Backups, NewRestore, Origin, Pruning,
     record::{Job, State},
 };
 use crate::{
@@ -29,10 +29,10 @@ const MIB: u64 = 1 << 20;
 /// Loop files that know more than loop files do.
 struct Pretender {
     below: Arc<dyn Backend>,
-    /// How full snapshots of thick volumes are, in percent; 0 if they have no
+    /// Use of snapshots of thick volumes, in percent; 0 if they have no
     /// limit.
     used: AtomicU64,
-    /// What the last one was extended to.
+    /// Size that the last one was extended to.
     extended: AtomicU64,
 }
 
@@ -193,7 +193,7 @@ backup: {{workdir: {0}/work, directory: {0}/backups, full-every: 3}}
 
     async fn back_up_of(&self, volume: &str, name: &str) -> BackupJob {
         let access = self.backups.access(repository()).unwrap();
-        let asked = Asked::Once("");
+        let asked = Origin::Request("");
         let job = self.backups.backup(name, volume, access, None, asked, "me").await.unwrap();
         let _ = self.backups.attach(&job).unwrap().ended().await;
         let ended = self.backups.find(&job.operation).unwrap();
@@ -203,7 +203,7 @@ backup: {{workdir: {0}/work, directory: {0}/backups, full-every: 3}}
     /// As lvmd's clients do it.
     async fn poll(&self, name: &str) -> Job {
         let access = self.backups.access(repository()).unwrap();
-        let job = self.backups.backup(name, "vol", access, None, Asked::Again, "me").await.unwrap();
+        let job = self.backups.backup(name, "vol", access, None, Origin::Poll, "me").await.unwrap();
         let _ = self.backups.attach(&job).unwrap().ended().await;
         self.backups.find(&job.operation).unwrap()
     }
@@ -361,7 +361,7 @@ async fn ask_for_all(site: &Site) -> [Job; 4] {
     let latest = Repository { path: "bucket/here@zero".into(), ..repository() };
     let new = NewRestore { volume: "back".into(), ..NewRestore::default() };
     [
-        backups.backup("one", "vol", access(), None, Asked::Again, "me").await.unwrap(),
+        backups.backup("one", "vol", access(), None, Origin::Poll, "me").await.unwrap(),
         backups.restore(new, backups.access(latest).unwrap(), None, "me").await.unwrap(),
         backups.verify(access(), None, 100, "", "me").await.unwrap(),
         backups.prune(access(), None, Pruning::default(), "me").await.unwrap(),

@@ -1,4 +1,4 @@
-//! Who may work in a repository: many at a time, or one that must be alone.
+//! Turns in a repository: many at a time, or one that must be alone.
 //!
 //! Repositories have locks of their own, which hold for everybody. Here jobs of
 //! this process wait for each other, however long that takes, rather than to
@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-/// By place: who has the turn.
+/// Locks of repositories, by name.
 #[derive(Default)]
 pub(super) struct Turns(Mutex<HashMap<String, Weak<RwLock<()>>>>);
 
@@ -24,22 +24,22 @@ pub(super) enum Turn {
 
 impl Turns {
     /// Waits for a turn. Those who wait are served in their order.
-    pub(super) async fn wait(&self, place: &str, alone: bool) -> Turn {
-        let lock = self.of(place);
+    pub(super) async fn wait(&self, repository: &str, alone: bool) -> Turn {
+        let lock = self.of(repository);
         match alone {
             true => Turn::Alone { _guard: lock.write_owned().await },
             false => Turn::Shared { _guard: lock.read_owned().await },
         }
     }
 
-    fn of(&self, place: &str) -> Arc<RwLock<()>> {
-        let mut places = self.0.lock();
-        places.retain(|_, lock| lock.strong_count() > 0);
-        if let Some(lock) = places.get(place).and_then(Weak::upgrade) {
+    fn of(&self, repository: &str) -> Arc<RwLock<()>> {
+        let mut locks = self.0.lock();
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = locks.get(repository).and_then(Weak::upgrade) {
             return lock;
         }
         let lock = Arc::<RwLock<()>>::default();
-        places.insert(place.to_owned(), Arc::downgrade(&lock));
+        locks.insert(repository.to_owned(), Arc::downgrade(&lock));
         lock
     }
 }

@@ -7,17 +7,17 @@ use selvage_work::{Engine, Failure, Interrupt, Next, Operation, Prepared, Scope,
 
 use super::{
     Access, Error, Kind, Result, Shared,
-    live::Live,
+    maintenance::{PruneRepository, VerifyRepository},
     record::{self, Job, State},
     restore::RestoreVolume,
+    running::RunningJob,
     save::BackUpVolume,
-    upkeep::{PruneRepository, VerifyRepository},
 };
 
-/// How long work that is interrupted may take to leave things in order.
-const LEAVE: Duration = Duration::from_secs(20);
+/// Time that work that is interrupted may take to leave things in order.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What an operation keeps of itself: the rest is in the job's record.
+/// Key of an operation: the rest is in the job's record.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Key {
     #[prost(string, tag = "1")]
@@ -197,21 +197,21 @@ impl Shared {
         Ok(())
     }
 
-    /// What opens the repository of a job. After a restart it may have to
+    /// Returns what opens the repository of a job. After a restart it may have to
     /// wait for it.
     pub(super) async fn access(&self, job: &Job, scope: &Scope) -> Result<Arc<Access>, Failure> {
         let key = selvage_store::Record::key(job);
         if let Some(access) = self.keychain.get(&key) {
             return Ok(access);
         }
-        if let Some(reach) = &job.reach {
-            let access = Arc::new(Access::new(reach.describe(), &self.config)?);
+        if let Some(stored_location) = &job.stored_location {
+            let access = Arc::new(Access::new(stored_location.describe(), &self.config)?);
             self.keychain.put(&key, Arc::clone(&access));
             return Ok(access);
         }
-        let live = Live::new("");
+        let live = RunningJob::new("");
         live.enter("credentials");
-        let _entered = self.lives.enter(scope.id(), live);
+        let _entered = self.running.enter(scope.id(), live);
         tracing::info!(volume = %job.full_name(), "work goes on when somebody brings the keys");
         match scope.within(self.config.resume_hold(), self.keychain.wait(&key)).await {
             Ok(access) => Ok(access),
@@ -229,11 +229,12 @@ impl Shared {
         &self,
         job: &Job,
         scope: &Scope,
-        live: &Live,
+        live: &RunningJob,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T, Failure> {
         live.enter("queued");
-        let _place = scope.until(self.places.wait(&job.place, job.works_alone())).await?;
+        let _turn_in_repository =
+            scope.until(self.turns.wait(&job.repository, job.works_alone())).await?;
         let _turn = scope.until(self.slots.acquire()).await?.map_err(|_| Error::Task)?;
         live.enter("");
         let mut working = std::pin::pin!(work);
@@ -248,14 +249,14 @@ impl Shared {
             Err(interrupt) => interrupt,
         };
         live.job.cancel();
-        if tokio::time::timeout(LEAVE, working).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, working).await.is_err() {
             tracing::warn!(volume = %job.full_name(), "work was cut off");
         }
         Err(interrupt.into())
     }
 }
 
-/// What a kind of job is called.
+/// Returns the name of a kind of job.
 pub(crate) fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::Backup => "backup",

@@ -4,32 +4,32 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-/// Where the original keeps its state.
+/// Folder in which the original keeps its state.
 const DEFAULT_WORKDIR: &str = "/var/topolvm";
-/// Where a snapshot's room for changes starts, in percent of its volume.
+/// Initial room for changes of a snapshot, in percent of its volume.
 const DEFAULT_CHANGE_ROOM: u64 = 10;
 
-/// How backups are made. Without it there are none.
+/// Settings of backups. Without them there are none.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Backup {
     /// Holds the state of backups, and `credentials/NAME`.
     pub workdir: PathBuf,
-    /// What `file:` repositories lie in. None: there are no such.
+    /// Folder of `file:` repositories. None: there are no such.
     pub directory: Option<PathBuf>,
     /// Refuses object stores whose certificate is not to be checked.
     pub require_tls_verify: bool,
     /// Holds the passphrase of requests without one.
     pub encryption_key_file: Option<PathBuf>,
-    /// How long a failure is told before another call begins anew, in seconds.
+    /// Seconds for which a failure is told before another call begins anew.
     pub error_hold: u64,
-    /// How long a request to an object store that is away is tried again by a
-    /// job, in seconds.
+    /// Seconds for which a job tries a request again to an object store that is
+    /// away.
     pub retry_for: u64,
-    /// How long work of a process that ended waits for somebody who brings
-    /// the credentials again, in seconds.
+    /// Seconds for which work of a process that ended waits for somebody who
+    /// brings the credentials again.
     pub resume_hold: u64,
-    /// How many jobs work at a time; others wait.
+    /// Number of jobs that work at a time; others wait.
     pub jobs: usize,
     /// One backup in so many reads the whole volume, whatever is known to be
     /// unchanged.

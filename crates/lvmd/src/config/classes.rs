@@ -42,7 +42,7 @@ impl Classes {
             .ok_or_else(|| Error::ClassNotFound(name.to_owned()))
     }
 
-    /// What lvcreate is told besides name, size and tags: the options of the
+    /// Returns what lvcreate is told besides name, size and tags: the options of the
     /// option class, or those of the device class.
     pub fn options(&self, class: &DeviceClass, option_class: &str) -> Result<Vec<String>> {
         if !option_class.is_empty() {
@@ -87,13 +87,13 @@ impl DeviceClass {
         }
     }
 
-    /// Whether a volume belongs to this class.
+    /// Returns whether a volume belongs to this class.
     pub fn holds(&self, volume: &Volume) -> bool {
         volume.pool.as_deref() == self.pool().map(|pool| pool.name.as_str())
     }
 }
 
-/// What a pool may promise. Sizes are far below what a float counts exactly.
+/// Returns what a pool may promise. Sizes are far below what a float counts exactly.
 fn overprovisioned(size: u64, ratio: f64) -> u64 {
     (size as f64 * ratio).floor() as u64
 }

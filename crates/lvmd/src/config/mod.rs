@@ -19,19 +19,20 @@ use crate::{Error, Result};
 
 const DEFAULT_SOCKET: &str = "/run/topolvm/lvmd.sock";
 const DEFAULT_SPARE_GIB: u64 = 10;
+const DEFAULT_COPY_TIMEOUT: u64 = 60;
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Config {
     pub socket_name: PathBuf,
-    /// Who may open the socket, in octal.
+    /// Permissions of the socket, in octal.
     pub socket_mode: Option<String>,
     pub device_classes: Vec<DeviceClass>,
     pub lvcreate_option_classes: Vec<OptionClass>,
-    /// What LVM is run with, such as `nsenter … /sbin/lvm`.
+    /// Command that runs LVM, such as `nsenter … /sbin/lvm`.
     pub lvm_command_prefix: Vec<String>,
-    /// What keeps the volume groups.
+    /// Backend of the volume groups.
     pub backend: Option<BackendKind>,
     /// Volume groups of the loop backend.
     #[serde(rename = "loop")]
@@ -42,7 +43,7 @@ pub struct Config {
     pub backup: Option<Backup>,
 }
 
-/// What keeps the volume groups.
+/// Backend of the volume groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
@@ -83,11 +84,20 @@ pub struct OptionClass {
 }
 
 /// The loop backend.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct LoopFiles {
     pub directory: PathBuf,
     pub groups: Vec<LoopGroup>,
+    /// Seconds for which an image is copied again that is written to meanwhile,
+    /// on file systems that cannot share blocks.
+    pub copy_timeout: u64,
+}
+
+impl Default for LoopFiles {
+    fn default() -> Self {
+        Self { directory: PathBuf::new(), groups: Vec::new(), copy_timeout: DEFAULT_COPY_TIMEOUT }
+    }
 }
 
 /// A volume group of image files.
@@ -173,7 +183,7 @@ impl Config {
         }
     }
 
-    /// What keeps the groups: LVM, unless the file says otherwise.
+    /// Returns the backend of the groups: LVM, unless the file says otherwise.
     pub fn backend(&self) -> BackendKind {
         self.backend.unwrap_or(BackendKind::Lvm)
     }

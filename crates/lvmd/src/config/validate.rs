@@ -96,7 +96,7 @@ fn stripe_size(class: &DeviceClass) -> Checked {
     Err(format!("stripe-size format is \"Size[k|UNIT]\": {}", class.name))
 }
 
-/// What only the loop backend needs.
+/// Checks what only the loop backend needs.
 pub(super) fn loop_files(config: &Config) -> Checked {
     if config.backend() != BackendKind::Loop {
         return Ok(());

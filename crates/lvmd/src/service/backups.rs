@@ -2,11 +2,14 @@
 
 use futures::{StreamExt, stream::BoxStream};
 use selvage_api::selvage::volumes::{
-    BackupJob, BackupLimits, CancelBackupRequest, DeleteBackupRequest, DeleteBackupResponse,
-    DeleteScheduleRequest, DeleteScheduleResponse, GetBackupLimitsRequest, ListBackupsRequest,
-    ListBackupsResponse, ListOrphansRequest, ListOrphansResponse, ListSchedulesRequest,
-    ListSchedulesResponse, Orphan, PruneBackupsRequest, Repository, Schedule,
-    SetBackupLimitsRequest, SetScheduleRequest, StartBackupRequest, StartRestoreRequest,
+    AddRepositoryKeyRequest, BackupJob, BackupLimits, CancelBackupRequest, DeleteBackupRequest,
+    DeleteBackupResponse, DeleteRepositoryKeyRequest, DeleteScheduleRequest,
+    DeleteScheduleResponse, DiffBackupsRequest, DiffBackupsResponse, GetBackupLimitsRequest,
+    GetRepositoryStatsRequest, ListBackupsRequest, ListBackupsResponse, ListOrphansRequest,
+    ListOrphansResponse, ListRepositoryKeysRequest, ListRepositoryKeysResponse,
+    ListSchedulesRequest, ListSchedulesResponse, Orphan, PruneBackupsRequest, Repository,
+    RepositoryKey, RepositoryStats, Schedule, SetBackupLimitsRequest, SetScheduleRequest,
+    StartBackupRequest, StartRestoreRequest, UnlockRepositoryRequest, UnlockRepositoryResponse,
     VerifyBackupRequest, WatchBackupRequest,
     backups_service_server::{BackupsService, BackupsServiceServer},
 };
@@ -14,16 +17,18 @@ use selvage_kit::identity::Identity;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::backup::{Access, Asked, Backups, Error, Keep, NewRestore, Place, Pruning, stored};
+use crate::backup::{
+    Access, Backups, Error, Keep, NewRestore, Origin, Pruning, StoredLocation, stored,
+};
 
-pub(crate) struct Beside {
+pub(crate) struct BackupsApi {
     backups: Option<Backups>,
     stop: CancellationToken,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
 
-impl Beside {
+impl BackupsApi {
     /// `stop` ends the streams.
     pub(crate) fn service(
         backups: Option<Backups>,
@@ -39,45 +44,46 @@ impl Beside {
     fn access(
         &self,
         repository: Option<Repository>,
-    ) -> Result<(&Backups, Access, Option<Place>), Error> {
+    ) -> Result<(&Backups, Access, Option<StoredLocation>), Error> {
         let backups = self.backups()?;
         let repository = repository.ok_or(Error::Missing("repository"))?;
-        let reach = Place::of(&repository);
-        Ok((backups, backups.access(repository)?, reach))
+        let stored_location = StoredLocation::of(&repository);
+        Ok((backups, backups.access(repository)?, stored_location))
     }
 }
 
-/// Who is calling, for the record.
+/// Returns the name of the caller, for the record.
 pub(super) fn who<T>(request: &Request<T>) -> String {
     let caller = request.extensions().get::<Identity>();
     caller.map(|identity| identity.name.clone()).unwrap_or_default()
 }
 
 #[tonic::async_trait]
-impl BackupsService for Beside {
+impl BackupsService for BackupsApi {
     type WatchBackupStream = BoxStream<'static, Result<BackupJob, Status>>;
 
     async fn start_backup(&self, request: Request<StartBackupRequest>) -> Answer<BackupJob> {
         let who = who(&request);
         let StartBackupRequest { name, volume, repository, request_id } = request.into_inner();
-        let (backups, access, reach) = self.access(repository)?;
-        let asked = Asked::Once(&request_id);
-        let job = backups.backup(&name, &volume, access, reach, asked, &who).await?;
+        let (backups, access, stored_location) = self.access(repository)?;
+        let origin = Origin::Request(&request_id);
+        let job = backups.backup(&name, &volume, access, stored_location, origin, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
 
     async fn start_restore(&self, request: Request<StartRestoreRequest>) -> Answer<BackupJob> {
         let who = who(&request);
         let request = request.into_inner();
-        let (backups, access, reach) = self.access(request.repository)?;
+        let (backups, access, stored_location) = self.access(request.repository)?;
         let new = NewRestore {
             class: request.device_class,
             volume: request.volume,
             size: request.size_bytes,
             tags: request.tags,
             source_volume: request.source_volume,
+            replace: request.replace,
         };
-        let job = backups.restore(new, access, reach, &who).await?;
+        let job = backups.restore(new, access, stored_location, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
 
@@ -115,8 +121,8 @@ impl BackupsService for Beside {
     async fn verify_backup(&self, request: Request<VerifyBackupRequest>) -> Answer<BackupJob> {
         let who = who(&request);
         let VerifyBackupRequest { repository, read_percent, heal_from } = request.into_inner();
-        let (backups, access, reach) = self.access(repository)?;
-        let job = backups.verify(access, reach, read_percent, &heal_from, &who).await?;
+        let (backups, access, stored_location) = self.access(repository)?;
+        let job = backups.verify(access, stored_location, read_percent, &heal_from, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
 
@@ -134,10 +140,10 @@ impl BackupsService for Beside {
         let who = who(&request);
         let PruneBackupsRequest { repository, keep, volume, dry_run, hostname } =
             request.into_inner();
-        let (backups, access, reach) = self.access(repository)?;
+        let (backups, access, stored_location) = self.access(repository)?;
         let keep = keep.map(Keep::from);
         let what = Pruning { keep, volume: &volume, hostname: &hostname, dry_run };
-        let job = backups.prune(access, reach, what, &who).await?;
+        let job = backups.prune(access, stored_location, what, &who).await?;
         Ok(Response::new(backups.describe(&job)))
     }
 
@@ -177,6 +183,58 @@ impl BackupsService for Beside {
 
     async fn get_backup_limits(&self, _: Request<GetBackupLimitsRequest>) -> Answer<BackupLimits> {
         Ok(Response::new(self.backups()?.speeds().into()))
+    }
+
+    async fn unlock_repository(
+        &self,
+        request: Request<UnlockRepositoryRequest>,
+    ) -> Answer<UnlockRepositoryResponse> {
+        let UnlockRepositoryRequest { repository, all } = request.into_inner();
+        let (backups, access, _) = self.access(repository)?;
+        Ok(Response::new(backups.unlock(&access, all).await?))
+    }
+
+    async fn get_repository_stats(
+        &self,
+        request: Request<GetRepositoryStatsRequest>,
+    ) -> Answer<RepositoryStats> {
+        let (backups, access, _) = self.access(request.into_inner().repository)?;
+        Ok(Response::new(backups.stats(&access).await?))
+    }
+
+    async fn list_repository_keys(
+        &self,
+        request: Request<ListRepositoryKeysRequest>,
+    ) -> Answer<ListRepositoryKeysResponse> {
+        let (backups, access, _) = self.access(request.into_inner().repository)?;
+        Ok(Response::new(ListRepositoryKeysResponse { keys: backups.keys(&access).await? }))
+    }
+
+    async fn add_repository_key(
+        &self,
+        request: Request<AddRepositoryKeyRequest>,
+    ) -> Answer<RepositoryKey> {
+        let AddRepositoryKeyRequest { repository, new_encryption_key } = request.into_inner();
+        let (backups, access, _) = self.access(repository)?;
+        Ok(Response::new(backups.add_key(&access, new_encryption_key).await?))
+    }
+
+    async fn delete_repository_key(
+        &self,
+        request: Request<DeleteRepositoryKeyRequest>,
+    ) -> Answer<RepositoryKey> {
+        let DeleteRepositoryKeyRequest { repository, id } = request.into_inner();
+        let (backups, access, _) = self.access(repository)?;
+        Ok(Response::new(backups.delete_key(&access, &id).await?))
+    }
+
+    async fn diff_backups(
+        &self,
+        request: Request<DiffBackupsRequest>,
+    ) -> Answer<DiffBackupsResponse> {
+        let DiffBackupsRequest { repository, older, volume } = request.into_inner();
+        let (backups, access, _) = self.access(repository)?;
+        Ok(Response::new(backups.diff(&access, &older, &volume).await?))
     }
 
     async fn list_orphans(&self, _: Request<ListOrphansRequest>) -> Answer<ListOrphansResponse> {

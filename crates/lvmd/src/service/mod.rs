@@ -1,15 +1,15 @@
 //! The contracts, on top of the volumes.
 
 mod backups;
-mod beyond;
-mod groups;
-mod logical;
+mod lv;
 mod restore;
+mod vg;
+mod volumes;
 
-pub(crate) use backups::Beside;
-pub(crate) use beyond::Beyond;
-pub(crate) use groups::Groups;
-pub(crate) use logical::Logical;
+pub(crate) use backups::BackupsApi;
+pub(crate) use lv::LvApi;
+pub(crate) use vg::VgApi;
+pub(crate) use volumes::VolumesApi;
 
 use crate::{Error, Result};
 

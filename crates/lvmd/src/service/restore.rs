@@ -4,13 +4,13 @@ use futures::StreamExt;
 use selvage_api::proto::DataSource;
 use tonic::{Code, Status};
 
-use super::logical::Logical;
+use super::lv::LvApi;
 use crate::{
     Error, NewVolume, Volume,
     backup::{self, NewRestore},
 };
 
-impl Logical {
+impl LvApi {
     /// Makes a volume of a backup. Waits until it is whole, or only until it
     /// is there, as the source says.
     pub(super) async fn restored(
@@ -36,6 +36,7 @@ impl Logical {
             size,
             tags,
             source_volume: String::new(),
+            replace: false,
         };
         let job = backups.restore(wanted, access, None, who).await?;
         let handle = backups.attach(&job)?;

@@ -31,8 +31,8 @@ pub struct NewSnapshot {
     pub change_room: Option<u64>,
 }
 
-/// What a change is decided on.
-pub(super) struct Scene<'a> {
+/// State that a change is decided on.
+pub(super) struct ChangeContext<'a> {
     pub(super) inner: &'a Inner,
     pub(super) class: DeviceClass,
     pub(super) group: Arc<Group>,
@@ -42,23 +42,24 @@ impl Volumes {
     /// Makes a volume.
     pub async fn create(&self, class: &str, new: NewVolume) -> Result<Volume> {
         let name = new.name.clone();
-        self.change(class, move |scene| {
-            scene.check_new(&new.name, &new.tags)?;
+        self.change(class, move |context| {
+            context.check_new(&new.name, &new.tags)?;
             if new.size == 0 {
                 return Err(Error::Invalid("--size may not be zero.".into()));
             }
-            scene.check_room(new.size)?;
-            scene.check_free_name(&new.name)?;
-            let options = scene.inner.classes.load().options(&scene.class, &new.option_class)?;
+            context.check_room(new.size)?;
+            context.check_free_name(&new.name)?;
+            let options =
+                context.inner.classes.load().options(&context.class, &new.option_class)?;
             let create = Create {
-                group: scene.group.name.clone(),
+                group: context.group.name.clone(),
                 name: new.name,
                 size: new.size,
                 tags: new.tags,
-                pool: scene.class.pool().map(|pool| pool.name.clone()),
+                pool: context.class.pool().map(|pool| pool.name.clone()),
                 options,
             };
-            scene.make(&create.name, || scene.inner.backend.create(&create)).map(|()| true)
+            context.make(&create.name, || context.inner.backend.create(&create)).map(|()| true)
         })
         .await?;
         self.find(class, &name)
@@ -67,13 +68,13 @@ impl Volumes {
     /// Removes a volume; tells whether it was there.
     pub async fn remove(&self, class: &str, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.change(class, move |scene| {
-            let missing = match scene.group.volumes.get(&name) {
-                Some(_) => scene.remove(&name),
+        self.change(class, move |context| {
+            let missing = match context.group.volumes.get(&name) {
+                Some(_) => context.remove(&name),
                 None => Err(Error::VolumeNotFound(name.clone())),
             };
             match missing {
-                Err(Error::VolumeNotFound(_)) if !scene.inner.classes.load().strict_remove => {
+                Err(Error::VolumeNotFound(_)) if !context.inner.classes.load().strict_remove => {
                     Ok(false)
                 }
                 other => other.map(|()| true),
@@ -86,15 +87,15 @@ impl Volumes {
     /// who watch.
     pub async fn resize(&self, class: &str, name: &str, size: u64) -> Result<Volume> {
         let wanted = name.to_owned();
-        self.change(class, move |scene| {
-            let volume = scene.volume(&wanted)?;
+        self.change(class, move |context| {
+            let volume = context.volume(&wanted)?;
             let Some(more) = size.checked_sub(volume.size) else { return Err(Error::Shrinking) };
             if more == 0 {
                 return Ok(true);
             }
-            scene.check_room(more)?;
-            scene.inner.holds.check(&scene.group.name, &wanted)?;
-            scene.inner.backend.resize(&scene.group.name, &wanted, size).map(|()| true)
+            context.check_room(more)?;
+            context.inner.holds.check(&context.group.name, &wanted)?;
+            context.inner.backend.resize(&context.group.name, &wanted, size).map(|()| true)
         })
         .await?;
         self.find(class, name)
@@ -103,21 +104,21 @@ impl Volumes {
     /// Makes a snapshot.
     pub async fn snapshot(&self, class: &str, new: NewSnapshot) -> Result<Volume> {
         let name = new.name.clone();
-        self.change(class, move |scene| {
-            scene.check_new(&new.name, &new.tags)?;
-            let source = scene.group.volumes.get(&new.source).cloned();
+        self.change(class, move |context| {
+            context.check_new(&new.name, &new.tags)?;
+            let source = context.group.volumes.get(&new.source).cloned();
             let source = source.ok_or_else(|| Error::SourceNotFound(new.source.clone()))?;
             if source.is_pending() {
                 return Err(incomplete(&new.source));
             }
-            let group = &scene.group.name;
+            let group = &context.group.name;
             // A snapshot that is a volume takes as much as its source, if somebody
             // may write to it.
             let temporary = is_temporary(&new.tags, new.read_only);
-            if !temporary && scene.inner.backend.snapshots_are_volumes(group, &new.source)? {
-                scene.check_room(source.size)?;
+            if !temporary && context.inner.backend.snapshots_are_volumes(group, &new.source)? {
+                context.check_room(source.size)?;
             }
-            scene.check_free_name(&new.name)?;
+            context.check_free_name(&new.name)?;
             let snapshot = Snapshot {
                 group: group.clone(),
                 source: new.source,
@@ -126,7 +127,9 @@ impl Volumes {
                 read_only: new.read_only,
                 change_room: new.change_room,
             };
-            scene.make(&snapshot.name, || scene.inner.backend.snapshot(&snapshot)).map(|()| true)
+            context
+                .make(&snapshot.name, || context.inner.backend.snapshot(&snapshot))
+                .map(|()| true)
         })
         .await?;
         self.find(class, &name)
@@ -135,9 +138,13 @@ impl Volumes {
     /// Gives a snapshot more room for changes of its origin.
     pub async fn extend_change_room(&self, class: &str, name: &str, size: u64) -> Result<()> {
         let name = name.to_owned();
-        let changed = self.change(class, move |scene| {
-            scene.volume(&name)?;
-            scene.inner.backend.extend_change_room(&scene.group.name, &name, size).map(|()| true)
+        let changed = self.change(class, move |context| {
+            context.volume(&name)?;
+            context
+                .inner
+                .backend
+                .extend_change_room(&context.group.name, &name, size)
+                .map(|()| true)
         });
         changed.await.map(|_| ())
     }
@@ -151,10 +158,10 @@ impl Volumes {
         remove: Vec<String>,
     ) -> Result<()> {
         let name = name.to_owned();
-        let changed = self.change(class, move |scene| {
+        let changed = self.change(class, move |context| {
             add.iter().try_for_each(|tag| names::check_tag(tag))?;
-            scene.volume(&name)?;
-            scene.inner.backend.tag(&scene.group.name, &name, &add, &remove).map(|()| true)
+            context.volume(&name)?;
+            context.inner.backend.tag(&context.group.name, &name, &add, &remove).map(|()| true)
         });
         changed.await.map(|_| ())
     }
@@ -173,7 +180,7 @@ impl Volumes {
     pub(super) async fn change(
         &self,
         class: &str,
-        work: impl FnOnce(&Scene<'_>) -> Result<bool> + Send + 'static,
+        work: impl FnOnce(&ChangeContext<'_>) -> Result<bool> + Send + 'static,
     ) -> Result<bool> {
         let class = class.to_owned();
         let this = self.clone();
@@ -184,7 +191,7 @@ impl Volumes {
     async fn in_turn(
         self,
         class: String,
-        work: impl FnOnce(&Scene<'_>) -> Result<bool> + Send + 'static,
+        work: impl FnOnce(&ChangeContext<'_>) -> Result<bool> + Send + 'static,
     ) -> Result<bool> {
         let group = self.classes().find(&class)?.volume_group.clone();
         let turn = Arc::clone(self.inner.turns.lock().entry(group).or_default());
@@ -198,7 +205,7 @@ impl Volumes {
                 }
                 let class = inner.classes.load().find(&class)?.clone();
                 let group = inner.group(&class.volume_group)?;
-                let done = work(&Scene { inner, class, group });
+                let done = work(&ChangeContext { inner, class, group });
                 // A failure may have changed something too.
                 match done {
                     Ok(true) => inner.read().map(|()| true),
@@ -226,7 +233,7 @@ pub(super) fn incomplete(name: &str) -> Error {
     Error::Precondition(format!("the content of logical volume {name} is not complete yet"))
 }
 
-impl Scene<'_> {
+impl ChangeContext<'_> {
     fn volume(&self, name: &str) -> Result<Volume> {
         let volume = self.group.volumes.get(name).cloned();
         volume.ok_or_else(|| Error::VolumeNotFound(name.to_owned()))

@@ -1,7 +1,7 @@
 //! The volumes of this machine: what there is, what may be done, and who is
 //! told.
 //!
-//! What there is lies in memory, as the backend last told it. A change waits
+//! Volumes lie in memory, as the backend last told them. A change waits
 //! for its turn in its group, is decided on what is there at that moment,
 //! made, and read back before the next one has its turn, so that no two can
 //! promise the same space. It goes on if the client that asked for it goes
@@ -9,6 +9,7 @@
 
 mod change;
 mod clone;
+mod revert;
 mod room;
 mod unfinished;
 
@@ -28,19 +29,19 @@ use crate::{
     hold::Holds,
 };
 
-/// How often changes from outside are looked for.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval at which changes from outside are looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Watchers are told so often even if nothing happened, as the original does.
 const REMINDER: Duration = Duration::from_secs(600);
 
-/// What volumes were promised is made good every so many looks.
-const UPHOLD: u32 = 20;
+/// Number of looks after which promises to volumes are made good.
+const POLLS_PER_RESERVE: u32 = 20;
 
-/// How often a group that changes while it is read is read again at once.
+/// Number of times a group that changes while it is read is read at once.
 const READINGS: usize = 3;
 
-/// What is free, as watchers are told.
+/// Free space, as watchers are told.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Free in the default class.
@@ -49,7 +50,7 @@ pub struct Capacity {
     pub classes: Vec<ClassCapacity>,
 }
 
-/// What is free in one class, less its spare.
+/// Free space in one class, less its spare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassCapacity {
     pub name: String,
@@ -105,11 +106,12 @@ impl Volumes {
         this.blocking(|inner| inner.read()).await?;
         this.inner.tell_missing();
         this.remove_leftovers().await;
+        this.resume_reverts();
         this.inner.notify();
         Ok(this)
     }
 
-    /// What keeps the groups, for those who read and write content.
+    /// Returns the backend of the groups, for those who read and write content.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.inner.backend
     }
@@ -145,7 +147,7 @@ impl Volumes {
         Ok(class.free_in(&group)?.saturating_sub(class.spare()))
     }
 
-    /// What is free, now and after every change. Who is slow misses what was
+    /// Returns free space, now and after every change. Who is slow misses what was
     /// between.
     pub fn watch(&self) -> watch::Receiver<Arc<Capacity>> {
         self.inner.capacity.subscribe()
@@ -186,12 +188,12 @@ impl Volumes {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = reminder.tick() => self.inner.notify(),
-                () = tokio::time::sleep(LOOK) => {
+                () = tokio::time::sleep(POLL_INTERVAL) => {
                     let looked = self.look().await;
                     self.inner.tell_trouble(looked.map_err(|error| error.to_string()));
                     self.remove_unfinished().await;
                     looks = looks.wrapping_add(1);
-                    if looks.is_multiple_of(UPHOLD) {
+                    if looks.is_multiple_of(POLLS_PER_RESERVE) {
                         self.uphold().await;
                     }
                 }

@@ -12,11 +12,11 @@ use std::{
 use super::Volumes;
 use crate::{Result, Volume};
 
-/// How long it is watched how much is written to a volume.
+/// Time for which writes to a volume are watched.
 const WATCH: Duration = Duration::from_secs(1);
-/// What a volume is expected to be read with at least, in bytes each second.
+/// Speed at which a volume is expected to be read at least, in bytes each second.
 const READING: u64 = 50 << 20;
-/// What comes to the time of reading for opening, queueing and releasing.
+/// Time that opening, queueing and releasing add to reading.
 const BESIDES: Duration = Duration::from_secs(10);
 
 /// From how full it is made larger, in percent, and when it is lost.
@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(10);
 const AHEAD: Duration = Duration::from_secs(30);
 /// and by these bytes.
 const MORE: u64 = 4 << 20;
-/// How far apart looks are, at most and at least.
+/// Longest and shortest interval between looks.
 const SELDOM: Duration = Duration::from_secs(1);
 const OFTEN: Duration = Duration::from_millis(100);
 
@@ -42,7 +42,7 @@ struct Room {
     seen: Option<(Instant, u64)>,
 }
 
-/// What a look showed.
+/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     /// Nothing is lost; look again after so long.
@@ -52,7 +52,7 @@ enum Looked {
 }
 
 impl Volumes {
-    /// How much room a snapshot of a thick volume needs: a part of the volume,
+    /// Returns the room that a snapshot of a thick volume needs: a part of the volume,
     /// or what is written while it is read, whichever is more, and no more
     /// than there is.
     pub(crate) async fn room_for_changes(
@@ -168,7 +168,7 @@ impl Room {
     }
 }
 
-/// What the kernel has counted as written to a device, in bytes.
+/// Returns the bytes that the kernel has counted as written to a device.
 fn written((major, minor): (u32, u32)) -> Option<u64> {
     const SECTORS_WRITTEN: usize = 6;
     const SECTOR: u64 = 512;

@@ -8,18 +8,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::{Volumes, change::Scene};
+use super::{Volumes, change::ChangeContext};
 use crate::{Result, Volume};
 
-/// How often it is tried to remove one that resists.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Interval at which it is tried to remove one that resists.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What may be left.
+/// Volumes that may be left.
 #[derive(Default)]
-pub(super) struct Unfinished(Mutex<Vec<Left>>);
+pub(super) struct Unfinished(Mutex<Vec<UnfinishedVolume>>);
 
 #[derive(Clone)]
-struct Left {
+struct UnfinishedVolume {
     class: String,
     name: String,
     /// When it was being made, in seconds since 1970: one of the same name
@@ -29,7 +29,7 @@ struct Left {
     tried: Option<Instant>,
 }
 
-impl Left {
+impl UnfinishedVolume {
     fn is(&self, volume: &Volume) -> bool {
         self.name == volume.name && (self.from..=self.until).contains(&volume.created)
     }
@@ -41,17 +41,19 @@ impl Unfinished {
     }
 
     /// Those whose turn it is to be looked for.
-    fn due(&self) -> Vec<Left> {
+    fn due(&self) -> Vec<UnfinishedVolume> {
         let mut all = self.0.lock();
-        let due = |left: &&mut Left| left.tried.is_none_or(|at| at.elapsed() >= AGAIN);
-        let mark = |left: &mut Left| {
+        let due = |left: &&mut UnfinishedVolume| {
+            left.tried.is_none_or(|at| at.elapsed() >= RETRY_INTERVAL)
+        };
+        let mark = |left: &mut UnfinishedVolume| {
             left.tried = Some(Instant::now());
             left.clone()
         };
         all.iter_mut().filter(due).map(mark).collect()
     }
 
-    fn forget(&self, gone: &Left) {
+    fn forget(&self, gone: &UnfinishedVolume) {
         self.0.lock().retain(|left| left.name != gone.name || left.from != gone.from);
     }
 }
@@ -61,7 +63,7 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-impl Scene<'_> {
+impl ChangeContext<'_> {
     /// Makes a volume, and remembers if that failed.
     pub(super) fn make(&self, name: &str, make: impl FnOnce() -> Result<()>) -> Result<()> {
         let from = now();
@@ -71,7 +73,7 @@ impl Scene<'_> {
         // What is there of that name now is what was made now.
         unfinished.retain(|left| left.class != *class || left.name != name);
         if made.is_err() {
-            unfinished.push(Left {
+            unfinished.push(UnfinishedVolume {
                 class: class.clone(),
                 name: name.to_owned(),
                 from,
@@ -94,15 +96,15 @@ impl Volumes {
                 continue;
             }
             let gone = left.clone();
-            let removed = self.change(&gone.class, move |scene| {
+            let removed = self.change(&gone.class, move |context| {
                 // It may have been made well since, while this waited.
                 let is_left =
-                    |volume: &&Volume| scene.inner.unfinished.left(&scene.class.name, volume);
-                if scene.group.volumes.get(&left.name).filter(is_left).is_none() {
+                    |volume: &&Volume| context.inner.unfinished.left(&context.class.name, volume);
+                if context.group.volumes.get(&left.name).filter(is_left).is_none() {
                     return Ok(false);
                 }
                 tracing::warn!(volume = %left.name, "removing what a failure left");
-                scene.remove(&left.name).map(|()| true)
+                context.remove(&left.name).map(|()| true)
             });
             match removed.await {
                 Ok(_) => self.inner.unfinished.forget(&gone),

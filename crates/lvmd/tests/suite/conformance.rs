@@ -1,4 +1,4 @@
-//! What every backend does the same way.
+//! Conformance of every backend.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -224,7 +224,7 @@ pub(crate) async fn snapshots_of_snapshots(site: &Site) {
     assert!(volumes.remove("thin", "back").await.unwrap());
 }
 
-/// Where there is data, and where two differ.
+/// Maps of data, and of what differs between two.
 fn maps(site: &Site, class: &'static str) {
     let backend = site.volumes.backend().clone();
     let covers = |ranges: &[std::ops::Range<u64>], at: u64| ranges.iter().any(|r| r.contains(&at));
@@ -324,7 +324,7 @@ pub(crate) async fn many_at_once(site: &Site, count: u64) {
     }
 }
 
-/// What was there is there after a restart.
+/// Restarts: what was there is there afterwards.
 pub(crate) async fn restarts(site: Site) -> Site {
     site.create("", "stays", 16 * MIB).await.unwrap();
     site.create("thin", "stays-too", 16 * MIB).await.unwrap();

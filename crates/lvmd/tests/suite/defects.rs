@@ -1,4 +1,4 @@
-//! What the original's own tests show and what it got wrong, each with the
+//! Defects and tests of the original, each with the
 //! test that shows it here. What is the business of other parts is not in
 //! the list: the operator's controller, its metrics of a node, and the file
 //! systems of its volumes.
@@ -73,7 +73,7 @@ const REPLAYED: &[Row] = &[
     ("e2e: health", SYSTEM, "volumes.rs", "in_the_place_of_lvmd"),
 ];
 
-/// What was decided of the original's ways, kept or mended.
+/// Decisions about the original's ways, kept or mended.
 const DECISIONS: &[Row] = &[
     ("texts and codes are kept", SUITE, "conformance.rs", "bad_input"),
     ("and so over the wire", SYSTEM, "volumes.rs", "in_the_place_of_lvmd"),

@@ -84,7 +84,7 @@ impl Flaky {
         run("env", &[&[self.system().as_str(), "lvm"], arguments].concat())
     }
 
-    /// What LVM itself says there is.
+    /// Returns what LVM itself says there is.
     fn said(&self) -> Vec<String> {
         let said = self.lvm(&["lvs", "--noheadings", "-o", "lv_name", "fg"]);
         said.split_whitespace().map(ToOwned::to_owned).collect()
@@ -115,10 +115,10 @@ impl Drop for Flaky {
     }
 }
 
-/// What a watcher is told of the one class.
-struct Told(Streaming<WatchResponse>);
+/// Messages to a watcher of the one class.
+struct CapacityStream(Streaming<WatchResponse>);
 
-impl Told {
+impl CapacityStream {
     async fn of(served: &Served) -> Self {
         let mut groups = VgServiceClient::new(served.channel());
         Self(groups.watch(Empty {}).await.unwrap().into_inner())
@@ -166,8 +166,8 @@ async fn a_disk_that_fails_takes_its_class_along_until_it_is_back() {
     let flaky = Flaky::make();
     let served = start(&flaky, &["lvm"]).await;
     let free = served.volumes().free("").unwrap();
-    let mut told = Told::of(&served).await;
-    told.until(Some(free)).await;
+    let mut capacities = CapacityStream::of(&served).await;
+    capacities.until(Some(free)).await;
 
     flaky.fails();
     for refused in [
@@ -182,19 +182,19 @@ async fn a_disk_that_fails_takes_its_class_along_until_it_is_back() {
     }
     let refused = create(&served, "one").await;
     assert_eq!(refused.message(), "volume group not found: fg");
-    told.until(None).await;
+    capacities.until(None).await;
 
     flaky.is_well();
-    told.until(Some(free)).await;
+    capacities.until(Some(free)).await;
     assert_eq!(served.names().await.unwrap(), ["kept"]);
     assert_kept(&served);
 
     // Gone altogether, as a disk that is pulled.
     flaky.lvm(&["vgchange", "-q", "-an", "fg"]);
     run("dmsetup", &["remove", "flaky"]);
-    told.until(None).await;
+    capacities.until(None).await;
     flaky.attach();
-    told.until(Some(free)).await;
+    capacities.until(Some(free)).await;
     flaky.lvm(&["vgchange", "-q", "-ay", "fg"]);
     served.resize("kept", 0).await.unwrap_err();
     assert_kept(&served);
@@ -285,12 +285,12 @@ async fn a_group_that_has_lost_a_disk_is_listed_and_takes_nothing_new() {
     let served = start(&flaky, &["lvm"]).await;
     Other::attach();
     flaky.lvm(&["vgextend", "-q", "-y", "fg", Other::PATH]);
-    let mut told = Told::of(&served).await;
+    let mut capacities = CapacityStream::of(&served).await;
     served.wait("both", || async { served.volumes().free("").unwrap() > 2 << 30 }).await;
     let free = served.volumes().free("").unwrap();
 
     Other::detach();
-    told.until(None).await;
+    capacities.until(None).await;
     assert_eq!(served.names().await.unwrap(), ["kept"]);
     assert_kept(&served);
     for refused in [
@@ -304,7 +304,7 @@ async fn a_group_that_has_lost_a_disk_is_listed_and_takes_nothing_new() {
     assert_eq!(create(&served, "one").await.message(), expected);
 
     Other::attach();
-    told.until(Some(free)).await;
+    capacities.until(Some(free)).await;
     assert_eq!(flaky.said(), ["kept"]);
     served.remove("kept").await.unwrap();
     flaky.lvm(&["vgreduce", "-q", "fg", Other::PATH]);

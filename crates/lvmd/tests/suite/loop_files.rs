@@ -11,7 +11,7 @@ use selvage_lvmd::{NewSnapshot, NewVolume, backend::loopfile::LoopFiles, config:
 use super::{
     conformance, jobs,
     points_in_time::{self, Busy, Trial},
-    requests,
+    requests, reverts,
     served::Served,
     site::{GIB, MIB, Outside, Site, skip},
 };
@@ -188,7 +188,7 @@ struct Disk {
 
 impl Disk {
     /// None, and said so, where it cannot be made.
-    fn make(kind: &str) -> Option<Self> {
+    fn make(kind: &str, size: u64) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip("loop devices", "only root may make them");
             return None;
@@ -202,7 +202,7 @@ impl Disk {
         }
         let (image, mount) =
             (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
-        image.as_file().set_len(2 * GIB).unwrap();
+        image.as_file().set_len(size).unwrap();
         let (device, at) = (image.path().to_str().unwrap(), mount.path().to_str().unwrap());
         conformance::run(&program, &["-q", device]);
         conformance::run("mount", &["-o", "loop", device, at]);
@@ -221,35 +221,67 @@ impl Drop for Disk {
 
 /// The service on files on a file system of a kind, with backups.
 async fn served_on(kind: &str) -> Option<Served> {
-    let disk = Disk::make(kind)?;
+    served_with(Disk::make(kind, 2 * GIB)?, |_| {}).await
+}
+
+async fn served_with(disk: Disk, change: impl FnOnce(&mut Config)) -> Option<Served> {
     let folder = Folder(tempfile::tempdir_in(disk.mount.path()).unwrap());
     let work = tempfile::tempdir().unwrap();
     let text = config_text(folder.0.path());
     let at = work.path().display();
     let text = format!("{text}\nbackup: {{workdir: {at}/work, directory: {at}/backups}}\n");
-    let config = Config::parse(&text).unwrap();
+    let mut config = Config::parse(&text).unwrap();
+    change(&mut config);
     Some(Served::start(config, Box::new((folder, disk, work))).await)
 }
 
+/// A writer that never ends is not waited for long, or this would take minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn backups_on_ext4_are_points_in_time() {
-    let Some(served) = served_on("ext4").await else { return };
+    let Some(disk) = Disk::make("ext4", 2 * GIB) else { return };
+    let impatient = |config: &mut Config| config.loop_files.copy_timeout = 0;
+    let Some(served) = served_with(disk, impatient).await else { return };
     points_in_time::are_what_backups_hold(&served, "thick", Trial::of_copies(Busy::MayBeRefused))
         .await;
     served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn backups_on_ext4_wait_for_short_writers() {
+    let Some(served) = served_on("ext4").await else { return };
+    let trial = Trial::of_copies(Busy::Works);
+    points_in_time::wait_for_short_writers(&served, "thick", trial).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn backups_on_xfs_are_points_in_time() {
     let Some(served) = served_on("xfs").await else { return };
-    points_in_time::are_what_backups_hold(&served, "thick", Trial::of_copies(Busy::Works)).await;
+    let trial = Trial::of_copies(Busy::Works);
+    points_in_time::are_what_backups_hold(&served, "thick", trial).await;
+    points_in_time::wait_for_short_writers(&served, "thick", trial).await;
     served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backups_on_btrfs_are_points_in_time() {
     let Some(served) = served_on("btrfs").await else { return };
-    points_in_time::are_what_backups_hold(&served, "thin", Trial::of_copies(Busy::Works)).await;
+    let trial = Trial::of_copies(Busy::Works);
+    points_in_time::are_what_backups_hold(&served, "thin", trial).await;
+    points_in_time::wait_for_short_writers(&served, "thin", trial).await;
+    served.stop().await;
+}
+
+/// A volume that the disk has no room for twice is read where it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_needs_no_room_for_a_copy() {
+    let Some(disk) = Disk::make("ext4", 448 * MIB) else { return };
+    let thick_alone = |config: &mut Config| {
+        config.loop_files.groups[0].thin_pools.clear();
+        config.device_classes.retain(|class| class.name == "thick");
+    };
+    let Some(served) = served_with(disk, thick_alone).await else { return };
+    points_in_time::are_read_in_place(&served, "thick", 256 * MIB).await;
     served.stop().await;
 }
 
@@ -257,6 +289,33 @@ async fn backups_on_btrfs_are_points_in_time() {
 async fn volumes_of_jobs_are_left_alone() {
     let Some(served) = served().await else { return };
     jobs::are_left_alone(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_over_a_volume_can_be_undone() {
+    let Some(served) = served().await else { return };
+    reverts::a_restore_over_a_volume_can_be_undone(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_reverted_to_its_snapshot_alone() {
+    let Some(served) = served().await else { return };
+    reverts::a_volume_is_reverted_to_its_snapshot_alone(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_how_old_backups_are() {
+    let Some(served) = served().await else { return };
+    served.create("data", 64 * MIB).await;
+    assert!(!served.metrics().contains("selvage_backup_age_seconds{"));
+    let job = served.start_backup("one", "data").await.unwrap();
+    served.ended(&job).await;
+    let page = served.metrics();
+    let age = page.lines().find(|line| line.starts_with("selvage_backup_age_seconds{"));
+    assert!(age.is_some_and(|line| line.contains("volume=\"tg/data\"")), "{page}");
     served.stop().await;
 }
 
@@ -475,7 +534,7 @@ async fn nobody_else_reads_volumes() {
 /// Whatever is discarded on it, a thick volume can be written to its last byte
 /// on a disk that others have filled.
 async fn is_reserved_on(kind: &str) {
-    let Some(disk) = Disk::make(kind) else { return };
+    let Some(disk) = Disk::make(kind, 2 * GIB) else { return };
     let folder = Folder(tempfile::tempdir_in(disk.mount.path()).unwrap());
     let mut config = config(folder.0.path());
     config.loop_files.groups[0].preallocate = Some(true);
@@ -518,7 +577,7 @@ async fn is_reserved_on(kind: &str) {
     drop(site);
 }
 
-/// Whether a loop device that nobody has would refuse the discards of whoever
+/// Returns whether a loop device that nobody has would refuse the discards of whoever
 /// has it next.
 fn refuses_discards_unused(device: &Path) -> bool {
     let home = Path::new("/sys/block").join(device.file_name().unwrap());
@@ -537,7 +596,7 @@ async fn a_thick_volume_is_reserved_on_xfs() {
     is_reserved_on("xfs").await;
 }
 
-/// What a pool has promised is told, and what a job reads is no promise.
+/// Promises of a pool are told, and what a job reads is no promise.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_tells_what_it_promised() {
     let Some(site) = site().await else { return };

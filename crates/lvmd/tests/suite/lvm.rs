@@ -16,6 +16,7 @@ use selvage_lvmd::{
 use super::{
     conformance, jobs,
     points_in_time::{self, Trial},
+    reverts,
     served::Served,
     site::{GIB, MIB, Outside, Site, skip, status},
 };
@@ -212,6 +213,17 @@ async fn volumes_of_jobs_are_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by under_uml"]
+async fn volumes_are_reverted() {
+    let (real, folder) = (Real::make(), tempfile::tempdir().unwrap());
+    let config = backup_config(folder.path());
+    let served = Served::start(config, Box::new((real, folder))).await;
+    reverts::a_restore_over_a_volume_can_be_undone(&served).await;
+    reverts::a_volume_is_reverted_to_its_snapshot_alone(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by under_uml"]
 async fn backups_are_points_in_time() {
     let (real, folder) = (Real::make(), tempfile::tempdir().unwrap());
     let config = backup_config(folder.path());
@@ -222,7 +234,7 @@ async fn backups_are_points_in_time() {
     served.stop().await;
 }
 
-/// What is read without LVM is what LVM says, for every kind of volume.
+/// Reading without LVM tells what LVM says, for every kind of volume.
 #[tokio::test]
 #[ignore = "run by under_uml"]
 async fn what_is_read_is_what_lvm_says() {
@@ -282,7 +294,7 @@ async fn what_is_read_is_what_lvm_says() {
     assert_eq!(numbers, [group.size, group.free]);
 }
 
-/// What LVM says of a group: free bytes, and volumes with their sizes.
+/// Returns what LVM says of a group: free bytes, and volumes with their sizes.
 fn said_of_tg() -> (u64, Vec<(String, u64)>) {
     let bytes = ["--noheadings", "--units", "b", "--nosuffix"];
     let free = lvm(&[&["vgs"][..], &bytes, &["-o", "vg_free", "tg"]].concat());

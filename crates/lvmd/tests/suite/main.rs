@@ -14,6 +14,7 @@ mod named;
 mod namespaces;
 mod points_in_time;
 mod requests;
+mod reverts;
 mod room;
 mod served;
 mod site;

@@ -20,7 +20,7 @@ use super::served::{Served, noise};
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
-/// How many writes a writer makes that ends by itself.
+/// Number of writes of a writer that ends by itself.
 const SHORT: u64 = 13;
 
 /// Writes until it is stopped or has made so many rounds.
@@ -70,7 +70,7 @@ impl Writer {
     }
 }
 
-/// What a backend lets one do to a volume that is written to all the time.
+/// Behaviour of a backend with a volume that is written to all the time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Busy {
     /// It is backed up all the same.
@@ -79,13 +79,13 @@ pub(crate) enum Busy {
     MayBeRefused,
 }
 
-/// What is tried on a backend.
+/// Trial of a backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Trial {
     pub(crate) busy: Busy,
     /// Bytes of the volume: where it is copied, enough for that to take a while.
     pub(crate) size: u64,
-    /// How often each of the cases is tried.
+    /// Number of times each of the cases is tried.
     pub(crate) rounds: usize,
 }
 
@@ -108,23 +108,69 @@ struct Numbered<'a> {
     trial: Trial,
 }
 
-/// Opened before the start, at the start, and after it.
+/// Opened before the start, at the start, and after it, and kept busy.
 pub(crate) async fn are_what_backups_hold(served: &Served, class: &str, trial: Trial) {
-    let new = NewVolume { name: "data".into(), size: trial.size, ..NewVolume::default() };
-    let volume = served.volumes().create(class, new).await.unwrap();
-    let numbered = Numbered { served, path: volume.path, trial };
-    numbered.fill();
+    let numbered = Numbered::create(served, class, trial).await;
     let quiet = served.start_backup("quiet", "data").await.unwrap();
     numbered.check(&served.ended(&quiet).await, "quiet", Busy::Works).await;
     for number in 0..trial.rounds {
         numbered.before(&format!("before-{number}"), trial.busy).await;
         numbered.during(&format!("during-{number}"), u64::MAX, trial.busy).await;
+    }
+    served.remove_from(class, "data").await;
+}
+
+/// A writer that ends by itself is waited for.
+pub(crate) async fn wait_for_short_writers(served: &Served, class: &str, trial: Trial) {
+    let numbered = Numbered::create(served, class, trial).await;
+    for number in 0..trial.rounds {
         numbered.during(&format!("short-{number}"), SHORT, Busy::Works).await;
     }
     served.remove_from(class, "data").await;
 }
 
-impl Numbered<'_> {
+/// Where there is no room for a copy: quiet ones are backed up, those that are
+/// written to are read again, and no mixture is stored.
+pub(crate) async fn are_read_in_place(served: &Served, class: &str, size: u64) {
+    let trial = Trial { busy: Busy::MayBeRefused, size, rounds: 1 };
+    let numbered = Numbered::create(served, class, trial).await;
+    // The first backup is slow: what is read before the writes differs from what
+    // is read after them.
+    served.limits(4 * MIB, 0).await;
+    let job = served.start_backup("short", "data").await.unwrap();
+    served.until(&job, |job| job.phase == "upload" && job.done_bytes > 0).await;
+    assert_eq!(served.all_names(), ["data"], "there is no room for a snapshot");
+    let writer = Writer::start(numbered.path.clone(), size, SHORT, || true);
+    served.wait("the writer is done", async || writer.rounds() == SHORT).await;
+    writer.end();
+    served.limits(0, 0).await;
+    let ended = served.ended(&job).await;
+    assert_eq!(ended.state(), JobState::JobComplete, "{ended:?}");
+    assert!(ended.read_bytes > size, "it was read again: {ended:?}");
+
+    let writer = Writer::start(numbered.path.clone(), size, u64::MAX, || true);
+    served.wait("the writer writes", async || writer.rounds() > 3).await;
+    let job = served.start_backup("busy", "data").await.unwrap();
+    let busy = served.ended(&job).await;
+    writer.end();
+    assert_eq!(busy.state(), JobState::JobFailed, "{busy:?}");
+    assert!(busy.error.contains("was written to each time"), "{busy:?}");
+    let names: Vec<String> = served.stored().await.into_iter().map(|it| it.name).collect();
+    assert_eq!(names, ["short"]);
+    // Now there is room for it.
+    served.remove_from(class, "data").await;
+    numbered.check(&ended, "short", Busy::Works).await;
+}
+
+impl<'a> Numbered<'a> {
+    async fn create(served: &'a Served, class: &str, trial: Trial) -> Self {
+        let new = NewVolume { name: "data".into(), size: trial.size, ..NewVolume::default() };
+        let volume = served.volumes().create(class, new).await.unwrap();
+        let numbered = Self { served, path: volume.path, trial };
+        numbered.fill();
+        numbered
+    }
+
     fn open(&self) -> File {
         File::options().write(true).open(&self.path).unwrap()
     }
@@ -159,9 +205,11 @@ impl Numbered<'_> {
         self.check(&ended, name, busy).await;
     }
 
-    /// The writer opens the volume when its snapshot is being made.
+    /// The writer opens the volume when its snapshot is being made. The backup waits
+    /// for its first write, however busy the machine is.
     async fn during(&self, name: &str, rounds: u64, busy: Busy) {
         self.clear();
+        self.served.limits(1, 0).await;
         let began = Arc::<AtomicBool>::default();
         let folder = self.served.image_folder();
         let started = Arc::clone(&began);
@@ -171,9 +219,10 @@ impl Numbered<'_> {
         });
         began.store(true, Ordering::SeqCst);
         let job = self.served.start_backup(name, "data").await.unwrap();
+        self.served.wait("the writer writes", async || writer.rounds() > 0).await;
+        self.served.limits(0, 0).await;
         let ended = self.served.ended(&job).await;
-        let rounds = writer.end();
-        assert!(rounds > 0, "it wrote before all was over");
+        writer.end();
         self.check(&ended, name, busy).await;
     }
 

@@ -28,10 +28,11 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Served {
     lvmd: Lvmd,
+    metrics: Metrics,
     tasks: Tasks,
     channel: Channel,
     images: Option<PathBuf>,
@@ -49,7 +50,9 @@ impl Served {
         let lvmd = Lvmd::open(Settings { config, path: None }).await.unwrap();
         let mut services = Services::default();
         lvmd.add_to(&mut services);
-        let server = Server::new(services, Metrics::new("test"), Limits::default()).await.unwrap();
+        let metrics = Metrics::new("test");
+        lvmd.register(&metrics);
+        let server = Server::new(services, metrics.clone(), Limits::default()).await.unwrap();
         let server = server.ready(lvmd.readiness());
         let tasks = Tasks::new(CancellationToken::new());
         let bound = Socket::unix(&path).await.unwrap();
@@ -57,17 +60,22 @@ impl Served {
         lvmd.spawn(&tasks);
         let endpoint = Endpoint::new(format!("unix:{}", path.display())).unwrap();
         let channel = endpoint.connect().await.unwrap();
-        Self { lvmd, tasks, channel, images, _folder: Box::new((keep, socket)) }
+        Self { lvmd, metrics, tasks, channel, images, _folder: Box::new((keep, socket)) }
     }
 
     /// Ends as a process does that is told to.
     pub(crate) async fn stop(self) {
         self.tasks.token().cancel();
-        let _ = self.tasks.shutdown(PATIENCE).await;
+        let _ = self.tasks.shutdown(TIMEOUT).await;
     }
 
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
+    }
+
+    /// The page of metrics.
+    pub(crate) fn metrics(&self) -> String {
+        self.metrics.render()
     }
 
     pub(crate) fn volumes(&self) -> &Volumes {
@@ -92,7 +100,7 @@ impl Served {
         assert!(self.volumes().remove(class, name).await.unwrap());
     }
 
-    /// Where the images of volumes are, if they are in files.
+    /// Returns the folder of the images of volumes, if they are in files.
     pub(crate) fn image_folder(&self) -> Option<PathBuf> {
         self.images.clone()
     }
@@ -150,7 +158,7 @@ impl Served {
         self.backups().cancel_backup(request).await.unwrap();
     }
 
-    /// What there is in the repository.
+    /// Returns the backups in the repository.
     pub(crate) async fn stored(&self) -> Vec<StoredBackup> {
         let request =
             ListBackupsRequest { repository: Some(repository("")), volume: String::new() };
@@ -180,7 +188,7 @@ impl Served {
             }
             panic!("it came to an end: {last:?}")
         };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("a job that gets on")
+        tokio::time::timeout(TIMEOUT, waiting).await.expect("a job that gets on")
     }
 
     pub(crate) async fn ended(&self, job: &BackupJob) -> BackupJob {
@@ -198,8 +206,8 @@ impl Served {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
-        waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
+        let waited = tokio::time::timeout(TIMEOUT, waiting).await;
+        waited.unwrap_or_else(|_| panic!("not within {TIMEOUT:?}: {what}"));
     }
 
     /// Writes something that cannot be guessed or made smaller.

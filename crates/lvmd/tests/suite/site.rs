@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Does what somebody else on the machine would do.
 pub(crate) trait Outside {
@@ -22,9 +22,9 @@ pub(crate) trait Outside {
     fn keep_open(&self, volume: &Volume) -> Box<dyn std::any::Any> {
         Box::new(std::fs::File::open(&volume.path).unwrap())
     }
-    /// Whether snapshots of thick volumes depend on their origin.
+    /// Returns whether snapshots of thick volumes depend on their origin.
     fn thick_snapshots_depend(&self) -> bool;
-    /// Whether the differences of thin snapshots are known.
+    /// Returns whether the differences of thin snapshots are known.
     fn knows_changes(&self) -> bool;
 }
 
@@ -81,11 +81,11 @@ impl Site {
     }
 }
 
-/// What a watcher was told.
+/// Messages to a watcher.
 pub(crate) struct Notices(watch::Receiver<Arc<Capacity>>);
 
 impl Notices {
-    /// Whether something was told since the last time.
+    /// Returns whether something was told since the last time.
     pub(crate) fn told(&mut self) -> bool {
         let told = self.0.has_changed().unwrap();
         self.0.mark_unchanged();
@@ -94,13 +94,13 @@ impl Notices {
 
     /// Waits until something is told.
     pub(crate) async fn next(&mut self) {
-        let waited = tokio::time::timeout(PATIENCE, self.0.changed()).await;
+        let waited = tokio::time::timeout(TIMEOUT, self.0.changed()).await;
         waited.expect("watchers are told").unwrap();
     }
 
     /// Waits until something is told that fits.
     pub(crate) async fn wait(&mut self, fits: impl FnMut(&Arc<Capacity>) -> bool) -> Capacity {
-        let waited = tokio::time::timeout(PATIENCE, self.0.wait_for(fits)).await;
+        let waited = tokio::time::timeout(TIMEOUT, self.0.wait_for(fits)).await;
         let capacity = waited.expect("watchers are told").unwrap();
         Capacity::clone(&capacity)
     }

@@ -18,7 +18,7 @@ use crate::{Error, Id, Limits, Result};
 /// same.
 const TEMPORARY: &str = "-tmp-";
 
-/// How much is written before the limit is asked again.
+/// Number of bytes that are written before the limit is asked again.
 const SLICE: usize = 256 << 10;
 
 /// A directory of the local file system.

@@ -1,4 +1,4 @@
-//! Where the files of a repository lie.
+//! Storage of the files of a repository.
 
 mod directory;
 mod s3;
@@ -24,7 +24,7 @@ pub enum Kind {
     Key,
     /// A moment of a volume.
     Snapshot,
-    /// Who works with the repository.
+    /// Locks of those who work with the repository.
     Lock,
 }
 
@@ -54,7 +54,7 @@ pub enum File {
 }
 
 impl File {
-    /// Where it lies in the repository, as restic's default layout has it.
+    /// Returns its path in the repository, as restic's default layout has it.
     pub fn path(&self) -> String {
         match self {
             Self::Config => "config".to_owned(),
@@ -78,7 +78,7 @@ impl fmt::Display for File {
 pub struct Listed {
     /// Its name.
     pub id: Id,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -87,14 +87,14 @@ pub struct Listed {
 /// An implementation tries again by itself what may go better the next time.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// What it is called in messages. No secrets.
+    /// Returns its name for messages. No secrets.
     fn location(&self) -> String;
 
     /// All files of a kind, in no order. What is not named by an id is passed
     /// over.
     async fn list(&self, kind: Kind) -> Result<Vec<Listed>>;
 
-    /// How many bytes a file has, `None` if it is not there.
+    /// Returns the size of a file in bytes, `None` if it is not there.
     async fn size(&self, file: File) -> Result<Option<u64>>;
 
     /// A whole file. [`Error::MissingFile`](crate::Error::MissingFile) if it

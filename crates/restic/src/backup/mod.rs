@@ -28,10 +28,10 @@ pub(crate) use upload::IndexWriter;
 use upload::upload_all;
 pub(crate) use work::{find_allocated, store_volume};
 
-/// What the program calls itself in snapshots.
+/// Name of the program in snapshots.
 const PROGRAM: &str = concat!("selvage ", env!("CARGO_PKG_VERSION"));
 
-/// What to back up, and as what.
+/// Options of a backup.
 #[derive(Debug, Clone, Default)]
 pub struct BackupOptions {
     /// The volume's name: the folder it lies in, and a tag.
@@ -58,27 +58,27 @@ pub struct BackupOptions {
 pub struct Parent {
     /// Its snapshot.
     pub snapshot: Id,
-    /// What changed since then; what is not in here is not read. `None` if
+    /// Ranges that changed since then; what is not in here is not read. `None` if
     /// that is not known: all is read, and only what is new is stored.
     pub changed: Option<Vec<Range<u64>>>,
 }
 
-/// What a backup did.
+/// Result of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupSummary {
-    /// What it made.
+    /// Snapshot that it made.
     pub snapshot: Snapshot,
-    /// How many bytes the volume has.
+    /// Size of the volume in bytes.
     pub size: u64,
-    /// How many of them were read.
+    /// Number of bytes that were read.
     pub read: u64,
-    /// How many of those the repository did not have.
+    /// Number of those that the repository did not have.
     pub new: u64,
-    /// What these became: compressed and sealed.
+    /// Size of these when compressed and sealed.
     pub stored: u64,
-    /// How many bytes of packs the repository took.
+    /// Number of bytes of packs that the repository took.
     pub uploaded: u64,
-    /// How many packs of an earlier, unfinished run were taken over.
+    /// Number of packs of an earlier, unfinished run that were taken over.
     pub adopted: u64,
 }
 
@@ -134,11 +134,13 @@ impl Repository {
                 }
                 let parent = self.stored_parent(parent, layout).await?;
                 job.enter(Phase::Copying);
+                let source = Arc::clone(&source);
                 store_volume(self, source, allocated, layout, &options.volume, parent, job).await?
             }
         };
         job.enter(Phase::Finishing);
         job.check()?;
+        check_unchanged(source).await?;
         lock.check().await?;
         let snapshot = self.write_snapshot(options, layout, tree).await?;
         let done = job.progress();
@@ -222,6 +224,16 @@ fn unchanged(parent: &Snapshot, changed: &Changed, layout: Layout) -> bool {
     parent.size() == Some(layout.size)
         && parent.chunk() == Some(layout.chunk)
         && changed.as_ref().is_some_and(|ranges| ranges.iter().all(Range::is_empty))
+}
+
+/// Refuses to make a snapshot of what never was.
+async fn check_unchanged(source: Arc<dyn BlockSource>) -> Result<()> {
+    let asked = tokio::task::spawn_blocking(move || source.is_unchanged()).await;
+    match asked.map_err(|error| Error::Internal(error.to_string()))? {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::SourceChanged),
+        Err(source) => Err(Error::Source { offset: 0, source }),
+    }
 }
 
 fn check(options: &BackupOptions) -> Result<()> {

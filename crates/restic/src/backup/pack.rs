@@ -17,7 +17,7 @@ const MOST_BLOBS: usize = 2048;
 /// No pack is closed that is smaller, but for the last.
 const SMALLEST: u64 = 1 << 20;
 
-/// What is on its way when a process is killed is lost and sent again: no
+/// Limit of what is on its way, and is lost when a process is killed: no
 /// more than one part of so many of what was sent before.
 const LOSS: u64 = 20;
 
@@ -46,11 +46,11 @@ struct Open {
 /// One pack in the making for each kind of blobs: stock tools want them apart.
 #[derive(Debug)]
 pub(crate) struct Packers {
-    /// How large packs become in the end.
+    /// Size of packs in the end.
     size: u64,
-    /// How many are on their way at a time.
+    /// Number of packs that are on their way at a time.
     connections: u64,
-    /// How many bytes are in packs that are closed.
+    /// Number of bytes in packs that are closed.
     closed: AtomicU64,
     data: Mutex<Open>,
     trees: Mutex<Open>,
@@ -67,7 +67,7 @@ impl Packers {
         }
     }
 
-    /// How large a pack becomes now: they grow with what was sent.
+    /// Returns the size of a pack now: they grow with what was sent.
     fn full(&self) -> usize {
         let closed = self.closed.load(Ordering::Relaxed);
         let bearable = closed / (LOSS * self.connections);
@@ -109,7 +109,7 @@ impl Packers {
         Some(close(key, full))
     }
 
-    /// What is left.
+    /// Returns what is left.
     pub(crate) fn flush(&self, key: &Key) -> Vec<Pack> {
         [BlobKind::Data, BlobKind::Tree]
             .into_iter()

@@ -8,7 +8,7 @@ use crate::{
     volume::{Layout, StoredVolume},
 };
 
-/// How much a thread reads at a time, if chunks are smaller.
+/// Number of bytes that a thread reads at a time, if chunks are smaller.
 const RUN: u64 = 1 << 20;
 
 /// An earlier backup, and what changed since.
@@ -18,7 +18,7 @@ pub(crate) struct Base {
     pub(crate) changed: Vec<Range<u64>>,
 }
 
-/// What to do about a segment.
+/// Plan of a segment.
 #[derive(Debug)]
 pub(crate) enum Segment {
     /// Its tree is in the repository.
@@ -41,7 +41,7 @@ pub(crate) fn tidy(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     tidy
 }
 
-/// Whether any of the tidy ranges has to do with this part.
+/// Returns whether any of the tidy ranges has to do with this part.
 pub(crate) fn touches(ranges: &[Range<u64>], part: &Range<u64>) -> bool {
     let first = ranges.partition_point(|range| range.end <= part.start);
     ranges.get(first).is_some_and(|range| range.start < part.end)

@@ -92,17 +92,17 @@ pub(crate) async fn store_volume(
 struct Open {
     number: usize,
     chunks: Mutex<Vec<Option<Id>>>,
-    /// How many runs are not done.
+    /// Number of runs that are not done.
     left: AtomicUsize,
 }
 
-/// What one thread does at a time.
+/// Task of one thread at a time.
 struct Task {
     segment: Arc<Open>,
     run: Range<usize>,
 }
 
-/// What a thread keeps from one task to the next.
+/// State of a thread from one task to the next.
 struct Scratch {
     read: Vec<u8>,
     compressed: Vec<u8>,
@@ -115,7 +115,7 @@ struct Engine {
     source: Arc<dyn BlockSource>,
     layout: Layout,
     job: Job,
-    /// How hard to compress.
+    /// Level of compression.
     level: i32,
     packers: Packers,
     packs: mpsc::Sender<Pack>,
@@ -214,7 +214,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What need not be read is done.
+    /// Counts what need not be read as done.
     fn count_known(&self, segment: usize, chunks: &[Option<Id>]) {
         let known = chunks.iter().enumerate().filter(|(_, id)| id.is_some());
         let bytes = known.map(|(number, _)| {
@@ -373,7 +373,7 @@ impl Engine {
         self.packs.blocking_send(pack).map_err(|_| internal("the uploads ended"))
     }
 
-    /// Whether it is for us to store this blob.
+    /// Returns whether it is for us to store this blob.
     fn claim(&self, kind: BlobKind, id: Id) -> bool {
         let mut claimed = self.claimed.lock();
         // A blob is in the index only after its pack was uploaded; looked at

@@ -15,7 +15,7 @@ pub struct Config {
     pub version: u32,
     /// Of the repository.
     pub id: Id,
-    /// What stock restic cuts files by. We cut at fixed places, but whoever
+    /// Polynomial that stock restic cuts files by. We cut at fixed places, but whoever
     /// adds files to our repositories needs one.
     pub chunker_polynomial: String,
 }
@@ -30,7 +30,7 @@ impl Config {
         }
     }
 
-    /// Whether blobs and files may be compressed.
+    /// Returns whether blobs and files may be compressed.
     pub fn compresses(&self) -> bool {
         self.version >= COMPRESSES
     }

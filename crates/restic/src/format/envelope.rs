@@ -1,4 +1,4 @@
-//! How documents and blobs are packed before they are sealed.
+//! Packing of documents and blobs before they are sealed.
 
 use std::io::Read;
 

@@ -20,7 +20,7 @@ pub struct IndexFile {
 pub struct IndexPack {
     /// Its name.
     pub id: Id,
-    /// What is in it.
+    /// Blobs in it.
     #[serde(default)]
     pub blobs: Vec<IndexBlob>,
     /// For a pack that is to go: since when.
@@ -36,11 +36,11 @@ pub struct IndexBlob {
     /// Of what kind it is.
     #[serde(rename = "type")]
     pub kind: BlobKind,
-    /// Where it begins.
+    /// Offset of its beginning.
     pub offset: u32,
-    /// How long it is there.
+    /// Length there.
     pub length: u32,
-    /// How long its plain text is, if it is compressed.
+    /// Length of its plain text, if it is compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncompressed_length: Option<u32>,
 }

@@ -1,13 +1,13 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Who works with the repository.
+/// Lock of a process that works with the repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockFile {
     /// Since when, or when it was last renewed.
     #[serde(with = "super::time")]
     pub time: Timestamp,
-    /// Whether nobody else may.
+    /// True if nobody else may.
     pub exclusive: bool,
     /// The machine.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What the files of a repository look like inside. No files are touched here.
+//! Formats of the files of a repository. No files are touched here.
 
 mod config;
 mod envelope;

@@ -23,16 +23,16 @@ pub struct PackedBlob {
     pub id: Id,
     /// Of what kind it is.
     pub kind: BlobKind,
-    /// Where it begins.
+    /// Offset of its beginning.
     pub offset: u32,
-    /// How long it is, sealed.
+    /// Length, sealed.
     pub length: u32,
-    /// How long its plain text is, if it is compressed.
+    /// Length of its plain text, if it is compressed.
     pub uncompressed_length: Option<u32>,
 }
 
 impl PackedBlob {
-    /// How long its plain text is.
+    /// Returns the length of its plain text.
     pub fn plain_length(&self) -> u32 {
         self.uncompressed_length.unwrap_or(self.length.saturating_sub(OVERHEAD as u32))
     }

@@ -15,12 +15,12 @@ pub struct Snapshot {
     /// The snapshot it was compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Id>,
-    /// What is in it.
+    /// Tree of its content.
     pub tree: Id,
-    /// What it is a snapshot of.
+    /// Paths that it is a snapshot of.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Where it was taken.
+    /// Machine on which it was taken.
     #[serde(default)]
     pub hostname: String,
     /// By whom.
@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// Free words. Ours hold `key=value`: see [`Snapshot::tag`].
     #[serde(default, deserialize_with = "or_none")]
     pub tags: Vec<String>,
-    /// Who wrote it.
+    /// Program that wrote it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub program_version: String,
 }
@@ -44,7 +44,7 @@ fn or_none<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::
 }
 
 impl Snapshot {
-    /// What a tag `key=value` says.
+    /// Returns the value of a tag `key=value`.
     pub fn tag(&self, key: &str) -> Option<&str> {
         self.tags.iter().find_map(|tag| tag.strip_prefix(key)?.strip_prefix('='))
     }
@@ -59,7 +59,7 @@ impl Snapshot {
         self.tag("volume")
     }
 
-    /// How many bytes the volume has, if we made it.
+    /// Returns the size of the volume in bytes, if we made it.
     pub fn size(&self) -> Option<u64> {
         self.tag("size")?.parse().ok()
     }

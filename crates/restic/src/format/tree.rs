@@ -12,7 +12,7 @@ const NO_TIME: &str = "1970-01-01T00:00:00Z";
 /// A folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tree {
-    /// What is in it, by name.
+    /// Nodes in it, by name.
     #[serde(default, deserialize_with = "or_none")]
     pub nodes: Vec<Node>,
 }
@@ -25,7 +25,7 @@ pub struct Node {
     /// Of what kind it is.
     #[serde(rename = "type")]
     pub kind: NodeKind,
-    /// Who may do what.
+    /// Permissions.
     #[serde(default)]
     pub mode: u32,
     #[serde(default)]
@@ -38,13 +38,13 @@ pub struct Node {
     uid: u32,
     #[serde(default)]
     gid: u32,
-    /// How long a file is.
+    /// Length of a file.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub size: u64,
     /// The blobs of a file, in order.
     #[serde(default)]
     pub content: Option<Vec<Id>>,
-    /// What is in a folder.
+    /// Tree of a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subtree: Option<Id>,
 }

@@ -1,4 +1,4 @@
-//! What no snapshot needs goes.
+//! Removal of what no snapshot needs.
 //!
 //! In an order that leaves a sound repository behind whenever it is
 //! interrupted: new packs first, then the snapshots that are forgotten go, then
@@ -24,16 +24,16 @@ use crate::{
 };
 use plan::Plan;
 
-/// How many blobs go into one index file.
+/// Number of blobs of one index file.
 const INDEX_BLOBS: usize = 40_000;
 
-/// How to prune.
+/// Options of a prune.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneOptions {
-    /// How many of a hundred bytes may be left unused in packs that hold
+    /// Percentage of bytes that may be left unused in packs that hold
     /// other things, too. Less costs more copying.
     pub max_unused_percent: u8,
-    /// How long packs that are not needed are kept. A backup that lost its
+    /// Time for which packs that are not needed are kept. A backup that lost its
     /// lock and does not know it may count on them for so long.
     pub grace: Duration,
     /// Only says what it would do.
@@ -46,7 +46,7 @@ impl Default for PruneOptions {
     }
 }
 
-/// What a prune did, or would do.
+/// Result of a prune, or of a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PruneSummary {
     /// Packs that stay as they are.
@@ -57,9 +57,9 @@ pub struct PruneSummary {
     pub marked: usize,
     /// Packs that were removed.
     pub removed: usize,
-    /// How many bytes that made free.
+    /// Number of bytes that became free.
     pub removed_bytes: u64,
-    /// How many bytes are in packs that stay, and not used.
+    /// Number of bytes in packs that stay, and not used.
     pub unused_bytes: u64,
 }
 
@@ -168,7 +168,7 @@ impl Repository {
         Ok(())
     }
 
-    /// What was never finished goes. Nobody else is at work here, but somebody
+    /// Removes what was never finished. Nobody else is at work here, but somebody
     /// may be about to ask for a lock.
     async fn sweep(&self) -> Result<()> {
         for kind in Kind::ALL {
@@ -216,7 +216,7 @@ impl Repository {
     }
 }
 
-/// What is needed is not there.
+/// Error for a blob that is needed and not there.
 fn missing(id: Id) -> Error {
     Error::MissingBlob(id)
 }

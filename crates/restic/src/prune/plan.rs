@@ -1,4 +1,4 @@
-//! What stays, what is copied, what goes. Nothing is touched here.
+//! Plan of what stays, what is copied, what goes. Nothing is touched here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +18,12 @@ pub(super) struct Partly {
     pub(super) pack: Id,
     /// All there is in it.
     blobs: Vec<IndexBlob>,
-    /// What is needed of it.
+    /// Blobs of it that are needed.
     pub(super) needed: Vec<IndexBlob>,
     unused: u64,
 }
 
-/// What to do.
+/// Plan of a prune.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) keep: Vec<IndexPack>,
@@ -33,7 +33,7 @@ pub(super) struct Plan {
     pub(super) remove: BTreeSet<Id>,
     removed_bytes: u64,
     unused_bytes: u64,
-    /// Whether the indexes are not as they should be.
+    /// True if the indexes are not as they should be.
     changed: bool,
 }
 

@@ -8,11 +8,11 @@ use crate::{
     volume::StoredVolume,
 };
 
-/// How many chunks are looked at together: enough to find neighbours in a
+/// Number of chunks that are looked at together: enough to find neighbours in a
 /// pack, few enough to be held in memory whatever the size of the volume.
 const WINDOW: usize = 32 << 10;
 
-/// How deep folders may lie before it is a loop.
+/// Depth of folders at most before it is a loop.
 const DEEPEST: usize = 64;
 
 /// A chunk and where it belongs.
@@ -28,7 +28,7 @@ pub(crate) struct Chunk {
 pub(crate) enum Contents {
     /// One of ours.
     Volume {
-        /// What it is.
+        /// Its segments.
         volume: StoredVolume,
         /// The next segment.
         next: usize,
@@ -37,11 +37,11 @@ pub(crate) enum Contents {
     File {
         /// The snapshot it is in.
         snapshot: Id,
-        /// How long it is.
+        /// Length.
         size: u64,
         /// The chunks that are left.
         chunks: VecDeque<Id>,
-        /// Where the next one belongs.
+        /// Offset of the next one.
         offset: u64,
     },
 }

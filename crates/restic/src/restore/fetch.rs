@@ -26,7 +26,7 @@ use crate::{
 /// The most that is fetched at a time.
 const LONGEST: u64 = 8 << 20;
 
-/// What lies between two chunks is fetched along if it is shorter than this:
+/// Longest gap between two chunks that is fetched along:
 /// cheaper than another question.
 const GAP: u64 = 128 << 10;
 
@@ -69,7 +69,7 @@ pub(crate) fn ranges(pack: Id, mut wanted: Vec<Wanted>) -> Vec<Piece> {
     pieces
 }
 
-/// Where a restore goes.
+/// Target of a restore.
 pub(super) struct Target {
     repository: Repository,
     sink: Arc<dyn BlockSink>,
@@ -112,7 +112,7 @@ impl Target {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Whether this chunk is zeros, as its id tells. Odd lengths are not
+    /// Returns whether this chunk is zeros, as its id tells. Odd lengths are not
     /// looked at: hashing them costs more than fetching.
     fn is_zero(&self, chunk: &Chunk) -> bool {
         let usual = chunk.length.is_power_of_two() && chunk.length <= STOCK_LONGEST;
@@ -123,8 +123,10 @@ impl Target {
     pub(super) async fn write(&self, window: Vec<Chunk>) -> Result<()> {
         let mut places: IdMap<Vec<u64>> = IdMap::default();
         let mut zeros: Vec<std::ops::Range<u64>> = Vec::new();
+        let mut lengths: IdMap<u32> = IdMap::default();
         for chunk in window {
             if !self.is_zero(&chunk) {
+                lengths.insert(chunk.id, chunk.length);
                 places.entry(chunk.id).or_default().push(chunk.offset);
                 continue;
             }
@@ -135,12 +137,42 @@ impl Target {
             }
         }
         self.write_zeros(zeros).await?;
+        let places = self.differing(places, lengths).await?;
         let pieces = self.pieces(places)?;
         stream::iter(pieces)
             .map(|piece| self.write_piece(piece))
             .buffer_unordered(self.repository.options().connections.max(1))
             .try_collect::<()>()
             .await
+    }
+
+    /// Leaves out what is in its place already: of an earlier attempt, or because
+    /// it never changed.
+    async fn differing(
+        &self,
+        places: IdMap<Vec<u64>>,
+        lengths: IdMap<u32>,
+    ) -> Result<IdMap<Vec<u64>>> {
+        if self.sink.is_fresh() {
+            return Ok(places);
+        }
+        let threads = self.repository.options().threads.max(1);
+        let all: Vec<(Id, Vec<u64>)> = places.into_iter().collect();
+        let share = all.len().div_ceil(threads).max(1);
+        let lengths = Arc::new(lengths);
+        let looking = all.chunks(share).map(|part| {
+            let target = (Arc::clone(&self.sink), self.job.clone(), Arc::clone(&lengths));
+            let part = part.to_vec();
+            self.writers.spawn_blocking(move || {
+                let (sink, job, lengths) = target;
+                leave_out(&*sink, &job, part, &lengths)
+            })
+        });
+        let mut differing = IdMap::default();
+        for looked in futures::future::join_all(looking).await {
+            differing.extend(looked.map_err(internal)??);
+        }
+        Ok(differing)
     }
 
     async fn write_zeros(&self, zeros: Vec<std::ops::Range<u64>>) -> Result<()> {
@@ -190,6 +222,30 @@ impl Target {
         }
         Ok(())
     }
+}
+
+/// Reads what is in the places of blobs, and gives those back that are not there.
+fn leave_out(
+    sink: &dyn BlockSink,
+    job: &Job,
+    part: Vec<(Id, Vec<u64>)>,
+    lengths: &IdMap<u32>,
+) -> Result<Vec<(Id, Vec<u64>)>> {
+    let (mut buffer, mut left) = (Vec::new(), Vec::new());
+    for (id, mut places) in part {
+        job.check()?;
+        buffer.resize(lengths.get(&id).copied().unwrap_or_default() as usize, 0);
+        let before = places.len();
+        // What cannot be read is written.
+        places.retain(|offset| {
+            !matches!(sink.read_at(*offset, &mut buffer), Ok(true)) || Id::of(&buffer) != id
+        });
+        add(&job.counters().done, (before - places.len()) as u64 * buffer.len() as u64);
+        if !places.is_empty() {
+            left.push((id, places));
+        }
+    }
+    Ok(left)
 }
 
 /// Writes the blobs of a piece and gives back those that are damaged.

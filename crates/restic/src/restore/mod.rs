@@ -12,7 +12,7 @@ use crate::{BlockSink, Error, Job, Repository, Result, Snapshot, job::Phase, loc
 
 pub(crate) use fetch::{Piece, Wanted, ranges};
 
-/// What to restore.
+/// Options of a restore.
 #[derive(Debug, Clone, Default)]
 pub struct RestoreOptions {
     /// Which file of the snapshot, where it holds more than one and was not
@@ -20,14 +20,14 @@ pub struct RestoreOptions {
     pub file: Option<String>,
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RestoreSummary {
-    /// How many bytes the snapshot holds.
+    /// Number of bytes that the snapshot holds.
     pub size: u64,
-    /// How many were written.
+    /// Number of bytes that were written.
     pub written: u64,
-    /// How many came from the repository.
+    /// Number of bytes that came from the repository.
     pub downloaded: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: images, stock restic, and a loud word where a part
+//! Shared parts of the tests: images, stock restic, and a loud word where a part
 //! is missing.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,7 +18,7 @@ use selvage_restic::{
     RepositoryOptions, RestoreOptions, RestoreSummary, Secret, Snapshot,
 };
 
-/// What opens every repository of the tests.
+/// Password of every repository of the tests.
 pub const PASSWORD: &str = "correct horse battery staple";
 
 /// Says loudly that a test did not run. On CI a missing part is a failure.
@@ -27,7 +27,7 @@ pub fn skip(part: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {part}: {reason}");
 }
 
-/// Whether stock restic is here.
+/// Returns whether stock restic is here.
 pub fn has_restic() -> bool {
     let found = Command::new("restic").arg("version").stdout(Stdio::null()).status().is_ok();
     if !found {

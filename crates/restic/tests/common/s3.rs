@@ -205,7 +205,7 @@ fn ask(address: SocketAddr, line: &str) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// What a proxy does with a request instead of passing it on.
+/// Reaction of a proxy to a request instead of passing it on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing: it goes through.
@@ -224,7 +224,7 @@ pub enum Fault {
     Hang,
 }
 
-/// What a proxy saw of a request.
+/// Request as a proxy saw it.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub method: String,

@@ -24,7 +24,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 20 * MIB;
-/// How much of it is new in each backup.
+/// Number of bytes that are new in each backup.
 const CHANGE: u64 = 8 * MIB;
 /// One in so many points is followed by a look of stock restic at everything.
 const INTERVAL: u64 = 15;
@@ -37,7 +37,7 @@ fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// What a child came to.
+/// End of a child.
 enum End {
     Killed,
     /// It was faster, after so many operations.
@@ -50,11 +50,11 @@ struct Chain {
     restic: Option<Restic>,
     repository: Repository,
     numbers: Numbers,
-    /// How many operations each kind of work took when nobody was killed.
+    /// Number of operations that each kind of work took when nobody was killed.
     usual: [u64; 3],
-    /// How many bytes a backup sends that nobody interrupts.
+    /// Number of bytes that a backup sends that nobody interrupts.
     needed: u64,
-    /// What was killed, what was faster, by kind of work.
+    /// Counts of those killed and those that were faster, by kind of work.
     killed: [u64; 3],
     faster: [u64; 3],
     /// The most that was sent for a backup that was interrupted.
@@ -154,7 +154,7 @@ impl Chain {
         }
     }
 
-    /// Where the next one is killed: mostly at an operation, sometimes at a
+    /// Returns the point at which the next one is killed: mostly at an operation, sometimes at a
     /// time.
     fn draw(&mut self, work: Work) -> (Option<(u64, Moment)>, Option<Duration>) {
         let usual = self.usual[work as usize];
@@ -246,7 +246,7 @@ impl Chain {
     }
 }
 
-/// What somebody began to write to a directory and never finished.
+/// Leaves a file that somebody began to write to a directory and never finished.
 fn unfinished(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {

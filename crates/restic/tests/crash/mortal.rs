@@ -32,7 +32,7 @@ pub(crate) const CHUNK: u32 = 16 << 10;
 pub(crate) const NOW: PruneOptions =
     PruneOptions { max_unused_percent: 0, grace: Duration::ZERO, dry_run: false };
 
-/// What the child says when it has opened the repository, and in the end, with
+/// Words of the child when it has opened the repository, and in the end, with
 /// the number of its operations.
 pub(crate) const READY: &str = "ready to die";
 pub(crate) const DONE: &str = "done in ";
@@ -50,7 +50,7 @@ impl Work {
     pub(crate) const ALL: [Self; 3] = [Self::Backup, Self::Restore, Self::Prune];
 }
 
-/// Where the repository lies.
+/// Storage of the repository.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Place {
     Directory(PathBuf),
@@ -66,7 +66,7 @@ pub(crate) enum Moment {
     After,
 }
 
-/// What a process is to do, and after how many operations it is not to be.
+/// Work of a process, and after how many operations it is not to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) work: Work,
@@ -245,7 +245,7 @@ pub(crate) fn command(task: &Task) -> std::process::Command {
     command
 }
 
-/// What the child does. Run by itself it does nothing.
+/// Body of the child. Run by itself it does nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_to_be_killed() {
     let Ok(task) = std::env::var(TASK) else { return };

@@ -17,7 +17,7 @@ use crate::{Error, Result, backend::program};
 /// The kernel's mark on the name of an image that was removed.
 const DELETED: &[u8] = b" (deleted)";
 
-/// How often, and how far apart, a device must be seen open to be in use.
+/// Number and interval of looks at which a device must be seen open to be in use.
 const LOOKS: u32 = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 
 const NOTE: &str = "frozen";
 
-/// How many seconds a file system is frozen at most.
+/// Seconds for which a file system is frozen at most.
 const LONGEST: &str = "30";
 
 /// Ends when its input does or after so many seconds, and thaws then.
@@ -110,7 +110,7 @@ pub(super) fn thaw_left_behind(folder: &Path) {
     }
 }
 
-/// Where a device is mounted, in whatever mount namespace: first as this
+/// Returns where a device is mounted, in whatever mount namespace: first as this
 /// process sees it, then through the root of a process that does.
 fn mounts_of(device: &LoopDevice) -> Vec<PathBuf> {
     let number = format!("{}:{}", device.major, device.minor);
@@ -134,7 +134,7 @@ fn mounts_of(device: &LoopDevice) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where one process sees a device mounted.
+/// Returns where one process sees a device mounted.
 fn mounts_in(process: &Path, number: &str) -> Vec<PathBuf> {
     let table = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
     let mount = |line: &str| {

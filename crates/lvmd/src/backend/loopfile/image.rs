@@ -1,6 +1,12 @@
 //! Image files: made, grown, copied, and where their data lie.
 
-use std::{fs::File, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use rustix::{
     fs::{FallocateFlags, IFlags, SeekFrom, Timespec, Timestamps},
@@ -11,11 +17,13 @@ use selvage_memory::LoopDevice;
 use super::{freeze, private};
 use crate::{
     Error, Result,
-    backend::{Ranges, push_range},
+    backend::{Ranges, WriteGuard, push_range},
 };
 
-/// How often an image is copied that is written to meanwhile.
+/// Number of times at least that an image is copied that is written to meanwhile.
 const COPIES: usize = 5;
+/// First and longest pause between two copies.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Makes an image that reads as zeros.
 pub(super) fn make(path: &Path, size: u64, reserved: bool) -> Result<()> {
@@ -30,8 +38,9 @@ pub(super) fn make(path: &Path, size: u64, reserved: bool) -> Result<()> {
     file.sync_all().map_err(Error::file(path))
 }
 
-/// Where a file system would write everything to a new place, what is reserved
-/// would be of no use. The file must be empty still; others do not know this.
+/// Asks the file system to write in place: space that is reserved would be of no
+/// use if all was written to a new place. The file must be empty still. Only
+/// some file systems know this.
 fn write_in_place(file: &File) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(file) {
         let _ = rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW);
@@ -105,6 +114,7 @@ pub(super) fn still(
     to: &Path,
     device: Option<&LoopDevice>,
     folder: &Path,
+    timeout: Duration,
 ) -> Result<()> {
     let source = File::open(from).map_err(Error::file(from))?;
     let target = private::create(to).map_err(Error::file(to))?;
@@ -118,7 +128,8 @@ pub(super) fn still(
     if rustix::fs::ioctl_ficlone(&target, &source).is_ok() {
         share_frozen(&source, &target, device, folder);
     } else {
-        copy_unwritten(from, &source, &target, device, folder)?;
+        check_room_for_copy(from, &source, folder)?;
+        copy_unwritten(from, &source, &target, device, folder, timeout)?;
     }
     target.sync_all().map_err(Error::file(to))
 }
@@ -144,27 +155,71 @@ fn share_frozen(source: &File, target: &File, device: Option<&LoopDevice>, folde
     }
 }
 
-/// Copies until nothing was written from the beginning of a copy to its end.
+/// Refuses a copy that the disk has no room for, before it is full.
+fn check_room_for_copy(from: &Path, source: &File, folder: &Path) -> Result<()> {
+    let size = source.metadata().map_err(Error::file(from))?.len();
+    let requested = data(from, size)?.iter().map(|range| range.end - range.start).sum();
+    let free = free_on_disk(folder);
+    if requested > free { Err(Error::NoSpace { free, requested }) } else { Ok(()) }
+}
+
+/// Copies until nothing was written from the beginning of a copy to its end, or
+/// time is up. At first a file system is frozen for an instant only, which
+/// brings it to the image; if that does not do, until the copy is made.
 fn copy_unwritten(
     from: &Path,
     source: &File,
     target: &File,
     device: Option<&LoopDevice>,
     folder: &Path,
+    timeout: Duration,
 ) -> Result<()> {
-    for _ in 0..COPIES {
-        let _frozen = device.map(|device| freeze::freeze(device, folder)).transpose()?;
-        flush(device)?;
-        let writes = Writes::watch(source).map_err(Error::file(from))?;
+    let (started, mut pause) = (Instant::now(), PAUSES.0);
+    for copies in 1.. {
+        let frozen = device.map(|device| freeze::freeze(device, folder)).transpose()?.flatten();
+        let is_frozen = frozen.is_some();
+        let _frozen = frozen.filter(|_| copies > 1);
+        let writes = Writes::watch(from, source, device)?;
         copy(from, source, target).map_err(Error::file(from))?;
-        // What was written is in the image only after this.
-        flush(device)?;
-        if !writes.seen(source).map_err(Error::file(from))? {
+        if !writes.seen(from, source, device)? {
             return Ok(());
         }
         tracing::info!(image = %from.display(), "written to while it was copied: copying again");
+        if copies >= COPIES && started.elapsed() >= timeout {
+            break;
+        }
+        if !is_frozen {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
     }
     Err(Error::BusyImage(from.file_stem().unwrap_or_default().to_string_lossy().into_owned()))
+}
+
+/// Watches an image for writes while somebody reads it.
+pub(super) struct ImageGuard {
+    path: std::path::PathBuf,
+    image: File,
+    device: Option<LoopDevice>,
+    writes: Writes,
+}
+
+impl ImageGuard {
+    /// Freezes a file system on it for an instant, which brings all of it to the
+    /// image, and watches from then on.
+    pub(super) fn new(path: &Path, device: Option<LoopDevice>, folder: &Path) -> Result<Self> {
+        let image = File::open(path).map_err(Error::file(path))?;
+        drop(device.as_ref().map(|device| freeze::freeze(device, folder)).transpose()?);
+        let writes = Writes::watch(path, &image, device.as_ref())?;
+        Ok(Self { path: path.to_owned(), image, device, writes })
+    }
+}
+
+impl WriteGuard for ImageGuard {
+    fn is_unchanged(&self) -> Result<bool> {
+        let seen = self.writes.seen(&self.path, &self.image, self.device.as_ref())?;
+        Ok(!seen)
+    }
 }
 
 /// Notices writes to an image, by whomever and through whatever: each sets its
@@ -175,16 +230,19 @@ struct Writes;
 impl Writes {
     const LONG_GONE: i64 = 1;
 
-    fn watch(image: &File) -> io::Result<Self> {
+    fn watch(path: &Path, image: &File, device: Option<&LoopDevice>) -> Result<Self> {
+        flush(device)?;
         let unchanged = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
         let long_gone = Timespec { tv_sec: Self::LONG_GONE, tv_nsec: 0 };
         let times = Timestamps { last_access: unchanged, last_modification: long_gone };
-        rustix::fs::futimens(image, &times)?;
+        rustix::fs::futimens(image, &times).map_err(|error| Error::file(path)(error.into()))?;
         Ok(Self)
     }
 
-    fn seen(&self, image: &File) -> io::Result<bool> {
-        let about = image.metadata()?;
+    fn seen(&self, path: &Path, image: &File, device: Option<&LoopDevice>) -> Result<bool> {
+        // What was written is in the image only after this.
+        flush(device)?;
+        let about = image.metadata().map_err(Error::file(path))?;
         Ok((about.mtime(), about.mtime_nsec()) != (Self::LONG_GONE, 0))
     }
 }
@@ -209,7 +267,7 @@ fn copy(from: &Path, source: &File, target: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Where an image has data.
+/// Returns the ranges of an image that have data.
 pub(super) fn data(path: &Path, size: u64) -> Result<Ranges> {
     let file = File::open(path).map_err(Error::file(path))?;
     let failed = |error: Errno| Error::file(path)(error.into());

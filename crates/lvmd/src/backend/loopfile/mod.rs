@@ -23,14 +23,18 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use attach::Attachments;
 use parking_lot::Mutex;
 use record::{Record, Store};
 
-use super::{Backend, Create, Device, Groups, Ranges, Snapshot};
+use super::{Backend, Create, Device, Groups, Ranges, Snapshot, WriteGuard};
 use crate::{
     Error, Group, Pool, Result, Volume,
     config::{Config, LoopGroup},
@@ -49,6 +53,8 @@ pub struct LoopFiles {
     groups: Mutex<BTreeMap<String, Arc<Store>>>,
     directory: PathBuf,
     attachments: Attachments,
+    /// Seconds for which an image is copied again that is written to.
+    copy_timeout: AtomicU64,
     /// Held as long as the process lives: two must not work in one folder.
     _lock: File,
 }
@@ -64,6 +70,7 @@ impl LoopFiles {
             groups: Mutex::default(),
             attachments: Attachments::new(&directory),
             directory,
+            copy_timeout: AtomicU64::default(),
             _lock: lock,
         };
         this.configure(config)?;
@@ -119,6 +126,7 @@ impl Backend for LoopFiles {
     }
 
     fn configure(&self, config: &Config) -> Result<()> {
+        self.copy_timeout.store(config.loop_files.copy_timeout, Ordering::Relaxed);
         let mut groups = BTreeMap::new();
         let mut declared = config.loop_files.groups.clone();
         if declared.is_empty() {
@@ -226,12 +234,20 @@ impl Backend for LoopFiles {
         };
         let (from, to) = (store.image(&source.name), store.image(&record.name));
         let device = self.attachments.of(&from);
+        let timeout = Duration::from_secs(self.copy_timeout.load(Ordering::Relaxed));
         store.add(&record, || {
-            image::still(&from, &to, device.as_ref(), store.folder())?;
+            image::still(&from, &to, device.as_ref(), store.folder(), timeout)?;
             if store.reserves(&record) { image::reserve(&to, record.size) } else { Ok(()) }
         })?;
         self.attachments.attach(&to, record.read_only, store.reserves(&record));
         Ok(())
+    }
+
+    fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
+        let (store, _) = self.volume(group, name)?;
+        let image = store.image(name);
+        let device = self.attachments.of(&image);
+        Ok(Some(Box::new(image::ImageGuard::new(&image, device, store.folder())?)))
     }
 
     fn snapshots_are_volumes(&self, _: &str, _: &str) -> Result<bool> {

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 const FOLDER: u32 = 0o700;
 const FILE: u32 = 0o600;
-/// What others have.
+/// Permissions of others.
 const OTHERS: u32 = 0o077;
 
 /// Makes a folder, and those above it, if it is not there.
@@ -54,7 +54,7 @@ pub(super) fn repair_directory(directory: &Path, ours: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether there was something to take.
+/// Takes permissions of others away; returns whether there were any.
 fn tighten(path: &Path, mode: u32) -> Result<bool> {
     let about = match fs::symlink_metadata(path) {
         Ok(about) => about,

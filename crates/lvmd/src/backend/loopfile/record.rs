@@ -79,7 +79,7 @@ impl Store {
         pools.map(|pool| (pool.name.clone(), size(pool.size_gb) / EXTENT * EXTENT)).collect()
     }
 
-    /// Whether the space of a volume is reserved on disk. One that is never
+    /// Returns whether the space of a volume is reserved on disk. One that is never
     /// written to needs no more than it has.
     pub(super) fn reserves(&self, record: &Record) -> bool {
         let wanted = self.declared.preallocate.unwrap_or(true);
@@ -175,7 +175,7 @@ impl Store {
     }
 }
 
-/// What the group's record says, or, the first time, half of what is free.
+/// Returns the size in the group's record, or, the first time, half of what is free.
 fn found_size(folder: &Path) -> Result<u64> {
     let path = folder.join(GROUP_RECORD);
     if let Some(record) = read::<GroupRecord>(&path)? {

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{Error, Result, backend::program};
 
-/// How LVM is run. Counts how often it was.
+/// Runner of LVM. Counts how often it ran.
 #[derive(Debug)]
 pub(super) struct Runner {
     prefix: Vec<String>,
@@ -20,7 +20,7 @@ impl Runner {
         Self { prefix: prefix.to_vec(), runs: AtomicU64::new(0) }
     }
 
-    /// How many programs were run so far.
+    /// Returns the number of programs that were run so far.
     pub(super) fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl Runner {
     }
 }
 
-/// What a failure means, by what was said. The exit code alone does not tell:
+/// Returns the meaning of a failure, by its text. The exit code alone does not tell:
 /// "in use" and "not found" have the same.
 fn classify(said: &str, status: Option<i32>) -> Error {
     let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -90,7 +90,7 @@ fn classify(said: &str, status: Option<i32>) -> Error {
     }
 }
 
-/// Whether LVM said that there is no room.
+/// Returns whether LVM said that there is no room.
 pub(super) fn is_no_space(error: &Error) -> bool {
     let Error::Refused(said) = error else { return false };
     said.contains("insufficient free space") || said.contains("Insufficient suitable")

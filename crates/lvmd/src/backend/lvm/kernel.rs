@@ -1,4 +1,4 @@
-//! What the kernel knows: which volume has which device.
+//! Knowledge of the kernel: which volume has which device.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 

@@ -17,7 +17,7 @@ const AREA_HEAD: usize = 512;
 const IGNORED: u32 = 1;
 /// Larger texts are taken for damage.
 const LARGEST_TEXT: u64 = 256 << 20;
-/// Where LVM's checksums begin.
+/// Start value of LVM's checksums.
 const CHECKSUM_START: u32 = 0xf597_a6cf;
 
 /// The head of a physical volume.
@@ -29,9 +29,9 @@ pub(super) struct Head {
     pub(super) areas: Vec<(u64, u64)>,
 }
 
-/// Where the committed text of an area lies.
+/// Position of the committed text of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct TextLocation {
     area: u64,
     area_size: u64,
     offset: u64,
@@ -87,8 +87,8 @@ fn parse_head(sector: &[u8]) -> io::Result<Head> {
     Ok(Head { id, areas: lists.pop().unwrap_or_default() })
 }
 
-/// Where the text of an area lies; none if the area holds none.
-pub(super) fn place(device: &File, area: (u64, u64)) -> io::Result<Option<Place>> {
+/// Returns the position of the text of an area; none if the area holds none.
+pub(super) fn locate_text(device: &File, area: (u64, u64)) -> io::Result<Option<TextLocation>> {
     let mut head = [0; AREA_HEAD];
     device.read_exact_at(&mut head, area.0)?;
     if head.get(4..20) != Some(AREA_MAGIC) {
@@ -105,19 +105,19 @@ pub(super) fn place(device: &File, area: (u64, u64)) -> io::Result<Option<Place>
     if size > LARGEST_TEXT || size > area.1 || offset > area.1 {
         return Err(wrong("a metadata area holds more than fits into it"));
     }
-    Ok(Some(Place { area: area.0, area_size: area.1, offset, size, checksum: sum }))
+    Ok(Some(TextLocation { area: area.0, area_size: area.1, offset, size, checksum: sum }))
 }
 
-/// The text at a place.
-pub(super) fn text(device: &File, place: &Place) -> io::Result<String> {
-    let mut bytes = vec![0; place.size as usize];
-    let until_end = (place.area_size - place.offset).min(place.size) as usize;
+/// The text at a location.
+pub(super) fn text(device: &File, location: &TextLocation) -> io::Result<String> {
+    let mut bytes = vec![0; location.size as usize];
+    let until_end = (location.area_size - location.offset).min(location.size) as usize;
     let (first, wrapped) = bytes.split_at_mut(until_end);
-    device.read_exact_at(first, place.area + place.offset)?;
+    device.read_exact_at(first, location.area + location.offset)?;
     if !wrapped.is_empty() {
-        device.read_exact_at(wrapped, place.area + AREA_HEAD as u64)?;
+        device.read_exact_at(wrapped, location.area + AREA_HEAD as u64)?;
     }
-    if checksum(&bytes) != place.checksum {
+    if checksum(&bytes) != location.checksum {
         return Err(wrong("metadata is damaged, or was being written"));
     }
     while bytes.last() == Some(&0) {
@@ -203,19 +203,19 @@ pub(super) mod tests {
             let found = head(disk.as_file()).unwrap().unwrap();
             assert_eq!(found.id, "zb2Ne9Uys9l9dNrKCNGFxt3L7SqveTYL");
             assert_eq!(found.areas, [AREA]);
-            let place = place(disk.as_file(), AREA).unwrap().unwrap();
-            assert_eq!(super::text(disk.as_file(), &place).unwrap(), text);
+            let location = locate_text(disk.as_file(), AREA).unwrap().unwrap();
+            assert_eq!(super::text(disk.as_file(), &location).unwrap(), text);
         }
     }
 
     #[test]
     fn damage_is_seen() {
         let mut disk = physical_volume("vg0 {}", 512);
-        let place = place(disk.as_file(), AREA).unwrap().unwrap();
+        let location = locate_text(disk.as_file(), AREA).unwrap().unwrap();
         disk.as_file_mut().write_all_at(b"x", AREA.0 + 512).unwrap();
-        text(disk.as_file(), &place).unwrap_err();
+        text(disk.as_file(), &location).unwrap_err();
         disk.as_file_mut().write_all_at(b"x", AREA.0 + 100).unwrap();
-        super::place(disk.as_file(), AREA).unwrap_err();
+        locate_text(disk.as_file(), AREA).unwrap_err();
         let empty = tempfile::NamedTempFile::new().unwrap();
         empty.as_file().set_len(1 << 20).unwrap();
         assert_eq!(head(empty.as_file()).unwrap(), None);

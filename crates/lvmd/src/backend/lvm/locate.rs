@@ -16,7 +16,7 @@ use super::{
     command::Runner,
     group::{self, Metadata},
     kernel,
-    label::{self, Place},
+    label::{self, TextLocation},
 };
 use crate::{Error, Result};
 
@@ -26,16 +26,16 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
 type Found = BTreeMap<String, Arc<Metadata>>;
 
-/// What is known of where things are.
+/// Known positions of groups and devices.
 pub(super) struct Located {
     wanted: Vec<String>,
     devices: Vec<PathBuf>,
     /// Ids of the physical volumes among them.
     members: HashSet<String>,
-    /// What all candidates looked like when LVM was last asked.
+    /// Digest of all candidates when LVM was last asked.
     asked_at: Option<u64>,
     /// Texts that were read before.
-    parsed: HashMap<Place, Arc<Metadata>>,
+    parsed: HashMap<TextLocation, Arc<Metadata>>,
 }
 
 impl Located {
@@ -77,7 +77,7 @@ impl Located {
         }
     }
 
-    /// How many devices of a group were not there when it was read.
+    /// Returns the number of devices of a group that were not there when it was read.
     pub(super) fn missing(&self, metadata: &Metadata) -> usize {
         metadata.members.iter().filter(|id| !self.members.contains(*id)).count()
     }
@@ -111,11 +111,13 @@ impl Located {
             let Ok(Some(head)) = label::head(&device) else { continue };
             self.members.insert(head.id);
             for area in head.areas {
-                let known = |place: &Place| self.parsed.get(place).or_else(|| parsed.get(place));
-                let Some((place, metadata)) = read_area(path, &device, area, known)? else {
+                let known = |location: &TextLocation| {
+                    self.parsed.get(location).or_else(|| parsed.get(location))
+                };
+                let Some((location, metadata)) = read_area(path, &device, area, known)? else {
                     continue;
                 };
-                parsed.insert(place, Arc::clone(&metadata));
+                parsed.insert(location, Arc::clone(&metadata));
                 let newest = found.entry(metadata.group.name.clone());
                 let newest = newest.or_insert_with(|| Arc::clone(&metadata));
                 if newest.sequence < metadata.sequence {
@@ -128,7 +130,7 @@ impl Located {
         Ok(found)
     }
 
-    /// What the devices look like that LVM did not name. On those that it did,
+    /// Returns a digest of the devices that LVM did not name. On those that it did,
     /// groups are found without asking.
     fn look_of_others(&self) -> u64 {
         let known: HashSet<PathBuf> =
@@ -167,17 +169,17 @@ fn read_area<'a>(
     path: &Path,
     device: &File,
     area: (u64, u64),
-    known: impl FnOnce(&Place) -> Option<&'a Arc<Metadata>>,
-) -> Result<Option<(Place, Arc<Metadata>)>> {
+    known: impl FnOnce(&TextLocation) -> Option<&'a Arc<Metadata>>,
+) -> Result<Option<(TextLocation, Arc<Metadata>)>> {
     let read = || {
-        let Some(place) = label::place(device, area).map_err(Error::file(path))? else {
+        let Some(location) = label::locate_text(device, area).map_err(Error::file(path))? else {
             return Ok(None);
         };
-        let metadata = match known(&place) {
+        let metadata = match known(&location) {
             Some(known) => Arc::clone(known),
-            None => read_at(path, device, &place)?,
+            None => read_at(path, device, &location)?,
         };
-        Ok(Some((place, metadata)))
+        Ok(Some((location, metadata)))
     };
     match read() {
         Err(Error::File { source, .. }) if source.kind() != io::ErrorKind::InvalidData => Ok(None),
@@ -185,13 +187,13 @@ fn read_area<'a>(
     }
 }
 
-fn read_at(path: &Path, device: &File, place: &Place) -> Result<Arc<Metadata>> {
-    let text = label::text(device, place).map_err(Error::file(path))?;
+fn read_at(path: &Path, device: &File, location: &TextLocation) -> Result<Arc<Metadata>> {
+    let text = label::text(device, location).map_err(Error::file(path))?;
     let malformed = |what| Error::Malformed { path: path.to_owned(), what };
     group::read(&text).map(Arc::new).map_err(malformed)
 }
 
-/// What the head of a device and those of its areas look like.
+/// Returns a digest of the head of a device and those of its areas.
 fn look_of(path: &Path) -> Option<u64> {
     let look = || -> io::Result<Option<u64>> {
         let device = File::open(path)?;
@@ -199,7 +201,7 @@ fn look_of(path: &Path) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         head.id.hash(&mut hasher);
         for area in head.areas {
-            label::place(&device, area).ok().hash(&mut hasher);
+            label::locate_text(&device, area).ok().hash(&mut hasher);
         }
         Ok(Some(hasher.finish()))
     };

@@ -48,7 +48,7 @@ impl Lvm {
         Ok(this)
     }
 
-    /// How many programs were run so far.
+    /// Returns the number of programs that were run so far.
     pub fn runs(&self) -> u64 {
         self.runner.runs()
     }
@@ -233,7 +233,7 @@ impl Backend for Lvm {
     }
 }
 
-/// What is written is in the pool's map; gives the size of the volume.
+/// Writes what is cached to the pool's map; returns the size of the volume.
 fn flush(device: &Device) -> Result<u64> {
     device.sync().map_err(Error::file(Path::new("flush")))?;
     Ok(device.size())

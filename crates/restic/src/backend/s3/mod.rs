@@ -15,43 +15,43 @@ use selvage_kit::clock::{Clock, SystemClock};
 use super::{Backend, File, Kind, Listed};
 use crate::{Error, Limits, Location, Result, Secret};
 pub use outage::Outage;
-use send::{Answer, Ask, Sender};
+use send::{Sender, StoreRequest, StoreResponse};
 use sign::{Signer, encode_path, encode_query};
 
-/// Where the object store is and how to talk to it.
+/// Address of the object store and ways to talk to it.
 #[derive(Debug, Clone)]
 pub struct S3Options {
     /// Its address, `http://…` or `https://…`. Empty is AWS.
     pub endpoint: String,
     /// Bucket, prefix and region.
     pub location: Location,
-    /// Who we are. Empty with an empty secret: nobody in particular.
+    /// Access key. Empty with an empty secret: requests are not signed.
     pub access_key: String,
     /// The secret that belongs to it.
     pub secret_key: Secret,
     /// For keys that end by themselves.
     pub session_token: Option<Secret>,
-    /// Whether its certificate has to be good.
+    /// True if its certificate has to be valid.
     pub verify_tls: bool,
     /// The proxy for `http://…`. If one is given, the environment's count for
     /// nothing.
     pub http_proxy: Option<String>,
     /// The proxy for `https://…`.
     pub https_proxy: Option<String>,
-    /// How long connecting may take.
+    /// Timeout of connecting.
     pub connect_timeout: Duration,
-    /// How long an answer to a small question may take. Large bodies get time
+    /// Timeout of an answer to a small request. Large bodies get time
     /// on top by their size.
     pub timeout: Duration,
-    /// How often a question is asked, at least, before it counts as failed.
+    /// Number of attempts, at least, before a request counts as failed.
     pub attempts: u32,
-    /// How long it is asked again after the first failure, however often.
+    /// Time for which it is sent again after the first failure, however often.
     pub retry_for: Duration,
     /// Is told that questions are asked again.
     pub outage: Outage,
     /// The longest pause between two attempts.
     pub longest_pause: Duration,
-    /// How fast bytes may flow.
+    /// Limits of bytes a second.
     pub limits: Arc<Limits>,
     /// The time in signatures.
     pub clock: Arc<dyn Clock>,
@@ -121,8 +121,8 @@ impl S3 {
         encode_path(&format!("{}/{}", self.base, self.key(&file.path())))
     }
 
-    fn ask(&self, method: Method, file: File) -> Ask {
-        Ask::new(method, self.path(file), format!("{}", file))
+    fn ask(&self, method: Method, file: File) -> StoreRequest {
+        StoreRequest::new(method, self.path(file), format!("{}", file))
     }
 
     async fn page(&self, kind: Kind, next: Option<&str>) -> Result<xml::Page> {
@@ -132,7 +132,7 @@ impl S3 {
             query.push(("continuation-token", next));
         }
         let path = if self.base.is_empty() { "/".to_owned() } else { encode_path(&self.base) };
-        let mut ask = Ask::new(Method::GET, path, format!("list {}", kind.folder()));
+        let mut ask = StoreRequest::new(Method::GET, path, format!("list {}", kind.folder()));
         ask.query = encode_query(&query);
         self.sender.send_for(ask, |answer| xml::page(&answer.body)).await
     }
@@ -154,7 +154,7 @@ fn region(options: &S3Options) -> String {
     region.unwrap_or("us-east-1").to_owned()
 }
 
-/// Where to connect to, and what goes in front of every path. AWS wants the
+/// Returns the address to connect to, and what goes in front of every path. AWS wants the
 /// bucket in the host's name, all others have it in the path.
 fn address(options: &S3Options, region: &str) -> Result<(Url, String)> {
     let bucket = &options.location.bucket;
@@ -284,6 +284,6 @@ impl Backend for S3 {
     }
 }
 
-fn present(answer: Answer, file: File) -> Result<Answer> {
+fn present(answer: StoreResponse, file: File) -> Result<StoreResponse> {
     if answer.status == 404 { Err(Error::MissingFile(file)) } else { Ok(answer) }
 }

@@ -16,7 +16,7 @@ pub struct Outage(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many requests are being tried again.
+    /// Number of requests that are being tried again.
     retrying: usize,
     /// Until when the first of them is tried.
     until: Timestamp,

@@ -21,23 +21,23 @@ use crate::{Error, Id, Limits, Result};
 /// The shortest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How far clocks may differ; stores take signatures that are no older than a
+/// Tolerated difference of clocks; stores take signatures that are no older than a
 /// quarter of an hour.
-const TOLERATED: SignedDuration = SignedDuration::from_mins(5);
+const TOLERATED_SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// Slower than this a body does not flow, but hang.
 const SLOWEST: u64 = 32 << 10;
 
-/// How much of a body goes out before the limit is asked again.
+/// Number of bytes of a body that go out before the limit is asked again.
 const SLICE: usize = 64 << 10;
 
-/// What is asked.
+/// Request to the store.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
+pub(super) struct StoreRequest {
     method: Method,
     path: String,
     pub(super) query: String,
-    /// What to call it in messages.
+    /// Name of the request for messages.
     what: String,
     pub(super) body: Bytes,
     pub(super) payload: Id,
@@ -47,7 +47,7 @@ pub(super) struct Ask {
     pub(super) missing_is_fine: bool,
 }
 
-impl Ask {
+impl StoreRequest {
     pub(super) fn new(method: Method, path: String, what: String) -> Self {
         Self {
             method,
@@ -63,13 +63,13 @@ impl Ask {
     }
 }
 
-/// What is answered.
+/// StoreResponse of the store.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct StoreResponse {
     pub(super) status: u16,
-    /// What the header says about its length, also where there is no body.
+    /// Length by the header, also where there is no body.
     pub(super) length: Option<u64>,
-    /// Whether it is a range; by its header, because some say 200 to both.
+    /// True if it is a range; by its header, because some say 200 to both.
     pub(super) partial: bool,
     pub(super) body: Bytes,
 }
@@ -93,9 +93,9 @@ pub(super) struct Sender {
     host: String,
     signer: Option<Signer>,
     options: S3Options,
-    /// What to add to our time to get theirs, in seconds.
+    /// Seconds to add to our time to get theirs.
     skew: AtomicI64,
-    /// Whether they cannot write only what is new.
+    /// True if they cannot write only what is new.
     no_conditions: AtomicBool,
 }
 
@@ -127,7 +127,7 @@ impl Sender {
     }
 
     /// Asks until there is an answer or it makes no sense to go on.
-    pub(super) async fn send(&self, ask: Ask) -> Result<Answer> {
+    pub(super) async fn send(&self, ask: StoreRequest) -> Result<StoreResponse> {
         self.send_for(ask, Ok).await
     }
 
@@ -135,8 +135,8 @@ impl Sender {
     /// is asked for again.
     pub(super) async fn send_for<T>(
         &self,
-        ask: Ask,
-        read: impl Fn(Answer) -> Result<T, String>,
+        ask: StoreRequest,
+        read: impl Fn(StoreResponse) -> Result<T, String>,
     ) -> Result<T> {
         let mut retry = None;
         let mut corrected = false;
@@ -186,11 +186,11 @@ impl Sender {
         Error::Unreachable { endpoint: self.endpoint().to_owned(), reason: reason.into() }
     }
 
-    /// Whether signatures of ours are not taken because of the time in them,
+    /// Returns whether signatures of ours are not taken because of the time in them,
     /// if theirs is ours and this: not all stores say so in the same words.
     fn is_far(&self, by: SignedDuration) -> bool {
         let known = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
-        by.checked_sub(known).is_some_and(|left| left.abs() > TOLERATED)
+        by.checked_sub(known).is_some_and(|left| left.abs() > TOLERATED_SKEW)
     }
 
     fn no_answer(&self, error: &reqwest::Error) -> Trouble {
@@ -201,16 +201,16 @@ impl Sender {
         }
     }
 
-    async fn attempt(&self, ask: &Ask) -> Result<Answer, Trouble> {
-        let limit = self.patience(ask);
+    async fn attempt(&self, ask: &StoreRequest) -> Result<StoreResponse, Trouble> {
+        let limit = self.attempt_timeout(ask);
         match tokio::time::timeout(limit, self.ask_once(ask)).await {
             Ok(result) => result,
             Err(_) => Err(Trouble::Again(self.unreachable("it took too long"))),
         }
     }
 
-    /// How long an attempt may take.
-    fn patience(&self, ask: &Ask) -> Duration {
+    /// Returns the timeout of an attempt.
+    fn attempt_timeout(&self, ask: &StoreRequest) -> Duration {
         let Limits { upload, download, .. } = &*self.options.limits;
         let out = ask.body.len() as u64;
         let back = ask.range.map_or(0, |(_, length)| length);
@@ -222,7 +222,7 @@ impl Sender {
         self.options.timeout + time(out, upload.get()) + time(back, download.get())
     }
 
-    async fn ask_once(&self, ask: &Ask) -> Result<Answer, Trouble> {
+    async fn ask_once(&self, ask: &StoreRequest) -> Result<StoreResponse, Trouble> {
         let now = self.options.clock.now();
         let skew = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
         let time = now.checked_add(skew).unwrap_or(now);
@@ -238,12 +238,12 @@ impl Sender {
             if !whole {
                 return Err(Trouble::Again(self.unreachable("its answer was cut off")));
             }
-            return Ok(Answer { status, length, partial, body });
+            return Ok(StoreResponse { status, length, partial, body });
         }
         self.refused(ask, status, date, &body)
     }
 
-    fn request(&self, ask: &Ask, time: Timestamp) -> reqwest::RequestBuilder {
+    fn request(&self, ask: &StoreRequest, time: Timestamp) -> reqwest::RequestBuilder {
         let mut url = self.endpoint.clone();
         url.set_path(&ask.path);
         url.set_query(Some(ask.query.as_str()).filter(|query| !query.is_empty()));
@@ -312,11 +312,11 @@ impl Sender {
     /// Makes sense of an answer that is not a yes.
     fn refused(
         &self,
-        ask: &Ask,
+        ask: &StoreRequest,
         status: u16,
         date: Option<Timestamp>,
         body: &Bytes,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<StoreResponse, Trouble> {
         let Failure { code, message } = xml::failure(body);
         let fine = match status {
             404 => ask.missing_is_fine && code != "NoSuchBucket",
@@ -326,7 +326,7 @@ impl Sender {
         };
         if fine {
             let (length, partial, body) = (None, false, Bytes::new());
-            return Ok(Answer { status, length, partial, body });
+            return Ok(StoreResponse { status, length, partial, body });
         }
         let short = match (code.as_str(), message.as_str()) {
             ("", _) => "it was refused".to_owned(),
@@ -375,7 +375,7 @@ fn clocks_differ(by: Option<SignedDuration>, said: &str) -> String {
     format!("the clocks of this machine and of the object store differ{by}: {said}")
 }
 
-/// What is wrong with their certificate, if that is it.
+/// Returns the fault of their certificate, if that is the reason.
 fn bad_certificate(error: &reqwest::Error) -> Option<String> {
     let mut reason: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = reason {

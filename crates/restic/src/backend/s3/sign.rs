@@ -7,10 +7,10 @@ use zeroize::Zeroizing;
 
 use crate::{Id, Secret};
 
-/// What stays as it is in a path or a query.
+/// Characters that stay as they are in a path or a query.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Who signs.
+/// Signer of requests.
 #[derive(Debug, Clone)]
 pub(super) struct Signer {
     pub(super) access_key: String,
@@ -19,7 +19,7 @@ pub(super) struct Signer {
     pub(super) region: String,
 }
 
-/// What is signed.
+/// Request that is to be signed.
 #[derive(Debug)]
 pub(super) struct Unsigned<'a> {
     pub(super) method: &'a str,

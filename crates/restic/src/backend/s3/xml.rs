@@ -7,11 +7,11 @@ use quick_xml::{Reader, events::Event};
 pub(super) struct Page {
     /// Names and sizes.
     pub(super) objects: Vec<(String, u64)>,
-    /// How to ask for the next page, if there is one.
+    /// Token of the next page, if there is one.
     pub(super) next: Option<String>,
 }
 
-/// What an object store says about a failure.
+/// Failure as an object store describes it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) code: String,

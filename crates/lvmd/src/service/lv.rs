@@ -13,16 +13,16 @@ use tonic::{Request, Response, Status};
 use super::{GIB, backups::who, gib};
 use crate::{
     Error, NewVolume, Volume, Volumes,
-    backup::{self, Asked, Backups},
+    backup::{self, Backups, Origin},
 };
 
-pub(crate) struct Logical {
+pub(crate) struct LvApi {
     pub(super) volumes: Volumes,
     /// None where they are not configured.
     pub(super) backups: Option<Backups>,
 }
 
-impl Logical {
+impl LvApi {
     pub(crate) fn service(volumes: Volumes, backups: Option<Backups>) -> LvServiceServer<Self> {
         LvServiceServer::new(Self { volumes, backups })
     }
@@ -65,13 +65,13 @@ impl Logical {
         let Backup { name, volume_handle, data_source } =
             request.backup.ok_or(backup::Error::NotConfigured)?;
         let access = backups.access_of(data_source)?;
-        let job = backups.backup(&name, &volume_handle, access, None, Asked::Again, who).await?;
+        let job = backups.backup(&name, &volume_handle, access, None, Origin::Poll, who).await?;
         Ok(backups.state(&job))
     }
 }
 
 #[tonic::async_trait]
-impl LvService for Logical {
+impl LvService for LvApi {
     async fn create_lv(
         &self,
         request: Request<CreateLvRequest>,

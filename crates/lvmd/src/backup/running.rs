@@ -11,12 +11,12 @@ use selvage_restic::{Job, Outage, Phase, Progress};
 
 /// Speed is measured over no less than this.
 const SAMPLE: Duration = Duration::from_millis(500);
-/// How much the newest sample counts.
+/// Weight of the newest sample.
 const WEIGHT: f64 = 0.3;
 
-/// How far a job is, at one moment.
+/// Progress of a job, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Standing {
+pub(crate) struct JobProgress {
     pub(crate) phase: &'static str,
     pub(crate) progress: Progress,
     pub(crate) rate: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Standing {
     pub(crate) waiting: Option<String>,
 }
 
-impl Standing {
+impl JobProgress {
     /// As lvmd's clients read it.
     pub(crate) fn line(&self) -> String {
         let Self { phase, progress, rate, seconds_left, waiting } = self;
@@ -41,7 +41,7 @@ impl Standing {
 }
 
 /// One job.
-pub(crate) struct Live {
+pub(crate) struct RunningJob {
     pub(crate) job: Job,
     pub(crate) outage: Outage,
     copying: &'static str,
@@ -50,13 +50,13 @@ pub(crate) struct Live {
 
 #[derive(Default)]
 struct Pace {
-    /// What the job is doing besides what its own phases say.
+    /// Phase of the job besides its own phases.
     phase: &'static str,
     sampled: Option<(Instant, u64)>,
     rate: f64,
 }
 
-impl Live {
+impl RunningJob {
     /// `copying` is what its main phase is called.
     pub(crate) fn new(copying: &'static str) -> Self {
         let (job, outage) = (Job::new(), Outage::default());
@@ -67,12 +67,12 @@ impl Live {
         self.pace.lock().phase = phase;
     }
 
-    /// How far it is now.
-    pub(crate) fn standing(&self) -> Standing {
+    /// Returns its progress now.
+    pub(crate) fn standing(&self) -> JobProgress {
         self.at(Instant::now(), self.job.progress())
     }
 
-    fn at(&self, now: Instant, progress: Progress) -> Standing {
+    fn at(&self, now: Instant, progress: Progress) -> JobProgress {
         let mut pace = self.pace.lock();
         pace.sample(now, progress);
         let waiting = self.outage.reason();
@@ -85,7 +85,7 @@ impl Live {
         let left = progress.total.saturating_sub(progress.done);
         let rate = pace.rate.max(0.0) as u64;
         let seconds_left = if rate == 0 { 0 } else { left.div_ceil(rate) };
-        Standing { phase, progress, rate, seconds_left, waiting }
+        JobProgress { phase, progress, rate, seconds_left, waiting }
     }
 }
 
@@ -111,33 +111,33 @@ impl Pace {
 
 /// All of them, by operation.
 #[derive(Default)]
-pub(crate) struct Lives(Mutex<HashMap<String, Arc<Live>>>);
+pub(crate) struct RunningJobs(Mutex<HashMap<String, Arc<RunningJob>>>);
 
 /// A job that is known for as long as this is.
-pub(crate) struct Entered<'a> {
-    lives: &'a Lives,
+pub(crate) struct RunningGuard<'a> {
+    running: &'a RunningJobs,
     operation: String,
-    pub(crate) live: Arc<Live>,
+    pub(crate) live: Arc<RunningJob>,
 }
 
-impl Lives {
-    pub(crate) fn enter(&self, operation: &str, live: Live) -> Entered<'_> {
+impl RunningJobs {
+    pub(crate) fn enter(&self, operation: &str, live: RunningJob) -> RunningGuard<'_> {
         let live = Arc::new(live);
         self.0.lock().insert(operation.to_owned(), Arc::clone(&live));
-        Entered { lives: self, operation: operation.to_owned(), live }
+        RunningGuard { running: self, operation: operation.to_owned(), live }
     }
 
-    pub(crate) fn standing(&self, operation: &str) -> Option<Standing> {
+    pub(crate) fn standing(&self, operation: &str) -> Option<JobProgress> {
         let live = self.0.lock().get(operation).cloned();
         live.map(|live| live.standing())
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for RunningGuard<'_> {
     fn drop(&mut self) {
         // Whoever drops it does not wait for the job any more.
         self.live.job.cancel();
-        self.lives.0.lock().remove(&self.operation);
+        self.running.0.lock().remove(&self.operation);
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn speed_and_the_time_left_come_from_what_was_done() {
-        let live = Live::new("upload");
+        let live = RunningJob::new("upload");
         let start = Instant::now();
         assert_eq!(live.at(start, copied(0)).rate, 0);
         let second = live.at(start + Duration::from_secs(1), copied(100));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_it_waits_for_is_said() {
-        let live = Live::new("upload");
+        let live = RunningJob::new("upload");
         live.enter("queued");
         assert!(live.standing().line().starts_with("phase=queued "));
     }

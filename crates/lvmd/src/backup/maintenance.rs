@@ -10,13 +10,13 @@ use selvage_work::{Failure, Scope};
 use super::{
     Access, Backups, Error, Keep, Kind, Result, Shared,
     device::Source,
-    live::Live,
     record::{Forgotten, Job, Speeds, State},
+    running::RunningJob,
     work::JobKind,
 };
 
-/// How many damages are told by name.
-const TOLD: usize = 5;
+/// Number of damages that are told by name.
+const NAMED_DAMAGES: usize = 5;
 
 /// The operation that looks whether a repository is sound.
 pub(super) struct VerifyRepository;
@@ -40,7 +40,7 @@ impl JobKind for PruneRepository {
     const STEPS: &'static [&'static str] = &["prune"];
 
     async fn take(shared: &Shared, _: &str, job: &Job, scope: &Scope) -> Result<(), Failure> {
-        shared.sweep(job, scope).await
+        shared.prune_repository(job, scope).await
     }
 }
 
@@ -48,7 +48,7 @@ impl Shared {
     /// Looks whether a repository is sound, and heals it if it may.
     async fn check(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let access = self.access(job, scope).await?;
-        let entered = self.lives.enter(scope.id(), Live::new("verify"));
+        let entered = self.running.enter(scope.id(), RunningJob::new("verify"));
         let live = &*entered.live;
         let checked = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
@@ -63,7 +63,7 @@ impl Shared {
         &self,
         job: &Job,
         repository: &Repository,
-        live: &Live,
+        live: &RunningJob,
     ) -> Result<String> {
         let read_percent = u8::try_from(job.read_percent).unwrap_or(100);
         let options = VerifyOptions { read_percent };
@@ -90,9 +90,9 @@ impl Shared {
     }
 
     /// Removes what need not be kept.
-    async fn sweep(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
+    async fn prune_repository(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let access = self.access(job, scope).await?;
-        let entered = self.lives.enter(scope.id(), Live::new("prune"));
+        let entered = self.running.enter(scope.id(), RunningJob::new("prune"));
         let live = &*entered.live;
         let swept = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
@@ -107,7 +107,7 @@ impl Shared {
         &self,
         job: &Job,
         repository: &Repository,
-        live: &Live,
+        live: &RunningJob,
     ) -> Result<String> {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let forget = job.keep.map(|keep| Forget {
@@ -176,7 +176,7 @@ impl Shared {
 }
 
 impl Backups {
-    /// What a repository holds.
+    /// Returns the backups that a repository holds.
     pub(crate) async fn stored(&self, access: &Access, volume: &str) -> Result<Vec<Snapshot>> {
         let repository = access.open(&self.shared.config, &self.shared.limits, None).await?;
         let mut snapshots = repository.snapshots().await?;
@@ -238,8 +238,8 @@ fn damages(report: &VerifyReport) -> String {
         Damage::DamagedPack { pack, reason } => format!("pack {pack}: {reason}"),
         Damage::LostBlob { blob, reason } => format!("blob {blob}: {reason}"),
     };
-    let told: Vec<String> = report.damages.iter().take(TOLD).map(one).collect();
-    let more = report.damages.len().saturating_sub(TOLD);
+    let told: Vec<String> = report.damages.iter().take(NAMED_DAMAGES).map(one).collect();
+    let more = report.damages.len().saturating_sub(NAMED_DAMAGES);
     let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!("the repository is damaged: {}{rest}", told.join("; "))
 }

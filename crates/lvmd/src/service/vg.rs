@@ -13,20 +13,20 @@ use tonic::{Request, Response, Status};
 use super::GIB;
 use crate::{Capacity, Volumes};
 
-pub(crate) struct Groups {
+pub(crate) struct VgApi {
     volumes: Volumes,
     /// Ends streams when the process ends.
     stop: CancellationToken,
 }
 
-impl Groups {
+impl VgApi {
     pub(crate) fn service(volumes: Volumes, stop: CancellationToken) -> VgServiceServer<Self> {
         VgServiceServer::new(Self { volumes, stop })
     }
 }
 
 #[tonic::async_trait]
-impl VgService for Groups {
+impl VgService for VgApi {
     type WatchStream = BoxStream<'static, Result<WatchResponse, Status>>;
 
     async fn get_lv_list(

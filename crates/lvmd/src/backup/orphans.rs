@@ -1,11 +1,11 @@
-//! What work on backups left behind.
+//! Leftovers of work on backups.
 
-use super::{BACKUP_TAG, Backups, Kind, RESTORE_TAG, Shared, record::State};
+use super::{BACKUP_TAG, Backups, Kind, REPLACE_TAG, RESTORE_TAG, Shared, record::State};
 use crate::{PENDING_TAG, Volume};
 
 /// A volume of ours that no job knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct Orphan {
     pub(crate) group: String,
     pub(crate) name: String,
     pub(crate) reason: &'static str,
@@ -21,10 +21,12 @@ impl Shared {
 
     fn is_kept(&self, group: &str, name: &str) -> bool {
         let parents = self.parents.list();
-        parents.iter().any(|parent| parent.value.group == group && parent.value.kept == name)
+        parents
+            .iter()
+            .any(|parent| parent.value.group == group && parent.value.comparison_snapshot == name)
     }
 
-    fn judge(&self, group: &str, volume: &Volume) -> Option<Left> {
+    fn judge(&self, group: &str, volume: &Volume) -> Option<Orphan> {
         let marked = |mark: &str| volume.tags.iter().find_map(|tag| tag.strip_prefix(mark));
         let (reason, removable) = if let Some(operation) = marked(BACKUP_TAG) {
             if self.is_running(Kind::Backup, operation) || self.is_kept(group, &volume.name) {
@@ -36,18 +38,23 @@ impl Shared {
                 return None;
             }
             ("part of a restore that has ended", !self.config.keep_failed_restore)
+        } else if let Some(operation) = marked(REPLACE_TAG) {
+            if self.is_running(Kind::Restore, operation) {
+                return None;
+            }
+            ("written over in part by a restore that has ended: restore it again", false)
         } else if volume.tags.iter().any(|tag| tag == PENDING_TAG) {
             ("its content is not complete, and nobody works on it", false)
         } else {
             return None;
         };
-        Some(Left { group: group.to_owned(), name: volume.name.clone(), reason, removable })
+        Some(Orphan { group: group.to_owned(), name: volume.name.clone(), reason, removable })
     }
 }
 
 impl Backups {
     /// Volumes of ours that no job knows.
-    pub(crate) fn orphans(&self) -> Vec<Left> {
+    pub(crate) fn orphans(&self) -> Vec<Orphan> {
         let groups = self.shared.volumes.groups();
         let judge = |name, volume| self.shared.judge(name, volume);
         groups
@@ -56,11 +63,30 @@ impl Backups {
             .collect()
     }
 
+    /// Gives volumes their content back that a restore has written over in part,
+    /// where that could not be done when it failed.
+    async fn give_back_replaced(&self) {
+        let groups = self.shared.volumes.groups();
+        let volumes = groups.values().flat_map(|group| group.volumes.values());
+        let marks = volumes.flat_map(|volume| volume.tags.iter());
+        let operations = marks.filter_map(|tag| tag.strip_prefix(REPLACE_TAG));
+        for job in operations.filter_map(|operation| self.find(operation).ok()) {
+            if job.state() == State::Running {
+                continue;
+            }
+            if let Err(error) = self.shared.give_back(&job).await {
+                let (volume, error) = (job.full_name(), error.text());
+                tracing::warn!(volume, error, "a volume does not have its content back yet");
+            }
+        }
+    }
+
     /// Removes those that are of no use, and forgets what was kept for
     /// volumes that are gone.
     pub(crate) async fn remove_orphans(&self) {
+        self.give_back_replaced().await;
         for left in self.orphans().into_iter().filter(|left| left.removable) {
-            let Left { group, name, reason, .. } = &left;
+            let Orphan { group, name, reason, .. } = &left;
             tracing::warn!(group, volume = name, reason, "removing an orphan");
             let removed = match super::pick::class_of(&self.shared.volumes, group) {
                 Ok(class) => self.shared.remove_volume(&class, name).await,

@@ -9,13 +9,13 @@ use selvage_restic::Snapshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Backups, Keep, Kind, Place, Result,
-    live::Standing,
+    Backups, Keep, Kind, Result, StoredLocation,
     record::{Forgotten, Job, Speeds, State},
+    running::JobProgress,
 };
 
-/// How often those who watch are told.
-const TELL: std::time::Duration = std::time::Duration::from_millis(250);
+/// Interval at which watchers are told.
+const PROGRESS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(250);
 
 impl Backups {
     /// A job as lvmd's clients are told.
@@ -24,8 +24,8 @@ impl Backups {
             State::Complete => (StateType::Complete, job.message.clone()),
             State::Failed | State::Unknown => (StateType::Error, job.error.clone()),
             State::Running => {
-                let standing = self.shared.lives.standing(&job.operation);
-                let waiting = Standing { phase: "snapshot", ..Standing::default() };
+                let standing = self.shared.running.standing(&job.operation);
+                let waiting = JobProgress { phase: "snapshot", ..JobProgress::default() };
                 (StateType::Inprogress, standing.unwrap_or(waiting).line())
             }
         };
@@ -40,7 +40,7 @@ impl Backups {
             state: state(job.state()).into(),
             name: job.name.clone(),
             volume: job.full_name(),
-            repository: job.place.clone(),
+            repository: job.repository.clone(),
             message: job.message.clone(),
             error: job.error.clone(),
             total_bytes: job.bytes,
@@ -55,12 +55,13 @@ impl Backups {
             ended_at: timestamp(job.ended_at),
             forgotten: job.forgotten.iter().map(forgotten).collect(),
             source_volume: job.restored_volume.clone(),
+            safety_snapshot: job.safety_snapshot.clone(),
             ..BackupJob::default()
         };
         if job.state() != State::Running {
             return told;
         }
-        let Some(standing) = self.shared.lives.standing(&job.operation) else {
+        let Some(standing) = self.shared.running.standing(&job.operation) else {
             told.phase = "preparing".into();
             return told;
         };
@@ -87,7 +88,7 @@ impl Backups {
         jobs.iter().map(|job| self.describe(job)).collect()
     }
 
-    /// How a job goes, until it has ended or the process ends.
+    /// Returns the progress of a job, until it has ended or the process ends.
     pub(crate) fn watch(
         &self,
         operation: &str,
@@ -107,7 +108,7 @@ impl Backups {
                 if ended {
                     return None;
                 }
-                stop.run_until_cancelled(tokio::time::sleep(TELL)).await?;
+                stop.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await?;
                 // Another attempt under the same name takes its place.
                 job = this.find(&job.operation).ok()?;
             }
@@ -116,7 +117,7 @@ impl Backups {
     }
 }
 
-impl Place {
+impl StoredLocation {
     /// As callers write it.
     pub(crate) fn describe(&self) -> Repository {
         Repository {
@@ -130,7 +131,7 @@ impl Place {
         }
     }
 
-    /// What may be kept of what a caller wrote, if that is enough.
+    /// Returns what may be kept of what a caller wrote, if that is enough.
     pub(crate) fn of(repository: &Repository) -> Option<Self> {
         super::check_storable(repository).ok()?;
         Some(Self {

@@ -2,18 +2,19 @@
 
 use selvage_api::selvage::volumes::{
     CreateCloneRequest, CreateSnapshotRequest, DeviceClass, ListDeviceClassesRequest,
-    ListDeviceClassesResponse, ListVolumesRequest, ListVolumesResponse, Volume as Described,
+    ListDeviceClassesResponse, ListVolumesRequest, ListVolumesResponse, RevertVolumeRequest,
+    Volume as Described,
     volumes_service_server::{VolumesService, VolumesServiceServer},
 };
 use tonic::{Request, Response, Status};
 
 use crate::{Error, NewSnapshot, Volume, Volumes, backup, config};
 
-pub(crate) struct Beyond {
+pub(crate) struct VolumesApi {
     volumes: Volumes,
 }
 
-impl Beyond {
+impl VolumesApi {
     pub(crate) fn service(volumes: Volumes) -> VolumesServiceServer<Self> {
         VolumesServiceServer::new(Self { volumes })
     }
@@ -26,7 +27,7 @@ impl Beyond {
 }
 
 #[tonic::async_trait]
-impl VolumesService for Beyond {
+impl VolumesService for VolumesApi {
     async fn list_volumes(
         &self,
         request: Request<ListVolumesRequest>,
@@ -101,14 +102,28 @@ impl VolumesService for Beyond {
         let made = self.volumes.clone_volume(&device_class, new).await?;
         Ok(Response::new(self.describe(&device_class, made)?))
     }
+
+    async fn revert_volume(
+        &self,
+        request: Request<RevertVolumeRequest>,
+    ) -> Result<Response<Described>, Status> {
+        let RevertVolumeRequest { volume, snapshot, device_class } = request.into_inner();
+        for (field, value) in [("volume", &volume), ("snapshot", &snapshot)] {
+            if value.is_empty() {
+                return Err(Error::Invalid(format!("{field} is required")).into());
+            }
+        }
+        let reverted = self.volumes.revert(&device_class, &volume, &snapshot).await?;
+        Ok(Response::new(self.describe(&device_class, reverted)?))
+    }
 }
 
-/// What a volume is for that is not for clients.
+/// Returns the purpose of a volume that is not for clients.
 fn purpose(volume: &Volume) -> &'static str {
     let marked = |mark: &str| volume.tags.iter().any(|tag| tag.starts_with(mark));
     match () {
         () if marked(backup::BACKUP_TAG) => "backup",
-        () if marked(backup::RESTORE_TAG) => "restore",
+        () if marked(backup::RESTORE_TAG) || marked(backup::REPLACE_TAG) => "restore",
         () => "",
     }
 }

@@ -1,4 +1,4 @@
-//! What opens the repositories of jobs. It is kept in memory alone.
+//! Credentials of the repositories of jobs. They are kept in memory alone.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use super::Access;
 /// Failures that are remembered at most.
 const REMEMBERED: usize = 1024;
 
-/// What opens the repositories of jobs that run, by job.
+/// Credentials of the repositories of jobs that run, by job.
 #[derive(Default)]
 pub(crate) struct Keychain {
     held: Mutex<HashMap<String, Arc<Access>>>,
     brought: Notify,
-    /// What jobs that failed were begun with, hashed with a secret of this
+    /// Credentials that jobs that failed were begun with, hashed with a secret of this
     /// process.
     failed: Mutex<HashMap<String, u64>>,
     hasher: RandomState,
@@ -60,7 +60,7 @@ impl Keychain {
         failed.insert(job.to_owned(), self.hasher.hash_one(&*access));
     }
 
-    /// Whether a job failed that was begun with other keys than these.
+    /// Returns whether a job failed that was begun with other keys than these.
     pub(crate) fn failed_with_others(&self, job: &str, access: &Access) -> bool {
         let failed = self.failed.lock();
         failed.get(job).is_some_and(|known| *known != self.hasher.hash_one(access))

@@ -1,0 +1,87 @@
+//! Metrics of backups.
+
+use std::{collections::BTreeMap, fmt};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+use selvage_kit::telemetry::Metrics;
+
+use super::{
+    Backups, Kind, pick,
+    record::{Schedule, State},
+};
+
+struct BackupMetrics(Backups);
+
+impl fmt::Debug for BackupMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BackupMetrics")
+    }
+}
+
+impl Backups {
+    /// Shows the age of backups to whoever watches the process.
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        let shown = Box::new(BackupMetrics(self.clone()));
+        metrics.with_registry(|registry| registry.register_collector(shown));
+    }
+
+    /// Returns when each volume was last backed up well, in milliseconds since
+    /// 1970, by full name.
+    fn last_successes(&self) -> BTreeMap<String, u64> {
+        let mut last: BTreeMap<String, u64> = BTreeMap::new();
+        for stored in self.shared.jobs.list() {
+            let job = &stored.value;
+            if job.kind() == Kind::Backup && job.state() == State::Complete {
+                let known = last.entry(job.full_name()).or_default();
+                *known = (*known).max(job.frozen_at);
+            }
+        }
+        last
+    }
+
+    /// Returns the volume of a schedule by its full name, if it is there.
+    fn scheduled_volume(&self, schedule: &Schedule) -> String {
+        match pick::volume(&self.shared.volumes, &schedule.handle) {
+            Ok(picked) => format!("{}/{}", picked.group, picked.volume.name),
+            Err(_) => schedule.handle.clone(),
+        }
+    }
+}
+
+impl Collector for BackupMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) = (
+            "selvage_backup_age_seconds",
+            "Seconds since the moment that the last good backup of a volume holds",
+        );
+        let mut ages = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let now = self.0.shared.clock.now();
+        for (volume, at) in self.0.last_successes() {
+            let age = now.saturating_sub(at) as f64 / 1000.0;
+            let labels = [("volume", volume.as_str())];
+            ConstGauge::new(age).encode(ages.encode_family(&labels)?)?;
+        }
+        let (name, help) =
+            ("selvage_backup_schedule_period_seconds", "Seconds between two backups of a schedule");
+        let schedules = self.0.schedules();
+        let mut periods = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for schedule in &schedules {
+            let volume = self.0.scheduled_volume(schedule);
+            let labels = [("schedule", schedule.name.as_str()), ("volume", volume.as_str())];
+            ConstGauge::new(schedule.every as f64).encode(periods.encode_family(&labels)?)?;
+        }
+        let (name, help) =
+            ("selvage_backup_verify_failed", "1 if the last verify of a schedule failed");
+        let mut failed = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for schedule in schedules.iter().filter(|schedule| schedule.verified_at > 0) {
+            let labels = [("schedule", schedule.name.as_str())];
+            let value = f64::from(u8::from(schedule.verify_failed));
+            ConstGauge::new(value).encode(failed.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Giving a volume the content of another one.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
+};
+
+use super::{Volumes, change::incomplete};
+use crate::{Error, Result, Volume, backend::Device};
+
+/// Marks a volume that is being reverted; behind it stands the snapshot. Whatever
+/// has it after a start is reverted then.
+const REVERT_TAG: &str = "selvage.revert=";
+const STEP: usize = 1 << 20;
+
+/// A device that nobody else can mount or claim meanwhile.
+pub(crate) struct Claim {
+    _device: Option<File>,
+}
+
+impl Volume {
+    /// Claims the device of a volume. Refuses, in LVM's words, one that is in use.
+    pub(crate) fn claim(&self, group: &str) -> Result<Claim> {
+        let about = std::fs::metadata(&self.path).map_err(Error::file(&self.path))?;
+        if !about.file_type().is_block_device() {
+            return Ok(Claim { _device: None });
+        }
+        let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+        let opened = OpenOptions::new().read(true).custom_flags(exclusively).open(&self.path);
+        match opened {
+            Ok(device) => Ok(Claim { _device: Some(device) }),
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                let name = &self.name;
+                Err(Error::Precondition(format!(
+                    "Logical volume {group}/{name} contains a filesystem in use: unmount it first"
+                )))
+            }
+            Err(error) => Err(Error::file(&self.path)(error)),
+        }
+    }
+}
+
+impl Volumes {
+    /// Gives a volume the content of one of its snapshots, which stays. It goes on
+    /// if nobody waits for it any more.
+    pub async fn revert(&self, class: &str, name: &str, snapshot: &str) -> Result<Volume> {
+        let volume = self.find(class, name)?;
+        let still = self.find(class, snapshot).map_err(|error| match error {
+            Error::VolumeNotFound(name) => Error::SourceNotFound(name),
+            other => other,
+        })?;
+        if volume.is_pending() || still.is_pending() {
+            let which = if volume.is_pending() { name } else { snapshot };
+            return Err(incomplete(which));
+        }
+        if still.origin.as_deref() != Some(name) {
+            return Err(Error::Invalid(format!("{snapshot} is not a snapshot of {name}")));
+        }
+        if volume.read_only {
+            return Err(Error::Precondition(format!("{name} is for reading only")));
+        }
+        let group = self.classes().find(class)?.volume_group.clone();
+        let (this, class) = (self.clone(), class.to_owned());
+        let task = tokio::spawn(async move { this.revert_to(&class, &group, volume, still).await });
+        task.await.map_err(|_| Error::Task)?
+    }
+
+    async fn revert_to(
+        &self,
+        class: &str,
+        group: &str,
+        volume: Volume,
+        snapshot: Volume,
+    ) -> Result<Volume> {
+        self.inner.holds.check(group, &volume.name)?;
+        let _hold = self.hold(group, &volume.name, "being reverted");
+        let _source = self.hold(group, &snapshot.name, "being reverted to");
+        let claim = volume.claim(group)?;
+        let mark = format!("{REVERT_TAG}{}", snapshot.name);
+        self.tag(class, &volume.name, vec![mark.clone()], Vec::new()).await?;
+        self.copy_content_of(group, &snapshot.name, &volume.name).await?;
+        drop(claim);
+        self.tag(class, &volume.name, Vec::new(), vec![mark]).await?;
+        self.find(class, &volume.name)
+    }
+
+    /// Copies what differs from one volume to another. What the other has more is
+    /// zeros then.
+    pub(crate) async fn copy_content_of(&self, group: &str, from: &str, to: &str) -> Result<()> {
+        let (group, from, to) = (group.to_owned(), from.to_owned(), to.to_owned());
+        self.blocking(move |inner| {
+            let source = inner.backend.open(&group, &from, false)?;
+            copy_differing(&source, &inner.backend.open(&group, &to, true)?, &to)
+        })
+        .await
+    }
+
+    /// Goes on with what was being reverted when the process ended.
+    pub(super) fn resume_reverts(&self) {
+        let classes = self.classes();
+        for class in classes.all() {
+            for volume in self.list(&class.name).unwrap_or_default() {
+                let mark = volume.tags.iter().find_map(|tag| tag.strip_prefix(REVERT_TAG));
+                let Some(snapshot) = mark.map(str::to_owned) else { continue };
+                let (this, class) = (self.clone(), class.name.clone());
+                tokio::spawn(async move {
+                    tracing::warn!(volume = %volume.name, snapshot, "going on to revert a volume");
+                    if let Err(error) = this.revert(&class, &volume.name, &snapshot).await {
+                        tracing::error!(volume = %volume.name, %error, "a volume is reverted in part");
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Writes what differs; zeros are made, not written.
+fn copy_differing(source: &Device, target: &Device, name: &str) -> Result<()> {
+    let failed = |error| Error::File { path: name.into(), source: error };
+    let (mut wanted, mut there) = (vec![0; STEP], vec![0; STEP]);
+    let end = source.size().min(target.size());
+    let mut at = 0;
+    while at < end {
+        let length = (end - at).min(STEP as u64) as usize;
+        let (wanted, there) = (&mut wanted[..length], &mut there[..length]);
+        source.read_at(wanted, at).map_err(failed)?;
+        target.read_at(there, at).map_err(failed)?;
+        if wanted != there {
+            let written = match wanted.iter().all(|byte| *byte == 0) {
+                true => target.zero(at, length as u64),
+                false => target.write_at(wanted, at),
+            };
+            written.map_err(failed)?;
+        }
+        at += length as u64;
+    }
+    if end < target.size() {
+        target.zero(end, target.size() - end).map_err(failed)?;
+    }
+    target.sync().map_err(failed)
+}
