@@ -1,4 +1,4 @@
-//! What a service must look like before anything is done about it.
+//! Checks of a service before anything is done about it.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn one(port: &mut Port, field: &dyn Fn(&str) -> String) -> Result<()> {
     }
 }
 
-/// What a segment may be so that only one spelling of it can come in. Escapes
+/// Returns whether only one spelling of a segment can come in. Escapes
 /// are not undone before a path is looked at.
 fn is_segment(segment: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);

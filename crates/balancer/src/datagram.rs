@@ -44,7 +44,7 @@ impl Public {
         Ok(Self { socket, every })
     }
 
-    /// Who sent something, and to which address.
+    /// Receives a datagram; returns its sender and the address it was sent to.
     pub(crate) async fn receive(
         &self,
         buffer: &mut [u8],

@@ -34,7 +34,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this means to a caller.
+    /// Code of the failure for a caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid { .. } => Code::InvalidArgument,

@@ -25,7 +25,7 @@ use crate::{
     tcp::Supplies,
 };
 
-/// What all gates of a balancer share.
+/// State that all gates of a balancer share.
 pub(crate) struct Context {
     pub(crate) limits: Limits,
     pub(crate) health: HealthOptions,

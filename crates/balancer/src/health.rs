@@ -79,7 +79,7 @@ async fn ask(address: SocketAddr, path: &str) -> Result<(), String> {
     }
 }
 
-/// What an error means, without the number.
+/// Text of an error, without the number.
 pub(crate) fn plain(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".into(),

@@ -1,4 +1,4 @@
-//! How a balancer behaves, for all of its services alike.
+//! Options of a balancer, for all of its services alike.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -44,7 +44,7 @@ impl Default for Options {
 pub struct HealthOptions {
     /// Between two checks of a target.
     pub every: Duration,
-    /// How long a check may take.
+    /// Time a check may take.
     pub timeout: Duration,
     /// So many in a row make a target unhealthy. Connections of clients that
     /// a target did not take count as well.
@@ -64,29 +64,31 @@ impl Default for HealthOptions {
     }
 }
 
-/// How much, and how long.
+/// Limits of amounts and times.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Connections, requests and sessions of one service at a time. Those
     /// above are turned away; of udp, the one that was silent for longest
     /// makes place.
     pub connections: usize,
-    /// How long a target may take to take a connection.
+    /// Time a target may take to take a connection.
     pub connect: Duration,
-    /// How long a client may take to agree on encryption.
+    /// Time a client may take to agree on encryption.
     pub handshake: Duration,
-    /// How long a client may take to say what it wants (http).
+    /// Time a client may take to say what it wants (http).
     pub header: Duration,
-    /// How long a target may think about a request once it has all of it.
+    /// Time a target may think about a request once it has all of it.
     pub response: Duration,
-    /// How long a tcp connection, an upgraded connection or a body may stand
-    /// still.
+    /// Time for which a tcp connection, an upgraded connection or a body may
+    /// stand still.
     pub tcp_idle: Duration,
-    /// How long an http client may keep a connection that it does not use.
+    /// Time for which an http client may keep a connection that it does not
+    /// use.
     pub http_idle: Duration,
-    /// How long a udp session is remembered.
+    /// Time for which a udp session is remembered.
     pub udp_idle: Duration,
-    /// How long connections may go on whose service or target was withdrawn.
+    /// Time for which connections may go on whose service or target was
+    /// withdrawn.
     pub drain: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Who has which port.
+//! Table of ports and their services.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -92,7 +92,7 @@ impl Table {
         self.depart(services.into_values().flat_map(|service| service.gates()).collect())
     }
 
-    /// Whether what is published leaves room for this port.
+    /// Checks that what is published leaves room for this port.
     fn may_have(&self, id: &str, port: &Port) -> Result<()> {
         if port.tls && self.context.raw_tls.is_none() {
             return Err(Error::NoCertificate { port: port.public });
@@ -205,7 +205,7 @@ fn is_same(gate: &Gate, port: &Port) -> bool {
         == (port.protocol, port.public, port.path_prefix.as_str())
 }
 
-/// What is no longer published.
+/// Service that is no longer published.
 pub(crate) struct Departure {
     gates: Vec<Arc<Gate>>,
     fronts: Vec<Arc<Front>>,

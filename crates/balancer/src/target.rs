@@ -22,7 +22,7 @@ pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     /// It is no target any more: nothing new is led here.
     pub(crate) gone: CancellationToken,
-    /// What is still led here ends now.
+    /// Cancelled when what is still led here ends now.
     pub(crate) cut: CancellationToken,
     /// Of http targets.
     pub(crate) clients: Option<Clients>,
@@ -65,7 +65,7 @@ impl Target {
         }
     }
 
-    /// How much it has to do. Nothing when it must not be used.
+    /// Number of connections it has. Nothing when it must not be used.
     pub(crate) fn rank(&self) -> Option<usize> {
         let usable = self.mark.load(Relaxed) != UNHEALTHY || self.probe.load(Relaxed);
         usable.then(|| self.active.load(Relaxed))

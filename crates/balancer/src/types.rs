@@ -1,10 +1,10 @@
-//! What is published, and what is seen of it.
+//! Services that are published, and their status.
 
 use std::{fmt, net::SocketAddr};
 
 use jiff::Timestamp;
 
-/// How a port is served.
+/// Protocol by which a port is served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     #[default]
@@ -48,7 +48,7 @@ pub struct Port {
     pub health_path: Option<String>,
 }
 
-/// Whether something can be used.
+/// Health of something.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Health {
     /// Nothing speaks for or against it yet.
@@ -70,13 +70,13 @@ impl Health {
         matches!(self, Self::Unhealthy { .. })
     }
 
-    /// Whether both say the same, whatever their reasons.
+    /// Returns whether both say the same, whatever their reasons.
     pub(crate) fn like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// What is seen of a service.
+/// Status of a service.
 ///
 /// A service is unhealthy when one of its ports has no target left, and
 /// healthy when each of its ports has one that is. Datagrams are not answered
@@ -103,7 +103,7 @@ pub struct PortStatus {
     pub bytes_in: u64,
     /// Bytes to clients. Of http, those of bodies.
     pub bytes_out: u64,
-    /// What clients did not get for our or the targets' reasons.
+    /// Failures that clients met for our or the targets' reasons.
     pub errors: u64,
     pub targets: Vec<TargetStatus>,
 }

@@ -30,7 +30,7 @@ use crate::{
 /// look for the oldest one each time would be slow just when much comes in.
 const PART: usize = 64;
 
-/// How long sessions that lead nowhere are kept at most.
+/// Time for which sessions that lead nowhere are kept at most.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// After a failure, so that it is not met again and again without end.
@@ -63,7 +63,7 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
     }
 }
 
-/// Who sends, and to which of our addresses.
+/// Sender of a datagram, and the address of ours it was sent to.
 type Ends = (SocketAddr, Asked);
 
 /// All sessions of one public socket.
@@ -81,7 +81,7 @@ struct Session {
     _visit: Visit,
 }
 
-/// What both directions of a session use.
+/// State that both directions of a session use.
 struct Link {
     socket: UdpSocket,
     /// When something last moved, in milliseconds since the desk opened.
@@ -96,7 +96,7 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Whether it leads anywhere.
+    /// Returns whether it leads anywhere.
     fn alive(&self) -> bool {
         !self.link.refused.load(Relaxed) && !self.lease.0.gone.is_cancelled()
     }
@@ -190,7 +190,7 @@ impl Desk {
     }
 }
 
-/// What comes back from a target in one session.
+/// Replies of a target in one session.
 struct Replies {
     gate: Arc<Gate>,
     public: Arc<Public>,

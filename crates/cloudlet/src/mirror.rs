@@ -1,5 +1,5 @@
-//! What the controller last said, on disk, for an agent that starts while its
-//! controller is away.
+//! Objects as the controller last said them, on disk, for an agent that starts
+//! while its controller is away.
 //!
 //! Objects are rows of a store that the agent has for itself, one folder a
 //! type. Of several changes of an object the last is written. What a crash
@@ -18,14 +18,14 @@ use tokio_util::sync::CancellationToken;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The folder of a type, and an object in it.
-type Place = (&'static str, ObjectKey);
+type RowKey = (&'static str, ObjectKey);
 /// Encodes an object when it is written, not when it changes.
 type Encode = Box<dyn Fn() -> Vec<u8> + Send>;
 
-/// What is not on disk yet.
+/// Changes that are not on disk yet.
 #[derive(Default)]
 struct Waiting {
-    rows: BTreeMap<Place, Option<Encode>>,
+    rows: BTreeMap<RowKey, Option<Encode>>,
     /// Rows that are being written.
     on_the_way: usize,
 }
@@ -86,7 +86,7 @@ impl Mirror {
         });
     }
 
-    /// How many objects are not on disk as they are.
+    /// Number of objects that are not on disk as they are.
     pub fn pending(&self) -> usize {
         let waiting = self.waiting.lock();
         waiting.rows.len() + waiting.on_the_way
@@ -134,13 +134,13 @@ impl Mirror {
         };
         while !rows.is_empty() {
             let some = rows.split_off(rows.len().saturating_sub(MAX_OPS));
-            let ops = some.iter().map(|(place, encode)| self.op(place, encode.as_ref()));
+            let ops = some.iter().map(|(row, encode)| self.op(row, encode.as_ref()));
             if let Err(error) = self.store.txn(ops.fold(Txn::new(), Txn::then)).await {
                 let mut waiting = self.waiting.lock();
                 waiting.on_the_way = 0;
-                for (place, encode) in rows.into_iter().chain(some) {
+                for (row, encode) in rows.into_iter().chain(some) {
                     // What changed meanwhile is newer.
-                    waiting.rows.entry(place).or_insert(encode);
+                    waiting.rows.entry(row).or_insert(encode);
                 }
                 return Err(error);
             }
@@ -149,7 +149,7 @@ impl Mirror {
         Ok(())
     }
 
-    fn op(&self, (folder, key): &Place, encode: Option<&Encode>) -> Op {
+    fn op(&self, (folder, key): &RowKey, encode: Option<&Encode>) -> Op {
         let at = format!("{}{folder}/{}", self.root, key.text());
         match encode.map(|encode| encode()) {
             Some(value) if value.len() <= MAX_VALUE_BYTES => Op::put(at, value),

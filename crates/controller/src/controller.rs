@@ -12,14 +12,14 @@ use selvage_store::SharedStore;
 use selvage_work::Engine;
 use tokio_util::sync::CancellationToken;
 
+use crate::agents::Downstream;
 use crate::error::Result;
-use crate::notify_glue::Downstream;
 use crate::objects::reconcile_locations;
 use crate::registry::{PeerConnector, Plaintext};
 use crate::settings::Settings;
 use crate::state::ControllerState;
 
-/// Whether a call does what it says or only tells what it would do.
+/// Mode of a call: it acts, or only tells what it would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Real,
@@ -27,8 +27,8 @@ pub enum Mode {
     DryRun,
 }
 
-/// What the plain objects need of the instances: cascades, and the reports of
-/// agents.
+/// Interface of the instances to the plain objects: cascades, and the reports
+/// of agents.
 #[async_trait]
 pub trait Instances: Send + Sync + 'static {
     /// Deletes an instance as the API would, with the default override, and
@@ -52,7 +52,7 @@ pub trait Instances: Send + Sync + 'static {
     async fn resume_deletions(&self, cloudlets: &[wire::CloudletKey]) -> Result<()>;
 }
 
-/// Where the messages go that a streamed call shows while it works. Nobody
+/// Receiver of the messages that a streamed call shows while it works. Nobody
 /// need be listening.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Option<tokio::sync::mpsc::UnboundedSender<wire::Result>>);
@@ -87,19 +87,19 @@ impl Deref for Controller {
     }
 }
 
-/// What a controller is made of besides its settings.
+/// Dependencies of a controller besides its settings.
 #[derive(Debug, Clone)]
-pub struct Surroundings {
+pub struct Dependencies {
     pub clock: Arc<dyn Clock>,
     pub peers: Arc<dyn PeerConnector>,
     pub engine: selvage_work::Options,
     pub notify: ServerOptions,
-    /// How long agents that come back wait for what changed to be looked up:
-    /// they would rather have everything than wait longer.
+    /// Longest time that agents that come back wait for what changed to be
+    /// looked up: they would rather have everything than wait longer.
     pub recall: Duration,
 }
 
-impl Default for Surroundings {
+impl Default for Dependencies {
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Controller {
     }
 }
 
-/// What a controller stands on: all of it that instances work with.
+/// Everything of a controller that instances work with.
 #[derive(Debug)]
 pub struct Foundation {
     pub state: Arc<ControllerState>,
@@ -131,12 +131,12 @@ impl Foundation {
     pub async fn open(
         store: SharedStore,
         settings: Settings,
-        surroundings: Surroundings,
+        dependencies: Dependencies,
     ) -> Result<Self> {
-        let state = ControllerState::open(store, settings, &surroundings).await?;
+        let state = ControllerState::open(store, settings, &dependencies).await?;
         let driver = state.settings.external_address.clone();
-        let engine = Engine::open(Arc::clone(&state.store), driver, surroundings.engine).await?;
-        let Surroundings { notify, recall, .. } = surroundings;
+        let engine = Engine::open(Arc::clone(&state.store), driver, dependencies.engine).await?;
+        let Dependencies { notify, recall, .. } = dependencies;
         Ok(Self { state, engine, notify, recall })
     }
 }
@@ -170,8 +170,8 @@ impl Controller {
         &self.downstream.server
     }
 
-    /// What the controller does by itself: keeping its lease, telling agents
-    /// of changes, driving operations, moving instances with their cloudlets.
+    /// Background work of the controller: keeping its lease, telling agents of
+    /// changes, driving operations, moving instances with their cloudlets.
     /// Returns after `stop`, when all of it has ended, or when operations
     /// cannot be driven any more.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<()> {

@@ -9,7 +9,7 @@ use selvage_part::{Context, Mount, OpenPart, Part, Result};
 use selvage_samples::{Influx, InfluxLogin};
 
 use crate::{
-    EdgeController, FetchPolicy, Options, Settings, Surroundings, Timeouts, WEB_SOCKET,
+    Dependencies, EdgeController, FetchPolicy, Options, Settings, Timeouts, WEB_SOCKET,
     options::InfluxOptions, registry::Encrypted,
 };
 
@@ -22,12 +22,12 @@ impl Part for ControllerPart {
     type Options = Options;
 
     async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
-        let mut surroundings = Surroundings::default();
+        let mut dependencies = Dependencies::default();
         if let Some(tls) = &context.controller_tls {
-            surroundings.peers = Arc::new(Encrypted(Arc::clone(tls)));
+            dependencies.peers = Arc::new(Encrypted(Arc::clone(tls)));
         }
         let settings = settings(context, options)?;
-        let opened = EdgeController::open(context.store()?, settings, surroundings).await;
+        let opened = EdgeController::open(context.store()?, settings, dependencies).await;
         let controller = opened.context("controller")?;
         Ok(Some(Box::new(Opened { controller, context: Arc::clone(context) })))
     }

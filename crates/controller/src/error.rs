@@ -1,4 +1,4 @@
-//! What can go wrong in the controller, with the code that the caller gets.
+//! Errors of the controller, with the code that the caller gets.
 
 use std::borrow::Cow;
 
@@ -52,7 +52,7 @@ impl Error {
         Self::refused(Code::InvalidArgument, text)
     }
 
-    /// What the request refers to is not there.
+    /// Error for a request that refers to something that is not there.
     pub fn missing(text: impl Into<Cow<'static, str>>) -> Self {
         Self::refused(Code::NotFound, text)
     }

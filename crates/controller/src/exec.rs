@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::registry::owner_of;
 use crate::relay::is_agent_of;
-use crate::row::Kept;
+use crate::row::StoredObject;
 
 const NO_AGENT: &str = "no matching CRMs";
 
@@ -36,9 +36,9 @@ pub(crate) struct Waiting(Mutex<Calls>);
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// What is recognised without a number.
+    /// Calls whose answers are recognised without a number.
     waiting: HashMap<String, VecDeque<Pending>>,
-    /// Where there the call of a number is.
+    /// Correlation of the call of a number.
     numbers: HashMap<u64, String>,
 }
 
@@ -51,7 +51,8 @@ struct Pending {
 }
 
 impl Pending {
-    /// Whether this is the answer, and comes from the agent that was asked.
+    /// Returns true if this is the answer, and comes from the agent that was
+    /// asked.
     fn takes(&self, reply: &wire::ExecRequest, from: &Identity) -> bool {
         let instance = reply.app_inst_key.as_ref().unwrap_or(KeyText::empty());
         (reply.id == 0 || reply.id == self.number)
@@ -86,7 +87,7 @@ impl Calls {
     }
 }
 
-/// What an answer is recognised by.
+/// Text that an answer is recognised by.
 fn correlation(request: &wire::ExecRequest) -> String {
     let key = request.app_inst_key.as_ref().unwrap_or(KeyText::empty());
     format!("{}\n{}\n{}", key.text(), request.command, request.offer)
@@ -246,7 +247,7 @@ impl Controller {
     }
 }
 
-/// Whether the command has certainly not reached an agent.
+/// Returns true if the command has certainly not reached an agent.
 fn nobody_there(error: &Error) -> bool {
     match error {
         Error::Connect { .. } => true,

@@ -1,4 +1,4 @@
-//! How references stay true while several controllers and many callers write
+//! References that stay true while several controllers and many callers write
 //! at once.
 //!
 //! Whoever makes an object that refers to another reads the other one with
@@ -19,7 +19,7 @@
 use selvage_store::{Record, Transaction};
 
 use crate::error::{Error, Result};
-use crate::row::{Kept, Row};
+use crate::row::{Row, StoredObject};
 
 /// Says that an object is about to be deleted, or changed in a way that those
 /// who refer to it would not bear.
@@ -49,7 +49,7 @@ pub(crate) fn deletion_key(kind: &str, key: &str) -> String {
 
 /// The object that a new one refers to, if it is there. Fails while it is
 /// being deleted.
-pub async fn refer<M: Kept>(tx: &Transaction, key: &str) -> Result<Option<M>> {
+pub async fn refer<M: StoredObject>(tx: &Transaction, key: &str) -> Result<Option<M>> {
     if tx.get::<Deletion>(&deletion_key(M::KIND, key)).await?.is_some() {
         return Err(Error::BeingDeleted { kind: M::TITLE, key: key.to_owned() });
     }
@@ -59,7 +59,7 @@ pub async fn refer<M: Kept>(tx: &Transaction, key: &str) -> Result<Option<M>> {
 /// A name that only one owner may have.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Claim {
-    /// What kind of name it is.
+    /// Kind of the name.
     #[prost(string, tag = "1")]
     pub(crate) space: String,
     #[prost(string, tag = "2")]

@@ -20,7 +20,7 @@ pub trait KeyText: Message + Name + Default + Clone + PartialEq + Send + Sync + 
     /// The key that names nothing.
     fn empty() -> &'static Self;
 
-    /// Whether every name in it is given. A filter may leave some out.
+    /// Returns true if every name in it is given. A filter may leave some out.
     fn is_complete(&self) -> bool;
 
     /// The canonical form: the key of the record in the store.

@@ -6,7 +6,7 @@
 //! settings; [`Controller`] adds what drives it. `objects` has the rules of the plain objects, `instances`
 //! the life of ClusterInsts and AppInsts, `derive` what is computed from
 //! objects without touching anything, `services` the gRPC face of it all,
-//! `notify_glue` the way to and from agents, `relay` where callers and agents
+//! `agents` the way to and from agents, `relay` where callers and agents
 //! meet, `registry` how several
 //! controllers know of each other, `version` how data of older models is
 //! brought up to date.
@@ -15,6 +15,7 @@
 //! end of notify. It opens no socket and reads no file: whoever runs it mounts
 //! its services and gives it a store.
 
+mod agents;
 pub mod controller;
 mod daemon;
 mod derive;
@@ -25,7 +26,6 @@ pub mod instances;
 pub mod keys;
 mod memory;
 mod metrics;
-mod notify_glue;
 pub mod objects;
 mod options;
 mod part;
@@ -39,7 +39,7 @@ pub mod tables;
 mod telemetry;
 mod version;
 
-pub use controller::{Controller, Foundation, Mode, Progress, Surroundings};
+pub use controller::{Controller, Dependencies, Foundation, Mode, Progress};
 pub use daemon::ControllerPart;
 pub use error::{Error, Result};
 pub use options::{InfluxOptions, Options};

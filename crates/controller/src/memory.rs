@@ -1,4 +1,5 @@
-//! What a controller knows and does not store: the last words of agents.
+//! Knowledge of a controller that it does not store: the last reports of
+//! agents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(crate) struct Latest<M>(RwLock<Said<M>>);
 #[derive(Debug)]
 struct Said<M> {
     objects: BTreeMap<String, (Arc<str>, Arc<M>)>,
-    /// How many objects are of each.
+    /// Number of objects of each.
     counts: BTreeMap<Arc<str>, usize>,
 }
 
@@ -112,7 +113,7 @@ pub(crate) struct Memory {
     pub(crate) samples: Arc<Archive>,
     pub(crate) refused: Refused,
     pub(crate) newest: Newest,
-    /// Where samples go besides.
+    /// InfluxDB that gets the samples besides.
     pub(crate) influx: Option<Arc<Sink>>,
     pub(crate) waiting: Waiting,
     pub(crate) relays: Relays,

@@ -11,7 +11,7 @@ use crate::Settings;
 pub struct Options {
     /// Last part of every name that is given to apps and clusters.
     pub root_domain: String,
-    /// Where images lie whose path an app does not name.
+    /// Registry of images whose path an app does not name.
     pub registry: String,
     /// `host:port` where other controllers reach this one. Empty: the address
     /// it listens on.
@@ -23,11 +23,11 @@ pub struct Options {
     /// Time within which an agent that has silently gone, as by a cut cable,
     /// is noticed; its cloudlet is offline then.
     pub agent_timeout: Duration,
-    /// How long a cloudlet may take to create an instance.
+    /// Longest time a cloudlet may take to create an instance.
     pub create_timeout: Duration,
-    /// How long it may take to update one.
+    /// Longest time it may take to update one.
     pub update_timeout: Duration,
-    /// How long it may take to delete one.
+    /// Longest time it may take to delete one.
     pub delete_timeout: Duration,
     /// Hosts from which manifests and configs may be fetched; empty: any with
     /// a public address.
@@ -63,7 +63,7 @@ pub struct InfluxOptions {
     pub url: String,
     /// Made if it is not there.
     pub database: String,
-    /// Who we are there; otherwise the environment's INFLUX_USERNAME.
+    /// User there; otherwise the environment's INFLUX_USERNAME.
     pub user: String,
     /// File with the user's password; otherwise the environment's
     /// INFLUX_PASSWORD.

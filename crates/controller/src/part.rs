@@ -9,13 +9,13 @@ use selvage_kit::telemetry::Metrics;
 use selvage_store::SharedStore;
 use selvage_work::{Reconcilers, Schedule, clock};
 
-use crate::controller::{Controller, Foundation, Surroundings};
+use crate::controller::{Controller, Dependencies, Foundation};
 use crate::error::Result;
 use crate::instances::InstanceService;
 use crate::settings::Settings;
 
-/// How often somebody looks for instances that nobody looks after.
-const CARE: Duration = Duration::from_secs(30);
+/// Interval of the search for instances without an operation.
+const CARE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A controller with everything that belongs to it.
 #[derive(Debug, Clone)]
@@ -31,10 +31,10 @@ impl EdgeController {
     pub async fn open(
         store: SharedStore,
         settings: Settings,
-        surroundings: Surroundings,
+        dependencies: Dependencies,
     ) -> Result<Self> {
-        let clock = Arc::clone(&surroundings.engine.clock);
-        let foundation = Foundation::open(store, settings, surroundings).await?;
+        let clock = Arc::clone(&dependencies.engine.clock);
+        let foundation = Foundation::open(store, settings, dependencies).await?;
         let instances = InstanceService::open(&foundation).await?;
         let controller = Controller::open(foundation, Arc::clone(&instances) as _).await?;
         Ok(Self { controller, instances, clock })
@@ -73,6 +73,6 @@ impl EdgeController {
         }
         let samples = Arc::clone(&self.controller.memory.samples).run(tasks.token().clone());
         tasks.spawn("samples", samples);
-        reconcilers.add(self.instances.caretaker(), Schedule::every(CARE));
+        reconcilers.add(self.instances.caretaker(), Schedule::every(CARE_INTERVAL));
     }
 }

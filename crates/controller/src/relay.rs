@@ -1,4 +1,4 @@
-//! Where a caller and a crm meet who cannot, or need not, reach each other.
+//! Relay between a caller and a crm who cannot, or need not, reach each other.
 //!
 //! A meeting belongs to one command. Each side has a token of its own, good
 //! once and for a minute, and must be who was meant by it. What one says the
@@ -20,15 +20,15 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 
-/// How long a token is good.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Lifetime of a token.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 /// Pieces on their way to one side.
 const UNDER_WAY: usize = 16;
 /// Meetings for which somebody is waited for.
 const MOST: usize = 4096;
 const TOKEN_BYTES: usize = 32;
 
-/// What a side of a meeting speaks into and listens to.
+/// Channels of one side of a meeting.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) outgoing: mpsc::Sender<Piece>,
@@ -50,15 +50,16 @@ impl Seat {
     }
 }
 
-/// Who a token is for.
+/// Party that a token is for.
 #[derive(Debug, Clone)]
 enum Guest {
     Caller(Identity),
     Agent(wire::CloudletKey),
 }
 
-/// Whether somebody is the agent of a cloudlet, by certificate. Sockets of this
-/// machine and laboratories may do everything and have no name of their own.
+/// Returns true if somebody is the agent of a cloudlet, by certificate. Sockets
+/// of this machine and laboratories may do everything and have no name of their
+/// own.
 pub(crate) fn is_agent_of(identity: &Identity, cloudlet: &wire::CloudletKey) -> bool {
     match &identity.kind {
         Kind::Local | Kind::Insecure => true,
@@ -102,7 +103,7 @@ impl Relays {
         let (to_agent, from_caller) = mpsc::channel(UNDER_WAY);
         let (to_caller, from_agent) = mpsc::channel(UNDER_WAY);
         let (present, _) = watch::channel(0);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TOKEN_LIFETIME;
         let seat =
             |outgoing, incoming| Seat { outgoing, incoming, present: present.clone(), until };
         let mut seats = self.0.lock();
@@ -138,7 +139,7 @@ impl Relays {
         seats.remove(token).map(|(_, seat)| seat).ok_or(Error::KeyNotFound)
     }
 
-    /// What will not be.
+    /// Forgets a meeting that will not take place.
     pub(crate) fn cancel(&self, tokens: &Tokens) {
         let mut seats = self.0.lock();
         seats.remove(&tokens.caller);

@@ -2,7 +2,7 @@
 //!
 //! [`Row`] wraps a generated message so that the store's trait can be
 //! implemented for it here. What is particular to a type, its key and the
-//! indexes it is looked up by, is in [`Kept`]; nothing outside this file
+//! indexes it is looked up by, is in [`StoredObject`]; nothing outside this file
 //! scans a table for want of an index.
 
 use bytes::{Buf, BufMut};
@@ -28,8 +28,10 @@ pub mod index {
 }
 
 /// A message of the contract that is kept in the store.
-pub trait Kept: Message + Name + Default + Clone + PartialEq + Send + Sync + 'static {
-    /// Where records of this type lie; never changes.
+pub trait StoredObject:
+    Message + Name + Default + Clone + PartialEq + Send + Sync + 'static
+{
+    /// Kind under which records of this type are stored; never changes.
     const KIND: &'static str;
     /// The name that people read.
     const TITLE: &'static str;
@@ -80,7 +82,7 @@ impl<M: Message + Default> Message for Row<M> {
     }
 }
 
-impl<M: Kept> Record for Row<M> {
+impl<M: StoredObject> Record for Row<M> {
     const KIND: &'static str = M::KIND;
     const VERSION: u32 = 1;
 
@@ -109,10 +111,10 @@ fn pairs(
         .collect()
 }
 
-/// Implements [`Kept`] for types whose field `key` holds the key.
+/// Implements [`StoredObject`] for types whose field `key` holds the key.
 macro_rules! kept {
     ($($message:ident, $key:ident, $kind:literal $(, |$object:ident| $indexes:expr)?;)+) => {$(
-        impl Kept for wire::$message {
+        impl StoredObject for wire::$message {
             const KIND: &'static str = $kind;
             const TITLE: &'static str = stringify!($message);
             type Key = wire::$key;

@@ -1,40 +1,40 @@
-//! What can be set about a controller.
+//! Settings of a controller.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use selvage_samples::Influx;
 
-/// How the controller behaves. [`Settings::default`] is right for one
-/// controller on an embedded store.
+/// Settings of a controller. [`Settings::default`] is right for one controller
+/// on an embedded store.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Last part of every FQDN that is given out.
     pub root_domain: String,
-    /// Where images lie whose path an App does not name.
+    /// Registry of images whose path an App does not name.
     pub registry: String,
     /// Name of this host, for people.
     pub host: String,
-    /// Where other controllers reach this one; also its name in the registry.
+    /// Address at which other controllers reach this one; also its name in the
+    /// registry.
     pub external_address: String,
     /// Refuse instances that do not fit into their cloudlet.
     pub enforce_resources: bool,
     /// Apps need their Developer, Cloudlets their Operator.
     pub strict: bool,
     pub timeouts: Timeouts,
-    /// How long other controllers take this one for alive when it is silent.
+    /// Longest silence for which other controllers take this one for alive.
     pub lease: Duration,
     pub fetch: FetchPolicy,
     /// Bring data of an older model up to date at start instead of refusing.
     pub auto_upgrade: bool,
-    /// How many samples of metrics are kept, in how much memory, and for how
-    /// long.
+    /// Limits of the samples that are kept: their number, memory and age.
     pub samples_kept: usize,
     pub samples_bytes: usize,
     pub samples_age: Duration,
-    /// Where they outlive the process.
+    /// Folder in which they outlive the process.
     pub samples_folder: Option<PathBuf>,
-    /// Where samples are sent besides.
+    /// InfluxDB that samples are sent to besides.
     pub influx: Option<Influx>,
 }
 
@@ -61,13 +61,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How this controller signs the CloudletInfos it receives.
+    /// Name with which this controller signs the CloudletInfos it receives.
     pub fn controller_id(&self) -> String {
         format!("{}@{}", self.host, self.external_address)
     }
 }
 
-/// How long an agent may take.
+/// Timeouts of agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// Silence after which an agent is taken for gone.

@@ -1,5 +1,5 @@
-//! What a controller knows and works with, apart from what drives it: the
-//! store, the tables in memory, the settings, what agents said.
+//! State of a controller, apart from what drives it: the store, the tables in
+//! memory, the settings, what agents said.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use selvage_store::table::Committed;
 use selvage_store::{LeaseId, SharedStore, Transaction, transact};
 use tokio::time::Instant;
 
-use crate::controller::{MeetsDeletions, Mode, Surroundings};
+use crate::controller::{Dependencies, MeetsDeletions, Mode};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::registry::PeerConnector;
@@ -20,7 +20,7 @@ use crate::settings::Settings;
 use crate::tables::Tables;
 use crate::version;
 
-/// How long a caller waits for a deletion that is in his way.
+/// Longest wait of a caller for a deletion that is in the way.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
 const DELETION_POLL: Duration = Duration::from_millis(20);
 
@@ -48,7 +48,7 @@ impl ControllerState {
     pub async fn open(
         store: SharedStore,
         settings: Settings,
-        surroundings: &Surroundings,
+        dependencies: &Dependencies,
     ) -> Result<Arc<Self>> {
         version::prepare(&store, settings.auto_upgrade, version::STEPS).await?;
         let tables = Tables::open(&store).await?;
@@ -62,10 +62,10 @@ impl ControllerState {
         let state = Arc::new(Self {
             store,
             tables,
-            clock: Arc::clone(&surroundings.clock),
+            clock: Arc::clone(&dependencies.clock),
             lease: RwLock::new(lease.id),
             memory: Memory::new(samples, influx),
-            peers: Arc::clone(&surroundings.peers),
+            peers: Arc::clone(&dependencies.peers),
             settings,
         });
         if let Some(folder) = state.settings.samples_folder.clone() {
@@ -105,7 +105,7 @@ impl ControllerState {
     }
 }
 
-/// How a body ends that must not be committed.
+/// End of a body that must not be committed.
 enum Rehearsal<T, E> {
     Ended(T),
     Failed(E),

@@ -6,13 +6,13 @@ use selvage_api::edgeproto as wire;
 use selvage_store::{Revision, SharedStore, Stored, Table};
 
 use crate::keys::KeyText;
-use crate::row::{Kept, Row};
+use crate::row::{Row, StoredObject};
 
 /// A row as the tables hand it out.
-pub type Held<M> = Arc<Stored<Row<M>>>;
+pub type StoredRow<M> = Arc<Stored<Row<M>>>;
 
 /// A type that has a table here.
-pub trait Tabled: Kept {
+pub trait HasTable: StoredObject {
     fn table(tables: &Tables) -> &Arc<Table<Row<Self>>>;
 }
 
@@ -34,7 +34,7 @@ macro_rules! tables {
             }
         }
 
-        $(impl Tabled for wire::$message {
+        $(impl HasTable for wire::$message {
             fn table(tables: &Tables) -> &Arc<Table<Row<Self>>> {
                 &tables.$field
             }
@@ -59,22 +59,22 @@ tables! {
 
 impl Tables {
     /// The table of a type.
-    pub fn of<M: Tabled>(&self) -> &Arc<Table<Row<M>>> {
+    pub fn of<M: HasTable>(&self) -> &Arc<Table<Row<M>>> {
         M::table(self)
     }
 
     /// The object with a key, as this process sees it.
-    pub fn get<M: Tabled>(&self, key: &M::Key) -> Option<Held<M>> {
+    pub fn get<M: HasTable>(&self, key: &M::Key) -> Option<StoredRow<M>> {
         self.of::<M>().get(&key.text())
     }
 
     /// The objects that an index finds, in the order of their keys.
-    pub fn find<M: Tabled>(&self, index: &str, value: &str) -> Vec<Held<M>> {
+    pub fn find<M: HasTable>(&self, index: &str, value: &str) -> Vec<StoredRow<M>> {
         self.of::<M>().by_index(index, value)
     }
 
     /// Returns once the view of a type has everything up to `revision`.
-    pub async fn caught_up<M: Tabled>(&self, revision: Revision) -> selvage_store::Result<()> {
+    pub async fn caught_up<M: HasTable>(&self, revision: Revision) -> selvage_store::Result<()> {
         self.of::<M>().wait_for(revision).await
     }
 }

@@ -1,5 +1,5 @@
-//! What is counted of agents and shown of what they sent, for whoever watches
-//! the process.
+//! Counters of agents and gauges of their samples, for whoever watches the
+//! process.
 
 use std::fmt;
 use std::sync::Arc;

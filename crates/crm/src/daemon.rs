@@ -10,7 +10,12 @@ use selvage_notify::ClientOptions;
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
 use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
 
-use crate::{Crm, Egress, ImageFolders, Kind, Options, RuntimeKind, Settings, Site, claim};
+use crate::{
+    Crm, Egress, Footprint, ImageFolders, Kind, Options, RuntimeKind, Settings, Site,
+    claim::{Claim, Claims},
+    platform::containers,
+    teardown,
+};
 
 /// The part `crm`.
 pub struct CrmPart;
@@ -74,10 +79,14 @@ impl OpenPart for Opened {
 
     async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
         let settings = self.settings().await?;
+        let containerd = Some(self.options.containerd());
+        let containerd = containerd.filter(|_| !self.options.drives_containers());
+        let footprint = Footprint::of(&settings, containerd);
         let claim = match settings.site.kind {
-            Kind::Containers => Some(claim::take(&settings.cloudlet, &settings.data)?),
+            Kind::Containers => Some(claim(&settings, &footprint).await?),
             Kind::Kubernetes | Kind::Machines => None,
         };
+        footprint.write(&settings.data)?;
         let crm = Arc::new(Crm::open(settings).await.context("crm")?);
         crm.keep_claim(claim);
         crm.spawn(tasks);
@@ -107,14 +116,14 @@ impl Opened {
             forwarding: options.forwarding,
             egress: Egress::parse(&options.egress)?,
             tls: context.server_tls.clone().filter(|_| options.https),
-            patience: options.patience.0,
+            start_timeout: options.start_timeout.0,
             grace: options.grace.0,
-            look: options.look.0,
+            resync_interval: options.resync_interval.0,
             samples: options.samples.0,
         })
     }
 
-    /// Whose crm it is, and how it reaches its controllers.
+    /// Returns the cloudlet's key, and how its controllers are reached.
     fn controller(&self) -> Result<(CloudletKey, ClientOptions)> {
         let context = &self.context;
         if let Some(member) = &context.member {
@@ -130,8 +139,8 @@ impl Opened {
         Ok((key, ClientOptions { addresses, tls, ..ClientOptions::default() }))
     }
 
-    /// What runs containers: what this process has already, or a new one.
-    /// Where none are run nothing is made that could fail.
+    /// Runtime of containers: the one of this process, or a new one. On a
+    /// cloudlet without containers nothing is made that could fail.
     async fn runtime(&self, kind: Kind) -> Result<Arc<dyn Runtime>> {
         if kind != Kind::Containers || !self.options.drives_containers() {
             let options = containerd::Options::new(self.options.containerd());
@@ -168,7 +177,28 @@ impl Options {
     }
 }
 
-/// What the cloudlet is made of.
+/// Claims this machine's part of a cloudlet, and removes what an earlier crm
+/// left there that lost its data.
+async fn claim(settings: &Settings, footprint: &Footprint) -> Result<Claim> {
+    let (claims, range) = (Claims::here()?, settings.site.range);
+    let claim = claims.take(footprint, &settings.data)?;
+    claims.check_range(footprint, range)?;
+    let survey = containers::survey(&settings.cloudlet, range).await?;
+    teardown::remove_orphans(&claim, &settings.data, !survey.bridges.is_empty()).await?;
+    match survey.collision {
+        Some(network) if survey.bridges.is_empty() => bail!(
+            "network_scheme: {range} meets {network} of this machine: name another range in \
+             crm.site (common: {{network_scheme: 10.x.0.0/16}})"
+        ),
+        Some(network) => {
+            tracing::warn!(%range, network, "network_scheme meets a network of this machine");
+        }
+        None => {}
+    }
+    Ok(claim)
+}
+
+/// Description of the cloudlet.
 fn site(options: &Options) -> Result<Site> {
     let mut site = match &options.site {
         Some(path) => Site::read(path).with_context(|| path.display().to_string())?,
@@ -178,7 +208,7 @@ fn site(options: &Options) -> Result<Site> {
     Ok(site)
 }
 
-/// Whether a file is for more than its owner and its group.
+/// Returns whether a file is for more than its owner and its group.
 fn exposed(mode: u32) -> bool {
     mode & 0o007 != 0
 }

@@ -15,7 +15,7 @@ pub enum Error {
     File { path: PathBuf, source: io::Error },
     #[error("a cloudlet of kind {kind} cannot be run by this version: use containers")]
     Kind { kind: String },
-    /// What it takes is not on this cloudlet.
+    /// Something it takes is not on this cloudlet.
     #[error("{what} not found")]
     Missing { what: String },
     #[error("{reason}")]
@@ -44,7 +44,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this means to a caller.
+    /// Code of the failure for a caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid { .. } => Code::InvalidArgument,

@@ -2,7 +2,7 @@
 //! clusters and instances should be on its cloudlet, makes them so with a
 //! [`Platform`], leads the public ports to them, and reports how they are.
 //!
-//! What it is told and what it has made is on disk (`mirror`, `books`):
+//! Intent and what it has made are on disk (`intent`, `installed`):
 //! it works and starts again while the controller is away, and looks at what
 //! runs before it says anything. Whatever it did not finish it does again or
 //! undoes; names of everything it makes follow from the keys, so that nothing
@@ -11,23 +11,26 @@
 //! Which instances there should be, and what their ports and names are, is
 //! the controller's to say; containers, images and cgroups are the runtime's.
 
-mod books;
 mod claim;
 mod daemon;
-mod drive;
 mod error;
+mod footprint;
+mod installed;
+mod intent;
 mod metrics;
-mod mirror;
 mod options;
 mod part;
 pub mod platform;
 mod publish;
+mod reconcile;
 mod registries;
 mod shell;
 mod site;
+pub mod teardown;
 
 pub use daemon::CrmPart;
 pub use error::{Error, Result};
+pub use footprint::Footprint;
 pub use options::{Options, RuntimeKind};
 pub use part::{Crm, Settings, Status};
 pub use platform::{

@@ -1,4 +1,4 @@
-//! What instances and the cloudlet use, as samples for the controller.
+//! Usage of instances and of the cloudlet, as samples for the controller.
 
 use std::{
     collections::HashMap,
@@ -10,14 +10,14 @@ use prost::Message;
 use selvage_api::edgeproto::{
     AppInstKey, CloudletKey, ClusterInstKey, Metric, MetricTag, MetricVal, metric_val::Value,
 };
-use selvage_cloudlet::What;
+use selvage_cloudlet::ObjectKind;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    books::Phase,
-    drive::World,
+    installed::Phase,
     platform::{ClusterSize, Resources, Usage},
+    reconcile::AgentContext,
 };
 
 /// Samples of one instance,
@@ -31,7 +31,7 @@ const CLOUDLET: &str = "cloudlet-utilization";
 
 /// Sends samples until told to stop.
 pub(crate) async fn run(
-    world: Arc<World>,
+    agent: Arc<AgentContext>,
     cloudlet: CloudletKey,
     every: Duration,
     stop: CancellationToken,
@@ -41,24 +41,24 @@ pub(crate) async fn run(
         let mut now = HashMap::new();
         let mut clusters: HashMap<ClusterInstKey, Sum> = HashMap::new();
         let mut whole = Sum::default();
-        world.publisher.count().await;
-        for (text, row) in world.books.all(What::Instance) {
+        agent.publisher.count().await;
+        for (text, row) in agent.installed.all(ObjectKind::Instance) {
             let Ok(key) = AppInstKey::decode(row.key.as_slice()) else { continue };
             if row.phase != Phase::Made {
                 continue;
             }
             // One that is being started again uses nothing.
-            let Ok(usage) = world.platform.usage(&key).await else { continue };
+            let Ok(usage) = agent.platform.usage(&key).await else { continue };
             let taken = Instant::now();
             let share = before.get(&text).map_or(0.0, |(earlier, at)| {
                 share_of_core(earlier.cpu_ns, usage.cpu_ns, taken.duration_since(*at))
             });
             let tags = instance_tags(&key, &cloudlet);
-            send(&world, INSTANCE, tags.clone(), instance_values(share, &usage));
-            let open = world.publisher.connections(&text);
+            send(&agent, INSTANCE, tags.clone(), instance_values(share, &usage));
+            let open = agent.publisher.connections(&text);
             if let Some(open) = open {
                 let values = vec![count("active", open.active), count("total", open.total)];
-                send(&world, CONNECTIONS, tags, values);
+                send(&agent, CONNECTIONS, tags, values);
             }
             let cluster = clusters.entry(key.cluster_inst_key.unwrap_or_default()).or_default();
             for sum in [cluster, &mut whole] {
@@ -66,14 +66,14 @@ pub(crate) async fn run(
             }
             now.insert(text, (usage, taken));
         }
-        let Ok(all) = world.platform.resources().await else { continue };
-        send_clusters(&world, &cloudlet, &clusters, &all);
-        send(&world, CLOUDLET, cloudlet_tags(&cloudlet), cloudlet_values(&whole, now.len(), &all));
+        let Ok(all) = agent.platform.resources().await else { continue };
+        send_clusters(&agent, &cloudlet, &clusters, &all);
+        send(&agent, CLOUDLET, cloudlet_tags(&cloudlet), cloudlet_values(&whole, now.len(), &all));
         before = now;
     }
 }
 
-/// What several instances use together.
+/// Usage of several instances together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sum {
     /// In hundredths of a core.
@@ -95,19 +95,19 @@ impl Sum {
 }
 
 fn send_clusters(
-    world: &World,
+    agent: &AgentContext,
     cloudlet: &CloudletKey,
     sums: &HashMap<ClusterInstKey, Sum>,
     all: &Resources,
 ) {
-    for (_, row) in world.books.all(What::Cluster) {
+    for (_, row) in agent.installed.all(ObjectKind::Cluster) {
         let (Phase::Made, Some(facts)) = (row.phase, row.facts.cluster()) else { continue };
         let Ok(key) = ClusterInstKey::decode(row.key.as_slice()) else { continue };
         let sum = sums.get(&key).copied().unwrap_or_default();
         let mut tags = cloudlet_tags(cloudlet);
         tags.push(tag("cluster", &key.cluster_key.unwrap_or_default().name));
         tags.push(tag("dev", &key.developer));
-        send(world, CLUSTER, tags, cluster_values(&sum, facts.size, all));
+        send(agent, CLUSTER, tags, cluster_values(&sum, facts.size, all));
     }
 }
 
@@ -185,14 +185,14 @@ fn cloudlet_values(used: &Sum, instances: usize, all: &Resources) -> Vec<MetricV
     ]
 }
 
-fn send(world: &World, name: &str, tags: Vec<MetricTag>, vals: Vec<MetricVal>) {
+fn send(agent: &AgentContext, name: &str, tags: Vec<MetricTag>, vals: Vec<MetricVal>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let timestamp = prost_types::Timestamp {
         seconds: i64::try_from(now.as_secs()).unwrap_or_default(),
         nanos: i32::try_from(now.subsec_nanos()).unwrap_or_default(),
     };
     let metric = Metric { name: name.into(), timestamp: Some(timestamp), tags, vals };
-    if let Err(error) = world.client.post(&metric) {
+    if let Err(error) = agent.client.post(&metric) {
         tracing::debug!(%error, "sample not sent");
     }
 }

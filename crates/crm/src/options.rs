@@ -16,10 +16,10 @@ pub struct Options {
     pub cloudlet: String,
     /// File that says what the cloudlet is made of (YAML).
     pub site: Option<PathBuf>,
-    /// Where a cluster of Kubernetes is and who we are there, for a cloudlet of
+    /// Kubeconfig of the cluster of Kubernetes, for a cloudlet of
     /// that kind; as `kubectl` finds it where not given.
     pub kubeconfig: Option<PathBuf>,
-    /// What runs containers: `containerd`, `oci` (runc, crun or youki without
+    /// Runtime of containers: `containerd`, `oci` (runc, crun or youki without
     /// a daemon) or `auto`, which takes containerd where it is.
     pub runtime: RuntimeKind,
     /// Socket of the containerd that runs containers; `node.containerd` where
@@ -38,12 +38,12 @@ pub struct Options {
     /// Socket of the machine's lvmd, for apps that ask for volumes; that of
     /// this data directory where not given.
     pub lvmd: Option<PathBuf>,
-    /// Whether HTTP ports of apps speak TLS, and tcp ports that ask for it may,
+    /// HTTP ports of apps speak TLS, and tcp ports that ask for it may,
     /// with the certificate of this process.
     pub https: bool,
     /// Addresses of the public ports of clusters without one of their own.
     pub addresses: Vec<IpAddr>,
-    /// Who leads what comes to tcp and udp ports of containers from other
+    /// Forwarder of what comes to tcp and udp ports of containers from other
     /// machines: `kernel`, `proxy` (this process), or `auto`, which takes the
     /// kernel unless it cannot or a firewall drops what it passes on.
     pub forwarding: Forwarding,
@@ -51,14 +51,14 @@ pub struct Options {
     /// the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses of
     /// this machine included.
     pub egress: Vec<String>,
-    /// How long an instance may take until it takes connections.
-    pub patience: Duration,
-    /// How long the controller must not have mentioned something that runs
-    /// before it is removed.
+    /// Time an instance may take until it takes connections.
+    pub start_timeout: Duration,
+    /// Time for which the controller must not have mentioned something that
+    /// runs before it is removed.
     pub grace: Duration,
-    /// How often it looks whether everything runs.
-    pub look: Duration,
-    /// How often it sends what instances use.
+    /// Interval of checking that everything runs.
+    pub resync_interval: Duration,
+    /// Interval of sending what instances use.
     pub samples: Duration,
 }
 
@@ -79,15 +79,15 @@ impl Default for Options {
             addresses: vec![IpAddr::from([0, 0, 0, 0])],
             forwarding: Forwarding::Auto,
             egress: Vec::new(),
-            patience: seconds(30),
+            start_timeout: seconds(30),
             grace: seconds(60),
-            look: seconds(10),
+            resync_interval: seconds(10),
             samples: seconds(15),
         }
     }
 }
 
-/// What runs containers.
+/// Runtime of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeKind {

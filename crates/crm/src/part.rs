@@ -1,13 +1,13 @@
 //! The crm as one part: what a process opens and runs.
 
-use std::{collections::HashMap, fs::File, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
     AppInst, AppInstKey, CloudletInfo, CloudletKey, CloudletState, ClusterInst, ClusterInstKey,
     ExecRequest, Node, NodeKey, NodeType,
 };
-use selvage_cloudlet::{Desk, What};
+use selvage_cloudlet::{AgentCaches, ObjectKind};
 use selvage_fetch::Policy;
 use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, ClientStatus, KeyWorker, Letters, NotifyClient, ObjectKey};
@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Egress, Forwarding, ImageFolders, Kind, Platform, Registries, Result, Site,
-    books::{self, Books},
-    drive::{self, World},
+    claim::Claim,
+    installed::{self, Installed},
+    intent::Intent,
     metrics,
-    mirror::Mirror,
     platform::{
         containers::{self, Containers},
         kaas::{self, Kaas},
@@ -29,37 +29,38 @@ use crate::{
         vm::{self, Machines},
     },
     publish::Publisher,
+    reconcile::{self, AgentContext},
     shell,
 };
 
 /// The file that everything is remembered in.
-const FILE: &str = "crm.redb";
-/// What charts are installed with.
+pub(crate) const FILE: &str = "crm.redb";
+/// Program that installs charts.
 const HELM: &str = "helm";
-/// How often to look which instances answer.
-const HEALTH: Duration = Duration::from_secs(1);
-/// How often to look for what nobody has used in a long time.
-const TIDY: Duration = Duration::from_secs(3600);
-/// How long a virtual machine may take to turn itself off.
-const POWERDOWN: Duration = Duration::from_secs(30);
+/// Interval of checking which instances answer.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of looking for what nobody has used in a long time.
+const TIDY_INTERVAL: Duration = Duration::from_secs(3600);
+/// Time a virtual machine may take to turn itself off.
+const POWERDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a crm is opened with.
+/// Settings that a crm is opened with.
 #[derive(Clone)]
 pub struct Settings {
-    /// Whose crm it is.
+    /// Cloudlet whose crm it is.
     pub cloudlet: CloudletKey,
-    /// What this machine is called.
+    /// Name of this machine.
     pub node: String,
     pub site: Site,
-    /// Where it remembers things.
+    /// Data directory.
     pub data: PathBuf,
-    /// How to reach controllers.
+    /// Options of the connection to controllers.
     pub notify: ClientOptions,
-    /// What runs containers.
+    /// Runtime of containers.
     pub runtime: Arc<dyn Runtime>,
     /// The runtime's namespace for instances.
     pub namespace: String,
-    /// Where files of this machine may be images.
+    /// Folders whose files may be images.
     pub images: ImageFolders,
     /// Folder with a file `{developer}.json` of registries and passwords for
     /// each developer who has some.
@@ -67,23 +68,25 @@ pub struct Settings {
     /// Hosts inside of this network that images may come from, beside the
     /// registry of the site; all others must have public addresses.
     pub private_hosts: Vec<String>,
-    /// Where lvmd listens, for instances that ask for volumes.
+    /// Socket of lvmd, for instances that ask for volumes.
     pub lvmd: PathBuf,
-    /// Where public ports are of clusters without an address of their own.
+    /// Addresses of the public ports of clusters without an address of their
+    /// own.
     pub addresses: Vec<IpAddr>,
-    /// Who leads what comes to them from other machines, of containers.
+    /// Forwarder of what comes to them from other machines, of containers.
     pub forwarding: Forwarding,
-    /// What containers reach beside public addresses.
+    /// Networks that containers reach beside public addresses.
     pub egress: Egress,
     /// For public ports that speak TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// How long an instance may take until it takes connections.
-    pub patience: Duration,
-    /// How long something must not have been mentioned before it is removed.
+    /// Time an instance may take until it takes connections.
+    pub start_timeout: Duration,
+    /// Time for which something must not have been mentioned before it is
+    /// removed.
     pub grace: Duration,
-    /// How often everything is looked at.
-    pub look: Duration,
-    /// How often samples are sent.
+    /// Interval of looking at everything.
+    pub resync_interval: Duration,
+    /// Interval of sending samples.
     pub samples: Duration,
 }
 
@@ -93,7 +96,7 @@ impl Settings {
     }
 }
 
-/// How a crm is doing, for a status page.
+/// Condition of a crm, for a status page.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// Its connection to a controller.
@@ -105,20 +108,20 @@ pub struct Status {
     pub unhealthy: usize,
 }
 
-type Worker = KeyWorker<(What, ObjectKey), ()>;
+type Worker = KeyWorker<(ObjectKind, ObjectKey), ()>;
 
 /// The crm of one cloudlet.
 pub struct Crm {
-    world: Arc<World>,
+    agent: Arc<AgentContext>,
     worker: Worker,
-    mirror: Mutex<Option<Mirror>>,
+    intent: Mutex<Option<Intent>>,
     execs: Mutex<Option<Letters<ExecRequest>>>,
     store: SharedStore,
     settings: Settings,
     /// The controller has other flavors than before.
     flavors_changed: Arc<Notify>,
     /// Claim of the cloudlet's name on this machine.
-    claim: Mutex<Option<File>>,
+    claim: Mutex<Option<Claim>>,
 }
 
 impl Crm {
@@ -148,7 +151,7 @@ impl Crm {
                     images: settings.images.clone(),
                     data: settings.data.clone(),
                     lvmd: settings.lvmd.clone(),
-                    patience: settings.patience,
+                    start_timeout: settings.start_timeout,
                     forwarding: settings.forwarding,
                     egress: settings.egress.clone(),
                 },
@@ -161,7 +164,7 @@ impl Crm {
                     addresses: settings.addresses.clone(),
                     images: settings.images.clone(),
                     data: settings.data.clone(),
-                    patience: settings.patience,
+                    start_timeout: settings.start_timeout,
                     helm: HELM.into(),
                 };
                 let Some(site) = settings.site.kaas.clone() else {
@@ -178,8 +181,8 @@ impl Crm {
                     data: settings.data.clone(),
                     images: settings.images.clone(),
                     policy,
-                    patience: settings.patience,
-                    powerdown: POWERDOWN,
+                    start_timeout: settings.start_timeout,
+                    powerdown: POWERDOWN_TIMEOUT,
                 },
             )?)),
         }
@@ -187,41 +190,41 @@ impl Crm {
 
     /// The same on a platform that was made elsewhere.
     pub async fn with_platform(settings: Settings, platform: Arc<dyn Platform>) -> Result<Self> {
-        let store = books::open_store(&settings.data.join(FILE)).await?;
-        let books = Books::open(Arc::clone(&store)).await?;
-        let desk = Desk::new()?;
-        let mirror = Mirror::open(&desk, Arc::clone(&store)).await?;
-        let (exchange, execs) = desk.exchange()?;
+        let store = installed::open_store(&settings.data.join(FILE)).await?;
+        let installed = Installed::open(Arc::clone(&store)).await?;
+        let caches = AgentCaches::new()?;
+        let intent = Intent::open(&caches, Arc::clone(&store)).await?;
+        let (exchange, execs) = caches.exchange()?;
         let client =
             NotifyClient::new(exchange, ClientOptions { filter: true, ..settings.notify.clone() })?;
         let publisher =
-            Publisher::new(settings.addresses.clone(), settings.tls.clone(), platform.shortcut());
-        let world = Arc::new(World {
-            desk,
-            books,
+            Publisher::new(settings.addresses.clone(), settings.tls.clone(), platform.forwarder());
+        let agent = Arc::new(AgentContext {
+            caches,
+            installed,
             platform,
             publisher,
             client,
             grace: settings.grace,
             unmentioned: Mutex::new(HashMap::new()),
             failed: Mutex::new(HashMap::new()),
-            troubles: Mutex::default(),
+            unhealthy_reasons: Mutex::default(),
             restarts: Mutex::default(),
             updated: Mutex::new(HashMap::new()),
         });
-        let considered = Arc::downgrade(&world);
+        let considered = Arc::downgrade(&agent);
         let worker = KeyWorker::new(move |(what, key), ()| {
-            let world = considered.upgrade();
+            let agent = considered.upgrade();
             async move {
-                if let Some(world) = world {
-                    drive::consider(world, what, key).await;
+                if let Some(agent) = agent {
+                    reconcile::consider(agent, what, key).await;
                 }
             }
         });
         let crm = Self {
-            world,
+            agent,
             worker,
-            mirror: Mutex::new(Some(mirror)),
+            intent: Mutex::new(Some(intent)),
             execs: Mutex::new(Some(execs)),
             store,
             settings,
@@ -236,27 +239,27 @@ impl Crm {
     }
 
     /// Keeps a claim for as long as the crm lives.
-    pub(crate) fn keep_claim(&self, claim: Option<File>) {
+    pub(crate) fn keep_claim(&self, claim: Option<Claim>) {
         *self.claim.lock() = claim;
     }
 
     /// Makes what was made run again, and ends what was begun to be removed.
     async fn rediscover(&self) -> Result<()> {
-        let world = &self.world;
-        for (text, row) in world.books.all(What::Cluster) {
+        let agent = &self.agent;
+        for (text, row) in agent.installed.all(ObjectKind::Cluster) {
             if !row.phase.is_whole() {
                 continue;
             }
             if let (Some(facts), Ok(key)) = (
                 row.facts.cluster(),
                 <ClusterInstKey as prost::Message>::decode(row.key.as_slice()),
-            ) && let Err(error) = world.platform.keep_cluster(&key, &facts).await
+            ) && let Err(error) = agent.platform.keep_cluster(&key, &facts).await
             {
                 tracing::warn!(cluster = text, %error, "is not as it should be");
             }
         }
         let (clusters, instances) = self.known();
-        match world.platform.sweep(&clusters, &instances).await {
+        match agent.platform.sweep(&clusters, &instances).await {
             Ok(swept) => {
                 for what in swept {
                     tracing::info!(what, "removed, as it belongs to nothing");
@@ -265,22 +268,22 @@ impl Crm {
             // What cannot be reached now may be reached later: the crm runs.
             Err(error) => tracing::warn!(%error, "not looked for what belongs to nothing"),
         }
-        let made = world.books.all(What::Instance).into_iter();
+        let made = agent.installed.all(ObjectKind::Instance).into_iter();
         let made = made.filter(|(_, row)| row.phase.is_whole());
         let keys = made.filter_map(|(_, row)| instance_key(&row));
-        let settled = keys.map(|key| async move { drive::rediscover(world, &key).await });
+        let settled = keys.map(|key| async move { reconcile::rediscover(agent, &key).await });
         futures::future::join_all(settled).await;
-        world.publisher.settled().await;
+        agent.publisher.settled().await;
         Ok(())
     }
 
-    /// Keys of everything in the books.
+    /// Keys of everything in the records.
     fn known(&self) -> (Vec<ClusterInstKey>, Vec<AppInstKey>) {
-        fn keys<K: prost::Message + Default>(rows: Vec<(String, books::Row)>) -> Vec<K> {
+        fn keys<K: prost::Message + Default>(rows: Vec<(String, installed::Row)>) -> Vec<K> {
             rows.into_iter().filter_map(|(_, row)| K::decode(row.key.as_slice()).ok()).collect()
         }
-        let books = &self.world.books;
-        (keys(books.all(What::Cluster)), keys(books.all(What::Instance)))
+        let installed = &self.agent.installed;
+        (keys(installed.all(ObjectKind::Cluster)), keys(installed.all(ObjectKind::Instance)))
     }
 
     /// Reports the cloudlet and what it can hold.
@@ -291,13 +294,13 @@ impl Crm {
             dns_zone: self.settings.site.dns_zone.clone(),
             ..CloudletInfo::default()
         };
-        match self.world.platform.resources().await {
+        match self.agent.platform.resources().await {
             Ok(resources) => {
                 info.os_max_ram = resources.ram;
                 info.os_max_vcores = resources.vcores;
                 info.os_max_vol_gb = resources.disk;
                 info.flavors = match resources.flavors.is_empty() {
-                    true => self.world.offered_flavors(),
+                    true => self.agent.offered_flavors(),
                     false => resources.flavors,
                 };
             }
@@ -306,7 +309,7 @@ impl Crm {
                 info.errors = vec![format!("get limits failed: {error}")];
             }
         }
-        let infos = &self.world.desk.cloudlet_infos;
+        let infos = &self.agent.caches.cloudlet_infos;
         if infos.find(&self.settings.cloudlet).is_none_or(|told| *told != info) {
             for error in &info.errors {
                 tracing::warn!(error, "the cloudlet cannot be used");
@@ -320,7 +323,7 @@ impl Crm {
     async fn watch_cloudlet(self: Arc<Self>, stop: CancellationToken) {
         let pause = || async {
             tokio::select! {
-                () = tokio::time::sleep(self.settings.look) => {}
+                () = tokio::time::sleep(self.settings.resync_interval) => {}
                 () = self.flavors_changed.notified() => {}
             }
         };
@@ -331,9 +334,9 @@ impl Crm {
                 Some(Ok(())) => {}
                 None => return,
             }
-            if tidied.elapsed() >= TIDY {
+            if tidied.elapsed() >= TIDY_INTERVAL {
                 tidied = Instant::now();
-                match self.world.platform.tidy().await {
+                match self.agent.platform.tidy().await {
                     Ok(gone) => {
                         gone.iter().for_each(|what| tracing::info!(what, "removed, as unused"));
                     }
@@ -344,7 +347,7 @@ impl Crm {
     }
 
     fn introduce(&self) -> Result<()> {
-        self.world.desk.nodes.put(Node {
+        self.agent.caches.nodes.put(Node {
             key: Some(NodeKey {
                 name: self.settings.node.clone(),
                 node_type: NodeType::NodeCrm.into(),
@@ -356,77 +359,82 @@ impl Crm {
     }
 
     /// Looks at everything that is wanted or there.
-    fn look(&self) {
-        let (desk, books) = (&self.world.desk, &self.world.books);
-        let wanted = desk.clusters.list().into_iter();
+    fn resync(&self) {
+        let (caches, installed) = (&self.agent.caches, &self.agent.installed);
+        let wanted = caches.clusters.list().into_iter();
         let wanted = wanted.filter_map(|object| ObjectKey::of(object.as_ref()).ok());
-        let made = books.all(What::Cluster).into_iter().filter_map(|(_, row)| cluster_key(&row));
-        wanted.chain(made).for_each(|key| self.worker.changed((What::Cluster, key), ()));
-        let wanted = desk.instances.list().into_iter();
+        let made =
+            installed.all(ObjectKind::Cluster).into_iter().filter_map(|(_, row)| cluster_key(&row));
+        wanted.chain(made).for_each(|key| self.worker.changed((ObjectKind::Cluster, key), ()));
+        let wanted = caches.instances.list().into_iter();
         let wanted = wanted.filter_map(|object| ObjectKey::of(object.as_ref()).ok());
-        let made = books.all(What::Instance).into_iter().filter_map(|(_, row)| instance_key(&row));
-        wanted.chain(made).for_each(|key| self.worker.changed((What::Instance, key), ()));
+        let made = installed
+            .all(ObjectKind::Instance)
+            .into_iter()
+            .filter_map(|(_, row)| instance_key(&row));
+        wanted.chain(made).for_each(|key| self.worker.changed((ObjectKind::Instance, key), ()));
     }
 
     /// Considers whatever changes.
     fn watch(&self) {
-        let desk = &self.world.desk;
+        let caches = &self.agent.caches;
         let flavors_changed = Arc::clone(&self.flavors_changed);
-        desk.flavors.on_change(move |_| flavors_changed.notify_one());
+        caches.flavors.on_change(move |_| flavors_changed.notify_one());
         let worker = self.worker.clone();
-        desk.clusters.on_change(move |change| {
-            worker.changed((What::Cluster, change.key.clone()), ());
+        caches.clusters.on_change(move |change| {
+            worker.changed((ObjectKind::Cluster, change.key.clone()), ());
         });
         let worker = self.worker.clone();
-        desk.instances.on_change(move |change| {
-            worker.changed((What::Instance, change.key.clone()), ());
+        caches.instances.on_change(move |change| {
+            worker.changed((ObjectKind::Instance, change.key.clone()), ());
         });
-        let (worker, world) = (self.worker.clone(), Arc::downgrade(&self.world));
-        desk.apps.on_change(move |change| {
-            let (Some(world), Some(app), None) = (world.upgrade(), change.now, change.before)
+        let (worker, agent) = (self.worker.clone(), Arc::downgrade(&self.agent));
+        caches.apps.on_change(move |change| {
+            let (Some(agent), Some(app), None) = (agent.upgrade(), change.now, change.before)
             else {
                 return;
             };
-            for instance in world.desk.instances.list() {
+            for instance in agent.caches.instances.list() {
                 let of_app = instance.key.as_ref().is_some_and(|key| key.app_key == app.key);
                 if of_app && let Ok(key) = ObjectKey::of(instance.as_ref()) {
-                    worker.changed((What::Instance, key), ());
+                    worker.changed((ObjectKind::Instance, key), ());
                 }
             }
         });
     }
 
-    /// How it is doing.
+    /// Returns its condition.
     pub fn status(&self) -> Status {
-        let books = &self.world.books;
-        let sick = |(key, _): &(String, books::Row)| !self.world.trouble(key).is_empty();
+        let installed = &self.agent.installed;
+        let sick =
+            |(key, _): &(String, installed::Row)| !self.agent.unhealthy_reason(key).is_empty();
         Status {
-            client: self.world.client.status(),
-            clusters: books.all(What::Cluster).len(),
-            instances: books.all(What::Instance).len(),
-            unhealthy: books.all(What::Instance).iter().filter(|row| sick(row)).count(),
+            client: self.agent.client.status(),
+            clusters: installed.all(ObjectKind::Cluster).len(),
+            instances: installed.all(ObjectKind::Instance).len(),
+            unhealthy: installed.all(ObjectKind::Instance).iter().filter(|row| sick(row)).count(),
         }
     }
 
     /// Starts everything that runs.
     pub fn spawn(self: &Arc<Self>, tasks: &Tasks) {
         let stop = tasks.token().clone();
-        if let Some(mirror) = self.mirror.lock().take() {
-            tasks.spawn("crm's mirror", mirror.run(stop.clone()));
+        if let Some(intent) = self.intent.lock().take() {
+            tasks.spawn("crm's intent", intent.run(stop.clone()));
         }
         if let Some(execs) = self.execs.lock().take() {
             let tls = self.settings.notify.tls.clone();
-            let answering = shell::answer(Arc::clone(&self.world), tls, execs, stop.clone());
+            let answering = shell::answer(Arc::clone(&self.agent), tls, execs, stop.clone());
             tasks.spawn("crm's shells", answering);
         }
         let samples = metrics::run(
-            Arc::clone(&self.world),
+            Arc::clone(&self.agent),
             self.settings.cloudlet.clone(),
             self.settings.samples,
             stop.clone(),
         );
         tasks.spawn("crm's samples", samples);
-        let client = self.world.client.clone();
+        let client = self.agent.client.clone();
         let until = stop.clone();
         tasks.spawn("crm's controller", async move { client.run(until).await });
         tasks.spawn("crm's cloudlet", Arc::clone(self).watch_cloudlet(stop.clone()));
@@ -434,27 +442,28 @@ impl Crm {
     }
 
     async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut look = tokio::time::interval(self.settings.look);
-        let mut health = tokio::time::interval(HEALTH);
+        let mut resync = tokio::time::interval(self.settings.resync_interval);
+        let mut health = tokio::time::interval(HEALTH_INTERVAL);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                _ = look.tick() => self.look(),
+                _ = resync.tick() => self.resync(),
                 _ = health.tick() => {
-                    self.world.tell_health();
-                    self.world.publisher.follow_health().await;
+                    self.agent.report_health();
+                    self.agent.publisher.follow_health().await;
                 }
             }
         }
         // What is under way is begun again by the next process, or ends now.
         self.worker.idle().await;
-        self.world.publisher.close().await;
-        let instances = self.world.books.all(What::Instance).len();
+        self.agent.publisher.close().await;
+        let instances = self.agent.installed.all(ObjectKind::Instance).len();
         if instances > 0 {
             tracing::info!(
                 instances,
                 "apps run on without their agent, which takes them over when it starts again; to \
-                 stop one, delete it before: `selvage appinst delete`"
+                 stop them: selvage down --data {}",
+                self.settings.data.display()
             );
         }
         if let Err(error) = self.store.close().await {
@@ -463,12 +472,12 @@ impl Crm {
     }
 }
 
-fn cluster_key(row: &books::Row) -> Option<ObjectKey> {
+fn cluster_key(row: &installed::Row) -> Option<ObjectKey> {
     let key = prost::Message::decode(row.key.as_slice()).ok();
     ObjectKey::of(&ClusterInst { key, ..ClusterInst::default() }).ok()
 }
 
-fn instance_key(row: &books::Row) -> Option<ObjectKey> {
+fn instance_key(row: &installed::Row) -> Option<ObjectKey> {
     let key = prost::Message::decode(row.key.as_slice()).ok();
     ObjectKey::of(&AppInst { key, ..AppInst::default() }).ok()
 }

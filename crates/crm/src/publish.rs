@@ -1,5 +1,5 @@
 //! The way from public ports to instances: through a balancer for everybody,
-//! and past it for those whom the platform can lead by a shortcut.
+//! and past it for those whom a forwarder of the platform can serve.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,7 +16,7 @@ use selvage_balancer::{Balancer, Health, Limits, Options, Port, PortStatus, Prot
 
 use crate::{
     Error, Result,
-    platform::{Connections, Door, InstanceFacts, InstanceOrder, Shortcut, Way},
+    platform::{Connections, Forwarder, InstanceFacts, InstanceOrder, Listener, PortForward},
 };
 
 /// All balancers of a cloudlet: one for everybody, and one for each cluster
@@ -27,14 +27,15 @@ pub(crate) struct Publisher {
     balancers: Mutex<HashMap<Vec<IpAddr>, Balancer>>,
     /// By which addresses an instance is reached.
     places: Mutex<HashMap<String, Vec<IpAddr>>>,
-    shortcut: Option<Arc<dyn Shortcut>>,
-    /// Where an instance's public ports are,
-    doors: Mutex<HashMap<String, Vec<Door>>>,
-    /// the ways to it past its balancer,
-    ways: Mutex<HashMap<String, Vec<Way>>>,
+    forwarder: Option<Arc<dyn Forwarder>>,
+    /// Listeners of an instance's public ports,
+    listeners: Mutex<HashMap<String, Vec<Listener>>>,
+    /// the forwards to it past its balancer,
+    forwards: Mutex<HashMap<String, Vec<PortForward>>>,
     /// and who was there when they were last counted.
-    led: Mutex<HashMap<Way, Connections>>,
-    /// What is told last to the shortcut is what was seen last.
+    forwarded: Mutex<HashMap<PortForward, Connections>>,
+    /// Order of changes: what the forwarder is given last is what was seen
+    /// last.
     turns: tokio::sync::Mutex<()>,
 }
 
@@ -42,17 +43,17 @@ impl Publisher {
     pub(crate) fn new(
         shared: Vec<IpAddr>,
         tls: Option<Arc<rustls::ServerConfig>>,
-        shortcut: Option<Arc<dyn Shortcut>>,
+        forwarder: Option<Arc<dyn Forwarder>>,
     ) -> Self {
         Self {
             shared,
             tls,
             balancers: Mutex::default(),
             places: Mutex::default(),
-            shortcut,
-            doors: Mutex::default(),
-            ways: Mutex::default(),
-            led: Mutex::default(),
+            forwarder,
+            listeners: Mutex::default(),
+            forwards: Mutex::default(),
+            forwarded: Mutex::default(),
             turns: tokio::sync::Mutex::default(),
         }
     }
@@ -79,49 +80,51 @@ impl Publisher {
         let ports = ports.map(|port| public_port(port, facts, encrypted(port), certified));
         let ports = ports.collect::<Result<Vec<Port>>>()?;
         let balancer = self.balancer(&addresses);
-        let (ways, doors) = (ways(&addresses, &ports), doors(&addresses, &ports));
+        let (forwards, listeners) = (forwards(&addresses, &ports), listeners(&addresses, &ports));
         balancer.publish(Service { id: key.to_owned(), ports }).await?;
         self.places.lock().insert(key.to_owned(), addresses);
-        self.ways.lock().insert(key.to_owned(), ways);
-        self.doors.lock().insert(key.to_owned(), doors);
-        self.lead().await;
+        self.forwards.lock().insert(key.to_owned(), forwards);
+        self.listeners.lock().insert(key.to_owned(), listeners);
+        self.set_forwards().await;
         Ok(())
     }
 
-    /// Tells the shortcut which ways there are. Those to a port that is not
+    /// Tells the forwarder which forwards there are. Those to a port that is not
     /// healthy are closed: what the balancer does then holds for everybody.
-    async fn lead(&self) {
-        let Some(shortcut) = &self.shortcut else { return };
+    async fn set_forwards(&self) {
+        let Some(forwarder) = &self.forwarder else { return };
         let _turn = self.turns.lock().await;
-        let doors = self.doors.lock().values().flatten().copied().collect();
-        shortcut.open_doors(doors).await;
-        let wanted = self.ways.lock().clone();
+        let listeners = self.listeners.lock().values().flatten().copied().collect();
+        forwarder.set_listeners(listeners).await;
+        let wanted = self.forwards.lock().clone();
         let mut all = BTreeMap::new();
-        for (key, ways) in wanted {
+        for (key, forwards) in wanted {
             let status = self.at(&key).and_then(|(_, balancer)| balancer.status(&key));
             let ports = status.map(|status| status.ports).unwrap_or_default();
-            let sick = |way: &Way| {
-                let of_way = |port: &&PortStatus| {
-                    port.public == way.public.port() && (port.protocol == Protocol::Udp) == way.udp
+            let sick = |forward: &PortForward| {
+                let of_forward = |port: &&PortStatus| {
+                    port.public == forward.public.port()
+                        && (port.protocol == Protocol::Udp) == forward.udp
                 };
-                ports.iter().find(of_way).is_some_and(|port| port.health.is_unhealthy())
+                ports.iter().find(of_forward).is_some_and(|port| port.health.is_unhealthy())
             };
-            all.extend(ways.into_iter().map(|way| (way, !sick(&way))));
+            all.extend(forwards.into_iter().map(|forward| (forward, !sick(&forward))));
         }
-        shortcut.lead(all).await;
+        forwarder.set_forwards(all).await;
     }
 
-    /// Opens and closes shortcuts as the health of ports has it.
+    /// Opens and closes forwards as the health of ports has it.
     pub(crate) async fn follow_health(&self) {
-        if !self.ways.lock().is_empty() {
-            self.lead().await;
+        if !self.forwards.lock().is_empty() {
+            self.set_forwards().await;
         }
     }
 
-    /// What an earlier process had published is published again.
+    /// Drops what an earlier process had forwarded and nobody has published
+    /// again.
     pub(crate) async fn settled(&self) {
-        if let Some(shortcut) = &self.shortcut {
-            shortcut.settled().await;
+        if let Some(forwarder) = &self.forwarder {
+            forwarder.settled().await;
         }
     }
 
@@ -147,12 +150,12 @@ impl Publisher {
     /// Ends what was published of an instance; its ports are free afterwards.
     pub(crate) async fn withdraw(&self, key: &str) {
         let Some((place, balancer)) = self.at(key) else { return };
-        let ways = self.ways.lock().remove(key).unwrap_or_default();
-        self.doors.lock().remove(key);
-        self.lead().await;
+        let forwards = self.forwards.lock().remove(key).unwrap_or_default();
+        self.listeners.lock().remove(key);
+        self.set_forwards().await;
         let led = async {
-            if let Some(shortcut) = &self.shortcut {
-                shortcut.end(ways, Limits::default().drain).await;
+            if let Some(forwarder) = &self.forwarder {
+                forwarder.end(forwards, Limits::default().drain).await;
             }
         };
         tokio::join!(balancer.withdraw(key), led);
@@ -165,7 +168,7 @@ impl Publisher {
     }
 
     /// Why an instance does not answer; empty when it does, or nobody can tell.
-    pub(crate) fn trouble(&self, key: &str) -> String {
+    pub(crate) fn unhealthy_reason(&self, key: &str) -> String {
         let status = self.at(key).and_then(|(_, balancer)| balancer.status(key));
         match status.map(|status| status.health) {
             Some(Health::Unhealthy { reason, .. }) => reason,
@@ -173,7 +176,7 @@ impl Publisher {
         }
     }
 
-    /// Where an instance's public ports are.
+    /// Addresses of an instance's public ports.
     pub(crate) fn addresses(&self, key: &str) -> Vec<String> {
         let places = self.places.lock();
         places.get(key).into_iter().flatten().map(ToString::to_string).collect()
@@ -181,12 +184,12 @@ impl Publisher {
 
     /// Counts anew who came past the balancers.
     pub(crate) async fn count(&self) {
-        if let Some(shortcut) = &self.shortcut {
-            *self.led.lock() = shortcut.connections().await;
+        if let Some(forwarder) = &self.forwarder {
+            *self.forwarded.lock() = forwarder.connections().await;
         }
     }
 
-    /// How many connections an instance has, and has had: those of its
+    /// Number of connections that an instance has, and has had: those of its
     /// balancer, and those past it as last counted.
     pub(crate) fn connections(&self, key: &str) -> Option<Connections> {
         let (_, balancer) = self.at(key)?;
@@ -194,14 +197,14 @@ impl Publisher {
         for port in balancer.status(key)?.ports {
             sum += Connections { active: port.connections as u64, total: port.total };
         }
-        let led = self.led.lock();
-        for way in self.ways.lock().get(key).into_iter().flatten() {
-            sum += led.get(way).copied().unwrap_or_default();
+        let forwarded = self.forwarded.lock();
+        for forward in self.forwards.lock().get(key).into_iter().flatten() {
+            sum += forwarded.get(forward).copied().unwrap_or_default();
         }
         Some(sum)
     }
 
-    /// Ends everything that needs this process; shortcuts do not.
+    /// Ends everything that needs this process; forwards do not.
     pub(crate) async fn close(&self) {
         let all: Vec<Balancer> = self.balancers.lock().drain().map(|(_, it)| it).collect();
         for balancer in all {
@@ -210,8 +213,8 @@ impl Publisher {
     }
 }
 
-/// Whether an app's ports, `tcp:443:tls,udp:8000-8010`, have this one with TLS;
-/// the port as the controller made it of them does not say so.
+/// Returns whether an app's ports, `tcp:443:tls,udp:8000-8010`, have this one
+/// with TLS; the port as the controller made it of them does not say so.
 fn asks_for_tls(access_ports: &str, port: &AppPort) -> bool {
     let stream = |name: &str| ["tcp", "http"].iter().any(|proto| name.eq_ignore_ascii_case(proto));
     access_ports.split(',').any(|text| {
@@ -262,21 +265,21 @@ fn public_port(
     })
 }
 
-/// Where these ports are, of IPv4.
-fn doors(addresses: &[IpAddr], ports: &[Port]) -> Vec<Door> {
+/// Listeners of these ports, of IPv4.
+fn listeners(addresses: &[IpAddr], ports: &[Port]) -> Vec<Listener> {
     let at = |address: &IpAddr, port: &Port| match address {
         IpAddr::V4(address) => {
-            let door = SocketAddrV4::new(*address, port.public);
-            Some((port.protocol == Protocol::Udp, door))
+            let listener = SocketAddrV4::new(*address, port.public);
+            Some((port.protocol == Protocol::Udp, listener))
         }
         IpAddr::V6(_) => None,
     };
     addresses.iter().flat_map(|ip| ports.iter().filter_map(move |port| at(ip, port))).collect()
 }
 
-/// The ways past a balancer at these addresses: of bare tcp and udp, and in
+/// The forwards past a balancer at these addresses: of bare tcp and udp, and in
 /// IPv4, as far as others than this machine can ask for them.
-fn ways(addresses: &[IpAddr], ports: &[Port]) -> Vec<Way> {
+fn forwards(addresses: &[IpAddr], ports: &[Port]) -> Vec<PortForward> {
     let outer = addresses.iter().filter_map(|address| match address {
         IpAddr::V4(address) if !address.is_loopback() => Some(*address),
         _ => None,
@@ -286,9 +289,12 @@ fn ways(addresses: &[IpAddr], ports: &[Port]) -> Vec<Way> {
     let led = bare.flat_map(|port| {
         let [SocketAddr::V4(target)] = port.targets[..] else { return Vec::new() };
         let udp = port.protocol == Protocol::Udp;
-        let way =
-            |address: &_| Way { udp, public: SocketAddrV4::new(*address, port.public), target };
-        outer.iter().map(way).collect()
+        let forward = |address: &_| PortForward {
+            udp,
+            public: SocketAddrV4::new(*address, port.public),
+            target,
+        };
+        outer.iter().map(forward).collect()
     });
     led.collect()
 }
@@ -322,7 +328,7 @@ mod tests {
             let made = public_port(&port, &facts, asked, true).unwrap();
             assert_eq!(made.tls, encrypted, "{made:?}");
             let outside = ["198.51.100.4".parse().unwrap()];
-            let led = !ways(&outside, std::slice::from_ref(&made)).is_empty();
+            let led = !forwards(&outside, std::slice::from_ref(&made)).is_empty();
             assert_eq!(led, !encrypted, "{made:?}");
             let bare = public_port(&port, &facts, asked, false);
             assert_eq!(bare.is_ok_and(|made| !made.tls), !asked, "{made:?}");
@@ -334,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn shortcuts_are_for_bare_ports_that_others_can_reach() {
+    fn forwards_are_for_bare_ports_that_others_can_reach() {
         let port = |protocol, tls| Port {
             protocol,
             public: 80,
@@ -344,11 +350,14 @@ mod tests {
         };
         let addresses = ["127.0.0.1", "0.0.0.0", "::", "198.51.100.4"];
         let addresses = addresses.map(|address| address.parse().unwrap());
-        let found = ways(&addresses, &[port(Protocol::Udp, false)]);
-        let public: Vec<_> = found.iter().map(|way| way.public.to_string()).collect();
+        let found = forwards(&addresses, &[port(Protocol::Udp, false)]);
+        let public: Vec<_> = found.iter().map(|forward| forward.public.to_string()).collect();
         assert_eq!(public, ["0.0.0.0:80", "198.51.100.4:80"]);
-        assert!(found.iter().all(|way| way.udp && way.target.port() == 8080), "{found:?}");
+        assert!(
+            found.iter().all(|forward| forward.udp && forward.target.port() == 8080),
+            "{found:?}"
+        );
         let none = [port(Protocol::Http, false), port(Protocol::Tcp, true)];
-        assert_eq!(ways(&addresses, &none), []);
+        assert_eq!(forwards(&addresses, &none), []);
     }
 }

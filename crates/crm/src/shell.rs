@@ -10,30 +10,30 @@ use futures::StreamExt;
 use selvage_api::edgeproto::{AppInstKey, ExecRequest};
 use selvage_notify::{Letters, ObjectKey};
 use selvage_runtime::{Exec, ExecInput, ExecOutput, ExecSpec, LogOptions, TerminalSize};
-use selvage_shell::{Conversation, Word, peer};
+use selvage_shell::{Conversation, Frame, peer};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::{Error, Result, drive::World};
+use crate::{Error, Result, reconcile::AgentContext};
 
 /// Conversations at the same time.
 const MOST: usize = 128;
-/// How long a caller may take to say his first word.
-const FIRST: Duration = Duration::from_secs(10);
-/// How long a command may go on after its caller hung up.
-const HANG_UP: Duration = Duration::from_secs(3);
+/// Time a caller may take to send the first frame.
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time a command may go on after its caller hung up.
+const HANG_UP_TIMEOUT: Duration = Duration::from_secs(3);
 const SIGHUP: i32 = 1;
 const SIGKILL: i32 = 9;
-/// What a shell says of a command that cannot be run.
+/// Exit code of a command that cannot be run.
 const CANNOT_RUN: i32 = 126;
 const SHELL: &str = "/bin/sh";
 /// For programs that draw; every terminal of today can do what this one could.
 const TERMINAL: (&str, &str) = ("TERM", "xterm");
 
-/// What is wanted in a container.
+/// Request for something in a container.
 #[derive(Debug)]
 enum Wanted {
     Command(Vec<String>),
@@ -70,7 +70,7 @@ impl Meeting {
 
 /// Answers requests until told to stop; then every command is cut off.
 pub(crate) async fn answer(
-    world: Arc<World>,
+    agent: Arc<AgentContext>,
     tls: Option<Arc<rustls::ClientConfig>>,
     mut execs: Letters<ExecRequest>,
     stop: CancellationToken,
@@ -80,45 +80,47 @@ pub(crate) async fn answer(
     while let Some(Some((request, _))) = stop.run_until_cancelled(execs.recv()).await {
         while running.try_join_next().is_some() {}
         let permit = Arc::clone(&room).try_acquire_owned().ok();
-        running.spawn(serve(Arc::clone(&world), tls.clone(), request, permit));
+        running.spawn(serve(Arc::clone(&agent), tls.clone(), request, permit));
     }
 }
 
 /// One request, from the question to the end of the command.
 async fn serve(
-    world: Arc<World>,
+    agent: Arc<AgentContext>,
     tls: Option<Arc<rustls::ClientConfig>>,
     request: ExecRequest,
     permit: Option<OwnedSemaphorePermit>,
 ) {
     let prepared = match permit {
-        Some(_) => prepare(&world, tls, &request).await,
+        Some(_) => prepare(&agent, tls, &request).await,
         None => Err(Error::state("too many commands run on this cloudlet already")),
     };
     let (job, reply) = match prepared {
         Ok((job, answer)) => (Some(job), ExecRequest { answer, ..request }),
-        Err(error) => (None, ExecRequest { err: crate::drive::with_sources(&error), ..request }),
+        Err(error) => {
+            (None, ExecRequest { err: crate::reconcile::with_sources(&error), ..request })
+        }
     };
-    if let Err(error) = world.client.post(&reply) {
+    if let Err(error) = agent.client.post(&reply) {
         tracing::error!(%error, "answer not sent");
         return;
     }
     if let Some(job) = job {
-        run(&world, job).await;
+        run(&agent, job).await;
     }
 }
 
 async fn prepare(
-    world: &World,
+    agent: &AgentContext,
     tls: Option<Arc<rustls::ClientConfig>>,
     request: &ExecRequest,
 ) -> Result<(Job, String)> {
     let key = request.app_inst_key.clone().unwrap_or_default();
-    let Some(instance) = world.desk.instances.find(&key) else {
+    let Some(instance) = agent.caches.instances.find(&key) else {
         let name = key.app_key.unwrap_or_default().name;
         return Err(Error::missing(format!("app inst {name}")));
     };
-    let facts = world.books.instance(ObjectKey::of(instance.as_ref())?.text());
+    let facts = agent.installed.instance(ObjectKey::of(instance.as_ref())?.text());
     let container = match request.container_id.as_str() {
         "" => facts
             .and_then(|facts| facts.containers.into_iter().next())
@@ -130,7 +132,7 @@ async fn prepare(
         }
     };
     let wanted = wanted(request)?;
-    let (conversation, answer) = meet(world, tls, request).await?;
+    let (conversation, answer) = meet(agent, tls, request).await?;
     // The original's client always has a terminal and cannot say so.
     let understood = match &conversation {
         Pending::Direct(conversation, _) => conversation.understood,
@@ -140,7 +142,7 @@ async fn prepare(
     Ok((Job { key, container, wanted, terminal, conversation }, answer))
 }
 
-/// Whether a text can be what a platform calls a container.
+/// Returns whether a text can be what a platform calls a container.
 fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
     text.len() <= 512 && text.chars().all(fits) && text.starts_with(|c: char| c.is_alphanumeric())
@@ -162,15 +164,16 @@ fn wanted(request: &ExecRequest) -> Result<Wanted> {
     Ok(Wanted::Command(if words.is_empty() { vec![SHELL.to_owned()] } else { words }))
 }
 
-/// Where caller and command will meet, and what to tell the caller.
+/// Prepares the place at which caller and command meet, and what to tell the
+/// caller.
 async fn meet(
-    world: &World,
+    agent: &AgentContext,
     tls: Option<Arc<rustls::ClientConfig>>,
     request: &ExecRequest,
 ) -> Result<(Pending, String)> {
     let meeting = match request.relay.split_once('/') {
         Some((address, token)) => {
-            let connected = world.client.status().connected_to;
+            let connected = agent.client.status().connected_to;
             let address = reachable(address, connected.as_deref());
             let channel = selvage_shell::dial(&address, tls).await?;
             Some(Meeting { channel, token: token.to_owned() })
@@ -205,7 +208,7 @@ fn reachable(address: &str, connected: Option<&str>) -> String {
     }
 }
 
-async fn run(world: &World, job: Job) {
+async fn run(agent: &AgentContext, job: Job) {
     let Job { key, container, wanted, terminal, conversation } = job;
     let (mut conversation, revoked) = match begin(conversation).await {
         Ok(begun) => begun,
@@ -216,24 +219,24 @@ async fn run(world: &World, job: Job) {
     }
     let exit = match wanted {
         Wanted::Command(words) => {
-            command(world, &key, &container, words, terminal, &mut conversation, &revoked).await
+            command(agent, &key, &container, words, terminal, &mut conversation, &revoked).await
         }
         Wanted::Log(options) => {
-            let following = log(world, &key, &container, options, &mut conversation);
+            let following = log(agent, &key, &container, options, &mut conversation);
             revoked.token.run_until_cancelled(following).await.unwrap_or(Ok(None))
         }
     };
     let (code, reason) = match exit {
         Ok(Some(code)) => (code, String::new()),
         Ok(None) => return conversation.close().await,
-        Err(error) => (CANNOT_RUN, crate::drive::with_sources(&error)),
+        Err(error) => (CANNOT_RUN, crate::reconcile::with_sources(&error)),
     };
     if !conversation.understood && !reason.is_empty() {
         let line = format!("selvage: {reason}\r\n");
-        let _ = conversation.outgoing.send(Word::Data(line.into())).await;
+        let _ = conversation.outgoing.send(Frame::Data(line.into())).await;
     }
     // Fails where the caller has gone; the command has ended all the same.
-    let _ = conversation.outgoing.send(Word::Exit { code, reason }).await;
+    let _ = conversation.outgoing.send(Frame::Exit { code, reason }).await;
     conversation.close().await;
 }
 
@@ -266,7 +269,7 @@ async fn begin(pending: Pending) -> selvage_shell::Result<(Conversation, Revoked
 
 /// Runs a command for a caller. None: the caller went away.
 async fn command(
-    world: &World,
+    agent: &AgentContext,
     key: &AppInstKey,
     container: &str,
     argv: Vec<String>,
@@ -277,9 +280,9 @@ async fn command(
     let (mut early, mut size) = (None, TerminalSize::default());
     if conversation.understood {
         // He may have tried two ways at once: the word says that it is this one.
-        let first = tokio::time::timeout(FIRST, conversation.incoming.recv()).await;
+        let first = tokio::time::timeout(FIRST_FRAME_TIMEOUT, conversation.incoming.recv()).await;
         match first.ok().flatten() {
-            Some(Word::Size { columns, rows }) if columns > 0 && rows > 0 => {
+            Some(Frame::Size { columns, rows }) if columns > 0 && rows > 0 => {
                 size = TerminalSize { width: columns, height: rows };
             }
             Some(word) => early = Some(word),
@@ -294,7 +297,7 @@ async fn command(
         stdin: true,
         ..ExecSpec::default()
     };
-    let Exec { input, output } = world.platform.exec(key, container, spec).await?;
+    let Exec { input, output } = agent.platform.exec(key, container, spec).await?;
     let outward = write(output, &conversation.outgoing);
     tokio::pin!(outward);
     tokio::select! {
@@ -305,17 +308,17 @@ async fn command(
     // The caller hung up, or has to: so does the terminal.
     for signal in [SIGHUP, SIGKILL] {
         let _ = input.try_send(ExecInput::Signal(signal));
-        if tokio::time::timeout(HANG_UP, &mut outward).await.is_ok() {
+        if tokio::time::timeout(HANG_UP_TIMEOUT, &mut outward).await.is_ok() {
             break;
         }
     }
     Ok(None)
 }
 
-/// What the caller says goes to the command, until there is no caller.
+/// Passes what the caller says to the command, until there is no caller.
 async fn read(
-    mut early: Option<Word>,
-    incoming: &mut mpsc::Receiver<Word>,
+    mut early: Option<Frame>,
+    incoming: &mut mpsc::Receiver<Frame>,
     input: &mpsc::Sender<ExecInput>,
 ) {
     loop {
@@ -325,27 +328,27 @@ async fn read(
         };
         let Some(word) = word else { return };
         let said = match word {
-            Word::Data(bytes) => ExecInput::Stdin(bytes),
-            Word::End => ExecInput::CloseStdin,
-            Word::Size { columns, rows } if columns > 0 && rows > 0 => {
+            Frame::Data(bytes) => ExecInput::Stdin(bytes),
+            Frame::End => ExecInput::CloseStdin,
+            Frame::Size { columns, rows } if columns > 0 && rows > 0 => {
                 ExecInput::Resize(TerminalSize { width: columns, height: rows })
             }
-            Word::Size { .. } | Word::Errors(_) | Word::Exit { .. } => continue,
+            Frame::Size { .. } | Frame::Errors(_) | Frame::Exit { .. } => continue,
         };
         // A command that reads no more may still write.
         let _ = input.send(said).await;
     }
 }
 
-/// What the command writes goes to the caller; how it ended.
+/// Passes what the command writes to the caller; returns how it ended.
 async fn write(
     mut output: mpsc::Receiver<ExecOutput>,
-    outgoing: &mpsc::Sender<Word>,
+    outgoing: &mpsc::Sender<Frame>,
 ) -> Result<Option<i32>> {
     loop {
         let word = match output.recv().await {
-            Some(ExecOutput::Stdout(bytes)) => Word::Data(bytes),
-            Some(ExecOutput::Stderr(bytes)) => Word::Errors(bytes),
+            Some(ExecOutput::Stdout(bytes)) => Frame::Data(bytes),
+            Some(ExecOutput::Stderr(bytes)) => Frame::Errors(bytes),
             Some(ExecOutput::Exited(code)) => return Ok(Some(code)),
             Some(ExecOutput::Failed(error)) => return Err(error.into()),
             None => return Err(Error::state("the command was lost sight of")),
@@ -357,19 +360,19 @@ async fn write(
 
 /// Sends a log for as long as somebody reads it.
 async fn log(
-    world: &World,
+    agent: &AgentContext,
     key: &AppInstKey,
     container: &str,
     options: LogOptions,
     conversation: &mut Conversation,
 ) -> Result<Option<i32>> {
-    let mut pieces = world.platform.logs(key, container, options).await?;
+    let mut pieces = agent.platform.logs(key, container, options).await?;
     loop {
         tokio::select! {
             piece = pieces.next() => match piece {
                 None => return Ok(Some(0)),
                 Some(piece) => {
-                    if conversation.outgoing.send(Word::Data(piece?)).await.is_err() {
+                    if conversation.outgoing.send(Frame::Data(piece?)).await.is_err() {
                         return Ok(None);
                     }
                 }

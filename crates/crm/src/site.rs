@@ -1,4 +1,4 @@
-//! What a cloudlet is: the file that says so, as the contract's messages.
+//! Description of a cloudlet: the file that has it, as the contract's messages.
 
 use std::{
     collections::BTreeMap,
@@ -10,21 +10,22 @@ use selvage_api::{
     json,
     object::{self, Object},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::{Error, Result, platform::containers::Range};
 
-/// What the common settings are called beside those of the kind.
+/// Name of the common settings beside those of the kind.
 const COMMON: &str = "common";
-/// What the settings of clusters on machines are called.
+/// Name of the settings of clusters on machines.
 const KAAS: &str = "kaas";
 
 /// The secret that generated manifests fetch images with.
 const REGISTRY_SECRET: &str = "mexgitlabsecret";
 
-/// What runs things on the cloudlet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Kind of infrastructure of a cloudlet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Containers on this machine.
     #[default]
@@ -43,7 +44,7 @@ pub struct Site {
     pub kind: Kind,
     pub registry: Option<Registry>,
     pub range: Range,
-    /// Where a cluster of Kubernetes is and who we are there; the process that
+    /// Kubeconfig of the cluster of Kubernetes; the process that
     /// runs the crm knows, not the file.
     pub kubeconfig: Option<PathBuf>,
     /// The zone in which instances have their names; empty: the controller's.
@@ -70,7 +71,7 @@ pub struct Registry {
     pub host: String,
     pub user: String,
     pub password: Zeroizing<String>,
-    /// What clusters of Kubernetes keep the password under.
+    /// Name of the password's Secret in clusters of Kubernetes.
     pub secret: String,
 }
 

@@ -19,11 +19,11 @@ use crate::{
 
 /// Longer than any cookie.
 const LONGEST: usize = 8192;
-/// How often at most a cookie of a key that is not known makes us look for
-/// new keys.
+/// Shortest pause between two searches for new keys because of a cookie of an
+/// unknown key.
 const RELOAD_EVERY: Duration = Duration::from_secs(5);
 
-/// Who shows a cookie.
+/// Session of a device, which its cookie proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// The app that registered.
@@ -39,7 +39,7 @@ struct Claims<T> {
     key: T,
 }
 
-/// What a session's cookie says. The number of the key is in here, not in the
+/// Content of a session's cookie. The number of the key is in here, not in the
 /// header.
 #[derive(Serialize, Deserialize)]
 struct SessionKey {
@@ -50,7 +50,7 @@ struct SessionKey {
     kid: u32,
 }
 
-/// What a group's cookie says.
+/// Content of a group's cookie.
 #[derive(Serialize, Deserialize)]
 struct GroupKey {
     group: u64,
@@ -172,7 +172,7 @@ impl Cookies {
         })
     }
 
-    /// Whose cookie this is.
+    /// Returns the session of a cookie.
     pub async fn verify(&self, cookie: &str) -> Result<Arc<Session>> {
         let now = self.clock.now().as_second();
         if let Some(session) = self.ring.load().verified.find(cookie, now) {
@@ -218,7 +218,8 @@ impl Cookies {
         Ok(token)
     }
 
-    /// What a good cookie says, with the keys that tell that it is good.
+    /// Returns the content of a good cookie, with the keys that tell that it is
+    /// good.
     async fn open<T: Signed + for<'de> Deserialize<'de>>(
         &self,
         cookie: &str,

@@ -16,8 +16,8 @@ use crate::{
     keys::{KeyService, KeySource, Policy, RemoteKeys, StoreKeys},
 };
 
-/// How long a start waits for a controller: it may be away, and devices can be
-/// answered as soon as it is not.
+/// Longest wait for a controller at the start: it may be away, and devices can
+/// be answered as soon as it is not.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// File in which a joined engine keeps what it was told.
@@ -140,8 +140,8 @@ async fn joined(context: &Context) -> Result<Upstream> {
     Ok(Upstream { controllers, keys: Arc::new(RemoteKeys::new(keys)), mirror })
 }
 
-/// What the engine knew at its last start. Without a disk to keep it on, it
-/// has to be told.
+/// Mirror of the engine's last run. Without a disk to keep it on, it has to be
+/// told.
 async fn mirror(context: &Context, ca_pem: &str) -> Result<Option<Mirror>> {
     let path = context.data.join(Kind::Dme.directory()).join(MIRROR);
     match Mirror::open(&path, ca_pem).await {
@@ -157,7 +157,7 @@ async fn mirror(context: &Context, ca_pem: &str) -> Result<Option<Mirror>> {
     }
 }
 
-/// How the engine behaves that goes by this name.
+/// Settings of the engine that goes by this name.
 fn settings(options: &Options, name: &str) -> Result<Settings> {
     Ok(Settings {
         name: name.to_owned(),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::table::AppName;
 
-/// What a token says. A token without an end is good for ever.
+/// Claims of a token. A token without an end is good for ever.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(default)]

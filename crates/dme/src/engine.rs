@@ -1,4 +1,4 @@
-//! What the engine answers, apart from how it is asked.
+//! Answers of the engine, apart from the protocol by which it is asked.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     feed::Feed,
     keys::KeySource,
     location::LocationClient,
-    place::is_on_earth,
+    position::is_on_earth,
     stats::Stats,
     table::{AppEntry, AppName, DeveloperKey},
 };
@@ -27,13 +27,13 @@ const PLATFORM_APP: &str = "Samsung:SamsungEnablingLayer";
 /// An API of the carrier that knows where devices are.
 #[derive(Clone)]
 pub struct LocationApi {
-    /// Where it is.
+    /// Address of the API.
     pub url: String,
-    /// Who we are there; empty: nobody.
+    /// User there; empty: nobody.
     pub user: String,
-    /// How we show it.
+    /// Password of the user.
     pub password: Secret,
-    /// How long it may take.
+    /// Timeout of a request.
     pub timeout: Duration,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Debug for LocationApi {
     }
 }
 
-/// How an engine behaves.
+/// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Names this engine among others, in samples and in the list of nodes.
@@ -51,16 +51,16 @@ pub struct Settings {
     /// The cloudlet it runs on: operator and name.
     pub operator: String,
     pub cloudlet: String,
-    /// How long a cookie is good.
+    /// Lifetime of a cookie.
     pub cookie_lifetime: Duration,
-    /// How often it looks for new keys.
+    /// Interval of the search for new keys.
     pub key_refresh: Duration,
-    /// How often counts are sent, if they changed.
+    /// Interval at which counts are sent, if they changed.
     pub stats_interval: Duration,
-    /// Where devices get tokens for the location API.
+    /// Server that gives devices tokens for the location API.
     pub token_server: String,
-    /// What checks where devices are. Without it the distance to the nearest
-    /// instance does.
+    /// API that checks locations of devices. Without it the distance to the
+    /// nearest instance does.
     pub location_api: Option<LocationApi>,
     /// Apps, as `developer:app`, that find instances of others.
     pub platform_apps: Vec<String>,
@@ -118,7 +118,7 @@ impl Engine {
         })
     }
 
-    /// What it knows of apps.
+    /// Apps and instances that the engine knows.
     pub fn feed(&self) -> &Feed {
         &self.feed
     }
@@ -179,8 +179,8 @@ impl Engine {
         }
     }
 
-    /// Where the carrier sees the device. No carrier tells us: as in the
-    /// original, what is asked for is found without a place.
+    /// Location of the device as its carrier sees it. No carrier tells us: as
+    /// in the original, what is asked for is found without a place.
     pub fn location(&self, request: &GetLocationRequest) -> GetLocationReply {
         GetLocationReply {
             status: LocStatus::LocFound.into(),

@@ -1,4 +1,4 @@
-//! What can go wrong, as callers are told.
+//! Errors, as callers are told.
 
 use selvage_api::Code;
 
@@ -33,7 +33,7 @@ pub enum Error {
     /// The store does not give them.
     #[error("keys of cookies")]
     Store(#[from] selvage_store::Error),
-    /// What the controller said cannot be kept on disk.
+    /// Failure to keep on disk what the controller said.
     #[error("the mirror of what the controller said")]
     Mirror(#[source] selvage_store::Error),
     /// The connection to the controller cannot be made as it is configured.
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid(_) => Code::InvalidArgument,

@@ -24,14 +24,15 @@ use crate::{
 /// made for all of them.
 const TOGETHER: Duration = Duration::from_millis(5);
 
-/// What is known, and the table that is made of it. Clones are the same.
+/// Objects that are known, and the table that is made of them. Clones are the
+/// same.
 #[derive(Clone)]
 pub struct Feed {
     /// All apps of the region.
     pub apps: Arc<Cache<App>>,
     /// All their instances, in whatever state.
     pub instances: Arc<Cache<AppInst>>,
-    /// What agents say of their cloudlets.
+    /// Reports of agents about their cloudlets.
     pub cloudlets: Arc<Cache<CloudletInfo>>,
     shared: Arc<Shared>,
 }
@@ -43,7 +44,7 @@ struct Shared {
     stats: Arc<Stats>,
 }
 
-/// What the table is made of.
+/// Objects that the table is made of.
 #[derive(Default)]
 struct Known {
     apps: HashMap<AppName, Parts>,
@@ -53,7 +54,7 @@ struct Known {
     on: HashMap<CloudletName, HashSet<AppName>>,
     /// Apps whose entry is not as it should be.
     dirty: HashSet<AppName>,
-    /// Whether a cloudlet that nothing is said of is down. It is not where
+    /// True if a cloudlet that nothing is said of is down. It is not where
     /// nothing is said of any: the original's controllers are like that.
     told_of_cloudlets: bool,
 }
@@ -66,7 +67,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Whether it has an instance on a cloudlet.
+    /// Returns true if it has an instance on a cloudlet.
     fn is_on(&self, cloudlet: &CloudletName) -> bool {
         let first = Site { cloudlet: cloudlet.clone(), ..Site::default() };
         let found = self.instances.range(first..).next();
@@ -127,7 +128,7 @@ impl Feed {
         self.shared.change(|known| known.tell_of_cloudlets(told));
     }
 
-    /// Whether the controller tells which cloudlets are up.
+    /// Returns true if the controller tells which cloudlets are up.
     pub(crate) fn told_of_cloudlets(&self) -> bool {
         self.shared.known.lock().told_of_cloudlets
     }
@@ -259,9 +260,9 @@ impl Known {
     }
 }
 
-/// Whether an instance has a version that serves. While it is updated, and when
-/// that has failed, that is the old one, where the crm says where it is: those
-/// of the original have none then.
+/// Returns true if an instance has a version that serves. While it is updated,
+/// and when that has failed, that is the old one, where the crm says where it
+/// is: those of the original have none then.
 fn serves(instance: &AppInst) -> bool {
     let keeps_old = || instance.runtime_info.as_ref().is_some_and(|it| !it.addresses.is_empty());
     match instance.state() {
@@ -273,7 +274,7 @@ fn serves(instance: &AppInst) -> bool {
     }
 }
 
-/// Whether its crm has not seen that its ports do not answer.
+/// Returns true unless its crm saw that its ports do not answer.
 fn answers(instance: &AppInst) -> bool {
     instance.runtime_info.as_ref().is_none_or(|runtime| runtime.unhealthy.is_empty())
 }

@@ -8,7 +8,7 @@ use crate::{
     cookie::Session,
     engine::{Engine, required},
     error::{Error, Result},
-    place::Position,
+    position::Position,
     table::{AppEntry, AppName, DEVELOPER, Instance},
 };
 

@@ -1,11 +1,11 @@
 //! The match engine: `distributed_match_engine`, by which a device finds the
 //! instance of an app that is nearest to it, and checks where it is.
 //!
-//! What it knows comes by notify: apps, their instances and which cloudlets
-//! are up. It is kept as one immutable [`Table`] that is replaced as a whole,
-//! so that a lookup takes no lock and waits for nobody. While the controller
-//! is away it goes on with what it was last told, after a start too where it
-//! has a [`Mirror`].
+//! Its knowledge comes by notify: apps, their instances and which cloudlets are
+//! up. It is kept as one immutable [`Table`] that is replaced as a whole, so
+//! that a lookup takes no lock and waits for nobody. While the controller is
+//! away it goes on with what it was last told, after a start too where it has a
+//! [`Mirror`].
 //!
 //! Devices have no accounts: they show a cookie that [`Engine`] gave them when
 //! they registered. All engines of a region sign with the same keys, which are
@@ -27,7 +27,7 @@ mod mirror;
 mod near;
 mod options;
 mod part;
-mod place;
+mod position;
 mod service;
 mod stats;
 mod table;
@@ -42,6 +42,6 @@ pub use feed::Feed;
 pub use mirror::Mirror;
 pub use options::Options;
 pub use part::{Dme, Upstream};
-pub use place::{EARTH_RADIUS_KM, Position};
+pub use position::{EARTH_RADIUS_KM, Position};
 pub use stats::Stats;
 pub use table::{AppName, CloudletName, Table};

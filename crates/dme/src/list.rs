@@ -11,7 +11,7 @@ use crate::{
     cookie::Session,
     engine::{Engine, on_earth},
     error::{Error, Result},
-    place::Position,
+    position::Position,
     table::{AppEntry, CloudletName, DEVELOPER, Instance},
 };
 

@@ -1,4 +1,4 @@
-//! Whether a device is where it says: by the distance to what its carrier
+//! Verification of a device's location: by the distance to what its carrier
 //! runs, or by asking an API of the carrier.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{
     cookie::Session,
     engine::{Engine, LocationApi, required},
     error::{Error, Result},
-    place::Position,
+    position::Position,
 };
 
 /// The accuracies that are told apart, in km.
@@ -109,7 +109,8 @@ pub(crate) struct LocationClient {
     user: String,
     password: Secret,
     timeout: Duration,
-    /// Where the token server sends devices on to; the API wants to know.
+    /// Address that the token server sends devices on to; the API wants to
+    /// know.
     service_url: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! What the controller last said, on disk: an engine that starts while its
-//! controller is away answers by it. The first controller that tells everything
-//! corrects it.
+//! Mirror on disk of what the controller last said: an engine that starts while
+//! its controller is away answers by it. The first controller that tells
+//! everything corrects it.
 //!
 //! Only what answers depend on is kept. A crash loses what was said in the last
 //! moments; no answer depends on the file while the engine runs.
@@ -41,35 +41,35 @@ const KEYS: &str = "/keys";
 
 /// Between two writes. What changes meanwhile is written once.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often it is written down that the engine is in step, in seconds.
+/// Interval at which it is written down that the engine is in step, in seconds.
 const STEP: i64 = 30;
 /// Memory for pages of the file: it is read once.
 const CACHE: usize = 1 << 20;
 /// Changes that the file remembers: nobody asks for any.
 const HISTORY: u64 = 1;
 
-/// What the file says of itself.
+/// Header of the file.
 #[derive(Clone, PartialEq, Message)]
 struct State {
-    /// Whose words these are.
+    /// Name of the controller's region that was mirrored.
     #[prost(string, tag = "1")]
     of: String,
     /// When the engine was last in step with it, in seconds of the epoch.
     #[prost(int64, tag = "2")]
     in_step: i64,
-    /// Whether it tells which cloudlets are up.
+    /// True if the controller tells which cloudlets are up.
     #[prost(bool, tag = "3")]
     tells_of_cloudlets: bool,
 }
 
 /// A type that is kept.
-pub(crate) trait Kept: Object + PartialEq + Send + Sync + 'static {
-    /// What answers depend on.
-    fn kept(&self) -> Self;
+pub(crate) trait Mirrored: Object + PartialEq + Send + Sync + 'static {
+    /// Returns the part of it that answers depend on.
+    fn mirrored(&self) -> Self;
 }
 
-impl Kept for App {
-    fn kept(&self) -> Self {
+impl Mirrored for App {
+    fn mirrored(&self) -> Self {
         Self {
             key: self.key.clone(),
             auth_public_key: self.auth_public_key.clone(),
@@ -80,8 +80,8 @@ impl Kept for App {
     }
 }
 
-impl Kept for AppInst {
-    fn kept(&self) -> Self {
+impl Mirrored for AppInst {
+    fn mirrored(&self) -> Self {
         let serves = |runtime: &AppInstRuntime| AppInstRuntime {
             addresses: runtime.addresses.clone(),
             unhealthy: runtime.unhealthy.clone(),
@@ -99,13 +99,13 @@ impl Kept for AppInst {
     }
 }
 
-impl Kept for CloudletInfo {
-    fn kept(&self) -> Self {
+impl Mirrored for CloudletInfo {
+    fn mirrored(&self) -> Self {
         Self { key: self.key.clone(), state: self.state, ..Self::default() }
     }
 }
 
-/// What was on disk.
+/// Contents found on disk.
 #[derive(Default)]
 pub(crate) struct Found {
     /// When the engine was last in step.
@@ -205,11 +205,11 @@ fn unreadable(error: prost::DecodeError) -> StoreError {
     StoreError::Corrupt { what: "a row".into(), detail: error.to_string() }
 }
 
-/// What is said of the file as a whole.
+/// State of the file as a whole.
 struct Said {
     /// The newest that could be said.
     state: State,
-    /// What stands there.
+    /// Header as it stands there.
     written: State,
 }
 
@@ -247,8 +247,8 @@ impl Disk {
     }
 
     /// Writes what changes in a cache from now on.
-    pub(crate) fn follow<M: Kept>(&self, cache: &Cache<M>) {
-        self.objects.follow(cache, M::NAME, |object| Cow::Owned(object.kept()));
+    pub(crate) fn follow<M: Mirrored>(&self, cache: &Cache<M>) {
+        self.objects.follow(cache, M::NAME, |object| Cow::Owned(object.mirrored()));
     }
 
     /// The engine is in step with its controller.
@@ -267,7 +267,7 @@ impl Disk {
         }
     }
 
-    /// How much is not on disk as it is.
+    /// Number of objects that are not on disk as they are.
     pub(crate) fn pending(&self) -> usize {
         let incomplete = self.said.lock().written.of != self.of;
         self.objects.pending() + usize::from(incomplete)

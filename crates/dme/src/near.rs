@@ -5,7 +5,7 @@
 //! first, and computes distances only for the few places that may be the
 //! nearest. What it answers is what computing all distances would.
 
-use crate::place::Position;
+use crate::position::Position;
 
 /// Places in a box that is not divided further.
 const BOX: usize = 16;
@@ -33,11 +33,11 @@ struct Cell {
     high: [f64; 3],
     from: usize,
     to: usize,
-    /// Where its second half is, if it is divided.
+    /// Index of its second half, if it is divided.
     second: Option<usize>,
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Found {
     /// In the order that [`Near::new`] gave.
@@ -159,7 +159,7 @@ impl Near {
         }
     }
 
-    /// How far the place with this index is, in km.
+    /// Distance to the location with this index, in km.
     pub(crate) fn distance(&self, here: &Position, index: usize) -> f64 {
         self.positions.get(index).map_or(f64::MAX, |place| here.distance(place))
     }

@@ -16,25 +16,25 @@ pub struct Options {
     pub operator: String,
     /// Name of that cloudlet.
     pub cloudlet: String,
-    /// How long a device may use the cookie it gets when it registers.
+    /// Lifetime of the cookie that a device gets when it registers.
     pub cookie_lifetime: Duration,
-    /// How long a key signs cookies before a new one does.
+    /// Time for which a key signs cookies before a new one does.
     pub key_rotation: Duration,
-    /// How often it looks for new keys.
+    /// Interval of the search for new keys.
     pub key_refresh: Duration,
-    /// How often it sends what it counted, if that changed.
+    /// Interval at which it sends what it counted, if that changed.
     pub stats_interval: Duration,
-    /// Where devices get tokens for the location API.
+    /// Server that gives devices tokens for the location API.
     pub token_server: String,
     /// An API of the carrier that checks where devices are. Empty: the
     /// distance to the nearest instance does.
     pub location_api: String,
-    /// Who we are at that API; otherwise the environment's LOCAPI_USER.
+    /// User at that API; otherwise the environment's LOCAPI_USER.
     pub location_user: String,
     /// File with the password there; otherwise the environment's
     /// LOCAPI_PASSWD.
     pub location_password_file: Option<SecretFile>,
-    /// How long that API may take.
+    /// Timeout of that API.
     pub location_timeout: Duration,
     /// Apps, as `developer:app`, that may find instances of others.
     pub platform_apps: Vec<String>,

@@ -27,20 +27,20 @@ use crate::{
 /// Samples that wait while there is no controller. They are counts since the
 /// start: of one that is dropped the next one tells.
 const SAMPLES: usize = 5000;
-/// How often it looks whether it is in step with its controller,
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval of the check that it is in step with its controller,
+const SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// and while it was not yet.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
+const FIRST_SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// After how long keys that could not be had are asked for again.
 const KEYS_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where what the engine knows comes from.
+/// Source of what the engine knows.
 pub struct Upstream {
     /// The controllers, and how to speak to them.
     pub controllers: ClientOptions,
     /// The keys of cookies.
     pub keys: Arc<dyn KeySource>,
-    /// Where it is kept for the next start.
+    /// Mirror for the next start.
     pub mirror: Option<Mirror>,
 }
 
@@ -58,11 +58,11 @@ pub struct Dme {
 struct Last {
     /// As the clock counts.
     at: Duration,
-    /// How long ago it was already then, if that was before the start.
+    /// Age of its knowledge at the start, if it is from before.
     before: Duration,
 }
 
-/// How well it is in step with a controller.
+/// Progress of its synchronisation with a controller.
 struct Step {
     last: Mutex<Option<Last>>,
     begun: Duration,
@@ -112,7 +112,7 @@ impl Dme {
         &self.engine
     }
 
-    /// What its connection to a controller is doing.
+    /// Status of its connection to a controller.
     pub fn status(&self) -> ClientStatus {
         self.client.status()
     }
@@ -137,13 +137,13 @@ impl Dme {
         telemetry::watch(self, metrics);
     }
 
-    /// Whether it can answer: once it has heard from a controller, before its
+    /// Readiness: it can answer once it has heard from a controller, before its
     /// start or after, and for as long as that is not too long ago.
     pub fn ready(&self) -> Readiness {
         self.step.ready.subscribe()
     }
 
-    /// How long ago it was last in step with a controller.
+    /// Time since it was last in step with a controller.
     pub fn staleness(&self) -> Duration {
         let now = self.engine.clock.elapsed();
         if self.client.status().in_sync {
@@ -154,7 +154,7 @@ impl Dme {
         now.saturating_sub(last.at).saturating_add(last.before)
     }
 
-    /// How many objects a crash now would lose from the mirror, if there is
+    /// Number of objects a crash now would lose from the mirror, if there is
     /// one.
     pub fn mirror_pending(&self) -> Option<usize> {
         self.disk.as_ref().map(|disk| disk.pending())
@@ -192,7 +192,8 @@ impl Dme {
         loop {
             let in_step = self.look();
             let heard = self.step.last.lock().is_some();
-            let pause = if in_step || heard { LOOK } else { FIRST_LOOK };
+            let pause =
+                if in_step || heard { SYNC_CHECK_INTERVAL } else { FIRST_SYNC_CHECK_INTERVAL };
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 return;
             }

@@ -1,5 +1,5 @@
-//! How often which call was made for which app, and how long it took: counts
-//! since the start of the process, sent as samples when they have changed.
+//! Counts of calls by method and app, and how long they took: counts since the
+//! start of the process, sent as samples when they have changed.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ struct Counts {
     calls: AtomicU64,
     errors: AtomicU64,
     times: [AtomicU64; BUCKETS.len() + 1],
-    /// How many calls the last sample told of.
+    /// Number of calls that the last sample told of.
     told: AtomicU64,
 }
 

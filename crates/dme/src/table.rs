@@ -1,4 +1,4 @@
-//! What the engine knows at one moment. Never changed, only replaced.
+//! Table of the engine's knowledge at one moment. Never changed, only replaced.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +14,7 @@ use selvage_api::{
 
 use crate::{
     near::{Found, Near},
-    place::Position,
+    position::Position,
     stats::AppStats,
 };
 
@@ -62,13 +62,13 @@ impl CloudletName {
         Self { operator: operator.to_owned(), name: key.name.clone() }
     }
 
-    /// Whether this is the one that has no agent and is always up.
+    /// Returns true if this is the one that has no agent and is always up.
     pub(crate) fn is_default(&self) -> bool {
         self.operator == DEVELOPER && self.name == DEFAULT
     }
 }
 
-/// Where an instance of an app runs. Orders what is equally good.
+/// Cloudlet on which an instance of an app runs. Orders what is equally good.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Site {
     pub(crate) cloudlet: CloudletName,
@@ -144,7 +144,7 @@ impl Carrier {
     }
 }
 
-/// How the developer's tokens of an app are checked.
+/// Key that checks the developer's tokens of an app.
 pub(crate) enum DeveloperKey {
     /// They are not used.
     None,
@@ -241,12 +241,12 @@ impl Table {
         self.apps.get(name)
     }
 
-    /// How many apps are known.
+    /// Number of apps that are known.
     pub fn app_count(&self) -> usize {
         self.apps.len()
     }
 
-    /// How many instances devices may be sent to.
+    /// Number of instances devices may be sent to.
     pub fn instance_count(&self) -> usize {
         let carriers = self.apps.values().flat_map(|app| app.carriers.values());
         carriers.map(|carrier| carrier.instances.len()).sum()

@@ -1,4 +1,4 @@
-//! What is shown of the engine to whoever watches the process.
+//! Metrics of the engine for whoever watches the process.
 
 use std::fmt;
 

@@ -32,7 +32,7 @@ struct Part {
 }
 
 impl Part {
-    /// What is known of a cookie without its signature.
+    /// Returns what is known of a cookie without its signature.
     fn find(&mut self, signed: &str) -> Option<&Known> {
         if let Some((signed, known)) = self.older.remove_entry(signed) {
             self.insert(signed, known);
@@ -53,7 +53,7 @@ impl Part {
 pub(crate) struct Verified([Mutex<Part>; PARTS]);
 
 impl Verified {
-    /// Whose cookie this is, if it was seen before and has not ended.
+    /// Returns the session of a cookie that was seen before and has not ended.
     pub(crate) fn find(&self, cookie: &str, now: i64) -> Option<Arc<Session>> {
         let (signed, signature) = cookie.rsplit_once('.')?;
         let mut part = self.part(signature).lock();

@@ -16,7 +16,7 @@ use crate::{
     Changes, Checkpoint, Error, History, Incoming, Kind, ObjectKey, Role, Sink, Source, Stream,
 };
 
-/// What happened to an object.
+/// Change of an object: its value before and after.
 #[derive(Debug)]
 pub struct Change<'a, M> {
     /// Its key.
@@ -29,7 +29,7 @@ pub struct Change<'a, M> {
 
 type Hook<M> = Box<dyn Fn(&Change<'_, M>) + Send + Sync>;
 
-/// Where an object came from that was put here by this process.
+/// Origin of objects that this process put here itself.
 const LOCAL: i64 = 0;
 
 /// Objects of one type in the order of their keys.
@@ -50,7 +50,7 @@ pub struct Cache<M> {
 
 struct State<M> {
     objects: BTreeMap<ObjectKey, Entry<M>>,
-    /// What came last by which stream.
+    /// Keys of the objects that came last by each stream.
     origins: HashMap<i64, HashSet<ObjectKey>>,
     history: History,
 }
@@ -140,12 +140,12 @@ impl<M: Object + PartialEq + Send + Sync + 'static> Cache<M> {
         self.state.read().objects.values().map(|entry| Arc::clone(&entry.object)).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.state.read().objects.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -161,7 +161,8 @@ impl<M: Object + PartialEq + Send + Sync + 'static> Cache<M> {
         self.published.subscribe()
     }
 
-    /// What we change by ourselves is not in the history of whoever we mirror.
+    /// Forgets the checkpoint: changes of our own are not in the history of the
+    /// server that we mirror.
     fn forget_checkpoint(&self) {
         *self.checkpoint.lock() = None;
     }

@@ -35,8 +35,8 @@ use crate::{
     stats::{Stats, count},
 };
 
-/// How long to wait before the next attempt: anything up to a bound that
-/// doubles, so that clients who lost the same server do not come back as one.
+/// Delay before the next attempt: random, up to a bound that doubles, so that
+/// clients who lost the same server do not come back as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The bound after the first failure.
@@ -65,25 +65,25 @@ impl Backoff {
     }
 }
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
     /// Servers: `host:port`, `http://…`, `https://…` or `unix:/path`. Tried in
     /// turn from a random one on.
     pub addresses: Vec<String>,
-    /// Whether to get only what concerns the cloudlets that we report on.
+    /// Asks only for what concerns the cloudlets that we report on.
     pub filter: bool,
-    /// How to speak TLS; without it `host:port` means plain HTTP/2.
+    /// TLS configuration; without it `host:port` means plain HTTP/2.
     pub tls: Option<Arc<ClientConfig>>,
     /// When to try again.
     pub backoff: Backoff,
-    /// How long a server has to answer, from dialling to its version.
+    /// Timeout of a server's answer, from dialling to its version.
     pub negotiation: Duration,
-    /// How often to ping.
+    /// Interval of pings.
     pub ping_every: Duration,
     /// When a ping that is not answered ends the connection.
     pub ping_timeout: Duration,
-    /// Whether to ask only for what changed since the last connection.
+    /// Asks only for what changed since the last connection.
     pub resume: bool,
 }
 
@@ -102,16 +102,16 @@ impl Default for ClientOptions {
     }
 }
 
-/// What a client is doing, for a status page.
+/// Status of a client, for a status page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientStatus {
     /// The server it is connected to.
     pub connected_to: Option<String>,
-    /// Whether everything the server has has come by this connection.
+    /// True once everything that the server has came by this connection.
     pub in_sync: bool,
     /// Why the last attempt or connection ended.
     pub last_error: Option<String>,
-    /// What it has done since its start.
+    /// Counters since its start.
     pub stats: StatsSnapshot,
 }
 
@@ -197,7 +197,7 @@ impl NotifyClient {
         self.shared.connected.subscribe()
     }
 
-    /// What it is doing.
+    /// Returns the status of the client.
     pub fn status(&self) -> ClientStatus {
         let hub = &self.shared.hub;
         ClientStatus {
@@ -231,8 +231,8 @@ impl NotifyClient {
     async fn connect(&self, address: &Address, name: &str) -> Result<(), String> {
         let shared = &self.shared;
         count(&shared.stats.tries);
-        let patience = shared.options.negotiation;
-        let opened = tokio::time::timeout(patience, async {
+        let timeout = shared.options.negotiation;
+        let opened = tokio::time::timeout(timeout, async {
             let dialled = shared.dialer.dial(address).await;
             let link = dialled.map_err(|error| selvage_api::chain(&error))?;
             shared.negotiate(link).await.inspect_err(|_| count(&shared.stats.negotiate_errors))
@@ -246,7 +246,7 @@ impl NotifyClient {
         let peer = shared.peer(&opened.version, name);
         shared.forget_others(epoch);
         shared.hub.add(&peer, &Offer::default());
-        let sender = Sender::new(Arc::clone(&shared.hub), Arc::clone(&peer), patience);
+        let sender = Sender::new(Arc::clone(&shared.hub), Arc::clone(&peer), timeout);
         if opened.start.send(sender).is_err() {
             return Err("the stream ended".to_owned());
         }
@@ -359,8 +359,8 @@ impl Shared {
         Peer::new(setup, &self.hub.exchange, Arc::clone(&self.stats))
     }
 
-    /// What a server of another history sends makes revisions of ours
-    /// worthless.
+    /// Forgets checkpoints of another epoch: revisions of one history mean
+    /// nothing in another.
     fn forget_others(&self, epoch: u64) {
         for receiving in &self.hub.exchange.receives {
             if let Receiving::Objects(sink) = receiving

@@ -11,7 +11,8 @@ use tonic::{
 use crate::frame::Frame;
 
 const BUFFER: usize = 1024;
-/// What is encoded in one go. The buffer of the last go stays with the stream.
+/// Bytes that are encoded in one go. The buffer of the last go stays with the
+/// stream.
 const YIELD_AT: usize = 2 * 1024;
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -23,10 +23,10 @@ use tonic::body::Body;
 
 use crate::Error;
 
-/// How much may be on its way; objects are small and streams are many.
+/// Flow-control window; objects are small and streams are many.
 const WINDOW: u32 = 256 * 1024;
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp { host: String, port: u16, tls: Option<bool> },

@@ -1,4 +1,4 @@
-//! What can go wrong besides the network.
+//! Errors besides those of the network.
 
 use selvage_api::Code;
 
@@ -27,7 +27,7 @@ pub enum Error {
     /// The bytes are not an object of the type.
     #[error("bytes that are not a {message}")]
     Payload {
-        /// What they should have been.
+        /// The message type that they should have been.
         message: String,
         /// Why they are not.
         source: prost::DecodeError,
@@ -37,7 +37,7 @@ pub enum Error {
     /// comes again; with any other code it is counted and left.
     #[error("{what}")]
     Refused {
-        /// What was not done.
+        /// Description of what was not done.
         what: String,
         /// The code of whoever refused.
         code: Code,
@@ -47,7 +47,7 @@ pub enum Error {
     Address {
         /// As given.
         address: String,
-        /// What is wrong.
+        /// Reason.
         reason: &'static str,
     },
     /// There is nobody to connect to.
@@ -56,13 +56,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same object may be taken when it comes again.
+    /// Returns true if the same object may be accepted when it comes again.
     pub(crate) fn passes(&self) -> bool {
         let codes = [Code::Unavailable, Code::Aborted, Code::DeadlineExceeded];
         matches!(self, Self::Refused { code, .. } if codes.contains(code))
     }
 
-    /// What this is to a caller.
+    /// Returns the code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::NoKey(_) | Self::KeyText { .. } => Code::Internal,

@@ -6,7 +6,7 @@ use selvage_api::object::Object;
 
 use crate::{Error, Kind, MessageSink, Sink, Source};
 
-/// How many messages of a type wait for one peer unless said otherwise.
+/// Limit of queued messages of a type for one peer, unless set otherwise.
 const MESSAGE_LIMIT: usize = 1000;
 
 #[derive(Clone)]
@@ -39,8 +39,8 @@ impl Receiving {
     }
 }
 
-/// What a server or a client sends, in that order, and what it receives.
-/// A type that refers to another is added after it.
+/// Types that a server or a client sends, in that order, and those it receives. A
+/// type that refers to another is added after it.
 #[derive(Clone, Default)]
 pub struct Exchange {
     pub(crate) sends: Vec<Outgoing>,

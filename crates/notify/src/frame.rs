@@ -9,10 +9,10 @@ pub const VERSION: u32 = 1;
 /// Largest notice that is sent; gRPC's habitual limit of what a peer takes.
 pub(crate) const MAX_NOTICE: usize = 4 * 1024 * 1024;
 
-/// What stands before the name of the type.
+/// Prefix of a type name in an `Any`.
 pub(crate) const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
 
-/// What a notice says about its object: `edgeproto.NoticeAction`.
+/// Action of a notice: `edgeproto.NoticeAction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum Action {
@@ -55,7 +55,7 @@ impl Payload {
 /// One notice. Field by field `edgeproto.Notice`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Frame {
-    /// What it says.
+    /// Action of the notice.
     #[prost(enumeration = "Action", tag = "1")]
     pub action: i32,
     /// With [`Action::Version`].

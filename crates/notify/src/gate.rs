@@ -1,11 +1,11 @@
-//! What a peer below may speak for.
+//! Permissions of peers: the objects that each may report.
 
 use selvage_api::edgeproto::{CloudletKey, NodeKey, NodeType};
 use selvage_kit::identity::{Identity, Kind as Caller, Machine, Role};
 
 use crate::ObjectKey;
 
-/// What a peer says, as far as it matters whether it may.
+/// Statement of a peer, with the fields that decide if it may make it.
 #[derive(Debug)]
 pub struct Claim<'a> {
     /// Full name of the type.
@@ -19,23 +19,25 @@ pub struct Claim<'a> {
 
 /// Decides what peers may say and see.
 pub trait Gate: Send + Sync + 'static {
-    /// Whether the peer may have a stream at all.
+    /// Checks that the peer may have a stream at all.
     fn admit(&self, who: &Identity) -> Result<(), String>;
 
-    /// Whether it may say this. A peer that says what it may not loses its
-    /// stream.
+    /// Checks that the peer may report this. A peer that reports what it may not
+    /// loses its stream.
     fn allow(&self, who: &Identity, claim: &Claim<'_>) -> Result<(), String>;
 
-    /// Whether it is sent objects or messages of this type, if it wants them.
+    /// Returns true if the peer is sent objects or messages of this type, if it
+    /// wants them.
     fn sends(&self, who: &Identity, type_name: &str) -> bool {
         let _ = (who, type_name);
         true
     }
 
-    /// Whether it sees only its own cloudlets, whatever it asks for.
+    /// Returns true if the peer sees only its own cloudlets, no matter what it
+    /// asks for.
     fn filters(&self, who: &Identity) -> bool;
 
-    /// Whether it sees objects without the secrets in them.
+    /// Returns true if the peer sees objects without the secrets in them.
     fn conceals(&self, who: &Identity) -> bool {
         let _ = who;
         false
@@ -137,7 +139,7 @@ impl Gate for IdentityGate {
     }
 }
 
-/// Whether the type is on the list and, of nodes, of the peer's own kind.
+/// Checks that the type is on the list and, of nodes, of the peer's own kind.
 fn from_list(
     who: &Identity,
     claim: &Claim<'_>,

@@ -1,4 +1,4 @@
-//! What changed when, as far back as is worth keeping.
+//! History of changes, as far back as is worth keeping.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ pub struct History {
 }
 
 impl History {
-    /// How many changes are kept unless said otherwise.
+    /// Number of changes that are kept unless set otherwise.
     pub const DEFAULT_LIMIT: usize = 64 * 1024;
 
     /// A history that starts after a revision and keeps so many changes.

@@ -1,5 +1,5 @@
-//! What is known of a type, all of it from descriptors, and the key of one
-//! object of it.
+//! Description of a type, all of it from descriptors, and the key of one object
+//! of it.
 
 use std::{borrow::Borrow, cmp::Ordering, fmt, hash, ops::Range, sync::Arc};
 
@@ -33,7 +33,7 @@ pub enum Reach {
     Companion,
 }
 
-/// What is known of a type of object or message.
+/// Description of a type of object or message.
 pub struct Kind {
     full_name: String,
     type_url: Bytes,
@@ -109,7 +109,7 @@ impl Kind {
         self.type_url.clone()
     }
 
-    /// Whether there is a key: objects have one, messages have not.
+    /// Returns true if the type has a key: objects have one, messages have not.
     pub fn has_key(&self) -> bool {
         self.key_field.is_some()
     }
@@ -234,8 +234,8 @@ fn path_to(
     })
 }
 
-/// Where the object after this name stands in a canonical text. Within its
-/// strings quotes are escaped, so the name cannot be found there.
+/// Range of the object after this name in a canonical text. Within its strings
+/// quotes are escaped, so the name cannot be found there.
 fn nested(text: &str, name: &str) -> Option<Range<usize>> {
     let start = text.find(name)? + name.len();
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);

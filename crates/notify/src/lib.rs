@@ -2,7 +2,7 @@
 //! protocol of `edgeproto.NotifyApi`, server and client, wire-exact with the
 //! original and tolerant of its habits.
 //!
-//! What is kept in step is state, not events. Per peer and type there is a
+//! State is kept in step, not events. Per peer and type there is a
 //! set of keys whose value the peer has not seen; the value is read when it
 //! is sent, so that many changes are one notice and a slow peer costs no more
 //! than its keys. Only messages ([`Exchange::send_messages`]) are queued, up
@@ -18,7 +18,7 @@
 //! * Between two of ours a connection resumes: only what changed is sent.
 //! * A [`Gate`] says what a peer may speak for.
 //!
-//! What the objects mean, and where they are stored, is not known here.
+//! The meaning of the objects, and their storage, are not known here.
 
 mod cache;
 mod client;

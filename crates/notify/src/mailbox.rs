@@ -1,4 +1,4 @@
-//! Where messages of a type arrive.
+//! Queue in which messages of a type arrive.
 
 use std::sync::{
     Arc,
@@ -31,7 +31,7 @@ impl<M: Object + Send + 'static> Mailbox<M> {
         Ok((Arc::new(Self { kind, messages, dropped: AtomicU64::new(0) }), receiver))
     }
 
-    /// How many messages were dropped.
+    /// Returns the number of dropped messages.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }

@@ -212,7 +212,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether the peer may say this; the inner error when it cannot be read.
+    /// Checks that the peer may say this; the inner error when it cannot be read.
     fn check(
         &self,
         kind: &Kind,
@@ -240,8 +240,8 @@ impl Receiver {
         tracing::warn!(kind, ?peer, error = selvage_api::chain(error), "object not taken");
     }
 
-    /// How far we have come with a type. What is gone is not known before
-    /// everything has come.
+    /// Records the revision up to which a type has come. Deletions are not known
+    /// before everything has come.
     fn checkpoint(&self, index: usize, frame: &Frame) {
         if !self.has_all() || self.incomplete[index] {
             return;

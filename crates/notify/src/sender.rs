@@ -20,9 +20,9 @@ use crate::{
     stats::{count, count_bytes},
 };
 
-/// How often an idle stream looks whether its peer's revision is far behind.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// What is far: a part of what a history keeps.
+/// Interval at which an idle stream checks if its peer's revision is far behind.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// Number of revisions that count as far behind: a part of what a history keeps.
 const FAR_BEHIND: i64 = 1000;
 
 pub(crate) struct Sender {
@@ -33,16 +33,16 @@ pub(crate) struct Sender {
     /// The end of sending everything is held back until then at most.
     hold_until: Instant,
     sent_all: bool,
-    /// The last revision that the peer was told, by index of the type.
-    told: HashMap<usize, i64>,
+    /// The last revision that the peer was sent, by index of the type.
+    sent_revisions: HashMap<usize, i64>,
     told_scope: u64,
 }
 
-/// What a sender woke up for.
+/// Reason for which a sender woke up.
 enum Woken {
     Work,
     /// Looking whether the peer's revision is far behind.
-    Look,
+    Check,
     /// Nothing but being there.
     Heartbeat,
 }
@@ -56,14 +56,14 @@ impl Sender {
             tail: VecDeque::new(),
             hold_until: Instant::now() + hold_back,
             sent_all: false,
-            told: HashMap::new(),
+            sent_revisions: HashMap::new(),
             told_scope: 0,
         }
     }
 
     /// The next notice, whenever there is one; `None` when the stream ends.
     pub(crate) async fn next(&mut self) -> Option<Result<Frame, Status>> {
-        let mut look = false;
+        let mut check = false;
         loop {
             if self.peer.ended().is_cancelled() {
                 return self.peer.end_status().map(Err);
@@ -73,21 +73,21 @@ impl Sender {
                 return Some(Ok(frame));
             }
             if let Some(round) = self.round.take() {
-                self.finish(&round, look);
-                look = false;
+                self.finish(&round, check);
+                check = false;
             }
             if let Some(frame) = self.tail.pop_front() {
                 count_bytes(&self.peer.stats.send_bytes, &frame);
                 return Some(Ok(frame));
             }
             let round = self.peer.gather(self.revisions());
-            if look || !round.lanes.is_empty() || (round.may_end && !self.sent_all) {
+            if check || !round.lanes.is_empty() || (round.may_end && !self.sent_all) {
                 self.round = Some(round);
                 continue;
             }
             match self.wait().await {
-                Woken::Work => look = false,
-                Woken::Look => look = true,
+                Woken::Work => check = false,
+                Woken::Check => check = true,
                 Woken::Heartbeat => {
                     let frame = Frame::bare(Action::None);
                     count_bytes(&self.peer.stats.send_bytes, &frame);
@@ -101,7 +101,7 @@ impl Sender {
     async fn wait(&self) -> Woken {
         let holds = !self.sent_all && self.peer.filtered;
         let now = Instant::now();
-        let until = if holds { self.hold_until } else { now + LOOK_EVERY };
+        let until = if holds { self.hold_until } else { now + CHECK_INTERVAL };
         let heartbeat = self.peer.liveness.heartbeat;
         tokio::select! {
             () = self.peer.wake.notified() => Woken::Work,
@@ -113,7 +113,7 @@ impl Sender {
                     self.hub.release(&self.peer);
                     return Woken::Work;
                 }
-                Woken::Look
+                Woken::Check
             }
             () = tokio::time::sleep_until(now + heartbeat.unwrap_or_default()),
                 if heartbeat.is_some() => Woken::Heartbeat,
@@ -191,7 +191,7 @@ impl Sender {
         let Some(round) = &self.round else { return };
         if let Some(revision) = round.revisions.get(index).copied().filter(|r| *r > 0) {
             (frame.revision, frame.scope) = (revision, self.scope(round, index));
-            self.told.insert(index, revision);
+            self.sent_revisions.insert(index, revision);
         }
     }
 
@@ -200,9 +200,9 @@ impl Sender {
         if self.peer.filtered && filtered { round.scope } else { 0 }
     }
 
-    /// What follows a round: once the end of sending everything, and later
+    /// Queues what follows a round: once the end of sending everything, and later
     /// revisions of types that had no notice to carry them.
-    fn finish(&mut self, round: &Round, look: bool) {
+    fn finish(&mut self, round: &Round, check: bool) {
         if !self.sent_all {
             if round.may_end {
                 self.end_of_all(round);
@@ -211,8 +211,8 @@ impl Sender {
         }
         let moved = self.told_scope != round.scope;
         for (index, revision) in round.revisions.iter().copied().enumerate() {
-            let behind = revision - self.told.get(&index).copied().unwrap_or(0);
-            let due = moved || (look && behind >= FAR_BEHIND);
+            let behind = revision - self.sent_revisions.get(&index).copied().unwrap_or(0);
+            let due = moved || (check && behind >= FAR_BEHIND);
             if due && revision > 0 && self.peer.wants(index) {
                 self.push_revision(round, index, revision);
             }
@@ -230,7 +230,7 @@ impl Sender {
             end.scope = if self.peer.filtered { round.scope } else { 0 };
             let resumed = self.peer.by_want(|index| round.resumed.contains(&index));
             end.resumed = (0..).zip(resumed).filter_map(|(at, yes)| yes.then_some(at)).collect();
-            self.told.extend(round.revisions.iter().copied().enumerate());
+            self.sent_revisions.extend(round.revisions.iter().copied().enumerate());
             self.told_scope = round.scope;
         }
         if !end.resumed.is_empty() {
@@ -246,7 +246,7 @@ impl Sender {
         let frame = Frame::about(Action::None, kind.type_url(), Bytes::new());
         let scope = self.scope(round, index);
         self.tail.push_back(Frame { revision, scope, ..frame });
-        self.told.insert(index, revision);
+        self.sent_revisions.insert(index, revision);
     }
 }
 

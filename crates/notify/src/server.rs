@@ -28,15 +28,15 @@ use crate::{
     stats::Stats,
 };
 
-/// How a server behaves.
+/// Options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// What peers may say. By certificate unless said otherwise.
+    /// Permissions of peers. By certificate unless set otherwise.
     pub gate: Arc<dyn Gate>,
-    /// How long a peer has to open with its version.
+    /// Timeout of a peer's opening with its version.
     pub negotiation: Duration,
-    /// How long the end of sending everything waits for a peer with a filter
-    /// to say which cloudlets it has.
+    /// Timeout after which the end of sending everything no longer waits for a
+    /// peer with a filter to say which cloudlets it has.
     pub hold_back: Duration,
     /// Time within which a peer that has silently gone, as by a cut cable, is
     /// noticed. Peers that cannot send heartbeats are noticed by their
@@ -77,8 +77,8 @@ impl ServerOptions {
         Liveness { heartbeat: None, silence: version.heartbeats.then_some(self.peer_timeout) }
     }
 
-    /// How often a peer is to send something: so that one notice may come late,
-    /// and no more often, for there are many peers.
+    /// Interval at which a peer is to send something: so that one notice may come
+    /// late, and no more often, for there are many peers.
     fn heartbeat_ms(&self, liveness: Liveness) -> u32 {
         let interval = liveness.silence.map(|silence| (silence * 9 / 20).as_millis().max(1));
         interval.and_then(|interval| u32::try_from(interval).ok()).unwrap_or(0)
@@ -109,17 +109,17 @@ impl fmt::Debug for ServerOptions {
 pub struct PeerStatus {
     /// The `notify_id` of its stream.
     pub id: i64,
-    /// Where it is.
+    /// Address of the peer.
     pub address: String,
-    /// Who it is.
+    /// Name of the peer.
     pub name: String,
     /// The protocol version in use.
     pub version: u32,
-    /// Whether it gets only what concerns its cloudlets.
+    /// True if it gets only what concerns its cloudlets.
     pub filtered: bool,
     /// Canonical texts of the keys of its cloudlets, of a filtered peer.
     pub cloudlets: Vec<String>,
-    /// What the stream has done.
+    /// Counters of the stream.
     pub stats: StatsSnapshot,
 }
 
@@ -133,7 +133,7 @@ struct Shared {
     hub: Arc<Hub>,
     options: ServerOptions,
     next_id: AtomicI64,
-    /// What streams that have ended did.
+    /// Counters of streams that have ended.
     past: Mutex<StatsSnapshot>,
     streams: TaskTracker,
     closed: tokio_util::sync::CancellationToken,
@@ -185,7 +185,7 @@ impl NotifyServer {
         hub.peers().into_iter().map(status).collect()
     }
 
-    /// What all streams since the start have done.
+    /// Returns the counters of all streams since the start.
     pub fn totals(&self) -> StatsSnapshot {
         let mut totals = self.shared.past.lock().clone();
         for peer in self.shared.hub.peers() {
@@ -286,15 +286,15 @@ impl NotifyServer {
     }
 }
 
-/// What a peer wants, with nothing in the places of types that are not for it:
-/// a peer counts revisions by these places.
+/// Types that a peer wants, empty at the indices of those that are not for it: a
+/// peer counts revisions by these indices.
 fn sent_to(gate: &dyn Gate, who: &Identity, wanted: &[String]) -> Vec<String> {
     let sent = |name: &String| if gate.sends(who, name) { name.clone() } else { String::new() };
     wanted.iter().map(sent).collect()
 }
 
-async fn negotiate(notices: &mut Streaming<Frame>, patience: Duration) -> Result<Frame, Status> {
-    let first = tokio::time::timeout(patience, notices.message()).await;
+async fn negotiate(notices: &mut Streaming<Frame>, timeout: Duration) -> Result<Frame, Status> {
+    let first = tokio::time::timeout(timeout, notices.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded("no version came in time"))??;
     let version = first.ok_or_else(|| Status::cancelled("ended before a version came"))?;
     if version.action() != Action::Version {
@@ -327,7 +327,7 @@ impl NamedService for NotifyService {
     const NAME: &'static str = "edgeproto.NotifyApi";
 }
 
-/// Where the one method is.
+/// Path of the one method.
 pub(crate) const METHOD: &str = "/edgeproto.NotifyApi/StreamNotice";
 
 struct StreamNotice(NotifyServer);

@@ -28,7 +28,7 @@ pub trait Source: Send + Sync + 'static {
         self.get(key)
     }
 
-    /// Whether the object is there.
+    /// Returns true if the object exists.
     fn contains(&self, key: &ObjectKey) -> bool {
         self.get(key).is_some()
     }
@@ -66,8 +66,8 @@ pub trait Lineage: Send + Sync + 'static {
     /// Names the history that revisions count from now on; 0 for none.
     fn epoch(&self) -> u64;
 
-    /// How far revisions of an epoch are of the history we have: all less
-    /// than this. `None` for an epoch that we know nothing of.
+    /// End of an epoch in the history we have: its revisions are all less than
+    /// this. `None` for an epoch that we know nothing of.
     fn end(&self, epoch: u64) -> Option<i64>;
 }
 
@@ -80,11 +80,11 @@ pub enum Role {
     Downstream,
 }
 
-/// Who is at the other end.
+/// Peer at the other end.
 pub struct PeerInfo {
     /// Its address, for people.
     pub address: String,
-    /// Who it is, as the listener found out. On the client nobody.
+    /// Identity, as the listener found out. On the client nobody.
     pub identity: Identity,
 }
 
@@ -117,7 +117,7 @@ impl Stream {
 #[derive(Debug, Default)]
 pub(crate) struct StreamEnd {
     pub(crate) ended: CancellationToken,
-    /// What to tell the peer.
+    /// Status that the peer is sent.
     status: Mutex<Option<Status>>,
 }
 
@@ -145,7 +145,7 @@ pub struct Incoming {
     pub payload: Bytes,
 }
 
-/// How far a mirror is complete.
+/// Revision up to which a mirror is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Which history the revision is of.
@@ -182,8 +182,8 @@ pub trait Sink: Send + Sync + 'static {
         Ok(())
     }
 
-    /// How far the mirror is complete, if it keeps that. It must be forgotten
-    /// when the mirror is changed or lost otherwise.
+    /// Revision up to which the mirror is complete, if it records that. It must
+    /// be forgotten when the mirror is changed or lost otherwise.
     fn checkpoint(&self) -> Option<Checkpoint> {
         None
     }

@@ -1,4 +1,4 @@
-//! What one stream has done, under the original's names.
+//! Counters of one stream, under the original's names.
 
 use std::{
     collections::BTreeMap,

@@ -86,13 +86,13 @@ where
         self.inner.tasks.spawn(async move { inner.run(key, before).await });
     }
 
-    /// Whether the callback runs for the key.
+    /// Returns true if the callback runs for the key.
     #[cfg(test)]
     fn is_busy(&self, key: &K) -> bool {
         self.inner.busy.lock().contains_key(key)
     }
 
-    /// How often the callback was run, and how many tasks that took.
+    /// Returns how often the callback was run, and how many tasks that took.
     pub fn counts(&self) -> (u64, u64) {
         (self.inner.runs.load(Relaxed), self.inner.workers.load(Relaxed))
     }

@@ -20,13 +20,13 @@ use url::Url;
 use crate::{Error, line};
 
 /// Most samples that wait.
-const KEPT: usize = 5000;
+const MAX_WAITING: usize = 5000;
 /// As many as this are sent at once.
-const MANY: usize = 50;
-const EVERY: Duration = Duration::from_secs(1);
+const BATCH: usize = 50;
+const SEND_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of an answer is told.
-const TOLD: usize = 200;
+/// Characters of an answer that go into an error.
+const MAX_QUOTED: usize = 200;
 
 /// A database that takes InfluxDB's line protocol.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Influx {
     pub url: String,
     /// Made if it is not there.
     pub database: String,
-    /// How we log in there.
+    /// Our credentials there.
     pub login: InfluxLogin,
 }
 
@@ -113,17 +113,17 @@ impl Sink {
     /// Takes a sample, or drops it where too many wait.
     pub fn put(&self, sample: Arc<wire::Metric>) {
         let mut waiting = self.waiting.lock();
-        if waiting.len() >= KEPT {
+        if waiting.len() >= MAX_WAITING {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         waiting.push_back(sample);
-        if waiting.len() > MANY {
+        if waiting.len() > BATCH {
             self.many.notify_one();
         }
     }
 
-    /// What became of the samples so far.
+    /// Counts of the samples so far by their outcome.
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         let counts = &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Sink {
             }
             let rest = async {
                 tokio::select! {
-                    () = tokio::time::sleep(EVERY) => {}
+                    () = tokio::time::sleep(SEND_INTERVAL) => {}
                     () = self.many.notified(), if there => {}
                 }
             };
@@ -174,7 +174,7 @@ impl Sink {
         }
     }
 
-    /// Whether the database answers and has a place for samples.
+    /// Makes the database. Returns true if it answers and has one for samples.
     async fn make_database(&self) -> bool {
         // Newer ones have no such statement; there, places are made by hand.
         let name = self.settings.database.replace('\\', "\\\\").replace('"', "\\\"");
@@ -223,7 +223,7 @@ impl Sink {
             Ok(answer) => {
                 let status = answer.status();
                 let text = answer.text().await.unwrap_or_default();
-                let text: String = text.chars().take(TOLD).collect();
+                let text: String = text.chars().take(MAX_QUOTED).collect();
                 format!("{status}: {text}")
             }
             Err(error) => error.without_url().to_string(),

@@ -12,7 +12,7 @@ use wire::metric_val::Value;
 
 use super::*;
 
-const PATIENT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An InfluxDB of our own. All of it goes when it is dropped.
 struct Database {
@@ -81,7 +81,7 @@ async fn ask(
 }
 
 async fn wait_for<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENT;
+    let until = Instant::now() + TEST_TIMEOUT;
     loop {
         if let Some(value) = condition().await {
             return value;

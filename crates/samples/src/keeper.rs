@@ -19,7 +19,7 @@ use crate::Samples;
 
 /// A file of this many bytes is not added to.
 const FULL: usize = 1 << 20;
-/// What a file begins with.
+/// First bytes of a file.
 const HEAD: &[u8] = b"selvage samples 1\n";
 /// And ends with so many bytes of a checksum.
 const SUM: usize = 8;

@@ -39,7 +39,7 @@ pub fn tagged<'a>(sample: &'a wire::Metric, names: &'a [&str]) -> impl Iterator<
     named.map(|tag| tag.val.as_str())
 }
 
-/// What can be wrong with what samples are asked for, or sent to.
+/// Error of a query for samples, or of their export.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address of the database cannot be used.
@@ -51,7 +51,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code of this error for callers.
     pub fn code(&self) -> Code {
         Code::InvalidArgument
     }

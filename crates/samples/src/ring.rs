@@ -14,13 +14,13 @@ use selvage_api::selvage::metrics::ListSamplesRequest;
 
 use crate::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG, Scope, tagged};
 
-/// How many samples a caller gets who does not say.
+/// Number of samples for a caller who names none.
 const DEFAULT_LIMIT: usize = 1000;
-/// What a sample takes besides its bytes.
+/// Memory of a sample besides its bytes.
 const OVERHEAD: usize = 96;
 /// A sample that claims to be from later than this, in seconds, is of now.
 const AHEAD: i64 = 300;
-/// How many are looked at before others may add some.
+/// Number of samples looked at before others may add some.
 const CHUNK: usize = 1024;
 
 /// Bounds of what is kept; beyond them the oldest go first.
@@ -46,7 +46,7 @@ struct Ring {
     entries: VecDeque<Entry>,
     bytes: usize,
     counts: Counts,
-    /// How many have gone.
+    /// Number of samples that were dropped.
     dropped: u64,
 }
 
@@ -63,7 +63,7 @@ impl Entry {
     }
 }
 
-/// What a sample is of.
+/// Subject of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     AppInst,
@@ -178,7 +178,7 @@ impl Samples {
         sample
     }
 
-    /// How many have gone, and how many have ever come: those with a number
+    /// Numbers of samples that were dropped and that ever came: those with a number
     /// from the first to below the second are there.
     pub(crate) fn span(&self) -> (u64, u64) {
         let ring = self.ring.read();
@@ -190,7 +190,7 @@ impl Samples {
         self.ring.read().range(from, to).map(|entry| entry.encoded.clone()).collect()
     }
 
-    /// How many the caller may see.
+    /// Number of samples that the caller may see.
     pub fn counts(&self, scope: &Scope) -> Counts {
         if *scope == Scope::Everything {
             return self.ring.read().counts;

@@ -1,4 +1,4 @@
-//! What is kept, and what is found in it.
+//! Ring of samples: bounds and queries.
 
 #![allow(clippy::unwrap_used)]
 

@@ -25,7 +25,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// What somebody may see.
+    /// Scope of an identity.
     pub fn of(who: &Identity) -> Self {
         let all = who.has_role(Role::Admin)
             || who.has_role(Role::Viewer)
@@ -37,7 +37,7 @@ impl Scope {
         Self::Of { developers: named(Role::Developer), operators: named(Role::Operator) }
     }
 
-    /// What the caller may see, or the one on whose behalf a controller asks.
+    /// Scope of the caller, or of the identity on whose behalf a controller asks.
     pub fn of_call(who: &Identity, metadata: &MetadataMap) -> Result<Self, Error> {
         let own = Self::of(who);
         match metadata.get_bin(SCOPE) {

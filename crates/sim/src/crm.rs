@@ -13,7 +13,7 @@ use selvage_api::edgeproto::{
     App, AppInstKey, AppInstRuntime, CloudletInfo, CloudletKey, CloudletState, ExecRequest, Node,
     NodeKey, NodeType, TrackedState,
 };
-use selvage_cloudlet::Desk;
+use selvage_cloudlet::AgentCaches;
 use selvage_notify::{
     Cache, ClientOptions, ClientStatus, Error, KeyWorker, Letters, NotifyClient, ObjectKey,
 };
@@ -21,17 +21,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Counters, Exec, FaultRule, Infrastructure, Mode, Operation, SimOptions, Stage, Step, What,
-    drive, faults::Faults, infra::Ground, shell, steps::Steps,
+    Counters, Exec, FaultRule, Infrastructure, Mode, ObjectKind, SimOptions, Stage, Step, Verb,
+    faults::Faults, infra::SimulatedInfra, reconcile, shell, steps::Steps,
 };
 
-type Worker = KeyWorker<(What, ObjectKey), ()>;
+type Worker = KeyWorker<(ObjectKind, ObjectKey), ()>;
 
-/// What stays when the crm dies and starts again, and what dies with it.
-pub(crate) struct World {
+/// State of a simulated crm: some stays when it dies and starts again.
+pub(crate) struct CrmInner {
     pub(crate) options: SimOptions,
-    pub(crate) reports: Desk,
-    pub(crate) ground: Ground,
+    pub(crate) reports: AgentCaches,
+    pub(crate) infra: SimulatedInfra,
     pub(crate) faults: Faults,
     steps: Steps,
     client: NotifyClient,
@@ -47,57 +47,57 @@ struct Life {
     worker: Worker,
 }
 
-/// What a simulated crm has done and has, for a status page.
+/// Status of a simulated crm, for a status page.
 #[derive(Debug, Clone)]
 pub struct SimStatus {
     /// Its connection.
     pub client: ClientStatus,
-    /// What it has done.
+    /// Counters of its operations.
     pub counters: Counters,
-    /// What it has made.
+    /// Infrastructure that it has made.
     pub infrastructure: Infrastructure,
 }
 
 /// A simulated crm. It runs until it is dropped or stopped.
 pub struct SimCrm {
-    world: Arc<World>,
+    inner: Arc<CrmInner>,
 }
 
 impl fmt::Debug for SimCrm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimCrm").field("cloudlet", &self.world.options.cloudlet).finish()
+        f.debug_struct("SimCrm").field("cloudlet", &self.inner.options.cloudlet).finish()
     }
 }
 
 impl SimCrm {
     /// Starts one. Needs a runtime.
     pub fn start(options: SimOptions) -> Result<Self, Error> {
-        let reports = Desk::new()?;
+        let reports = AgentCaches::new()?;
         let (exchange, execs) = reports.exchange()?;
         let client_options = ClientOptions { filter: true, ..options.client.clone() };
-        let world = Arc::new(World {
+        let inner = Arc::new(CrmInner {
             client: NotifyClient::new(exchange, client_options)?,
             reports,
             options,
-            ground: Ground::default(),
+            infra: SimulatedInfra::default(),
             faults: Faults::default(),
             steps: Steps::default(),
             life: Mutex::default(),
             gone: AtomicBool::new(false),
         });
-        watch(&world);
-        tokio::spawn(answer(Arc::downgrade(&world), execs));
-        let crm = Self { world };
-        if crm.world.options.announce {
+        watch(&inner);
+        tokio::spawn(answer(Arc::downgrade(&inner), execs));
+        let crm = Self { inner };
+        if crm.inner.options.announce {
             crm.announce(CloudletState::Ready)?;
         }
-        crm.world.begin();
+        crm.inner.begin();
         Ok(crm)
     }
 
-    /// Desk its cloudlet in a state, and its node.
+    /// Reports its cloudlet in a state, and its node.
     pub fn announce(&self, state: CloudletState) -> Result<(), Error> {
-        let (options, reports) = (&self.world.options, &self.world.reports);
+        let (options, reports) = (&self.inner.options, &self.inner.reports);
         reports.cloudlet_infos.put(CloudletInfo {
             key: Some(options.cloudlet.clone()),
             state: state.into(),
@@ -120,64 +120,70 @@ impl SimCrm {
 
     /// Makes operations go wrong.
     pub fn script(&self, rule: FaultRule) {
-        self.world.faults.add(rule);
+        self.inner.faults.add(rule);
     }
 
     /// Lets all operations that begin from now on go well.
     pub fn forgive(&self) {
-        self.world.faults.clear();
+        self.inner.faults.clear();
     }
 
     /// The operations that wait to be let go, oldest first.
     pub fn pending(&self) -> Vec<Step> {
-        self.world.steps.pending()
+        self.inner.steps.pending()
     }
 
-    /// Waits for the next operation that can go on, and lets it.
+    /// Waits for the next verb that can go on, and lets it.
     pub async fn step(&self) -> Step {
-        self.world.steps.step(|_| true).await
+        self.inner.steps.step(|_| true).await
     }
 
     /// As [`SimCrm::step`], for steps that fit only.
     pub async fn step_where(&self, fits: impl Fn(&Step) -> bool) -> Step {
-        self.world.steps.step(fits).await
+        self.inner.steps.step(fits).await
     }
 
     /// Lets one step go; whether it was waiting.
     pub fn release(&self, id: u64) -> bool {
-        self.world.steps.release(id)
+        self.inner.steps.release(id)
     }
 
-    /// Desk whatever one likes about an object, true or not.
-    pub fn report(&self, what: What, key: &ObjectKey, state: TrackedState, errors: Vec<String>) {
-        let containers = self.world.ground.containers(key);
-        self.world.reports.report(what, key, state, errors, runtime(containers));
+    /// Reports whatever one likes about an object, true or not.
+    pub fn report(
+        &self,
+        kind: ObjectKind,
+        key: &ObjectKey,
+        state: TrackedState,
+        errors: Vec<String>,
+    ) {
+        let containers = self.inner.infra.containers(key);
+        self.inner.reports.report(kind, key, state, errors, runtime(containers));
     }
 
     /// Takes back what was reported about an object.
-    pub fn withdraw(&self, what: What, key: &ObjectKey) {
-        self.world.reports.withdraw(what, key);
+    pub fn withdraw(&self, kind: ObjectKind, key: &ObjectKey) {
+        self.inner.reports.withdraw(kind, key);
     }
 
-    /// What it would have made.
+    /// Returns the infrastructure that it would have made.
     pub fn infrastructure(&self) -> Infrastructure {
-        self.world.ground.snapshot()
+        self.inner.infra.snapshot()
     }
 
     /// Loses everything it made, as if a building had burnt down.
     pub fn destroy_infrastructure(&self) {
-        self.world.ground.destroy();
+        self.inner.infra.destroy();
     }
 
-    /// What it has done.
+    /// Returns the counters of its operations.
     pub fn counters(&self) -> Counters {
-        self.world.ground.counters.lock().clone()
+        self.inner.infra.counters.lock().clone()
     }
 
-    /// What it has done and has.
+    /// Returns its status.
     pub fn status(&self) -> SimStatus {
         SimStatus {
-            client: self.world.client.status(),
+            client: self.inner.client.status(),
             counters: self.counters(),
             infrastructure: self.infrastructure(),
         }
@@ -185,83 +191,77 @@ impl SimCrm {
 
     /// The cloudlet it is the crm of.
     pub fn cloudlet(&self) -> &CloudletKey {
-        &self.world.options.cloudlet
+        &self.inner.options.cloudlet
     }
 
     /// The instances that the controller wants here.
     pub fn instances(&self) -> &Arc<Cache<selvage_api::edgeproto::AppInst>> {
-        &self.world.reports.instances
+        &self.inner.reports.instances
     }
 
     /// The clusters that the controller wants here.
     pub fn clusters(&self) -> &Arc<Cache<selvage_api::edgeproto::ClusterInst>> {
-        &self.world.reports.clusters
+        &self.inner.reports.clusters
     }
 
     /// The apps, flavors and cloudlet as the controller has them: how many.
     pub fn mirrored(&self) -> [usize; 3] {
-        let reports = &self.world.reports;
+        let reports = &self.inner.reports;
         [reports.apps.len(), reports.flavors.len(), reports.cloudlets.len()]
     }
 
-    /// What its connection is doing.
+    /// Returns the status of its connection.
     pub fn client(&self) -> ClientStatus {
-        self.world.client.status()
+        self.inner.client.status()
     }
 
     /// Breaks the connection; it comes back by itself.
     pub fn break_connection(&self) {
-        self.world.client.reconnect();
+        self.inner.client.reconnect();
     }
 
     /// Cuts the network: work goes on, nobody hears of it.
     pub async fn go_offline(&self) {
-        self.world.disconnect_for_good().await;
+        self.inner.disconnect_for_good().await;
     }
 
     /// Ends what [`SimCrm::go_offline`] began.
     pub fn go_online(&self) {
-        self.world.connect();
+        self.inner.connect();
     }
 
     /// Dies, work under way included, and starts again. One that remembers
     /// finds what is on its infrastructure and reports it.
     pub async fn restart(&self, remember: bool) {
-        self.world.die().await;
-        self.world.rise(remember);
+        self.inner.die().await;
+        self.inner.rise(remember);
     }
 
-    /// Dies and stays dead. What it made stays too.
+    /// Dies and stays dead. ObjectKind it made stays too.
     pub async fn stop(&self) {
-        self.world.die().await;
+        self.inner.die().await;
     }
 }
 
 impl Drop for SimCrm {
     fn drop(&mut self) {
-        self.world.gone.store(true, Relaxed);
-        if let Some(life) = self.world.life.lock().take() {
+        self.inner.gone.store(true, Relaxed);
+        if let Some(life) = self.inner.life.lock().take() {
             life.token.cancel();
             life.connection.cancel();
         }
     }
 }
 
-impl World {
+impl CrmInner {
     pub(crate) fn app_of(&self, instance: &ObjectKey) -> Option<Arc<App>> {
         let key: AppInstKey = instance.decode().ok()?;
         self.reports.apps.find(&key.app_key.unwrap_or_default())
     }
 
-    pub(crate) async fn pass(
-        &self,
-        what: What,
-        operation: Operation,
-        key: &ObjectKey,
-        stage: Stage,
-    ) {
+    pub(crate) async fn pass(&self, kind: ObjectKind, verb: Verb, key: &ObjectKey, stage: Stage) {
         if self.options.mode == Mode::Explicit {
-            self.steps.pass(what, operation, key.text(), stage).await;
+            self.steps.pass(kind, verb, key.text(), stage).await;
         }
     }
 
@@ -271,12 +271,12 @@ impl World {
 
     fn begin(self: &Arc<Self>) {
         let token = CancellationToken::new();
-        let (world, alive) = (Arc::downgrade(self), token.clone());
-        let worker = KeyWorker::new(move |(what, key), ()| {
-            let (world, alive) = (world.upgrade(), alive.clone());
+        let (inner, alive) = (Arc::downgrade(self), token.clone());
+        let worker = KeyWorker::new(move |(kind, key), ()| {
+            let (inner, alive) = (inner.upgrade(), alive.clone());
             async move {
-                if let Some(world) = world {
-                    let considered = drive::consider(world, what, key);
+                if let Some(inner) = inner {
+                    let considered = reconcile::consider(inner, kind, key);
                     let _ = alive.run_until_cancelled(considered).await;
                 }
             }
@@ -291,9 +291,9 @@ impl World {
         (tokio::spawn(async move { client.run(until).await }), connection)
     }
 
-    fn poke(&self, what: What, key: &ObjectKey) {
+    fn poke(&self, kind: ObjectKind, key: &ObjectKey) {
         if let Some(life) = self.life.lock().as_ref() {
-            life.worker.changed((what, key.clone()), ());
+            life.worker.changed((kind, key.clone()), ());
         }
     }
 
@@ -337,10 +337,10 @@ impl World {
 
     /// Dies and rises on behalf of work that dies with it.
     pub(crate) fn crash(self: &Arc<Self>, remember: bool) {
-        let world = Arc::clone(self);
+        let inner = Arc::clone(self);
         tokio::spawn(async move {
-            world.die().await;
-            world.rise(remember);
+            inner.die().await;
+            inner.rise(remember);
         });
     }
 
@@ -349,12 +349,12 @@ impl World {
             return;
         }
         self.reports.forget();
-        self.ground.count(|counters| counters.restarts += 1);
+        self.infra.count(|counters| counters.restarts += 1);
         if remember {
-            for (what, key) in self.ground.keys() {
-                let containers = self.ground.containers(&key);
+            for (kind, key) in self.infra.keys() {
+                let containers = self.infra.containers(&key);
                 self.reports.report(
-                    what,
+                    kind,
                     &key,
                     TrackedState::Ready,
                     Vec::new(),
@@ -366,60 +366,60 @@ impl World {
     }
 }
 
-/// What runs, as it is reported.
+/// Runtime information of an instance, as it is reported.
 pub(crate) fn runtime(container_ids: Vec<String>) -> AppInstRuntime {
     AppInstRuntime { container_ids, ..AppInstRuntime::default() }
 }
 
 /// Considers whatever changes.
-fn watch(world: &Arc<World>) {
-    let seen = Arc::downgrade(world);
-    world.reports.clusters.on_change(move |change| {
-        if let Some(world) = seen.upgrade() {
-            world.poke(What::Cluster, change.key);
+fn watch(inner: &Arc<CrmInner>) {
+    let seen = Arc::downgrade(inner);
+    inner.reports.clusters.on_change(move |change| {
+        if let Some(inner) = seen.upgrade() {
+            inner.poke(ObjectKind::Cluster, change.key);
         }
     });
-    let seen = Arc::downgrade(world);
-    world.reports.instances.on_change(move |change| {
-        if let Some(world) = seen.upgrade() {
-            world.poke(What::Instance, change.key);
+    let seen = Arc::downgrade(inner);
+    inner.reports.instances.on_change(move |change| {
+        if let Some(inner) = seen.upgrade() {
+            inner.poke(ObjectKind::Instance, change.key);
         }
     });
-    let seen = Arc::downgrade(world);
-    world.reports.apps.on_change(move |change| {
-        let (Some(world), Some(app), None) = (seen.upgrade(), change.now, change.before) else {
+    let seen = Arc::downgrade(inner);
+    inner.reports.apps.on_change(move |change| {
+        let (Some(inner), Some(app), None) = (seen.upgrade(), change.now, change.before) else {
             return;
         };
-        for instance in world.reports.instances.list() {
+        for instance in inner.reports.instances.list() {
             let key = instance.key.as_ref();
             if key.is_some_and(|key| key.app_key == app.key)
                 && let Ok(key) = ObjectKey::of(instance.as_ref())
             {
-                world.poke(What::Instance, &key);
+                inner.poke(ObjectKind::Instance, &key);
             }
         }
     });
 }
 
 /// Answers requests to run a command for as long as the crm is there.
-async fn answer(world: Weak<World>, mut execs: Letters<ExecRequest>) {
+async fn answer(inner: Weak<CrmInner>, mut execs: Letters<ExecRequest>) {
     while let Some((request, _)) = execs.recv().await {
-        let Some(world) = world.upgrade() else { return };
-        world.ground.count(|counters| counters.execs += 1);
+        let Some(inner) = inner.upgrade() else { return };
+        inner.infra.count(|counters| counters.execs += 1);
         let key = request.app_inst_key.clone().unwrap_or_default();
-        let there = world.reports.instances.find(&key).is_some();
-        let id = if world.options.numbers { request.id } else { 0 };
+        let there = inner.reports.instances.find(&key).is_some();
+        let id = if inner.options.numbers { request.id } else { 0 };
         let request = ExecRequest { id, ..request };
-        let reply = match &world.options.exec {
+        let reply = match &inner.options.exec {
             Exec::Silent => continue,
             _ if !there => {
                 let name = key.app_key.unwrap_or_default().name;
                 ExecRequest { err: format!("app inst {name} not found"), ..request }
             }
             Exec::Error(text) => ExecRequest { err: text.clone(), ..request },
-            Exec::Answer => shell::answer(request, world.options.client.tls.clone()).await,
+            Exec::Answer => shell::answer(request, inner.options.client.tls.clone()).await,
         };
-        if let Err(error) = world.client.post(&reply) {
+        if let Err(error) = inner.client.post(&reply) {
             tracing::error!(%error, "answer not sent");
         }
     }

@@ -46,7 +46,7 @@ impl SimDme {
         self.client.post(metric)
     }
 
-    /// What its connection has done.
+    /// Returns the status of its connection.
     pub fn status(&self) -> ClientStatus {
         self.client.status()
     }

@@ -1,21 +1,21 @@
-//! What is made to go wrong.
+//! Faults to inject.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use selvage_notify::ObjectKey;
 
-use crate::{Operation, What};
+use crate::{ObjectKind, Verb};
 
-/// How an operation goes wrong.
+/// Fault of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with these errors.
     Fail {
-        /// What is reported, each after the usual words.
+        /// Errors that are reported, each after the usual words.
         errors: Vec<String>,
-        /// Whether something is left on the infrastructure by a create, and
-        /// something removed from it by a delete.
+        /// True if a create leaves something on the infrastructure, and a delete
+        /// removes something from it.
         residue: bool,
     },
     /// The request is ignored.
@@ -28,7 +28,7 @@ pub enum Fault {
     Disconnect,
     /// The crm dies after the beginning was reported, and starts again.
     Crash {
-        /// Whether it finds what is there on its infrastructure.
+        /// True if it finds what is there on its infrastructure.
         remember: bool,
     },
 }
@@ -37,12 +37,12 @@ pub enum Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultRule {
     /// On what.
-    pub what: What,
+    pub kind: ObjectKind,
     /// Doing what.
-    pub operation: Operation,
+    pub verb: Verb,
     /// Only of the object whose key contains this; empty for all.
     pub key_contains: String,
-    /// How often; `None` for ever.
+    /// Number of times; `None` for ever.
     pub times: Option<u32>,
     /// How.
     pub fault: Fault,
@@ -50,13 +50,13 @@ pub struct FaultRule {
 
 impl FaultRule {
     /// Once, for whatever object comes first.
-    pub fn once(what: What, operation: Operation, fault: Fault) -> Self {
-        Self { what, operation, key_contains: String::new(), times: Some(1), fault }
+    pub fn once(kind: ObjectKind, verb: Verb, fault: Fault) -> Self {
+        Self { kind, verb, key_contains: String::new(), times: Some(1), fault }
     }
 
     /// For ever, for all objects.
-    pub fn always(what: What, operation: Operation, fault: Fault) -> Self {
-        Self { times: None, ..Self::once(what, operation, fault) }
+    pub fn always(kind: ObjectKind, verb: Verb, fault: Fault) -> Self {
+        Self { times: None, ..Self::once(kind, verb, fault) }
     }
 
     /// Only of objects whose canonical key contains this text.
@@ -81,10 +81,10 @@ impl Faults {
 
     /// The fault of an operation that begins now, by the oldest rule that
     /// holds.
-    pub(crate) fn take(&self, what: What, operation: Operation, key: &ObjectKey) -> Option<Fault> {
+    pub(crate) fn take(&self, kind: ObjectKind, verb: Verb, key: &ObjectKey) -> Option<Fault> {
         let mut rules = self.0.lock();
         let found = rules.iter_mut().find(|rule| {
-            (rule.what, rule.operation) == (what, operation)
+            (rule.kind, rule.verb) == (kind, verb)
                 && rule.times != Some(0)
                 && key.text().contains(&rule.key_contains)
         })?;

@@ -36,7 +36,8 @@ impl SimFleet {
         &self.crms
     }
 
-    /// How many have everything that their controller has for them.
+    /// Returns the number of crms that have everything that their controller has
+    /// for them.
     pub fn in_sync(&self) -> usize {
         self.crms.iter().filter(|crm| crm.client().in_sync).count()
     }
@@ -51,7 +52,7 @@ impl SimFleet {
         self.crms.iter().map(|crm| crm.client().stats.recv_bytes).sum()
     }
 
-    /// What exists on all cloudlets together.
+    /// Returns the infrastructure of all cloudlets together.
     pub fn infrastructure(&self) -> Infrastructure {
         let mut all = Infrastructure::default();
         for crm in &self.crms {

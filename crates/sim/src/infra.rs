@@ -1,13 +1,13 @@
-//! What would exist if any of it were real.
+//! Simulated infrastructure.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use selvage_notify::ObjectKey;
 
-use crate::{Operation, What};
+use crate::{ObjectKind, Verb};
 
-/// What exists on the simulated infrastructure, by canonical key.
+/// Objects on the simulated infrastructure, by canonical key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Infrastructure {
     /// Clusters with their number of nodes.
@@ -17,21 +17,21 @@ pub struct Infrastructure {
 }
 
 impl Infrastructure {
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.instances.is_empty()
     }
 }
 
-/// How often something was done.
+/// Counters of operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations begun.
-    pub begun: BTreeMap<(What, Operation), u64>,
+    pub begun: BTreeMap<(ObjectKind, Verb), u64>,
     /// Operations that ended well.
-    pub done: BTreeMap<(What, Operation), u64>,
+    pub done: BTreeMap<(ObjectKind, Verb), u64>,
     /// Operations that were made to fail.
-    pub failed: BTreeMap<(What, Operation), u64>,
+    pub failed: BTreeMap<(ObjectKind, Verb), u64>,
     /// Objects found in a state that does not fit what is known here.
     pub inconsistent: u64,
     /// Requests to run a command.
@@ -41,58 +41,58 @@ pub struct Counters {
 }
 
 #[derive(Default)]
-pub(crate) struct Ground {
-    there: Mutex<There>,
+pub(crate) struct SimulatedInfra {
+    objects: Mutex<Objects>,
     pub(crate) counters: Mutex<Counters>,
 }
 
 #[derive(Default)]
-struct There {
+struct Objects {
     clusters: BTreeMap<ObjectKey, u32>,
     instances: BTreeMap<ObjectKey, Vec<String>>,
 }
 
-impl Ground {
+impl SimulatedInfra {
     /// Makes, changes or removes something; doing it again is harmless.
-    pub(crate) fn apply(&self, what: What, operation: Operation, key: &ObjectKey, plan: Plan) {
-        let mut there = self.there.lock();
-        match (what, operation) {
-            (What::Cluster, Operation::Delete) => {
+    pub(crate) fn apply(&self, kind: ObjectKind, verb: Verb, key: &ObjectKey, plan: Plan) {
+        let mut there = self.objects.lock();
+        match (kind, verb) {
+            (ObjectKind::Cluster, Verb::Delete) => {
                 there.clusters.remove(key);
             }
-            (What::Cluster, _) => {
+            (ObjectKind::Cluster, _) => {
                 there.clusters.insert(key.clone(), plan.nodes);
             }
-            (What::Instance, Operation::Delete) => {
+            (ObjectKind::Instance, Verb::Delete) => {
                 there.instances.remove(key);
             }
-            (What::Instance, _) => {
+            (ObjectKind::Instance, _) => {
                 there.instances.insert(key.clone(), plan.containers);
             }
         }
     }
 
-    pub(crate) fn has(&self, what: What, key: &ObjectKey) -> bool {
-        let there = self.there.lock();
-        match what {
-            What::Cluster => there.clusters.contains_key(key),
-            What::Instance => there.instances.contains_key(key),
+    pub(crate) fn has(&self, kind: ObjectKind, key: &ObjectKey) -> bool {
+        let there = self.objects.lock();
+        match kind {
+            ObjectKind::Cluster => there.clusters.contains_key(key),
+            ObjectKind::Instance => there.instances.contains_key(key),
         }
     }
 
-    pub(crate) fn keys(&self) -> Vec<(What, ObjectKey)> {
-        let there = self.there.lock();
-        let clusters = there.clusters.keys().map(|key| (What::Cluster, key.clone()));
-        let instances = there.instances.keys().map(|key| (What::Instance, key.clone()));
+    pub(crate) fn keys(&self) -> Vec<(ObjectKind, ObjectKey)> {
+        let there = self.objects.lock();
+        let clusters = there.clusters.keys().map(|key| (ObjectKind::Cluster, key.clone()));
+        let instances = there.instances.keys().map(|key| (ObjectKind::Instance, key.clone()));
         clusters.chain(instances).collect()
     }
 
     pub(crate) fn containers(&self, key: &ObjectKey) -> Vec<String> {
-        self.there.lock().instances.get(key).cloned().unwrap_or_default()
+        self.objects.lock().instances.get(key).cloned().unwrap_or_default()
     }
 
     pub(crate) fn snapshot(&self) -> Infrastructure {
-        let there = self.there.lock();
+        let there = self.objects.lock();
         let text = ToString::to_string;
         Infrastructure {
             clusters: there.clusters.iter().map(|(key, nodes)| (text(key), *nodes)).collect(),
@@ -101,7 +101,7 @@ impl Ground {
     }
 
     pub(crate) fn destroy(&self) {
-        *self.there.lock() = There::default();
+        *self.objects.lock() = Objects::default();
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
@@ -109,7 +109,7 @@ impl Ground {
     }
 }
 
-/// What an operation makes.
+/// Objects that an verb makes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
     pub(crate) nodes: u32,

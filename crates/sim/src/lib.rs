@@ -13,11 +13,11 @@
 
 mod crm;
 mod dme;
-mod drive;
 mod faults;
 mod fleet;
 mod infra;
 mod options;
+mod reconcile;
 mod shell;
 mod steps;
 
@@ -27,6 +27,6 @@ pub use faults::{Fault, FaultRule};
 pub use fleet::SimFleet;
 pub use infra::{Counters, Infrastructure};
 pub use options::{ClusterUpdate, Exec, Limits, Mode, Resync, SimOptions};
-pub use selvage_cloudlet::{Operation, What};
+pub use selvage_cloudlet::{ObjectKind, Verb};
 pub use selvage_notify::Error;
 pub use steps::{Stage, Step};

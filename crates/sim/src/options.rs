@@ -1,4 +1,4 @@
-//! How a simulated crm behaves when nothing else is said.
+//! Options of a simulated crm.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use selvage_notify::ClientOptions;
 pub enum Mode {
     /// By itself: the work takes `latency` and up to `jitter` more.
     Auto {
-        /// What every operation takes.
+        /// Latency of every operation.
         latency: Duration,
-        /// What chance adds at most.
+        /// Random addition to it, at most.
         jitter: Duration,
     },
     /// When a test says so, see [`crate::SimCrm::step`].
     Explicit,
 }
 
-/// What a cloudlet has.
+/// Resources of a cloudlet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Memory in MB.
@@ -37,7 +37,7 @@ impl Default for Limits {
     }
 }
 
-/// How updates of clusters end.
+/// Outcome of updates of clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClusterUpdate {
     /// Well.
@@ -49,8 +49,8 @@ pub enum ClusterUpdate {
     FailsAsTheOriginal,
 }
 
-/// What a crm does about an object that is under way according to the
-/// controller while it knows of no such work.
+/// Reaction to an object that is under way according to the controller while the
+/// crm knows of no such work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resync {
     /// As the original: reports an error, or nothing for a delete.
@@ -60,7 +60,7 @@ pub enum Resync {
     Redo,
 }
 
-/// How requests to run a command are answered.
+/// Answer to requests to run a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Exec {
     /// As the original's fake platform: whoever comes by the offer or the relay
@@ -74,31 +74,31 @@ pub enum Exec {
     Silent,
 }
 
-/// How a simulated crm behaves.
+/// Options of a simulated crm.
 #[derive(Debug, Clone)]
 pub struct SimOptions {
-    /// Where the controllers are and how to speak to them.
+    /// Addresses of the controllers and connection to them.
     pub client: ClientOptions,
     /// The cloudlet it is the crm of.
     pub cloudlet: CloudletKey,
-    /// What follows `sim-` in the name of its node.
+    /// Suffix after `sim-` in the name of its node.
     pub node: String,
     /// When it goes on.
     pub mode: Mode,
-    /// What the cloudlet has.
+    /// Resources of the cloudlet.
     pub limits: Limits,
     /// The flavors that the cloudlet has.
     pub flavors: Vec<FlavorInfo>,
-    /// How updates of clusters end.
+    /// Outcome of updates of clusters.
     pub cluster_update: ClusterUpdate,
-    /// What it does about work it knows nothing of.
+    /// Reaction to work it knows nothing of.
     pub resync: Resync,
-    /// How it answers requests to run a command.
+    /// Answer to requests to run a command.
     pub exec: Exec,
-    /// Whether it sends the number of such a request back; the original's does
+    /// True if it sends the number of such a request back; the original's does
     /// not know that there is one.
     pub numbers: bool,
-    /// Whether it reports READY and its node from the start.
+    /// True if it reports READY and its node from the start.
     pub announce: bool,
 }
 

@@ -1,16 +1,16 @@
-//! Commands that are not run: the caller hears what he said.
+//! Commands that are not run: the caller gets its own words back.
 
 use std::sync::Arc;
 
 use selvage_api::edgeproto::ExecRequest;
-use selvage_shell::{Conversation, Word, peer};
+use selvage_shell::{Conversation, Frame, peer};
 
 /// Answers a request, and whoever comes by what it says.
 pub(crate) async fn answer(
     request: ExecRequest,
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> ExecRequest {
-    let text = told(&request);
+    let text = output_of(&request);
     let relay = request.relay.split_once('/').filter(|_| request.offer.is_empty());
     if let Some((address, token)) = relay {
         let (address, token) = (address.to_owned(), token.to_owned());
@@ -34,15 +34,15 @@ pub(crate) async fn answer(
 async fn tell(mut conversation: Conversation, text: String) {
     if conversation.opened().await {
         // Fails where the caller has gone.
-        let _ = conversation.outgoing.send(Word::Data(text.into())).await;
-        let exit = Word::Exit { code: 0, reason: String::new() };
+        let _ = conversation.outgoing.send(Frame::Data(text.into())).await;
+        let exit = Frame::Exit { code: 0, reason: String::new() };
         let _ = conversation.outgoing.send(exit).await;
     }
     conversation.close().await;
 }
 
-/// What the command would say, if it is `echo`; else what it is.
-fn told(request: &ExecRequest) -> String {
+/// Returns the output of the command, if it is `echo`; else the command itself.
+fn output_of(request: &ExecRequest) -> String {
     let command = match request.words.as_slice() {
         [] => request.command.clone(),
         words => words.join(" "),

@@ -1,18 +1,18 @@
-//! Where operations wait to be let go, one report at a time.
+//! Queue of operations that wait to be let go, one report at a time.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use crate::{Operation, What};
+use crate::{ObjectKind, Verb};
 
-/// What an operation is about to report.
+/// Stage that an operation is about to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// That it has begun.
     Begin,
-    /// How it ended.
+    /// Its end.
     End,
 }
 
@@ -22,12 +22,12 @@ pub struct Step {
     /// Names it.
     pub id: u64,
     /// On what.
-    pub what: What,
+    pub kind: ObjectKind,
     /// Doing what.
-    pub operation: Operation,
+    pub verb: Verb,
     /// The object's canonical key.
     pub key: String,
-    /// What is next.
+    /// The next stage.
     pub stage: Stage,
 }
 
@@ -50,13 +50,13 @@ impl Default for Steps {
 
 impl Steps {
     /// Waits to be let go.
-    pub(crate) async fn pass(&self, what: What, operation: Operation, key: &str, stage: Stage) {
+    pub(crate) async fn pass(&self, kind: ObjectKind, verb: Verb, key: &str, stage: Stage) {
         let (go, gone) = oneshot::channel();
         let id = {
             let mut waiting = self.waiting.lock();
             waiting.next += 1;
             let id = waiting.next;
-            let step = Step { id, what, operation, key: key.to_owned(), stage };
+            let step = Step { id, kind, verb, key: key.to_owned(), stage };
             waiting.steps.insert(id, (step, go));
             id
         };

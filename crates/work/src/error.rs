@@ -1,5 +1,4 @@
-//! What can go wrong with the engine itself. What goes wrong within an
-//! operation is a [`crate::Failure`].
+//! Errors of the engine itself. Those of an operation are a [`crate::Failure`].
 
 use selvage_api::Code;
 
@@ -8,7 +7,7 @@ use selvage_api::Code;
 pub struct Running {
     /// Its id.
     pub id: String,
-    /// What it does.
+    /// Kind of the operation.
     pub kind: String,
     /// The object.
     pub key: String,
@@ -24,7 +23,7 @@ pub enum Error {
     /// There is none, or it ended and was forgotten.
     #[error("operation {id:?} not found")]
     NotFound {
-        /// What was asked for.
+        /// The id that was asked for.
         id: String,
     },
     /// Nothing is left to cancel.
@@ -51,14 +50,14 @@ pub enum Error {
         /// Which kind.
         kind: &'static str,
     },
-    /// What is stored cannot be understood.
+    /// A stored record cannot be decoded.
     #[error("the state of operation {id} of kind {kind} cannot be read")]
     Unreadable {
         /// Which one.
         id: String,
         /// Its kind.
         kind: String,
-        /// What is wrong with the bytes.
+        /// Error of decoding.
         source: prost::DecodeError,
     },
     /// Somebody else runs under our name, and came later.
@@ -73,7 +72,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Returns the code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::Busy(_) | Self::Ended { .. } | Self::Deposed { .. } => Code::FailedPrecondition,

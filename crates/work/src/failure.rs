@@ -1,4 +1,4 @@
-//! How a step ends when it does not end well.
+//! Failures and interruptions of steps.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum Interrupt {
 }
 
 impl Interrupt {
-    /// What this is to a caller.
+    /// Returns the code that a caller gets.
     pub fn code(self) -> Code {
         match self {
             Self::Cancelled => Code::Cancelled,
@@ -27,7 +27,7 @@ impl Interrupt {
         }
     }
 
-    /// Whether the operation goes on elsewhere, so that nothing is to be
+    /// Returns true if the operation goes on elsewhere, so that nothing is to be
     /// undone.
     pub(crate) fn leaves_it_running(self) -> bool {
         matches!(self, Self::Stopping | Self::Deposed)
@@ -47,8 +47,8 @@ impl fmt::Display for Interrupt {
 
 impl std::error::Error for Interrupt {}
 
-/// What went wrong in a step, or with a whole operation: a code and the text
-/// that the caller is told.
+/// Failure of a step or of a whole operation: a code and the text that the caller
+/// gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     code: Code,
@@ -62,12 +62,12 @@ impl Failure {
         Self { code, message: message.into(), interrupt: None }
     }
 
-    /// What kind of failure.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What to tell the caller.
+    /// Returns the text for the caller.
     pub fn message(&self) -> &str {
         &self.message
     }

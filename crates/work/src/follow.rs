@@ -9,13 +9,13 @@ use selvage_api::selvage::operations as wire;
 use tokio::sync::watch;
 
 use crate::engine::Inner;
-use crate::live::{Live, Place};
+use crate::live::{LinePosition, Live};
 use crate::{Engine, Error, Failure, Interrupt};
 
 /// Something that followers see.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// What was said; empty if only the operation changed.
+    /// Progress message; empty if only the operation changed.
     pub message: String,
     /// The operation, at least as it was then.
     pub operation: wire::Operation,
@@ -49,16 +49,16 @@ impl Handle {
         self.live.record().to_wire()
     }
 
-    /// What was said so far, then what is said and how the operation changes,
-    /// until it ends; then its error, if it failed. Who is slow misses lines,
-    /// and is told how many; he never holds the operation up. When this
-    /// process stops before, the last item is [`Interrupt::Stopping`] and the
-    /// operation goes on elsewhere.
+    /// Streams the messages so far, then new messages and changes of the
+    /// operation until it ends; then its error, if it failed. A slow caller
+    /// misses lines and is told how many; it never holds the operation up. When
+    /// this process stops before, the last item is [`Interrupt::Stopping`] and
+    /// the operation goes on elsewhere.
     pub fn follow(&self) -> Follow {
         follow(Arc::clone(&self.live))
     }
 
-    /// What is said, without the changes in between.
+    /// Streams the messages, without the changes in between.
     pub fn lines(&self) -> BoxStream<'static, Result<String, Failure>> {
         self.follow()
             .filter_map(async |event| match event {
@@ -69,8 +69,8 @@ impl Handle {
             .boxed()
     }
 
-    /// How it ended, once it has; [`Interrupt::Stopping`] if this process stops
-    /// before.
+    /// Waits for the end and returns its result; [`Interrupt::Stopping`] if this
+    /// process stops before.
     pub async fn ended(&self) -> Result<(), Failure> {
         self.live.ended().await
     }
@@ -84,7 +84,7 @@ impl Handle {
 struct Follower {
     live: Arc<Live>,
     changes: watch::Receiver<u64>,
-    seen: Place,
+    seen: LinePosition,
     ready: VecDeque<Result<Event, Failure>>,
     shown: Option<wire::Operation>,
     over: bool,
@@ -110,7 +110,7 @@ impl Follower {
             if self.over {
                 return None;
             }
-            self.look();
+            self.collect();
             if self.ready.is_empty()
                 && !self.over
                 && !self.live.next_change(&mut self.changes).await
@@ -121,7 +121,7 @@ impl Follower {
         }
     }
 
-    fn look(&mut self) {
+    fn collect(&mut self) {
         self.changes.mark_unchanged();
         let news = self.live.news(self.seen);
         let mut tell = |message| {

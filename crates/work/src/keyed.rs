@@ -101,7 +101,7 @@ impl KeyQueue {
         self.inner.entries.lock().values().filter(|entry| entry.running).count()
     }
 
-    /// How its runs went, under this name.
+    /// Returns the status of its runs, under this name.
     pub fn status(&self, name: &str) -> ReconcilerStatus {
         ReconcilerStatus {
             name: name.to_owned(),

@@ -65,9 +65,9 @@
 //! }
 //! ```
 
-mod drive;
 mod engine;
 mod error;
+mod execution;
 mod failure;
 mod follow;
 mod keyed;

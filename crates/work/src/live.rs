@@ -2,7 +2,7 @@
 //!
 //! The driver of an operation writes here as it goes; for operations that
 //! another process drives, the watch of the table does. Followers keep their
-//! own place and look for what came after it, so nobody ever waits for them.
+//! own position and look for what came after it, so nobody ever waits for them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::record::{Line, OperationRecord};
 use crate::{Failure, Interrupt};
 
-/// Where a line stands; later lines are greater.
-pub(crate) type Place = (u64, u64);
+/// Position of a line; later lines are greater.
+pub(crate) type LinePosition = (u64, u64);
 
-fn place(line: &Line) -> Place {
+fn position(line: &Line) -> LinePosition {
     (line.generation, line.number)
 }
 
@@ -38,7 +38,7 @@ struct Inner {
     lines: VecDeque<Line>,
 }
 
-/// What a follower finds when it looks.
+/// Lines and state that are new to a follower.
 pub(crate) struct News {
     /// Lines that are gone already.
     pub(crate) skipped: u64,
@@ -87,7 +87,7 @@ impl Live {
         }
     }
 
-    /// What a driver of an older generation says is not heard.
+    /// Adds a line, unless it comes from a driver of an older generation.
     pub(crate) fn say(&self, generation: u64, text: String) {
         {
             let mut inner = self.inner.lock();
@@ -120,9 +120,9 @@ impl Live {
             if (record.generation, record.writes) < (known.generation, known.writes) {
                 return;
             }
-            let last = inner.lines.back().map(place);
+            let last = inner.lines.back().map(position);
             let fresh =
-                record.lines.iter().filter(|line| last.is_none_or(|last| place(line) > last));
+                record.lines.iter().filter(|line| last.is_none_or(|last| position(line) > last));
             inner.lines.extend(fresh.cloned());
             while inner.lines.len() > self.most_lines {
                 inner.lines.pop_front();
@@ -150,11 +150,11 @@ impl Live {
         self.merge(&record);
     }
 
-    /// What came after `seen`.
-    pub(crate) fn news(&self, seen: Place) -> News {
+    /// Returns what came after `seen`.
+    pub(crate) fn news(&self, seen: LinePosition) -> News {
         let inner = self.inner.lock();
         let lines: Vec<Line> =
-            inner.lines.iter().filter(|line| place(line) > seen).cloned().collect();
+            inner.lines.iter().filter(|line| position(line) > seen).cloned().collect();
         let skipped = lines.first().map_or(0, |first| first.number.saturating_sub(seen.1 + 1));
         News { skipped, lines, operation: inner.record.to_wire(), outcome: inner.record.outcome() }
     }
@@ -170,7 +170,7 @@ impl Live {
         }
     }
 
-    /// How it ended, once it has.
+    /// Waits for the end and returns its result.
     pub(crate) async fn ended(&self) -> Result<(), Failure> {
         let mut changes = self.subscribe();
         loop {

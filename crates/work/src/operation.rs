@@ -1,4 +1,4 @@
-//! What a kind of operation has to tell.
+//! Contract of a kind of operation.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::{Failure, Scope};
 
-/// What follows a step that went well.
+/// Outcome of a step that went well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The step is done, go to the next.
@@ -22,7 +22,7 @@ pub enum Next {
     Wait(Duration),
 }
 
-/// What an operation keeps, and what it is about: the same for all kinds of
+/// Stored state of an operation and its object: the same for all kinds of
 /// operations on one kind of object.
 pub trait Subject: Message + Default + Clone + Send + Sync + 'static {
     /// The object it works on, canonical JSON where the object has a key
@@ -56,24 +56,24 @@ pub trait Operation: Send + Sync + 'static {
     /// it are stored.
     const KIND: &'static str;
 
-    /// What is kept between steps: the input, and what steps decided. A step
-    /// that fails keeps what it wrote here, so that undo knows. Forgotten when
-    /// the operation ends.
+    /// State stored between steps: the input, and what steps decided. A step that
+    /// fails keeps what it wrote here, so that undo knows. Forgotten when the
+    /// operation ends.
     type State: Subject;
 
     /// The steps in their order, each name once. Asked anew after every step:
     /// the next one is the first that was neither done nor jumped over.
     fn steps(&self, state: &Self::State) -> Vec<&'static str>;
 
-    /// How long the operation may take from its start to its last step,
-    /// restarts included; after that it is undone.
+    /// Time limit of the operation from its start to its last step, restarts
+    /// included; after that it is undone.
     fn time_limit(&self, state: &Self::State) -> Option<Duration> {
         let _ = state;
         None
     }
 
-    /// Whether cancelling and the time limit have an effect during this step.
-    /// Say no from the step on that cannot be undone.
+    /// Returns true if cancelling and the time limit have an effect during this
+    /// step. Say no from the step on that cannot be undone.
     fn cancellable(&self, step: &str, state: &Self::State) -> bool {
         let _ = (step, state);
         true
@@ -92,7 +92,7 @@ pub trait Operation: Send + Sync + 'static {
     -> Result<(), Failure>;
 }
 
-/// What the engine has to know of an operation besides its steps' work.
+/// Description of an operation to the engine, besides its steps' work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) key: String,

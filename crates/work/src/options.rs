@@ -1,4 +1,4 @@
-//! What can be set about an engine.
+//! Options of an engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,22 @@ use selvage_store::clock::{Clock, SystemClock};
 pub struct Options {
     /// Time, for waits and timestamps.
     pub clock: Arc<dyn Clock>,
-    /// How long a process that is gone keeps its operations from others.
+    /// Time for which a process that is gone keeps its operations from others.
     pub lease: Duration,
     /// Operations that ended are kept so long,
     pub keep_ended: Duration,
     /// and no more than so many of them.
     pub keep_ended_count: usize,
-    /// How often those are swept, and those without a driver looked for.
+    /// Interval at which those are swept, and operations without a driver looked
+    /// for.
     pub sweep_every: Duration,
     /// Lines of progress that are kept in memory for one operation,
     pub lines_in_memory: usize,
     /// and with its record.
     pub lines_stored: usize,
-    /// How often a failing undo is tried before it is given up.
+    /// Number of attempts at a failing undo before it is given up.
     pub undo_attempts: u32,
-    /// How long between.
+    /// Delay between the attempts.
     pub backoff: Backoff,
 }
 

@@ -25,10 +25,10 @@ use tokio::sync::Notify;
 use crate::engine::millis;
 use crate::{Failure, KeyQueue};
 
-/// What a run did.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// How many things it changed.
+    /// Number of things it changed.
     pub changes: u64,
     /// A sentence for people, or empty.
     pub note: String,
@@ -55,7 +55,7 @@ pub struct Schedule {
     /// Which part of the period is left to chance, so that many processes do
     /// not run in step: 0 for none, 1 for all of it.
     pub jitter: f64,
-    /// How long after a failure; never longer than the period.
+    /// Delay after a failure; never longer than the period.
     pub backoff: Backoff,
 }
 
@@ -71,7 +71,7 @@ impl Schedule {
         Self { period, jitter: 0.1, backoff: Backoff::default() }
     }
 
-    /// How long to wait after a run; `chance` lies in 0..1.
+    /// Delay after a run; `chance` lies in 0..1.
     fn pause(&self, failures: u32, again: Option<Duration>, chance: f64) -> Duration {
         if failures > 0 {
             return self.backoff.delay(failures, chance).min(self.period);
@@ -81,26 +81,26 @@ impl Schedule {
     }
 }
 
-/// How a reconciler is doing.
+/// Status of a reconciler.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReconcilerStatus {
     /// Its name.
     pub name: String,
-    /// How often it was run to its end,
+    /// Number of runs that came to their end.
     pub runs: u64,
-    /// and how often that was in vain.
+    /// Number of those that failed.
     pub failures: u64,
-    /// How often in a row, up to now.
+    /// Number of failures in a row, up to now.
     pub failing: u32,
-    /// Whether it runs now.
+    /// True while it runs.
     pub running: bool,
     /// When it was last started, milliseconds since 1970.
     pub last_start: Option<Millis>,
     /// When it last ended.
     pub last_finish: Option<Millis>,
-    /// What was wrong when it last failed.
+    /// Error of its last failure.
     pub last_error: Option<String>,
-    /// What it did when it last went well.
+    /// Result of its last success.
     pub last_summary: Option<Summary>,
     /// Keys that wait for a run or are in one, of a keyed reconciler.
     pub queue: u64,
@@ -217,7 +217,7 @@ impl Reconcilers {
         self.entries.lock().insert(name.to_owned(), entry);
     }
 
-    /// What runs the reconcilers.
+    /// Returns the tasks that run the reconcilers.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
@@ -229,7 +229,7 @@ impl Reconcilers {
         entry.inspect(|entry| entry.trigger.wake()).is_some()
     }
 
-    /// How all are doing, by name.
+    /// Returns the status of all, by name.
     pub fn list(&self) -> Vec<ReconcilerStatus> {
         let entries = self.entries.lock();
         let status = |entry: &Entry| match &entry.keyed {

@@ -1,11 +1,11 @@
-//! What is kept in the store. Times are milliseconds since 1970.
+//! Records in the store. Times are milliseconds since 1970.
 //!
 //! Three types: the operation, the lock that an operation holds on its object,
 //! and the driver, a process that drives operations. A driver's record hangs
 //! on a lease, so that it is gone soon after its process. Every start of a
 //! process is a session of its own.
 //!
-//! Whoever drives an operation writes it only while its record carries his
+//! Whoever drives an operation writes it only while its record carries its
 //! generation. Taking an operation over raises the generation, so of two who
 //! both believe to drive it only one can write.
 
@@ -105,7 +105,7 @@ pub(crate) struct OperationRecord {
     /// The operation's own state. Empty once it ended.
     #[prost(bytes = "vec", tag = "23")]
     pub(crate) data: Vec<u8>,
-    /// How often undoing the current step failed, and how.
+    /// Number of failed attempts to undo the current step, and the last error.
     #[prost(uint32, tag = "24")]
     pub(crate) undo_failures: u32,
     #[prost(string, tag = "25")]
@@ -152,7 +152,7 @@ impl OperationRecord {
         matches!(self.state(), wire::State::Running | wire::State::Undoing)
     }
 
-    /// How it ended, or is going to end.
+    /// Returns the failure that it ended with, or is going to end with.
     pub(crate) fn failure(&self) -> Option<Failure> {
         if self.error.is_empty() && self.error_code == 0 {
             return None;
@@ -169,7 +169,7 @@ impl OperationRecord {
         }
     }
 
-    /// How it ended, once it has.
+    /// Returns its result, once it has ended.
     pub(crate) fn outcome(&self) -> Option<Result<(), Failure>> {
         match self.state() {
             wire::State::Succeeded => Some(Ok(())),

@@ -10,13 +10,13 @@ use selvage_store::transact;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::drive::Drive;
 use crate::engine::{Driven, Inner, Session, millis, register};
+use crate::execution::Execution;
 use crate::live::Live;
 use crate::record::{ACTIVE, Driver, ENDED, OperationRecord, STATE_INDEX};
 use crate::{Engine, Error, Interrupt};
 
-/// How many records are forgotten at the same time.
+/// Number of records that are forgotten at the same time.
 const PARALLEL: usize = 32;
 
 impl Engine {
@@ -45,7 +45,7 @@ impl Engine {
     }
 }
 
-/// What a look at the store says of an operation.
+/// Result of reading an operation in order to claim it.
 enum Claim {
     Ours(Box<OperationRecord>),
     /// It ended, or somebody else drives it.
@@ -112,7 +112,7 @@ impl Inner {
         if let Some(driven) = self.driven.lock().get_mut(&live.id) {
             driven.deposed = Some((record.generation, deposed.clone()));
         }
-        let drive = Drive {
+        let execution = Execution {
             inner: Arc::clone(self),
             generation: record.generation,
             deposed,
@@ -121,7 +121,7 @@ impl Inner {
             operation,
             wake,
         };
-        Box::pin(drive.run()).await
+        Box::pin(execution.run()).await
     }
 
     /// Claims again until the store answers; `None` if it never will.

@@ -1,4 +1,4 @@
-//! What a step is given to work with.
+//! Context of a step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Scope {
         &self.live.id
     }
 
-    /// Who started the operation.
+    /// Returns the name of the caller who started the operation.
     pub fn started_by(&self) -> String {
         self.live.record().started_by.clone()
     }
@@ -48,19 +48,19 @@ impl Scope {
         self.live.record().failure()
     }
 
-    /// Whether the step is being undone.
+    /// Returns true if the step is being undone.
     pub fn undoing(&self) -> bool {
         self.undoing
     }
 
-    /// Whether the step may have been run before: by a process that died, or
-    /// by this one, which then said [`crate::Next::Wait`].
+    /// Returns true if the step may have been run before: by a process that died,
+    /// or by this one, which then said [`crate::Next::Wait`].
     pub fn resumed(&self) -> bool {
         self.resumed
     }
 
-    /// Whether somebody asked for the operation to be cancelled. Waits are
-    /// interrupted by it; a step that works for long may look here.
+    /// Returns true if a caller asked for the operation to be cancelled. Waits
+    /// are interrupted by it; a step that works for long may look here.
     pub fn cancelled(&self) -> bool {
         self.cancellable && !self.undoing && self.live.cancel.is_cancelled()
     }

@@ -1,8 +1,8 @@
 //! `selvage.operations.OperationService` on an engine.
 //!
-//! Who may see an operation: whoever started it, members of the organisation
-//! that owns its object, admins and viewers. Who may cancel it: the same
-//! without the viewers. To everybody else it does not exist.
+//! Access: whoever started an operation may see it, members of the organisation
+//! that owns its object, admins and viewers. The same without the viewers may
+//! cancel it. To everybody else it does not exist.
 
 use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use selvage_api::selvage::operations::{

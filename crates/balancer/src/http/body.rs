@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What a client gets: a sentence of ours, or what the target says.
+/// Body of an answer: a sentence of ours, or what the target says.
 pub(super) type Answer = Either<Full<Bytes>, Download>;
 
 /// A client's body. Whoever sent it in vain to one target can offer it to
@@ -82,7 +82,7 @@ impl Body for Upload {
     }
 }
 
-/// What counts a request until its answer has gone.
+/// Guard that counts a request until its answer has gone.
 pub(super) struct Inside {
     pub(super) gate: Arc<Gate>,
     pub(super) lease: Lease,

@@ -246,7 +246,7 @@ impl Attempt<'_> {
     }
 }
 
-/// What is at the bottom of an error.
+/// Root cause of an error.
 fn cause(error: &legacy::Error) -> (io::ErrorKind, String) {
     let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(current) = next {

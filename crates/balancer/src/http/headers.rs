@@ -1,4 +1,4 @@
-//! What is passed on of a message's headers, and what is added.
+//! Headers of a message that are passed on, and those that are added.
 
 use std::net::IpAddr;
 
@@ -58,14 +58,14 @@ pub(super) fn upgrade<B>(request: &Request<B>) -> Option<HeaderValue> {
     (!protocols.into_iter().any(http)).then(|| wanted.clone())
 }
 
-/// Whether this is a call that only HTTP/2 can carry.
+/// Returns whether this is a call that only HTTP/2 can carry.
 pub(super) fn is_grpc<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     request.version() == Version::HTTP_2
         && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }
 
-/// Whether `Connection` names this.
+/// Returns whether `Connection` names this.
 fn names(headers: &HeaderMap, name: &str) -> bool {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| item.trim().eq_ignore_ascii_case(name))
@@ -85,7 +85,7 @@ pub(super) fn strip_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// What a request's sender is seen as.
+/// Sender of a request, as targets see it.
 pub(super) struct Sender<'a> {
     pub(super) address: IpAddr,
     pub(super) encrypted: bool,

@@ -46,7 +46,7 @@ pub(crate) use routes::Routes;
 /// Requests of one HTTP/2 connection at a time.
 const STREAMS: u32 = 128;
 
-/// What the headers of a request may have together.
+/// Bytes that the headers of a request may have together.
 const HEADERS: u32 = 32 * 1024;
 
 /// A public port that carries HTTP.
@@ -156,14 +156,14 @@ impl Front {
     }
 }
 
-/// Who sends the requests of a connection.
+/// Sender of the requests of a connection.
 struct Caller {
     address: IpAddr,
     encrypted: bool,
     activity: Arc<Activity>,
 }
 
-/// What a connection is busy with.
+/// Activity of a connection.
 #[derive(Default)]
 struct Activity {
     open: AtomicUsize,

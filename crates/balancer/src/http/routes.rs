@@ -17,7 +17,7 @@ impl<T> Default for Routes<T> {
     }
 }
 
-/// Where a path leads.
+/// Target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<'a, T> {
     /// To a service, which sees the path from `rest` on.

@@ -189,8 +189,8 @@ async fn connect(gate: &Gate) -> Option<(TcpStream, Lease)> {
     None
 }
 
-/// What every connection wants: small pieces sent at once, and to know when
-/// the other side is no more.
+/// Sets the options of every connection: small pieces sent at once, and to know
+/// when the other side is no more.
 pub(crate) fn settle(stream: &TcpStream) {
     // Without these it works as well, only worse.
     let _ = stream.set_nodelay(true);
@@ -203,7 +203,7 @@ pub(crate) fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// What goes through is counted for the port, and as a sign of life.
+/// Counts what goes through for the port, and as a sign of life.
 #[derive(Clone, Copy)]
 pub(crate) struct Meter<'a> {
     port: &'a AtomicU64,

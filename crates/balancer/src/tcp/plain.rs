@@ -1,7 +1,7 @@
 //! Two sockets joined.
 //!
-//! What comes in small pieces is copied: that costs two system calls and no
-//! file descriptor. What comes in bulk goes through a pipe in the kernel.
+//! Data that comes in small pieces is copied: that costs two system calls and
+//! no file descriptor. What comes in bulk goes through a pipe in the kernel.
 
 use std::{io, sync::atomic::AtomicU64};
 
@@ -75,7 +75,7 @@ fn settle(ended: Result<(), Ended>) -> io::Result<Option<io::Error>> {
     }
 }
 
-/// How bytes have come lately.
+/// Pace at which bytes have come lately.
 #[derive(Default)]
 struct Pace {
     bulk: bool,
@@ -139,7 +139,7 @@ async fn copy_some(
     Ok(true)
 }
 
-/// What is there through a pipe, as long as there is something. Answers
+/// Splices what is there through a pipe, as long as there is something. Answers
 /// whether there may be more later.
 async fn splice_some(
     from: &ReadHalf<'_>,

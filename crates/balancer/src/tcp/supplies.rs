@@ -12,16 +12,16 @@ use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::{io::Interest, net::TcpStream};
 
-/// What a piece that is copied may have at most.
+/// Bytes that a piece that is copied has at most.
 const BUFFER: usize = 64 * 1024;
 
-/// What a pipe holds, if the kernel lets us.
+/// Bytes that a pipe holds, if the kernel lets us.
 const PIPE: usize = 1024 * 1024;
 
-/// How many of each are kept for the next.
+/// Number of each that is kept for the next connection.
 const KEPT: usize = 64;
 
-/// How many pipes there may be: each is two file descriptors.
+/// Limit of pipes: each is two file descriptors.
 const PIPES: usize = 1024;
 
 #[derive(Clone, Default)]

@@ -1,4 +1,4 @@
-//! Who closes first, and how the other side learns of it.
+//! Ends of connections: one side closes first, and the other learns of it.
 
 use std::io::ErrorKind;
 
@@ -86,7 +86,7 @@ async fn a_reset_is_passed_on() {
     }
 }
 
-/// What a target said before it died is heard.
+/// A client hears what a target said before it died.
 #[tokio::test]
 async fn a_target_that_dies_is_heard_out() {
     let (bed, mut client, mut target) = joined().await;

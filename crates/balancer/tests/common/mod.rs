@@ -19,7 +19,7 @@ use tokio::{
 };
 
 /// Longer than anything takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU8 = AtomicU8::new(1);
 
@@ -32,7 +32,7 @@ pub(crate) fn place() -> IpAddr {
 
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !check() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -41,7 +41,7 @@ pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
 
 /// Waits for something that must come.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("this takes too long")
+    tokio::time::timeout(TEST_TIMEOUT, work).await.expect("this takes too long")
 }
 
 pub(crate) struct Bed {
@@ -58,7 +58,7 @@ pub(crate) fn options() -> Options {
             failures: 2,
             successes: 1,
         },
-        limits: Limits { drain: PATIENCE, ..Limits::default() },
+        limits: Limits { drain: TEST_TIMEOUT, ..Limits::default() },
         ..Options::default()
     }
 }

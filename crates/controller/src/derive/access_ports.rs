@@ -6,10 +6,10 @@ use selvage_api::distributed_match_engine::LProto;
 
 use super::{Error, Result, deployment};
 
-/// How many ports an App may have, ranges counted port by port.
+/// Most ports an App may have, ranges counted port by port.
 const MAX_PORTS: usize = 1000;
 
-/// Where agents reach load balancers.
+/// Port at which agents reach load balancers.
 const SSH_PORT: u16 = 22;
 
 /// One item of the list.

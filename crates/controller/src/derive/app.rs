@@ -1,4 +1,4 @@
-//! What is stored of an App that somebody wants to create or change.
+//! The stored form of an App that somebody wants to create or change.
 //!
 //! Parts of an App may have to be fetched, which must not be done inside a
 //! transaction. So there are two steps: [`needs`] checks all that can be
@@ -17,16 +17,16 @@ use super::{
 };
 use crate::{keys::AppKeyParts, settings::Settings};
 
-/// How large an App may be altogether: it is kept in memory by every
-/// controller and travels in one message to every agent.
+/// Largest size of an App altogether: it is kept in memory by every controller
+/// and travels in one message to every agent.
 const MAX_APP: usize = 1024 * 1024;
 const MAX_MANIFEST: usize = 512 * 1024;
 const MAX_CONFIG: usize = 256 * 1024;
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_CONFIG_FILES: usize = 32;
 
-/// What must be fetched before [`finish`]. For an update `app` is the merged
-/// App and `before` the stored one.
+/// Returns the requests that must be made before [`finish`]. For an update
+/// `app` is the merged App and `before` the stored one.
 pub(crate) fn needs(app: &App, before: Option<&App>, settings: &Settings) -> Result<Vec<Request>> {
     let app = check(app.clone(), before, settings)?;
     let files = app.configs.iter().map(|file| (Purpose::ConfigFile, &file.config));
@@ -161,8 +161,8 @@ fn get(purpose: Purpose, url: &str) -> Request {
     Request { purpose, url: url.to_owned(), body: None }
 }
 
-/// What to fetch for the manifest, if anything. A generator comes before a
-/// manifest.
+/// Returns the request for the manifest, if anything is to be fetched. A
+/// generator comes before a manifest.
 fn manifest_request(app: &App) -> Result<Option<Request>> {
     match app.deployment_generator.as_str() {
         "" if is_address(&app.deployment_manifest) => {
@@ -178,7 +178,7 @@ fn manifest_request(app: &App) -> Result<Option<Request>> {
     }
 }
 
-/// What a remote generator is told of the App.
+/// Returns the description of the App that a remote generator gets.
 fn generator_input(app: &App) -> Result<String> {
     let key = app.key.clone().unwrap_or_default();
     let mut ports = Vec::new();

@@ -1,4 +1,4 @@
-//! How Apps are deployed, and into what kind of cluster.
+//! Deployments of Apps, and the kind of cluster that each goes into.
 
 use selvage_api::edgeproto::{App, ClusterInst, ImageType, IpAccess};
 
@@ -24,7 +24,7 @@ pub(crate) fn of_cluster(deployment: &str) -> &str {
     }
 }
 
-/// Whether an App can go into a ClusterInst.
+/// Checks that an App can go into a ClusterInst.
 pub(crate) fn check_fits(app: &str, cluster: &str) -> Result<()> {
     if of_cluster(app) == of_cluster(cluster) {
         return Ok(());
@@ -125,7 +125,7 @@ pub(crate) fn settle(app: &mut App) -> Result<()> {
     }
 }
 
-/// Where the image of an App lies that names no path; `registry` is a host.
+/// Image path of an App that names none; `registry` is a host.
 pub(crate) fn default_image_path(app: &App, registry: &str) -> Result<String> {
     let key = app.key.clone().unwrap_or_default();
     let developer = names::docker(&key.developer_or_empty().name);
@@ -144,8 +144,9 @@ pub(crate) fn default_image_path(app: &App, registry: &str) -> Result<String> {
     }
 }
 
-/// Whether the path can stand in a command line and in a manifest and be taken
-/// for nothing but a path. Whether something is there only the crm finds out.
+/// Checks that the path can stand in a command line and in a manifest and be
+/// taken for nothing but a path. Whether something is there only the crm finds
+/// out.
 pub(crate) fn check_image_path(app: &App) -> Result<()> {
     let path = &app.image_path;
     let of_reference = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@+".contains(letter);

@@ -51,8 +51,9 @@ pub(crate) fn app_inst(
     Ok(uri)
 }
 
-/// Whether a client may give a uri, and must. Cheap, so that a request that is
-/// wrong in this is refused before anything is made for it.
+/// Checks that a client may give a uri, and gives one where it must. Cheap, so
+/// that a request that is wrong in this is refused before anything is made for
+/// it.
 pub(crate) fn check_given(exposure: Exposure, given: &str) -> Result<()> {
     match (exposure, given) {
         (Exposure::DefaultCloudlet, "") => {
@@ -66,8 +67,8 @@ pub(crate) fn check_given(exposure: Exposure, given: &str) -> Result<()> {
     }
 }
 
-/// What the developer gives is handed to devices as it is: hosts, separated by
-/// commas, each a domain name or an address.
+/// Checks a uri that the developer gives, which is handed to devices as it is:
+/// hosts, separated by commas, each a domain name or an address.
 fn check_public(given: &str) -> Result<()> {
     let count = given.split(',').count();
     if count > MAX_PUBLIC {
@@ -109,14 +110,15 @@ pub(super) fn app_label(key: &AppKey) -> String {
     format!("{}{}{}", dns(&key.developer_or_empty().name), dns(&key.name), dns(&key.version))
 }
 
-/// What no other ClusterInst or AppInst on the same cloudlet may claim: its
-/// name in DNS, and on the cloudlet itself.
+/// Claim that no other ClusterInst or AppInst on the same cloudlet may have:
+/// its name in DNS, and on the cloudlet itself.
 pub(crate) fn cluster_claim(key: &ClusterInstKey) -> String {
     dns(&key.cluster_or_empty().name)
 }
 
-/// What no other ClusterInst on the same cloudlet may have, whether or not it
-/// has a domain name: what it is called where developers share a machine.
+/// Claim that no other ClusterInst on the same cloudlet may have, whether or
+/// not it has a domain name: what it is called where developers share a
+/// machine.
 pub(crate) fn cluster_name_claim(key: &ClusterInstKey) -> String {
     format!("{}.{}", cluster_claim(key), dns(&key.developer))
 }

@@ -12,14 +12,14 @@ use super::{Error, Result, names};
 /// Stands in `allocated_ip` for an address that the operator's DHCP chooses.
 const DYNAMIC: &str = "dynamic";
 
-/// Kept for the root load balancer of a cloudlet with dynamic addresses. A
+/// StoredObject for the root load balancer of a cloudlet with dynamic addresses. A
 /// list of static ones names those for clusters only.
 const ROOT_BALANCER_IPS: i32 = 1;
 
-/// How long the list of a cloudlet may be.
+/// Most entries in the list of a cloudlet.
 const MAX_ENTRIES: usize = 256;
 
-/// How many bits of one entry's addresses may differ: more than the largest
+/// Most bits in which one entry's addresses may differ: more than the largest
 /// network that an operator is given is a typing mistake.
 const MAX_BITS_V4: u32 = 24;
 const MAX_BITS_V6: u32 = 96;
@@ -78,8 +78,8 @@ pub(crate) fn release(inst: &ClusterInst, refs: &mut CloudletRefs) {
     }
 }
 
-/// Whether `static_ips` of a cloudlet can be read: a comma list of addresses,
-/// networks `10.0.0.0/24` and ranges `10.0.0.5-10.0.0.9`.
+/// Checks that `static_ips` of a cloudlet can be read: a comma list of
+/// addresses, networks `10.0.0.0/24` and ranges `10.0.0.5-10.0.0.9`.
 pub(crate) fn check_static_ips(text: &str) -> Result<()> {
     Pool::parse(text).map(|_| ())
 }

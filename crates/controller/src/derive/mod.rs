@@ -1,5 +1,5 @@
-//! What is computed from objects without touching anything: pure functions
-//! over plain values. Handlers read, ask here, and write what they are told.
+//! Computations on objects that touch nothing: pure functions over plain
+//! values. Handlers read, ask here, and write what they are told.
 //!
 //! The one exception is [`remote::fetch`], which does the downloads that
 //! [`app::needs`] asks for; it is called outside of transactions.

@@ -22,7 +22,7 @@ const AUTO_CLUSTER: &str = "autocluster";
 /// The longest label that DNS knows.
 pub(crate) const MAX_LABEL: usize = 63;
 
-/// What the longest name made from an App's name has in addition.
+/// Longest suffix of a name made from an App's name.
 const LONGEST_APP_SUFFIX: &str = "-deployment";
 
 /// As part of the path of an image.
@@ -49,8 +49,8 @@ pub(crate) fn is_default_cloudlet(key: &CloudletKey) -> bool {
     key.operator_or_empty().name == DEFAULT_OPERATOR && key.name == DEFAULT_CLOUDLET
 }
 
-/// Whether the platform gives every service an address of its own, so that
-/// there is no load balancer to share.
+/// Returns true if the platform gives every service an address of its own, so
+/// that there is no load balancer to share.
 pub(crate) fn has_ip_per_service(key: &CloudletKey) -> bool {
     IP_PER_SERVICE_OPERATORS.contains(&key.operator_or_empty().name.as_str())
 }
@@ -73,7 +73,7 @@ pub(crate) fn check_operator(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where a client names a cluster to be made.
+/// Refuses names of clusters that are made by the controller only.
 pub(crate) fn check_cluster_not_reserved(cluster: &str) -> Result<()> {
     if is_auto_cluster(cluster) {
         return Err(Error::invalid(format!("Cluster name prefix \"{AUTO_CLUSTER}\" is reserved")));
@@ -115,7 +115,7 @@ fn check_label(what: &str, label: &str) -> Result<()> {
     Err(Error::invalid(format!("Invalid {what}: \"{label}\", derived from it for DNS, {problem}")))
 }
 
-/// Whether the text can stand between the dots of a host name.
+/// Returns true if the text can stand between the dots of a host name.
 pub(crate) fn is_label(text: &str) -> bool {
     let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     text.len() <= MAX_LABEL

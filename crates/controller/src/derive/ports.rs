@@ -11,10 +11,10 @@ use selvage_api::{
 use super::{Error, Result, access_ports, deployment, manifest, names, names::dns};
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts};
 
-/// Where ports go that cannot keep their number.
+/// Range for ports that cannot keep their number.
 const REMAPPED: RangeInclusive<i32> = 10_000..=64_999;
 
-/// Where load balancers serve http for everybody.
+/// Port at which load balancers serve http for everybody.
 const HTTP_PORT: i32 = 443;
 const SSH_PORT: i32 = 22;
 
@@ -26,7 +26,7 @@ const HTTP_BIT: i32 = 4;
 /// Public port to the protocols that use it, as `CloudletRefs.root_lb_ports`.
 pub(crate) type Bitmap = BTreeMap<i32, i32>;
 
-/// How an AppInst is reached.
+/// Kind of entry point through which an AppInst is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exposure {
     /// Through the load balancer of its cloudlet, which many use.
@@ -56,8 +56,9 @@ pub(crate) fn exposure(cloudlet: &CloudletKey, deployment: &str, access: IpAcces
     }
 }
 
-/// What others hold where a new AppInst will be reached. Ports matter on
-/// dedicated load balancers only: those of shared ones are in the bitmap.
+/// Ports and paths that others hold where a new AppInst will be reached. Ports
+/// matter on dedicated load balancers only: those of shared ones are in the
+/// bitmap.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) ports: Bitmap,

@@ -30,7 +30,7 @@ const SSH_TYPES: [(&str, usize); 8] = [
     ("sk-ecdsa-sha2-nistp256@openssh.com", 3),
 ];
 
-/// Whether the text is a key that can be used; the empty text is none.
+/// Checks that the text is a key that can be used; the empty text is none.
 pub(crate) fn check(text: &str) -> Result<()> {
     let text = text.trim();
     if text.is_empty() {

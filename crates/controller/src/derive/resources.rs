@@ -1,11 +1,12 @@
-//! What instances take of a cloudlet, and whether there is enough of it.
+//! Resources that instances take of a cloudlet, and the check that there is
+//! enough.
 
 use selvage_api::edgeproto::{CloudletInfo, CloudletRefs, ClusterInst, Flavor};
 use selvage_api::selvage::flavors::FlavorSize;
 
 use super::{Error, Result};
 
-/// Kept free on every cloudlet for the platform itself: the root load
+/// StoredObject free on every cloudlet for the platform itself: the root load
 /// balancer and the agent.
 const OVERHEAD: Amount = Amount { ram: 200, vcores: 2, disk: 200 };
 

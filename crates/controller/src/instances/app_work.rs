@@ -1,18 +1,18 @@
-//! What operations on AppInsts remember.
+//! Records of operations on AppInsts.
 
 use selvage_api::distributed_match_engine::Timestamp;
 use selvage_api::edgeproto::{AppInst, AppInstKey, Cloudlet, CloudletInfo, ClusterInstKey};
 use selvage_store::Transaction;
 use selvage_work::Subject;
 
-use super::books;
 use super::error::Error;
 use super::state::Override;
 use super::steps::Work;
+use super::usage;
 use crate::derive::names;
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
 
-/// What an operation on an AppInst remembers.
+/// Record of an operation on an AppInst.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct AppWork {
     #[prost(message, optional, tag = "1")]
@@ -97,6 +97,6 @@ pub(super) async fn read_row(
     key: &AppInstKey,
 ) -> Result<(Option<AppInst>, Option<Cloudlet>, Option<CloudletInfo>), Error> {
     let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty().text();
-    let existing = books::get(tx, &key.text()).await?;
-    Ok((existing, books::get(tx, &cloudlet).await?, books::get(tx, &cloudlet).await?))
+    let existing = usage::get(tx, &key.text()).await?;
+    Ok((existing, usage::get(tx, &cloudlet).await?, usage::get(tx, &cloudlet).await?))
 }

@@ -1,17 +1,17 @@
-//! What operations on ClusterInsts remember.
+//! Records of operations on ClusterInsts.
 
 use selvage_api::edgeproto::{CloudletInfo, ClusterInst, ClusterInstKey};
 use selvage_store::Transaction;
 use selvage_work::Subject;
 
-use super::books;
 use super::error::Error;
 use super::state::Override;
 use super::steps::Work;
+use super::usage;
 use crate::keys::{ClusterInstKeyParts, KeyText};
-use crate::row::Kept;
+use crate::row::StoredObject;
 
-/// What an operation on a ClusterInst remembers.
+/// Record of an operation on a ClusterInst.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ClusterWork {
     #[prost(message, optional, tag = "1")]
@@ -79,6 +79,6 @@ pub(super) async fn read_row(
     request: &ClusterInst,
 ) -> Result<(Option<ClusterInst>, Option<CloudletInfo>), Error> {
     let key = request.object_key();
-    let info = books::get(tx, &key.cloudlet_or_empty().text()).await?;
-    Ok((books::get(tx, &key.text()).await?, info))
+    let info = usage::get(tx, &key.cloudlet_or_empty().text()).await?;
+    Ok((usage::get(tx, &key.text()).await?, info))
 }

@@ -1,5 +1,5 @@
-//! What all operations on instances work with, and how they are started: the
-//! change of the instance and the operation's record in one transaction.
+//! Shared state of all operations on instances, and their start: the change of
+//! the instance and the operation's record in one transaction.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -18,9 +18,9 @@ use selvage_work::{Engine, Handle, Operation, Prepared, Running};
 
 use super::error::{Error, Refusal};
 use super::kind::Instance;
-use super::leftover::Leftover;
 use super::queue::Queues;
-use super::state::Goal;
+use super::state::Verb;
+use super::unused_clusters::UnusedCluster;
 use crate::controller::{MeetsDeletions, Mode};
 use crate::keys::KeyText;
 use crate::row::Row;
@@ -28,8 +28,8 @@ use crate::settings::Settings;
 use crate::state::ControllerState;
 use crate::tables::Tables;
 
-/// How long a caller waits for an operation that is about to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait of a caller for an operation that is about to end.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tells an operation that is being cancelled to leave its instance alone,
 /// because another one takes it over.
@@ -51,31 +51,31 @@ impl Record for Takeover {
 
 /// Changes of an instance from before an operation on it began, so that its
 /// followers are told every state however fast the crm is.
-pub(crate) type Early<I> = Subscription<Row<I>>;
+pub(crate) type PendingChanges<I> = Subscription<Row<I>>;
 
 /// The same by operation, until its first step takes it.
-pub(crate) type EarlyChanges<I> = Mutex<HashMap<String, Early<I>>>;
+pub(crate) type PendingByOperation<I> = Mutex<HashMap<String, PendingChanges<I>>>;
 
 /// Forgets what was kept for operations that did not begin.
-struct Offered<'a, I: Instance> {
+struct PendingGuard<'a, I: Instance> {
     core: &'a Core,
     operations: Mutex<Vec<String>>,
     kind: PhantomData<fn() -> I>,
 }
 
-impl<I: Instance> Offered<'_, I> {
+impl<I: Instance> PendingGuard<'_, I> {
     fn offer(&self, prepared: &Prepared) {
         let changes = self.core.tables.of::<I>().subscribe_key(prepared.key());
-        I::early(self.core).lock().insert(prepared.id().to_owned(), changes);
+        I::pending(self.core).lock().insert(prepared.id().to_owned(), changes);
         self.operations.lock().push(prepared.id().to_owned());
     }
 }
 
-impl<I: Instance> Drop for Offered<'_, I> {
+impl<I: Instance> Drop for PendingGuard<'_, I> {
     fn drop(&mut self) {
-        let mut early = I::early(self.core).lock();
+        let mut pending = I::pending(self.core).lock();
         for operation in self.operations.lock().iter() {
-            early.remove(operation);
+            pending.remove(operation);
         }
     }
 }
@@ -86,32 +86,32 @@ pub(crate) struct Core {
     pub(super) settings: Settings,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) takeovers: Arc<Table<Takeover>>,
-    pub(super) leftovers: Arc<Table<Leftover>>,
-    pub(super) early_clusters: EarlyChanges<ClusterInst>,
-    pub(super) early_apps: EarlyChanges<AppInst>,
+    pub(super) unused_clusters: Arc<Table<UnusedCluster>>,
+    pub(super) pending_clusters: PendingByOperation<ClusterInst>,
+    pub(super) pending_apps: PendingByOperation<AppInst>,
     queues: Queues,
 }
 
-/// Who has something done, by what, and whether he means it.
+/// Initiator of an operation: the caller, the engine to use, and the mode.
 #[derive(Clone, Copy)]
-pub(crate) struct By<'a> {
+pub(crate) struct Initiator<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) who: &'a str,
     pub(crate) mode: Mode,
 }
 
-/// What is to be done to which instance.
+/// Request for one verb on one instance.
 pub(super) struct Asked<'a, I> {
-    pub(super) goal: Goal,
+    pub(super) verb: Verb,
     pub(super) request: &'a I,
-    /// Where the instance is meant to be.
+    /// Cloudlet that the instance is meant for.
     pub(super) cloudlet: &'a CloudletKey,
 }
 
-/// What came of starting an operation.
+/// Result of starting an operation.
 #[derive(Debug)]
 pub(crate) struct Begun {
-    /// What the caller is told before anything the operation says.
+    /// Lines for the caller before anything the operation says.
     pub(crate) notes: Vec<String>,
     /// Nothing in a dry run.
     pub(crate) handle: Option<Handle>,
@@ -120,16 +120,16 @@ pub(crate) struct Begun {
 impl Core {
     pub(super) async fn open(state: &Arc<ControllerState>) -> Result<Self, Error> {
         let takeovers = Table::open(Arc::clone(&state.store)).await?;
-        let leftovers = Table::open(Arc::clone(&state.store)).await?;
+        let unused_clusters = Table::open(Arc::clone(&state.store)).await?;
         Ok(Self {
             state: Arc::clone(state),
             tables: state.tables.clone(),
             settings: state.settings.clone(),
             clock: Arc::clone(&state.clock),
             takeovers,
-            leftovers,
-            early_clusters: Mutex::default(),
-            early_apps: Mutex::default(),
+            unused_clusters,
+            pending_clusters: Mutex::default(),
+            pending_apps: Mutex::default(),
             queues: Queues::default(),
         })
     }
@@ -174,12 +174,12 @@ impl Core {
         Ok(Committed { value, revision })
     }
 
-    pub(super) fn timeout(&self, goal: Goal) -> Duration {
+    pub(super) fn timeout(&self, verb: Verb) -> Duration {
         let timeouts = &self.settings.timeouts;
-        match goal {
-            Goal::Create => timeouts.create,
-            Goal::Update => timeouts.update,
-            Goal::Delete => timeouts.delete,
+        match verb {
+            Verb::Create => timeouts.create,
+            Verb::Update => timeouts.update,
+            Verb::Delete => timeouts.delete,
         }
     }
 
@@ -196,7 +196,7 @@ impl Core {
     /// going.
     pub(super) async fn start<O, I, F, Fut>(
         &self,
-        by: By<'_>,
+        by: Initiator<'_>,
         cloudlet: &CloudletKey,
         mut body: F,
     ) -> Result<Begun, Refusal>
@@ -206,8 +206,9 @@ impl Core {
         F: FnMut(Transaction) -> Fut,
         Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
-        let By { engine, who, mode } = by;
-        let offered = Offered::<I> { core: self, operations: Mutex::default(), kind: PhantomData };
+        let Initiator { engine, who, mode } = by;
+        let offered =
+            PendingGuard::<I> { core: self, operations: Mutex::default(), kind: PhantomData };
         let offers = &offered;
         let committed = self
             .count(mode, cloudlet, |tx| {
@@ -236,7 +237,7 @@ impl Core {
     /// writes, and may be asked again.
     pub(super) async fn begin<O, I, F, Fut>(
         &self,
-        by: By<'_>,
+        by: Initiator<'_>,
         asked: Asked<'_, I>,
         decide: F,
     ) -> Result<Begun, Refusal>
@@ -247,7 +248,7 @@ impl Core {
         Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
         let engine = by.engine;
-        let Asked { goal, request, cloudlet } = asked;
+        let Asked { verb, request, cloudlet } = asked;
         loop {
             let begun = self.start::<O, I, _, _>(by, cloudlet, &decide).await;
             let running = match begun {
@@ -258,7 +259,7 @@ impl Core {
             let takes_over = request.over().takes_over(TrackedState::Creating);
             if takes_over {
                 self.take_over(engine, &running).await?;
-            } else if goal == Goal::Create && running.kind.starts_with(Goal::Create.verb()) {
+            } else if verb == Verb::Create && running.kind.starts_with(Verb::Create.name()) {
                 return Err(Error::KeyExists.into());
             }
             let Ok(handle) = engine.attach(&running.id) else {
@@ -266,12 +267,12 @@ impl Core {
                 tokio::task::yield_now().await;
                 continue;
             };
-            let ended = tokio::time::timeout(PATIENCE, handle.ended()).await;
+            let ended = tokio::time::timeout(ENDING_TIMEOUT, handle.ended()).await;
             if takes_over {
                 self.takeovers.delete(&running.id).await.map_err(Error::from)?;
             }
             if ended.is_err() {
-                return Err(I::busy(goal).into());
+                return Err(I::busy(verb).into());
             }
         }
     }
@@ -288,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Whether the instance of an operation was given to another one.
+    /// Returns true if the instance of an operation was given to another one.
     pub(super) fn is_taken_over(&self, operation: &str) -> bool {
         self.takeovers.get(operation).is_some()
     }

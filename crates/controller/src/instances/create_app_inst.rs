@@ -12,21 +12,21 @@ use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::app_work::AppWork;
-use super::books;
-use super::core::{Asked, Begun, By, Core};
+use super::core::{Asked, Begun, Core, Initiator};
 use super::create_cluster_inst::{self, CreateClusterInst};
 use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::app::{self as plan, Need};
 use super::plan::{Origin, check_ready};
 use super::revisions::{self, Cause};
-use super::state::Goal;
+use super::state::Verb;
 use super::steps::Work;
+use super::usage;
 use crate::controller::Mode;
 use crate::derive::names;
 use crate::guard::refer;
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::Kept;
+use crate::row::StoredObject;
 
 pub(crate) struct CreateAppInst(pub(super) Arc<Core>);
 
@@ -56,7 +56,7 @@ impl Operation for CreateAppInst {
         }
         let key = work.key();
         if work.adopted {
-            return self.0.leave_failed::<AppInst>(scope, &key, Goal::Create).await;
+            return self.0.leave_failed::<AppInst>(scope, &key, Verb::Create).await;
         }
         if !self.is_own(work).await? {
             return Ok(());
@@ -67,7 +67,7 @@ impl Operation for CreateAppInst {
 }
 
 impl CreateAppInst {
-    /// Whether the row, if there is one, was written by this operation.
+    /// Returns true if the row, if there is one, was written by this operation.
     async fn is_own(&self, work: &AppWork) -> Result<bool, Error> {
         let row = self.0.stored::<AppInst>(&work.key()).await?;
         Ok(row.is_some_and(|row| row.created_at == work.created_at))
@@ -75,16 +75,16 @@ impl CreateAppInst {
 
     async fn create(&self, work: &mut AppWork, scope: &Scope) -> Result<(), Failure> {
         let key = work.key();
-        let mut early = self.0.early::<AppInst>(scope, work.adopted);
+        let mut pending = self.0.pending::<AppInst>(scope, work.adopted);
         if !work.placed && !work.adopted {
             let changes = self.0.tables.app_insts.subscribe_key(&key);
-            early = self.place(work, scope).await?.then_some(changes);
+            pending = self.place(work, scope).await?.then_some(changes);
         }
         if work.ignores_crm() {
-            self.0.say_done::<AppInst>(scope, Goal::Create);
+            self.0.say_done::<AppInst>(scope, Verb::Create);
             return Ok(());
         }
-        self.0.ask::<AppInst>(scope, &key, Goal::Create, work.over(), early).await?;
+        self.0.ask::<AppInst>(scope, &key, Verb::Create, work.over(), pending).await?;
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl CreateAppInst {
         let (request, key, who) = (&request, &key, &scope.started_by());
         let committed = core
             .count(Mode::Real, work.cluster_key().cloudlet_or_empty(), |tx| async move {
-                let found = books::get::<AppInst>(&tx, key).await?;
+                let found = usage::get::<AppInst>(&tx, key).await?;
                 if found.is_some_and(|inst| inst.created_at == Some(created_at)) {
                     return Ok(false);
                 }
@@ -121,7 +121,7 @@ impl CreateAppInst {
             match state {
                 TrackedState::Ready => return Ok(()),
                 TrackedState::NotPresent => self.create_cluster(work, scope).await?,
-                state if Goal::of(state) == Some(Goal::Create) => {
+                state if Verb::of(state) == Some(Verb::Create) => {
                     self.await_cluster(&key, scope).await?;
                 }
                 _ => return Err(Error::ClusterInstNotReady(key).into()),
@@ -135,7 +135,7 @@ impl CreateAppInst {
         work.own_cluster = true;
         scope.checkpoint(work).await?;
         let (engine, who) = (&scope.engine(), &scope.started_by());
-        let by = By { engine, who, mode: Mode::Real };
+        let by = Initiator { engine, who, mode: Mode::Real };
         let begun = self.0.begin_create_cluster(by, &request, Origin::Internal).await;
         match begun.map_err(|refusal| refusal.error) {
             Ok(begun) => super::relay(scope, begun).await,
@@ -170,11 +170,11 @@ impl CreateAppInst {
     async fn await_cluster(&self, key: &str, scope: &Scope) -> Result<(), Failure> {
         // Else the view may show that there is no cluster yet.
         self.0.look_anew::<ClusterInst>().await?;
-        let limit = self.0.timeout(Goal::Create);
+        let limit = self.0.timeout(Verb::Create);
         let table = &self.0.tables.cluster_insts;
         let waited = scope.record_within(limit, table, key, |row| {
             let state = row.map_or(TrackedState::NotPresent, |row| row.0.state());
-            (Goal::of(state) != Some(Goal::Create)).then_some(())
+            (Verb::of(state) != Some(Verb::Create)).then_some(())
         });
         match waited.await {
             Err(selvage_work::Interrupt::TimedOut) => {
@@ -204,7 +204,7 @@ impl CreateAppInst {
     }
 }
 
-/// What came of a creation's transaction.
+/// Result of a creation's transaction.
 pub(super) struct Placed {
     pub(super) key: AppInstKey,
     pub(super) notes: Vec<String>,
@@ -216,12 +216,12 @@ pub(super) struct Placed {
 impl Core {
     pub(crate) async fn begin_create_app(
         &self,
-        by: By<'_>,
+        by: Initiator<'_>,
         request: &AppInst,
     ) -> Result<Begun, Refusal> {
         let created_at = self.now();
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = Asked { goal: Goal::Create, request, cloudlet };
+        let asked = Asked { verb: Verb::Create, request, cloudlet };
         self.begin::<CreateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let placed = self.place_app(&tx, request, created_at, by.who, false).await?;
             let work = AppWork {
@@ -255,7 +255,7 @@ impl Core {
     ) -> Result<Placed, Refusal> {
         let settings = &self.settings;
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
-        let info = books::get::<CloudletInfo>(tx, &cloudlet.text()).await?;
+        let info = usage::get::<CloudletInfo>(tx, &cloudlet.text()).await?;
         check_ready(cloudlet, info.as_ref(), request.over())?;
         let (key, notes) = plan::settle_key(request)?;
         let (key, world) = read_world(tx, request, key, info).await?;
@@ -265,15 +265,15 @@ impl Core {
             self.rehearse_cluster(tx, cluster).await?;
         }
         let limits = planned.info.as_ref().filter(|_| settings.enforce_resources);
-        books::take_volumes(&mut books::cloudlet_refs(tx, cloudlet).await?, &planned.app, limits)?;
+        usage::take_volumes(&mut usage::cloudlet_refs(tx, cloudlet).await?, &planned.app, limits)?;
         if planned.need != Need::Nothing {
             return Ok(Placed { key, notes, need: planned.need });
         }
         if let Some(existing) = existing {
-            books::leave_app(tx, &existing).await?;
+            usage::release_app(tx, &existing).await?;
         }
         let zone = planned.info.as_ref().map(|info| info.dns_zone.as_str());
-        let place = books::Place {
+        let placement = usage::Placement {
             app: &planned.app,
             cluster: planned.cluster.as_ref(),
             flavor: &planned.flavor,
@@ -283,11 +283,11 @@ impl Core {
         let mut inst = planned.inst;
         let cause = Cause { who, at: created_at, back_to: None };
         revisions::begin(tx, &mut inst, TrackedState::NotPresent, &cause).await?;
-        books::enter_app(tx, inst, &place).await?;
+        usage::reserve_app(tx, inst, &placement).await?;
         Ok(Placed { key, notes, need: Need::Nothing })
     }
 
-    /// Whether an auto-cluster could be created now. Nothing of it is kept:
+    /// Checks that an auto-cluster could be created now. Nothing of it is kept:
     /// its own operation decides again.
     async fn rehearse_cluster(
         &self,
@@ -299,8 +299,8 @@ impl Core {
         let planned = super::plan::cluster::create(request, Origin::Internal, world, settings)?;
         let limits = settings.enforce_resources.then_some(&planned.info);
         let key = request.object_key().cloudlet_or_empty();
-        let mut refs = books::cloudlet_refs(tx, key).await?;
-        books::take_cluster(&mut refs, &planned.inst, &planned.flavor, &planned.cloudlet, limits)?;
+        let mut refs = usage::cloudlet_refs(tx, key).await?;
+        usage::take_cluster(&mut refs, &planned.inst, &planned.flavor, &planned.cloudlet, limits)?;
         Ok(())
     }
 }
@@ -312,13 +312,13 @@ async fn read_world(
     request: &AppInst,
     mut key: AppInstKey,
     info: Option<CloudletInfo>,
-) -> Result<(AppInstKey, plan::World), Error> {
+) -> Result<(AppInstKey, plan::Inputs), Error> {
     let mut cluster_key = key.cluster_inst_or_empty().clone();
-    let mut cluster = books::get::<ClusterInst>(tx, &cluster_key.text()).await?;
+    let mut cluster = usage::get::<ClusterInst>(tx, &cluster_key.text()).await?;
     let developer = &key.app_or_empty().developer_or_empty().name;
     if cluster.is_none() && *developer != cluster_key.developer {
         cluster_key.developer.clone_from(developer);
-        cluster = books::get(tx, &cluster_key.text()).await?;
+        cluster = usage::get(tx, &cluster_key.text()).await?;
         if cluster.is_some() {
             key.cluster_inst_key = Some(cluster_key.clone());
         }
@@ -330,8 +330,8 @@ async fn read_world(
         true => None,
         false => refer::<Cloudlet>(tx, &cloudlet_key.text()).await?,
     };
-    let world = plan::World {
-        existing: books::get(tx, &key.text()).await?,
+    let world = plan::Inputs {
+        existing: usage::get(tx, &key.text()).await?,
         cloudlet,
         info,
         cluster,

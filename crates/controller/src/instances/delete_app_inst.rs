@@ -8,13 +8,13 @@ use selvage_api::edgeproto::{AppInst, TrackedState};
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::app_work::{AppWork, read_row};
-use super::books;
-use super::core::{self, Begun, By, Core};
+use super::core::{self, Begun, Core, Initiator};
 use super::error::Refusal;
 use super::kind::Instance;
 use super::plan::app as plan;
-use super::state::{Goal, state_of};
+use super::state::{Verb, state_of};
 use super::steps::{Asked, Work};
+use super::usage;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
 
 pub(crate) struct DeleteAppInst(pub(super) Arc<Core>);
@@ -31,7 +31,7 @@ impl Operation for DeleteAppInst {
         vec![APP, CLUSTER]
     }
 
-    /// What a crm was asked to delete it cannot be asked to keep.
+    /// A crm that was asked to delete something cannot be asked to keep it.
     fn cancellable(&self, _: &str, _: &AppWork) -> bool {
         false
     }
@@ -41,7 +41,7 @@ impl Operation for DeleteAppInst {
             self.0.drop_unused_cluster(work, "DELETING auto-cluster inst", scope).await?;
             return Ok(Next::Done);
         }
-        match self.0.ask_for(work, Goal::Delete, scope).await? {
+        match self.0.ask_for(work, Verb::Delete, scope).await? {
             Asked::Done => Ok(Next::Done),
             Asked::LeftBusy => Ok(Next::Finish),
         }
@@ -72,12 +72,12 @@ impl Operation for DeleteAppInst {
 impl Core {
     pub(crate) async fn begin_delete_app(
         &self,
-        by: By<'_>,
+        by: Initiator<'_>,
         request: &AppInst,
     ) -> Result<Begun, Refusal> {
         let key = &plan::meant_key(request);
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = core::Asked { goal: Goal::Delete, request, cloudlet };
+        let asked = core::Asked { verb: Verb::Delete, request, cloudlet };
         self.begin::<DeleteAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, cloudlet, info) = read_row(&tx, key).await?;
             plan::delete(request, key, existing.as_ref(), cloudlet.as_ref(), info.as_ref())?;
@@ -87,7 +87,7 @@ impl Core {
                     inst.remove(&tx).await?;
                 } else {
                     inst.set_state(TrackedState::DeleteRequested);
-                    books::put(&tx, inst)?;
+                    usage::put(&tx, inst)?;
                 }
             }
             Ok((work, Vec::new()))

@@ -9,19 +9,19 @@ use selvage_api::edgeproto::{App, AppInst, AppKey, ClusterInst, DeleteType, Trac
 use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
-use super::books;
 use super::cluster_work::{ClusterWork, read_row};
-use super::core::{Asked, Begun, By, Core};
+use super::core::{Asked, Begun, Core, Initiator};
 use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::cluster as plan;
-use super::state::{Goal, state_of};
+use super::state::{Verb, state_of};
 use super::steps::Work;
+use super::usage;
 use crate::controller::Mode;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::{Kept, Row, index};
+use crate::row::{Row, StoredObject, index};
 
-/// How often a busy AppInst is tried again when its cluster is deleted.
+/// Pause before a busy AppInst is tried again when its cluster is deleted.
 const BUSY_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct DeleteClusterInst(pub(super) Arc<Core>);
@@ -38,7 +38,7 @@ impl Operation for DeleteClusterInst {
         vec![APPS, CLUSTER]
     }
 
-    /// What a crm was asked to delete it cannot be asked to keep.
+    /// A crm that was asked to delete something cannot be asked to keep it.
     fn cancellable(&self, step: &str, _: &ClusterWork) -> bool {
         step == APPS
     }
@@ -77,7 +77,7 @@ impl Operation for DeleteClusterInst {
 impl DeleteClusterInst {
     /// Deletes the AppInsts whose Apps want to go with their cluster.
     async fn delete_apps(&self, work: &ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        let deadline = scope.now().saturating_add(millis(self.0.timeout(Goal::Delete)));
+        let deadline = scope.now().saturating_add(millis(self.0.timeout(Verb::Delete)));
         let insts = self.0.tables.find::<AppInst>(index::CLUSTER_INST, &work.key());
         for held in insts {
             let inst = &held.value.0;
@@ -106,7 +106,7 @@ impl DeleteClusterInst {
     ) -> Result<(), Failure> {
         let request = AppInst { key: inst.key.clone(), crm_override, ..Default::default() };
         let (engine, who) = (&scope.engine(), &scope.started_by());
-        let by = By { engine, who, mode: Mode::Real };
+        let by = Initiator { engine, who, mode: Mode::Real };
         loop {
             let begun = self.0.begin_delete_app(by, &request).await;
             let error = match begun {
@@ -132,8 +132,8 @@ impl DeleteClusterInst {
         if work.ignores_crm() {
             return Ok(());
         }
-        let early = asked_now.then_some(changes);
-        self.0.ask::<ClusterInst>(scope, &key, Goal::Delete, work.over(), early).await?;
+        let pending = asked_now.then_some(changes);
+        self.0.ask::<ClusterInst>(scope, &key, Verb::Delete, work.over(), pending).await?;
         Ok(())
     }
 
@@ -175,11 +175,11 @@ fn millis(duration: Duration) -> u64 {
 impl Core {
     pub(crate) async fn begin_delete_cluster(
         &self,
-        by: By<'_>,
+        by: Initiator<'_>,
         request: &ClusterInst,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { goal: Goal::Delete, request, cloudlet };
+        let asked = Asked { verb: Verb::Delete, request, cloudlet };
         self.begin::<DeleteClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             let (existing, info) = read_row(&tx, request).await?;
             let in_use = is_in_use(&tx, request, None).await?;
@@ -187,7 +187,7 @@ impl Core {
             let state = ClusterWork::of(request, existing.as_ref());
             if let Some(mut inst) = existing {
                 inst.set_state(TrackedState::DeletePrepare);
-                books::put(&tx, inst)?;
+                usage::put(&tx, inst)?;
             }
             Ok((state, Vec::new()))
         })
@@ -195,17 +195,17 @@ impl Core {
     }
 }
 
-/// Whether Apps run in a cluster that do not go with it. One App may be left
-/// out of account. An App that is not there any more counts: nobody said that
-/// it may go.
+/// Returns true if Apps run in a cluster that do not go with it. One App may be
+/// left out of account. An App that is not there any more counts: nobody said
+/// that it may go.
 pub(super) async fn is_in_use(
     tx: &Transaction,
     cluster: &ClusterInst,
     besides: Option<&AppKey>,
 ) -> Result<bool, Error> {
-    let refs = books::cluster_refs(tx, cluster.object_key()).await?;
+    let refs = usage::cluster_refs(tx, cluster.object_key()).await?;
     for key in refs.apps.iter().filter(|key| Some(*key) != besides) {
-        let app = books::get::<App>(tx, &key.text()).await?;
+        let app = usage::get::<App>(tx, &key.text()).await?;
         if app.is_none_or(|app| app.del_opt != i32::from(DeleteType::AutoDelete)) {
             return Ok(true);
         }

@@ -92,7 +92,7 @@ pub enum Error {
     #[error("Timed out; expected state {expected} but is {found}")]
     TimedOut { expected: String, found: String },
 
-    /// What another operation failed with.
+    /// Failure of another operation.
     #[error("{0}")]
     Other(Failure),
     #[error(transparent)]
@@ -144,8 +144,8 @@ impl Error {
 }
 
 impl Error {
-    /// Whether it was the store that did not do its part, so that the same may
-    /// go well a moment later.
+    /// Returns true if it was the store that did not do its part, so that the
+    /// same may go well a moment later.
     pub(super) fn is_of_the_store(&self) -> bool {
         let passes =
             |code| matches!(code, Code::Unavailable | Code::DeadlineExceeded | Code::Aborted);

@@ -1,4 +1,4 @@
-//! What crms report, applied to the instances.
+//! Reports of crms, applied to the instances.
 
 use selvage_api::edgeproto::TrackedState;
 use selvage_store::Transaction;
@@ -82,8 +82,8 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
     }
 }
 
-/// Whether a report says what runs. After a failed update that is the version of
-/// before, if the agent kept it.
+/// Returns true if a report says what runs. After a failed update that is the
+/// version of before, if the agent kept it.
 fn tells_what_runs(state: TrackedState, info: &impl Info) -> bool {
     match state {
         TrackedState::Ready => true,

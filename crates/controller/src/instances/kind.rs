@@ -1,5 +1,5 @@
-//! What ClusterInsts and AppInsts have in common, so that waiting, reports and
-//! state changes are written once.
+//! Properties that ClusterInsts and AppInsts have in common, so that waiting,
+//! reports and state changes are written once.
 
 use std::future::Future;
 
@@ -9,15 +9,15 @@ use selvage_api::edgeproto::{
 };
 use selvage_store::Transaction;
 
-use super::books;
-use super::core::{Core, EarlyChanges};
+use super::core::{Core, PendingByOperation};
 use super::error::Error;
-use super::state::{Goal, Override, state_of};
+use super::state::{Override, Verb, state_of};
+use super::usage;
 use crate::keys::{AppInstKeyParts, AppKeyParts, CloudletKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::Kept;
-use crate::tables::Tabled;
+use crate::row::StoredObject;
+use crate::tables::HasTable;
 
-/// What a crm reports about an instance.
+/// Report of a crm about an instance.
 pub(crate) trait Info: Send + Sync + 'static {
     fn key_text(&self) -> String;
     fn state(&self) -> TrackedState;
@@ -26,7 +26,7 @@ pub(crate) trait Info: Send + Sync + 'static {
 }
 
 /// An object whose life is shared by controller and crm.
-pub(crate) trait Instance: Tabled {
+pub(crate) trait Instance: HasTable {
     /// As texts name it.
     const NOUN: &'static str;
 
@@ -43,21 +43,21 @@ pub(crate) trait Instance: Tabled {
     /// them is empty.
     fn names(&self) -> Vec<(&str, &'static str)>;
 
-    /// What a caller is told whose request cannot wait any longer for another.
-    fn busy(goal: Goal) -> Error;
+    /// Error of a request that cannot wait any longer for another.
+    fn busy(verb: Verb) -> Error;
 
     /// Takes over what the crm says about the running instance; says whether
     /// anything changed.
     fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool;
 
-    /// Where the changes are kept that an operation has not seen yet.
-    fn early(core: &Core) -> &EarlyChanges<Self>;
+    /// Changes that an operation has not seen yet.
+    fn pending(core: &Core) -> &PendingByOperation<Self>;
 
     /// Removes the instance and everything that is counted for it.
     fn remove(&self, tx: &Transaction) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// What is read the same way of everything that has a state.
+/// Accessors of the fields that everything with a state has.
 macro_rules! reported_fields {
     () => {
         fn state(&self) -> TrackedState {
@@ -111,11 +111,11 @@ impl Instance for ClusterInst {
         ]
     }
 
-    fn busy(goal: Goal) -> Error {
-        match goal {
-            Goal::Create => Error::KeyExists,
-            Goal::Update => Error::ClusterInstBusyUpdate,
-            Goal::Delete => Error::ClusterInstBusyDelete,
+    fn busy(verb: Verb) -> Error {
+        match verb {
+            Verb::Create => Error::KeyExists,
+            Verb::Update => Error::ClusterInstBusyUpdate,
+            Verb::Delete => Error::ClusterInstBusyDelete,
         }
     }
 
@@ -123,12 +123,12 @@ impl Instance for ClusterInst {
         false
     }
 
-    fn early(core: &Core) -> &EarlyChanges<Self> {
-        &core.early_clusters
+    fn pending(core: &Core) -> &PendingByOperation<Self> {
+        &core.pending_clusters
     }
 
     async fn remove(&self, tx: &Transaction) -> Result<(), Error> {
-        books::leave_cluster(tx, self).await
+        usage::release_cluster(tx, self).await
     }
 }
 
@@ -155,11 +155,11 @@ impl Instance for AppInst {
         ]
     }
 
-    fn busy(goal: Goal) -> Error {
-        match goal {
-            Goal::Create => Error::KeyExists,
-            Goal::Update => Error::AppInstBusyUpdate,
-            Goal::Delete => Error::AppInstBusyDelete,
+    fn busy(verb: Verb) -> Error {
+        match verb {
+            Verb::Create => Error::KeyExists,
+            Verb::Update => Error::AppInstBusyUpdate,
+            Verb::Delete => Error::AppInstBusyDelete,
         }
     }
 
@@ -171,12 +171,12 @@ impl Instance for AppInst {
         changes
     }
 
-    fn early(core: &Core) -> &EarlyChanges<Self> {
-        &core.early_apps
+    fn pending(core: &Core) -> &PendingByOperation<Self> {
+        &core.pending_apps
     }
 
     async fn remove(&self, tx: &Transaction) -> Result<(), Error> {
-        books::leave_app(tx, self).await
+        usage::release_app(tx, self).await
     }
 }
 

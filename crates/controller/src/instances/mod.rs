@@ -5,17 +5,15 @@
 //! the operation that carries it on; the rest is that operation. `app_work` and
 //! `cluster_work` are what they remember, `wait` and `steps` what they share;
 //! `core` is what all work with, and how they are started; `info` takes in
-//! what crms report; `books` counts what is used, `queue` keeps those apart who
+//! what crms report; `usage` counts what is used, `queue` keeps those apart who
 //! count in the same; `revisions` keeps what instances ran; `reconcile`
 //! looks after what nobody looks after; `rpc` is
-//! the face of it, `patience` how long its callers wait for nobody.
+//! the face of it, `follow` what its callers are told while they wait.
 //!
 //! Nothing is sent to a crm from here: it sees the rows through notify, and
 //! its reports come back as calls of [`crate::controller::Instances`].
 
 mod app_work;
-pub mod audit;
-mod books;
 mod cluster_work;
 mod core;
 mod create_app_inst;
@@ -23,10 +21,9 @@ mod create_cluster_inst;
 mod delete_app_inst;
 mod delete_cluster_inst;
 mod error;
+mod follow;
 mod info;
 mod kind;
-mod leftover;
-mod patience;
 mod plan;
 mod queue;
 mod reconcile;
@@ -37,8 +34,11 @@ pub mod state;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod unused_clusters;
 mod update_app_inst;
 mod update_cluster_inst;
+mod usage;
+pub mod usage_check;
 mod wait;
 
 use std::sync::Arc;
@@ -55,7 +55,7 @@ use selvage_work::{Engine, Failure, Scope};
 pub use self::error::Error;
 pub use self::reconcile::Caretaker;
 
-use self::core::{Begun, By, Core};
+use self::core::{Begun, Core, Initiator};
 use crate::controller::{Foundation, Instances, Mode, Progress};
 
 /// The instances of a controller.
@@ -85,7 +85,8 @@ impl InstanceService {
         Ok(Arc::new(Self { core, engine: engine.clone() }))
     }
 
-    /// What looks after instances that nobody looks after.
+    /// Returns the periodic work that takes care of instances without an
+    /// operation.
     pub fn caretaker(&self) -> Caretaker {
         Caretaker::new(Arc::clone(&self.core), self.engine.clone())
     }
@@ -97,12 +98,12 @@ impl InstanceService {
         services.add(RevisionServiceServer::from_arc(Arc::clone(self)));
     }
 
-    fn by<'a>(&'a self, who: &'a str, mode: Mode) -> By<'a> {
-        By { engine: &self.engine, who, mode }
+    fn by<'a>(&'a self, who: &'a str, mode: Mode) -> Initiator<'a> {
+        Initiator { engine: &self.engine, who, mode }
     }
 
     /// For what goes with something else.
-    fn by_controller(&self) -> By<'_> {
+    fn by_controller(&self) -> Initiator<'_> {
         self.by(WHO, Mode::Real)
     }
 }
@@ -148,7 +149,7 @@ impl Instances for InstanceService {
     }
 }
 
-/// Who is named as the one who started what goes with something else.
+/// Name of the one who started what goes with something else.
 const WHO: &str = "controller";
 
 async fn follow(begun: Begun, progress: &Progress) -> crate::Result<()> {

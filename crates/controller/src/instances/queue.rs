@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-/// Who is at it, for every place that somebody is at or waits for.
+/// Locks of all cloudlets that somebody works on or waits for.
 #[derive(Debug, Default)]
 pub(super) struct Queues(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
@@ -20,18 +20,18 @@ pub(super) type Turn = OwnedMutexGuard<()>;
 
 impl Queues {
     /// Waits behind those who came before.
-    pub(super) async fn turn(&self, place: &str) -> Turn {
-        self.queue(place).lock_owned().await
+    pub(super) async fn turn(&self, cloudlet: &str) -> Turn {
+        self.queue(cloudlet).lock_owned().await
     }
 
-    fn queue(&self, place: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn queue(&self, cloudlet: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut queues = self.0.lock();
-        if let Some(queue) = queues.get(place).and_then(Weak::upgrade) {
+        if let Some(queue) = queues.get(cloudlet).and_then(Weak::upgrade) {
             return queue;
         }
         queues.retain(|_, queue| queue.strong_count() > 0);
         let queue = Arc::default();
-        queues.insert(place.to_owned(), Arc::downgrade(&queue));
+        queues.insert(cloudlet.to_owned(), Arc::downgrade(&queue));
         queue
     }
 }

@@ -15,24 +15,24 @@ use selvage_store::Transaction;
 use selvage_work::{Engine, Failure, Operation, Reconcile, Summary};
 
 use super::app_work::AppWork;
-use super::audit;
 use super::cluster_work::ClusterWork;
-use super::core::{By, Core};
+use super::core::{Core, Initiator};
 use super::create_app_inst::CreateAppInst;
 use super::create_cluster_inst::CreateClusterInst;
 use super::delete_app_inst::DeleteAppInst;
 use super::delete_cluster_inst::{DeleteClusterInst, is_in_use};
 use super::error::{Error, Refusal};
 use super::kind::{Info, Instance};
-use super::state::{Goal, is_transient};
+use super::state::{Verb, is_transient};
 use super::update_app_inst::UpdateAppInst;
 use super::update_cluster_inst::UpdateClusterInst;
+use super::usage_check;
 use crate::controller::Mode;
 use crate::keys::KeyText;
-use crate::registry::Told;
-use crate::row::{Kept, Row};
+use crate::registry::AgentReport;
+use crate::row::{Row, StoredObject};
 
-/// Who is named as the one who started what nobody asked for.
+/// Name of the one who started what nobody asked for.
 const WHO: &str = "controller";
 
 /// See the module.
@@ -49,8 +49,8 @@ impl Caretaker {
         Self { core, engine, suspects: Mutex::default() }
     }
 
-    fn by_controller(&self) -> By<'_> {
-        By { engine: &self.engine, who: WHO, mode: Mode::Real }
+    fn by_controller(&self) -> Initiator<'_> {
+        Initiator { engine: &self.engine, who: WHO, mode: Mode::Real }
     }
 }
 
@@ -77,7 +77,7 @@ impl Reconcile for Caretaker {
 impl Caretaker {
     /// Gives a ClusterInst that is on its way somewhere an operation.
     async fn adopt_cluster(&self, inst: &ClusterInst) -> Result<bool, Error> {
-        let Some(goal) = self.abandoned(inst) else { return Ok(false) };
+        let Some(verb) = self.abandoned(inst) else { return Ok(false) };
         if inst.state() == TrackedState::DeletePrepare {
             return self.core.alter::<ClusterInst>(&inst.key_text(), unprepare).await;
         }
@@ -87,15 +87,15 @@ impl Caretaker {
             adopted: true,
             ..Default::default()
         };
-        match goal {
-            Goal::Create => self.adopt::<CreateClusterInst, ClusterInst>(inst, work).await,
-            Goal::Update => self.adopt::<UpdateClusterInst, ClusterInst>(inst, work).await,
-            Goal::Delete => self.adopt::<DeleteClusterInst, ClusterInst>(inst, work).await,
+        match verb {
+            Verb::Create => self.adopt::<CreateClusterInst, ClusterInst>(inst, work).await,
+            Verb::Update => self.adopt::<UpdateClusterInst, ClusterInst>(inst, work).await,
+            Verb::Delete => self.adopt::<DeleteClusterInst, ClusterInst>(inst, work).await,
         }
     }
 
     async fn adopt_app(&self, inst: &AppInst) -> Result<bool, Error> {
-        let Some(goal) = self.abandoned(inst) else { return Ok(false) };
+        let Some(verb) = self.abandoned(inst) else { return Ok(false) };
         let work = AppWork {
             key: inst.key.clone(),
             before: TrackedState::Ready.into(),
@@ -104,17 +104,18 @@ impl Caretaker {
             created_at: inst.created_at,
             ..Default::default()
         };
-        match goal {
-            Goal::Create => self.adopt::<CreateAppInst, AppInst>(inst, work).await,
-            Goal::Update => self.adopt::<UpdateAppInst, AppInst>(inst, work).await,
-            Goal::Delete => self.adopt::<DeleteAppInst, AppInst>(inst, work).await,
+        match verb {
+            Verb::Create => self.adopt::<CreateAppInst, AppInst>(inst, work).await,
+            Verb::Update => self.adopt::<UpdateAppInst, AppInst>(inst, work).await,
+            Verb::Delete => self.adopt::<DeleteAppInst, AppInst>(inst, work).await,
         }
     }
 
-    /// Where an instance is going, if no operation takes it there.
-    fn abandoned<I: Instance>(&self, inst: &I) -> Option<Goal> {
-        let goal = Goal::of(inst.state())?;
-        self.engine.running_on(&inst.key_text()).is_none().then_some(goal)
+    /// Verb that an instance is in the middle of, if no operation carries it
+    /// out.
+    fn abandoned<I: Instance>(&self, inst: &I) -> Option<Verb> {
+        let verb = Verb::of(inst.state())?;
+        self.engine.running_on(&inst.key_text()).is_none().then_some(verb)
     }
 
     async fn adopt<O: Operation<State: Sync>, I: Instance>(
@@ -189,7 +190,7 @@ impl Caretaker {
         now.extend(
             self.core.unreported_deletions::<ClusterInst>(|cloudlet| self.is_attached(cloudlet))?,
         );
-        now.extend(audit::differences(&self.core.tables));
+        now.extend(usage_check::differences(&self.core.tables));
         let before = std::mem::replace(&mut *self.suspects.lock(), now.clone());
         let mut asked = 0;
         for suspect in now.intersection(&before) {
@@ -197,13 +198,13 @@ impl Caretaker {
                 || self.core.alter::<ClusterInst>(suspect, ask_once_more).await?;
             asked += u64::from(again);
             if !again {
-                tracing::error!(difference = suspect, "the books are wrong");
+                tracing::error!(difference = suspect, "the usage records are wrong");
             }
         }
         Ok(asked)
     }
 
-    /// Whether the agent of a cloudlet is connected to this controller.
+    /// Returns true if the agent of a cloudlet is connected to this controller.
     fn is_attached(&self, cloudlet: &CloudletKey) -> bool {
         let ours = self.core.settings.controller_id();
         self.core.tables.get::<CloudletInfo>(cloudlet).is_some_and(|info| {
@@ -216,7 +217,7 @@ impl Caretaker {
 impl Core {
     /// Keys of the instances on these cloudlets that are being deleted although
     /// no agent reports on them.
-    fn unreported_deletions<I: Instance<Info: Told>>(
+    fn unreported_deletions<I: Instance<Info: AgentReport>>(
         &self,
         on: impl Fn(&CloudletKey) -> bool,
     ) -> Result<Vec<String>, Error> {
@@ -235,7 +236,7 @@ impl Core {
     /// Requests deletions again that the agent of these cloudlets, having
     /// reported everything, did not mention: one that was started anew has no
     /// record of what it was deleting.
-    pub(super) async fn resume_deletions<I: Instance<Info: Told>>(
+    pub(super) async fn resume_deletions<I: Instance<Info: AgentReport>>(
         &self,
         cloudlets: &[CloudletKey],
     ) -> Result<(), Error> {
@@ -265,8 +266,8 @@ fn ask_once_more<I: Instance>(inst: &mut I) -> bool {
 }
 
 impl Core {
-    /// Whether a cluster was made for an AppInst and none needs it now, nor
-    /// is about to. One operation may be left out of account.
+    /// Returns true if a cluster was made for an AppInst and none needs it now,
+    /// nor is about to. One operation may be left out of account.
     pub(super) async fn is_unused_auto_cluster(
         &self,
         engine: &Engine,

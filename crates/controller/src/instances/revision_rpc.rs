@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 use super::InstanceService;
 use super::plan::app::meant_key;
-use super::rpc::{Messages, status, taken};
+use super::rpc::{Messages, status, unpack_request};
 
 #[tonic::async_trait]
 impl RevisionService for InstanceService {
@@ -20,7 +20,7 @@ impl RevisionService for InstanceService {
         request: Request<ListRevisionsRequest>,
     ) -> Result<Response<ListRevisionsResponse>, Status> {
         let named = request.map(|asked| AppInst { key: asked.key, ..Default::default() });
-        let (_, _, inst) = taken(named)?;
+        let (_, _, inst) = unpack_request(named)?;
         let revisions = self.core.revisions(&meant_key(&inst)).await.map_err(status)?;
         Ok(Response::new(ListRevisionsResponse { revisions }))
     }
@@ -31,7 +31,7 @@ impl RevisionService for InstanceService {
     ) -> Result<Response<Messages>, Status> {
         let revision = request.get_ref().revision;
         let named = request.map(|asked| AppInst { key: asked.key, ..Default::default() });
-        let (who, mode, inst) = taken(named)?;
+        let (who, mode, inst) = unpack_request(named)?;
         let begun = self.core.begin_roll_back(self.by(&who, mode), &inst, revision).await;
         self.reply("roll back", &inst, begun, mode)
     }

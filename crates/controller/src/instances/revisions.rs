@@ -9,13 +9,13 @@ use selvage_api::selvage::revisions as wire;
 use selvage_store::{Record, Transaction};
 use selvage_work::{Failure, Scope};
 
-use super::books;
 use super::core::Core;
 use super::error::Error;
 use super::kind::Instance;
+use super::usage;
 use crate::controller::Mode;
 use crate::keys::{AppInstKeyParts, KeyText};
-use crate::row::Kept;
+use crate::row::StoredObject;
 
 /// Revisions that are kept of an instance, beside the one that it runs.
 const KEPT: usize = 5;
@@ -155,7 +155,7 @@ pub(super) async fn begin(
 
 async fn current_app(tx: &Transaction, inst: &AppInst) -> Result<App, Error> {
     let key = inst.object_key().app_or_empty().text();
-    Ok(books::get::<App>(tx, &key).await?.unwrap_or_default())
+    Ok(usage::get::<App>(tx, &key).await?.unwrap_or_default())
 }
 
 /// Forgets the revisions of an instance that goes.
@@ -206,10 +206,10 @@ impl Core {
         };
         let committed = self
             .count(Mode::Real, &cloudlet, |tx| async move {
-                let Some(mut inst) = books::get::<AppInst>(&tx, key).await? else { return Ok(()) };
+                let Some(mut inst) = usage::get::<AppInst>(&tx, key).await? else { return Ok(()) };
                 if inst.state() != TrackedState::Ready && fail(&tx, &mut inst, reason).await? {
-                    books::resize_volumes(&tx, &mut inst, None).await?;
-                    books::put(&tx, inst)?;
+                    usage::resize_volumes(&tx, &mut inst, None).await?;
+                    usage::put(&tx, inst)?;
                 }
                 Ok::<_, Error>(())
             })
@@ -221,7 +221,7 @@ impl Core {
     pub(super) async fn revisions(&self, key: &AppInstKey) -> Result<Vec<wire::Revision>, Error> {
         let read = self
             .transact(Mode::DryRun, |tx| async move {
-                let inst = books::get::<AppInst>(&tx, &key.text()).await?;
+                let inst = usage::get::<AppInst>(&tx, &key.text()).await?;
                 let inst = inst.ok_or(Error::KeyNotFound)?;
                 let mut revisions = load(&tx, key).await?;
                 if inst.state() == TrackedState::Ready {
@@ -238,13 +238,13 @@ impl Core {
                 revisions.deployed_before(inst.revision).map_or(0, |running| running.number)
             };
         let mut before = None;
-        let mut told = Vec::with_capacity(revisions.list.len());
+        let mut described = Vec::with_capacity(revisions.list.len());
         for revision in &revisions.list {
-            told.push(describe(revision, before, runs)?);
+            described.push(describe(revision, before, runs)?);
             before = revision.app.as_ref();
         }
-        told.reverse();
-        Ok(told)
+        described.reverse();
+        Ok(described)
     }
 }
 

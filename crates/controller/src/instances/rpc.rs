@@ -27,9 +27,11 @@ fn message(text: String) -> wire::Result {
     wire::Result { message: text, code: 0 }
 }
 
-/// Who asks, whether it is meant, and what is asked. A key that names nothing is
-/// refused before anything else is said about it.
-pub(super) fn taken<I: Instance>(request: Request<I>) -> Result<(String, Mode, I), Status> {
+/// Returns the caller, the mode and the object of a request. A key that names
+/// nothing is refused before anything else is said about it.
+pub(super) fn unpack_request<I: Instance>(
+    request: Request<I>,
+) -> Result<(String, Mode, I), Status> {
     let mode = mode_of(request.metadata())?;
     let caller = request.extensions().get::<Identity>();
     let who = caller.map(|identity| identity.name.clone()).unwrap_or_default();
@@ -89,20 +91,20 @@ impl ClusterInstApi for InstanceService {
     type ShowClusterInstStream = BoxStream<'static, Result<wire::ClusterInst, Status>>;
 
     async fn create_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
-        let (who, mode, inst) = taken(request)?;
+        let (who, mode, inst) = unpack_request(request)?;
         let by = self.by(&who, mode);
         let begun = self.core.begin_create_cluster(by, &inst, Origin::Api).await;
         self.reply("create", &inst, begun, mode)
     }
 
     async fn update_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
-        let (who, mode, inst) = taken(request)?;
+        let (who, mode, inst) = unpack_request(request)?;
         let begun = self.core.begin_update_cluster(self.by(&who, mode), &inst).await;
         self.reply("update", &inst, begun, mode)
     }
 
     async fn delete_cluster_inst(&self, request: Request<wire::ClusterInst>) -> Reply<Messages> {
-        let (who, mode, inst) = taken(request)?;
+        let (who, mode, inst) = unpack_request(request)?;
         let begun = self.core.begin_delete_cluster(self.by(&who, mode), &inst).await;
         self.reply("delete", &inst, begun, mode)
     }
@@ -123,19 +125,19 @@ impl AppInstApi for InstanceService {
     type ShowAppInstStream = BoxStream<'static, Result<wire::AppInst, Status>>;
 
     async fn create_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
-        let (who, mode, inst) = taken(request)?;
+        let (who, mode, inst) = unpack_request(request)?;
         let begun = self.core.begin_create_app(self.by(&who, mode), &inst).await;
         self.reply("create", &inst, begun, mode)
     }
 
     async fn update_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
-        let (who, mode, inst) = taken(request)?;
+        let (who, mode, inst) = unpack_request(request)?;
         let begun = self.core.begin_update_app(self.by(&who, mode), &inst).await;
         self.reply("update", &inst, begun, mode)
     }
 
     async fn delete_app_inst(&self, request: Request<wire::AppInst>) -> Reply<Messages> {
-        let (who, mode, inst) = taken(request)?;
+        let (who, mode, inst) = unpack_request(request)?;
         let begun = self.core.begin_delete_app(self.by(&who, mode), &inst).await;
         self.reply("delete", &inst, begun, mode)
     }

@@ -1,15 +1,16 @@
-//! Who may move an instance from which state to which: one table, used for
-//! everything that a crm reports and for everything that is refused as busy.
+//! Transitions of instances from state to state: one table, used for everything
+//! that a crm reports and for everything that is refused as busy.
 
 use selvage_api::edgeproto::{CrmOverride, TrackedState};
 use selvage_api::object::camel_name;
+pub use selvage_cloudlet::Verb;
 
 use TrackedState::{
     CreateError, CreateRequested, Creating, DeleteError, DeletePrepare, DeleteRequested, Deleting,
     NotPresent, Ready, UpdateError, UpdateRequested, Updating,
 };
 
-/// What a crm says about an instance.
+/// Report of a crm about an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     /// It is in this state.
@@ -41,7 +42,7 @@ pub const MOVES: &[(TrackedState, Report, TrackedState)] = &[
     (Deleting, Report::Gone, NotPresent),
 ];
 
-/// What a report makes of an instance, if it may make anything of it.
+/// Returns the state that a report leads to, if it leads anywhere.
 /// [`NotPresent`] means that the instance is to be removed.
 pub fn moved(from: TrackedState, report: Report) -> Option<TrackedState> {
     let found = MOVES.iter().find(|(at, said, _)| *at == from && *said == report);
@@ -58,7 +59,7 @@ pub fn state_name(state: TrackedState) -> String {
     camel_name(state.as_str_name())
 }
 
-/// Whether somebody, controller or crm, still has to make a move.
+/// Returns true if somebody, controller or crm, still has to make a move.
 pub fn is_transient(state: TrackedState) -> bool {
     matches!(
         state,
@@ -76,69 +77,7 @@ pub fn is_error(state: TrackedState) -> bool {
     matches!(state, CreateError | UpdateError | DeleteError)
 }
 
-/// What an operation on an instance waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Goal {
-    Create,
-    Update,
-    Delete,
-}
-
-impl Goal {
-    /// The state that the crm is asked by.
-    pub fn requested(self) -> TrackedState {
-        match self {
-            Self::Create => CreateRequested,
-            Self::Update => UpdateRequested,
-            Self::Delete => DeleteRequested,
-        }
-    }
-
-    /// The state in which the crm is at work.
-    pub fn busy(self) -> TrackedState {
-        match self {
-            Self::Create => Creating,
-            Self::Update => Updating,
-            Self::Delete => Deleting,
-        }
-    }
-
-    pub fn failed(self) -> TrackedState {
-        match self {
-            Self::Create => CreateError,
-            Self::Update => UpdateError,
-            Self::Delete => DeleteError,
-        }
-    }
-
-    /// The state in which it is done.
-    pub fn reached(self) -> TrackedState {
-        match self {
-            Self::Create | Self::Update => Ready,
-            Self::Delete => NotPresent,
-        }
-    }
-
-    /// What an instance in a transient state is on its way to.
-    pub fn of(state: TrackedState) -> Option<Self> {
-        match state {
-            CreateRequested | Creating => Some(Self::Create),
-            UpdateRequested | Updating => Some(Self::Update),
-            DeletePrepare | DeleteRequested | Deleting => Some(Self::Delete),
-            _ => None,
-        }
-    }
-
-    pub fn verb(self) -> &'static str {
-        match self {
-            Self::Create => "Create",
-            Self::Update => "Update",
-            Self::Delete => "Delete",
-        }
-    }
-}
-
-/// How one request treats the crm.
+/// Treatment of the crm by one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Override(CrmOverride);
 
@@ -194,16 +133,16 @@ mod tests {
 
     /// The rules once more, in the words of the specification.
     fn expected(from: TrackedState, report: Report) -> Option<TrackedState> {
-        let ends = |goal: Goal| match report {
-            Report::Is(state) if state == goal.reached() || state == goal.failed() => Some(state),
+        let ends = |verb: Verb| match report {
+            Report::Is(state) if state == verb.reached() || state == verb.failed() => Some(state),
             _ => None,
         };
         match from {
             CreateRequested if report == Report::Is(Creating) => Some(Creating),
-            CreateRequested | Creating => ends(Goal::Create),
+            CreateRequested | Creating => ends(Verb::Create),
             UpdateRequested if report == Report::Is(Updating) => Some(Updating),
             UpdateRequested | Updating if report == Report::Is(DeleteError) => Some(UpdateError),
-            UpdateRequested | Updating => ends(Goal::Update),
+            UpdateRequested | Updating => ends(Verb::Update),
             DeleteRequested if report == Report::Is(Deleting) => Some(Deleting),
             DeleteRequested | Deleting => match report {
                 Report::Is(DeleteError) => Some(DeleteError),
@@ -268,7 +207,7 @@ mod tests {
             for state in ALL {
                 assert_eq!(over.takes_over(state), transient && is_transient(state));
                 assert!(!(is_transient(state) && is_error(state)));
-                assert_eq!(is_transient(state), Goal::of(state).is_some());
+                assert_eq!(is_transient(state), Verb::of(state).is_some());
             }
         }
     }

@@ -4,13 +4,13 @@ use selvage_api::Code;
 use selvage_api::edgeproto::TrackedState;
 use selvage_work::{Failure, Interrupt, Scope, Subject};
 
-use super::core::{Core, Early};
+use super::core::{Core, PendingChanges};
 use super::error::Error;
 use super::kind::Instance;
-use super::state::{Goal, Override, is_error, is_transient, state_name};
+use super::state::{Override, Verb, is_error, is_transient, state_name};
 use super::wait::{Outcome, Tell};
 
-/// What operations on either kind of instance remember.
+/// Record of an operation on either kind of instance.
 pub(super) trait Work: Subject {
     type Instance: Instance;
 
@@ -26,7 +26,7 @@ pub(super) trait Work: Subject {
     fn adopted(&self) -> bool;
 }
 
-/// How asking the crm ended.
+/// Result of asking the crm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Done,
@@ -34,18 +34,18 @@ pub(super) enum Asked {
     LeftBusy,
 }
 
-fn done_text<I: Instance>(goal: Goal) -> String {
-    match goal {
-        Goal::Create => "Created successfully".to_owned(),
-        Goal::Update => "Updated successfully".to_owned(),
-        Goal::Delete => format!("Deleted {} successfully", I::NOUN),
+fn done_text<I: Instance>(verb: Verb) -> String {
+    match verb {
+        Verb::Create => "Created successfully".to_owned(),
+        Verb::Update => "Updated successfully".to_owned(),
+        Verb::Delete => format!("Deleted {} successfully", I::NOUN),
     }
 }
 
 impl Core {
     /// Says that all is well without the crm having been asked.
-    pub(super) fn say_done<I: Instance>(&self, scope: &Scope, goal: Goal) {
-        scope.say(done_text::<I>(goal));
+    pub(super) fn say_done<I: Instance>(&self, scope: &Scope, verb: Verb) {
+        scope.say(done_text::<I>(verb));
     }
 
     /// The step of an operation whose row was written when it began: waits for
@@ -53,15 +53,15 @@ impl Core {
     pub(super) async fn ask_for<W: Work>(
         &self,
         work: &W,
-        goal: Goal,
+        verb: Verb,
         scope: &Scope,
     ) -> Result<Asked, Failure> {
-        let early = self.early::<W::Instance>(scope, work.adopted());
+        let pending = self.pending::<W::Instance>(scope, work.adopted());
         if !work.ignores_crm() {
-            return self.ask(scope, &work.key(), goal, work.over(), early).await;
+            return self.ask(scope, &work.key(), verb, work.over(), pending).await;
         }
         if W::SAYS_DONE {
-            self.say_done::<W::Instance>(scope, goal);
+            self.say_done::<W::Instance>(scope, verb);
         }
         Ok(Asked::Done)
     }
@@ -71,14 +71,14 @@ impl Core {
         &self,
         scope: &Scope,
         key: &str,
-        goal: Goal,
+        verb: Verb,
         over: Override,
-        early: Option<Early<I>>,
+        pending: Option<PendingChanges<I>>,
     ) -> Result<Asked, Failure> {
-        let error = match self.await_goal::<I>(scope, key, goal, Tell::Everything, early).await? {
+        let error = match self.wait_for::<I>(scope, key, verb, Tell::Everything, pending).await? {
             Outcome::Reached => {
-                self.refs_caught_up::<I>(goal).await?;
-                scope.say(done_text::<I>(goal));
+                self.refs_caught_up::<I>(verb).await?;
+                scope.say(done_text::<I>(verb));
                 return Ok(Asked::Done);
             }
             Outcome::StillBusy(state) => {
@@ -98,25 +98,26 @@ impl Core {
         if !over.ignores_errors() {
             return Err(error.into());
         }
-        scope.say(format!("{} {} ignoring CRM failure: {error}", goal.verb(), I::NOUN));
-        match goal {
-            Goal::Delete => self.remove::<I>(key).await?,
-            Goal::Create | Goal::Update => {
+        scope.say(format!("{} {} ignoring CRM failure: {error}", verb.name(), I::NOUN));
+        match verb {
+            Verb::Delete => self.remove::<I>(key).await?,
+            Verb::Create | Verb::Update => {
                 self.alter::<I>(key, |inst| settle(inst, TrackedState::Ready, Vec::new())).await?;
             }
         }
-        scope.say(format!("{}d {} successfully", goal.verb(), I::NOUN));
+        scope.say(format!("{}d {} successfully", verb.name(), I::NOUN));
         Ok(Asked::Done)
     }
 
-    /// Who deleted something sees at once that it is counted no longer.
-    async fn refs_caught_up<I: Instance>(&self, goal: Goal) -> Result<(), Error> {
-        match goal {
-            Goal::Delete => {
+    /// Waits until the caller sees that a deleted instance is counted no
+    /// longer.
+    async fn refs_caught_up<I: Instance>(&self, verb: Verb) -> Result<(), Error> {
+        match verb {
+            Verb::Delete => {
                 let revision = self.tables.of::<I>().revision();
                 self.caught_up::<I>(revision).await
             }
-            Goal::Create | Goal::Update => Ok(()),
+            Verb::Create | Verb::Update => Ok(()),
         }
     }
 
@@ -149,10 +150,10 @@ impl Core {
             !asked
         })
         .await?;
-        let outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None).await?;
+        let outcome = self.wait_for::<I>(scope, key, Verb::Delete, Tell::Nothing, None).await?;
         let second = match outcome {
             Outcome::TakenOver => return Ok(()),
-            Outcome::Reached => return Ok(self.refs_caught_up::<I>(Goal::Delete).await?),
+            Outcome::Reached => return Ok(self.refs_caught_up::<I>(Verb::Delete).await?),
             Outcome::StillBusy(state) => {
                 format!("still {} when it was given up", state_name(state))
             }
@@ -168,7 +169,7 @@ impl Core {
 
     /// A crm that is at work on a creation does not listen: waits for its end.
     async fn let_finish<I: Instance>(&self, scope: &Scope, key: &str) -> Result<(), Failure> {
-        let limit = self.timeout(Goal::Create);
+        let limit = self.timeout(Verb::Create);
         let waited = scope.record_within(limit, self.tables.of::<I>(), key, |row| {
             row.is_none_or(|row| row.0.state() != TrackedState::Creating).then_some(())
         });
@@ -182,12 +183,12 @@ impl Core {
     }
 
     /// Leaves an instance that did not get where it should in the error state
-    /// of that goal.
+    /// of that verb.
     pub(super) async fn leave_failed<I: Instance>(
         &self,
         scope: &Scope,
         key: &str,
-        goal: Goal,
+        verb: Verb,
     ) -> Result<(), Failure> {
         if self.is_taken_over(scope.id()) {
             return Ok(());
@@ -195,7 +196,7 @@ impl Core {
         let reason = scope.reason().map(|reason| reason.message().to_owned());
         self.alter::<I>(key, |inst| {
             is_transient(inst.state())
-                && settle(inst, goal.failed(), reason.iter().cloned().collect())
+                && settle(inst, verb.failed(), reason.iter().cloned().collect())
         })
         .await?;
         Ok(())
@@ -226,8 +227,8 @@ impl Core {
 }
 
 impl Core {
-    /// What the crm was asked to delete it may delete whatever we say now: its
-    /// answer is waited for, unless that was what took too long.
+    /// Waits for the crm, which may delete what it was asked to delete whatever
+    /// we say now, unless that was what took too long.
     async fn goes_all_the_same<I: Instance>(
         &self,
         scope: &Scope,
@@ -239,7 +240,7 @@ impl Core {
         if !asked || late {
             return Ok(false);
         }
-        let outcome = self.await_goal::<I>(scope, key, Goal::Delete, Tell::Nothing, None).await?;
+        let outcome = self.wait_for::<I>(scope, key, Verb::Delete, Tell::Nothing, None).await?;
         Ok(matches!(outcome, Outcome::Reached | Outcome::TakenOver))
     }
 }

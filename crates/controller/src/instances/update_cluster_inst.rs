@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use selvage_api::edgeproto::ClusterInst;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
-use super::books;
 use super::cluster_work::{ClusterWork, read_row};
-use super::core::{Asked, Begun, By, Core};
+use super::core::{Asked, Begun, Core, Initiator};
 use super::error::Refusal;
 use super::plan::cluster as plan;
-use super::state::Goal;
+use super::state::Verb;
+use super::usage;
 use crate::keys::ClusterInstKeyParts;
-use crate::row::Kept;
+use crate::row::StoredObject;
 
 pub(crate) struct UpdateClusterInst(pub(super) Arc<Core>);
 
@@ -27,30 +27,30 @@ impl Operation for UpdateClusterInst {
     }
 
     async fn run(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<Next, Failure> {
-        self.0.ask_for(work, Goal::Update, scope).await?;
+        self.0.ask_for(work, Verb::Update, scope).await?;
         Ok(Next::Done)
     }
 
     async fn undo(&self, _: &str, work: &mut ClusterWork, scope: &Scope) -> Result<(), Failure> {
-        self.0.leave_failed::<ClusterInst>(scope, &work.key(), Goal::Update).await
+        self.0.leave_failed::<ClusterInst>(scope, &work.key(), Verb::Update).await
     }
 }
 
 impl Core {
     pub(crate) async fn begin_update_cluster(
         &self,
-        by: By<'_>,
+        by: Initiator<'_>,
         request: &ClusterInst,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { goal: Goal::Update, request, cloudlet };
+        let asked = Asked { verb: Verb::Update, request, cloudlet };
         self.begin::<UpdateClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             let (before, info) = read_row(&tx, request).await?;
             let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;
             let enforced = self.settings.enforce_resources;
             let limits = info.as_ref().filter(|_| enforced);
             if let Some(before) = &before {
-                books::resize_cluster(&tx, before, after, info.as_ref(), limits).await?;
+                usage::resize_cluster(&tx, before, after, info.as_ref(), limits).await?;
             }
             Ok((ClusterWork::of(request, before.as_ref()), notes))
         })

@@ -1,22 +1,22 @@
 //! Waiting for a crm to do what it was asked.
 //!
-//! What counts is the state of the row, however it came about and whenever:
-//! a report that came before the wait began is as good as a later one.
+//! The state of the row counts, however it came about and whenever: a report
+//! that came before the wait began is as good as a later one.
 
 use selvage_api::edgeproto::TrackedState;
 use selvage_store::Revision;
 use selvage_store::table::{Change, Subscription};
 use selvage_work::{Failure, Interrupt, Scope};
 
-use super::books;
-use super::core::{Core, Early};
+use super::core::{Core, PendingChanges};
 use super::error::Error;
 use super::kind::Instance;
-use super::state::{Goal, is_error, state_name};
+use super::state::{Verb, is_error, state_name};
+use super::usage;
 use crate::controller::Mode;
 use crate::row::Row;
 
-/// How a wait ended, if it was not interrupted.
+/// End of a wait, if it was not interrupted.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Reached,
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
     TakenOver,
 }
 
-/// What of a wait the followers are told.
+/// Lines of a wait that the followers get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tell {
     Everything,
@@ -37,32 +37,36 @@ pub(super) enum Tell {
 impl Core {
     /// The changes since the operation began, if this process began it. One
     /// that was begun for what is under way already has missed the beginning.
-    pub(super) fn early<I: Instance>(&self, scope: &Scope, adopted: bool) -> Option<Early<I>> {
-        I::early(self).lock().remove(scope.id()).filter(|_| !adopted)
+    pub(super) fn pending<I: Instance>(
+        &self,
+        scope: &Scope,
+        adopted: bool,
+    ) -> Option<PendingChanges<I>> {
+        I::pending(self).lock().remove(scope.id()).filter(|_| !adopted)
     }
 
     /// Waits until an instance is where the crm was asked to take it.
-    pub(super) async fn await_goal<I: Instance>(
+    pub(super) async fn wait_for<I: Instance>(
         &self,
         scope: &Scope,
         key: &str,
-        goal: Goal,
+        verb: Verb,
         tell: Tell,
-        early: Option<Early<I>>,
+        pending: Option<PendingChanges<I>>,
     ) -> Result<Outcome, Failure> {
-        if early.is_none() {
+        if pending.is_none() {
             self.look_anew::<I>().await?;
         }
         let mut watching =
-            Watching { core: self, scope, key, goal, tell, seen: 0, armed: early.is_none() };
+            Watching { core: self, scope, key, verb, tell, seen: 0, armed: pending.is_none() };
         let waited = tokio::select! {
-            waited = scope.within(self.timeout(goal), watching.run(early)) => waited,
+            waited = scope.within(self.timeout(verb), watching.run(pending)) => waited,
             () = self.taken_over(scope) => return Ok(Outcome::TakenOver),
         };
         match waited {
             Ok(Some(outcome)) => Ok(outcome),
             Ok(None) => Err(Interrupt::Stopping.into()),
-            Err(Interrupt::TimedOut) => Ok(self.out_of_time::<I>(key, goal)),
+            Err(Interrupt::TimedOut) => Ok(self.out_of_time::<I>(key, verb)),
             Err(interrupt) => Err(interrupt.into()),
         }
     }
@@ -76,16 +80,16 @@ impl Core {
         }
     }
 
-    fn out_of_time<I: Instance>(&self, key: &str, goal: Goal) -> Outcome {
+    fn out_of_time<I: Instance>(&self, key: &str, verb: Verb) -> Outcome {
         let state = self.state_seen::<I>(key);
-        if let Some(outcome) = self.judge::<I>(key, goal) {
+        if let Some(outcome) = self.judge::<I>(key, verb) {
             return outcome;
         }
-        if state == goal.busy() {
+        if state == verb.busy() {
             return Outcome::StillBusy(state);
         }
         Outcome::Failed(Error::TimedOut {
-            expected: state_name(goal.reached()),
+            expected: state_name(verb.reached()),
             found: state_name(state),
         })
     }
@@ -100,7 +104,7 @@ impl Core {
     /// The instance as the store has it. What decides about undoing must not
     /// come from the view, which may not have seen the beginning yet.
     pub(super) async fn stored<I: Instance>(&self, key: &str) -> Result<Option<I>, Error> {
-        let read = self.transact(Mode::DryRun, |tx| async move { books::get::<I>(&tx, key).await });
+        let read = self.transact(Mode::DryRun, |tx| async move { usage::get::<I>(&tx, key).await });
         Ok(read.await?.value)
     }
 
@@ -114,22 +118,22 @@ impl Core {
         held.map_or(TrackedState::NotPresent, |held| held.value.0.state())
     }
 
-    /// How the wait ends, going by the row as it is.
-    fn judge<I: Instance>(&self, key: &str, goal: Goal) -> Option<Outcome> {
+    /// Outcome of the wait, going by the row as it is.
+    fn judge<I: Instance>(&self, key: &str, verb: Verb) -> Option<Outcome> {
         let held = self.tables.of::<I>().get(key);
-        verdict(held.as_ref().map(|held| &held.value.0), goal)
+        verdict(held.as_ref().map(|held| &held.value.0), verb)
     }
 }
 
-fn verdict<I: Instance>(inst: Option<&I>, goal: Goal) -> Option<Outcome> {
+fn verdict<I: Instance>(inst: Option<&I>, verb: Verb) -> Option<Outcome> {
     let Some(inst) = inst else {
-        return Some(match goal {
-            Goal::Delete => Outcome::Reached,
-            Goal::Create | Goal::Update => Outcome::Failed(Error::Vanished),
+        return Some(match verb {
+            Verb::Delete => Outcome::Reached,
+            Verb::Create | Verb::Update => Outcome::Failed(Error::Vanished),
         });
     };
     let state = inst.state();
-    if state == goal.reached() {
+    if state == verb.reached() {
         return Some(Outcome::Reached);
     }
     is_error(state).then(|| Outcome::Failed(Error::Crm(inst.errors().join(", "))))
@@ -139,7 +143,7 @@ struct Watching<'a> {
     core: &'a Core,
     scope: &'a Scope,
     key: &'a str,
-    goal: Goal,
+    verb: Verb,
     tell: Tell,
     /// Revision of the newest row that was looked at.
     seen: Revision,
@@ -149,8 +153,8 @@ struct Watching<'a> {
 
 impl Watching<'_> {
     /// `None` when the store was closed.
-    async fn run<I: Instance>(&mut self, early: Option<Early<I>>) -> Option<Outcome> {
-        let mut changes = match early {
+    async fn run<I: Instance>(&mut self, pending: Option<PendingChanges<I>>) -> Option<Outcome> {
+        let mut changes = match pending {
             Some(changes) => changes,
             None => {
                 let changes = self.core.tables.of::<I>().subscribe_key(self.key);
@@ -174,7 +178,7 @@ impl Watching<'_> {
         Some(match changes.next().await? {
             Change::Put(stored) if stored.mod_revision > self.seen => {
                 self.seen = stored.mod_revision;
-                self.armed |= stored.value.0.state() == self.goal.requested();
+                self.armed |= stored.value.0.state() == self.verb.requested();
                 if self.armed { self.meet(Some(&stored.value.0)) } else { None }
             }
             Change::Deleted(_) if self.armed => self.meet::<I>(None),
@@ -199,9 +203,9 @@ impl Watching<'_> {
 
     fn meet<I: Instance>(&self, inst: Option<&I>) -> Option<Outcome> {
         let state = inst.map_or(TrackedState::NotPresent, Instance::state);
-        if self.tell == Tell::Everything && state != self.goal.requested() {
+        if self.tell == Tell::Everything && state != self.verb.requested() {
             self.scope.say(state_name(state));
         }
-        verdict(inst, self.goal)
+        verdict(inst, self.verb)
     }
 }

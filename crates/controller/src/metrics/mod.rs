@@ -36,7 +36,7 @@ impl Refused {
         }
     }
 
-    /// How many there were, by reason.
+    /// Number of refused samples, by reason.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         Unwanted::ALL.iter().map(|why| why.label()).zip(counts)

@@ -21,7 +21,7 @@ use crate::tables::Tables;
 
 /// Most things that are shown.
 const SHOWN: usize = 50_000;
-/// How long nothing may have come of something that is shown.
+/// Longest silence of something that is shown, in seconds.
 const SILENT: i64 = 300;
 
 /// Tags, and what they are called on the page.
@@ -79,7 +79,7 @@ const COLUMNS: [Column; 18] = [
     column((CLOUDLET, "appInsts"), "selvage_cloudlet_app_insts", "That run", false),
 ];
 
-/// What a sample is of.
+/// Subject of a sample.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Instance(Box<wire::AppInstKey>),

@@ -1,5 +1,5 @@
-//! What a sender may speak of: what it measures itself, and nothing that is
-//! larger than what it measures.
+//! Samples that a sender may send: of what it measures itself, and nothing that
+//! is larger than that.
 
 use prost::Message;
 use selvage_api::edgeproto as wire;
@@ -15,7 +15,7 @@ const TEXT: usize = 512;
 /// and bytes of all of it.
 const WHOLE: usize = 4096;
 
-/// How the names of measurements begin that crms make, ours and others.
+/// Prefixes of measurements that crms make, ours and others.
 const OF_CRMS: [&str; 4] = ["crm-", "cloudlet-", "cluster-", "appinst-"];
 /// And those of match engines.
 const OF_ENGINES: [&str; 1] = ["dme-"];
@@ -50,7 +50,7 @@ impl Unwanted {
     }
 }
 
-/// Whether a sample of this sender is taken.
+/// Checks that a sample of this sender is taken.
 pub(super) fn check(sample: &wire::Metric, who: &Identity) -> Result<(), Unwanted> {
     if !is_bearable(sample) {
         return Err(Unwanted::Misshapen);
@@ -83,7 +83,7 @@ fn is_bearable(sample: &wire::Metric) -> bool {
         && sample.encoded_len() <= WHOLE
 }
 
-/// Whether there are tags of these names, and all say the same.
+/// Returns true if there are tags of these names, and all say the same.
 fn all_are(sample: &wire::Metric, names: &[&str], value: &str) -> bool {
     let mut there = tagged(sample, names).peekable();
     there.peek().is_some() && there.all(|said| said == value)

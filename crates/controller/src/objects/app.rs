@@ -9,7 +9,7 @@ use selvage_api::object::Mask;
 use selvage_store::{Revision, Transaction};
 
 use super::remove::{Cascade, Removable};
-use super::{Told, check_object, insert, merge, told};
+use super::{Summary, check_object, insert, merge, summary};
 use crate::controller::{Controller, Mode, Progress};
 use crate::derive;
 use crate::derive::remote::Fetched;
@@ -17,11 +17,11 @@ use crate::derive::remote::fetch::fetch_all;
 use crate::error::{Error, Result};
 use crate::guard::{claim, refer, release};
 use crate::keys::KeyText;
-use crate::row::{Kept, Row, index};
-use crate::tables::{Held, Tables};
+use crate::row::{Row, StoredObject, index};
+use crate::tables::{StoredRow, Tables};
 
 const ANDROID_PACKAGES: &str = "android-package";
-/// How often an update is planned anew because the App changed meanwhile.
+/// Most attempts to plan an update anew because the App changed meanwhile.
 const PLANS: usize = 5;
 
 /// Takes out what the app is started with, its secrets among it. Says whether
@@ -60,7 +60,7 @@ impl Removable for wire::App {
 /// what it refers to: nothing may be left referring to nothing.
 pub(super) fn going_with<'a>(
     tables: &Tables,
-    apps: impl Iterator<Item = &'a Held<wire::App>>,
+    apps: impl Iterator<Item = &'a StoredRow<wire::App>>,
 ) -> Result<Cascade> {
     let mut cascade = Cascade::default();
     for app in apps {
@@ -96,7 +96,7 @@ async fn release_android_package(tx: &Transaction, app: &wire::App) -> Result<()
 }
 
 impl Controller {
-    pub async fn create_app(&self, mut app: wire::App, mode: Mode) -> Result<Told> {
+    pub async fn create_app(&self, mut app: wire::App, mode: Mode) -> Result<Summary> {
         check_object(&app)?;
         derive::names::check_app(app.object_key())?;
         app.fields.clear();
@@ -112,10 +112,10 @@ impl Controller {
             })
             .await?;
         self.settle::<wire::App>(mode, done.revision).await?;
-        Ok(told::<wire::App>(mode, "create", &app.key_text()))
+        Ok(summary::<wire::App>(mode, "create", &app.key_text()))
     }
 
-    /// What an app refers to must be there and stay.
+    /// Checks that everything an app refers to is there and stays.
     async fn check_references(&self, tx: &Transaction, app: &wire::App) -> Result<()> {
         let flavor = app.default_flavor.clone().unwrap_or_default();
         if refer::<wire::Flavor>(tx, &flavor.text()).await?.is_none() {
@@ -130,14 +130,14 @@ impl Controller {
     }
 
     /// Goes on when the caller goes away, for it may hold the app meanwhile.
-    pub async fn update_app(self: &Arc<Self>, request: wire::App, mode: Mode) -> Result<Told> {
+    pub async fn update_app(self: &Arc<Self>, request: wire::App, mode: Mode) -> Result<Summary> {
         let controller = Arc::clone(self);
         super::detached(async move { controller.update_app_planned(&request, mode).await }).await
     }
 
     /// Remote parts are fetched outside of the transaction for the app as it
     /// is seen before; if it turns out to be another, all is planned anew.
-    async fn update_app_planned(&self, request: &wire::App, mode: Mode) -> Result<Told> {
+    async fn update_app_planned(&self, request: &wire::App, mode: Mode) -> Result<Summary> {
         let mask = Mask::of(request)?;
         for _ in 1..PLANS {
             match self.update_app_once(request, &mask, mode).await {
@@ -148,7 +148,12 @@ impl Controller {
         self.update_app_once(request, &mask, mode).await
     }
 
-    async fn update_app_once(&self, request: &wire::App, mask: &Mask, mode: Mode) -> Result<Told> {
+    async fn update_app_once(
+        &self,
+        request: &wire::App,
+        mask: &Mask,
+        mode: Mode,
+    ) -> Result<Summary> {
         let key = request.key_text();
         let before = self.tables.apps.get(&key).ok_or(Error::KeyNotFound)?;
         let mut app = before.value.0.clone();
@@ -171,7 +176,7 @@ impl Controller {
         } else {
             self.write_app_with_none_referring(&update).await?;
         }
-        Ok(told::<wire::App>(mode, "update", &key))
+        Ok(summary::<wire::App>(mode, "update", &key))
     }
 
     /// As for a deletion, nobody may begin to refer to the app while we look
@@ -228,7 +233,7 @@ impl Controller {
         self.settle::<wire::App>(mode, done.revision).await
     }
 
-    pub async fn delete_app(self: &Arc<Self>, request: &wire::App, mode: Mode) -> Result<Told> {
+    pub async fn delete_app(self: &Arc<Self>, request: &wire::App, mode: Mode) -> Result<Summary> {
         self.remove::<wire::App>(request.object_key(), mode, Progress::default()).await
     }
 }

@@ -10,13 +10,13 @@ use selvage_api::object::{Mask, check_enums};
 use selvage_store::{Revision, Transaction};
 
 use super::remove::{Cascade, Removable};
-use super::{Told, insert, merge, same_key, told};
+use super::{Summary, insert, merge, same_key, summary};
 use crate::controller::{Controller, Mode, Progress};
 use crate::derive;
 use crate::error::{Error, Result};
 use crate::guard::{claim, refer, release};
 use crate::keys::{AppInstKeyParts, CloudletKeyParts, KeyText};
-use crate::row::{Kept, Row, index};
+use crate::row::{Row, StoredObject, index};
 use crate::tables::Tables;
 
 const HOST_NAMES: &str = "cloudlet-host";
@@ -105,7 +105,7 @@ fn is_nowhere(location: &Loc) -> bool {
     location.latitude == 0.0 && location.longitude == 0.0
 }
 
-/// What an update may not say, in the order of the contract.
+/// Refuses fields that an update may not name, in the order of the contract.
 fn check_update(request: &wire::Cloudlet, mask: &Mask) -> Result<()> {
     let becomes_static = mask.touches("6") && request.ip_support() == wire::IpSupport::Static;
     if mask.touches("8") && request.num_dynamic_ips < 1 && !becomes_static {
@@ -124,7 +124,11 @@ fn check_update(request: &wire::Cloudlet, mask: &Mask) -> Result<()> {
 }
 
 impl Controller {
-    pub async fn create_cloudlet(&self, mut cloudlet: wire::Cloudlet, mode: Mode) -> Result<Told> {
+    pub async fn create_cloudlet(
+        &self,
+        mut cloudlet: wire::Cloudlet,
+        mode: Mode,
+    ) -> Result<Summary> {
         if cloudlet.ip_support() == wire::IpSupport::Unknown && cloudlet.ip_support == 0 {
             cloudlet.set_ip_support(wire::IpSupport::Dynamic);
         }
@@ -152,7 +156,7 @@ impl Controller {
             })
             .await?;
         self.settle::<wire::Cloudlet>(mode, done.revision).await?;
-        Ok(told::<wire::Cloudlet>(mode, "create", &cloudlet.key_text()))
+        Ok(summary::<wire::Cloudlet>(mode, "create", &cloudlet.key_text()))
     }
 
     async fn check_operator(&self, tx: &Transaction, cloudlet: &wire::Cloudlet) -> Result<()> {
@@ -164,7 +168,7 @@ impl Controller {
         Ok(())
     }
 
-    pub async fn update_cloudlet(&self, request: wire::Cloudlet, mode: Mode) -> Result<Told> {
+    pub async fn update_cloudlet(&self, request: wire::Cloudlet, mode: Mode) -> Result<Summary> {
         let mask = Mask::of(&request)?;
         check_update(&request, &mask)?;
         let key = request.key_text();
@@ -184,7 +188,7 @@ impl Controller {
             self.tables.caught_up::<wire::AppInst>(done.revision).await?;
             super::location::follow_cloudlet(&self.tables, &key).await?;
         }
-        Ok(told::<wire::Cloudlet>(mode, "update", &key))
+        Ok(summary::<wire::Cloudlet>(mode, "update", &key))
     }
 
     pub async fn delete_cloudlet(
@@ -192,12 +196,12 @@ impl Controller {
         request: &wire::Cloudlet,
         mode: Mode,
         progress: Progress,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         self.remove::<wire::Cloudlet>(request.object_key(), mode, progress).await
     }
 }
 
-/// What the cloudlet must be after an update.
+/// Checks the cloudlet as it is after an update.
 async fn check_merged(tx: &Transaction, key: &str, cloudlet: &wire::Cloudlet) -> Result<()> {
     same_key(cloudlet, key)?;
     check_enums(cloudlet)?;

@@ -1,4 +1,4 @@
-//! What agents say of their cloudlets.
+//! Reports of agents about their cloudlets.
 //!
 //! A CloudletInfo hangs on the lease of the controller that the agent is
 //! connected to. What this controller wrote it remembers, so that it can write
@@ -9,10 +9,10 @@ use selvage_api::object::Mask;
 use selvage_notify::Stream;
 use selvage_store::Revision;
 
-use super::{Told, check_object, told};
+use super::{Summary, check_object, summary};
 use crate::controller::Mode;
 use crate::error::{Error, Result};
-use crate::row::{Kept, Row};
+use crate::row::{Row, StoredObject};
 use crate::state::ControllerState;
 
 impl ControllerState {
@@ -23,7 +23,7 @@ impl ControllerState {
         &self,
         mut info: wire::CloudletInfo,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         check_object(&info)?;
         let mask = Mask::of(&info)?;
         info.fields.clear();
@@ -52,10 +52,14 @@ impl ControllerState {
             self.memory.own_infos.lock().insert(key.clone(), done.value);
         }
         self.settle::<wire::CloudletInfo>(mode, done.revision).await?;
-        Ok(told::<wire::CloudletInfo>(mode, "inject", &key))
+        Ok(summary::<wire::CloudletInfo>(mode, "inject", &key))
     }
 
-    pub async fn evict_cloudlet_info(&self, info: &wire::CloudletInfo, mode: Mode) -> Result<Told> {
+    pub async fn evict_cloudlet_info(
+        &self,
+        info: &wire::CloudletInfo,
+        mode: Mode,
+    ) -> Result<Summary> {
         let key = info.key_text();
         let place = &key;
         let done = self
@@ -69,7 +73,7 @@ impl ControllerState {
             self.memory.own_infos.lock().remove(&key);
         }
         self.settle::<wire::CloudletInfo>(mode, done.revision).await?;
-        Ok(told::<wire::CloudletInfo>(mode, "evict", &key))
+        Ok(summary::<wire::CloudletInfo>(mode, "evict", &key))
     }
 
     /// An agent says how its cloudlet is.

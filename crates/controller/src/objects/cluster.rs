@@ -8,13 +8,13 @@ use selvage_api::object::Mask;
 use selvage_store::{Revision, Transaction};
 
 use super::remove::{Cascade, Removable};
-use super::{Told, check_object, insert, merge, same_key, told};
+use super::{Summary, check_object, insert, merge, same_key, summary};
 use crate::controller::{Controller, Mode, Progress};
 use crate::derive;
 use crate::error::{Error, Result};
 use crate::guard::refer;
 use crate::keys::KeyText;
-use crate::row::{Kept, Row, index};
+use crate::row::{Row, StoredObject, index};
 use crate::tables::Tables;
 
 #[async_trait]
@@ -44,7 +44,7 @@ async fn check_default_flavor(tx: &Transaction, cluster: &wire::Cluster) -> Resu
 }
 
 impl Controller {
-    pub async fn create_cluster(&self, mut cluster: wire::Cluster, mode: Mode) -> Result<Told> {
+    pub async fn create_cluster(&self, mut cluster: wire::Cluster, mode: Mode) -> Result<Summary> {
         derive::names::check_cluster_not_reserved(&cluster.object_key().name)?;
         cluster.auto = false;
         cluster.fields.clear();
@@ -57,10 +57,10 @@ impl Controller {
             })
             .await?;
         self.settle::<wire::Cluster>(mode, done.revision).await?;
-        Ok(told::<wire::Cluster>(mode, "create", &cluster.key_text()))
+        Ok(summary::<wire::Cluster>(mode, "create", &cluster.key_text()))
     }
 
-    pub async fn update_cluster(&self, request: wire::Cluster, mode: Mode) -> Result<Told> {
+    pub async fn update_cluster(&self, request: wire::Cluster, mode: Mode) -> Result<Summary> {
         request.object_key().check()?;
         let mask = Mask::of(&request)?;
         mask.allow_only(&["2", "3"])?;
@@ -79,14 +79,14 @@ impl Controller {
             })
             .await?;
         self.settle::<wire::Cluster>(mode, done.revision).await?;
-        Ok(told::<wire::Cluster>(mode, "update", key))
+        Ok(summary::<wire::Cluster>(mode, "update", key))
     }
 
     pub async fn delete_cluster(
         self: &Arc<Self>,
         request: &wire::Cluster,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         self.remove::<wire::Cluster>(request.object_key(), mode, Progress::default()).await
     }
 }

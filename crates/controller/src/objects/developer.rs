@@ -7,10 +7,10 @@ use selvage_api::edgeproto as wire;
 use selvage_store::Revision;
 
 use super::remove::{Cascade, Removable};
-use super::{Told, check_object};
+use super::{Summary, check_object};
 use crate::controller::{Controller, Mode, Progress};
 use crate::error::{Error, Result};
-use crate::row::{Kept, index};
+use crate::row::{StoredObject, index};
 use crate::tables::Tables;
 
 #[async_trait]
@@ -35,13 +35,13 @@ impl Controller {
         &self,
         mut developer: wire::Developer,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         check_object(&developer)?;
         developer.fields.clear();
         self.create_plain(developer, mode).await
     }
 
-    pub async fn update_developer(&self, request: wire::Developer, mode: Mode) -> Result<Told> {
+    pub async fn update_developer(&self, request: wire::Developer, mode: Mode) -> Result<Summary> {
         self.update_plain(&request, mode, |_| Ok(())).await
     }
 
@@ -49,7 +49,7 @@ impl Controller {
         self: &Arc<Self>,
         request: &wire::Developer,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         self.remove::<wire::Developer>(request.object_key(), mode, Progress::default()).await
     }
 }

@@ -7,10 +7,10 @@ use selvage_api::edgeproto as wire;
 use selvage_store::Revision;
 
 use super::remove::{Cascade, Removable};
-use super::{Told, check_object};
+use super::{Summary, check_object};
 use crate::controller::{Controller, Mode, Progress};
 use crate::error::{Error, Result};
-use crate::row::{Kept, index};
+use crate::row::{StoredObject, index};
 use crate::tables::Tables;
 
 #[async_trait]
@@ -58,7 +58,7 @@ pub(super) fn check_flavor(flavor: &wire::Flavor) -> Result<()> {
 }
 
 impl Controller {
-    pub async fn create_flavor(&self, mut flavor: wire::Flavor, mode: Mode) -> Result<Told> {
+    pub async fn create_flavor(&self, mut flavor: wire::Flavor, mode: Mode) -> Result<Summary> {
         check_flavor(&flavor)?;
         flavor.fields.clear();
         self.create_plain(flavor, mode).await
@@ -68,7 +68,7 @@ impl Controller {
         self: &Arc<Self>,
         request: &wire::Flavor,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         self.remove::<wire::Flavor>(request.object_key(), mode, Progress::default()).await
     }
 }

@@ -11,19 +11,19 @@ use wire::CloudletKey;
 
 use super::flavor::check_flavor;
 use super::remove::{Hold, Removable, still_held};
-use super::{Told, detached, merge, same_key, told};
+use super::{Summary, detached, merge, same_key, summary};
 use crate::controller::{Controller, Mode};
 use crate::derive::flavors::closest;
 use crate::derive::ports::Exposure;
 use crate::derive::resources::{self, Amount, as_made, size_of};
 use crate::error::{Error, Result};
-use crate::instances::audit::exposure;
+use crate::instances::usage_check::exposure;
 use crate::keys::{AppInstKeyParts, CloudletKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::{Kept, Row, index};
-use crate::tables::Tabled;
+use crate::row::{Row, StoredObject, index};
+use crate::tables::HasTable;
 
 /// Something that is made of a flavor.
-trait OfFlavor: Tabled {
+trait OfFlavor: HasTable {
     fn size_mut(&mut self) -> &mut Option<FlavorSize>;
 }
 
@@ -39,7 +39,7 @@ impl OfFlavor for wire::AppInst {
     }
 }
 
-/// What a cloudlet has of a flavor, and would have after the change.
+/// Usage of a flavor on a cloudlet, now and after the change.
 #[derive(Default)]
 struct Share {
     cloudlet: CloudletKey,
@@ -55,12 +55,12 @@ impl Controller {
         self: &Arc<Self>,
         request: wire::Flavor,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         let controller = Arc::clone(self);
         detached(async move { controller.change_flavor(&request, mode).await }).await
     }
 
-    async fn change_flavor(&self, request: &wire::Flavor, mode: Mode) -> Result<Told> {
+    async fn change_flavor(&self, request: &wire::Flavor, mode: Mode) -> Result<Summary> {
         request.object_key().check()?;
         let mask = Mask::of(request)?;
         let key = request.key_text();
@@ -73,7 +73,7 @@ impl Controller {
             self.let_go::<wire::Flavor>(&key, &hold.token).await;
             result?;
         }
-        Ok(told::<wire::Flavor>(mode, "update", &key))
+        Ok(summary::<wire::Flavor>(mode, "update", &key))
     }
 
     /// The flavor as it is and as it is to be.
@@ -167,7 +167,7 @@ impl Controller {
         Ok(())
     }
 
-    /// What each cloudlet has of a flavor, by the text of the cloudlet's key.
+    /// Usage of a flavor on each cloudlet, by the text of the cloudlet's key.
     fn shares(&self, before: &wire::Flavor, after: &wire::Flavor) -> BTreeMap<String, Share> {
         let key = before.key_text();
         let mut shares: BTreeMap<String, Share> = BTreeMap::new();

@@ -23,15 +23,15 @@ use selvage_store::Transaction;
 use crate::controller::Mode;
 use crate::error::{Error, Result};
 use crate::keys::KeyText;
-use crate::row::{Kept, Row};
+use crate::row::{Row, StoredObject};
 use crate::state::ControllerState;
-use crate::tables::Tabled;
+use crate::tables::HasTable;
 
-/// What a call says when it is done: nothing, or in a dry run what it would
-/// have done.
-pub type Told = String;
+/// Message of a call that is done: empty, or in a dry run what it would have
+/// done.
+pub type Summary = String;
 
-fn told<M: Kept>(mode: Mode, what: &str, key: &str) -> Told {
+fn summary<M: StoredObject>(mode: Mode, what: &str, key: &str) -> Summary {
     match mode {
         Mode::Real => String::new(),
         Mode::DryRun => format!("dry run: would {what} {} {key}", M::TITLE),
@@ -49,7 +49,7 @@ async fn detached<T: Send + 'static>(
 }
 
 /// Writes an object that must not be there yet.
-async fn insert<M: Kept>(tx: &Transaction, object: &M) -> Result<()> {
+async fn insert<M: StoredObject>(tx: &Transaction, object: &M) -> Result<()> {
     if tx.get::<Row<M>>(&object.key_text()).await?.is_some() {
         return Err(Error::KeyExists);
     }
@@ -58,11 +58,11 @@ async fn insert<M: Kept>(tx: &Transaction, object: &M) -> Result<()> {
     Ok(())
 }
 
-/// What one object may occupy. Apps carry manifests, and have a limit of their
+/// Largest size of one object. Apps carry manifests, and have a limit of their
 /// own that names the field.
 const LARGEST: usize = 64 * 1024;
 
-fn check_size<M: Kept>(object: &M) -> Result<()> {
+fn check_size<M: StoredObject>(object: &M) -> Result<()> {
     let size = object.encoded_len();
     if size > LARGEST && M::NAME != "App" {
         return Err(Error::invalid(format!(
@@ -74,7 +74,7 @@ fn check_size<M: Kept>(object: &M) -> Result<()> {
 }
 
 /// Checks what every object must be, whatever its type.
-fn check_object<M: Kept>(object: &M) -> Result<()> {
+fn check_object<M: StoredObject>(object: &M) -> Result<()> {
     object.object_key().check()?;
     check_enums(object)?;
     check_size(object)
@@ -82,7 +82,7 @@ fn check_object<M: Kept>(object: &M) -> Result<()> {
 
 impl ControllerState {
     /// Creates an object that refers to no other.
-    async fn create_plain<M: Tabled>(&self, object: M, mode: Mode) -> Result<Told> {
+    async fn create_plain<M: HasTable>(&self, object: M, mode: Mode) -> Result<Summary> {
         let done = self
             .transact(mode, |tx| {
                 let object = &object;
@@ -90,18 +90,18 @@ impl ControllerState {
             })
             .await?;
         self.settle::<M>(mode, done.revision).await?;
-        Ok(told::<M>(mode, "create", &object.key_text()))
+        Ok(summary::<M>(mode, "create", &object.key_text()))
     }
 
     /// Merges the masked leaves of a request into the stored object. `check`
     /// sees the merged object and may refuse it; it runs again when somebody
     /// else wrote in between.
-    async fn update_plain<M: Tabled + Object>(
+    async fn update_plain<M: HasTable + Object>(
         &self,
         request: &M,
         mode: Mode,
         check: impl Fn(&M) -> Result<()> + Sync,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         let mask = Mask::of(request)?;
         let key = request.key_text();
         let done = self
@@ -119,11 +119,11 @@ impl ControllerState {
             })
             .await?;
         self.settle::<M>(mode, done.revision).await?;
-        Ok(told::<M>(mode, "update", &key))
+        Ok(summary::<M>(mode, "update", &key))
     }
 
     /// Returns once this process sees what was written.
-    async fn settle<M: Tabled>(&self, mode: Mode, revision: u64) -> Result<()> {
+    async fn settle<M: HasTable>(&self, mode: Mode, revision: u64) -> Result<()> {
         match mode {
             Mode::Real => Ok(self.tables.caught_up::<M>(revision).await?),
             Mode::DryRun => Ok(()),
@@ -133,7 +133,7 @@ impl ControllerState {
 
 /// The stored object with the masked leaves of the request, and how many of
 /// them changed.
-async fn merge<M: Kept + Object>(
+async fn merge<M: StoredObject + Object>(
     tx: &Transaction,
     key: &str,
     mask: &Mask,
@@ -147,6 +147,6 @@ async fn merge<M: Kept + Object>(
 
 /// A mask may name parts of the key, which then are those of the request: it
 /// was found by them.
-fn same_key<M: Kept>(object: &M, key: &str) -> Result<()> {
+fn same_key<M: StoredObject>(object: &M, key: &str) -> Result<()> {
     if object.key_text() == key { Ok(()) } else { Err(Error::KeyNotFound) }
 }

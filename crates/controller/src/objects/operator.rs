@@ -7,11 +7,11 @@ use selvage_api::edgeproto as wire;
 use selvage_store::Revision;
 
 use super::remove::{Cascade, Removable};
-use super::{Told, check_object};
+use super::{Summary, check_object};
 use crate::controller::{Controller, Mode, Progress};
 use crate::derive;
 use crate::error::{Error, Result};
-use crate::row::{Kept, index};
+use crate::row::{StoredObject, index};
 use crate::tables::Tables;
 
 #[async_trait]
@@ -30,7 +30,11 @@ impl Removable for wire::Operator {
 }
 
 impl Controller {
-    pub async fn create_operator(&self, mut operator: wire::Operator, mode: Mode) -> Result<Told> {
+    pub async fn create_operator(
+        &self,
+        mut operator: wire::Operator,
+        mode: Mode,
+    ) -> Result<Summary> {
         check_object(&operator)?;
         derive::names::check_operator(&operator.object_key().name)?;
         operator.fields.clear();
@@ -38,7 +42,7 @@ impl Controller {
     }
 
     /// There is nothing about an operator that could be updated.
-    pub async fn update_operator(&self, request: wire::Operator, mode: Mode) -> Result<Told> {
+    pub async fn update_operator(&self, request: wire::Operator, mode: Mode) -> Result<Summary> {
         self.update_plain(&request, mode, |_| Ok(())).await
     }
 
@@ -46,7 +50,7 @@ impl Controller {
         self: &Arc<Self>,
         request: &wire::Operator,
         mode: Mode,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         self.remove::<wire::Operator>(request.object_key(), mode, Progress::default()).await
     }
 }

@@ -1,7 +1,7 @@
 //! Deleting an object that others may refer to; see [`crate::guard`] for why
 //! it goes in three steps.
 //!
-//! What goes with an object goes before it: a crash in the middle leaves the
+//! Dependents of an object go before it: a crash in the middle leaves the
 //! object and some of what belonged to it, never something that refers to an
 //! object that is gone. Deleting again then finishes. No operation is kept for
 //! it in the store for that reason; the instances that go have their own.
@@ -13,15 +13,15 @@ use selvage_api::Code;
 use selvage_api::edgeproto as wire;
 use selvage_store::{Revision, Transaction};
 
-use super::{Told, told};
+use super::{Summary, summary};
 use crate::controller::{Controller, Mode, Progress};
 use crate::error::{Error, KEY_NOT_FOUND, Result};
 use crate::guard::{Deletion, deletion_key};
 use crate::keys::KeyText;
-use crate::row::{Kept, Row};
-use crate::tables::{Tabled, Tables};
+use crate::row::{Row, StoredObject};
+use crate::tables::{HasTable, Tables};
 
-/// What goes before an object goes.
+/// Objects that go before an object goes.
 #[derive(Debug, Default)]
 pub(super) struct Cascade {
     pub(super) app_insts: Vec<wire::AppInstKey>,
@@ -31,7 +31,7 @@ pub(super) struct Cascade {
 
 /// An object that is deleted only when nothing needs it.
 #[async_trait]
-pub(super) trait Removable: Tabled {
+pub(super) trait Removable: HasTable {
     /// Waits until everything that may refer to it is seen up to `revision`.
     async fn catch_up(tables: &Tables, revision: Revision) -> Result<()>;
 
@@ -51,7 +51,7 @@ impl Controller {
         key: &M::Key,
         mode: Mode,
         progress: Progress,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         key.check()?;
         let text = key.text();
         match mode {
@@ -64,10 +64,10 @@ impl Controller {
         }
     }
 
-    fn rehearse_removal<M: Removable>(&self, key: &str) -> Result<Told> {
+    fn rehearse_removal<M: Removable>(&self, key: &str) -> Result<Summary> {
         let held = self.tables.of::<M>().get(key).ok_or(Error::KeyNotFound)?;
         let cascade = held.value.0.users(&self.tables)?;
-        let mut lines = vec![told::<M>(Mode::DryRun, "delete", key)];
+        let mut lines = vec![summary::<M>(Mode::DryRun, "delete", key)];
         lines.extend(cascade.app_insts.iter().map(|key| format!("AppInst {}", key.text())));
         lines.extend(cascade.cluster_insts.iter().map(|key| format!("ClusterInst {}", key.text())));
         lines.extend(cascade.apps.iter().map(|key| format!("App {}", key.text())));
@@ -78,18 +78,18 @@ impl Controller {
         self: &Arc<Self>,
         key: String,
         progress: Progress,
-    ) -> Result<Told> {
+    ) -> Result<Summary> {
         let hold = self.hold::<M>(&key).await?;
         let result = self.remove_held::<M>(&key, &hold, &progress).await;
         if result.is_err() {
             self.let_go::<M>(&key, &hold.token).await;
         }
-        result.map(|()| told::<M>(Mode::Real, "delete", &key))
+        result.map(|()| summary::<M>(Mode::Real, "delete", &key))
     }
 
     /// From now on nobody begins to refer to the object. Ends with
     /// [`Controller::let_go`], with the deletion, or with our lease.
-    pub(super) async fn hold<M: Kept>(&self, key: &str) -> Result<Hold> {
+    pub(super) async fn hold<M: StoredObject>(&self, key: &str) -> Result<Hold> {
         let lease = self.lease();
         let token = format!("{:032x}", rand::random::<u128>());
         let mine = &token;
@@ -148,7 +148,7 @@ impl Controller {
     }
 
     /// Ends a hold. If that fails it goes with the lease.
-    pub(super) async fn let_go<M: Kept>(&self, key: &str, token: &str) {
+    pub(super) async fn let_go<M: StoredObject>(&self, key: &str, token: &str) {
         let done = self
             .transact(Mode::Real, |tx| async move {
                 let place = deletion_key(M::KIND, key);
@@ -173,7 +173,11 @@ pub(super) struct Hold {
 }
 
 /// Fails when the hold has ended with a lease of ours.
-pub(super) async fn still_held<M: Kept>(tx: &Transaction, key: &str, token: &str) -> Result<()> {
+pub(super) async fn still_held<M: StoredObject>(
+    tx: &Transaction,
+    key: &str,
+    token: &str,
+) -> Result<()> {
     let mark = tx.get::<Deletion>(&deletion_key(M::KIND, key)).await?;
     if mark.is_some_and(|mark| mark.token == token) {
         return Ok(());

@@ -12,22 +12,22 @@ use tonic::Status;
 use crate::error::Result;
 use crate::keys::KeyText;
 use crate::state::ControllerState;
-use crate::tables::{Held, Tabled};
+use crate::tables::{HasTable, StoredRow};
 
-/// How many objects are looked at before others get their turn.
+/// Number of objects that are looked at before others get their turn.
 const TURN: usize = 256;
 
 /// A snapshot of objects that goes to a caller at his pace.
 #[derive(Debug)]
 pub struct Shown<M> {
-    rest: vec::IntoIter<Held<M>>,
+    rest: vec::IntoIter<StoredRow<M>>,
     filter: Filter,
 }
 
 // Nothing in it is pinned.
 impl<M> Unpin for Shown<M> {}
 
-impl<M: Tabled> Stream for Shown<M> {
+impl<M: HasTable> Stream for Shown<M> {
     type Item = Result<M, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -44,13 +44,13 @@ impl<M: Tabled> Stream for Shown<M> {
 
 impl ControllerState {
     /// The objects that match a filter.
-    pub fn show<M: Tabled>(&self, filter: &M) -> Result<Shown<M>> {
+    pub fn show<M: HasTable>(&self, filter: &M) -> Result<Shown<M>> {
         let compiled = Filter::of(filter)?;
         Ok(Shown { rest: self.candidates(filter).into_iter(), filter: compiled })
     }
 
     /// As few objects as an index gives that hold all matches.
-    fn candidates<M: Tabled>(&self, filter: &M) -> Vec<Held<M>> {
+    fn candidates<M: HasTable>(&self, filter: &M) -> Vec<StoredRow<M>> {
         let table = self.tables.of::<M>();
         if filter.object_key().is_complete() {
             return table.get(&filter.key_text()).into_iter().collect();
@@ -69,7 +69,7 @@ mod tests {
     use selvage_api::edgeproto as wire;
     use selvage_store::embedded::{Embedded, Options};
 
-    use crate::controller::Surroundings;
+    use crate::controller::Dependencies;
     use crate::row::Row;
     use crate::settings::Settings;
     use crate::state::ControllerState;
@@ -101,8 +101,8 @@ mod tests {
     #[tokio::test]
     async fn an_index_spares_looking_at_everything() {
         let store = Embedded::in_memory(Options::default()).await.unwrap();
-        let surroundings = Surroundings::default();
-        let opened = ControllerState::open(store, Settings::default(), &surroundings).await;
+        let dependencies = Dependencies::default();
+        let opened = ControllerState::open(store, Settings::default(), &dependencies).await;
         let controller = opened.unwrap();
         for number in 0..200 {
             let row = inst(&format!("app{}", number % 50), &format!("place{}", number % 40));

@@ -1,5 +1,5 @@
-//! What only the controller knows that an agent is connected to: it is asked
-//! of all of them, so that whoever is asked gives the same answer.
+//! Knowledge that only the controller has that an agent is connected to: all of
+//! them are asked, so that each gives the same answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::memory::{Latest, Memory};
-use crate::row::Kept;
+use crate::row::StoredObject;
 
 /// Metadata of a reply that names the controllers that did not answer.
 pub const UNREACHABLE: &str = "x-selvage-unreachable";
@@ -25,8 +25,10 @@ pub const UNREACHABLE: &str = "x-selvage-unreachable";
 pub const LOCAL: &str = "x-selvage-local";
 
 /// An object that an agent sends and that nobody stores.
-pub(crate) trait Told: Message + Name + Default + Clone + Send + Sync + 'static {
-    /// What tells it from others of its type.
+pub(crate) trait AgentReport:
+    Message + Name + Default + Clone + Send + Sync + 'static
+{
+    /// Key that tells it from others of its type.
     type Key: KeyText;
 
     /// The method that shows what a controller was told itself.
@@ -43,9 +45,9 @@ pub(crate) trait Told: Message + Name + Default + Clone + Send + Sync + 'static 
     fn held(memory: &Memory) -> &Latest<Self>;
 }
 
-macro_rules! told {
+macro_rules! agent_reports {
     ($($message:ident, $key:ident, $held:ident, $show:literal, |$of:ident| $cloudlet:expr;)+) => {$(
-        impl Told for wire::$message {
+        impl AgentReport for wire::$message {
             type Key = wire::$key;
 
             const SHOW: &'static str = $show;
@@ -70,7 +72,7 @@ macro_rules! told {
     )+};
 }
 
-told! {
+agent_reports! {
     AppInstInfo, AppInstKey, app_inst_infos, "/edgeproto.AppInstInfoApi/ShowAppInstInfo",
         |key| key.cluster_inst_or_empty().cloudlet_or_empty();
     ClusterInstInfo, ClusterInstKey, cluster_inst_infos,
@@ -80,7 +82,7 @@ told! {
         |key| key.cloudlet_key.as_ref().unwrap_or(KeyText::empty());
 }
 
-/// What all controllers that answered know.
+/// Answers of all controllers that could be reached.
 #[derive(Debug)]
 pub(crate) struct Gathered<T> {
     pub(crate) found: T,
@@ -95,19 +97,22 @@ impl<T> Gathered<T> {
 }
 
 impl Controller {
-    /// What agents that are connected to this controller said.
-    pub(crate) fn told_here<M: Told>(&self, filter: &M) -> Result<Vec<Arc<M>>> {
+    /// Reports of agents that are connected to this controller.
+    pub(crate) fn reports_here<M: AgentReport>(&self, filter: &M) -> Result<Vec<Arc<M>>> {
         let filter = Filter::of(filter)?;
         let mut found = M::held(&self.memory).list();
         found.retain(|object| filter.matches(&**object));
         Ok(found)
     }
 
-    /// What agents said to any controller, in the order of keys.
-    pub(crate) async fn told_anywhere<M: Told>(&self, filter: &M) -> Result<Gathered<Vec<Arc<M>>>> {
-        let here = self.told_here(filter)?;
-        let told = self.gather(M::SHOW, filter, &Scope::Everything).await;
-        Ok(told.map(|mut parts: Vec<(String, Vec<Arc<M>>)>| {
+    /// Reports of agents to any controller, in the order of keys.
+    pub(crate) async fn reports_anywhere<M: AgentReport>(
+        &self,
+        filter: &M,
+    ) -> Result<Gathered<Vec<Arc<M>>>> {
+        let here = self.reports_here(filter)?;
+        let reports = self.gather(M::SHOW, filter, &Scope::Everything).await;
+        Ok(reports.map(|mut parts: Vec<(String, Vec<Arc<M>>)>| {
             parts.push((self.settings.external_address.clone(), here));
             self.one_of_each(parts)
         }))
@@ -176,7 +181,7 @@ impl Controller {
 
     /// An agent that has just gone from one controller to another may be known
     /// at both. The one that has its cloudlet speaks for it.
-    fn one_of_each<M: Told>(&self, mut parts: Vec<(String, Vec<Arc<M>>)>) -> Vec<Arc<M>> {
+    fn one_of_each<M: AgentReport>(&self, mut parts: Vec<(String, Vec<Arc<M>>)>) -> Vec<Arc<M>> {
         parts.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut newest: BTreeMap<String, Arc<M>> = BTreeMap::new();
         for (address, objects) in parts {
@@ -190,8 +195,8 @@ impl Controller {
         newest.into_values().collect()
     }
 
-    /// Whether the agent of a cloudlet is connected to the controller at an
-    /// address.
+    /// Returns true if the agent of a cloudlet is connected to the controller
+    /// at an address.
     fn has_cloudlet(&self, address: &str, cloudlet: &wire::CloudletKey) -> bool {
         let info = self.tables.get::<wire::CloudletInfo>(cloudlet);
         info.is_some_and(|info| owner_of(&info.value.0) == address)

@@ -1,7 +1,7 @@
-//! How controllers on one store know of each other: each has a row that hangs
-//! on its lease. Whatever else a controller owns hangs on the same lease, so
-//! that when it dies all of it goes, and when it only lost touch with the
-//! store for too long it writes all of it again.
+//! Registry of the controllers on one store: each has a row that hangs on its
+//! lease. Whatever else a controller owns hangs on the same lease, so that when
+//! it dies all of it goes, and when it only lost touch with the store for too
+//! long it writes all of it again.
 
 mod gather;
 mod peers;
@@ -14,16 +14,16 @@ use selvage_api::edgeproto as wire;
 use selvage_store::Revision;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use gather::{Gathered, Told, owner_of};
+pub(crate) use gather::{AgentReport, Gathered, owner_of};
 pub use gather::{LOCAL, UNREACHABLE};
 pub use peers::{Encrypted, PeerConnector, Plaintext};
 pub(crate) use runs::Runs;
 
 use crate::error::{Error, Result};
-use crate::row::{Kept, Row};
+use crate::row::{Row, StoredObject};
 use crate::state::ControllerState;
 
-/// How often a lease is renewed in the time it lasts.
+/// Number of renewals in the time a lease lasts.
 const RENEWALS: u32 = 4;
 
 impl ControllerState {

@@ -1,4 +1,4 @@
-//! How another controller is reached.
+//! Connections to other controllers.
 
 use std::{fmt, sync::Arc, time::Duration};
 

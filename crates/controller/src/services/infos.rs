@@ -1,4 +1,4 @@
-//! What is only looked at, and what agents report.
+//! Objects that are only shown, and reports of agents.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status};
 
 use super::streams::streamed;
-use super::{Api, Reply, Streamed, caller, done, flag, taken};
+use super::{Api, Reply, Streamed, caller, done, flag, unpack_request};
 use crate::error::Error;
-use crate::registry::{Gathered, LOCAL, Told, UNREACHABLE};
+use crate::registry::{AgentReport, Gathered, LOCAL, UNREACHABLE};
 
 /// A service that shows a table.
 macro_rules! shown {
@@ -51,7 +51,7 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
         &self,
         request: Request<wire::CloudletInfo>,
     ) -> Reply<wire::Result> {
-        let (info, mode) = taken(request)?;
+        let (info, mode) = unpack_request(request)?;
         Ok(done(self.controller.inject_cloudlet_info(info, mode).await?, mode))
     }
 
@@ -59,7 +59,7 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
         &self,
         request: Request<wire::CloudletInfo>,
     ) -> Reply<wire::Result> {
-        let (info, mode) = taken(request)?;
+        let (info, mode) = unpack_request(request)?;
         Ok(done(self.controller.evict_cloudlet_info(&info, mode).await?, mode))
     }
 }
@@ -72,24 +72,24 @@ fn gathered<M: Message + Clone + 'static>(all: Gathered<Vec<Arc<M>>>) -> Respons
     streamed(tokio_stream::iter(found.chain(end)))
 }
 
-/// What this controller knows itself.
+/// Wraps the knowledge of this controller alone.
 fn only_here<T>(found: T) -> Gathered<T> {
     Gathered { found, unreachable: Vec::new() }
 }
 
 impl Api {
-    /// What agents said, to this controller if only that is asked for, to any
+    /// Reports of agents, to this controller if only that is asked for, to any
     /// otherwise.
-    async fn told<M: Told>(&self, request: Request<M>) -> Reply<Streamed<M>> {
+    async fn reports<M: AgentReport>(&self, request: Request<M>) -> Reply<Streamed<M>> {
         let (controller, filter) = (&self.controller, request.get_ref());
         Ok(gathered(if flag(request.metadata(), LOCAL)? {
-            only_here(controller.told_here(filter)?)
+            only_here(controller.reports_here(filter)?)
         } else {
-            controller.told_anywhere(filter).await?
+            controller.reports_anywhere(filter).await?
         }))
     }
 
-    /// How many samples the caller may see, of those of all controllers.
+    /// Number of samples the caller may see, of those of all controllers.
     async fn counted<M>(
         &self,
         request: Request<M>,
@@ -134,20 +134,20 @@ impl Api {
 }
 
 /// A service that shows what agents said.
-macro_rules! told {
+macro_rules! show_reports {
     ($($module:ident::$service:ident, $message:ident, $stream:ident, $show:ident;)+) => {$(
         #[tonic::async_trait]
         impl wire::$module::$service for Api {
             type $stream = Streamed<wire::$message>;
 
             async fn $show(&self, request: Request<wire::$message>) -> Reply<Self::$stream> {
-                self.told(request).await
+                self.reports(request).await
             }
         }
     )+};
 }
 
-told! {
+show_reports! {
     app_inst_info_api_server::AppInstInfoApi, AppInstInfo, ShowAppInstInfoStream,
         show_app_inst_info;
     cluster_inst_info_api_server::ClusterInstInfoApi, ClusterInstInfo, ShowClusterInstInfoStream,
@@ -218,11 +218,11 @@ impl wire::node_api_server::NodeApi for Api {
         &self,
         request: Request<wire::Node>,
     ) -> Reply<Self::ShowNodeLocalStream> {
-        Ok(gathered(only_here(self.controller.told_here(request.get_ref())?)))
+        Ok(gathered(only_here(self.controller.reports_here(request.get_ref())?)))
     }
 
     async fn show_node(&self, request: Request<wire::Node>) -> Reply<Self::ShowNodeStream> {
-        self.told(request).await
+        self.reports(request).await
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Api {
     controller: Arc<Controller>,
 }
 
-/// Whether the caller wants it done or only told.
+/// Mode of a call, from its metadata.
 pub fn mode_of(metadata: &MetadataMap) -> Result<Mode> {
     Ok(if flag(metadata, DRY_RUN)? { Mode::DryRun } else { Mode::Real })
 }
@@ -49,19 +49,19 @@ fn flag(metadata: &MetadataMap, name: &str) -> Result<bool> {
     }
 }
 
-/// Who asks.
+/// Identity of the caller.
 fn caller<M>(request: &Request<M>) -> Identity {
     request.extensions().get::<Identity>().cloned().unwrap_or_else(Identity::anonymous)
 }
 
 /// A request's mode and message.
-fn taken<M>(request: Request<M>) -> Result<(M, Mode)> {
+fn unpack_request<M>(request: Request<M>) -> Result<(M, Mode)> {
     let mode = mode_of(request.metadata())?;
     Ok((request.into_inner(), mode))
 }
 
-fn done(told: String, mode: Mode) -> Response<wire::Result> {
-    confirmed(Response::new(wire::Result { message: told, code: 0 }), mode)
+fn done(summary: String, mode: Mode) -> Response<wire::Result> {
+    confirmed(Response::new(wire::Result { message: summary, code: 0 }), mode)
 }
 
 /// Tells a caller who wanted a dry run that it was one: a server that does not

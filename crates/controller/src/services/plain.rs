@@ -6,7 +6,7 @@ use selvage_kit::identity::{Identity, Role};
 use tonic::{Request, Response};
 
 use super::streams::{streamed, with_progress};
-use super::{Api, Reply, Streamed, caller, confirmed, done, taken};
+use super::{Api, Reply, Streamed, caller, confirmed, done, unpack_request};
 use crate::objects::conceal;
 
 /// A service whose changes answer with one Result.
@@ -16,17 +16,17 @@ macro_rules! plain_service {
         #[tonic::async_trait]
         impl wire::$module::$service for Api {
             async fn $create(&self, request: Request<wire::$message>) -> Reply<wire::Result> {
-                let (object, mode) = taken(request)?;
+                let (object, mode) = unpack_request(request)?;
                 Ok(done(self.controller.$create(object, mode).await?, mode))
             }
 
             async fn $update(&self, request: Request<wire::$message>) -> Reply<wire::Result> {
-                let (object, mode) = taken(request)?;
+                let (object, mode) = unpack_request(request)?;
                 Ok(done(self.controller.$update(object, mode).await?, mode))
             }
 
             async fn $delete(&self, request: Request<wire::$message>) -> Reply<wire::Result> {
-                let (object, mode) = taken(request)?;
+                let (object, mode) = unpack_request(request)?;
                 Ok(done(self.controller.$delete(&object, mode).await?, mode))
             }
 
@@ -58,7 +58,8 @@ impl Discreet for wire::Flavor {}
 impl Discreet for wire::Cluster {}
 
 impl Discreet for wire::App {
-    /// What an app is started with is for its developers and for admins.
+    /// Hides the start arguments of an app from all but its developers and
+    /// admins.
     fn hide_from(&mut self, caller: &Identity) {
         let developer = self.key.as_ref().and_then(|key| key.developer_key.as_ref());
         let developer = developer.map_or("", |key| key.name.as_str());
@@ -126,23 +127,23 @@ impl wire::cloudlet_api_server::CloudletApi for Api {
         &self,
         request: Request<wire::Cloudlet>,
     ) -> Reply<Self::CreateCloudletStream> {
-        let (cloudlet, mode) = taken(request)?;
-        Ok(confirmed(told(self.controller.create_cloudlet(cloudlet, mode).await?), mode))
+        let (cloudlet, mode) = unpack_request(request)?;
+        Ok(confirmed(summary_stream(self.controller.create_cloudlet(cloudlet, mode).await?), mode))
     }
 
     async fn update_cloudlet(
         &self,
         request: Request<wire::Cloudlet>,
     ) -> Reply<Self::UpdateCloudletStream> {
-        let (cloudlet, mode) = taken(request)?;
-        Ok(confirmed(told(self.controller.update_cloudlet(cloudlet, mode).await?), mode))
+        let (cloudlet, mode) = unpack_request(request)?;
+        Ok(confirmed(summary_stream(self.controller.update_cloudlet(cloudlet, mode).await?), mode))
     }
 
     async fn delete_cloudlet(
         &self,
         request: Request<wire::Cloudlet>,
     ) -> Reply<Self::DeleteCloudletStream> {
-        let (cloudlet, mode) = taken(request)?;
+        let (cloudlet, mode) = unpack_request(request)?;
         let controller = self.controller.clone();
         let reply = with_progress(move |progress| async move {
             controller.delete_cloudlet(&cloudlet, mode, progress).await
@@ -159,7 +160,7 @@ impl wire::cloudlet_api_server::CloudletApi for Api {
 }
 
 /// A stream that says nothing, or what a dry run found.
-fn told(told: String) -> Response<Streamed<wire::Result>> {
-    let message = (!told.is_empty()).then_some(Ok(wire::Result { message: told, code: 0 }));
+fn summary_stream(summary: String) -> Response<Streamed<wire::Result>> {
+    let message = (!summary.is_empty()).then_some(Ok(wire::Result { message: summary, code: 0 }));
     streamed(tokio_stream::iter(message))
 }

@@ -8,8 +8,8 @@ use futures::{SinkExt, StreamExt};
 use selvage_api::selvage::shell::shell_service_server::ShellService;
 use selvage_api::selvage::shell::{Piece, piece::Kind};
 use selvage_kit::identity::Identity;
-use selvage_kit::serve::{Talk, WebSocket, WebSocketPage};
-use selvage_shell::Word;
+use selvage_kit::serve::{SocketHandler, WebSocket, WebSocketPage};
+use selvage_shell::Frame;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_tungstenite::tungstenite::Message;
 use tonic::{Request, Response, Status, Streaming};
@@ -18,11 +18,11 @@ use super::{Api, Reply, Streamed};
 use crate::controller::Controller;
 use crate::relay::Seat;
 
-/// Where browsers open their web sockets.
+/// Path at which browsers open their web sockets.
 pub const WEB_SOCKET: &str = "/selvage/v1/shell";
-/// How long the first piece may take.
+/// Timeout of the first piece.
 const FIRST: Duration = Duration::from_secs(10);
-/// How often a browser is asked whether it is there.
+/// Interval at which a browser is asked for a sign of life.
 const PING: Duration = Duration::from_secs(30);
 
 #[tonic::async_trait]
@@ -67,8 +67,8 @@ impl Controller {
             let token = pairs.find(|(name, _)| name == "token").map(|(_, token)| token);
             let token = token.ok_or_else(|| Status::invalid_argument("token: there is none"))?;
             let seat = controller.memory.relays.take(&token, caller)?;
-            let talk: Talk = Box::new(move |socket| Box::pin(converse(seat, socket)));
-            Ok(talk)
+            let handler: SocketHandler = Box::new(move |socket| Box::pin(converse(seat, socket)));
+            Ok(handler)
         })
     }
 }
@@ -76,7 +76,7 @@ impl Controller {
 /// Carries a browser's side of a conversation.
 async fn converse(seat: Seat, mut socket: WebSocket) {
     if let Err(error) = seat.taken().await {
-        let exit = Word::Exit { code: 1, reason: error.to_string() };
+        let exit = Frame::Exit { code: 1, reason: error.to_string() };
         let _ = socket.send(message(exit)).await;
         let _ = socket.close(None).await;
         return;
@@ -86,8 +86,8 @@ async fn converse(seat: Seat, mut socket: WebSocket) {
     let reading = async {
         while let Some(Ok(said)) = stream.next().await {
             let word = match said {
-                Message::Binary(bytes) => Word::Data(bytes),
-                Message::Text(text) => match Word::from_json(&text) {
+                Message::Binary(bytes) => Frame::Data(bytes),
+                Message::Text(text) => match Frame::from_json(&text) {
                     Ok(word) => word,
                     Err(_) => return,
                 },
@@ -103,7 +103,7 @@ async fn converse(seat: Seat, mut socket: WebSocket) {
         let mut ping = tokio::time::interval(PING);
         loop {
             let message = tokio::select! {
-                piece = incoming.recv() => match piece.map(Word::from_piece) {
+                piece = incoming.recv() => match piece.map(Frame::from_piece) {
                     Some(Ok(word)) => message(word),
                     _ => return,
                 },
@@ -121,11 +121,11 @@ async fn converse(seat: Seat, mut socket: WebSocket) {
     let _ = sink.close().await;
 }
 
-fn message(word: Word) -> Message {
+fn message(word: Frame) -> Message {
     match word.to_json() {
         Some(text) => Message::text(text),
         None => match word {
-            Word::Data(bytes) | Word::Errors(bytes) => Message::Binary(bytes),
+            Frame::Data(bytes) | Frame::Errors(bytes) => Message::Binary(bytes),
             _ => Message::Ping(Default::default()),
         },
     }

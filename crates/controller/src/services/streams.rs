@@ -11,7 +11,7 @@ use tonic::{Response, Status};
 use super::Streamed;
 use crate::controller::Progress;
 use crate::error::Result;
-use crate::objects::Told;
+use crate::objects::Summary;
 
 pub(super) fn streamed<M>(
     stream: impl Stream<Item = std::result::Result<M, Status>> + Send + 'static,
@@ -23,14 +23,14 @@ pub(super) fn streamed<M>(
 /// error. The work ends by itself whether or not somebody listens.
 pub(super) fn with_progress<F>(work: impl FnOnce(Progress) -> F) -> Response<Streamed<wire::Result>>
 where
-    F: Future<Output = Result<Told>> + Send + 'static,
+    F: Future<Output = Result<Summary>> + Send + 'static,
 {
     let (sender, messages) = mpsc::unbounded_channel();
     let running = tokio::spawn(work(Progress::new(sender)));
     let end = async move {
         match running.await {
-            Ok(Ok(told)) if told.is_empty() => None,
-            Ok(Ok(told)) => Some(Ok(wire::Result { message: told, code: 0 })),
+            Ok(Ok(summary)) if summary.is_empty() => None,
+            Ok(Ok(summary)) => Some(Ok(wire::Result { message: summary, code: 0 })),
             Ok(Err(error)) => Some(Err(error.into())),
             Err(_) => Some(Err(Status::internal("the work was interrupted"))),
         }

@@ -28,7 +28,7 @@ pub(crate) struct Step {
     pub(crate) upgrade: Upgrade,
 }
 
-/// What the store says it was written by.
+/// Version of the data model that the store was written by.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Model {
     #[prost(string, tag = "1")]

@@ -1,12 +1,12 @@
-//! What the original got wrong, and the test that it would fail. The numbers
-//! are those of the list that this controller was built against.
+//! Defects of the original, and the test that it would fail. The numbers are
+//! those of the list that this controller was built against.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use selvage_api::edgeproto as wire;
-use selvage_controller::{EdgeController, Settings, Surroundings};
+use selvage_controller::{Dependencies, EdgeController, Settings};
 use selvage_store::{Error, Overlay, RangeReply, RangeRequest, Result, SharedStore, StoreExt};
 
 use super::{harness::*, named::assert_there_is};
@@ -25,16 +25,28 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
         1,
         "so does a slow caller",
         INSTANCES,
-        "mended.rs",
+        "defects.rs",
         "a_caller_who_does_not_read_stalls_nobody",
     ),
     (2, "flavors go under apps", SUITE, "races.rs", "apps_and_their_flavor"),
     (2, "developers go under apps", SUITE, "races.rs", "apps_and_their_developer"),
     (2, "operators go under cloudlets", SUITE, "races.rs", "cloudlets_and_their_operator"),
-    (2, "cloudlets go under clusters", INSTANCES, "mended.rs", "clusters_race_with_their_cloudlet"),
-    (2, "flavors go under clusters", INSTANCES, "mended.rs", "clusters_race_with_their_flavor"),
-    (2, "apps go under instances", INSTANCES, "mended.rs", "instances_race_with_their_app"),
-    (2, "clusters go under instances", INSTANCES, "mended.rs", "instances_race_with_their_cluster"),
+    (
+        2,
+        "cloudlets go under clusters",
+        INSTANCES,
+        "defects.rs",
+        "clusters_race_with_their_cloudlet",
+    ),
+    (2, "flavors go under clusters", INSTANCES, "defects.rs", "clusters_race_with_their_flavor"),
+    (2, "apps go under instances", INSTANCES, "defects.rs", "instances_race_with_their_app"),
+    (
+        2,
+        "clusters go under instances",
+        INSTANCES,
+        "defects.rs",
+        "instances_race_with_their_cluster",
+    ),
     (
         3,
         "an early error waits for the timeout",
@@ -84,10 +96,10 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
         9,
         "slow auto-clusters are forgotten",
         INSTANCES,
-        "mended.rs",
+        "defects.rs",
         "an_auto_cluster_that_takes_too_long_is_not_forgotten",
     ),
-    (10, "orphans of cloudlets", INSTANCES, "mended.rs", "a_cloudlet_goes_after_what_is_on_it"),
+    (10, "orphans of cloudlets", INSTANCES, "defects.rs", "a_cloudlet_goes_after_what_is_on_it"),
     (
         11,
         "shared ports are freed by others",
@@ -127,7 +139,7 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
     (16, "addresses below zero", DERIVE, "ips.rs", "what_takes_no_address_gives_none_back"),
     (
         16,
-        "and in the books",
+        "and in the usage records",
         INSTANCES,
         "clusters.rs",
         "clouds_with_an_address_per_service_count_none",
@@ -166,7 +178,7 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
         20,
         "stored and sent are mixed",
         INSTANCES,
-        "mended.rs",
+        "defects.rs",
         "a_new_life_has_nothing_of_the_old_one",
     ),
     (
@@ -305,7 +317,7 @@ async fn a_controller_that_cannot_read_does_not_open() {
     let store = memory().await;
     let open = |within: &'static str| {
         let store: SharedStore = Arc::new(Unreadable { store: store.clone(), within });
-        EdgeController::open(store, Settings::default(), Surroundings::default())
+        EdgeController::open(store, Settings::default(), Dependencies::default())
     };
     open("nothing has this name").await.unwrap();
     for kind in ["app-inst", "cluster-inst", "cloudlet", "flavor"] {

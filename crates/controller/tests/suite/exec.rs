@@ -189,8 +189,8 @@ async fn equal_calls_get_the_answers_that_are_meant_for_them() {
     }
 }
 
-/// What is said of where an agent is may be out of date, and of those who
-/// could know some may be dead.
+/// The recorded location of an agent may be out of date, and of those who could
+/// know some may be dead.
 #[tokio::test]
 async fn a_command_finds_an_agent_that_is_not_where_it_is_said_to_be() {
     let store = memory().await;
@@ -249,8 +249,8 @@ async fn without_an_offer_the_two_meet_at_the_controller() {
     let used = attach(own).await.unwrap_err();
     assert_eq!(used.code(), Code::PermissionDenied, "{used}");
     let (question, exit) = (
-        selvage_shell::Word::Data(Bytes::from_static(b"who?")),
-        selvage_shell::Word::Exit { code: 3, reason: String::new() },
+        selvage_shell::Frame::Data(Bytes::from_static(b"who?")),
+        selvage_shell::Frame::Exit { code: 3, reason: String::new() },
     );
     caller.outgoing.send(question.clone()).await.unwrap();
     assert_eq!(crm.incoming.recv().await, Some(question));
@@ -304,13 +304,13 @@ async fn a_browser_talks_by_a_web_socket() {
     let ((mut browser, _), mut crm) = (browser.unwrap(), crm.unwrap());
     browser.send(Message::text(r#"{"resize":[132,50]}"#)).await.unwrap();
     browser.send(Message::binary("ls\n")).await.unwrap();
-    let size = selvage_shell::Word::Size { columns: 132, rows: 50 };
+    let size = selvage_shell::Frame::Size { columns: 132, rows: 50 };
     assert_eq!(crm.incoming.recv().await, Some(size));
-    let typed = selvage_shell::Word::Data(Bytes::from_static(b"ls\n"));
+    let typed = selvage_shell::Frame::Data(Bytes::from_static(b"ls\n"));
     assert_eq!(crm.incoming.recv().await, Some(typed));
     let output = Bytes::from_static(b"a b c");
-    crm.outgoing.send(selvage_shell::Word::Data(output.clone())).await.unwrap();
-    let exit = selvage_shell::Word::Exit { code: 7, reason: String::new() };
+    crm.outgoing.send(selvage_shell::Frame::Data(output.clone())).await.unwrap();
+    let exit = selvage_shell::Frame::Exit { code: 7, reason: String::new() };
     crm.outgoing.send(exit).await.unwrap();
     crm.close().await;
     let mut heard = Vec::new();
@@ -385,7 +385,7 @@ async fn whoever_lost_the_right_to_a_shell_types_nothing_any_more() {
     let (mut screen, mut crm) = (screen.unwrap().into_inner(), crm.unwrap());
     let keys = |text: &[u8]| Piece { kind: Some(piece::Kind::Data(text.to_vec())) };
     typing.send(keys(b"ls")).unwrap();
-    let heard = selvage_shell::Word::Data(Bytes::from_static(b"ls"));
+    let heard = selvage_shell::Frame::Data(Bytes::from_static(b"ls"));
     assert_eq!(crm.incoming.recv().await, Some(heard));
     lose.send_replace(true);
     let ended = screen.message().await.unwrap_err();

@@ -12,9 +12,9 @@ use selvage_api::distributed_match_engine::Loc;
 use selvage_api::edgeproto as wire;
 use selvage_controller::controller::Instances;
 use selvage_controller::keys::KeyText;
-use selvage_controller::row::{Kept, Row};
-use selvage_controller::tables::Tabled;
-use selvage_controller::{Controller, Foundation, Progress, Settings, Surroundings, Tables};
+use selvage_controller::row::{Row, StoredObject};
+use selvage_controller::tables::HasTable;
+use selvage_controller::{Controller, Dependencies, Foundation, Progress, Settings, Tables};
 use selvage_kit::serve::{Limits, Server, Services, Socket, Trust};
 use selvage_kit::telemetry::Metrics;
 use selvage_store::SharedStore;
@@ -28,7 +28,7 @@ pub(crate) struct House {
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
     pub(crate) ended: tokio::task::JoinHandle<()>,
-    /// Where the socket lies that agents connect to.
+    /// Folder of the socket that agents connect to.
     pub(crate) agents: tempfile::TempDir,
     channel: Channel,
 }
@@ -54,8 +54,8 @@ pub(crate) async fn house_on(store: SharedStore, change: impl FnOnce(&mut Settin
     let mut settings = Settings { external_address: address.to_string(), ..Settings::default() };
     change(&mut settings);
     // What comes again to agents must not depend on how busy the machine is.
-    let surroundings = Surroundings { recall: Duration::from_secs(60), ..Surroundings::default() };
-    let foundation = Foundation::open(store, settings, surroundings).await.unwrap();
+    let dependencies = Dependencies { recall: Duration::from_secs(60), ..Dependencies::default() };
+    let foundation = Foundation::open(store, settings, dependencies).await.unwrap();
     let instances = Arc::new(AtOnce(foundation.state.tables.clone()));
     let controller = Controller::open(foundation, instances).await.unwrap();
     let mut services = Services::default();
@@ -107,15 +107,15 @@ impl House {
     }
 
     /// Writes an object past all rules.
-    pub(crate) async fn plant<M: Tabled>(&self, object: M) {
+    pub(crate) async fn plant<M: HasTable>(&self, object: M) {
         self.controller.tables.of::<M>().put(Row(object)).await.unwrap();
     }
 
-    pub(crate) async fn uproot<M: Tabled>(&self, object: &M) {
+    pub(crate) async fn uproot<M: HasTable>(&self, object: &M) {
         self.controller.tables.of::<M>().delete(&object.key_text()).await.unwrap();
     }
 
-    pub(crate) fn stored<M: Tabled>(&self, key: &M::Key) -> Option<M> {
+    pub(crate) fn stored<M: HasTable>(&self, key: &M::Key) -> Option<M> {
         self.controller.tables.get::<M>(key).map(|held| held.value.0.clone())
     }
 
@@ -318,6 +318,6 @@ pub(crate) fn app_inst(app: &str, cloudlet: &str, liveness: wire::Liveness) -> w
 }
 
 /// Key texts of objects, for comparing what is shown.
-pub(crate) fn keys<M: Kept>(objects: &[M]) -> Vec<String> {
-    objects.iter().map(Kept::key_text).collect()
+pub(crate) fn keys<M: StoredObject>(objects: &[M]) -> Vec<String> {
+    objects.iter().map(StoredObject::key_text).collect()
 }

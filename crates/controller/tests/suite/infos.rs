@@ -1,4 +1,4 @@
-//! What agents report, and what becomes of it when they leave.
+//! Reports of agents, and what becomes of them when the agents leave.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -23,5 +23,5 @@ mod regressions;
 mod resume;
 mod several;
 mod show;
-mod sight;
+mod visibility;
 mod whole;

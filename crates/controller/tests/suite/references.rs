@@ -1,4 +1,5 @@
-//! Who keeps whom from being deleted, and what goes with whom.
+//! References that keep an object from being deleted, and objects that go with
+//! it.
 
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;

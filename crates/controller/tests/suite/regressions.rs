@@ -1,6 +1,6 @@
-//! What the notify protocol, the agents' side of the contract and the failures
-//! between them have to show, and the test that shows it. Numbers and letters
-//! are those of the lists that this controller was built against; what is the
+//! Properties of the notify protocol, the agents' side of the contract and the
+//! failures between them, and the test that shows each. Numbers and letters are
+//! those of the lists that this controller was built against; what is the
 //! business of other parts is named as such.
 
 use super::{
@@ -13,8 +13,8 @@ const SIM: &str = "crates/sim/tests";
 
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
-/// What the original fails.
-const MENDED: &[(u32, Row)] = &[
+/// Tests that the original fails.
+const REPAIRED: &[(u32, Row)] = &[
     (1, ("the lower version is spoken", NOTIFY, "quirks.rs", "versions")),
     (
         2,
@@ -241,7 +241,7 @@ const REPLAYS: &[Row] = &[
     ),
 ];
 
-/// What goes wrong between controllers and agents, from end to end.
+/// Failures between controllers and agents, from end to end.
 const FAILURES: &[Row] = &[
     ("a crm dies", SUITE, "infos.rs", "a_cloudlet_is_offline_when_its_agent_leaves"),
     ("then nothing is begun", INSTANCES, "apps.rs", "a_cloudlet_that_is_away_takes_nothing"),
@@ -288,10 +288,10 @@ const FAILURES: &[Row] = &[
 
 #[test]
 fn everything_of_the_lists_has_a_test() {
-    for (number, (what, folder, file, test)) in MENDED {
+    for (number, (what, folder, file, test)) in REPAIRED {
         assert_there_is(&format!("{number}, {what}"), folder, file, test);
     }
-    let numbers: Vec<u32> = MENDED.iter().map(|(number, _)| *number).collect();
+    let numbers: Vec<u32> = REPAIRED.iter().map(|(number, _)| *number).collect();
     assert!(numbers.is_sorted());
     let missing: Vec<u32> = (1..=30).filter(|number| !numbers.contains(number)).collect();
     assert_eq!(missing, OTHERS);

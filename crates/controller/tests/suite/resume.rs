@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use selvage_api::edgeproto as wire;
-use selvage_controller::row::{Kept, Row};
+use selvage_controller::row::{Row, StoredObject};
 use selvage_store::{SharedStore, Table};
 use wire::Liveness::Static;
 
@@ -87,7 +87,8 @@ async fn meddle(store: &SharedStore) {
     table.put(Row(instance("elsewhere", "east"))).await.unwrap();
 }
 
-/// What the agent has now, and how many AppInsts came for that.
+/// Waits for the agent to be in sync, and returns how many AppInsts came for
+/// that.
 async fn synced_again(agent: &Agent, before: u64) -> u64 {
     eventually("in sync again", || async { agent.client.status().stats.recv_all == 2 }).await;
     assert_eq!(agent.app_insts.len(), INSTANCES);

@@ -82,7 +82,7 @@ async fn plant_silent(house: &House) -> String {
     addr
 }
 
-/// What a stream brings, and whom its end names as missing.
+/// Items of a stream, and the controllers that its end names as missing.
 async fn with_missing<M>(
     shown: Result<Response<Streaming<M>>, Status>,
 ) -> (Vec<M>, Option<String>) {
@@ -120,7 +120,7 @@ async fn infos(house: &House) -> (Vec<String>, Vec<wire::AppInstInfo>) {
     (drain(clusters).await.unwrap().into_iter().map(cluster).collect(), apps)
 }
 
-/// What an agent told one controller is known to all.
+/// A report to one controller is known to all.
 #[tokio::test]
 async fn infos_of_instances_are_the_same_everywhere() {
     let store = memory().await;

@@ -1,4 +1,4 @@
-//! What a filter finds, in which order, and what a slow reader may do.
+//! Results of filters, their order, and the rights of a slow reader.
 
 use futures::StreamExt;
 use selvage_api::edgeproto as wire;

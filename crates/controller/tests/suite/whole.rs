@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use selvage_api::edgeproto as wire;
 use selvage_controller::row::Row;
-use selvage_controller::{EdgeController, Settings, Surroundings};
+use selvage_controller::{Dependencies, EdgeController, Settings};
 use selvage_kit::identity::{Authenticator, Credentials, Identity, Machine, Refused};
 use selvage_kit::pki::{
     Ca, KeyRequest, RotatingIdentity, ServerIdentity, client_config, server_config,
@@ -22,7 +22,7 @@ use super::infos::Agent;
 
 async fn part() -> EdgeController {
     let settings = Settings::default();
-    EdgeController::open(memory().await, settings, Surroundings::default()).await.unwrap()
+    EdgeController::open(memory().await, settings, Dependencies::default()).await.unwrap()
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ impl ImageFolders {
         Self(folders.into_iter().collect())
     }
 
-    /// Where a file really is, if it may be an image. What is refused says
-    /// nothing of whether there is such a file.
+    /// Returns the real path of a file, if it may be an image. What is refused
+    /// says nothing of whether there is such a file.
     pub(crate) fn find(&self, file: &Path) -> Result<PathBuf> {
         if !file.is_absolute() {
             return Err(Error::invalid("image_path", "file:// needs an absolute path"));

@@ -1,4 +1,4 @@
-//! What a cloudlet is made of, behind one trait.
+//! Infrastructure of a cloudlet, behind one trait.
 
 pub mod containers;
 mod downloads;
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result};
 pub use folders::ImageFolders;
 
-/// What a cloudlet can hold.
+/// Resources of a cloudlet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Memory in MB.
@@ -38,15 +38,15 @@ pub struct Resources {
     pub flavors: Vec<FlavorInfo>,
 }
 
-/// What is known of a cluster that was made.
+/// Facts of a cluster that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterFacts {
-    /// Where its public ports are.
+    /// Address of its public ports.
     pub address: IpAddr,
     /// Which of the cloudlet's inner networks it has.
     pub network: u32,
     pub nodes: u32,
-    /// What its instances may use together.
+    /// Limits of its instances together.
     #[serde(default)]
     pub size: ClusterSize,
 }
@@ -68,22 +68,22 @@ impl ClusterSize {
     }
 }
 
-/// What is known of an instance that was made.
+/// Facts of an instance that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceFacts {
     /// Names of its containers; the first is where a command runs.
     pub containers: Vec<String>,
-    /// Where it listens, inside the cloudlet.
+    /// Address that it listens at, inside the cloudlet.
     pub address: IpAddr,
     /// Its ports that are reached in another way than by their own number at
     /// `address`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub places: Vec<PortPlace>,
+    pub places: Vec<PortEndpoint>,
 }
 
-/// Where a port of an instance is reached inside the cloudlet.
+/// Address of a port of an instance inside the cloudlet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortPlace {
+pub struct PortEndpoint {
     /// The number it has in the instance.
     pub internal: u16,
     pub udp: bool,
@@ -91,7 +91,7 @@ pub struct PortPlace {
 }
 
 impl InstanceFacts {
-    /// Where a port is reached.
+    /// Address at which a port is reached.
     pub fn place(&self, internal: u16, udp: bool) -> SocketAddr {
         let elsewhere =
             self.places.iter().find(|place| (place.internal, place.udp) == (internal, udp));
@@ -99,7 +99,7 @@ impl InstanceFacts {
     }
 }
 
-/// What an instance uses, or has used since its container was made.
+/// Usage of an instance now, or since its container was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_ns: u64,
@@ -110,7 +110,7 @@ pub struct Usage {
     pub received_bytes: u64,
 }
 
-/// How often an instance ended by itself, and why the last time.
+/// Number of times that an instance ended by itself, and why the last time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restarts {
     pub count: u32,
@@ -118,7 +118,7 @@ pub struct Restarts {
     pub last_reason: String,
 }
 
-/// How many there are, and have been.
+/// Number of connections that there are, and have been.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connections {
     pub active: u64,
@@ -132,21 +132,21 @@ impl std::ops::AddAssign for Connections {
     }
 }
 
-/// A way from a public port straight to an instance.
+/// Forward from a public port straight to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Way {
+pub struct PortForward {
     pub udp: bool,
-    /// Where it begins; 0.0.0.0 for all addresses of the machine.
+    /// Public address it begins at; 0.0.0.0 for all addresses of the machine.
     pub public: SocketAddrV4,
     pub target: SocketAddrV4,
 }
 
 /// A public port at an address: whether of udp, and which.
-pub type Door = (bool, SocketAddrV4);
+pub type Listener = (bool, SocketAddrV4);
 
-impl Way {
-    /// Where it begins: no two ways have the same.
-    pub fn door(&self) -> Door {
+impl PortForward {
+    /// Listener it begins at: no two forwards have the same.
+    pub fn listener(&self) -> Listener {
         (self.udp, self.public)
     }
 }
@@ -154,26 +154,26 @@ impl Way {
 /// Leads those who come from other machines past the balancer, where something
 /// can do that. Ways outlive the process that asked for them.
 #[async_trait]
-pub trait Shortcut: Send + Sync + 'static {
-    /// There are these ways and no others, except for those of an earlier
-    /// process until all is [`settled`](Self::settled). Of a way that is not
+pub trait Forwarder: Send + Sync + 'static {
+    /// There are these forwards and no others, except for those of an earlier
+    /// process until all is [`settled`](Self::settled). Of a forward that is not
     /// open nothing but its counts is kept.
-    async fn lead(&self, ways: BTreeMap<Way, bool>);
+    async fn set_forwards(&self, forwards: BTreeMap<PortForward, bool>);
 
     /// The balancer listens at these public ports and no others: instances may
     /// use them as everybody may.
-    async fn open_doors(&self, doors: BTreeSet<Door>);
+    async fn set_listeners(&self, listeners: BTreeSet<Listener>);
 
-    /// All that an earlier process had led and that is still wanted was asked
+    /// All that an earlier process had forwarded and that is still wanted was asked
     /// for; the rest goes.
     async fn settled(&self);
 
-    /// Gives those who came by ways that are no more some time to leave, then
+    /// Gives those who came by forwards that are no more some time to leave, then
     /// cuts them off.
-    async fn end(&self, ways: Vec<Way>, grace: Duration);
+    async fn end(&self, forwards: Vec<PortForward>, grace: Duration);
 
-    /// Who comes and came by the ways that there are.
-    async fn connections(&self) -> HashMap<Way, Connections>;
+    /// Counts of connections by the forwards that there are.
+    async fn connections(&self) -> HashMap<PortForward, Connections>;
 }
 
 /// A cluster that is wanted.
@@ -204,7 +204,7 @@ impl InstanceOrder {
         developer.map_or("", |developer| &developer.name)
     }
 
-    /// What is known of the cluster, for those who need one.
+    /// Facts of the cluster, for those who need one.
     pub fn in_cluster(&self) -> Result<&ClusterFacts> {
         self.cluster_facts.as_ref().ok_or_else(|| {
             let deployment = &self.app.deployment;
@@ -223,21 +223,21 @@ pub trait Platform: Send + Sync + 'static {
     /// As `cloudlet_kind` has it.
     fn kind(&self) -> &'static str;
 
-    /// What the cloudlet can hold.
+    /// Resources of the cloudlet.
     async fn resources(&self) -> Result<Resources>;
 
-    /// What leads to instances past the balancer.
-    fn shortcut(&self) -> Option<Arc<dyn Shortcut>> {
+    /// Forwarder that leads to instances past the balancer.
+    fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {
         None
     }
 
-    /// What a cluster will have beside those that there are.
+    /// Plans the facts of a cluster beside those that there are.
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts>;
 
     /// Makes a cluster as planned.
     async fn create_cluster(&self, order: &ClusterOrder, facts: &ClusterFacts) -> Result<()>;
 
-    /// What a cluster has after a change; the change is made.
+    /// Changes a cluster and returns its facts afterwards.
     async fn update_cluster(
         &self,
         order: &ClusterOrder,
@@ -250,13 +250,14 @@ pub trait Platform: Send + Sync + 'static {
     /// Removes a cluster and whatever half of it there is.
     async fn delete_cluster(&self, key: &ClusterInstKey) -> Result<()>;
 
-    /// Whether the instances of a cluster go with it: they are not removed one
-    /// by one before it, so that a cluster that does not answer can be deleted.
+    /// Returns whether the instances of a cluster go with it: they are not
+    /// removed one by one before it, so that a cluster that does not answer can
+    /// be deleted.
     fn instances_go_with_cluster(&self) -> bool {
         false
     }
 
-    /// What an instance will have beside the others of its cluster.
+    /// Plans the facts of an instance beside the others of its cluster.
     fn plan_instance(
         &self,
         order: &InstanceOrder,
@@ -290,7 +291,7 @@ pub trait Platform: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What is known of an instance once it is made, where more shows then
+    /// Returns the facts of an instance once it is made, where more shows then
     /// than was planned: what its containers are called, where its ports are.
     async fn look_at_instance(
         &self,
@@ -305,11 +306,12 @@ pub trait Platform: Send + Sync + 'static {
 
     /// Why an instance that should run does not; empty when it does, or where
     /// nobody can tell.
-    async fn trouble(&self, _: &AppInstKey) -> Result<String> {
+    async fn unhealthy_reason(&self, _: &AppInstKey) -> Result<String> {
         Ok(String::new())
     }
 
-    /// How often an instance was started again since it was made or updated.
+    /// Number of times an instance was started again since it was made or
+    /// updated.
     async fn restarts(&self, _: &AppInstKey) -> Result<Restarts> {
         Ok(Restarts::default())
     }
@@ -325,13 +327,19 @@ pub trait Platform: Send + Sync + 'static {
         instances: &[AppInstKey],
     ) -> Result<Vec<String>>;
 
+    /// Ends everything that runs, and removes what there is of it on this
+    /// machine outside of the data directory; says what it was.
+    async fn stop_all(&self) -> Result<Vec<String>> {
+        self.sweep(&[], &[]).await
+    }
+
     /// Removes what was kept for later and was not used in a long time; says
     /// what it was.
     async fn tidy(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// What an instance that runs uses.
+    /// Usage of an instance that runs.
     async fn usage(&self, key: &AppInstKey) -> Result<Usage>;
 
     /// Runs a program in a container of an instance.

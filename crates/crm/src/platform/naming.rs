@@ -1,4 +1,4 @@
-//! What names are made of: a part to read, and a digest that tells them apart.
+//! Names of what is made: a part to read, and a digest that tells them apart.
 
 use selvage_api::object::Key;
 use sha2::{Digest, Sha256};

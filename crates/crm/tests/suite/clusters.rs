@@ -1,4 +1,4 @@
-//! What a cluster is made of: a size, a way out, an address, volumes; and a
+//! Clusters: a size, a way out, an address, volumes; and a
 //! command that is words and nothing else.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,9 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use selvage_api::edgeproto::{FlavorKey, TrackedState};
 use selvage_runtime::cgroup::Mounts;
 
-use crate::support::{ANSWER, Beyond, Place, Upstairs, can_run, fetch, wait_for};
+use crate::support::{
+    ANSWER, OtherMachine, TestCloudlet, TestController, can_run, fetch, wait_for,
+};
 
-/// What the kernel has as the limit of memory of the groups that a process is
+/// Limits of memory, as the kernel has them, of the groups that a process is
 /// in, its own first.
 fn memory_limits(pid: u32) -> Vec<u64> {
     let mounts = Mounts::read().unwrap();
@@ -38,8 +40,8 @@ async fn a_cluster_bounds_its_instances_together_and_grows_with_its_nodes() {
     if !can_run() {
         return;
     }
-    let place = Place::new("size", 241);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("size", 241);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let pid = running.runtime.list("selvage").await.unwrap()[0].pid.unwrap();
@@ -63,24 +65,24 @@ async fn instances_reach_other_machines_and_the_rules_go_with_the_last_cluster()
     if !can_run() {
         return;
     }
-    let beyond = Beyond::new(242);
-    let mut place = Place::new("outside", 242);
-    std::fs::write(place.directory.path().join("word"), "from beyond").unwrap();
-    let mut server = beyond.serve(place.directory.path());
+    let outside = OtherMachine::new(242);
+    let mut place = TestCloudlet::new("outside", 242);
+    std::fs::write(place.directory.path().join("word"), "from outside").unwrap();
+    let mut server = outside.serve(place.directory.path());
     // It asks until somebody answers, and then shows what it was told.
     place.command = format!(
         "/bin/sh -c 'until wget -q -O /www/index.html http://{}:8099/word; do sleep 0.1; done; \
          exec httpd -f -p 8080 -h /www'",
-        beyond.address()
+        outside.address()
     );
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let answer = wait_for("what it was told", || async {
         fetch(place.public()).await.filter(|answer| !answer.contains(ANSWER))
     })
     .await;
-    assert!(answer.contains("from beyond"), "{answer}");
+    assert!(answer.contains("from outside"), "{answer}");
     assert_eq!(place.tables().len(), 2, "one of IPv4 and one of IPv6");
     server.kill().unwrap();
     server.wait().unwrap();
@@ -94,9 +96,9 @@ async fn an_address_of_its_own_is_put_on_the_machine_and_taken_away() {
     if !can_run() {
         return;
     }
-    let place = Place::new("address", 243);
+    let place = TestCloudlet::new("address", 243);
     let own = Ipv4Addr::new(198, 51, 100, 43);
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(&place);
     let mut cluster = place.cluster(TrackedState::CreateRequested);
@@ -119,7 +121,7 @@ async fn a_command_full_of_metacharacters_reaches_only_the_container() {
     if !can_run() {
         return;
     }
-    let mut place = Place::new("words", 244);
+    let mut place = TestCloudlet::new("words", 244);
     let canary = place.directory.path().join("canary");
     let nasty = format!(
         "; touch {0} | touch {0} & $(touch {0}) `touch {0}` > {0} < /etc/passwd * ? ~ $HOME \\\\n #",
@@ -129,7 +131,7 @@ async fn a_command_full_of_metacharacters_reaches_only_the_container() {
     place.command = format!(
         "/bin/sh -c 'echo \"$1\" > /www/index.html; exec httpd -f -p 8080 -h /www' sh '{nasty}'"
     );
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let answer = fetch(place.public()).await.unwrap();
@@ -154,8 +156,8 @@ async fn volumes_without_a_volume_service_are_refused_with_a_sentence() {
     if !can_run() {
         return;
     }
-    let place = Place::new("novolume", 245);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("novolume", 245);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(&place);
     let mut app = place.app();

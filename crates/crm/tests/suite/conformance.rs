@@ -1,4 +1,4 @@
-//! What every platform must do, whatever it is made of: one suite, and a small
+//! Conformance of platforms, whatever they are made of: one suite, and a small
 //! fixture for each.
 
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use selvage_runtime::{ExecInput, ExecOutput, ExecSpec, LogOptions, Runtime, cont
 
 use crate::{
     real,
-    support::{ANSWER, PATIENCE, Place, can_run, fetch, wait_for},
+    support::{ANSWER, TEST_TIMEOUT, TestCloudlet, can_run, fetch, wait_for},
 };
 
-/// What an app says in its log when it starts.
+/// Line that an app writes to its log when it starts.
 pub(crate) const STARTED: &str = "started";
 
-/// What the suite must know of a platform.
+/// Platform under the suite.
 #[async_trait]
 pub(crate) trait Fixture: Sync {
     /// The cloudlet, with an app that answers with [`ANSWER`] at port 8080,
     /// says [`STARTED`] in its log, and has a shell.
-    fn place(&self) -> &Place;
+    fn place(&self) -> &TestCloudlet;
 
     /// The platform as a crm has it that just started; of this cloudlet, or of
     /// another one on the same machine.
@@ -36,7 +36,7 @@ pub(crate) trait Fixture: Sync {
 
     fn flavor(&self) -> Flavor;
 
-    /// Whether instances are in clusters.
+    /// Returns whether instances are in clusters.
     fn has_clusters(&self) -> bool {
         true
     }
@@ -56,7 +56,7 @@ pub(crate) trait Fixture: Sync {
     /// Ends an instance as an accident would.
     async fn kill(&self, facts: &InstanceFacts);
 
-    /// What is there of the cloudlet.
+    /// Returns what is there of the cloudlet.
     async fn left(&self) -> Vec<String>;
 }
 
@@ -204,7 +204,7 @@ async fn log_and_shell(bench: &Bench<'_>, order: &InstanceOrder, facts: &Instanc
             said += &String::from_utf8_lossy(&piece);
         }
     };
-    tokio::time::timeout(PATIENCE, read).await.expect("its first words");
+    tokio::time::timeout(TEST_TIMEOUT, read).await.expect("its first words");
     assert!(bench.platform.logs(&order.key, "another", LogOptions::default()).await.is_err());
 
     let spec = ExecSpec { argv: vec!["sh".into()], stdin: true, ..ExecSpec::default() };
@@ -231,7 +231,7 @@ async fn log_and_shell(bench: &Bench<'_>, order: &InstanceOrder, facts: &Instanc
             }
         }
     };
-    assert_eq!(tokio::time::timeout(PATIENCE, heard).await.expect("a shell that answers"), 0);
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, heard).await.expect("a shell that answers"), 0);
     assert!(bench.platform.exec(&order.key, "another", spec).await.is_err());
 }
 
@@ -277,14 +277,14 @@ async fn only_ours_are_swept(bench: &Bench<'_>, order: &InstanceOrder, facts: &I
 
 /// Containers, with whatever runs them.
 struct InContainers {
-    place: Place,
+    place: TestCloudlet,
     runtime: Arc<dyn Runtime>,
     namespace: &'static str,
 }
 
 #[async_trait]
 impl Fixture for InContainers {
-    fn place(&self) -> &Place {
+    fn place(&self) -> &TestCloudlet {
         &self.place
     }
 
@@ -299,7 +299,7 @@ impl Fixture for InContainers {
             images: ImageFolders::new([self.place.directory.path().to_owned()]),
             data: self.place.directory.path().to_owned(),
             lvmd: self.place.directory.path().join("lvmd.sock"),
-            patience: PATIENCE,
+            start_timeout: TEST_TIMEOUT,
             forwarding: containers::Forwarding::default(),
             egress: containers::Egress::default(),
         };
@@ -336,7 +336,7 @@ async fn containers_with_runc_conform() {
     if !can_run() {
         return;
     }
-    let place = Place::new("conform-oci", 206);
+    let place = TestCloudlet::new("conform-oci", 206);
     let runtime = place.runtime().await;
     conforms(&InContainers { place, runtime, namespace: "selvage" }).await;
 }
@@ -353,6 +353,6 @@ async fn containers_with_containerd_conform() {
     };
     let runtime: Arc<dyn Runtime> = Arc::new(containerd::Containerd::new(options));
     wait_for("containerd", || async { runtime.version().await.ok() }).await;
-    let place = Place::new("conform-containerd", 207);
+    let place = TestCloudlet::new("conform-containerd", 207);
     conforms(&InContainers { place, runtime, namespace: "selvage-crm-conforms" }).await;
 }

@@ -6,7 +6,7 @@ use selvage_api::edgeproto::{AppInstInfo, CloudletState, Metric, TrackedState, m
 use selvage_runtime::{ExecOutput, ExecSpec, Runtime};
 
 use crate::support::{
-    ANSWER, Place, Upstairs, can_run, fetch, has_program, loop_devices, wait_for,
+    ANSWER, TestCloudlet, TestController, can_run, fetch, has_program, loop_devices, wait_for,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -14,8 +14,8 @@ async fn an_instance_runs_answers_and_goes_without_a_trace() {
     if !can_run() {
         return;
     }
-    let place = Place::new("trace", 201);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("trace", 201);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     let info = wait_for("the cloudlet's report", || async {
         controller.cloudlet_infos.find(&place.cloudlet())
@@ -45,9 +45,9 @@ async fn what_cannot_run_says_why_and_leaves_nothing() {
     if !can_run() {
         return;
     }
-    let mut place = Place::new("why", 202);
+    let mut place = TestCloudlet::new("why", 202);
     place.command = "/bin/sh -c false".into();
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(&place);
     controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
@@ -103,8 +103,8 @@ async fn an_instance_holds_what_its_flavors_disk_holds() {
     if !can_run() || !has_program("mkfs.ext4") {
         return;
     }
-    let place = Place::new("disk", 209);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("disk", 209);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let runtime = running.runtime.as_ref();
@@ -139,24 +139,24 @@ async fn an_instance_whose_container_does_not_run_is_not_healthy() {
     if !can_run() {
         return;
     }
-    let place = Place::new("down", 246);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("down", 246);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let runtime = running.runtime.as_ref();
     let id = runtime.list("selvage").await.unwrap()[0].runtime_id.clone();
-    let trouble = || {
+    let unhealthy_reason = || {
         let info = controller.instance_infos.find(&place.instance_key()).unwrap();
         info.runtime_info.clone().unwrap_or_default().unhealthy
     };
     runtime.stop("selvage", &id, Duration::from_secs(1)).await.unwrap();
     wait_for("what is wrong", || async {
-        trouble().starts_with("the container ended").then_some(())
+        unhealthy_reason().starts_with("the container ended").then_some(())
     })
     .await;
     assert_eq!(running.crm.status().unhealthy, 1);
     runtime.start("selvage", &id).await.unwrap();
-    wait_for("its health", || async { trouble().is_empty().then_some(()) }).await;
+    wait_for("its health", || async { unhealthy_reason().is_empty().then_some(()) }).await;
     controller.unmake(&place).await;
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());
@@ -167,8 +167,8 @@ async fn images_go_when_nothing_has_used_them_for_long() {
     if !can_run() {
         return;
     }
-    let place = Place::new("unused", 247);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("unused", 247);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let notes = place.directory.path().join("images.json");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use selvage_api::edgeproto::TrackedState;
 
-use crate::support::{ANSWER, Life, Place, Stuck, Upstairs, can_run, fetch, wait_for};
+use crate::support::{ANSWER, Life, Stuck, TestCloudlet, TestController, can_run, fetch, wait_for};
 
 /// Calls to the platform of creating a cluster and an instance, and of
 /// deleting both.
@@ -16,8 +16,8 @@ async fn a_power_cut_at_any_step_of_a_create_is_made_up_for() {
         return;
     }
     for (number, range) in (0..2 * CALLS).zip(210..) {
-        let place = Arc::new(Place::new("create", range));
-        let controller = Upstairs::start().await;
+        let place = Arc::new(TestCloudlet::new("create", range));
+        let controller = TestController::start().await;
         let stuck = Stuck::new(number / 2, number % 2 == 1);
         let life = Life::start(&place, controller.address, &stuck).await;
         let making = controller.make(&place);
@@ -43,8 +43,8 @@ async fn a_power_cut_at_any_step_of_a_delete_is_made_up_for() {
         return;
     }
     for (number, range) in (0..2 * CALLS).zip(220..) {
-        let place = Arc::new(Place::new("delete", range));
-        let controller = Upstairs::start().await;
+        let place = Arc::new(TestCloudlet::new("delete", range));
+        let controller = TestController::start().await;
         let stuck = Stuck::new(CALLS + number / 2, number % 2 == 1);
         let life = Life::start(&place, controller.address, &stuck).await;
         controller.make(&place).await;
@@ -71,8 +71,8 @@ async fn a_new_crm_finds_what_runs_without_a_controller() {
     if !can_run() {
         return;
     }
-    let place = Place::new("again", 203);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("again", 203);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let before = running.runtime.list("selvage").await.unwrap();
@@ -100,8 +100,8 @@ async fn what_the_controller_no_longer_knows_goes() {
     if !can_run() {
         return;
     }
-    let place = Place::new("unknown", 204);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("unknown", 204);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     running.stop().await;
@@ -123,8 +123,8 @@ async fn a_container_that_is_taken_away_comes_back() {
     if !can_run() {
         return;
     }
-    let place = Place::new("back", 205);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("back", 205);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let id = running.runtime.list("selvage").await.unwrap()[0].runtime_id.clone();

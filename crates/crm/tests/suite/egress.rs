@@ -9,10 +9,11 @@ use std::{
 use selvage_crm::Egress;
 
 use crate::support::{
-    ANSWER, Beyond, Place, Upstairs, can_run, fetch, has_program, namespace, run_in,
+    ANSWER, OtherMachine, TestCloudlet, TestController, can_run, fetch, has_program, namespace,
+    run_in,
 };
 
-/// How long somebody may take who is there; nobody on one machine takes as
+/// Time that somebody who is there may take; nobody on one machine takes as
 /// long. Packets that are dropped are never answered.
 const ANSWERED: Duration = Duration::from_secs(3);
 
@@ -53,14 +54,14 @@ fn link_local(namespace: &str, bridge_at: Ipv4Addr, port: u16) -> SocketAddr {
 }
 
 /// Another machine, with an address of a private network.
-fn in_the_private_network(beyond: &Beyond, number: u8) -> Ipv4Addr {
+fn in_the_private_network(outside: &OtherMachine, number: u8) -> Ipv4Addr {
     let (near, far) = (Ipv4Addr::new(172, 31, number, 1), Ipv4Addr::new(172, 31, number, 2));
-    let name = format!("beyond-{number}");
+    let name = format!("outside-{number}");
     let cable = format!("slvbeyond{number}");
     for arguments in [
         ["addr", "add", &format!("{near}/30"), "dev", &cable].to_vec(),
         ["-n", &name, "addr", "add", &format!("{far}/30"), "dev", "eth0"].to_vec(),
-        ["-n", &name, "route", "add", "default", "via", &beyond.near().to_string()].to_vec(),
+        ["-n", &name, "route", "add", "default", "via", &outside.near().to_string()].to_vec(),
     ] {
         let done = Command::new("ip").args(&arguments).output().unwrap();
         assert!(done.status.success(), "{arguments:?}: {done:?}");
@@ -74,32 +75,32 @@ async fn an_instance_reaches_what_is_public_and_what_is_named() {
         return;
     }
     const NUMBER: u8 = 175;
-    let beyond = Beyond::new(NUMBER);
-    let private = in_the_private_network(&beyond, NUMBER);
+    let outside = OtherMachine::new(NUMBER);
+    let private = in_the_private_network(&outside, NUMBER);
     let own = OwnService::start();
     let bridge = Ipv4Addr::new(10, NUMBER, 1, 1);
     let folder = tempfile::tempdir().unwrap();
-    let mut server = beyond.serve(folder.path());
+    let mut server = outside.serve(folder.path());
     let named = [format!("{private}:8099"), format!("{bridge}:{}", own.port())];
 
     for opened in [false, true] {
-        let mut place = Place::new("egress", NUMBER);
+        let mut place = TestCloudlet::new("egress", NUMBER);
         if opened {
             place.egress = Egress::parse(&named).unwrap();
         }
-        let controller = Upstairs::start().await;
+        let controller = TestController::start().await;
         let running = place.start(controller.address).await;
         controller.make(&place).await;
         let inside = namespace(&place, "hello");
         let at = |ip: Ipv4Addr, port| SocketAddr::new(IpAddr::V4(ip), port);
 
-        assert!(reaches(&inside, at(beyond.address(), 8099)).await, "a public address");
+        assert!(reaches(&inside, at(outside.address(), 8099)).await, "a public address");
         // By the balancer, as everybody on this machine.
         assert!(reaches(&inside, place.public()).await, "a public port");
         assert!(fetch(place.public()).await.unwrap().contains(ANSWER));
         assert_eq!(reaches(&inside, at(private, 8099)).await, opened, "a private network");
         assert_eq!(reaches(&inside, at(bridge, own.port())).await, opened, "the machine");
-        assert!(!reaches(&inside, at(beyond.near(), own.port())).await, "at another address");
+        assert!(!reaches(&inside, at(outside.near(), own.port())).await, "at another address");
         let local = link_local(&inside, bridge, own.port());
         assert!(!reaches(&inside, local).await, "{local}");
         assert!(!reaches(&inside, "169.254.169.254:80".parse().unwrap()).await);

@@ -1,4 +1,4 @@
-//! What goes wrong around a cloudlet, one thing at a time: afterwards all is
+//! Faults around a cloudlet, one at a time: afterwards all is
 //! as it should be, and nothing is left over.
 
 use std::{
@@ -11,10 +11,10 @@ use selvage_api::edgeproto::{AppInstInfo, TrackedState};
 use selvage_runtime::{Runtime, containerd};
 
 use crate::real;
-use crate::support::{ANSWER, Place, Running, Upstairs, can_run, fetch, wait_for};
+use crate::support::{ANSWER, Running, TestCloudlet, TestController, can_run, fetch, wait_for};
 
 /// Wants an instance that cannot be made, and what is said about it.
-async fn refusal(controller: &Upstairs, place: &Place) -> String {
+async fn refusal(controller: &TestController, place: &TestCloudlet) -> String {
     controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
     let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
     let text = AppInstInfo::clone(&info).errors.remove(0);
@@ -27,8 +27,8 @@ async fn refusal(controller: &Upstairs, place: &Place) -> String {
     text
 }
 
-async fn with_a_cluster(place: &Place) -> (Upstairs, Running) {
-    let controller = Upstairs::start().await;
+async fn with_a_cluster(place: &TestCloudlet) -> (TestController, Running) {
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(place);
     controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
@@ -36,12 +36,12 @@ async fn with_a_cluster(place: &Place) -> (Upstairs, Running) {
     (controller, running)
 }
 
-async fn answers(place: &Place) {
+async fn answers(place: &TestCloudlet) {
     let answer = wait_for("an answer", || fetch(place.public())).await;
     assert!(answer.contains(ANSWER), "{answer}");
 }
 
-async fn goes(place: &Place, controller: &Upstairs, running: Running) {
+async fn goes(place: &TestCloudlet, controller: &TestController, running: Running) {
     controller.unmake(place).await;
     assert!(running.runtime.list("selvage").await.unwrap().is_empty());
     running.stop().await;
@@ -62,7 +62,7 @@ async fn a_port_that_somebody_else_has_is_named_and_may_be_had_later() {
     if !can_run() {
         return;
     }
-    let place = Place::new("port", 231);
+    let place = TestCloudlet::new("port", 231);
     let (controller, running) = with_a_cluster(&place).await;
     let taken = std::net::TcpListener::bind(place.public()).unwrap();
     let text = refusal(&controller, &place).await;
@@ -98,7 +98,7 @@ async fn a_full_disk_is_said_to_be_full_and_nothing_half_made_stays() {
     if !can_run() {
         return;
     }
-    let place = Place::new("full", 232);
+    let place = TestCloudlet::new("full", 232);
     let folder = place.directory.path().join("containers");
     let small = Small::mount(&folder);
     let (controller, running) = with_a_cluster(&place).await;
@@ -123,8 +123,8 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
     if !can_run() {
         return;
     }
-    let place = Place::new("alone", 233);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("alone", 233);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let address = controller.address;
@@ -144,7 +144,7 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
     assert_eq!(pid(&running).await, Some(after), "the container was left alone");
     running.stop().await;
 
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(&place);
     controller.clusters.put(place.cluster(TrackedState::Ready)).unwrap();
@@ -154,15 +154,15 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
     goes(&place, &controller, running).await;
 }
 
-/// What ends by itself and is started again is told, with why; when it does so
-/// again and again it is not healthy.
+/// A container that ends by itself and is started again is told, with why; when
+/// it does so again and again it is not healthy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
     if !can_run() {
         return;
     }
-    let place = Place::new("loop", 181);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("loop", 181);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let told = || controller.instance_infos.find(&place.instance_key())?.runtime_info.clone();
@@ -207,7 +207,7 @@ fn output(command: &mut std::process::Command) -> String {
 }
 
 /// The bridge of a cloudlet with one cluster, and the cable of its one instance.
-fn bridge_and_cable(place: &Place) -> (String, String) {
+fn bridge_and_cable(place: &TestCloudlet) -> (String, String) {
     let bridges = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
     let cables = bridges.replacen("slv", "slw", 1);
     let links = ip(&["-o", "link"]);
@@ -217,7 +217,7 @@ fn bridge_and_cable(place: &Place) -> (String, String) {
 }
 
 /// The namespace of a cloudlet's one instance.
-fn namespace(place: &Place) -> String {
+fn namespace(place: &TestCloudlet) -> String {
     let site = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
     let begins = site.replacen("slv", "slv-", 1) + "-";
     let all =
@@ -231,7 +231,7 @@ async fn a_network_that_loses_parts_is_mended_around_what_runs() {
     if !can_run() {
         return;
     }
-    let place = Place::new("bridge", 239);
+    let place = TestCloudlet::new("bridge", 239);
     let (controller, running) = with_a_cluster(&place).await;
     controller.make(&place).await;
     let before = pid(&running).await;
@@ -263,7 +263,7 @@ async fn an_image_that_vanishes_stops_new_instances_and_no_old_one() {
     if !can_run() {
         return;
     }
-    let place = Place::new("vanish", 234);
+    let place = TestCloudlet::new("vanish", 234);
     let (controller, running) = with_a_cluster(&place).await;
     controller.make(&place).await;
     let image = place.app().image_path;
@@ -303,8 +303,8 @@ async fn a_containerd_that_is_killed_takes_no_instance_with_it() {
     };
     let runtime: Arc<dyn Runtime> = Arc::new(containerd::Containerd::new(options));
     wait_for("containerd", || async { runtime.version().await.ok() }).await;
-    let place = Place::new("containerd", 235);
-    let controller = Upstairs::start().await;
+    let place = TestCloudlet::new("containerd", 235);
+    let controller = TestController::start().await;
     let running = place.start_on(controller.address, &runtime, NAMESPACE).await;
     controller.make(&place).await;
     let before = runtime.list(NAMESPACE).await.unwrap()[0].pid;

@@ -1,5 +1,5 @@
-//! Who comes to a public port from another machine is led by the kernel, and
-//! everybody else by the balancer; both count.
+//! Clients that come to a public port from another machine are led by the
+//! kernel, and everybody else by the balancer; both count.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
@@ -15,11 +15,11 @@ use selvage_api::{
 use selvage_crm::Forwarding;
 
 use crate::support::{
-    ANSWER, Beyond, Life, Mirror, PATIENCE, Place, Stuck, Talk, Upstairs, can_run, fetch,
-    has_program, namespace, run_in, taken_for, wait_for,
+    ANSWER, Life, Mirror, OtherMachine, Stuck, TEST_TIMEOUT, Talk, TestCloudlet, TestController,
+    can_run, fetch, has_program, namespace, run_in, taken_for, wait_for,
 };
 
-/// Where the mirror listens in the instance.
+/// Port at which the mirror listens in the instance.
 const MIRROR: u16 = 9000;
 
 fn can_forward() -> bool {
@@ -27,14 +27,14 @@ fn can_forward() -> bool {
 }
 
 /// A place with a mirror beside its web server; `at` is its public port.
-fn with_mirror(name: &'static str, range: u8, at: u16) -> Place {
-    let mut place = Place::new(name, range);
+fn with_mirror(name: &'static str, range: u8, at: u16) -> TestCloudlet {
+    let mut place = TestCloudlet::new(name, range);
     place.more_ports = vec![(LProto::Tcp, MIRROR, at), (LProto::Udp, MIRROR, at)];
     place
 }
 
 /// The table of a place, as the packet filter tells it.
-fn table(place: &Place) -> serde_json::Value {
+fn table(place: &TestCloudlet) -> serde_json::Value {
     let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
     let name = format!("selvage_{prefix}");
     let told = Command::new("nft").args(["-j", "list", "table", "ip", &name]).output().unwrap();
@@ -42,7 +42,7 @@ fn table(place: &Place) -> serde_json::Value {
 }
 
 /// Public ports that the kernel leads, with how often it did.
-fn led(place: &Place) -> Vec<(u64, u64)> {
+fn led(place: &TestCloudlet) -> Vec<(u64, u64)> {
     let told = table(place);
     let all = told["nftables"].as_array().cloned().unwrap_or_default();
     let elements = all.iter().filter_map(|thing| thing["map"]["elem"].as_array());
@@ -56,9 +56,9 @@ fn led(place: &Place) -> Vec<(u64, u64)> {
 
 /// Waits until the samples of the first instance say so many connections are
 /// open, and were.
-async fn counted(controller: &Upstairs, active: u64, total: u64) {
+async fn counted(controller: &TestController, active: u64, total: u64) {
     let mut last = None;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     loop {
         assert!(Instant::now() < until, "never counted; {last:?} instead");
         let sample = controller.sample("appinst-connections", &last).await;
@@ -78,24 +78,24 @@ async fn counted(controller: &Upstairs, active: u64, total: u64) {
 }
 
 /// The same for both ways to lead: who comes is led, and counted once.
-async fn everybody_gets_there(mut place: Place, forwarding: Forwarding) {
+async fn everybody_gets_there(mut place: TestCloudlet, forwarding: Forwarding) {
     place.forwarding = forwarding;
     let range = place.range;
-    let beyond = Beyond::new(range);
-    let controller = Upstairs::start().await;
+    let outside = OtherMachine::new(range);
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let mirror = Mirror::start(&namespace(&place, "hello"), MIRROR);
     let bridge = IpAddr::from([10, range, 1, 1]);
     let at = SocketAddr::new(bridge, 81);
     let kernel = forwarding == Forwarding::Kernel;
-    let expected = if kernel { IpAddr::V4(beyond.address()) } else { bridge };
+    let expected = if kernel { IpAddr::V4(outside.address()) } else { bridge };
 
     // From another machine, by tcp and by udp.
-    let mut talk = beyond.run(move || Talk::begin(at)).await.unwrap();
+    let mut talk = outside.run(move || Talk::begin(at)).await.unwrap();
     assert_eq!(talk.taken_for, expected);
     let asked = move || taken_for(&UdpSocket::bind("0.0.0.0:0").unwrap(), at);
-    assert_eq!(beyond.run(asked).await, expected);
+    assert_eq!(outside.run(asked).await, expected);
     // From this machine.
     let answer = fetch(place.public()).await.unwrap();
     assert!(answer.contains(ANSWER), "{answer}");
@@ -122,7 +122,7 @@ async fn everybody_gets_there(mut place: Place, forwarding: Forwarding) {
     drop(mirror);
     // The address is gone: nobody even refuses.
     let asked = move || TcpStream::connect_timeout(&at, Duration::from_secs(1));
-    assert!(beyond.run(asked).await.is_err());
+    assert!(outside.run(asked).await.is_err());
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());
 }
@@ -146,20 +146,20 @@ async fn a_connection_outlives_the_crm_and_ends_with_its_instance() {
     if !can_forward() {
         return;
     }
-    let beyond = Beyond::new(173);
+    let outside = OtherMachine::new(173);
     let mut place = with_mirror("outlives", 173, 81);
     place.forwarding = Forwarding::Kernel;
     let place = Arc::new(place);
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let life = Life::start(&place, controller.address, &Stuck::new(usize::MAX, false)).await;
     controller.make(&place).await;
     let mirror = Mirror::start(&namespace(&place, "hello"), MIRROR);
     let at = SocketAddr::from(([10, 173, 1, 1], 81));
-    let mut talk = beyond.run(move || Talk::begin(at)).await.unwrap();
+    let mut talk = outside.run(move || Talk::begin(at)).await.unwrap();
     life.cut().await;
     talk.say("while nobody is there").unwrap();
-    let other = beyond.run(move || Talk::begin(at)).await.unwrap();
-    assert_eq!(other.taken_for, IpAddr::V4(beyond.address()), "a new one while nobody is there");
+    let other = outside.run(move || Talk::begin(at)).await.unwrap();
+    assert_eq!(other.taken_for, IpAddr::V4(outside.address()), "a new one while nobody is there");
     drop(other);
 
     let running = place.start(controller.address).await;
@@ -192,24 +192,24 @@ async fn every_address_of_the_machine_leads_there_while_the_port_is_healthy() {
     if !can_forward() {
         return;
     }
-    let beyond = Beyond::new(174);
+    let outside = OtherMachine::new(174);
     let mut place = with_mirror("every", 174, 17481);
     place.public_port = 17480;
     place.ip_access = IpAccess::Shared;
     place.addresses = vec![IpAddr::from([0, 0, 0, 0])];
     place.forwarding = Forwarding::Kernel;
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let inside = namespace(&place, "hello");
     let mirror = Mirror::start(&inside, MIRROR);
-    let client = IpAddr::V4(beyond.address());
-    let addresses = [IpAddr::V4(beyond.near()), IpAddr::from([10, 174, 1, 1])];
+    let client = IpAddr::V4(outside.address());
+    let addresses = [IpAddr::V4(outside.near()), IpAddr::from([10, 174, 1, 1])];
     for address in addresses {
         let at = SocketAddr::new(address, 17481);
-        assert_eq!(beyond.run(move || Talk::begin(at)).await.unwrap().taken_for, client);
+        assert_eq!(outside.run(move || Talk::begin(at)).await.unwrap().taken_for, client);
         let asked = move || taken_for(&UdpSocket::bind("0.0.0.0:0").unwrap(), at);
-        assert_eq!(beyond.run(asked).await, client);
+        assert_eq!(outside.run(asked).await, client);
     }
     let local = SocketAddr::from(([127, 0, 0, 1], 17480));
     assert!(fetch(local).await.unwrap().contains(ANSWER));
@@ -219,11 +219,11 @@ async fn every_address_of_the_machine_leads_there_while_the_port_is_healthy() {
     let tcp_open = || led(&place).iter().filter(|(port, _)| *port == 17481).count() == 2;
     wait_for("the way to close", || async { (!tcp_open()).then_some(()) }).await;
     let at = SocketAddr::new(addresses[0], 17481);
-    beyond.run(move || TcpStream::connect(at)).await.expect("the balancer takes it");
-    assert!(beyond.run(move || Talk::begin(at)).await.is_err());
+    outside.run(move || TcpStream::connect(at)).await.expect("the balancer takes it");
+    assert!(outside.run(move || Talk::begin(at)).await.is_err());
     let mirror = Mirror::start(&inside, MIRROR);
     wait_for("the way to open", || async { tcp_open().then_some(()) }).await;
-    assert_eq!(beyond.run(move || Talk::begin(at)).await.unwrap().taken_for, client);
+    assert_eq!(outside.run(move || Talk::begin(at)).await.unwrap().taken_for, client);
     controller.unmake(&place).await;
     drop(mirror);
     running.stop().await;

@@ -23,8 +23,8 @@ use selvage_crm::{
 use crate::{
     conformance::{Fixture, STARTED, conforms},
     support::{
-        ANSWER, Life, PATIENCE, Place, Stuck, Upstairs, can_run, fetch, find, has_program, skip,
-        wait_for,
+        ANSWER, Life, Stuck, TEST_TIMEOUT, TestCloudlet, TestController, can_run, fetch, find,
+        has_program, skip, wait_for,
     },
 };
 
@@ -49,7 +49,7 @@ const MODULES: [&str; 15] = [
 /// Of the disk that boots.
 const DISK: usize = 24 << 20;
 
-/// What it does when its power button is pressed.
+/// Script that runs when its power button is pressed.
 const OFF: &str = "#!/busybox sh\necho goodbye >/dev/console\n/busybox poweroff -f\n";
 
 /// The first and only program: the network that QEMU gives, the app, and what
@@ -142,7 +142,7 @@ fn guest(kernel: &Path, directory: &Path) -> PathBuf {
 }
 
 struct InMachines {
-    place: Place,
+    place: TestCloudlet,
     image: PathBuf,
 }
 
@@ -158,7 +158,7 @@ impl InMachines {
             skip("a kernel", "SELVAGE_TEST_VM does not say where it is: run ./dev test");
             return None;
         };
-        let place = Place::new(name, 0);
+        let place = TestCloudlet::new(name, 0);
         let image = guest(&kernel, place.directory.path());
         Some(Self { place, image })
     }
@@ -182,7 +182,7 @@ impl InMachines {
         assert!(answer.contains(ANSWER), "{answer}");
     }
 
-    /// What its only machine said and will say.
+    /// Log of its only machine, as far as it is and as it grows.
     fn log(&self) -> fs::File {
         let machines = self.place.directory.path().join("vm/machines");
         let machine = fs::read_dir(machines).unwrap().next().unwrap().unwrap();
@@ -209,7 +209,7 @@ fn processes(directory: &Path) -> Vec<i32> {
 
 #[async_trait]
 impl Fixture for InMachines {
-    fn place(&self) -> &Place {
+    fn place(&self) -> &TestCloudlet {
         &self.place
     }
 
@@ -221,7 +221,7 @@ impl Fixture for InMachines {
             data,
             images: ImageFolders::new([self.place.directory.path().to_owned()]),
             policy: FetchPolicy::default(),
-            patience: PATIENCE * 3,
+            start_timeout: TEST_TIMEOUT * 3,
             powerdown: Duration::from_millis(200),
         };
         Arc::new(Machines::open(cloudlet, options).unwrap())
@@ -273,7 +273,7 @@ async fn machines_conform() {
     conforms(&fixture).await;
 }
 
-async fn made(controller: &Upstairs, place: &Place) {
+async fn made(controller: &TestController, place: &TestCloudlet) {
     controller.furnish(place);
     let mut flavor = Flavor::clone(&controller.flavors.list()[0]);
     flavor.ram = 192;
@@ -290,7 +290,7 @@ async fn a_machine_outlives_its_crm_and_goes_with_its_instance() {
         return;
     }
     let place = &fixture.place;
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     made(&controller, place).await;
     fixture.answers().await;
@@ -337,7 +337,7 @@ async fn a_power_cut_while_a_machine_is_made_is_made_up_for() {
     }
     let (public, left) = (fixture.public(), fixture.place.directory.path().to_owned());
     let place = Arc::new(fixture.place);
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let stuck = Stuck::new(0, true);
     let life = Life::start(&place, controller.address, &stuck).await;
     tokio::select! {

@@ -8,7 +8,7 @@ use std::{
 
 use selvage_api::edgeproto::TrackedState;
 
-use crate::support::{ANSWER, Place, Upstairs, can_run, fetch, has_program, wait_for};
+use crate::support::{ANSWER, TestCloudlet, TestController, can_run, fetch, has_program, wait_for};
 
 /// `geheim`, as the registry keeps it.
 const USERS: &str = "joe:$2y$05$.el4cvCb.1X2wa5DeUsNZOO1NfI6awgUoz1BsficdEZ0kqFSSwmMm\n";
@@ -48,7 +48,7 @@ impl Registry {
     }
 
     /// Puts the image of a place there; its digest.
-    fn push(&self, place: &Place, name: &str) -> String {
+    fn push(&self, place: &TestCloudlet, name: &str) -> String {
         let file = place.directory.path().join("digest");
         let to = format!("docker://{}/{name}", self.address);
         let from = format!("oci-archive:{}", place.image().display());
@@ -70,7 +70,7 @@ impl Drop for Registry {
     }
 }
 
-async fn goes(controller: &Upstairs, place: &Place) {
+async fn goes(controller: &TestController, place: &TestCloudlet) {
     controller.instances.put(place.instance(TrackedState::DeleteRequested)).unwrap();
     wait_for("the instance's end", || async {
         controller.instance_infos.find(&place.instance_key()).is_none().then_some(())
@@ -83,12 +83,12 @@ async fn images_come_from_a_registry_by_tag_and_by_digest() {
     if !can_run() || !has_program("docker-registry") || !has_program("skopeo") {
         return;
     }
-    let mut place = Place::new("registry", 251);
+    let mut place = TestCloudlet::new("registry", 251);
     let registry = Registry::start(place.directory.path()).await;
     let digest = registry.push(&place, "dev/hello:1");
     let address = registry.address;
     place.registry = Some((address.to_string(), USER.into()));
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     for name in [format!("{address}/dev/hello:1"), format!("{address}/dev/hello@{digest}")] {
         place.image_path = name;
@@ -133,12 +133,12 @@ async fn a_wrong_password_is_said_to_be_wrong() {
     if !can_run() || !has_program("docker-registry") || !has_program("skopeo") {
         return;
     }
-    let mut place = Place::new("password", 252);
+    let mut place = TestCloudlet::new("password", 252);
     let registry = Registry::start(place.directory.path()).await;
     registry.push(&place, "dev/hello:1");
     place.registry = Some((registry.address.to_string(), "joe:falsch".into()));
     place.image_path = format!("{}/dev/hello:1", registry.address);
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.furnish(&place);
     controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
@@ -155,7 +155,7 @@ async fn a_wrong_password_is_said_to_be_wrong() {
 }
 
 /// Wants an instance that cannot be; why.
-async fn refused(controller: &Upstairs, place: &Place) -> String {
+async fn refused(controller: &TestController, place: &TestCloudlet) -> String {
     controller.furnish(place);
     controller.clusters.put(place.cluster(TrackedState::CreateRequested)).unwrap();
     controller.cluster_state(&place.cluster_key(), TrackedState::Ready).await;
@@ -172,12 +172,12 @@ async fn a_developer_has_no_image_of_another() {
     if !can_run() || !has_program("docker-registry") || !has_program("skopeo") {
         return;
     }
-    let mut place = Place::new("rights", 250);
+    let mut place = TestCloudlet::new("rights", 250);
     let registry = Registry::start(place.directory.path()).await;
     let digest = registry.push(&place, "dev/hello:1");
     let address = registry.address;
     place.registry = Some((address.to_string(), USER.into()));
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     let names = [format!("{address}/dev/hello:1"), format!("{address}/dev/hello@{digest}")];
     for name in &names {

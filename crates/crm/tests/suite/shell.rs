@@ -12,14 +12,14 @@ use selvage_api::{
     },
 };
 use selvage_shell::{
-    Conversation, Word,
+    Conversation, Frame,
     peer::{Offer, Options},
 };
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::support::{PATIENCE, Place, Upstairs, can_run};
+use crate::support::{TEST_TIMEOUT, TestCloudlet, TestController, can_run};
 
 /// Everything that means something to some shell.
 const CHARACTERS: &[&str] = &[
@@ -53,8 +53,8 @@ fn on_this_machine() -> Options {
 }
 
 struct Caller<'a> {
-    upstairs: &'a Upstairs,
-    place: &'a Place,
+    controller: &'a TestController,
+    place: &'a TestCloudlet,
 }
 
 impl Caller<'_> {
@@ -63,9 +63,9 @@ impl Caller<'_> {
         ExecRequest { app_inst_key, ..ExecRequest::default() }
     }
 
-    /// What the crm answers.
+    /// Answer of the crm.
     async fn ask(&self, request: ExecRequest) -> ExecRequest {
-        tokio::time::timeout(PATIENCE, self.upstairs.ask(request)).await.unwrap()
+        tokio::time::timeout(TEST_TIMEOUT, self.controller.ask(request)).await.unwrap()
     }
 
     /// Begins a conversation, as one of ours or as the original's client.
@@ -82,18 +82,18 @@ impl Caller<'_> {
             answer = answer.replace("s=selvage", "s=-");
         }
         let mut conversation = offer.accept(&answer).unwrap();
-        assert!(tokio::time::timeout(PATIENCE, conversation.opened()).await.unwrap());
+        assert!(tokio::time::timeout(TEST_TIMEOUT, conversation.opened()).await.unwrap());
         conversation
     }
 
-    /// What a command of these words writes, and how it ends.
+    /// Output of a command of these words, and how it ended.
     async fn run(&self, words: &[&str], terminal: bool) -> (String, String, i32) {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         let request = ExecRequest { words, terminal, ..self.request() };
         let mut conversation = self.call(request, true).await;
-        let size = Word::Size { columns: 132, rows: 50 };
+        let size = Frame::Size { columns: 132, rows: 50 };
         conversation.outgoing.send(size).await.unwrap();
-        conversation.outgoing.send(Word::End).await.unwrap();
+        conversation.outgoing.send(Frame::End).await.unwrap();
         let heard = hear(&mut conversation).await;
         conversation.close().await;
         heard
@@ -103,11 +103,11 @@ impl Caller<'_> {
 async fn hear(conversation: &mut Conversation) -> (String, String, i32) {
     let (mut data, mut errors) = (Vec::new(), Vec::new());
     let code = loop {
-        let word = tokio::time::timeout(PATIENCE, conversation.incoming.recv()).await.unwrap();
+        let word = tokio::time::timeout(TEST_TIMEOUT, conversation.incoming.recv()).await.unwrap();
         match word {
-            Some(Word::Data(bytes)) => data.extend_from_slice(&bytes),
-            Some(Word::Errors(bytes)) => errors.extend_from_slice(&bytes),
-            Some(Word::Exit { code, reason }) => {
+            Some(Frame::Data(bytes)) => data.extend_from_slice(&bytes),
+            Some(Frame::Errors(bytes)) => errors.extend_from_slice(&bytes),
+            Some(Frame::Exit { code, reason }) => {
                 errors.extend_from_slice(reason.as_bytes());
                 break code;
             }
@@ -123,11 +123,11 @@ async fn commands_reach_the_container_word_for_word_and_nothing_else() {
     if !can_run() {
         return;
     }
-    let place = Place::new("shell", 119);
-    let upstairs = Upstairs::start().await;
-    let running = place.start(upstairs.address).await;
-    upstairs.make(&place).await;
-    let caller = Caller { upstairs: &upstairs, place: &place };
+    let place = TestCloudlet::new("shell", 119);
+    let controller = TestController::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let caller = Caller { controller: &controller, place: &place };
 
     let script = "echo out; echo err >&2; exit 7";
     let heard = caller.run(&["sh", "-c", script], false).await;
@@ -158,7 +158,7 @@ async fn commands_reach_the_container_word_for_word_and_nothing_else() {
     }
     let other = ExecRequest { container_id: "other".into(), ..caller.request() };
     let mut other = caller.call(ExecRequest { words: vec!["true".into()], ..other }, true).await;
-    other.outgoing.send(Word::End).await.unwrap();
+    other.outgoing.send(Frame::End).await.unwrap();
     let (_, reason, code) = hear(&mut other).await;
     assert_eq!((reason.as_str(), code), ("container \"other\" of the instance not found", 126));
     // What cannot be run says why, at both kinds of caller.
@@ -173,7 +173,7 @@ async fn commands_reach_the_container_word_for_word_and_nothing_else() {
     gone.app_inst_key.as_mut().unwrap().app_key.as_mut().unwrap().name = "Other".into();
     assert_eq!(caller.ask(gone).await.err, "app inst Other not found");
 
-    upstairs.unmake(&place).await;
+    controller.unmake(&place).await;
     running.stop().await;
 }
 
@@ -182,16 +182,16 @@ async fn early_keys_bursts_and_callers_who_go() {
     if !can_run() {
         return;
     }
-    let place = Place::new("shell-two", 120);
-    let upstairs = Upstairs::start().await;
-    let running = place.start(upstairs.address).await;
-    upstairs.make(&place).await;
-    let caller = Caller { upstairs: &upstairs, place: &place };
+    let place = TestCloudlet::new("shell-two", 120);
+    let controller = TestController::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let caller = Caller { controller: &controller, place: &place };
 
     // The original's client types before the shell is up.
     let mut old = caller.call(caller.request(), false).await;
     let typed = Bytes::from_static(b"echo $((40+2)); exit\n");
-    old.outgoing.send(Word::Data(typed)).await.unwrap();
+    old.outgoing.send(Frame::Data(typed)).await.unwrap();
     let (printed, _, _) = hear(&mut old).await;
     assert!(printed.contains("42\r\n"), "{printed:?}");
 
@@ -204,7 +204,7 @@ async fn early_keys_bursts_and_callers_who_go() {
         "trap 'touch /tmp/hung-up; exit' HUP; touch /tmp/waiting; while :; do sleep 1; done";
     let words = ["sh", "-c", waiting].map(str::to_owned).to_vec();
     let talk = caller.call(ExecRequest { words, ..caller.request() }, true).await;
-    talk.outgoing.send(Word::Size { columns: 0, rows: 0 }).await.unwrap();
+    talk.outgoing.send(Frame::Size { columns: 0, rows: 0 }).await.unwrap();
     let there = async |file: &str| caller.run(&["ls", file], false).await.2 == 0;
     let seen = async |file: &str| {
         let looking = async {
@@ -212,7 +212,7 @@ async fn early_keys_bursts_and_callers_who_go() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("no {file}"));
+        tokio::time::timeout(TEST_TIMEOUT, looking).await.unwrap_or_else(|_| panic!("no {file}"));
     };
     seen("/tmp/waiting").await;
     talk.close().await;
@@ -225,7 +225,7 @@ async fn early_keys_bursts_and_callers_who_go() {
     let mut log = caller.call(ExecRequest { logs, ..caller.request() }, true).await;
     assert_eq!(hear(&mut log).await, ("a line\n".into(), String::new(), 0));
 
-    upstairs.unmake(&place).await;
+    controller.unmake(&place).await;
     running.stop().await;
 }
 
@@ -250,29 +250,29 @@ async fn a_direct_shell_ends_when_the_controller_says_so() {
     if !can_run() {
         return;
     }
-    let place = Place::new("shell-three", 121);
-    let upstairs = Upstairs::start().await;
-    let running = place.start(upstairs.address).await;
-    upstairs.make(&place).await;
-    let caller = Caller { upstairs: &upstairs, place: &place };
+    let place = TestCloudlet::new("shell-three", 121);
+    let controller = TestController::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let caller = Caller { controller: &controller, place: &place };
     let revoked = CancellationToken::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = ShellServiceServer::new(Watching(revoked.clone()));
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-    let controller = tonic::transport::Server::builder().add_service(service);
-    tokio::spawn(controller.serve_with_incoming(incoming));
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(incoming));
 
     let relay = format!("{address}/token");
     let words = vec!["cat".into()];
     let request = ExecRequest { words, relay, ..caller.request() };
     let mut talk = caller.call(request.clone(), true).await;
-    talk.outgoing.send(Word::Size { columns: 0, rows: 0 }).await.unwrap();
-    talk.outgoing.send(Word::Data(Bytes::from_static(b"hi"))).await.unwrap();
-    let heard = tokio::time::timeout(PATIENCE, talk.incoming.recv()).await.unwrap();
-    assert_eq!(heard, Some(Word::Data(Bytes::from_static(b"hi"))));
+    talk.outgoing.send(Frame::Size { columns: 0, rows: 0 }).await.unwrap();
+    talk.outgoing.send(Frame::Data(Bytes::from_static(b"hi"))).await.unwrap();
+    let heard = tokio::time::timeout(TEST_TIMEOUT, talk.incoming.recv()).await.unwrap();
+    assert_eq!(heard, Some(Frame::Data(Bytes::from_static(b"hi"))));
     revoked.cancel();
-    let heard = tokio::time::timeout(PATIENCE, talk.incoming.recv()).await.unwrap();
+    let heard = tokio::time::timeout(TEST_TIMEOUT, talk.incoming.recv()).await.unwrap();
     assert_eq!(heard, None, "the command ended with it");
 
     // Where the controller cannot be reached, no command begins.
@@ -281,6 +281,6 @@ async fn a_direct_shell_ends_when_the_controller_says_so() {
     let reply = caller.ask(ExecRequest { offer, ..nowhere }).await;
     assert!(reply.answer.is_empty() && !reply.err.is_empty(), "{reply:?}");
 
-    upstairs.unmake(&place).await;
+    controller.unmake(&place).await;
     running.stop().await;
 }

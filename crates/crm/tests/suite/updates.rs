@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use selvage_api::edgeproto::{App, AppInst, TrackedState};
 
-use crate::support::{ANSWER, Life, Place, Running, Stuck, Upstairs, can_run, fetch, wait_for};
+use crate::support::{
+    ANSWER, Life, Running, Stuck, TestCloudlet, TestController, can_run, fetch, wait_for,
+};
 
 /// A server that takes some looks of the crm to listen.
 const SLOW: &str = "/bin/sh -c 'sleep 2; exec httpd -f -p 8080 -h /www'";
@@ -20,7 +22,7 @@ async fn pid(running: &Running) -> u32 {
 }
 
 /// The app with a server of other contents.
-fn with_news(place: &Place) -> App {
+fn with_news(place: &TestCloudlet) -> App {
     let command =
         format!("/bin/sh -c 'echo {NEWS} > /www/index.html; exec httpd -f -p 8080 -h /www'");
     App { command, ..place.app() }
@@ -32,8 +34,8 @@ async fn a_failed_update_leaves_the_old_version_serving() {
     if !can_run() {
         return;
     }
-    let place = Arc::new(Place::new("proven", 180));
-    let controller = Upstairs::start().await;
+    let place = Arc::new(TestCloudlet::new("proven", 180));
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     let before = pid(&running).await;
@@ -71,14 +73,14 @@ async fn a_failed_update_leaves_the_old_version_serving() {
     assert_eq!(place.left_behind(), Vec::<String>::new());
 }
 
-/// What its App has become is for the next update.
+/// A changed App is for the next update.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_runs_what_it_was_made_of() {
     if !can_run() {
         return;
     }
-    let place = Arc::new(Place::new("pinned", 182));
-    let controller = Upstairs::start().await;
+    let place = Arc::new(TestCloudlet::new("pinned", 182));
+    let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
     controller.believe(&place);
@@ -110,11 +112,11 @@ async fn an_update_replaces_an_instance_once_however_long_that_takes() {
     if !can_run() {
         return;
     }
-    let mut place = Place::new("once", 236);
+    let mut place = TestCloudlet::new("once", 236);
     place.command = SLOW.into();
     place.grace = Duration::from_secs(10);
     let place = Arc::new(place);
-    let controller = Upstairs::start().await;
+    let controller = TestController::start().await;
     let counted = Stuck::nowhere();
     let running = place.start_stuck(controller.address, &counted).await;
     controller.make(&place).await;
@@ -143,8 +145,8 @@ async fn an_update_that_a_power_cut_ends_is_made_by_the_next_crm() {
         return;
     }
     for (after, range) in [false, true].into_iter().zip(237..) {
-        let place = Arc::new(Place::new("cut", range));
-        let controller = Upstairs::start().await;
+        let place = Arc::new(TestCloudlet::new("cut", range));
+        let controller = TestController::start().await;
         // After those of the create.
         let stuck = Stuck::new(2, after);
         let life = Life::start(&place, controller.address, &stuck).await;

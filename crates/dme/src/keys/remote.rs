@@ -9,8 +9,8 @@ use tonic::transport::Channel;
 use super::KeySource;
 use crate::error::{Error, Result};
 
-/// How long the controller may take.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// Timeout of a call to the controller.
+const CONTROLLER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Keys that the controller hands out.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ impl RemoteKeys {
 impl KeySource for RemoteKeys {
     async fn keys(&self) -> Result<Vec<CookieKey>> {
         let mut request = tonic::Request::new(ListCookieKeysRequest {});
-        request.set_timeout(PATIENCE);
+        request.set_timeout(CONTROLLER_TIMEOUT);
         let answer = self.0.clone().list_cookie_keys(request).await;
         Ok(answer.map_err(|status| Error::Controller(Box::new(status)))?.into_inner().keys)
     }

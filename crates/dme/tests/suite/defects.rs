@@ -1,5 +1,5 @@
-//! What the original got wrong, and its own tests, each with the test here
-//! that shows it. The numbers are those of the list that this engine was built
+//! Defects of the original, and its own tests, each with the test here that
+//! shows it. The numbers are those of the list that this engine was built
 //! against.
 
 #[path = "../../../../tests/shared/named.rs"]

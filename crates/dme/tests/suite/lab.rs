@@ -176,7 +176,7 @@ pub(crate) fn find(engine: &Engine, app: &AppName, carrier: &str, at: (f64, f64)
     fqdn(engine.find(&session(app), &asked(carrier, at.0, at.1)).unwrap())
 }
 
-/// What was found; nothing if nothing was.
+/// Host that was found; empty if nothing was.
 pub(crate) fn fqdn(reply: FindCloudletReply) -> String {
     assert_eq!(reply.status == i32::from(FindStatus::FindFound), !reply.fqdn.is_empty());
     assert!(reply.cloudlet_location.is_some());

@@ -1,4 +1,4 @@
-//! What an engine knows when it starts while no controller is there.
+//! Engines that start while no controller is there.
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What devices are told, rule by rule.
+//! Answers to devices, rule by rule.
 
 use selvage_api::{
     Code,

@@ -1,4 +1,4 @@
-//! What lies on which cloudlet, so that nothing has to be searched.
+//! Index of objects by cloudlet, so that nothing has to be searched.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,13 +9,13 @@ use crate::ObjectKey;
 
 #[derive(Default)]
 pub(super) struct Directory {
-    cloudlets: HashMap<Arc<str>, Held>,
-    /// How many instances an app has on each cloudlet.
+    cloudlets: HashMap<Arc<str>, CloudletObjects>,
+    /// Number of instances of an app on each cloudlet.
     apps: HashMap<ObjectKey, BTreeMap<Arc<str>, usize>>,
 }
 
 #[derive(Default)]
-struct Held {
+struct CloudletObjects {
     /// By index of the type in the order of sending.
     objects: BTreeSet<(usize, ObjectKey)>,
     apps: BTreeMap<ObjectKey, usize>,
@@ -38,24 +38,24 @@ impl Directory {
                 Some((name, _)) => Arc::clone(name),
                 None => Arc::from(cloudlet),
             };
-            let held = self.cloudlets.entry(Arc::clone(&name)).or_default();
-            if !held.objects.insert(entry) {
+            let on_cloudlet = self.cloudlets.entry(Arc::clone(&name)).or_default();
+            if !on_cloudlet.objects.insert(entry) {
                 return None;
             }
             let app = app()?;
-            *held.apps.entry(app.clone()).or_default() += 1;
+            *on_cloudlet.apps.entry(app.clone()).or_default() += 1;
             *self.apps.entry(app.clone()).or_default().entry(name).or_default() += 1;
             return Some(app);
         }
-        let held = self.cloudlets.get_mut(cloudlet)?;
-        if !held.objects.remove(&entry) {
+        let on_cloudlet = self.cloudlets.get_mut(cloudlet)?;
+        if !on_cloudlet.objects.remove(&entry) {
             return None;
         }
         let app = app();
         if let Some(app) = &app {
-            decrease(&mut held.apps, app);
+            decrease(&mut on_cloudlet.apps, app);
         }
-        if held.objects.is_empty() {
+        if on_cloudlet.objects.is_empty() {
             self.cloudlets.remove(cloudlet);
         }
         let app = app?;
@@ -68,7 +68,7 @@ impl Directory {
         Some(app)
     }
 
-    /// Whether one of these cloudlets has an instance of an app.
+    /// Returns true if one of these cloudlets has an instance of the app.
     pub(super) fn uses(&self, app: &ObjectKey, cloudlets: &BTreeSet<Arc<str>>) -> bool {
         let there = self.apps.get(app);
         there.is_some_and(|there| cloudlets.iter().any(|cloudlet| there.contains_key(cloudlet)))
@@ -81,8 +81,8 @@ impl Directory {
 
     /// Everything on a cloudlet, by index of its type, and its apps.
     pub(super) fn of_cloudlet(&self, cloudlet: &str) -> (Vec<(usize, ObjectKey)>, Vec<ObjectKey>) {
-        let Some(held) = self.cloudlets.get(cloudlet) else { return Default::default() };
-        (held.objects.iter().cloned().collect(), held.apps.keys().cloned().collect())
+        let Some(on_cloudlet) = self.cloudlets.get(cloudlet) else { return Default::default() };
+        (on_cloudlet.objects.iter().cloned().collect(), on_cloudlet.apps.keys().cloned().collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where changes meet peers: for every change, who has to hear of it.
+//! Fan-out of changes to peers: decides for every change which peers get it.
 //!
 //! Locks are taken in the order peers, then one peer's outbox; the directory
 //! is never held together with either.
@@ -103,7 +103,7 @@ impl Hub {
         self.exchange.sends.get(index).map(Outgoing::kind)
     }
 
-    /// Where apps are in the order of sending.
+    /// Index of apps in the order of sending.
     fn app_index(&self) -> Option<usize> {
         self.apps().map(|(index, _)| index)
     }
@@ -182,7 +182,7 @@ impl Hub {
         }
     }
 
-    /// Whether the filter of this peer has a say over this type.
+    /// Returns true if this peer's filter applies to this type.
     fn filters(&self, peer: &Peer, index: usize) -> bool {
         peer.filtered && self.kind(index).is_some_and(|kind| kind.reach() != Reach::Everybody)
     }
@@ -258,7 +258,7 @@ impl Hub {
         Ok(sent)
     }
 
-    /// Whether a peer may know an object of this key.
+    /// Returns true if a peer may know an object of this key.
     pub(crate) fn visible(
         &self,
         peer: &Peer,

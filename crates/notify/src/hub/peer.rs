@@ -23,7 +23,8 @@ use crate::{
 /// Far more types than there are.
 const MAX_WANTS: usize = 1000;
 
-/// What a peer said of how far its mirror goes. Empty for the original's.
+/// Revisions up to which a peer says its mirror is complete. Empty for the
+/// original's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offer {
     /// By index of the type in our order of sending, 0 for none.
@@ -36,9 +37,9 @@ impl Offer {
         self.revisions.get(index).copied().filter(|revision| *revision > 0)
     }
 
-    /// What of a peer's VERSION can be used: nothing if it counts revisions
-    /// of another history, and only those below `end`, where that history
-    /// and ours part.
+    /// Reads the usable part of a peer's VERSION: nothing if it counts revisions
+    /// of another history, and only those below `end`, where that history and
+    /// ours part.
     pub(crate) fn of(version: &Frame, exchange: &Exchange, end: Option<i64>) -> Self {
         let Some(end) = end else { return Self::default() };
         let revision = |outgoing: &Outgoing| {
@@ -79,8 +80,8 @@ pub(crate) struct Peer {
     pub(crate) concealed: bool,
     pub(crate) revisions: bool,
     pub(crate) liveness: Liveness,
-    /// What the peer wants, in its own order, as indices of ours; what we do
-    /// not send is none of them.
+    /// Types that the peer wants, in its own order, as indices of ours; those
+    /// that we do not send are `None`.
     wants: Box<[Option<usize>]>,
     outbox: Mutex<Outbox>,
     /// Canonical texts of the keys of the cloudlets it reports on.
@@ -103,11 +104,11 @@ struct Outbox {
     peer_sent_all: bool,
     deferred: Option<Deferred>,
     resumed: Vec<usize>,
-    /// What was taken last has not all been sent.
+    /// True while the last round has not all been sent.
     sending: bool,
 }
 
-/// What is sent in one go, in the order of the types.
+/// Objects and messages that are sent in one go, in the order of the types.
 pub(crate) struct Round {
     pub(crate) lanes: VecDeque<Lane>,
     pub(crate) cloudlets: Arc<BTreeSet<Arc<str>>>,
@@ -157,7 +158,7 @@ impl Peer {
         })
     }
 
-    /// Whether the peer has said that it has this cloudlet.
+    /// Returns true if the peer has said that it has this cloudlet.
     pub(super) fn speaks_for(&self, cloudlet: &str) -> bool {
         self.announced.lock().contains(cloudlet)
     }

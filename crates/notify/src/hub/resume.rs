@@ -103,8 +103,8 @@ impl Hub {
         keys
     }
 
-    /// What changed on the peer's cloudlets since its revisions, and of which
-    /// types that is known; all of them or none.
+    /// Returns the changes on the peer's cloudlets since its revisions, and the
+    /// types for which they are known; all of them or none.
     fn changes(&self, peer: &Peer, offer: &Offer) -> Option<(Marks, Vec<usize>)> {
         let cloudlets = peer.cloudlets();
         let (mut keys, mut resumed) = (Vec::new(), Vec::new());

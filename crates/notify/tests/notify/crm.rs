@@ -123,7 +123,7 @@ async fn a_crm_that_comes_back_never_sees_its_mirror_emptied() {
     }
 }
 
-/// Whose cloudlets are not those it was in step with gets them in full.
+/// A crm whose cloudlets are not those it was in step with gets them in full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crm_with_other_cloudlets_than_before_gets_them_in_full() {
     let (controller, server, running, mut crm) = with_a_cloudlet(true).await;

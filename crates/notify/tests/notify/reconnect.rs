@@ -49,7 +49,7 @@ async fn a_client_finds_the_server_that_is_there() {
     at_second.stop(&second).await;
 }
 
-/// What came by a new stream is not taken away when the old one ends late.
+/// Objects that came by a new stream are not removed when the old one ends late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_old_stream_does_not_flush_what_the_new_one_brought() {
     let controller = Controller::new();
@@ -182,7 +182,7 @@ impl Sink for Flaky {
     }
 }
 
-/// What could not be kept comes again, unless it never can be.
+/// An object that could not be stored comes again, unless it never can be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_that_could_not_be_kept_comes_again() {
     for (code, arrive, connects) in [(Code::Unavailable, 2, 4), (Code::InvalidArgument, 0, 1)] {

@@ -126,7 +126,7 @@ impl Link {
     }
 }
 
-/// What a controller has.
+/// Objects of a controller.
 pub(crate) struct Controller {
     pub(crate) flavors: Arc<Cache<Flavor>>,
     pub(crate) cloudlets: Arc<Cache<Cloudlet>>,

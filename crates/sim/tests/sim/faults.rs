@@ -1,10 +1,10 @@
-//! What goes wrong when a test wants it to.
+//! Faults that a test injects.
 
 use std::time::Duration;
 
 use selvage_api::edgeproto::{App, TrackedState as S};
 use selvage_notify::ObjectKey;
-use selvage_sim::{ClusterUpdate, Fault, FaultRule, Operation, Resync, SimCrm, SimOptions, What};
+use selvage_sim::{ClusterUpdate, Fault, FaultRule, ObjectKind, Resync, SimCrm, SimOptions, Verb};
 
 use crate::controller::{Controller, app_key, cluster, until};
 
@@ -29,14 +29,15 @@ async fn failures_say_what_the_original_says() {
     controller.instance_is("other", Some(S::CreateError)).await;
     assert_eq!(controller.take_seen(), ["CreateError Cluster instance other not found"]);
 
-    crm.script(FaultRule::once(What::Instance, Operation::Create, failing("no room", false)));
+    crm.script(FaultRule::once(ObjectKind::Instance, Verb::Create, failing("no room", false)));
     controller.ask_instance("c", S::CreateRequested);
     controller.instance_is("c", Some(S::CreateError)).await;
     let seen = controller.take_seen();
     assert_eq!(seen, ["Creating", "CreateError Create App Inst failed: no room"]);
     assert!(crm.infrastructure().instances.is_empty());
 
-    let rule = FaultRule::always(What::Cluster, Operation::Create, failing("disk", true)).of("bad");
+    let rule =
+        FaultRule::always(ObjectKind::Cluster, Verb::Create, failing("disk", true)).of("bad");
     crm.script(rule);
     controller.ask_cluster("bad", S::CreateRequested);
     controller.ask_cluster("good", S::CreateRequested);
@@ -45,7 +46,7 @@ async fn failures_say_what_the_original_says() {
     assert_eq!(crm.infrastructure().clusters.len(), 3, "with what the failure left");
     controller.take_seen();
 
-    crm.script(FaultRule::once(What::Cluster, Operation::Delete, failing("locked", false)));
+    crm.script(FaultRule::once(ObjectKind::Cluster, Verb::Delete, failing("locked", false)));
     controller.ask_cluster("good", S::DeleteRequested);
     controller.cluster_is("good", Some(S::DeleteError)).await;
     assert_eq!(controller.take_seen(), ["Deleting", "DeleteError Delete failed: locked"]);
@@ -80,7 +81,7 @@ async fn updates_that_fail_and_those_that_fail_as_the_original() {
 async fn crms_that_never_or_late_or_half_answer() {
     let controller = Controller::start().await;
     let crm = SimCrm::start(controller.options()).unwrap();
-    let create = |fault| FaultRule::once(What::Cluster, Operation::Create, fault);
+    let create = |fault| FaultRule::once(ObjectKind::Cluster, Verb::Create, fault);
     crm.script(create(Fault::Silent).of("silent"));
     crm.script(create(Fault::Stall).of("stalls"));
     crm.script(create(Fault::Late(Duration::from_millis(5))).of("late"));
@@ -104,7 +105,7 @@ async fn crms_that_never_or_late_or_half_answer() {
 
     // Whatever one likes can be said of an object.
     let key = ObjectKey::of(&cluster("silent", S::Ready)).unwrap();
-    crm.report(What::Cluster, &key, S::CreateError, vec!["made up".into()]);
+    crm.report(ObjectKind::Cluster, &key, S::CreateError, vec!["made up".into()]);
     controller.cluster_is("silent", Some(S::CreateError)).await;
 }
 
@@ -121,7 +122,7 @@ async fn a_crm_that_dies_forgets_remembers_or_does_it_again() {
         controller.ask_cluster("c", S::CreateRequested);
         controller.cluster_is("c", Some(S::Ready)).await;
         let fault = Fault::Crash { remember: true };
-        crm.script(FaultRule::once(What::Cluster, Operation::Create, fault));
+        crm.script(FaultRule::once(ObjectKind::Cluster, Verb::Create, fault));
         controller.take_seen();
         controller.ask_cluster("crash", S::CreateRequested);
         controller.cluster_is("crash", Some(end)).await;

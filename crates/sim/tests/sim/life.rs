@@ -1,8 +1,8 @@
-//! What a crm does that does what it should.
+//! Operations of a crm without faults.
 
 use selvage_api::edgeproto::{ExecRequest, TrackedState as S};
 use selvage_sim::{
-    Fault, FaultRule, Mode, Operation, SimCrm, SimDme, SimFleet, SimOptions, Stage, What,
+    Fault, FaultRule, Mode, ObjectKind, SimCrm, SimDme, SimFleet, SimOptions, Stage, Verb,
 };
 
 use crate::controller::{Controller, cluster, instance, place, until};
@@ -65,8 +65,8 @@ async fn a_test_lets_every_report_go() {
     assert!(controller.take_seen().is_empty());
     let step = crm.step_where(|step| step.key.contains("\"b\"")).await;
     assert_eq!(
-        (step.what, step.operation, step.stage),
-        (What::Cluster, Operation::Create, Stage::Begin)
+        (step.kind, step.verb, step.stage),
+        (ObjectKind::Cluster, Verb::Create, Stage::Begin)
     );
     controller.cluster_is("b", Some(S::Creating)).await;
     let step = crm.step_where(|step| step.stage == Stage::End).await;
@@ -165,7 +165,7 @@ async fn a_crm_that_is_dropped_is_gone() {
     let crm = SimCrm::start(controller.options()).unwrap();
     until("there", || controller.infos.len() == 1).await;
     let fault = Fault::Crash { remember: true };
-    crm.script(FaultRule::once(What::Cluster, Operation::Create, fault));
+    crm.script(FaultRule::once(ObjectKind::Cluster, Verb::Create, fault));
     drop(crm);
     until("gone", || controller.infos.is_empty() && controller.server.peers().is_empty()).await;
 }

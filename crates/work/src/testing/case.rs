@@ -1,4 +1,4 @@
-//! One world, one run of the operation, as many processes as it takes.
+//! One environment, one run of the operation, as many processes as it takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::faulty::{Fault, Faulty, Moment, Script};
-use super::{Violation, World};
+use super::{Environment, Violation};
 use crate::{Engine, Error, Failure, Handle};
 
 /// After so long an operation counts as one that never ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expect {
@@ -22,14 +22,14 @@ pub(super) enum Expect {
 
 pub(super) struct Bench<M> {
     make: M,
-    /// What a world looks like after the operation, if all goes well.
+    /// Description of an environment after the operation, if all goes well.
     after: String,
     pub(super) tried: Vec<String>,
 }
 
 impl<W, M, F> Bench<M>
 where
-    W: World,
+    W: Environment,
     M: Fn() -> F,
     F: Future<Output = W>,
 {
@@ -39,12 +39,12 @@ where
 
     /// The run in which nothing goes wrong. Gives the steps that were taken.
     pub(super) async fn reference(&mut self) -> Result<Vec<String>, Violation> {
-        let world = (self.make)().await;
+        let environment = (self.make)().await;
         let script = Script::new(&[]);
         let name = "nothing goes wrong";
-        let outcome = within(name, run(&world, &script)).await?;
+        let outcome = within(name, run(&environment, &script)).await?;
         outcome.map_err(|failure| violation(name, format!("it failed: {failure}")))?;
-        self.after = world.residue().await;
+        self.after = environment.residue().await;
         self.tried.push(name.to_owned());
         let steps = script.seen.lock().clone();
         Ok(steps)
@@ -57,14 +57,14 @@ where
     ) -> Result<(), Violation> {
         let texts: Vec<String> = moments.iter().map(Moment::to_string).collect();
         let name = texts.join(", then ");
-        let world = (self.make)().await;
-        let before = world.residue().await;
+        let environment = (self.make)().await;
+        let before = environment.residue().await;
         let script = Script::new(moments);
-        let outcome = within(&name, run(&world, &script)).await?;
+        let outcome = within(&name, run(&environment, &script)).await?;
         if let Some(moment) = script.left().first() {
             return Err(violation(&name, format!("it ended {outcome:?} without {moment}")));
         }
-        let now = world.residue().await;
+        let now = environment.residue().await;
         match (&outcome, expect) {
             (Ok(()), Expect::Failure) => {
                 return Err(violation(&name, "it succeeded all the same"));
@@ -79,7 +79,7 @@ where
                 let text = format!("it left {now:?} instead of {:?}", self.after);
                 return Err(violation(&name, text));
             }
-            (Err(_), _) if !world.is_undone(&before, &now) => {
+            (Err(_), _) if !environment.is_undone(&before, &now) => {
                 let text = format!("it left {now:?}, there was {before:?} before");
                 return Err(violation(&name, text));
             }
@@ -98,7 +98,7 @@ async fn within<T>(
     case: &str,
     running: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Violation> {
-    match tokio::time::timeout(PATIENCE, running).await {
+    match tokio::time::timeout(OPERATION_TIMEOUT, running).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(violation(case, format!("the engine failed: {error}"))),
         Err(_) => Err(violation(case, "it does not end")),
@@ -113,10 +113,11 @@ struct Process {
 }
 
 impl Process {
-    async fn start<W: World>(world: &W, script: &Arc<Script>) -> Result<Self, Error> {
-        let engine = Engine::open(world.store(), "testing", world.options()).await?;
-        engine.register(Faulty { operation: world.operation(), script: Arc::clone(script) })?;
-        world.register_others(&engine)?;
+    async fn start<W: Environment>(environment: &W, script: &Arc<Script>) -> Result<Self, Error> {
+        let engine = Engine::open(environment.store(), "testing", environment.options()).await?;
+        engine
+            .register(Faulty { operation: environment.operation(), script: Arc::clone(script) })?;
+        environment.register_others(&engine)?;
         let token = CancellationToken::new();
         let running = tokio::spawn({
             let (engine, token) = (engine.clone(), token.clone());
@@ -140,9 +141,12 @@ impl Process {
 }
 
 /// Starts the operation and goes on, process after process, until it ends.
-async fn run<W: World>(world: &W, script: &Arc<Script>) -> Result<Result<(), Failure>, Error> {
-    let mut process = Process::start(world, script).await?;
-    let mut handle: Handle = world.start(&process.engine).await?;
+async fn run<W: Environment>(
+    environment: &W,
+    script: &Arc<Script>,
+) -> Result<Result<(), Failure>, Error> {
+    let mut process = Process::start(environment, script).await?;
+    let mut handle: Handle = environment.start(&process.engine).await?;
     loop {
         let outcome = tokio::select! {
             outcome = handle.ended() => Some(outcome),
@@ -154,7 +158,7 @@ async fn run<W: World>(world: &W, script: &Arc<Script>) -> Result<Result<(), Fai
             return Ok(outcome);
         }
         let id = handle.id().to_owned();
-        process = Process::start(world, script).await?;
+        process = Process::start(environment, script).await?;
         handle = process.engine.attach_stored(&id).await?;
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::{Failure, Next, Operation, Scope};
 
-/// What goes wrong.
+/// Fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It is run twice, the first run being forgotten.
@@ -60,7 +60,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// What is to go wrong in a world, and what was seen there.
+/// Faults to inject into an environment, and those that happened there.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     moments: Mutex<Vec<Moment>>,
@@ -76,7 +76,7 @@ impl Script {
         Arc::new(Self { moments: Mutex::new(moments.to_vec()), ..Self::default() })
     }
 
-    /// What has not happened.
+    /// Returns the moments that have not happened.
     pub(super) fn left(&self) -> Vec<Moment> {
         self.moments.lock().clone()
     }
@@ -108,7 +108,7 @@ pub(super) struct Faulty<O> {
 }
 
 impl<O: Operation> Faulty<O> {
-    /// Whether the step is to be run twice.
+    /// Injects a fault; returns true if the step is to be run twice.
     async fn strike(&self, fault: Option<Fault>, scope: &Scope) -> Result<bool, Failure> {
         match fault {
             None => Ok(false),

@@ -1,7 +1,7 @@
 //! Proof that an operation keeps the rules of [`Operation`], written once for
 //! all of them.
 //!
-//! [`check`] runs an operation again and again, each time in a fresh world
+//! [`check`] runs an operation again and again, each time in a fresh environment
 //! with one thing going wrong at one step, and looks at what is left:
 //!
 //! * every step run twice, the second time without what the first wrote into
@@ -12,7 +12,7 @@
 //! * a crash before and after the work of every step, and of every undo: the
 //!   next process brings it to the same end.
 //!
-//! A world must be able to do the operation without further help: whatever
+//! A environment must be able to do the operation without further help: whatever
 //! answers a step in reality answers it there as well.
 
 mod case;
@@ -25,16 +25,16 @@ use self::case::{Bench, Expect};
 use self::faulty::{Fault, Moment, When};
 use crate::{Engine, Error, Handle, Operation, Options};
 
-/// Where an operation is proved.
+/// Environment in which an operation is proved.
 #[async_trait]
-pub trait World: Send + Sync + 'static {
-    /// What is proved.
+pub trait Environment: Send + Sync + 'static {
+    /// The operation that is proved.
     type Operation: Operation;
 
-    /// The store of this world, used by no other.
+    /// The store of this environment, used by no other.
     fn store(&self) -> SharedStore;
 
-    /// The operation, acting on this world. Asked once for every process that
+    /// The operation, acting on this environment. Asked once for every process that
     /// is started.
     fn operation(&self) -> Self::Operation;
 
@@ -43,21 +43,21 @@ pub trait World: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What to start it with.
+    /// State to start it with.
     fn state(&self) -> <Self::Operation as Operation>::State;
 
-    /// Starts it; worlds whose operations are started together with a write
+    /// Starts it; environments whose operations are started together with a write
     /// of their own do it themselves.
     async fn start(&self, engine: &Engine) -> Result<Handle, Error> {
         engine.start::<Self::Operation>(self.state(), "testing").await
     }
 
     /// Everything that the operation could leave behind, as text that is the
-    /// same in every fresh world: without ids, times and the like.
+    /// same in every fresh environment: without ids, times and the like.
     async fn residue(&self) -> String;
 
-    /// Whether `now` is what a failed operation may leave, `before` having
-    /// been there before it. Operations that take something away cannot
+    /// Returns true if `now` is what a failed operation may leave, `before`
+    /// having been there before it. Operations that delete something cannot
     /// always bring it back.
     fn is_undone(&self, before: &str, now: &str) -> bool {
         before == now
@@ -73,14 +73,14 @@ pub trait World: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{case}: {detail}")]
 pub struct Violation {
-    /// What was made to go wrong: `crash after step create`.
+    /// Fault that was injected: `crash after step create`.
     pub case: String,
-    /// What came of it.
+    /// Result of it.
     pub detail: String,
 }
 
 impl Violation {
-    /// What this is to a caller.
+    /// Returns the code that a caller gets.
     pub fn code(&self) -> selvage_api::Code {
         selvage_api::Code::Internal
     }
@@ -89,7 +89,7 @@ impl Violation {
 /// Proves an operation. Gives the names of the cases that were tried.
 pub async fn check<W, M, F>(make: M) -> Result<Vec<String>, Violation>
 where
-    W: World,
+    W: Environment,
     M: Fn() -> F,
     F: Future<Output = W>,
 {
@@ -117,7 +117,7 @@ async fn check_undo<W, M, F>(
     failed: &Moment,
 ) -> Result<(), Violation>
 where
-    W: World,
+    W: Environment,
     M: Fn() -> F,
     F: Future<Output = W>,
 {

@@ -1,4 +1,4 @@
-//! What followers see.
+//! Messages that followers get.
 
 use std::sync::Arc;
 

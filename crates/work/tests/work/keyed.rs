@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 struct Told {
     runs: mpsc::UnboundedSender<String>,
     leave: Semaphore,
-    /// What runs of a key end with, the first one last.
+    /// Results of runs by key, the first one last.
     results: Mutex<HashMap<String, Vec<Result<Summary, Failure>>>>,
 }
 

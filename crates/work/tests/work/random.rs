@@ -49,7 +49,7 @@ struct History {
     clock: ManualClock,
     shop: Shop,
     processes: [Option<Process>; 2],
-    /// What each operation was to make.
+    /// Objects that each operation was to make.
     started: BTreeMap<String, String>,
 }
 

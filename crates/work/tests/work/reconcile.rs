@@ -18,7 +18,7 @@ struct Counter {
     begun: watch::Sender<u64>,
     /// A run takes one of these.
     leave: Arc<Semaphore>,
-    /// What the run of that number does.
+    /// Result of the run of that number.
     fault: fn(u64) -> Result<Summary, Failure>,
 }
 

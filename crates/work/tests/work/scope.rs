@@ -1,4 +1,4 @@
-//! What steps are given to work with.
+//! Contexts of steps.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use selvage_kit::tasks::Backoff;
 use selvage_store::SharedStore;
 use selvage_store::clock::ManualClock;
 use selvage_store::embedded::{Embedded, Options as StoreOptions};
-use selvage_work::testing::World;
+use selvage_work::testing::Environment;
 use selvage_work::{Engine, Error, Failure, Next, Operation, Options, Scope, Subject};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -48,7 +48,7 @@ pub(crate) fn with_clock(clock: &ManualClock) -> Options {
     Options { clock: Arc::new(clock.clone()), ..quick() }
 }
 
-/// What there is: ports by owner, things by name, and what is published.
+/// Objects of the test: ports by owner, things by name, and what is published.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Things {
     pub(crate) ports: BTreeMap<u32, String>,
@@ -283,7 +283,7 @@ impl Process {
         Self { engine, token, running }
     }
 
-    /// How the engine ends by itself.
+    /// Waits until the engine ends by itself.
     pub(crate) async fn ended(self) -> Result<(), Error> {
         soon("the end of an engine", self.running).await.unwrap()
     }
@@ -306,7 +306,7 @@ pub(crate) struct Proving {
 }
 
 #[async_trait]
-impl World for Proving {
+impl Environment for Proving {
     type Operation = Make;
 
     fn store(&self) -> SharedStore {

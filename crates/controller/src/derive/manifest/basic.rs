@@ -13,7 +13,7 @@ use super::super::{
 /// Name of the generator.
 pub(crate) const KUBERNETES_BASIC: &str = "kubernetes-basic";
 
-/// Where clusters keep the password of the registry.
+/// Name of the secret in which clusters keep the password of the registry.
 const PULL_SECRET: &str = "mexgitlabsecret";
 
 /// The manifest of an App whose image path is settled. The reason why there

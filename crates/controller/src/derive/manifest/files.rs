@@ -13,7 +13,7 @@ const ENVIRONMENT: &str = "envVarsYaml";
 /// Before the path at which containers find a file.
 const FILE: &str = "file:";
 
-/// How much of a config is quoted when it cannot be read.
+/// Longest quote of a config that cannot be read.
 const QUOTED: usize = 200;
 
 /// Reads the `config` of an App, JSON or YAML, and returns the one value that
@@ -65,7 +65,7 @@ pub(crate) fn check_cloud_config(app: &App) -> Result<()> {
     }
 }
 
-/// Whether every customisation file is of a kind that suits the deployment,
+/// Checks that every customisation file is of a kind that suits the deployment,
 /// and can be read.
 pub(crate) fn check_config_files(app_deployment: &str, files: &[ConfigFile]) -> Result<()> {
     files.iter().try_for_each(|file| {
@@ -110,7 +110,7 @@ fn check_content(app_deployment: &str, file: &ConfigFile) -> Result<()> {
     }
 }
 
-/// Whether a container can have a file of its App there.
+/// Returns true if a container can have a file of its App there.
 fn is_path(path: &str) -> bool {
     let kernels = ["proc", "sys", "dev"];
     let mut parts = path.split('/');

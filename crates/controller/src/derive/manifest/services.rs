@@ -8,7 +8,7 @@ use super::{
     yaml,
 };
 
-/// What a Service forwards.
+/// Ports that a Service forwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Service {
     name: String,
@@ -36,8 +36,8 @@ pub(crate) fn service_of(services: &[Service], proto: LProto, port: u16) -> Opti
     services.iter().find(leads).map(|service| service.name.as_str())
 }
 
-/// Whether a manifest that somebody supplied is one, and every access port
-/// can be reached through it.
+/// Checks that a manifest that somebody supplied is one, and that every access
+/// port can be reached through it.
 pub(crate) fn check_ports_served(manifest: &str, ports: &[PortSpec]) -> Result<()> {
     let documents = yaml::read_all(manifest).map_err(unreadable)?;
     for (number, document) in documents.iter().enumerate() {

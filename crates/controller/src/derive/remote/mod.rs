@@ -1,7 +1,7 @@
-//! What may be downloaded on behalf of users: manifests, configs and what
-//! remote generators make.
+//! Downloads on behalf of users: manifests, configs and what remote generators
+//! make.
 //!
-//! Where they may come from is for [`selvage_fetch`] to judge.
+//! [`selvage_fetch`] judges the addresses that they may come from.
 
 pub(crate) mod fetch;
 
@@ -31,7 +31,8 @@ pub(crate) struct Fetched {
     pub(crate) outcome: Result<String, Failure>,
 }
 
-/// Whether a value of an App is to be fetched rather than taken as it is.
+/// Returns true if a value of an App is to be fetched rather than taken as it
+/// is.
 pub(crate) fn is_address(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }

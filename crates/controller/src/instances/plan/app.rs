@@ -12,14 +12,14 @@ use crate::derive::ports::Exposure;
 use crate::derive::{deployment, fqdn, names};
 use crate::instances::error::{Error, Refusal};
 use crate::instances::kind::Instance;
-use crate::instances::state::{Goal, Override};
+use crate::instances::state::{Override, Verb};
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::Kept;
+use crate::row::StoredObject;
 
-/// What deciding about a new AppInst needs. Everything is of the key that
+/// Input of the decision about a new AppInst. Everything is of the key that
 /// [`settle_key`] gives.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct Inputs {
     pub(crate) existing: Option<AppInst>,
     pub(crate) app: Option<App>,
     pub(crate) cloudlet: Option<Cloudlet>,
@@ -29,7 +29,7 @@ pub(crate) struct World {
     pub(crate) flavor: Option<Flavor>,
 }
 
-/// What has to happen before the AppInst can be requested.
+/// Step that has to happen before the AppInst can be requested.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Need {
     /// Nothing: it has a cluster that is ready, or needs none.
@@ -110,7 +110,7 @@ pub(crate) fn create(
     key: &AppInstKey,
     created_at: Timestamp,
     deferred: bool,
-    world: World,
+    world: Inputs,
 ) -> Result<Planned, Refusal> {
     let over = Override::of(request.crm_override);
     let cluster_key = key.cluster_inst_or_empty();
@@ -191,7 +191,7 @@ fn need(
     deployment::check_fits(&app.deployment, &cluster.deployment)?;
     match cluster.state() {
         TrackedState::Ready => Ok(Need::Nothing),
-        state if cluster.auto && !deferred && Goal::of(state) == Some(Goal::Create) => {
+        state if cluster.auto && !deferred && Verb::of(state) == Some(Verb::Create) => {
             Ok(Need::Await)
         }
         _ => Err(Error::ClusterInstNotReady(cluster_key.text())),
@@ -256,7 +256,7 @@ pub(crate) fn update(
     Ok((inst, notes))
 }
 
-/// Whether an AppInst may be deleted.
+/// Checks that an AppInst may be deleted.
 pub(crate) fn delete(
     request: &AppInst,
     key: &AppInstKey,

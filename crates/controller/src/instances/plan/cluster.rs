@@ -12,12 +12,12 @@ use crate::instances::error::{Error, MAX_NODES, Refusal};
 use crate::instances::kind::Instance;
 use crate::instances::state::Override;
 use crate::keys::{CloudletKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::Kept;
+use crate::row::StoredObject;
 use crate::settings::Settings;
 
-/// What deciding about a new ClusterInst needs.
+/// Input of the decision about a new ClusterInst.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct Inputs {
     pub(crate) existing: Option<ClusterInst>,
     pub(crate) cloudlet: Option<Cloudlet>,
     pub(crate) info: Option<CloudletInfo>,
@@ -47,7 +47,7 @@ pub(crate) fn flavor_key(request: &ClusterInst, cluster: Option<&Cluster>) -> Fl
 pub(crate) fn create(
     request: &ClusterInst,
     origin: Origin,
-    world: World,
+    world: Inputs,
     settings: &Settings,
 ) -> Result<Planned, Refusal> {
     let over = Override::of(request.crm_override);
@@ -87,8 +87,8 @@ pub(crate) fn create(
     Ok(Planned { inst, flavor, cloudlet, info })
 }
 
-/// What carries a node. A cloudlet with errors offers nothing, and no smaller
-/// flavor would help there.
+/// Flavor of the cloudlet that carries a node. A cloudlet with errors offers
+/// nothing, and no smaller flavor would help there.
 fn node_flavor(key: &CloudletKey, flavor: &Flavor, info: &CloudletInfo) -> Result<String, Error> {
     let has_errors = info.state() == CloudletState::Errors && !info.errors.is_empty();
     if has_errors && info.flavors.is_empty() {
@@ -175,8 +175,8 @@ pub(crate) fn update(
     Ok((inst, notes))
 }
 
-/// Whether a ClusterInst may be deleted. `in_use` says whether Apps that are
-/// not to be deleted with it run in it.
+/// Checks that a ClusterInst may be deleted. `in_use` says whether Apps that
+/// are not to be deleted with it run in it.
 pub(crate) fn delete(
     request: &ClusterInst,
     existing: Option<&ClusterInst>,

@@ -13,7 +13,7 @@ use super::state::Override;
 use crate::derive::names;
 use crate::keys::CloudletKeyParts;
 
-/// Who asks.
+/// Origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Api,
@@ -43,7 +43,7 @@ pub(super) fn check_ready(
     })
 }
 
-/// Whether an instance may be created over what is there.
+/// Checks that an instance may be created over what is there.
 fn check_absent<I: Instance>(existing: Option<&I>, over: Override) -> Result<(), Refusal> {
     let Some(existing) = existing else { return Ok(()) };
     let state = existing.state();

@@ -134,7 +134,7 @@ async fn ports_are_held_until_the_crm_has_let_go_of_them() {
         world.until_state(&inst, TrackedState::Deleting).await;
         world.create_app(&app_inst("other", "one")).await.ok();
         inst.tell(&world.service, TrackedState::NotPresent, &[], true).await;
-        world.crm.script.lock().reality.remove(&crate::row::Kept::key_text(&inst));
+        world.crm.script.lock().reality.remove(&crate::row::StoredObject::key_text(&inst));
     };
     let (answer, ()) = tokio::join!(deleting, meanwhile);
     answer.ok();
@@ -378,7 +378,7 @@ async fn a_cloudlet_that_is_away_takes_nothing() {
     assert_eq!(world.update_app(&inst).await.refused(), text);
 }
 
-/// Who looks at an instance sees at once that its cloudlet is away.
+/// Instances show at once that their cloudlet is away.
 #[tokio::test]
 async fn instances_of_a_cloudlet_that_is_away_are_not_healthy() {
     let world = world("tcp:80").await;

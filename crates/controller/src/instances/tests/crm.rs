@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 use crate::controller::{Controller, Instances};
 use crate::instances::InstanceService;
 use crate::instances::kind::Instance;
-use crate::instances::state::Goal;
+use crate::instances::state::Verb;
 use crate::row::Row;
 
-/// How a crm takes a request.
+/// Behaviour of a crm that gets a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Manner {
     #[default]
@@ -34,13 +34,13 @@ pub(super) enum Manner {
 #[derive(Debug, Default)]
 pub(super) struct Script {
     pub(super) manners: BTreeMap<&'static str, Manner>,
-    /// What exists on the cloudlets.
+    /// Instances that exist on the cloudlets.
     pub(super) reality: BTreeSet<String>,
     /// Requests that were taken, in order.
     pub(super) taken: Vec<String>,
     /// One thing at a time is done to an instance.
     turns: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
-    /// What was last said of each instance, for controllers that come anew.
+    /// Last report of each instance, for controllers that come anew.
     infos: BTreeMap<String, (TrackedState, Vec<String>)>,
     /// The controller that listens, if one does.
     listener: Option<Arc<InstanceService>>,
@@ -81,12 +81,12 @@ impl Crm {
         self.script.lock().listener.take_if(|listener| Arc::ptr_eq(listener, &self.own));
     }
 
-    pub(super) fn set(&self, goal: &'static str, manner: Manner) {
-        self.script.lock().manners.insert(goal, manner);
+    pub(super) fn set(&self, verb: &'static str, manner: Manner) {
+        self.script.lock().manners.insert(verb, manner);
     }
 }
 
-async fn serve<I: Told>(table: &Arc<Table<Row<I>>>, script: &Arc<Mutex<Script>>) {
+async fn serve<I: Reported>(table: &Arc<Table<Row<I>>>, script: &Arc<Mutex<Script>>) {
     let mut changes = table.subscribe();
     let mut seen = BTreeMap::new();
     for held in table.list() {
@@ -102,17 +102,17 @@ async fn serve<I: Told>(table: &Arc<Table<Row<I>>>, script: &Arc<Mutex<Script>>)
     loop {
         for held in table.list() {
             let inst = &held.value.0;
-            let asked = Goal::of(inst.state()).filter(|goal| goal.requested() == inst.state());
+            let asked = Verb::of(inst.state()).filter(|verb| verb.requested() == inst.state());
             let known = seen.insert(held.key.clone(), held.mod_revision) == Some(held.mod_revision);
-            if let (Some(goal), false) = (asked, known) {
+            if let (Some(verb), false) = (asked, known) {
                 let turn = script.lock().turns.entry(held.key.clone()).or_default().clone();
                 let (inst, script) = (inst.clone(), script.clone());
                 let table = Arc::clone(table);
                 tokio::spawn(async move {
                     let _turn = turn.lock().await;
                     let now = table.get(&inst.key_text()).map(|held| held.value.0.state());
-                    if now == Some(goal.requested()) {
-                        answer(&inst, goal, &script).await;
+                    if now == Some(verb.requested()) {
+                        answer(&inst, verb, &script).await;
                     }
                 });
             }
@@ -124,7 +124,12 @@ async fn serve<I: Told>(table: &Arc<Table<Row<I>>>, script: &Arc<Mutex<Script>>)
 }
 
 /// Says something, to whoever listens now or comes later.
-async fn report<I: Told>(inst: &I, state: TrackedState, errors: &[String], script: &Mutex<Script>) {
+async fn report<I: Reported>(
+    inst: &I,
+    state: TrackedState,
+    errors: &[String],
+    script: &Mutex<Script>,
+) {
     let gone = state == TrackedState::NotPresent;
     let listener = {
         let mut script = script.lock();
@@ -140,29 +145,29 @@ async fn report<I: Told>(inst: &I, state: TrackedState, errors: &[String], scrip
     }
 }
 
-async fn answer<I: Told>(inst: &I, goal: Goal, script: &Mutex<Script>) {
+async fn answer<I: Reported>(inst: &I, verb: Verb, script: &Mutex<Script>) {
     let manner = {
         let mut script = script.lock();
-        script.taken.push(format!("{} {}", goal.verb(), I::NOUN));
-        let own = script.manners.get(format!("{} {}", goal.verb(), I::NOUN).as_str());
-        own.or_else(|| script.manners.get(goal.verb())).cloned().unwrap_or_default()
+        script.taken.push(format!("{} {}", verb.name(), I::NOUN));
+        let own = script.manners.get(format!("{} {}", verb.name(), I::NOUN).as_str());
+        own.or_else(|| script.manners.get(verb.name())).cloned().unwrap_or_default()
     };
     if manner == Manner::Silent {
         return;
     }
-    if goal == Goal::Create && manner != Manner::AtOnce {
+    if verb == Verb::Create && manner != Manner::AtOnce {
         // Also what fails leaves something behind until it is deleted.
         script.lock().reality.insert(inst.key_text());
     }
     if manner != Manner::AtOnce {
-        report(inst, goal.busy(), &[], script).await;
+        report(inst, verb.busy(), &[], script).await;
     }
-    match (manner, goal) {
+    match (manner, verb) {
         (Manner::Silent | Manner::Hangs, _) => {}
         (Manner::Fails(text), _) => {
-            report(inst, goal.failed(), &[text.to_owned()], script).await;
+            report(inst, verb.failed(), &[text.to_owned()], script).await;
         }
-        (Manner::Works | Manner::AtOnce, Goal::Delete) => {
+        (Manner::Works | Manner::AtOnce, Verb::Delete) => {
             script.lock().reality.remove(&inst.key_text());
             report(inst, TrackedState::NotPresent, &[], script).await;
         }
@@ -173,22 +178,22 @@ async fn answer<I: Told>(inst: &I, goal: Goal, script: &Mutex<Script>) {
     }
 }
 
-pub(super) async fn recover<I: Told>(inst: &I, script: &Mutex<Script>) {
-    match Goal::of(inst.state()).filter(|goal| goal.busy() == inst.state()) {
-        Some(Goal::Delete) => {
+pub(super) async fn recover<I: Reported>(inst: &I, script: &Mutex<Script>) {
+    match Verb::of(inst.state()).filter(|verb| verb.busy() == inst.state()) {
+        Some(Verb::Delete) => {
             script.lock().reality.remove(&inst.key_text());
             report(inst, TrackedState::NotPresent, &[], script).await;
         }
-        Some(goal) => {
+        Some(verb) => {
             let text = "inconsistent Controller vs CRM state".to_owned();
-            report(inst, goal.failed(), &[text], script).await;
+            report(inst, verb.failed(), &[text], script).await;
         }
         None => {}
     }
 }
 
 /// An instance that a crm can report on.
-pub(super) trait Told: Instance {
+pub(super) trait Reported: Instance {
     fn tell(
         &self,
         service: &InstanceService,
@@ -198,7 +203,7 @@ pub(super) trait Told: Instance {
     ) -> impl Future<Output = ()> + Send;
 }
 
-impl Told for ClusterInst {
+impl Reported for ClusterInst {
     async fn tell(
         &self,
         service: &InstanceService,
@@ -216,7 +221,7 @@ impl Told for ClusterInst {
     }
 }
 
-impl Told for AppInst {
+impl Reported for AppInst {
     async fn tell(
         &self,
         service: &InstanceService,

@@ -3,8 +3,8 @@
 
 use super::support::*;
 use crate::controller::Mode;
-use crate::instances::state::is_transient;
-use crate::row::Kept;
+use crate::instances::state::{Verb, is_transient};
+use crate::row::StoredObject;
 use futures::StreamExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -20,21 +20,14 @@ use tonic::Request;
 const CLUSTERS: [&str; 3] = ["one", "two", "autocluster1"];
 const APPS: [&str; 3] = ["a", "b", "c"];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    Create,
-    Update,
-    Delete,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "there are few, in a test")]
-enum What {
+enum Target {
     Cluster(ClusterInst),
     App(AppInst),
 }
 
-impl What {
+impl Target {
     fn key(&self) -> String {
         match self {
             Self::Cluster(inst) => inst.key_text(),
@@ -53,18 +46,18 @@ impl What {
 struct Run {
     world: World,
     dice: StdRng,
-    /// What is there, as far as the answers told: the model.
+    /// The model: what is there, as far as the answers told.
     present: BTreeSet<String>,
     /// Those of them that are in no error state.
     healthy: BTreeSet<String>,
-    /// What nobody can know from the answers, because the caller left, the
-    /// crm was away, or the process died.
+    /// Instances that nobody can know from the answers, because the caller
+    /// left, the crm was away, or the process died.
     unknown: BTreeSet<String>,
     log: Vec<String>,
 }
 
 /// After so long something hangs.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 impl Run {
     async fn new(seed: u64) -> Self {
@@ -87,15 +80,15 @@ impl Run {
         from[self.dice.random_range(0..from.len())].clone()
     }
 
-    fn target(&mut self) -> What {
+    fn target(&mut self) -> Target {
         let name = self.pick(&CLUSTERS);
         if self.dice.random_bool(0.4) {
             let name = if name.starts_with("auto") { "one" } else { name };
             let access = self.pick(&[IpAccess::Shared, IpAccess::Dedicated]);
-            return What::Cluster(over(&cluster(name), |inst| inst.set_ip_access(access)));
+            return Target::Cluster(over(&cluster(name), |inst| inst.set_ip_access(access)));
         }
         let app = self.pick(&APPS);
-        What::App(app_inst(app, name))
+        Target::App(app_inst(app, name))
     }
 
     /// One thing that happens.
@@ -176,19 +169,20 @@ impl Run {
         self.world.controller.inject_cloudlet_info(info, Mode::Real).await.unwrap();
     }
 
-    async fn ask(&self, verb: Verb, what: &What) -> Answer {
+    async fn ask(&self, verb: Verb, what: &Target) -> Answer {
         let world = &self.world;
         match (verb, what) {
-            (Verb::Create, What::Cluster(inst)) => world.create_cluster(inst).await,
-            (Verb::Update, What::Cluster(inst)) => world.update_cluster(inst).await,
-            (Verb::Delete, What::Cluster(inst)) => world.delete_cluster(inst).await,
-            (Verb::Create, What::App(inst)) => world.create_app(inst).await,
-            (Verb::Update, What::App(inst)) => world.update_app(inst).await,
-            (Verb::Delete, What::App(inst)) => world.delete_app(inst).await,
+            (Verb::Create, Target::Cluster(inst)) => world.create_cluster(inst).await,
+            (Verb::Update, Target::Cluster(inst)) => world.update_cluster(inst).await,
+            (Verb::Delete, Target::Cluster(inst)) => world.delete_cluster(inst).await,
+            (Verb::Create, Target::App(inst)) => world.create_app(inst).await,
+            (Verb::Update, Target::App(inst)) => world.update_app(inst).await,
+            (Verb::Delete, Target::App(inst)) => world.delete_app(inst).await,
         }
     }
 
-    /// What goes on unseen may change anything.
+    /// Forgets the model's knowledge: work that goes on unseen may change
+    /// anything.
     fn forget(&mut self) {
         self.unknown.extend(self.present.iter().cloned());
         for name in CLUSTERS {
@@ -197,10 +191,10 @@ impl Run {
         }
     }
 
-    fn request(&mut self) -> (Verb, What) {
+    fn request(&mut self) -> (Verb, Target) {
         let verb = self.pick(&[Verb::Create, Verb::Create, Verb::Delete, Verb::Update]);
         let mut what = self.target();
-        if let (Verb::Update, What::Cluster(inst)) = (verb, &mut what) {
+        if let (Verb::Update, Target::Cluster(inst)) = (verb, &mut what) {
             inst.fields = vec!["14".into()];
             inst.num_nodes = self.dice.random_range(1..5);
         }
@@ -218,18 +212,18 @@ impl Run {
         self.log.push(format!("{verb:?} {} and leave after {lines}", what.key()));
         let service = &self.world.service;
         let reply = match (verb, what) {
-            (Verb::Create, What::Cluster(inst)) => {
+            (Verb::Create, Target::Cluster(inst)) => {
                 service.create_cluster_inst(Request::new(inst)).await
             }
-            (Verb::Update, What::Cluster(inst)) => {
+            (Verb::Update, Target::Cluster(inst)) => {
                 service.update_cluster_inst(Request::new(inst)).await
             }
-            (Verb::Delete, What::Cluster(inst)) => {
+            (Verb::Delete, Target::Cluster(inst)) => {
                 ClusterInstApi::delete_cluster_inst(&**service, Request::new(inst)).await
             }
-            (Verb::Create, What::App(inst)) => service.create_app_inst(Request::new(inst)).await,
-            (Verb::Update, What::App(inst)) => service.update_app_inst(Request::new(inst)).await,
-            (Verb::Delete, What::App(inst)) => {
+            (Verb::Create, Target::App(inst)) => service.create_app_inst(Request::new(inst)).await,
+            (Verb::Update, Target::App(inst)) => service.update_app_inst(Request::new(inst)).await,
+            (Verb::Delete, Target::App(inst)) => {
                 AppInstApi::delete_app_inst(&**service, Request::new(inst)).await
             }
         };
@@ -263,9 +257,9 @@ impl Run {
         self.compare(verb, &what, &key, went_well);
     }
 
-    /// What the model says of a call to a crm that works, on something whose
+    /// Compares with the model: a call to a crm that works, on something whose
     /// state is known.
-    fn compare(&mut self, verb: Verb, what: &What, key: &str, went_well: bool) {
+    fn compare(&mut self, verb: Verb, what: &Target, key: &str, went_well: bool) {
         let there = self.present.contains(key);
         match verb {
             Verb::Create if went_well => {
@@ -279,7 +273,7 @@ impl Run {
                 self.healthy.remove(key);
             }
             Verb::Delete => {
-                let has_apps = matches!(what, What::Cluster(_));
+                let has_apps = matches!(what, Target::Cluster(_));
                 assert!(!there || has_apps, "not deleted: {key}\n{}", self.log.join("\n"));
             }
             Verb::Update => {
@@ -288,8 +282,8 @@ impl Run {
             Verb::Create => {}
         }
         let row = match what {
-            What::Cluster(inst) => self.world.cluster(inst).is_some(),
-            What::App(inst) => self.world.app(inst).is_some(),
+            Target::Cluster(inst) => self.world.cluster(inst).is_some(),
+            Target::App(inst) => self.world.app(inst).is_some(),
         };
         assert_eq!(row, self.present.contains(key), "{key}\n{}", self.log.join("\n"));
     }
@@ -312,7 +306,7 @@ impl Run {
             let inst = &held.value.0;
             assert!(!is_transient(inst.state()), "{inst:?}\n{log}");
         }
-        let wrong = crate::instances::audit::differences(tables);
+        let wrong = crate::instances::usage_check::differences(tables);
         assert!(wrong.is_empty(), "{wrong:?}\n{log}");
         for key in &self.world.crm.script.lock().reality {
             let known =
@@ -337,10 +331,10 @@ async fn run(seed: u64, rounds: usize, steps: usize) {
     for _ in 0..rounds {
         run.log.push(format!("seed {seed}"));
         for _ in 0..steps {
-            let step = tokio::time::timeout(PATIENCE, run.step()).await;
+            let step = tokio::time::timeout(CALL_TIMEOUT, run.step()).await;
             assert!(step.is_ok(), "it hangs: {:?}\n{}", run.world.under_way(), run.log.join("\n"));
         }
-        let settled = tokio::time::timeout(PATIENCE, run.settle()).await;
+        let settled = tokio::time::timeout(CALL_TIMEOUT, run.settle()).await;
         assert!(settled.is_ok(), "no rest: {:?}\n{}", run.world.under_way(), run.log.join("\n"));
     }
 }

@@ -92,8 +92,8 @@ async fn a_silent_crm_counts_as_one_that_fails() {
 async fn the_crm_can_be_left_out() {
     for manner in [Manner::Works, Manner::Fails("no"), Manner::Silent] {
         let world = world().await;
-        for goal in ["Create", "Update", "Delete"] {
-            world.crm.set(goal, manner.clone());
+        for verb in ["Create", "Update", "Delete"] {
+            world.crm.set(verb, manner.clone());
         }
         let (cluster_, app_) =
             (cluster_with(CrmOverride::IgnoreCrm), app_with(CrmOverride::IgnoreCrm));
@@ -189,8 +189,8 @@ async fn only_transient_states_are_taken_over() {
         TrackedState::DeletePrepare,
     ] {
         let left = over(&world.cluster(&inst).unwrap(), |inst| inst.set_state(state));
-        for goal in ["Create", "Update", "Delete"] {
-            world.crm.set(goal, Manner::Silent);
+        for verb in ["Create", "Update", "Delete"] {
+            world.crm.set(verb, Manner::Silent);
         }
         let (taken, asked) = (world.crm.script.lock().taken.len(), is_requested(state));
         world.put(left).await;

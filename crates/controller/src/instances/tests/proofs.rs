@@ -2,7 +2,7 @@
 
 use super::support::*;
 use crate::controller::Mode;
-use crate::instances::core::{Begun, By, Core};
+use crate::instances::core::{Begun, Core, Initiator};
 use crate::instances::create_app_inst::CreateAppInst;
 use crate::instances::create_cluster_inst::CreateClusterInst;
 use crate::instances::delete_app_inst::DeleteAppInst;
@@ -15,13 +15,13 @@ use async_trait::async_trait;
 use selvage_api::edgeproto::{AppInst, ClusterInst, CrmOverride, DeleteType};
 use selvage_store::SharedStore;
 use selvage_store::clock::ManualClock;
-use selvage_work::testing::{World as Proven, check};
+use selvage_work::testing::{Environment, check};
 use selvage_work::{Engine, Error, Handle, Operation, Options};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is done to which instance.
+/// Case of one verb on one instance.
 trait Case: Send + Sync + 'static {
     type Operation: Operation;
     fn operation(core: Arc<Core>) -> Self::Operation;
@@ -34,7 +34,7 @@ trait Case: Send + Sync + 'static {
 
 struct Proof<C> {
     world: World,
-    /// What a world looks like that never had the instance.
+    /// Contents of tables that never had the instance.
     gone: Vec<String>,
     case: PhantomData<fn() -> C>,
 }
@@ -90,7 +90,7 @@ impl<C: Case> Proof<C> {
 }
 
 #[async_trait]
-impl<C: Case> Proven for Proof<C> {
+impl<C: Case> Environment for Proof<C> {
     type Operation = C::Operation;
 
     fn store(&self) -> SharedStore {
@@ -119,7 +119,7 @@ impl<C: Case> Proven for Proof<C> {
         residue(&self.world).await
     }
 
-    /// What is gone cannot be brought back.
+    /// Something that is gone cannot be brought back.
     fn is_undone(&self, before: &str, now: &str) -> bool {
         // Nor is an update taken back: it is left as failed, or done, if the
         // crm has done it all the same.
@@ -158,7 +158,7 @@ macro_rules! case {
             })?
 
             async fn begin(core: &Core, engine: &Engine) -> Result<Begun, Refusal> {
-                let by = By { engine, who: "testing", mode: Mode::Real };
+                let by = Initiator { engine, who: "testing", mode: Mode::Real };
                 core.$begin(by, &$request $(, $more)*).await
             }
         }

@@ -83,7 +83,7 @@ async fn an_instance_runs_an_earlier_revision_again() {
     world.check();
 }
 
-/// What the instance runs is what its revision says, also after a failure.
+/// An instance runs what its revision says, also after a failure.
 #[tokio::test]
 async fn a_failed_update_goes_back_to_what_runs() {
     let (world, inst) = world().await;

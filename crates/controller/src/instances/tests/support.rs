@@ -20,18 +20,18 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::controller::{Controller, Foundation, Mode, Surroundings};
+use crate::controller::{Controller, Dependencies, Foundation, Mode};
 use crate::instances::kind::Instance;
-use crate::instances::{InstanceService, audit};
-use crate::row::{Kept, Row};
+use crate::instances::{InstanceService, usage_check};
+use crate::row::{Row, StoredObject};
 use crate::settings::{Settings, Timeouts};
 
 use super::crm::recover;
-pub(super) use super::crm::{Crm, Manner, Script, Told};
+pub(super) use super::crm::{Crm, Manner, Reported, Script};
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What a streamed call said, and how it ended.
+/// Lines of a streamed call, and its end.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) said: Vec<String>,
@@ -152,8 +152,8 @@ impl World {
             lease: DAY,
             ..selvage_work::Options::default()
         };
-        let surroundings = Surroundings { engine, ..Surroundings::default() };
-        let foundation = Foundation::open(store, settings, surroundings).await.unwrap();
+        let dependencies = Dependencies { engine, ..Dependencies::default() };
+        let foundation = Foundation::open(store, settings, dependencies).await.unwrap();
         let service = InstanceService::open(&foundation).await.unwrap();
         let opened = Controller::open(foundation, Arc::clone(&service) as _).await;
         let controller = opened.unwrap();
@@ -178,7 +178,7 @@ impl World {
         Self::on(store, clock, script, settings).await
     }
 
-    pub(super) async fn put<M: crate::tables::Tabled>(&self, object: M) {
+    pub(super) async fn put<M: crate::tables::HasTable>(&self, object: M) {
         self.controller.tables.of::<M>().put(Row(object)).await.unwrap();
     }
 
@@ -289,7 +289,7 @@ impl World {
     /// Nothing is counted that is not there, nothing is there uncounted, and
     /// nothing is on a cloudlet that the controller has forgotten.
     pub(super) fn check(&self) {
-        assert_eq!(audit::differences(&self.controller.tables), Vec::<String>::new());
+        assert_eq!(usage_check::differences(&self.controller.tables), Vec::<String>::new());
         let tables = &self.controller.tables;
         for key in &self.crm.script.lock().reality {
             let known =
@@ -434,7 +434,7 @@ impl World {
         }
     }
 
-    /// What has not come to its end, for people.
+    /// Operations that have not come to their end, for people.
     pub(super) fn under_way(&self) -> Vec<String> {
         let all = self.controller.engine.list();
         let active = all.iter().filter(|operation| matches!(operation.state, 1 | 2));

@@ -286,7 +286,7 @@ async fn apps_are_refused_in_order() {
         assert_eq!(refused(world.create_app(&inst).await), (code, text.to_owned()));
     }
     force(&world, &cluster("one"), TrackedState::Creating).await;
-    let key = crate::row::Kept::key_text(&cluster("one"));
+    let key = crate::row::StoredObject::key_text(&cluster("one"));
     assert_eq!(
         refused(world.create_app(&app_inst("app", "one")).await),
         (Code::FailedPrecondition, format!("ClusterInst {key} not ready"))

@@ -7,7 +7,7 @@ use selvage_api::edgeproto::{
 use std::sync::Arc;
 
 use crate::controller::Instances;
-use crate::instances::state::{Goal, Report, moved};
+use crate::instances::state::{Report, Verb, moved};
 
 const ALL: [TrackedState; 13] = [
     TrackedState::Unknown,
@@ -31,8 +31,8 @@ async fn mute() -> World {
     world.add_app(app("app", "tcp:80")).await;
     world.create_cluster(&cluster("one")).await.ok();
     world.create_app(&app_inst("app", "one")).await.ok();
-    for goal in ["Create", "Update", "Delete"] {
-        world.crm.set(goal, Manner::Silent);
+    for verb in ["Create", "Update", "Delete"] {
+        world.crm.set(verb, Manner::Silent);
     }
     world
 }
@@ -51,7 +51,7 @@ async fn every_report_meets_every_state() {
     }
 }
 
-async fn check_report<I: Told>(world: &World, inst: &I, from: TrackedState, report: Report) {
+async fn check_report<I: Reported>(world: &World, inst: &I, from: TrackedState, report: Report) {
     let key = inst.key_text();
     let table = world.controller.tables.of::<I>();
     let before = table.get(&key).unwrap().value.0.clone();
@@ -70,7 +70,7 @@ async fn check_report<I: Told>(world: &World, inst: &I, from: TrackedState, repo
         Some(to) => {
             let now = now.unwrap();
             assert_eq!(now.state(), to, "{from:?} {report:?}");
-            let expected: &[String] = match Goal::of(from).unwrap().failed() == to {
+            let expected: &[String] = match Verb::of(from).unwrap().failed() == to {
                 true => &["new".into()],
                 false => &[],
             };
@@ -181,8 +181,8 @@ async fn what_is_under_way_without_an_operation_gets_one() {
     assert_eq!(world.cluster(&one).unwrap().state(), TrackedState::Ready);
     assert_eq!(world.service_caretaker().await, 0);
 
-    for goal in ["Create", "Update"] {
-        world.crm.set(goal, Manner::Hangs);
+    for verb in ["Create", "Update"] {
+        world.crm.set(verb, Manner::Hangs);
     }
     force_cluster(TrackedState::Updating).await;
     let reporting = async {
@@ -199,7 +199,7 @@ async fn what_is_under_way_without_an_operation_gets_one() {
     world
         .put(over(&world.app(&app_).unwrap(), |inst| inst.set_state(TrackedState::Deleting)))
         .await;
-    world.crm.script.lock().reality.remove(&crate::row::Kept::key_text(&app_));
+    world.crm.script.lock().reality.remove(&crate::row::StoredObject::key_text(&app_));
     let reporting = async {
         world.until_driven(&app_).await;
         app_.tell(&world.service, TrackedState::NotPresent, &[], true).await;
@@ -252,7 +252,7 @@ async fn a_forgotten_deletion_is_asked_for_again() {
     world.check();
 }
 
-/// What runs on after its time is up is followed to its end.
+/// An operation that runs on after its time is up is followed to its end.
 #[tokio::test]
 async fn a_creation_that_took_too_long_is_looked_after() {
     let world = World::with_cloudlet().await;

@@ -1,4 +1,4 @@
-//! What the kernel remembers of connections that it leads on: how many there
+//! The kernel's table of connections that it forwards: how many there
 //! are, and to forget them. It is asked by netlink, in the few messages that
 //! this takes.
 
@@ -16,7 +16,7 @@ use nix::sys::{
     time::{TimeVal, TimeValLike},
 };
 
-use crate::{Error, Result, error::During, platform::Way};
+use crate::{Error, Result, error::During, platform::PortForward};
 
 /// Messages: the table of connections is the first subsystem.
 const GET: u16 = 1 << 8 | 1;
@@ -49,43 +49,43 @@ const HEADER: usize = 16;
 /// As large as the kernel makes the pieces of a list.
 const PIECE: usize = 64 * 1024;
 /// The kernel answers at once, or not at all.
-const PATIENCE: i64 = 5;
+const REPLY_TIMEOUT: i64 = 5;
 
-/// A connection that the kernel leads to another place than the client asked.
+/// A connection that the kernel forwards to another address than the client asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     udp: bool,
-    /// Where the client sends to, and where that gets.
+    /// Address that the client sends to, and the one it gets to.
     public: SocketAddrV4,
     target: SocketAddrV4,
     /// Of tcp.
     state: Option<u8>,
-    /// How the kernel knows it.
+    /// Name that the kernel knows it by.
     name: Vec<u8>,
 }
 
 impl Entry {
-    /// Whether it came by this way.
-    pub(super) fn is_of(&self, way: &Way) -> bool {
-        let asked = way.public.ip().is_unspecified() || way.public.ip() == self.public.ip();
+    /// Returns whether it came by this forward.
+    pub(super) fn is_of(&self, forward: &PortForward) -> bool {
+        let asked = forward.public.ip().is_unspecified() || forward.public.ip() == self.public.ip();
         asked
-            && self.udp == way.udp
-            && self.public.port() == way.public.port()
-            && self.target == way.target
+            && self.udp == forward.udp
+            && self.public.port() == forward.public.port()
+            && self.target == forward.target
     }
 
-    /// Whether it is more than remembered.
+    /// Returns whether it is more than remembered.
     pub(super) fn is_open(&self) -> bool {
         self.udp || self.state.is_none_or(|state| OPEN.contains(&state))
     }
 
-    /// Whether it comes to an end by itself, if it is left alone.
+    /// Returns whether it comes to an end by itself, if it is left alone.
     pub(super) fn wants_time(&self) -> bool {
         !self.udp && self.is_open()
     }
 }
 
-/// All connections that are led elsewhere.
+/// All connections that are forwarded elsewhere.
 pub(super) async fn list() -> Result<Vec<Entry>> {
     off_thread(|| {
         let mut body = vec![INTERNET, 0, 0, 0];
@@ -132,7 +132,7 @@ async fn off_thread<T: Send + 'static>(
 fn open() -> io::Result<OwnedFd> {
     let protocol = SockProtocol::NetlinkNetFilter;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(PATIENCE))?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(REPLY_TIMEOUT))?;
     Ok(socket)
 }
 
@@ -269,18 +269,18 @@ mod tests {
     #[test]
     fn a_connection_is_known_by_its_way_and_open_until_both_are_done() {
         let found = entry(&message(TCP, 3)).unwrap();
-        let way = Way {
+        let forward = PortForward {
             udp: false,
             public: "0.0.0.0:80".parse().unwrap(),
             target: "10.101.1.2:8080".parse().unwrap(),
         };
-        let own = Way { public: "203.0.113.1:80".parse().unwrap(), ..way };
-        assert!(found.is_of(&way) && found.is_of(&own) && found.is_open(), "{found:?}");
+        let own = PortForward { public: "203.0.113.1:80".parse().unwrap(), ..forward };
+        assert!(found.is_of(&forward) && found.is_of(&own) && found.is_open(), "{found:?}");
         let others = [
-            Way { udp: true, ..way },
-            Way { public: "0.0.0.0:81".parse().unwrap(), ..way },
-            Way { public: "203.0.113.9:80".parse().unwrap(), ..way },
-            Way { target: "10.101.1.3:8080".parse().unwrap(), ..way },
+            PortForward { udp: true, ..forward },
+            PortForward { public: "0.0.0.0:81".parse().unwrap(), ..forward },
+            PortForward { public: "203.0.113.9:80".parse().unwrap(), ..forward },
+            PortForward { target: "10.101.1.3:8080".parse().unwrap(), ..forward },
         ];
         assert!(others.iter().all(|other| !found.is_of(other)));
         for state in [1, 6, 7, 8] {

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt, process::Command};
 
-use crate::{Error, Result, error::During, platform::Way};
+use crate::{Error, Result, error::During, platform::PortForward};
 
 /// Tables of the filter's older form.
 const OLDER_TABLES: &str = "/proc/net/ip_tables_names";
@@ -51,17 +51,17 @@ fn things<'a>(told: &'a Value, kind: &'static str) -> impl Iterator<Item = &'a V
     all.unwrap_or_default().iter().filter_map(move |thing| thing.get(kind))
 }
 
-/// The ways in a table, with how many connections each has led.
-pub(super) async fn ways(table: &str) -> Result<BTreeMap<Way, u64>> {
-    Ok(read_ways(&ask(&["list", "table", "ip", table]).await?))
+/// The forwards in a table, with how many connections each has had.
+pub(super) async fn forwards(table: &str) -> Result<BTreeMap<PortForward, u64>> {
+    Ok(read_forwards(&ask(&["list", "table", "ip", table]).await?))
 }
 
-fn read_ways(told: &Value) -> BTreeMap<Way, u64> {
+fn read_forwards(told: &Value) -> BTreeMap<PortForward, u64> {
     let maps = things(told, "map").filter_map(|map| map.get("elem")?.as_array());
-    maps.flatten().filter_map(read_way).collect()
+    maps.flatten().filter_map(read_forward).collect()
 }
 
-fn read_way(element: &Value) -> Option<(Way, u64)> {
+fn read_forward(element: &Value) -> Option<(PortForward, u64)> {
     let [key, target] = element.as_array()?.as_slice() else { return None };
     let key = key.get("elem")?;
     let count = key.get("counter").and_then(|counter| counter.get("packets")?.as_u64());
@@ -80,11 +80,12 @@ fn read_way(element: &Value) -> Option<(Way, u64)> {
     let [inner, inner_port] = target.get("concat")?.as_array()?.as_slice() else { return None };
     let target = SocketAddrV4::new(inner.as_str()?.parse().ok()?, number(inner_port)?);
     let public = SocketAddrV4::new(address, number(port)?);
-    Some((Way { udp, public, target }, count.unwrap_or_default()))
+    Some((PortForward { udp, public, target }, count.unwrap_or_default()))
 }
 
-/// What on this machine drops packets that it passes on to others, those
-/// included that it leads elsewhere itself; nothing that can be seen, if none.
+/// Returns the rule on this machine that drops packets that it passes on to
+/// others, those included that it leads elsewhere itself; nothing that can be
+/// seen, if none.
 pub(super) async fn barrier() -> Result<Option<String>> {
     for chain in things(&ask(&["list", "chains"]).await?, "chain") {
         let text = |field: &str| chain.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -103,7 +104,7 @@ pub(super) async fn barrier() -> Result<Option<String>> {
     Ok(older_barrier().await)
 }
 
-/// Whether what is led elsewhere does not get through a chain.
+/// Returns whether what is forwarded does not get through a chain.
 fn stops(policy: &str, rules: &Value) -> bool {
     let rules = || things(rules, "rule").filter_map(|rule| rule.get("expr")?.as_array());
     let lets_through = rules().any(|rule| {
@@ -167,17 +168,17 @@ mod tests {
             ]}},
             {"map": {"name": "empty"}},
         ]});
-        let way = |udp, public: &str, target: &str| Way {
+        let forward = |udp, public: &str, target: &str| PortForward {
             udp,
             public: public.parse().unwrap(),
             target: target.parse().unwrap(),
         };
         let expected = [
-            (way(false, "10.1.1.1:80", "10.1.1.2:8080"), 7),
-            (way(true, "0.0.0.0:53", "10.1.1.3:5353"), 0),
+            (forward(false, "10.1.1.1:80", "10.1.1.2:8080"), 7),
+            (forward(true, "0.0.0.0:53", "10.1.1.3:5353"), 0),
         ];
-        assert_eq!(read_ways(&told), BTreeMap::from(expected));
-        assert_eq!(read_ways(&Value::Null), BTreeMap::new());
+        assert_eq!(read_forwards(&told), BTreeMap::from(expected));
+        assert_eq!(read_forwards(&Value::Null), BTreeMap::new());
     }
 
     fn rules(rules: &[Value]) -> Value {

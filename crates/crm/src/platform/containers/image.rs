@@ -19,11 +19,11 @@ use crate::{
     Error, ImageFolders, Registries, Result, error::During, platform::downloads::Downloads,
 };
 
-/// How long an image is kept that no container uses.
+/// Age at which an image that no container uses is removed.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Time for a whole image.
 const PULL_TIMEOUT: Duration = Duration::from_secs(1800);
-/// What a path on this machine begins with.
+/// Prefix of a path on this machine.
 const FILE: &str = "file://";
 
 pub(super) struct Images {

@@ -1,15 +1,16 @@
 //! Containers on this machine, with containerd or with an OCI runtime driven
 //! directly: a cluster is a network of its own, an instance a container in it.
 
+mod collisions;
 mod conntrack;
 mod files;
 mod filter;
 mod image;
 mod names;
 pub mod namespaces;
+mod nat;
 mod network;
 mod order;
-mod outside;
 mod replace;
 mod rules;
 mod volumes;
@@ -39,32 +40,34 @@ use self::{
     files::Files,
     image::Images,
     names::{ClusterNames, InstanceNames, Namer},
+    nat::Nat,
     network::Networks,
-    outside::Outside,
     volumes::Volumes,
 };
-pub use self::{network::Range, outside::Forwarding, rules::Egress};
+pub use self::{nat::Forwarding, network::Range, rules::Egress};
 use super::{
-    ClusterFacts, ClusterOrder, ClusterSize, InstanceFacts, InstanceOrder, Platform, Resources,
-    Restarts, Shortcut, Usage, host, naming,
+    ClusterFacts, ClusterOrder, ClusterSize, Forwarder, InstanceFacts, InstanceOrder, Platform,
+    Resources, Restarts, Usage, host, naming,
 };
 use crate::{Error, ImageFolders, Registries, Result, error::During};
 
+/// Folder in the data directory that volumes are mounted in.
+pub(crate) const VOLUMES: &str = volumes::FOLDER;
 /// Which cloudlet's containers these are.
 const SITE_LABEL: &str = "selvage.site";
 /// The first address of a network is the bridge's.
 const HOSTS: std::ops::RangeInclusive<u8> = 2..=254;
-/// How often to look whether an instance takes connections.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval of checking whether an instance takes connections.
+const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// Exit code of what was killed.
 const KILLED: i32 = 137;
 /// So many restarts, the last one less than this ago, are a crash loop.
 const MANY_RESTARTS: u32 = 3;
 const STEADY: Duration = Duration::from_secs(60);
 /// Lines of a log that tell why a container ended.
-const LAST_WORDS: u64 = 5;
+const LAST_LINES: u64 = 5;
 
-/// What it takes to run containers.
+/// Options of the platform.
 #[derive(Clone)]
 pub struct Options {
     pub runtime: Arc<dyn Runtime>,
@@ -72,27 +75,43 @@ pub struct Options {
     pub namespace: String,
     pub range: Range,
     pub registries: Registries,
-    /// Where images may come from.
+    /// Hosts that images may come from.
     pub policy: Policy,
-    /// Where files may be images.
+    /// Folders whose files may be images.
     pub images: ImageFolders,
-    /// Where disk is counted and volumes are mounted.
+    /// Directory in which disk is counted and volumes are mounted.
     pub data: PathBuf,
-    /// Where lvmd listens, for instances that ask for volumes.
+    /// Socket of lvmd, for instances that ask for volumes.
     pub lvmd: PathBuf,
-    /// How long an instance may take until its first port takes connections;
+    /// Time an instance may take until its first port takes connections;
     /// one that takes longer counts as made and as not healthy.
-    pub patience: Duration,
-    /// Who leads what comes to public ports from other machines.
+    pub start_timeout: Duration,
+    /// Forwarder of what comes to public ports from other machines.
     pub forwarding: Forwarding,
-    /// What instances reach beside public addresses.
+    /// Networks that instances reach beside public addresses.
     pub egress: Egress,
 }
 
-/// What the names of bridges, control groups and rules of a cloudlet have in
-/// them.
+/// Text that the names of bridges, control groups and rules of a cloudlet have
+/// in them.
 pub fn prefix(cloudlet: &CloudletKey) -> Result<String> {
     Ok(Namer::new(cloudlet)?.bridges())
+}
+
+/// What of a cloudlet's networks is on this machine.
+pub(crate) struct Survey {
+    /// Bridges of its clusters.
+    pub(crate) bridges: Vec<String>,
+    /// Network of this machine that has addresses of the cloudlet's range.
+    pub(crate) collision: Option<String>,
+}
+
+/// Looks at the networks of this machine. Must be called inside a tokio
+/// runtime.
+pub(crate) async fn survey(cloudlet: &CloudletKey, range: Range) -> Result<Survey> {
+    let (namer, networks) = (Namer::new(cloudlet)?, Networks::open(range)?);
+    let (bridges, _) = networks.found(&namer).await?;
+    Ok(Survey { bridges, collision: networks.collision(&namer).await? })
 }
 
 /// The platform.
@@ -102,7 +121,7 @@ pub struct Containers {
     namer: Namer,
     networks: Networks,
     images: Images,
-    outside: Arc<Outside>,
+    nat: Arc<Nat>,
     files: Files,
     volumes: Volumes,
     /// Container that serves, by the first name of its instance.
@@ -117,7 +136,7 @@ impl Containers {
             site: naming::text(cloudlet)?,
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
-            outside: Arc::new(Outside::new(
+            nat: Arc::new(Nat::new(
                 &namer,
                 options.range,
                 options.forwarding,
@@ -174,7 +193,7 @@ impl Containers {
         let network = order.in_cluster()?.network;
         let namespace = namespaces::path(&names.namespace);
         let (group, hosts) = (cluster.group.clone(), self.hosts());
-        let place = order::Place { namespace, group, mounts, hosts };
+        let place = order::Placement { namespace, group, mounts, hosts };
         let mut spec = order::spec(order, &names.container, image, place)?;
         spec.labels.insert(SITE_LABEL.into(), self.site.clone());
         let runtime = &self.options.runtime;
@@ -199,7 +218,7 @@ impl Containers {
         address: Ipv4Addr,
     ) -> Result<()> {
         let place = first_tcp_port(order).map(|port| SocketAddr::from((address, port)));
-        let until = Instant::now() + self.options.patience;
+        let until = Instant::now() + self.options.start_timeout;
         loop {
             let container = self.find(id).await?.ok_or_else(|| Error::missing(id))?;
             if !container.status.is_running() || container.restarts > 0 {
@@ -213,19 +232,19 @@ impl Containers {
                 tracing::warn!(container = id, %place, "runs and does not take connections yet");
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }
 
     /// Why a container does not run any more, in its own words.
     async fn ended(&self, id: &str, container: &Container) -> Error {
-        let words = self.last_words(id, LAST_WORDS).await;
+        let words = self.last_lines(id, LAST_LINES).await;
         let code = container.exit.and_then(|exit| exit.code);
         Error::state(format!("the container {}", reason(code, &words)))
     }
 
     /// The last lines of a container's log.
-    async fn last_words(&self, id: &str, lines: u64) -> String {
+    async fn last_lines(&self, id: &str, lines: u64) -> String {
         let options = LogOptions { follow: false, tail: Some(lines) };
         let mut words = Vec::new();
         if let Ok(mut log) = self.options.runtime.logs(self.namespace(), id, options).await {
@@ -237,7 +256,7 @@ impl Containers {
     }
 }
 
-/// How something ended, with the last it said.
+/// Reason of an end: the exit code, with the last line of the log.
 fn reason(code: Option<i32>, words: &str) -> String {
     let code = match code {
         Some(KILLED) => format!(" with code {KILLED} (killed, as when memory runs out)"),
@@ -282,8 +301,8 @@ impl Platform for Containers {
         host::resources(&self.options.data).await
     }
 
-    fn shortcut(&self) -> Option<Arc<dyn Shortcut>> {
-        Some(Arc::<Outside>::clone(&self.outside))
+    fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {
+        Some(Arc::<Nat>::clone(&self.nat))
     }
 
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts> {
@@ -320,7 +339,7 @@ impl Platform for Containers {
         let limits = order::cluster_limits(facts.size);
         group::provide(&names.group, &limits).during("making a cluster's control group")?;
         self.networks.provide_cluster(&names, facts.network, facts.address).await?;
-        self.outside.open().await;
+        self.nat.open().await;
         Ok(())
     }
 
@@ -390,7 +409,7 @@ impl Platform for Containers {
         }
     }
 
-    async fn trouble(&self, key: &AppInstKey) -> Result<String> {
+    async fn unhealthy_reason(&self, key: &AppInstKey) -> Result<String> {
         let id = self.serving(key)?;
         let Some(found) = self.find(&id).await? else {
             return Ok("the container is missing".into());
@@ -408,7 +427,7 @@ impl Platform for Containers {
         let id = self.serving(key)?;
         let Some(found) = self.find(&id).await? else { return Ok(Restarts::default()) };
         let last_reason = match found.last_exit {
-            Some(exit) => reason(exit.code, &self.last_words(&id, 1).await),
+            Some(exit) => reason(exit.code, &self.last_lines(&id, 1).await),
             None => String::new(),
         };
         Ok(Restarts { count: found.restarts, last_reason })
@@ -456,7 +475,7 @@ impl Platform for Containers {
             }
         }
         if clusters.is_empty()
-            && let Err(error) = self.outside.close().await
+            && let Err(error) = self.nat.close().await
         {
             tracing::debug!(%error, "rules that nothing needs may be left");
         }
@@ -505,9 +524,13 @@ impl Containers {
     /// Removes what a cluster has; with the last one goes what all had.
     async fn remove_cluster(&self, names: &ClusterNames) -> Result<()> {
         self.networks.remove_cluster(names).await?;
+        // Containers are gone by now, unless their records were lost.
+        let group = names.group.clone();
+        network::blocking(move || group::kill(&group).during("ending a cluster's processes"))
+            .await?;
         group::remove(&names.group).during("removing a cluster's control group")?;
         let (bridges, _) = self.networks.found(&self.namer).await?;
-        if bridges.is_empty() { self.outside.close().await } else { Ok(()) }
+        if bridges.is_empty() { self.nat.close().await } else { Ok(()) }
     }
 
     /// The container of an instance that is meant; others are none of the

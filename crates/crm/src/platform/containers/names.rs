@@ -13,7 +13,9 @@ const SITE: usize = 4;
 const SHORT: usize = 8;
 /// The control group that those of clusters are in.
 pub(super) const GROUPS: &str = "/selvage-clusters";
-/// What containers keep of the app's name.
+/// Prefix of the cables of all cloudlets.
+const CABLES: &str = "slw";
+/// Characters of the app's name in the names of containers.
 const READABLE: usize = 40;
 
 /// Gives names. Several crms on one machine, each of a cloudlet of its own, do
@@ -44,12 +46,17 @@ impl Namer {
         Ok(Self { site: digest(&text(cloudlet)?, SITE) })
     }
 
-    /// What all bridges begin with.
+    /// Prefix of all bridges.
     pub(super) fn bridges(&self) -> String {
         format!("slv{}", self.site)
     }
 
-    /// What all namespaces begin with.
+    /// Prefixes of all interfaces: bridges, and cables of instances.
+    pub(super) fn interfaces(&self) -> [String; 2] {
+        [self.bridges(), format!("{CABLES}{}", self.site)]
+    }
+
+    /// Prefix of all namespaces.
     pub(super) fn namespaces(&self) -> String {
         format!("slv-{}-", self.site)
     }
@@ -71,7 +78,7 @@ impl Namer {
         Ok(InstanceNames {
             namespace: format!("{}{name}", self.namespaces()),
             container: name,
-            cable: format!("slw{}{digest}", self.site),
+            cable: format!("{CABLES}{}{digest}", self.site),
         })
     }
 }

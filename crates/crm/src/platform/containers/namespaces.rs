@@ -74,6 +74,19 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     }
 }
 
+/// Removes the folder when nothing is in it.
+pub(crate) fn remove_folder() {
+    let folder = Path::new(FOLDER);
+    let lock = folder.with_extension("lock");
+    let Ok(file) = File::open(&lock) else { return };
+    let empty = || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+    // Another agent may be about to make one in it.
+    if file.lock().is_ok() && empty() {
+        let _ = unmount(folder, UnmountFlags::empty());
+        let _ = fs::remove_dir(folder);
+    }
+}
+
 /// Makes a folder that is a mount of its own: what happens to it here happens
 /// to its copies, and what happens around it does not reach it.
 fn provide(folder: &Path) -> io::Result<()> {

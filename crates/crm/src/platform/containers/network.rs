@@ -75,9 +75,21 @@ impl Range {
         Ok(Self { base: Ipv4Addr::from(u32::from(base) & mask), prefix })
     }
 
-    /// How many networks there are.
+    /// Number of networks.
     pub(super) fn size(self) -> u32 {
         1 << (CLUSTER_PREFIX - self.prefix)
+    }
+
+    /// Returns whether a network has addresses of this range.
+    pub(super) fn meets(self, base: Ipv4Addr, prefix: u8) -> bool {
+        let shorter = u32::from(self.prefix.min(prefix));
+        let mask = u32::MAX.checked_shl(32 - shorter).unwrap_or(0);
+        u32::from(self.base) & mask == u32::from(base) & mask
+    }
+
+    /// Returns whether two ranges have addresses in common.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.meets(other.base, other.prefix)
     }
 
     /// The address `host` of a network.
@@ -89,10 +101,10 @@ impl Range {
 /// The networks of this machine.
 #[derive(Clone)]
 pub(super) struct Networks {
-    handle: Handle,
+    pub(super) handle: Handle,
     range: Range,
     /// The kernel gives one list at a time over one socket.
-    lists: Arc<Mutex<()>>,
+    pub(super) lists: Arc<Mutex<()>>,
 }
 
 impl Networks {
@@ -134,7 +146,7 @@ impl Networks {
         self.isolate(bridge).await
     }
 
-    /// What comes from a cluster for any cluster's network goes nowhere. What
+    /// Drops what comes from a cluster for any cluster's network. What
     /// is for this machine itself never gets to this rule.
     async fn isolate(&self, bridge: &str) -> Result<()> {
         let rule = self.handle.rule().add().v4();
@@ -262,7 +274,7 @@ async fn find_link(handle: &Handle, name: &str) -> Result<Option<LinkMessage>> {
     }
 }
 
-/// Whether an address is one of this machine's.
+/// Returns whether an address is one of this machine's.
 fn is_ours(address: IpAddr) -> bool {
     std::net::UdpSocket::bind((address, 0)).is_ok()
 }
@@ -287,7 +299,7 @@ fn is(error: &rtnetlink::Error, number: i32) -> bool {
         if message.code.is_some_and(|code| code.get() == -number))
 }
 
-/// What was done already, or is gone already, is fine.
+/// Takes for done what was done already, or is gone already.
 fn tolerate(outcome: Result<(), rtnetlink::Error>, number: i32) -> Result<(), rtnetlink::Error> {
     match outcome {
         Err(error) if is(&error, number) => Ok(()),
@@ -295,7 +307,7 @@ fn tolerate(outcome: Result<(), rtnetlink::Error>, number: i32) -> Result<(), rt
     }
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let ended = tokio::task::spawn_blocking(work).await;
@@ -426,6 +438,15 @@ mod tests {
                      eth0: 710 9 0 0 0 0 0 0 1234 8 0 0 0 0 0 0\n";
         assert_eq!(counted(table), Some((710, 1234)));
         assert_eq!(counted("lo: 1 2"), None);
+    }
+
+    #[test]
+    fn ranges_meet_what_is_in_them_and_what_they_are_in() {
+        let range = Range::parse("10.7.0.0/16").unwrap();
+        let meets = |base: &str, prefix| range.meets(base.parse().unwrap(), prefix);
+        assert!(meets("10.7.9.1", 32) && meets("10.7.200.0", 24) && meets("10.0.0.0", 8));
+        assert!(meets("10.7.0.0", 16) && meets("10.6.0.0", 15) && meets("0.0.0.0", 0));
+        assert!(!meets("10.8.0.0", 16) && !meets("10.6.255.255", 32) && !meets("192.168.0.0", 16));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
     platform::{ClusterSize, InstanceOrder},
 };
 
-/// Where the machine's name servers are written; the first that is there. A
+/// Files with the machine's name servers; the first that is there counts. A
 /// local forwarder cannot be reached from another network.
 pub(super) const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 /// Names that containers know without a name server.
@@ -28,15 +28,15 @@ const PROCESSES: u64 = 4096;
 /// The contract's GB, of virtual machines as well.
 const GIB: u64 = 1 << 30;
 
-/// Where a container is put.
-pub(super) struct Place {
+/// Surroundings that a container is put into.
+pub(super) struct Placement {
     /// Its network namespace.
     pub(super) namespace: PathBuf,
     /// The control group of its cluster.
     pub(super) group: String,
     /// Its volumes and the files of its app.
     pub(super) mounts: Vec<Mount>,
-    /// What it reads as `/etc/hosts`.
+    /// File that it reads as `/etc/hosts`.
     pub(super) hosts: PathBuf,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn spec(
     order: &InstanceOrder,
     id: &str,
     image: String,
-    place: Place,
+    place: Placement,
 ) -> Result<ContainerSpec> {
     let command = shell_words::split(&order.app.command)
         .map_err(|_| Error::invalid("command", "has a quote that is not closed"))?;
@@ -97,7 +97,7 @@ fn variables(app: &App) -> Result<BTreeMap<String, String>> {
     Ok(all)
 }
 
-/// What all containers of a cluster may use together.
+/// Limits of all containers of a cluster together.
 pub(super) fn cluster_limits(size: ClusterSize) -> Limits {
     Limits {
         cpu_millis: (size.vcores > 0).then_some(size.vcores * 1000),

@@ -14,7 +14,7 @@ use std::{
 use selvage_api::edgeproto::AppInstKey;
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{Containers, HOSTS, LOOK, first_tcp_port, names::InstanceNames, volumes};
+use super::{Containers, HOSTS, PROBE_INTERVAL, first_tcp_port, names::InstanceNames, volumes};
 use crate::{
     Error, Result,
     platform::{InstanceFacts, InstanceOrder},
@@ -115,7 +115,7 @@ impl Containers {
     /// connections in time.
     async fn prove(&self, order: &InstanceOrder, id: &str, address: Ipv4Addr) -> Result<()> {
         let port = first_tcp_port(order);
-        let time = if port.is_some() { self.options.patience } else { PROBATION };
+        let time = if port.is_some() { self.options.start_timeout } else { PROBATION };
         let until = Instant::now() + time;
         loop {
             let container = self.find(id).await?.ok_or_else(|| Error::missing(id))?;
@@ -128,7 +128,7 @@ impl Containers {
                 return Ok(());
             }
             match (Instant::now() >= until, port) {
-                (false, _) => tokio::time::sleep(LOOK).await,
+                (false, _) => tokio::time::sleep(PROBE_INTERVAL).await,
                 (true, None) => return Ok(()),
                 (true, Some(port)) => {
                     let text = format!("the new version does not listen on port {port} yet");
@@ -165,8 +165,8 @@ impl Containers {
     }
 }
 
-/// Whether somebody listens there.
+/// Returns whether somebody listens there.
 pub(super) async fn takes_connections(place: SocketAddr) -> bool {
-    let connected = tokio::time::timeout(LOOK * 20, TcpStream::connect(place));
+    let connected = tokio::time::timeout(PROBE_INTERVAL * 20, TcpStream::connect(place));
     matches!(connected.await, Ok(Ok(_)))
 }

@@ -11,7 +11,7 @@ use std::{
 use super::{network::Range, order::NAME_SERVERS};
 use crate::{
     Error, Result,
-    platform::{Door, Way},
+    platform::{Listener, PortForward},
 };
 
 /// Networks that are not public: those of the operator, of the machine and of
@@ -62,7 +62,8 @@ impl Egress {
         texts.iter().map(|text| text.parse()).collect::<Result<_>>().map(Self)
     }
 
-    /// What is accepted by name, and the name servers that instances are told.
+    /// Rules for what is accepted by name, and for the name servers that
+    /// instances are told.
     fn accepted(&self) -> String {
         let known = name_servers().into_iter();
         let known = known.map(|network| Allowed { network, prefix: 32, port: Some(DNS) });
@@ -103,7 +104,11 @@ pub(super) struct Rules<'a> {
 
 impl Rules<'_> {
     /// The whole table, in place of whatever was there.
-    pub(super) fn all(&self, ways: Option<&BTreeSet<Way>>, doors: &BTreeSet<Door>) -> String {
+    pub(super) fn all(
+        &self,
+        forwards: Option<&BTreeSet<PortForward>>,
+        listeners: &BTreeSet<Listener>,
+    ) -> String {
         let Self { table, bridges, range, .. } = self;
         // Naming the table before deleting it makes it right whether or not
         // it was there; all of it takes effect at once.
@@ -117,15 +122,15 @@ impl Rules<'_> {
              }}\n"
         );
         rules += &self.filtering();
-        if ways.is_some() {
+        if forwards.is_some() {
             rules += &self.arriving();
         }
         rules += "}\n";
-        for way in ways.into_iter().flatten() {
-            rules += &self.element("add", way);
+        for forward in forwards.into_iter().flatten() {
+            rules += &self.element("add", forward);
         }
-        for door in doors {
-            rules += &self.door(door);
+        for listener in listeners {
+            rules += &self.listener(listener);
         }
         rules
     }
@@ -197,29 +202,29 @@ impl Rules<'_> {
         )
     }
 
-    /// One way in, to be added or deleted.
-    pub(super) fn element(&self, what: &str, way: &Way) -> String {
-        let (table, protocol) = (self.table, protocol(way.udp));
-        let (address, port) = (way.public.ip(), way.public.port());
+    /// One forward, to be added or deleted.
+    pub(super) fn element(&self, what: &str, forward: &PortForward) -> String {
+        let (table, protocol) = (self.table, protocol(forward.udp));
+        let (address, port) = (forward.public.ip(), forward.public.port());
         let key = if address.is_unspecified() {
             format!("every {{ {protocol} . {port}")
         } else {
             format!("own {{ {address} . {protocol} . {port}")
         };
-        let (target, inner) = (way.target.ip(), way.target.port());
+        let (target, inner) = (forward.target.ip(), forward.target.port());
         format!("{what} element ip {table} {key} : {target} . {inner} }}\n")
     }
 
-    /// These doors and no others.
-    pub(super) fn doors(&self, doors: &BTreeSet<Door>) -> String {
+    /// These listeners and no others.
+    pub(super) fn listeners(&self, listeners: &BTreeSet<Listener>) -> String {
         let table = self.table;
         let mut rules =
             format!("flush set ip {table} own_doors\nflush set ip {table} every_door\n");
-        rules.extend(doors.iter().map(|door| self.door(door)));
+        rules.extend(listeners.iter().map(|listener| self.listener(listener)));
         rules
     }
 
-    fn door(&self, (udp, at): &Door) -> String {
+    fn listener(&self, (udp, at): &Listener) -> String {
         let (table, protocol, port) = (self.table, protocol(*udp), at.port());
         let element = match at.ip() {
             any if any.is_unspecified() => format!("every_door {{ {protocol} . {port} }}"),
@@ -246,9 +251,9 @@ mod tests {
         Rules { table: "selvage_slvx", bridges: "slvx", range: Range::default(), egress }
     }
 
-    fn way(public: &str) -> Way {
+    fn forward(public: &str) -> PortForward {
         let target = "10.101.1.2:8080".parse().unwrap();
-        Way { udp: false, public: public.parse().unwrap(), target }
+        PortForward { udp: false, public: public.parse().unwrap(), target }
     }
 
     #[test]
@@ -269,8 +274,8 @@ mod tests {
     #[test]
     fn instances_reach_neither_this_machine_nor_its_networks() {
         let allowed = egress(&["10.1.2.0/24", "192.168.7.9:5432"]).unwrap();
-        for ways in [None, Some(&BTreeSet::new())] {
-            let told = rules(&allowed).all(ways, &BTreeSet::new());
+        for forwards in [None, Some(&BTreeSet::new())] {
+            let told = rules(&allowed).all(forwards, &BTreeSet::new());
             let [others, jump, last] = chain(&told, "forward")[..] else { panic!("{told}") };
             assert_eq!((others, jump), ("iifname != \"slvx*\" accept", "jump allowed"));
             assert!(last.contains("169.254.0.0/16") && last.ends_with(" drop"), "{last}");
@@ -299,12 +304,12 @@ mod tests {
     #[test]
     fn a_way_begins_at_its_own_address_or_at_every_one() {
         let allowed = Egress::default();
-        let ways = BTreeSet::from([way("0.0.0.0:80"), way("198.51.100.4:80")]);
-        let told = rules(&allowed).all(Some(&ways), &BTreeSet::new());
+        let forwards = BTreeSet::from([forward("0.0.0.0:80"), forward("198.51.100.4:80")]);
+        let told = rules(&allowed).all(Some(&forwards), &BTreeSet::new());
         assert!(told.contains(" every { tcp . 80 : 10.101.1.2 . 8080 }\n"), "{told}");
         assert!(told.contains(" own { 198.51.100.4 . tcp . 80 : 10.101.1.2 . 8080 }"), "{told}");
-        let doors = ways.iter().map(Way::door).collect();
-        let told = rules(&allowed).doors(&doors);
+        let listeners = forwards.iter().map(PortForward::listener).collect();
+        let told = rules(&allowed).listeners(&listeners);
         assert!(told.contains(" every_door { tcp . 80 }\n"), "{told}");
         assert!(told.contains(" own_doors { 198.51.100.4 . tcp . 80 }\n"), "{told}");
     }

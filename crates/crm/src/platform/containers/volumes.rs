@@ -24,19 +24,21 @@ use tonic::transport::{Channel, Endpoint};
 use super::network::is_mounted;
 use crate::{Error, Result, error::During};
 
-/// What annotations of ours begin with.
+/// Folder in the data directory that volumes are mounted in.
+pub(super) const FOLDER: &str = "volumes";
+/// Prefix of our annotations.
 const ANNOTATION: &str = "volume.";
 /// Names the instance that a volume is of.
 const TAG: &str = "selvage.instance";
 const NAME_LENGTH: usize = 32;
-/// Where an ext4 file system says that it is one.
+/// Offset at which an ext4 file system says that it is one.
 const MAGIC_AT: u64 = 1024 + 56;
 const MAGIC: [u8; 2] = [0x53, 0xef];
 /// Not for volumes: the container would not start, or not be one any more.
 const RESERVED: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
 
-/// How long a volume that is removed may be in use: whatever starts on the
-/// machine has a copy of every mount for a moment.
+/// Time for which a volume that is removed may be in use: whatever starts on
+/// the machine has a copy of every mount for a moment.
 const IN_USE: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -100,15 +102,15 @@ fn read(text: &str) -> std::result::Result<Wanted, &'static str> {
 /// The volumes of this machine's instances.
 #[derive(Debug, Clone)]
 pub(super) struct Volumes {
-    /// Where lvmd listens.
+    /// Socket of lvmd.
     socket: PathBuf,
-    /// Where they are mounted: a folder for each instance.
+    /// Folder they are mounted in: one below it for each instance.
     folder: PathBuf,
 }
 
 impl Volumes {
     pub(super) fn new(socket: PathBuf, data: &Path) -> Self {
-        Self { socket, folder: data.join("volumes") }
+        Self { socket, folder: data.join(FOLDER) }
     }
 
     async fn channel(&self) -> Result<Channel> {
@@ -149,7 +151,7 @@ impl Volumes {
         Ok(mounts)
     }
 
-    /// Whether nothing is to be done about the volumes of an instance.
+    /// Returns whether nothing is to be done about the volumes of an instance.
     pub(super) fn are_mounted(&self, instance: &str, wanted: &[Wanted]) -> bool {
         let folder = self.folder.join(instance);
         wanted.iter().all(|volume| is_mounted(&folder.join(&volume.name)))

@@ -20,11 +20,11 @@ const FOLDER: &str = "kubeconfigs";
 
 /// Kubeconfigs on disk, for the owner of the data directory alone. The key of
 /// the crm lies beside them, which gets the same ones from the controller.
-pub(super) struct Kept {
+pub(super) struct Kubeconfigs {
     folder: PathBuf,
 }
 
-impl Kept {
+impl Kubeconfigs {
     pub(super) fn new(data: &std::path::Path) -> Self {
         Self { folder: data.join(FOLDER) }
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_kubeconfig_is_kept_for_its_owner_alone() {
         let data = tempfile::tempdir().unwrap();
-        let kept = Kept::new(data.path());
+        let kept = Kubeconfigs::new(data.path());
         assert!(kept.get("a").is_none());
         kept.put("a", "one").unwrap();
         kept.put("a", "two").unwrap();

@@ -21,13 +21,13 @@ use crate::{Error, Result};
 /// Header that names the owner of what is made. A certificate says the same;
 /// with `--insecure` there is none.
 const ORGANISATION: &str = "x-selvage-organisation";
-/// How long a reply may take.
-const REPLY: Duration = Duration::from_secs(20);
+/// Time a reply may take.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Until a stream that broke is begun again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What becomes of a cluster that is followed: none while that is open. None
-/// is looked at once there is no such cluster.
+/// Judge of a cluster that is followed: it returns none while the outcome is
+/// open. None is looked at once there is no such cluster.
 pub(super) type Look<'a> = &'a mut (dyn FnMut(Option<&Cluster>) -> Option<Result<()>> + Send);
 
 /// Client of the cluster service.
@@ -36,7 +36,7 @@ pub(super) struct Api {
     pub(super) organisation: String,
 }
 
-/// Whether there is no such cluster, or none of this cloudlet.
+/// Returns whether there is no such cluster, or none of this cloudlet.
 fn is_missing(error: &Error) -> bool {
     matches!(error, Error::Clusters(status) if status.code() == Code::NotFound)
 }
@@ -52,7 +52,7 @@ impl Api {
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        request.set_timeout(REPLY);
+        request.set_timeout(REPLY_TIMEOUT);
         // A name that no header can carry is in the certificate.
         if let Ok(value) = self.organisation.parse() {
             request.metadata_mut().insert(ORGANISATION, value);

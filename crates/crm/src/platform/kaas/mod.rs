@@ -22,14 +22,14 @@ use selvage_kit::{dial, dial::Endpoint, identity::Machine};
 use selvage_kube::Connection;
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 
-use self::{access::Kept, api::Api};
+use self::{access::Kubeconfigs, api::Api};
 use super::{
     ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, Resources, Restarts, Usage,
     kubernetes::{self, Kubernetes},
 };
 use crate::{Error, KaasSite, Result};
 
-/// How long a cluster may take to come, to change and to go. One that does not
+/// Time a cluster may take to come, to change and to go. One that does not
 /// come is removed before that is told: both together take less time than the
 /// controller waits, so that it hears the reason.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(18 * 60);
@@ -37,7 +37,7 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Until a kubeconfig is asked for again that could not be had.
 const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
-/// What it takes to have clusters made.
+/// Options of the platform.
 #[derive(Clone)]
 pub struct Options {
     pub site: KaasSite,
@@ -61,7 +61,7 @@ pub struct Kaas {
     machine: Machine,
     options: Options,
     api: Api,
-    kept: Kept,
+    kept: Kubeconfigs,
     used: Mutex<HashMap<String, Arc<Used>>>,
 }
 
@@ -76,7 +76,7 @@ impl Kaas {
             options.controllers.iter().map(endpoint).collect::<Result<_>>()?;
         let channel = dial::channel(options.tls.clone(), &endpoints)?;
         let api = Api { channel, organisation: machine.to_string() };
-        let kept = Kept::new(&options.kubernetes.data);
+        let kept = Kubeconfigs::new(&options.kubernetes.data);
         let cloudlet = cloudlet.clone();
         Ok(Self { cloudlet, machine, options, api, kept, used: Mutex::default() })
     }
@@ -195,7 +195,7 @@ impl Kaas {
     }
 }
 
-/// Whether another kubeconfig may help.
+/// Returns whether another kubeconfig may help.
 fn is_stale(error: &Error) -> bool {
     let Error::Kubernetes(error) = error else { return false };
     matches!(error.code(), Code::Unavailable | Code::Unauthenticated)
@@ -207,8 +207,8 @@ impl Platform for Kaas {
         "kubernetes"
     }
 
-    /// How many machines there are is for the cluster service to count, which
-    /// refuses what it cannot have.
+    /// Returns nothing: the number of machines is for the cluster service to
+    /// count, which refuses what it cannot have.
     async fn resources(&self) -> Result<Resources> {
         match self.api.problem().await {
             Ok(problem) if problem.is_empty() => Ok(Resources::default()),
@@ -288,8 +288,8 @@ impl Platform for Kaas {
         used.kubernetes.keep_instance(order, facts).await
     }
 
-    async fn trouble(&self, key: &AppInstKey) -> Result<String> {
-        self.cluster_of(key).await?.kubernetes.trouble(key).await
+    async fn unhealthy_reason(&self, key: &AppInstKey) -> Result<String> {
+        self.cluster_of(key).await?.kubernetes.unhealthy_reason(key).await
     }
 
     async fn restarts(&self, key: &AppInstKey) -> Result<Restarts> {

@@ -97,7 +97,7 @@ pub(super) fn node_count(order: &ClusterOrder) -> Result<i32> {
     i32::try_from(count).map_err(|_| Error::invalid("num_nodes", format!("{count} is too many")))
 }
 
-/// Whether all machines that were asked for are ready.
+/// Returns whether all machines that were asked for are ready.
 pub(super) fn is_complete(cluster: &Cluster) -> bool {
     cluster.pools.iter().all(|pool| pool.ready == pool.count)
 }

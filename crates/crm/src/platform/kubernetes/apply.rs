@@ -1,5 +1,5 @@
-//! What an instance is made of: applied, written down, and removed when it is
-//! not wanted any more. Nothing that bears another's label is touched.
+//! Objects that an instance is made of: applied, written down, and removed when
+//! they are not wanted any more. Nothing that bears another's label is touched.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// How long what is removed may take to go.
-const PATIENCE: Duration = Duration::from_secs(300);
-const LOOK: Duration = Duration::from_millis(200);
-/// Where the objects of an instance are listed in its record.
+/// Time that what is removed may take to go.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Key of the objects of an instance in its record.
 const OBJECTS: &str = "objects";
 const BY_HELM: &str = "meta.helm.sh/release-name";
 const CLAIM: &str = "PersistentVolumeClaim";
@@ -47,7 +47,7 @@ fn references(wanted: &[Object]) -> Result<Vec<Reference>> {
     wanted.iter().map(reference).collect()
 }
 
-/// What was written down of an instance.
+/// Record of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) objects: Vec<Reference>,
@@ -102,7 +102,7 @@ impl Objects<'_> {
         Ok(references)
     }
 
-    /// What is there under a name must be ours to be changed.
+    /// Refuses to change what is there under a name and is not ours.
     async fn check_owner(&self, reference: &Reference) -> Result<()> {
         let found = self.of_kind(&reference.kind).get_metadata(&reference.name).await?;
         let Some(found) = found else { return Ok(()) };
@@ -131,7 +131,7 @@ impl Objects<'_> {
         match kind.apply(&object.value).await {
             // Some fields are for life: it is made anew.
             Err(error) if error.is_immutable() => {
-                kind.delete_and_wait(&reference.name, PATIENCE).await?;
+                kind.delete_and_wait(&reference.name, REMOVAL_TIMEOUT).await?;
                 kind.apply(&object.value).await?;
             }
             answer => drop(answer?),
@@ -166,7 +166,7 @@ impl Objects<'_> {
             }
         }
         for reference in &going {
-            self.of_kind(&reference.kind).delete_and_wait(&reference.name, PATIENCE).await?;
+            self.of_kind(&reference.kind).delete_and_wait(&reference.name, REMOVAL_TIMEOUT).await?;
         }
         Ok(())
     }
@@ -177,17 +177,17 @@ impl Objects<'_> {
         self.prune(&known.objects, &[]).await?;
         let pods = self.of_kind(&resource("", "v1", "Pod"));
         let ours = ListParams::default().labels(&of_instance(&self.names.id));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + REMOVAL_TIMEOUT;
         while !pods.list_metadata(&ours).await?.is_empty() {
             if Instant::now() >= until {
                 return Err(Error::state("pods of the instance do not go"));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.forget().await
     }
 
-    /// Whether everything that was made is there.
+    /// Returns whether everything that was made is there.
     pub(super) async fn is_whole(&self) -> Result<bool> {
         let Some(record) = self.record().await? else { return Ok(false) };
         for reference in &record.objects {

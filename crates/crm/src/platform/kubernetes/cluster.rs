@@ -33,11 +33,11 @@ const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 const POD_SECURITY_LEVEL: &str = "baseline";
 /// The original's, which apps of that time read.
 const ABOUT: &str = "mexcluster-info";
-/// What a container counts that does not say what it needs.
+/// Amounts of a container that does not say what it needs.
 const UNSAID: (&str, &str) = ("10m", "16Mi");
-/// How long a namespace may take to come or to go.
-const PATIENCE: Duration = Duration::from_secs(300);
-const LOOK: Duration = Duration::from_millis(200);
+/// Time a namespace may take to come or to go.
+const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The namespaces of one cloudlet.
 pub(super) struct Clusters<'a> {
@@ -66,7 +66,7 @@ impl Clusters<'_> {
         self.until_accounts(&name).await
     }
 
-    /// Whether what holds a cluster together is there.
+    /// Returns whether what holds a cluster together is there.
     pub(super) async fn is_whole(&self, key: &ClusterInstKey) -> Result<bool> {
         let name = self.namer.namespace(key)?;
         let sound = |found: &DynamicObject| !is_ending(found) && is_secured(found);
@@ -153,20 +153,20 @@ impl Clusters<'_> {
     async fn until_accounts(&self, name: &str) -> Result<()> {
         let accounts =
             Objects::namespaced(&self.client, name, &resource("", "v1", "ServiceAccount"));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + NAMESPACE_TIMEOUT;
         while accounts.get_metadata("default").await?.is_none() {
             if Instant::now() >= until {
                 let reason = "has no account for pods: does a controller manager run?";
                 return Err(Error::state(format!("namespace {name} {reason}")));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     async fn until_not_ending(&self, name: &str) -> Result<()> {
         if self.found(name).await?.is_some_and(|found| is_ending(&found)) {
-            namespaces(&self.client).wait_deleted(name, PATIENCE).await?;
+            namespaces(&self.client).wait_deleted(name, NAMESPACE_TIMEOUT).await?;
         }
         Ok(())
     }
@@ -181,11 +181,11 @@ impl Clusters<'_> {
         }
         let namespaces = namespaces(&self.client);
         namespaces.delete(name, &DeleteParams::background()).await?;
-        Ok(namespaces.wait_deleted(name, PATIENCE).await?)
+        Ok(namespaces.wait_deleted(name, NAMESPACE_TIMEOUT).await?)
     }
 }
 
-/// Whether the rules for pods are as we made them.
+/// Returns whether the rules for pods are as we made them.
 fn is_secured(namespace: &DynamicObject) -> bool {
     let labels = namespace.metadata.labels.as_ref();
     labels.and_then(|labels| labels.get(POD_SECURITY)).is_some_and(|of| of == POD_SECURITY_LEVEL)
@@ -195,7 +195,7 @@ fn is_ending(namespace: &DynamicObject) -> bool {
     namespace.metadata.deletion_timestamp.is_some()
 }
 
-/// What all pods together may ask for, and what one container may use.
+/// Quota of all pods together, and the limits of one container.
 ///
 /// Requests are what Kubernetes takes from a node's capacity; so that two apps
 /// can share a node as they always could, a container that says nothing counts

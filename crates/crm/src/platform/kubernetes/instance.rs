@@ -18,7 +18,7 @@ use super::{
     manifest::{self, Additions, Object},
     names::{InstanceNames, REVISION, of_instance},
     policy,
-    ports::{self, Found},
+    ports::{self, InstanceObjects},
     shell, tenant,
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 
 const KUBERNETES: &str = "kubernetes";
 const HELM: &str = "helm";
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Kinds that have pods in the end.
 const WORK: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "Pod"];
 
@@ -97,7 +97,7 @@ impl Kubernetes {
             objects: &work(made),
             selectors,
             revision,
-            ready_timeout: self.options.patience,
+            ready_timeout: self.options.start_timeout,
         };
         if rollout.wait().await? == Outcome::Running {
             tracing::warn!(instance = objects.names.id, "runs and is not ready yet");
@@ -109,14 +109,14 @@ impl Kubernetes {
     /// or has had its time: what a cluster says of its Services reaches its
     /// nodes a while later.
     async fn until_it_answers(&self, order: &InstanceOrder) -> Result<()> {
-        let until = Instant::now() + self.options.patience;
+        let until = Instant::now() + self.options.start_timeout;
         let nothing = self.plan_instance(order, &[])?;
         while !self.look_at(order, &nothing).await?.1 {
             if Instant::now() >= until {
                 tracing::warn!(key = ?order.key, "runs and does not take connections yet");
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -154,8 +154,8 @@ impl Kubernetes {
         Ok(Pods::new(&client, &names.namespace).find(&[of_instance(&names.id)]).await?)
     }
 
-    /// What an instance that was made is made of, where it is reached, and
-    /// whether it answers there.
+    /// Returns the containers of an instance that was made, where it is
+    /// reached, and whether it answers there.
     pub(super) async fn look_at(
         &self,
         order: &InstanceOrder,
@@ -173,8 +173,8 @@ impl Kubernetes {
         let nodes = Nodes::new(&client).list().await?;
         let address = ports::first_address(&pods).unwrap_or(before.address);
         let containers = pods.iter().map(|pod| name(pod).to_owned()).collect();
-        let found = Found { pods, services, nodes };
-        let places = ports::places(&order.instance, &found, before).await?;
+        let found = InstanceObjects { pods, services, nodes };
+        let places = ports::endpoints(&order.instance, &found, before).await?;
         Ok((InstanceFacts { containers, address, places: places.all }, places.answer))
     }
 
@@ -197,8 +197,8 @@ impl Kubernetes {
         &self,
         names: &InstanceNames,
         pod: &'a Value,
-    ) -> Result<shell::Place<'a>> {
-        Ok(shell::Place {
+    ) -> Result<shell::PodContainer<'a>> {
+        Ok(shell::PodContainer {
             pods: Pods::new(&self.connection.streams().await?, &names.namespace),
             pod: name(pod),
             container: main_container(pod),

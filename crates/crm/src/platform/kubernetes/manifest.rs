@@ -16,7 +16,7 @@ const MAX_OBJECTS: usize = 256;
 const MAX_DEPTH: usize = 64;
 /// Variables of containers, in the contract's word for it.
 const VARIABLES: &str = "envVarsYaml";
-/// Where a pod is inside of each kind that makes pods.
+/// Paths of the pod inside of each kind that makes pods.
 const TEMPLATES: [(&str, &str); 8] = [
     ("Pod", ""),
     ("Deployment", "/spec/template"),
@@ -169,12 +169,12 @@ fn put_variable(all: &mut Vec<Value>, variable: &Value) {
     }
 }
 
-/// What an instance adds to its manifest.
+/// Additions of an instance to its manifest.
 pub(super) struct Additions<'a> {
     pub(super) namespace: &'a str,
     pub(super) labels: Vec<(&'static str, String)>,
     pub(super) variables: Vec<Value>,
-    /// Where the password of the registry is.
+    /// Secret with the password of the registry.
     pub(super) secret: Option<&'a str>,
 }
 

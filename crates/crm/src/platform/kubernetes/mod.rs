@@ -44,22 +44,22 @@ use crate::{Error, ImageFolders, Registries, Result};
 const MEGABYTE: f64 = 1_048_576.0;
 const GIGABYTE: f64 = 1_000_000_000.0;
 
-/// What it takes to use a cluster.
+/// Options of the platform.
 #[derive(Clone)]
 pub struct Options {
-    /// Where the cluster is and who we are there; none: as `kubectl` finds it.
+    /// Kubeconfig of the cluster; none: as `kubectl` finds it.
     pub kubeconfig: Option<PathBuf>,
     pub registries: Registries,
-    /// Where charts and manifests may come from.
+    /// Hosts that charts and manifests may come from.
     pub policy: Policy,
-    /// Where public ports are.
+    /// Addresses of public ports.
     pub addresses: Vec<IpAddr>,
     /// Folders that charts may come from.
     pub images: ImageFolders,
     /// For charts, and for files while another program reads them.
     pub data: PathBuf,
-    /// How long an instance may take until it is ready, once it runs.
-    pub patience: Duration,
+    /// Time an instance may take until it is ready, once it runs.
+    pub start_timeout: Duration,
     /// The program for charts.
     pub helm: PathBuf,
 }
@@ -115,8 +115,8 @@ impl Kubernetes {
     }
 }
 
-/// What a cluster will have: where it has no address of its own it is reached
-/// as all are.
+/// Facts that a cluster will have: where it has no address of its own it is
+/// reached as all are.
 pub(super) fn plan_cluster(addresses: &[IpAddr], order: &ClusterOrder) -> ClusterFacts {
     let shared = addresses.first().copied().unwrap_or(IpAddr::from([0, 0, 0, 0]));
     let address = order.cluster.allocated_ip.parse().unwrap_or(shared);
@@ -124,14 +124,14 @@ pub(super) fn plan_cluster(addresses: &[IpAddr], order: &ClusterOrder) -> Cluste
     ClusterFacts { address, network: 0, nodes, size }
 }
 
-/// What an instance will have before it is made.
+/// Facts that an instance will have before it is made.
 pub(super) fn plan_instance(order: &InstanceOrder) -> Result<InstanceFacts> {
     instance::check_deployment(&order.app)?;
     let address = order.in_cluster()?.address;
     Ok(InstanceFacts { containers: Vec::new(), address, places: Vec::new() })
 }
 
-/// Whether a node takes pods.
+/// Returns whether a node takes pods.
 fn is_usable(node: &DynamicObject) -> bool {
     let conditions = node.data.pointer("/status/conditions").and_then(Value::as_array);
     let ready = |of: &Value| of["type"] == "Ready" && of["status"] == "True";
@@ -156,7 +156,7 @@ fn size(node: &DynamicObject) -> FlavorInfo {
     }
 }
 
-/// What all nodes have together, and each size of node once.
+/// Resources of all nodes together, and each size of node once.
 fn sum(nodes: &[DynamicObject]) -> Resources {
     let mut all = Resources::default();
     for node in nodes.iter().filter(|node| is_usable(node)).map(size) {

@@ -11,15 +11,15 @@ use crate::{
     platform::naming::{digest, readable, text},
 };
 
-/// Whose cloudlet something is.
+/// Label of the cloudlet that something belongs to.
 pub(super) const SITE: &str = "selvage.site";
 /// Which instance something is of.
 pub(super) const INSTANCE: &str = "selvage.instance";
-/// What was wanted when a pod was made; those of an update differ.
+/// Label of what was wanted when a pod was made; those of an update differ.
 pub(super) const REVISION: &str = "selvage.revision";
 /// On what we write down beside an instance.
 pub(super) const RECORD: &str = "selvage.record";
-/// What the original finds its pods by.
+/// Label that the original finds its pods by.
 pub(super) const APP: &str = "mex-app";
 
 /// Beginning of the names of objects that are the crm's own,
@@ -30,8 +30,8 @@ pub(super) const RESERVED_LABELS: &str = "selvage.";
 /// Of a digest, in names and in labels.
 const SHORT: usize = 8;
 const LONG: usize = 20;
-/// What a namespace keeps of developer and cluster, and a release of its app:
-/// the names of releases have 53 characters at most.
+/// Characters of developer and cluster in a namespace, and of its app in a
+/// release: the names of releases have 53 characters at most.
 const READABLE: usize = 40;
 /// The longest value of a label.
 const VALUE: usize = 63;
@@ -50,7 +50,7 @@ pub(super) struct InstanceNames {
     pub(super) namespace: String,
     /// In labels.
     pub(super) id: String,
-    /// Where what we made is written down.
+    /// Name of the record of what we made.
     pub(super) record: String,
     /// For helm.
     pub(super) release: String,
@@ -88,7 +88,7 @@ impl Namer {
         })
     }
 
-    /// What everything of an instance bears.
+    /// Labels of everything of an instance.
     pub(super) fn labels(&self, id: &str) -> BTreeMap<&'static str, String> {
         BTreeMap::from([(SITE, self.site.clone()), (INSTANCE, id.to_owned())])
     }

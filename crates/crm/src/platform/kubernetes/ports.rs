@@ -1,4 +1,5 @@
-//! Where the ports of an instance are reached from the crm's machine.
+//! Addresses at which the ports of an instance are reached from the crm's
+//! machine.
 //!
 //! For each port there are several ways in, tried in this order: the address
 //! that the cluster's own balancer gave the Service, the Service's port on a
@@ -19,31 +20,31 @@ use serde_json::Value;
 
 use crate::{
     Error, Result,
-    platform::{InstanceFacts, PortPlace},
+    platform::{InstanceFacts, PortEndpoint},
 };
 
-/// How long a connection may take to be taken.
+/// Time a connection may take to be taken.
 const TRIAL: Duration = Duration::from_millis(500);
 
-/// What there is of an instance, as the cluster has it.
-pub(super) struct Found {
+/// Objects of an instance, as the cluster has them.
+pub(super) struct InstanceObjects {
     pub(super) pods: Vec<Value>,
     pub(super) services: Vec<Value>,
     pub(super) nodes: Vec<DynamicObject>,
 }
 
-/// Where ports are reached, and whether all that can be tried take connections.
+/// Addresses of ports, and whether all that can be tried take connections.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Places {
-    pub(super) all: Vec<PortPlace>,
+pub(super) struct Endpoints {
+    pub(super) all: Vec<PortEndpoint>,
     pub(super) answer: bool,
 }
 
 /// Given to every pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Whether this process is in the network that Services and pods are in: on a
-/// node, or in a pod.
+/// Returns whether this process is in the network that Services and pods are
+/// in: on a node, or in a pod.
 fn is_inside(nodes: &[DynamicObject]) -> bool {
     let ours = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
     std::path::Path::new(ACCOUNT).exists() || addresses(nodes).any(ours)
@@ -51,7 +52,7 @@ fn is_inside(nodes: &[DynamicObject]) -> bool {
 
 /// A way to a port; lower kinds are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum Route {
     Balancer,
     Node,
     Service,
@@ -60,14 +61,14 @@ enum Way {
 
 /// The ports of an instance and where each is reached. What was found before
 /// is kept while it holds.
-pub(super) async fn places(
+pub(super) async fn endpoints(
     instance: &AppInst,
-    found: &Found,
+    found: &InstanceObjects,
     before: &InstanceFacts,
-) -> Result<Places> {
+) -> Result<Endpoints> {
     let inside = is_inside(&found.nodes);
-    let mut places = Places { all: Vec::new(), answer: true };
-    let mut taken: Option<Way> = None;
+    let mut places = Endpoints { all: Vec::new(), answer: true };
+    let mut taken: Option<Route> = None;
     let mut ports: Vec<(u16, bool)> = instance
         .mapped_ports
         .iter()
@@ -93,7 +94,7 @@ pub(super) async fn places(
             taken = taken.or(chosen.map(|(way, _)| way));
             chosen.map_or(first, |(_, at)| at)
         };
-        places.all.push(PortPlace { internal, udp, at });
+        places.all.push(PortEndpoint { internal, udp, at });
     }
     places.all.sort_by_key(|place| (place.internal, place.udp));
     Ok(places)
@@ -108,9 +109,9 @@ fn unreachable(internal: u16, udp: bool) -> Error {
 }
 
 async fn choose(
-    ways: &[(Way, SocketAddr)],
+    ways: &[(Route, SocketAddr)],
     known: Option<SocketAddr>,
-) -> Option<(Way, SocketAddr)> {
+) -> Option<(Route, SocketAddr)> {
     let known = ways.iter().filter(|(_, at)| Some(*at) == known);
     for (way, at) in known.chain(ways) {
         let taken = tokio::time::timeout(TRIAL, tokio::net::TcpStream::connect(at)).await;
@@ -122,7 +123,12 @@ async fn choose(
 }
 
 /// All ways to a port, the best first.
-fn ways(found: &Found, internal: u16, udp: bool, inside: bool) -> Vec<(Way, SocketAddr)> {
+fn ways(
+    found: &InstanceObjects,
+    internal: u16,
+    udp: bool,
+    inside: bool,
+) -> Vec<(Route, SocketAddr)> {
     let mut ways = Vec::new();
     for service in &found.services {
         let ports = service.pointer("/spec/ports").and_then(Value::as_array);
@@ -131,8 +137,8 @@ fn ways(found: &Found, internal: u16, udp: bool, inside: bool) -> Vec<(Way, Sock
         }
     }
     let pods = found.pods.iter().filter_map(|pod| address(&pod["status"]["podIP"]));
-    ways.extend(pods.map(|ip| (Way::Pod, SocketAddr::new(ip, internal))));
-    ways.retain(|(way, _)| inside || matches!(way, Way::Balancer | Way::Node));
+    ways.extend(pods.map(|ip| (Route::Pod, SocketAddr::new(ip, internal))));
+    ways.retain(|(way, _)| inside || matches!(way, Route::Balancer | Route::Node));
     ways.sort_by_key(|(way, _)| *way);
     ways
 }
@@ -143,15 +149,15 @@ fn leads_to(port: &Value, internal: u16, udp: bool) -> bool {
     (protocol == "UDP") == udp && (number(&port["port"]) || number(&port["targetPort"]))
 }
 
-fn ways_by(found: &Found, service: &Value, port: &Value) -> Vec<(Way, SocketAddr)> {
+fn ways_by(found: &InstanceObjects, service: &Value, port: &Value) -> Vec<(Route, SocketAddr)> {
     let number = |name: &str| port[name].as_u64().and_then(|number| u16::try_from(number).ok());
     let mut ways = Vec::new();
     if let Some(own) = number("port") {
         let given = service.pointer("/status/loadBalancer/ingress").and_then(Value::as_array);
         let given = given.into_iter().flatten().filter_map(|entry| address(&entry["ip"]));
-        ways.extend(given.map(|ip| (Way::Balancer, SocketAddr::new(ip, own))));
+        ways.extend(given.map(|ip| (Route::Balancer, SocketAddr::new(ip, own))));
         let inside = address(&service["spec"]["clusterIP"]);
-        ways.extend(inside.map(|ip| (Way::Service, SocketAddr::new(ip, own))));
+        ways.extend(inside.map(|ip| (Route::Service, SocketAddr::new(ip, own))));
     }
     if let Some(on_nodes) = number("nodePort").filter(|port| *port > 0) {
         let with_pods = |ip: &IpAddr| {
@@ -160,7 +166,7 @@ fn ways_by(found: &Found, service: &Value, port: &Value) -> Vec<(Way, SocketAddr
         };
         let mut nodes: Vec<IpAddr> = addresses(&found.nodes).collect();
         nodes.sort_by_key(|ip| (with_pods(ip), *ip));
-        ways.extend(nodes.into_iter().map(|ip| (Way::Node, SocketAddr::new(ip, on_nodes))));
+        ways.extend(nodes.into_iter().map(|ip| (Route::Node, SocketAddr::new(ip, on_nodes))));
     }
     ways
 }
@@ -194,13 +200,13 @@ mod tests {
 
     use super::*;
 
-    fn found() -> Found {
+    fn found() -> InstanceObjects {
         let node = |ip: &str| {
             let addresses = json!([{ "type": "Hostname", "address": "n" }, { "type": "InternalIP", "address": ip }]);
             serde_json::from_value(json!({ "metadata": {}, "status": { "addresses": addresses } }))
                 .unwrap()
         };
-        Found {
+        InstanceObjects {
             pods: vec![
                 json!({ "status": { "phase": "Running", "podIP": "10.1.0.9", "hostIP": "203.0.113.2" } }),
             ],
@@ -227,7 +233,7 @@ mod tests {
             "10.1.0.9:8080",
         ];
         assert_eq!(ways, wanted);
-        assert!(super::ways(&found(), 53, false, true).iter().all(|(way, _)| *way == Way::Pod));
+        assert!(super::ways(&found(), 53, false, true).iter().all(|(way, _)| *way == Route::Pod));
         assert_eq!(super::ways(&found(), 53, true, true)[0].1.to_string(), "198.51.100.1:53");
         // From outside the inner addresses are somebody else's.
         assert_eq!(super::ways(&found(), 8080, false, false).len(), 3);
@@ -239,8 +245,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let open = listener.local_addr().unwrap();
         let closed: SocketAddr = "127.0.0.1:1".parse().unwrap();
-        let ways = [(Way::Node, closed), (Way::Pod, open)];
-        assert_eq!(choose(&ways, None).await, Some((Way::Pod, open)));
+        let ways = [(Route::Node, closed), (Route::Pod, open)];
+        assert_eq!(choose(&ways, None).await, Some((Route::Pod, open)));
         assert_eq!(choose(&ways[..1], None).await, None);
         assert_eq!(choose(&[], None).await, None);
     }
@@ -260,11 +266,11 @@ mod tests {
             places: vec![],
         };
         let found = found();
-        let reached = places(&instance, &found, &none).await.unwrap();
+        let reached = endpoints(&instance, &found, &none).await.unwrap();
         let at: Vec<String> = reached.all.iter().map(|place| place.at.to_string()).collect();
         assert_eq!(at, ["198.51.100.1:53"]);
         instance.mapped_ports.push(port(LProto::Udp, 99));
-        let error = places(&instance, &found, &none).await.unwrap_err().to_string();
+        let error = endpoints(&instance, &found, &none).await.unwrap_err().to_string();
         assert!(error.starts_with("nothing leads to port udp:99 from outside"), "{error}");
     }
 }

@@ -26,18 +26,18 @@ use crate::Result;
 
 /// Bytes that are under way in each direction.
 const BUFFER: usize = 64 << 10;
-/// How long the cluster may take to say how a command ended.
+/// Time the cluster may take to say how a command ended.
 const ENDING: Duration = Duration::from_secs(10);
 const RUNTIME: &str = "kubernetes";
 
 /// A container of a pod.
-pub(super) struct Place<'a> {
+pub(super) struct PodContainer<'a> {
     pub(super) pods: Pods,
     pub(super) pod: &'a str,
     pub(super) container: Option<String>,
 }
 
-impl Place<'_> {
+impl PodContainer<'_> {
     pub(super) async fn exec(self, spec: ExecSpec) -> Result<Exec> {
         let argv = words(&spec)?;
         let params = AttachParams {
@@ -81,7 +81,8 @@ impl Place<'_> {
     }
 }
 
-/// What runs. Variables go by `env`, since the API has no place for them.
+/// Words of the command. Variables go by `env`, since the API has no place for
+/// them.
 fn words(spec: &ExecSpec) -> Result<Vec<String>, RuntimeError> {
     if spec.argv.is_empty() {
         return Err(RuntimeError::Invalid {
@@ -189,7 +190,7 @@ async fn close(stdin: &mut Option<impl tokio::io::AsyncWrite + Unpin>) {
     }
 }
 
-/// What one presses at a terminal to send a signal.
+/// Key that one presses at a terminal to send a signal.
 fn key_of(signal: i32) -> Option<u8> {
     match Signal::try_from(signal) {
         Ok(Signal::SIGINT) => Some(0x03),

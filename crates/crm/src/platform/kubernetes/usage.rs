@@ -1,4 +1,4 @@
-//! What pods use: from the nodes they run on, which count everything since a
+//! Usage of pods: from the nodes they run on, which count everything since a
 //! pod began; else from the metrics API, which knows processors and memory as
 //! they are; else nothing.
 

@@ -1,4 +1,5 @@
-//! Whether the processor runs machines itself (KVM), or they are interpreted.
+//! Accelerator of virtual machines: the processor itself (KVM), or an
+//! interpreter.
 //!
 //! `/dev/kvm` alone tells little: where this machine is a virtual one, it may
 //! be there and take a second for what should take a millisecond. So a small
@@ -10,7 +11,7 @@ use tokio::process::Command;
 
 use super::tools::Tools;
 
-/// How a machine is run.
+/// Way in which a machine is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accelerator {
     Kvm,
@@ -18,7 +19,7 @@ pub(super) enum Accelerator {
 }
 
 /// A processor needs a tenth of a second.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// With what the small machine ends: `PROOF << 1 | 1`.
 const DONE: i32 = 85;
 /// Boot sectors end with this.
@@ -89,7 +90,7 @@ impl Accelerator {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .status();
-        let done = tokio::time::timeout(PATIENCE, run).await;
+        let done = tokio::time::timeout(PROOF_TIMEOUT, run).await;
         matches!(done, Ok(Ok(status)) if status.code() == Some(DONE))
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{Error, Result, error::During};
 
-/// How much of a log is kept.
+/// Bytes of a log that are kept.
 const KEPT: u64 = 8 << 20;
 const BLOCK: u64 = 4096;
 /// Messages between the two ends.
@@ -45,7 +45,7 @@ pub(super) fn bound(log: &Path) -> std::io::Result<()> {
     file.set_len(0)
 }
 
-/// Who sits at which console.
+/// Consoles that somebody sits at.
 #[derive(Clone, Default)]
 pub(super) struct Seats(Arc<Mutex<HashSet<String>>>);
 

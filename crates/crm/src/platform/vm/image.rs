@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     Options, qcow2,
-    source::{Place, Source},
+    source::{Location, Source},
     tools::Tools,
 };
 use crate::{
@@ -33,10 +33,10 @@ const RESERVE: u64 = 1 << 30;
 /// Bytes between two looks at how much room there is.
 const ROOM_INTERVAL: u64 = 64 << 20;
 const GIB: u64 = 1 << 30;
-/// How long an image is kept that no machine uses.
+/// Age at which an image that no machine uses is removed.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 const PIECE: usize = 256 << 10;
-/// What is being fetched.
+/// Extension of an image that is being fetched.
 const PART: &str = "part";
 const IMAGE: &str = "qcow2";
 const NOTE: &str = "json";
@@ -73,7 +73,7 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// What is known of the image at an address.
+/// Note on the image at an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) sha256: String,
@@ -100,7 +100,7 @@ pub(super) struct Images {
     coming: tokio::sync::RwLock<()>,
 }
 
-/// What came of asking for an image.
+/// Outcome of asking for an image.
 enum Asked {
     Unchanged,
     Coming(Box<Response>, Version),
@@ -127,7 +127,7 @@ impl Images {
     /// Sees that an image is here, as it is where it comes from.
     pub(super) async fn provide(&self, wish: &Wish<'_>) -> Result<Image> {
         let mut source = Source::parse(wish.path)?;
-        if let Place::File(file) = &mut source.place {
+        if let Location::File(file) = &mut source.place {
             *file = self.folders.find(file)?;
         }
         let _turn = self.downloads.turn(wish.developer).await;
@@ -195,7 +195,7 @@ impl Images {
 
     async fn ask(&self, source: &Source, known: Option<&Version>) -> Result<Asked> {
         match &source.place {
-            Place::File(path) => {
+            Location::File(path) => {
                 let metadata = tokio::fs::metadata(path).await;
                 let metadata =
                     metadata.map_err(|source| Error::File { path: path.clone(), source })?;
@@ -216,7 +216,7 @@ impl Images {
                 }
                 Ok(Asked::Here(path.clone(), version))
             }
-            Place::Web(url) => self.ask_web(url, known).await,
+            Location::Web(url) => self.ask_web(url, known).await,
         }
     }
 
@@ -306,8 +306,8 @@ impl Images {
         Err(Error::state(format!("the image has {needs} MB and the disk has room for {free}")))
     }
 
-    /// How large a disk it is. One that builds on another file would show a
-    /// machine files of this one.
+    /// Returns the size of the disk. One that builds on another file would show
+    /// a machine files of this one.
     async fn inspect(&self, path: &Path) -> Result<u64> {
         // No tool looks at a file before this has: it may follow a name in it.
         let header = qcow2::check(path).during("reading an image")?;

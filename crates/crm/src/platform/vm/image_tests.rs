@@ -31,7 +31,7 @@ fn open(home: &Path, directory: &tempfile::TempDir, tools: &Tools) -> Images {
         data: home.to_owned(),
         images: ImageFolders::new([directory.path().to_owned()]),
         policy: Policy { private_hosts: vec!["127.0.0.1:*".into()], ..Policy::default() },
-        patience: Duration::ZERO,
+        start_timeout: Duration::ZERO,
         powerdown: Duration::ZERO,
     };
     Images::open(home.to_owned(), &options, tools.clone()).unwrap()
@@ -46,7 +46,7 @@ async fn qcow(tools: &Tools, path: &Path, size: &str) {
     tools.image(arguments.into_iter().chain([path, Path::new(size)])).await.unwrap();
 }
 
-/// What a server has, and how often it gave it away.
+/// Server with an image, and a count of how often it gave it away.
 #[derive(Default)]
 struct Web {
     content: Mutex<Vec<u8>>,
@@ -204,7 +204,7 @@ async fn a_server_inside_is_not_asked() {
         data: directory.path().to_owned(),
         images: ImageFolders::default(),
         policy: Policy::default(),
-        patience: Duration::ZERO,
+        start_timeout: Duration::ZERO,
         powerdown: Duration::ZERO,
     };
     let images = Images::open(directory.path().join("images"), &options, tools).unwrap();

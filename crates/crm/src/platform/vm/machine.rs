@@ -12,28 +12,28 @@ use tokio::{process::Command, time::Instant};
 use super::{
     accelerator::Accelerator, image::Image, names::Names, process, qmp::Control, tools::Tools,
 };
-use crate::{Error, Result, error::During, platform::PortPlace};
+use crate::{Error, Result, error::During, platform::PortEndpoint};
 
 /// Longest path of a socket, with the zero at its end.
 const SOCKET: usize = 108;
-/// How long a machine's process may take to begin.
-const START: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+/// Time a machine's process may take to begin.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Of the words with which a process ended.
 const LAST_WORDS: usize = 2000;
-/// What a machine has whose flavor does not say.
+/// Memory in MB of a machine whose flavor does not say.
 const MEMORY: u64 = 512;
 const GIB: u64 = 1 << 30;
-/// What the process may never do, whatever a guest makes of it.
+/// Calls that the process may never make, whatever a guest makes of it.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
-/// What a machine is made with.
+/// Plan of a machine.
 pub(super) struct Plan<'a> {
     pub(super) names: &'a Names,
     pub(super) memory_mb: u64,
     pub(super) cores: u64,
     pub(super) disk_gb: u64,
-    pub(super) places: &'a [PortPlace],
+    pub(super) places: &'a [PortEndpoint],
 }
 
 /// The files of a machine.
@@ -79,7 +79,7 @@ impl Machine {
         self.directory.join("qemu.log")
     }
 
-    /// Whether it has a disk to start from.
+    /// Returns whether it has a disk to start from.
     pub(super) fn is_made(&self) -> bool {
         self.disk().is_file()
     }
@@ -146,7 +146,7 @@ impl Machine {
             .stderr(words)
             .spawn()
             .during("starting a machine")?;
-        let until = Instant::now() + START;
+        let until = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(status) = child.try_wait().during("starting a machine")? {
                 return Err(self.failed(&status.to_string()));
@@ -157,7 +157,7 @@ impl Machine {
             if Instant::now() >= until {
                 return Err(self.failed("it does not answer"));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -227,7 +227,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether the guest has set up its network.
+    /// Returns whether the guest has set up its network.
     pub(super) async fn has_network(&self) -> bool {
         match Control::open(&self.control()).await {
             Ok(mut control) => control.has_network().await.unwrap_or_default(),

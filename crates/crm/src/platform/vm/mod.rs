@@ -42,37 +42,37 @@ use self::{
     tools::Tools,
 };
 use super::{
-    ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, PortPlace, Resources,
+    ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, PortEndpoint, Resources,
     Usage, host,
 };
 use crate::{Error, ImageFolders, Result, error::During};
 
-/// What this platform runs.
+/// Deployment that this platform runs.
 const DEPLOYMENT: &str = "vm";
 /// Ports that lead into machines. The kernel gives none of these away by
 /// itself.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
-/// How often to look whether a machine takes connections, and how long one
-/// must stay open: the way into a machine takes each, and drops those that the
-/// machine does not want.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval of checking whether a machine takes connections, and time for which
+/// one must stay open: the way into a machine takes each, and drops those that
+/// the machine does not want.
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 const OPEN: Duration = Duration::from_millis(500);
 /// Lines of a log that tell why a machine ended.
 const LAST_WORDS: u64 = 5;
 
-/// What it takes to run machines.
+/// Options of the platform.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where images and disks are.
+    /// Directory of images and disks.
     pub data: PathBuf,
-    /// Where files may be images.
+    /// Folders whose files may be images.
     pub images: ImageFolders,
-    /// Where other images may come from.
+    /// Hosts that other images may come from.
     pub policy: Policy,
-    /// How long a machine may take until its first port takes connections;
+    /// Time a machine may take until its first port takes connections;
     /// one that takes longer counts as made.
-    pub patience: Duration,
-    /// How long a machine may take to turn itself off.
+    pub start_timeout: Duration,
+    /// Time a machine may take to turn itself off.
     pub powerdown: Duration,
 }
 
@@ -144,7 +144,7 @@ impl Machines {
         facts: &InstanceFacts,
     ) -> Result<()> {
         let place = facts.places.iter().find(|place| !place.udp).map(|place| place.at);
-        let until = Instant::now() + self.options.patience;
+        let until = Instant::now() + self.options.start_timeout;
         let mut up = false;
         loop {
             if process::one(&names.process).await?.is_none() {
@@ -159,7 +159,7 @@ impl Machines {
                 tracing::warn!(machine = names.machine, "runs and takes no connections yet");
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }
 
@@ -200,7 +200,7 @@ fn plan<'a>(order: &InstanceOrder, facts: &'a InstanceFacts, names: &'a Names) -
     }
 }
 
-/// Whether a connection is taken and not dropped at once.
+/// Returns whether a connection is taken and not dropped at once.
 async fn stays_open(place: SocketAddr) -> bool {
     let tried = async {
         let mut stream = tokio::net::TcpStream::connect(place).await.ok()?;
@@ -292,7 +292,7 @@ impl Platform for Machines {
             return Err(Error::invalid("deployment", reason));
         }
         let names = self.namer.instance(&order.key)?;
-        let mut places: Vec<PortPlace> = Vec::new();
+        let mut places: Vec<PortEndpoint> = Vec::new();
         for port in &order.instance.mapped_ports {
             let internal = u16::try_from(port.internal_port).ok().filter(|port| *port > 0);
             let internal = internal.ok_or_else(|| {
@@ -304,7 +304,7 @@ impl Platform for Machines {
             let held: Vec<u16> =
                 all.filter(|place| place.udp == udp).map(|place| place.at.port()).collect();
             let free = free_port(names.seed, udp, |port| held.contains(&port))?;
-            places.push(PortPlace {
+            places.push(PortEndpoint {
                 internal,
                 udp,
                 at: SocketAddr::from((Ipv4Addr::LOCALHOST, free)),
@@ -362,6 +362,20 @@ impl Platform for Machines {
         }
         swept.extend(self.images.tidy(&self.bases()?)?);
         Ok(swept)
+    }
+
+    /// Turns all machines off; their disks stay.
+    async fn stop_all(&self) -> Result<Vec<String>> {
+        let ours = self.namer.processes();
+        let running = process::find(move |found| found.starts_with(&ours)).await?;
+        let mut stopped = Vec::new();
+        for process in running {
+            let name = process.name.strip_prefix(&self.namer.processes()).unwrap_or_default();
+            let machine = Machine::at(self.directory().join(name))?;
+            machine.stop(&process.name, self.options.powerdown).await?;
+            stopped.push(format!("process of machine {name}"));
+        }
+        Ok(stopped)
     }
 
     async fn tidy(&self) -> Result<Vec<String>> {

@@ -14,7 +14,8 @@ use crate::{
 /// Digits of a digest in names.
 const SITE: usize = 8;
 const SHORT: usize = 8;
-/// What names keep of the app's: sockets have paths of 107 bytes at most.
+/// Characters of the app's name in names: sockets have paths of 107 bytes at
+/// most.
 const READABLE: usize = 24;
 
 /// Gives names. Two crms on one machine do not give the same, even of one
@@ -29,11 +30,11 @@ pub(super) struct Namer {
 pub(super) struct Names {
     /// Of the machine, and of its directory.
     pub(super) machine: String,
-    /// What its process is told it is called.
+    /// Name that its process is told.
     pub(super) process: String,
     pub(super) uuid: String,
     pub(super) mac: String,
-    /// Where to begin to look for ports.
+    /// First port to look at for free ones.
     pub(super) seed: u16,
 }
 
@@ -45,12 +46,12 @@ impl Namer {
         Ok(Self { site: short(&digest.finalize(), SITE) })
     }
 
-    /// What the names of all processes begin with.
+    /// Prefix of the names of all processes.
     pub(super) fn processes(&self) -> String {
         format!("slv-{}-", self.site)
     }
 
-    /// What the process of a machine is called.
+    /// Name of the process of a machine.
     pub(super) fn process(&self, machine: &str) -> String {
         format!("{}{machine}", self.processes())
     }

@@ -12,8 +12,8 @@ use tokio::net::unix::pipe;
 
 use crate::{Result, error::During, platform::Usage};
 
-/// How long a process may take that was killed.
-const KILLED: Duration = Duration::from_secs(10);
+/// Time a process may take that was killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Process {
     pub(super) name: String,
@@ -42,7 +42,7 @@ pub(super) async fn one(name: &str) -> Result<Option<Process>> {
     Ok(find(move |found| found == name).await?.into_iter().next())
 }
 
-/// What a process was told it is called, if it runs a machine and is ours.
+/// Name that a process was told, if it runs a machine and is ours.
 fn name_of(pid: i32) -> Option<String> {
     let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     if owner != rustix::process::geteuid().as_raw() {
@@ -84,14 +84,14 @@ impl Process {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
             Err(error) => return Err(std::io::Error::from(error)).during("ending a machine"),
         }
-        if self.ended(KILLED).await? {
+        if self.ended(KILL_TIMEOUT).await? {
             return Ok(());
         }
         let reason = format!("process {} of machine {} does not end", self.pid, self.name);
         Err(crate::Error::state(reason))
     }
 
-    /// What it uses.
+    /// Returns what it uses.
     pub(super) fn usage(&self) -> Option<Usage> {
         let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", self.pid)).ok();
         let (stat, statm, io) = (read("stat")?, read("statm")?, read("io")?);

@@ -1,4 +1,4 @@
-//! What a machine is asked over its control socket. The protocol is a line of
+//! Questions to a machine over its control socket. The protocol is a line of
 //! JSON a message.
 
 use std::{io, path::Path, time::Duration};
@@ -9,8 +9,8 @@ use tokio::{
     net::UnixStream,
 };
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time an answer may take.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Control(BufStream<UnixStream>);
 
@@ -31,8 +31,8 @@ impl Control {
         in_time(self.ask("system_powerdown")).await.map(drop)
     }
 
-    /// Whether the guest has taken its network into use: a card that nobody
-    /// has set up takes everything.
+    /// Returns whether the guest has taken its network into use: a card that
+    /// nobody has set up takes everything.
     pub(super) async fn has_network(&mut self) -> io::Result<bool> {
         let cards = in_time(self.ask("query-rx-filter")).await?;
         Ok(cards.get(0).is_some_and(|card| card["promiscuous"] == json!(false)))
@@ -65,7 +65,7 @@ impl Control {
 }
 
 async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(PATIENCE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
+    tokio::time::timeout(REPLY_TIMEOUT, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What a machine is told at its first start, as cloud-init's NoCloud source
-//! has it: a small FAT disk called CIDATA with two files.
+//! Configuration of a machine for its first start, as cloud-init's NoCloud
+//! source has it: a small FAT disk called CIDATA with two files.
 
 use std::io::{Cursor, Write};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::keys;
 use crate::{Error, Result, error::During};
 
-/// What a manifest of a machine begins with.
+/// First line of a manifest of a machine.
 const CLOUD_CONFIG: &str = "#cloud-config";
 const LABEL: [u8; 11] = *b"CIDATA     ";
 /// The least a FAT disk has, beside its files.

@@ -1,4 +1,4 @@
-//! Where an image comes from: an address, with what must come from there at
+//! Source of an image: an address, with what must come from there at
 //! its end (`#md5:…` or `#sha256:…`).
 
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use sha2::{Digest, Sha256};
 use super::image::Note;
 use crate::{Error, Result};
 
-/// What a path on this machine begins with.
+/// Prefix of a path on this machine.
 const FILE: &str = "file://";
 
-/// Where an image is, and what it must be.
+/// Address of an image, and what it must be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Source {
-    pub(super) place: Place,
+    pub(super) place: Location,
     pub(super) checksum: Option<(Sum, String)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     File(PathBuf),
     Web(Url),
 }
@@ -48,10 +48,10 @@ impl Source {
             }
         });
         let place = match place.strip_prefix(FILE) {
-            Some(file) if Path::new(file).is_absolute() => Place::File(file.into()),
+            Some(file) if Path::new(file).is_absolute() => Location::File(file.into()),
             Some(_) => return Err(wrong("file:// needs an absolute path")),
             None => match Url::parse(place) {
-                Ok(url) if matches!(url.scheme(), "http" | "https") => Place::Web(url),
+                Ok(url) if matches!(url.scheme(), "http" | "https") => Location::Web(url),
                 _ => return Err(wrong("is not an http, https or file address")),
             },
         };
@@ -61,8 +61,8 @@ impl Source {
     /// By which it is remembered.
     pub(super) fn name(&self) -> String {
         let place = match &self.place {
-            Place::File(path) => path.display().to_string(),
-            Place::Web(url) => url.to_string(),
+            Location::File(path) => path.display().to_string(),
+            Location::Web(url) => url.to_string(),
         };
         hex::encode(Sha256::digest(place))
     }
@@ -94,7 +94,7 @@ mod tests {
         let plain = Source::parse("https://images.example/vm.qcow2?a=1").unwrap();
         assert_eq!(plain.name(), source.name(), "what it must be is not where it is");
         let file = Source::parse("file:///a/b.qcow2").unwrap();
-        assert_eq!(file.place, Place::File("/a/b.qcow2".into()));
+        assert_eq!(file.place, Location::File("/a/b.qcow2".into()));
         for (bad, says) in [
             ("file://a.qcow2", "file:// needs an absolute path"),
             ("ftp://a/b", "is not an http"),

@@ -11,9 +11,9 @@ use tokio::process::Command;
 
 use crate::{Error, Result, error::During};
 
-/// How long a disk may take to be looked at or made; a stranger's may be made
+/// Time a disk may take to be looked at or made; a stranger's may be made
 /// to take for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
@@ -32,7 +32,7 @@ impl Tools {
         })
     }
 
-    /// What `qemu-img` says, or why it does not.
+    /// Returns what `qemu-img` says, or why it does not.
     pub(super) async fn image<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
@@ -45,7 +45,7 @@ impl Tools {
         let failed = |text: String| {
             Error::Runtime(selvage_runtime::Error::Program { program: "qemu-img".into(), text })
         };
-        let done = tokio::time::timeout(PATIENCE, run).await;
+        let done = tokio::time::timeout(TOOL_TIMEOUT, run).await;
         let done = done.map_err(|_| failed("it took too long".into()))?;
         let done = done.during("running qemu-img")?;
         if done.status.success() {

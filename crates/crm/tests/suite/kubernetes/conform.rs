@@ -1,4 +1,4 @@
-//! What every platform must do, on a cluster of Kubernetes.
+//! Conformance of the platform on a cluster of Kubernetes.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -19,17 +19,17 @@ use selvage_kube::kube::{
 use super::fixture::{Cluster, IMAGE, command, manifest};
 use crate::{
     conformance::{Fixture, STARTED, conforms},
-    support::{PATIENCE, Place},
+    support::{TEST_TIMEOUT, TestCloudlet},
 };
 
 struct InNamespaces {
-    place: Place,
+    place: TestCloudlet,
     cluster: &'static Cluster,
 }
 
 #[async_trait]
 impl Fixture for InNamespaces {
-    fn place(&self) -> &Place {
+    fn place(&self) -> &TestCloudlet {
         &self.place
     }
 
@@ -41,7 +41,7 @@ impl Fixture for InNamespaces {
             addresses: vec![IpAddr::from([127, 0, 0, 1])],
             images: ImageFolders::default(),
             data: self.place.directory.path().to_owned(),
-            patience: PATIENCE,
+            start_timeout: TEST_TIMEOUT,
             helm: self.cluster.helm(),
         };
         Arc::new(Kubernetes::open(cloudlet, options).unwrap())
@@ -95,5 +95,5 @@ impl Fixture for InNamespaces {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_of_kubernetes_conform() {
     let Some(cluster) = Cluster::shared().await else { return };
-    conforms(&InNamespaces { place: Place::new("conform-kube", 208), cluster }).await;
+    conforms(&InNamespaces { place: TestCloudlet::new("conform-kube", 208), cluster }).await;
 }

@@ -28,7 +28,7 @@ use selvage_runtime::{Exec, ExecOutput, ImageBuilder, containerd};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{ANSWER, PATIENCE, Upstairs, wait_for};
+use crate::support::{ANSWER, TEST_TIMEOUT, TestController, wait_for};
 
 pub(super) const IMAGE: &str = "localhost/hello:1";
 const NEEDED: [&str; 5] =
@@ -72,7 +72,7 @@ fn binaries() -> Option<(PathBuf, PathBuf)> {
     Some((folders.into_iter().find(whole)?, helm))
 }
 
-/// What is in a folder, the latest version first.
+/// Content of a folder, the latest version first.
 fn inside(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -179,7 +179,7 @@ pub(super) struct Edge {
     pub(super) kubeconfig: PathBuf,
     pub(super) directory: tempfile::TempDir,
     pub(super) public: u16,
-    pub(super) patience: Duration,
+    pub(super) start_timeout: Duration,
 }
 
 impl Edge {
@@ -190,7 +190,7 @@ impl Edge {
             kubeconfig: cluster.kubeconfig.clone(),
             directory: tempfile::tempdir().unwrap(),
             public,
-            patience: Duration::from_secs(20),
+            start_timeout: Duration::from_secs(20),
         }
     }
 
@@ -284,15 +284,15 @@ impl Edge {
             forwarding: Forwarding::default(),
             egress: selvage_crm::Egress::default(),
             tls: None,
-            patience: self.patience,
+            start_timeout: self.start_timeout,
             grace: Duration::from_secs(2),
-            look: Duration::from_millis(500),
+            resync_interval: Duration::from_millis(500),
             samples: Duration::from_secs(3600),
         }
     }
 
-    pub(super) async fn start(&self, upstairs: &Upstairs) -> Running {
-        let settings = self.settings(upstairs.address);
+    pub(super) async fn start(&self, controller: &TestController) -> Running {
+        let settings = self.settings(controller.address);
         let platform = Crm::platform_of(&settings).unwrap();
         let crm = wait_for("the crm's file", || async {
             match Crm::open(settings.clone()).await {
@@ -307,35 +307,35 @@ impl Edge {
     }
 
     /// Wants a cluster, and waits for it.
-    pub(super) async fn make_cluster(&self, upstairs: &Upstairs) {
-        upstairs.flavors.put(self.flavor()).unwrap();
-        upstairs.clusters.put(self.cluster(TrackedState::CreateRequested, 2)).unwrap();
-        upstairs.cluster_state(&self.cluster_key(), TrackedState::Ready).await;
-        upstairs.clusters.put(self.cluster(TrackedState::Ready, 2)).unwrap();
+    pub(super) async fn make_cluster(&self, controller: &TestController) {
+        controller.flavors.put(self.flavor()).unwrap();
+        controller.clusters.put(self.cluster(TrackedState::CreateRequested, 2)).unwrap();
+        controller.cluster_state(&self.cluster_key(), TrackedState::Ready).await;
+        controller.clusters.put(self.cluster(TrackedState::Ready, 2)).unwrap();
     }
 
     /// Wants an instance of this app, and waits for the state.
     pub(super) async fn make(
         &self,
-        upstairs: &Upstairs,
+        controller: &TestController,
         app: App,
         state: TrackedState,
     ) -> Arc<AppInstInfo> {
-        upstairs.apps.put(app).unwrap();
-        upstairs.instances.put(self.instance(TrackedState::CreateRequested)).unwrap();
-        let info = upstairs.instance_state(&self.key(), state).await;
+        controller.apps.put(app).unwrap();
+        controller.instances.put(self.instance(TrackedState::CreateRequested)).unwrap();
+        let info = controller.instance_state(&self.key(), state).await;
         if state == TrackedState::Ready {
-            upstairs.instances.put(self.instance(TrackedState::Ready)).unwrap();
+            controller.instances.put(self.instance(TrackedState::Ready)).unwrap();
         }
         info
     }
 
     /// Wants an instance of this app, and waits until it says why it cannot be.
-    pub(super) async fn fail(&self, upstairs: &Upstairs, app: App, says: &str) {
-        upstairs.apps.put(app).unwrap();
-        upstairs.instances.put(self.instance(TrackedState::CreateRequested)).unwrap();
+    pub(super) async fn fail(&self, controller: &TestController, app: App, says: &str) {
+        controller.apps.put(app).unwrap();
+        controller.instances.put(self.instance(TrackedState::CreateRequested)).unwrap();
         let errors = wait_for(&format!("{says:?}"), || async {
-            let info = upstairs.instance_infos.find(&self.key())?;
+            let info = controller.instance_infos.find(&self.key())?;
             assert_ne!(info.state(), TrackedState::Ready, "{says}");
             (info.state() == TrackedState::CreateError).then(|| info.errors.clone())
         })
@@ -344,22 +344,22 @@ impl Edge {
         assert!(errors[0].contains(says), "{says}: {errors:?}");
     }
 
-    pub(super) async fn unmake(&self, upstairs: &Upstairs) {
-        upstairs.instances.put(self.instance(TrackedState::DeleteRequested)).unwrap();
+    pub(super) async fn unmake(&self, controller: &TestController) {
+        controller.instances.put(self.instance(TrackedState::DeleteRequested)).unwrap();
         wait_for("the instance's end", || async {
-            upstairs.instance_infos.find(&self.key()).is_none().then_some(())
+            controller.instance_infos.find(&self.key()).is_none().then_some(())
         })
         .await;
-        upstairs.instances.remove(&self.instance(TrackedState::Ready)).unwrap();
+        controller.instances.remove(&self.instance(TrackedState::Ready)).unwrap();
     }
 
-    pub(super) async fn unmake_cluster(&self, upstairs: &Upstairs) {
-        upstairs.clusters.put(self.cluster(TrackedState::DeleteRequested, 2)).unwrap();
+    pub(super) async fn unmake_cluster(&self, controller: &TestController) {
+        controller.clusters.put(self.cluster(TrackedState::DeleteRequested, 2)).unwrap();
         wait_for("the cluster's end", || async {
-            upstairs.cluster_infos.find(&self.cluster_key()).is_none().then_some(())
+            controller.cluster_infos.find(&self.cluster_key()).is_none().then_some(())
         })
         .await;
-        upstairs.clusters.remove(&self.cluster(TrackedState::Ready, 2)).unwrap();
+        controller.clusters.remove(&self.cluster(TrackedState::Ready, 2)).unwrap();
     }
 
     /// Namespaces of this cloudlet.
@@ -389,7 +389,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) async fn stop(self) {
         self.tasks.token().cancel();
-        let _ = self.tasks.shutdown(PATIENCE).await;
+        let _ = self.tasks.shutdown(TEST_TIMEOUT).await;
     }
 }
 
@@ -450,7 +450,7 @@ pub(super) fn command(words: &[&str]) -> String {
 pub(super) async fn collect(exec: &mut Exec) -> (String, i32) {
     let mut text = Vec::new();
     loop {
-        let next = tokio::time::timeout(PATIENCE, exec.output.recv()).await.expect("an end");
+        let next = tokio::time::timeout(TEST_TIMEOUT, exec.output.recv()).await.expect("an end");
         match next.expect("how it ended") {
             ExecOutput::Stdout(bytes) | ExecOutput::Stderr(bytes) => text.extend_from_slice(&bytes),
             ExecOutput::Exited(code) => return (String::from_utf8(text).unwrap(), code),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::fixture::{Cluster, Edge, IMAGE, Running, manifest};
-use crate::support::{ANSWER, Upstairs, fetch};
+use crate::support::{ANSWER, TestController, fetch};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const WEBHOOKS: &str = "admissionregistration.k8s.io";
@@ -50,12 +50,12 @@ fn object(api_version: &str, kind: &str, more: &Value) -> Value {
 async fn the_api_server_itself_refuses_what_an_app_may_not_do() {
     let Some(cluster) = Cluster::shared().await else { return };
     let mut edge = Edge::new(cluster, "rights", 24111);
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
+    edge.make_cluster(&controller).await;
     let own = namespace(&edge, cluster).await;
     edge.developer = "Bmce".into();
-    edge.make_cluster(&upstairs).await;
+    edge.make_cluster(&controller).await;
     let all = edge.namespaces(cluster).await;
     let mut others = all.iter().map(|found| found.metadata.name.clone().unwrap());
     let other = others.find(|name| *name != own).unwrap();
@@ -137,9 +137,9 @@ async fn the_api_server_itself_refuses_what_an_app_may_not_do() {
     );
     assert_eq!(apply(&tenant, "", Some(&own), &root).await, 403);
 
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     edge.developer = "Acme".into();
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     running.stop().await;
 }
 
@@ -147,9 +147,9 @@ async fn the_api_server_itself_refuses_what_an_app_may_not_do() {
 async fn a_hostile_manifest_is_refused_and_nothing_of_it_is_made() {
     let Some(cluster) = Cluster::shared().await else { return };
     let edge = Edge::new(cluster, "manifest", 24112);
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
+    edge.make_cluster(&controller).await;
     let own = namespace(&edge, cluster).await;
     let plain = "{apiVersion: v1, kind: ConfigMap, metadata: {name: beside}, data: {a: b}}";
     for (text, says) in [
@@ -179,20 +179,20 @@ async fn a_hostile_manifest_is_refused_and_nothing_of_it_is_made() {
             "livenessProbe.httpGet.host: an app may not set this",
         ),
     ] {
-        edge.fail(&upstairs, edge.app(&format!("{plain}\n---\n{text}\n")), says).await;
-        edge.unmake(&upstairs).await;
+        edge.fail(&controller, edge.app(&format!("{plain}\n---\n{text}\n")), says).await;
+        edge.unmake(&controller).await;
     }
     let made = cluster.names("", "v1", "ConfigMap", "").await;
     assert!(!made.contains(&format!("{own}/beside")), "{made:?}");
     let labels = edge.namespaces(cluster).await[0].metadata.labels.clone().unwrap();
     assert_eq!(labels["pod-security.kubernetes.io/enforce"], "baseline");
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     running.stop().await;
 }
 
 /// A crm with this helm, whose charts are in the edge's folder.
-async fn with_charts(cluster: &Cluster, edge: &Edge, upstairs: &Upstairs) -> Running {
-    let mut settings = edge.settings(upstairs.address);
+async fn with_charts(cluster: &Cluster, edge: &Edge, controller: &TestController) -> Running {
+    let mut settings = edge.settings(controller.address);
     settings.images = ImageFolders::new([edge.directory.path().to_owned()]);
     let options = Options {
         kubeconfig: settings.site.kubeconfig.clone(),
@@ -201,7 +201,7 @@ async fn with_charts(cluster: &Cluster, edge: &Edge, upstairs: &Upstairs) -> Run
         addresses: settings.addresses.clone(),
         images: settings.images.clone(),
         data: settings.data.clone(),
-        patience: settings.patience,
+        start_timeout: settings.start_timeout,
         helm: cluster.helm(),
     };
     let platform: Arc<dyn Platform> =
@@ -223,15 +223,15 @@ fn write_chart(folder: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// What is checked is what is applied: a chart cannot show one face to the
-/// check and another to the cluster.
+/// The chart that is checked is the one that is applied: it cannot show one
+/// face to the check and another to the cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chart_with_two_faces_has_one() {
     let Some(cluster) = Cluster::shared().await else { return };
     let edge = Edge::new(cluster, "faces", 24113);
-    let upstairs = Upstairs::start().await;
-    let running = with_charts(cluster, &edge, &upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = with_charts(cluster, &edge, &controller).await;
+    edge.make_cluster(&controller).await;
     let own = namespace(&edge, cluster).await;
     let chart = edge.directory.path().join("chart");
     let binding = format!(
@@ -248,19 +248,19 @@ async fn a_chart_with_two_faces_has_one() {
         image_path: format!("file://{}", chart.display()),
         ..edge.app("")
     };
-    edge.make(&upstairs, app.clone(), TrackedState::Ready).await;
+    edge.make(&controller, app.clone(), TrackedState::Ready).await;
     assert!(fetch(edge.at()).await.is_some_and(|answer| answer.contains(ANSWER)));
     let bindings = cluster.names(RBAC, "v1", "ClusterRoleBinding", "").await;
     assert!(!bindings.contains(&"/two-faces".to_owned()), "{bindings:?}");
-    edge.unmake(&upstairs).await;
+    edge.unmake(&controller).await;
 
     // Where helm looks for other things than templates.
     std::fs::remove_file(chart.join("templates/hidden.yaml")).unwrap();
     let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
                       metadata: {name: things.example.com}\n";
     write_chart(&chart, &[("crds/thing.yaml", definition)]);
-    edge.fail(&upstairs, app.clone(), "CustomResourceDefinition things.example.com: ").await;
-    edge.unmake(&upstairs).await;
+    edge.fail(&controller, app.clone(), "CustomResourceDefinition things.example.com: ").await;
+    edge.unmake(&controller).await;
     std::fs::remove_dir_all(chart.join("crds")).unwrap();
     let hook = binding.replacen(
         "name: two-faces",
@@ -268,11 +268,12 @@ async fn a_chart_with_two_faces_has_one() {
         1,
     );
     write_chart(&chart, &[("templates/hook.yaml", &hook)]);
-    edge.fail(&upstairs, app, "ClusterRoleBinding two-faces: an app may not make this kind").await;
-    edge.unmake(&upstairs).await;
+    edge.fail(&controller, app, "ClusterRoleBinding two-faces: an app may not make this kind")
+        .await;
+    edge.unmake(&controller).await;
     let bindings = cluster.names(RBAC, "v1", "ClusterRoleBinding", "").await;
     assert!(!bindings.contains(&"/two-faces".to_owned()), "{bindings:?}");
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     running.stop().await;
 }
 
@@ -287,11 +288,11 @@ async fn a_cluster_holds_no_password_but_its_developers() {
     let login =
         json!({ "auths": { "hub.example": { "username": "ann", "password": "acmes-own" } } });
     std::fs::write(secrets.join("acme.json"), login.to_string()).unwrap();
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
+    edge.make_cluster(&controller).await;
     edge.developer = "Bmce".into();
-    edge.make_cluster(&upstairs).await;
+    edge.make_cluster(&controller).await;
     let mut held = Vec::new();
     for found in edge.namespaces(cluster).await {
         let namespace = found.metadata.name.unwrap();
@@ -305,9 +306,9 @@ async fn a_cluster_holds_no_password_but_its_developers() {
     assert_eq!(held.len(), 1, "{held:?}");
     assert!(held[0].0.starts_with("slv-acme-") && held[0].1.contains("acmes-own"), "{held:?}");
     assert!(!held[0].1.contains("geheim"), "{held:?}");
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     edge.developer = "Acme".into();
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     running.stop().await;
 }
 

@@ -24,22 +24,22 @@ use selvage_runtime::{ExecInput, ExecSpec, LogOptions, TerminalSize};
 use tokio_util::sync::CancellationToken;
 
 use self::fixture::{Cluster, Edge, IMAGE, collect, command, manifest};
-use crate::support::{ANSWER, PATIENCE, Upstairs, fetch, wait_for};
+use crate::support::{ANSWER, TEST_TIMEOUT, TestController, fetch, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_runs_answers_survives_and_goes_without_a_trace() {
     let Some(cluster) = Cluster::shared().await else { return };
     let edge = Edge::new(cluster, "whole", 24101);
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
     let told = wait_for("the cloudlet's report", || async {
-        upstairs.cloudlet_infos.find(&edge.cloudlet())
+        controller.cloudlet_infos.find(&edge.cloudlet())
     })
     .await;
     assert_eq!(told.state(), CloudletState::Ready, "{:?}", told.errors);
     assert!(told.os_max_ram > 0 && told.os_max_vcores > 0 && told.flavors[0].name == "node");
 
-    edge.make_cluster(&upstairs).await;
+    edge.make_cluster(&controller).await;
     let namespaces = edge.namespaces(cluster).await;
     let namespace = namespaces[0].metadata.name.clone().unwrap();
     assert!(namespaces.len() == 1 && namespace.starts_with("slv-acme-edge-"), "{namespace}");
@@ -53,7 +53,7 @@ async fn an_instance_runs_answers_survives_and_goes_without_a_trace() {
     let mut app = edge.app(&manifest(IMAGE, ""));
     let variables = "- name: GREETING\n  value: good day\n";
     app.configs = vec![ConfigFile { kind: "envVarsYaml".into(), config: variables.into() }];
-    let info = edge.make(&upstairs, app, TrackedState::Ready).await;
+    let info = edge.make(&controller, app, TrackedState::Ready).await;
     let pods = info.runtime_info.clone().unwrap().container_ids;
     assert!(pods.len() == 1 && pods[0].starts_with("hello-deployment-"), "{pods:?}");
     let labelled = cluster.names("", "v1", "Pod", "mex-app=hello-deployment").await;
@@ -77,22 +77,22 @@ async fn an_instance_runs_answers_survives_and_goes_without_a_trace() {
         &ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod")),
     );
     gone.delete(&pods[0], &DeleteParams::default()).await.unwrap();
-    let running = edge.start(&upstairs).await;
+    let running = edge.start(&controller).await;
     wait_for("the new pod", || async {
-        let info = upstairs.instance_infos.find(&edge.key())?;
+        let info = controller.instance_infos.find(&edge.key())?;
         let now = info.runtime_info.clone()?.container_ids;
         (now.len() == 1 && now != pods).then_some(())
     })
     .await;
     wait_for("an answer", || fetch(edge.at())).await;
 
-    edge.unmake(&upstairs).await;
+    edge.unmake(&controller).await;
     assert_eq!(fetch(edge.at()).await, None);
     for (group, kind) in [("apps", "Deployment"), ("", "Service"), ("", "Pod"), ("", "ConfigMap")] {
         let left = cluster.names(group, "v1", kind, "selvage.instance").await;
         assert!(left.iter().all(|name| !name.starts_with(&namespace)), "{left:?}");
     }
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     assert!(edge.namespaces(cluster).await.is_empty());
     running.stop().await;
 }
@@ -143,10 +143,10 @@ async fn commands_and_logs(edge: &Edge, platform: &dyn Platform, pod: &str) {
 async fn what_cannot_run_says_why_and_leaves_nothing() {
     let Some(cluster) = Cluster::shared().await else { return };
     let mut edge = Edge::new(cluster, "why", 24102);
-    edge.patience = Duration::from_secs(5);
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    edge.start_timeout = Duration::from_secs(5);
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
+    edge.make_cluster(&controller).await;
     let namespace = edge.namespaces(cluster).await[0].metadata.name.clone().unwrap();
     let good = manifest(IMAGE, "");
     let crash = manifest(IMAGE, &command(&["/bin/sh", "-c", "echo the disk is on fire; exit 3"]));
@@ -173,12 +173,12 @@ async fn what_cannot_run_says_why_and_leaves_nothing() {
             "Service s: "),
         (docker, "deployment \"docker\" cannot run on a cloudlet of kind kubernetes: it takes kubernetes and helm"),
     ] {
-        edge.fail(&upstairs, app, says).await;
-        edge.unmake(&upstairs).await;
+        edge.fail(&controller, app, says).await;
+        edge.unmake(&controller).await;
         let left = cluster.names("", "v1", "Pod", "selvage.instance").await;
         assert!(left.iter().all(|name| !name.starts_with(&namespace)), "{says}: {left:?}");
     }
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     assert!(edge.namespaces(cluster).await.is_empty());
     running.stop().await;
 }
@@ -187,13 +187,13 @@ async fn what_cannot_run_says_why_and_leaves_nothing() {
 async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
     let Some(cluster) = Cluster::shared().await else { return };
     let edge = Edge::new(cluster, "change", 24103);
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
+    edge.make_cluster(&controller).await;
     let namespace = edge.namespaces(cluster).await[0].metadata.name.clone().unwrap();
     let more = "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: extra}, data: {a: b}}\n";
     let first = edge.app(&(manifest(IMAGE, "") + more));
-    edge.make(&upstairs, first, TrackedState::Ready).await;
+    edge.make(&controller, first, TrackedState::Ready).await;
     let extra = format!("{namespace}/extra");
     assert!(cluster.names("", "v1", "ConfigMap", "selvage.instance").await.contains(&extra));
 
@@ -203,28 +203,28 @@ async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
         ..edge.key()
     };
     let thief = App { key: stolen.app_key.clone(), ..edge.app(&manifest(IMAGE, "")) };
-    upstairs.apps.put(thief).unwrap();
+    controller.apps.put(thief).unwrap();
     let taking =
         AppInst { key: Some(stolen.clone()), ..edge.instance(TrackedState::CreateRequested) };
-    upstairs.instances.put(taking.clone()).unwrap();
-    let info = upstairs.instance_state(&stolen, TrackedState::CreateError).await;
+    controller.instances.put(taking.clone()).unwrap();
+    let info = controller.instance_state(&stolen, TrackedState::CreateError).await;
     assert!(info.errors[0].contains("belongs to something else"), "{:?}", info.errors);
-    upstairs.instances.remove(&taking).unwrap();
+    controller.instances.remove(&taking).unwrap();
 
     let serve = ["/bin/sh", "-c", "echo new >/www/index.html; exec httpd -f -p 8080 -h /www"];
-    upstairs.apps.put(edge.app(&manifest(IMAGE, &command(&serve)))).unwrap();
-    upstairs.instances.put(edge.instance(TrackedState::UpdateRequested)).unwrap();
+    controller.apps.put(edge.app(&manifest(IMAGE, &command(&serve)))).unwrap();
+    controller.instances.put(edge.instance(TrackedState::UpdateRequested)).unwrap();
     wait_for("the new answer", || async {
         fetch(edge.at()).await.filter(|answer| answer.ends_with("new\n"))
     })
     .await;
-    upstairs.instance_state(&edge.key(), TrackedState::Ready).await;
-    upstairs.instances.put(edge.instance(TrackedState::Ready)).unwrap();
+    controller.instance_state(&edge.key(), TrackedState::Ready).await;
+    controller.instances.put(edge.instance(TrackedState::Ready)).unwrap();
     assert!(!cluster.names("", "v1", "ConfigMap", "selvage.instance").await.contains(&extra));
 
-    upstairs.apps.put(edge.app(&manifest("127.0.0.1:1/no/thing:1", ""))).unwrap();
-    upstairs.instances.put(edge.instance(TrackedState::UpdateRequested)).unwrap();
-    let info = upstairs.instance_state(&edge.key(), TrackedState::UpdateError).await;
+    controller.apps.put(edge.app(&manifest("127.0.0.1:1/no/thing:1", ""))).unwrap();
+    controller.instances.put(edge.instance(TrackedState::UpdateRequested)).unwrap();
+    let info = controller.instance_state(&edge.key(), TrackedState::UpdateError).await;
     assert!(info.errors[0].contains("ErrImagePull"), "{:?}", info.errors);
     wait_for("the answer of before", || async {
         fetch(edge.at()).await.filter(|answer| answer.ends_with("new\n"))
@@ -232,7 +232,7 @@ async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
     .await;
 
     // More nodes, more to use.
-    upstairs.clusters.put(edge.cluster(TrackedState::UpdateRequested, 5)).unwrap();
+    controller.clusters.put(edge.cluster(TrackedState::UpdateRequested, 5)).unwrap();
     wait_for("the larger quota", || async {
         let quotas = cluster.list("", "v1", "ResourceQuota", "").await;
         let mut quotas = quotas.into_iter();
@@ -240,8 +240,8 @@ async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
         (mine.data["spec"]["hard"]["requests.cpu"] == "5").then_some(())
     })
     .await;
-    edge.unmake(&upstairs).await;
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake(&controller).await;
+    edge.unmake_cluster(&controller).await;
     running.stop().await;
 }
 
@@ -249,17 +249,17 @@ async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
 async fn two_developers_have_two_clusters_and_only_ours_is_swept() {
     let Some(cluster) = Cluster::shared().await else { return };
     let mut edge = Edge::new(cluster, "two", 24104);
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
-    edge.make_cluster(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
+    edge.make_cluster(&controller).await;
     edge.developer = "Bmce".into();
-    edge.make_cluster(&upstairs).await;
+    edge.make_cluster(&controller).await;
     let app = edge.app(&manifest(IMAGE, ""));
-    edge.make(&upstairs, app, TrackedState::Ready).await;
+    edge.make(&controller, app, TrackedState::Ready).await;
     assert_eq!(edge.namespaces(cluster).await.len(), 2);
     let neighbour = Edge::new(cluster, "neighbour", 24105);
-    let beside = neighbour.start(&upstairs).await;
-    neighbour.make_cluster(&upstairs).await;
+    let beside = neighbour.start(&controller).await;
+    neighbour.make_cluster(&controller).await;
 
     // A crm that has lost its memory keeps what it is told of, and no more.
     let platform = Arc::clone(&running.platform);
@@ -274,7 +274,7 @@ async fn two_developers_have_two_clusters_and_only_ours_is_swept() {
     assert_eq!(neighbour.namespaces(cluster).await.len(), 1);
 
     // What is gone and still wanted comes back.
-    let running = edge.start(&upstairs).await;
+    let running = edge.start(&controller).await;
     wait_for("the cluster and the instance again", || async {
         if edge.namespaces(cluster).await.len() < 2 {
             return None;
@@ -282,11 +282,11 @@ async fn two_developers_have_two_clusters_and_only_ours_is_swept() {
         fetch(edge.at()).await
     })
     .await;
-    edge.unmake(&upstairs).await;
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake(&controller).await;
+    edge.unmake_cluster(&controller).await;
     edge.developer = "Acme".into();
-    edge.unmake_cluster(&upstairs).await;
-    neighbour.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
+    neighbour.unmake_cluster(&controller).await;
     running.stop().await;
     beside.stop().await;
 }
@@ -297,12 +297,12 @@ async fn a_cluster_that_cannot_be_reached_is_said_and_tried_again() {
     let mut edge = Edge::new(cluster, "away", 24106);
     let there = edge.kubeconfig.clone();
     edge.kubeconfig = edge.directory.path().join("kubeconfig");
-    let upstairs = Upstairs::start().await;
-    let running = edge.start(&upstairs).await;
+    let controller = TestController::start().await;
+    let running = edge.start(&controller).await;
     let report = |says: &'static str| {
-        let (upstairs, edge) = (&upstairs, &edge);
+        let (controller, edge) = (&controller, &edge);
         wait_for(says, move || async move {
-            let info = upstairs.cloudlet_infos.find(&edge.cloudlet())?;
+            let info = controller.cloudlet_infos.find(&edge.cloudlet())?;
             let bad = info.state() == CloudletState::Errors;
             (bad && info.errors[0].contains(says)).then(|| info.errors[0].clone())
         })
@@ -314,21 +314,21 @@ async fn a_cluster_that_cannot_be_reached_is_said_and_tried_again() {
     let closed = text.replace(":6443", ":6444");
     std::fs::write(&edge.kubeconfig, closed).unwrap();
     report("the cluster does not answer").await;
-    upstairs.flavors.put(edge.flavor()).unwrap();
-    upstairs.clusters.put(edge.cluster(TrackedState::CreateRequested, 1)).unwrap();
+    controller.flavors.put(edge.flavor()).unwrap();
+    controller.clusters.put(edge.cluster(TrackedState::CreateRequested, 1)).unwrap();
     let errors = wait_for("the failure", || async {
-        let info = upstairs.cluster_infos.find(&edge.cluster_key())?;
+        let info = controller.cluster_infos.find(&edge.cluster_key())?;
         (info.state() == TrackedState::CreateError).then(|| info.errors.clone())
     })
     .await;
     assert!(errors[0].contains("the cluster does not answer"), "{errors:?}");
-    upstairs.clusters.remove(&edge.cluster(TrackedState::Ready, 1)).unwrap();
+    controller.clusters.remove(&edge.cluster(TrackedState::Ready, 1)).unwrap();
 
     std::fs::write(&edge.kubeconfig, text.replace("token: admin-", "token: nobody-")).unwrap();
     report("Unauthorized").await;
     std::fs::write(&edge.kubeconfig, text).unwrap();
     wait_for("the cloudlet", || async {
-        let info = upstairs.cloudlet_infos.find(&edge.cloudlet())?;
+        let info = controller.cloudlet_infos.find(&edge.cloudlet())?;
         (info.state() == CloudletState::Ready && info.errors.is_empty()).then_some(())
     })
     .await;
@@ -348,8 +348,8 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
         manifest("{{ .Values.image }}", "").replace("run: hello", "run: {{ .Release.Name }}");
     std::fs::write(chart.join("templates/all.yaml"), template).unwrap();
 
-    let upstairs = Upstairs::start().await;
-    let mut settings = edge.settings(upstairs.address);
+    let controller = TestController::start().await;
+    let mut settings = edge.settings(controller.address);
     settings.images = ImageFolders::new([edge.directory.path().to_owned()]);
     let options = Options {
         kubeconfig: settings.site.kubeconfig.clone(),
@@ -358,7 +358,7 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
         addresses: settings.addresses.clone(),
         images: settings.images.clone(),
         data: settings.data.clone(),
-        patience: settings.patience,
+        start_timeout: settings.start_timeout,
         helm: cluster.helm(),
     };
     let open = |helm: PathBuf| {
@@ -370,7 +370,7 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
         Crm::with_platform(settings, Arc::clone(&platform) as Arc<dyn Platform>).await.unwrap();
     let (crm, tasks) = (Arc::new(crm), Tasks::new(CancellationToken::new()));
     crm.spawn(&tasks);
-    edge.make_cluster(&upstairs).await;
+    edge.make_cluster(&controller).await;
     let namespace = edge.namespaces(cluster).await[0].metadata.name.clone().unwrap();
 
     let mut app = edge.app("");
@@ -379,11 +379,11 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
     // In the original's spelling.
     let values = format!("image: {IMAGE}\n");
     app.configs = vec![ConfigFile { kind: "hemlCustomizationYaml".into(), config: values }];
-    let info = edge.make(&upstairs, app.clone(), TrackedState::Ready).await;
+    let info = edge.make(&controller, app.clone(), TrackedState::Ready).await;
     let pods = info.runtime_info.clone().unwrap().container_ids;
     assert!(pods.len() == 1 && pods[0].starts_with("hello-deployment-"), "{pods:?}");
     assert!(fetch(edge.at()).await.is_some_and(|answer| answer.contains(ANSWER)));
-    edge.unmake(&upstairs).await;
+    edge.unmake(&controller).await;
     for (group, kind) in [("apps", "Deployment"), ("", "Service"), ("", "Secret")] {
         let left = cluster.names(group, "v1", kind, "").await;
         let mut left = left.into_iter().filter(|name| name.starts_with(&namespace));
@@ -394,18 +394,18 @@ async fn a_chart_is_installed_with_its_values_and_goes() {
         [("nowhere/nothing".to_owned(), "a chart is"), ("--help".to_owned(), "a chart is")]
     {
         let broken = App { image_path, ..app.clone() };
-        edge.fail(&upstairs, broken, says).await;
-        edge.unmake(&upstairs).await;
+        edge.fail(&controller, broken, says).await;
+        edge.unmake(&controller).await;
     }
     let outside = "{apiVersion: v1, kind: Namespace, metadata: {name: mine}}";
     std::fs::write(chart.join("templates/outside.yaml"), outside).unwrap();
-    edge.fail(&upstairs, app.clone(), "Namespace mine: an app may not make this kind").await;
-    edge.unmake(&upstairs).await;
+    edge.fail(&controller, app.clone(), "Namespace mine: an app may not make this kind").await;
+    edge.unmake(&controller).await;
     let values = edge.directory.path().join("helm/values");
     assert_eq!(std::fs::read_dir(values).unwrap().filter(is_file).count(), 0);
-    edge.unmake_cluster(&upstairs).await;
+    edge.unmake_cluster(&controller).await;
     tasks.token().cancel();
-    let _ = tasks.shutdown(PATIENCE).await;
+    let _ = tasks.shutdown(TEST_TIMEOUT).await;
 }
 
 /// Not a folder that helm keeps for itself.

@@ -1,31 +1,32 @@
-//! What tests of cloudlets share: a controller's end of notify, a cloudlet with
-//! an app that answers, and a platform that stops where it is told to.
+//! Parts that tests of cloudlets share: a controller's end of notify, a
+//! cloudlet with an app that answers, and a platform that stops where it is
+//! told to.
 
-mod beyond;
-mod place;
+mod cloudlet;
+mod controller;
+mod other_machine;
 mod stuck;
-mod upstairs;
 
 use std::{net::SocketAddr, time::Duration};
 
 pub(crate) use self::{
-    beyond::{Beyond, Mirror, Talk, run_in, taken_for},
-    place::{Life, Place, Running},
+    cloudlet::{Life, Running, TestCloudlet},
+    controller::TestController,
+    other_machine::{Mirror, OtherMachine, Talk, run_in, taken_for},
     stuck::Stuck,
-    upstairs::Upstairs,
 };
-pub(crate) use crate::real::{PATIENCE, find, loop_devices, skip, wait_for};
+pub(crate) use crate::real::{TEST_TIMEOUT, find, loop_devices, skip, wait_for};
 
-/// What the app answers.
+/// Answer of the app.
 pub(crate) const ANSWER: &str = "hello from the edge";
 
-/// Whether containers can be made here; says so loudly when not.
+/// Returns whether containers can be made here; says so loudly when not.
 pub(crate) fn can_run() -> bool {
     crate::real::can_run(&["runc"])
 }
 
 /// The network namespace of the instance of an app.
-pub(crate) fn namespace(place: &Place, app: &str) -> String {
+pub(crate) fn namespace(place: &TestCloudlet, app: &str) -> String {
     let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
     let begin = format!("slv-{}-{app}-", prefix.strip_prefix("slv").unwrap());
     let all = std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap();
@@ -33,7 +34,7 @@ pub(crate) fn namespace(place: &Place, app: &str) -> String {
     names.find(|name| name.starts_with(&begin)).unwrap()
 }
 
-/// Whether a program is there; says so loudly when not.
+/// Returns whether a program is there; says so loudly when not.
 pub(crate) fn has_program(program: &str) -> bool {
     let there = find(program).is_some();
     if !there {
@@ -42,7 +43,7 @@ pub(crate) fn has_program(program: &str) -> bool {
     there
 }
 
-/// What is answered at a public port; none when nobody does.
+/// Answer at a public port; none when nobody answers.
 pub(crate) async fn fetch(place: SocketAddr) -> Option<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let asked = async {

@@ -9,13 +9,13 @@ use selvage_api::edgeproto::{AppInstKey, ClusterInstKey};
 use selvage_crm::{
     Platform, Result,
     platform::{
-        ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Resources, Restarts, Shortcut,
+        ClusterFacts, ClusterOrder, Forwarder, InstanceFacts, InstanceOrder, Resources, Restarts,
         Usage,
     },
 };
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 
-/// Where a platform stops for ever: the how manieth call, before or after it.
+/// Platform that stops for ever at a call: the how manieth, before or after it.
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub(crate) at: usize,
@@ -41,7 +41,7 @@ impl Stuck {
         Self::new(usize::MAX, false)
     }
 
-    /// How many instances were made.
+    /// Number of instances that were made.
     pub(crate) fn made(&self) -> usize {
         self.made.load(Ordering::SeqCst)
     }
@@ -91,8 +91,8 @@ impl Platform for Stops {
         self.platform.resources().await
     }
 
-    fn shortcut(&self) -> Option<Arc<dyn Shortcut>> {
-        self.platform.shortcut()
+    fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {
+        self.platform.forwarder()
     }
 
     fn plan_cluster(&self, order: &ClusterOrder, others: &[ClusterFacts]) -> Result<ClusterFacts> {

@@ -21,7 +21,7 @@ use crate::Result;
 
 pub(super) use self::kinds::{KINDS, Kind};
 
-/// What a value may be.
+/// Rule for a value.
 pub(super) enum Rule {
     Any,
     /// Only what it is when nobody says anything: false, 0, "" or nothing.
@@ -90,7 +90,8 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Whether this says no more than nothing does: charts spell out defaults.
+/// Returns whether this says no more than nothing does: charts spell out
+/// defaults.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,

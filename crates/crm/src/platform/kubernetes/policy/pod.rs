@@ -158,7 +158,7 @@ const PROBE: Rule = Fields(&[
 ]);
 const HANDLER: Rule = Fields(&[("exec", Any), ("httpGet", Fields(REQUEST)), ("sleep", Any)]);
 
-/// What is of the namespace. Not here: paths and devices of the node, volumes
+/// Volumes of the namespace. Not here: paths and devices of the node, volumes
 /// by protocol or driver, images.
 const VOLUME: Rule = Fields(&[
     ("name", Any),

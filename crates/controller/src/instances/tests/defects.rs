@@ -1,5 +1,5 @@
-//! What the original got wrong about instances and the other modules do not
-//! prove already.
+//! Defects of the original in instances that the other modules do not cover
+//! already.
 
 use super::support::*;
 use crate::controller::{Mode, Progress};

@@ -1,4 +1,4 @@
-//! What a caller is told whose cloudlet goes away while he waits.
+//! Lines for a caller whose cloudlet may go away while the call waits.
 //!
 //! The operation goes on: a cloudlet that was only cut off comes back and says
 //! how far it got. But the caller need not sit through the whole time limit of
@@ -16,11 +16,11 @@ use super::core::Core;
 use super::error::Error;
 use crate::keys::CloudletKeyParts;
 
-/// How often it is looked in the time that a cloudlet may be away.
-const LOOKS: u32 = 8;
+/// Number of checks in the time that a cloudlet may be away.
+const CHECKS: u32 = 8;
 
 impl Core {
-    /// What an operation says, until it ends or its cloudlet has been away for
+    /// Lines of an operation, until it ends or its cloudlet has been away for
     /// too long.
     pub(super) fn lines(
         self: &Arc<Self>,
@@ -46,7 +46,7 @@ impl Core {
         let grace = self.settings.timeouts.away;
         let mut since = None;
         loop {
-            tokio::time::sleep(grace / LOOKS).await;
+            tokio::time::sleep(grace / CHECKS).await;
             let info = self.tables.get::<CloudletInfo>(key);
             let state = info.map_or(CloudletState::NotPresent, |info| info.value.0.state());
             if !matches!(state, CloudletState::NotPresent | CloudletState::Offline) {

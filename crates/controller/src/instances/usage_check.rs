@@ -1,4 +1,4 @@
-//! Whether the books are true: at rest, what is used on cloudlets and in
+//! Check of the usage records: at rest, what is used on cloudlets and in
 //! clusters is the sum of the instances, and nothing is given out twice.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,17 +9,17 @@ use selvage_api::edgeproto::{
 };
 use selvage_api::selvage::flavors::FlavorSize;
 
-use super::books::exposure_of;
+use super::usage::exposure_of;
 use crate::derive::ports::Exposure;
 use crate::derive::resources::{Amount, as_made};
 use crate::derive::{deployment, ips, names};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::{Kept, index};
+use crate::row::{StoredObject, index};
 use crate::tables::Tables;
 
-/// What is wrong with the books, one sentence each. While transactions go on
-/// the tables may be seen at slightly different moments; what is found twice
-/// is really wrong.
+/// Differences between the records and the instances, one sentence each. While
+/// transactions go on the tables may be seen at slightly different moments;
+/// what is found twice is really wrong.
 pub fn differences(tables: &Tables) -> Vec<String> {
     let mut cloudlets: BTreeSet<String> =
         tables.cloudlet_refs.list().iter().map(|held| held.key.clone()).collect();

@@ -1,5 +1,5 @@
-//! What the crm has made, or was making when it died: on disk, one row for
-//! each cluster and instance.
+//! Clusters and instances that the crm has made, or was making when it died: on
+//! disk, one row for each cluster and instance.
 
 use std::{path::Path, sync::Arc};
 
@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use parking_lot::Mutex;
 use prost::Message;
 use selvage_api::edgeproto::App;
-use selvage_cloudlet::What;
+use selvage_cloudlet::ObjectKind;
 use selvage_notify::ObjectKey;
 use selvage_store::{
     KeyRange, SharedStore, StoreExt,
@@ -25,7 +25,7 @@ const ROOT: &str = "/made/";
 /// A crm has little to remember; its memory is for others.
 const CACHE: usize = 1 << 20;
 
-/// How far something is.
+/// Progress of something that is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
@@ -40,7 +40,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Whether all of it is there.
+    /// Returns whether all of it is there.
     pub(crate) fn is_whole(self) -> bool {
         matches!(self, Self::Made | Self::Updating)
     }
@@ -99,9 +99,9 @@ impl Row {
 }
 
 /// All rows, in memory as on disk.
-pub(crate) struct Books {
+pub(crate) struct Installed {
     store: SharedStore,
-    rows: Mutex<BTreeMap<(What, String), Row>>,
+    rows: Mutex<BTreeMap<(ObjectKind, String), Row>>,
     /// Held from looking what is taken to having written down what is.
     planning: tokio::sync::Mutex<()>,
 }
@@ -112,12 +112,13 @@ pub(crate) async fn open_store(path: &Path) -> Result<SharedStore> {
     Ok(Embedded::open(path, options).await?)
 }
 
-impl Books {
+impl Installed {
     pub(crate) async fn open(store: SharedStore) -> Result<Arc<Self>> {
         let mut rows = BTreeMap::new();
         for item in store.list(ROOT).await?.items {
-            let row: Row = serde_json::from_slice(&item.value)
-                .map_err(|error| Error::state(format!("the crm's books are damaged: {error}")))?;
+            let row: Row = serde_json::from_slice(&item.value).map_err(|error| {
+                Error::state(format!("records of what this crm has made are damaged: {error}"))
+            })?;
             let name = String::from_utf8_lossy(&item.key).into_owned();
             rows.insert(parse(&name)?, row);
         }
@@ -128,26 +129,26 @@ impl Books {
         }))
     }
 
-    pub(crate) fn get(&self, what: What, key: &str) -> Option<Row> {
-        self.rows.lock().get(&(what, key.to_owned())).cloned()
+    pub(crate) fn get(&self, kind: ObjectKind, key: &str) -> Option<Row> {
+        self.rows.lock().get(&(kind, key.to_owned())).cloned()
     }
 
-    /// What is known of a cluster that is made.
+    /// Facts of a cluster that is made.
     pub(crate) fn cluster(&self, key: &str) -> Option<ClusterFacts> {
-        let row = self.get(What::Cluster, key)?;
+        let row = self.get(ObjectKind::Cluster, key)?;
         if row.phase.is_whole() { row.facts.cluster() } else { None }
     }
 
-    /// What is known of an instance that is made.
+    /// Facts of an instance that is made.
     pub(crate) fn instance(&self, key: &str) -> Option<InstanceFacts> {
-        let row = self.get(What::Instance, key)?;
+        let row = self.get(ObjectKind::Instance, key)?;
         if row.phase.is_whole() { row.facts.instance() } else { None }
     }
 
     /// All rows of a kind.
-    pub(crate) fn all(&self, what: What) -> Vec<(String, Row)> {
+    pub(crate) fn all(&self, kind: ObjectKind) -> Vec<(String, Row)> {
         let rows = self.rows.lock();
-        let ours = rows.iter().filter(|((kind, _), _)| *kind == what);
+        let ours = rows.iter().filter(|((of, _), _)| *of == kind);
         ours.map(|((_, key), row)| (key.clone(), row.clone())).collect()
     }
 
@@ -155,57 +156,59 @@ impl Books {
     /// anything is made of it. One that was begun keeps its plan.
     pub(crate) async fn begin(
         &self,
-        what: What,
+        kind: ObjectKind,
         key: &ObjectKey,
         plan: impl FnOnce(Vec<(String, Facts)>) -> Result<Facts>,
     ) -> Result<Facts> {
         let _alone = self.planning.lock().await;
-        if let Some(row) = self.get(what, key.text()) {
+        if let Some(row) = self.get(kind, key.text()) {
             return Ok(row.facts);
         }
-        let others = self.all(what).into_iter().map(|(key, row)| (key, row.facts)).collect();
+        let others = self.all(kind).into_iter().map(|(key, row)| (key, row.facts)).collect();
         let facts = plan(others)?;
         let row = Row::new(key, Phase::Making, facts.clone());
-        self.put(what, key.text(), row).await?;
+        self.put(kind, key.text(), row).await?;
         Ok(facts)
     }
 
     /// Notes how far something is that was begun.
-    pub(crate) async fn note(&self, what: What, key: &str, phase: Phase) -> Result<()> {
-        match self.get(what, key) {
-            Some(row) if row.phase != phase => self.put(what, key, Row { phase, ..row }).await,
+    pub(crate) async fn note(&self, kind: ObjectKind, key: &str, phase: Phase) -> Result<()> {
+        match self.get(kind, key) {
+            Some(row) if row.phase != phase => self.put(kind, key, Row { phase, ..row }).await,
             _ => Ok(()),
         }
     }
 
-    pub(crate) async fn put(&self, what: What, key: &str, row: Row) -> Result<()> {
+    pub(crate) async fn put(&self, kind: ObjectKind, key: &str, row: Row) -> Result<()> {
         let value = serde_json::to_vec(&row)
             .map_err(|error| Error::state(format!("cannot be written down: {error}")))?;
-        self.store.put(name(what, key), value).await?;
-        self.rows.lock().insert((what, key.to_owned()), row);
+        self.store.put(name(kind, key), value).await?;
+        self.rows.lock().insert((kind, key.to_owned()), row);
         Ok(())
     }
 
-    pub(crate) async fn remove(&self, what: What, key: &str) -> Result<()> {
-        self.store.delete(KeyRange::key(name(what, key))).await?;
-        self.rows.lock().remove(&(what, key.to_owned()));
+    pub(crate) async fn remove(&self, kind: ObjectKind, key: &str) -> Result<()> {
+        self.store.delete(KeyRange::key(name(kind, key))).await?;
+        self.rows.lock().remove(&(kind, key.to_owned()));
         Ok(())
     }
 }
 
-fn name(what: What, key: &str) -> String {
-    let kind = match what {
-        What::Cluster => "cluster",
-        What::Instance => "instance",
+fn name(kind: ObjectKind, key: &str) -> String {
+    let kind = match kind {
+        ObjectKind::Cluster => "cluster",
+        ObjectKind::Instance => "instance",
     };
     format!("{ROOT}{kind}/{key}")
 }
 
-fn parse(name: &str) -> Result<(What, String)> {
+fn parse(name: &str) -> Result<(ObjectKind, String)> {
     let rest = name.strip_prefix(ROOT).unwrap_or_default();
     match rest.split_once('/') {
-        Some(("cluster", key)) => Ok((What::Cluster, key.to_owned())),
-        Some(("instance", key)) => Ok((What::Instance, key.to_owned())),
-        _ => Err(Error::state(format!("the crm's books are damaged: row {name:?}"))),
+        Some(("cluster", key)) => Ok((ObjectKind::Cluster, key.to_owned())),
+        Some(("instance", key)) => Ok((ObjectKind::Instance, key.to_owned())),
+        _ => Err(Error::state(format!(
+            "records of what this crm has made are damaged: row {name:?}"
+        ))),
     }
 }

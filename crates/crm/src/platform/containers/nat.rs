@@ -1,7 +1,7 @@
-//! What lies between a machine's clusters and other machines, all in one table
-//! of the kernel's packet filter. The way out: what an instance sends bears
-//! this machine's address. The ways in: who comes from elsewhere to a public
-//! port gets straight to the instance, past the balancer.
+//! Network address translation between a machine's clusters and other machines,
+//! all in one table of the kernel's packet filter. Outward: what an instance
+//! sends bears this machine's address. Inward: a client from elsewhere that
+//! comes to a public port gets straight to the instance, past the balancer.
 //!
 //! The balancer listens all the same. It has those whom the kernel leaves
 //! alone: clients on this machine, instances that ask for a public port, and
@@ -26,15 +26,15 @@ use super::{
 use crate::{
     Error, Result,
     error::During,
-    platform::{Connections, Door, Shortcut, Way},
+    platform::{Connections, Forwarder, Listener, PortForward},
 };
 
-/// Whether packets are passed on at all.
+/// Switch of the kernel that lets packets be passed on at all.
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
-/// How often to look whether connections have ended.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval of checking whether connections have ended.
+const CONNECTIONS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Who leads those that come to a public port from other machines.
+/// Forwarder of clients that come to a public port from other machines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Forwarding {
@@ -48,7 +48,7 @@ pub enum Forwarding {
 }
 
 /// The rules of one cloudlet.
-pub(super) struct Outside {
+pub(super) struct Nat {
     table: String,
     bridges: String,
     range: Range,
@@ -59,61 +59,61 @@ pub(super) struct Outside {
 
 #[derive(Default)]
 struct State {
-    /// What could be done was done.
+    /// All that could be done was done.
     made: bool,
     /// Public ports at which the balancer listens, for instances too.
-    doors: BTreeSet<Door>,
-    /// The table has ways in.
-    leads: bool,
+    listeners: BTreeSet<Listener>,
+    /// The table has port forwards.
+    forwards_in: bool,
     /// Why it has none, as it was told.
     obstacle: Option<String>,
     /// Ways that there should be; those that are not open only keep their
     /// counts.
-    wanted: BTreeMap<Way, bool>,
+    wanted: BTreeMap<PortForward, bool>,
     /// Ways that the kernel has.
-    there: BTreeSet<Way>,
+    there: BTreeSet<PortForward>,
     /// Those of a process before this one that nobody has asked for yet.
-    inherited: BTreeSet<Way>,
-    /// Connections by the ways that are there, as last seen,
-    counted: BTreeMap<Way, u64>,
+    inherited: BTreeSet<PortForward>,
+    /// Connections by the forwards that are there, as last seen,
+    counted: BTreeMap<PortForward, u64>,
     /// and before those were made.
-    earlier: BTreeMap<Way, u64>,
+    earlier: BTreeMap<PortForward, u64>,
 }
 
 impl State {
-    /// What the kernel should have.
-    fn ways(&self) -> BTreeSet<Way> {
-        let open = self.wanted.iter().filter(|(_, open)| **open).map(|(way, _)| *way);
+    /// Forwards that the kernel should have.
+    fn forwards(&self) -> BTreeSet<PortForward> {
+        let open = self.wanted.iter().filter(|(_, open)| **open).map(|(forward, _)| *forward);
         open.chain(self.inherited.iter().copied()).collect()
     }
 
-    /// What was counted of ways that begin anew is not lost.
-    fn keep_counts(&mut self, ways: impl IntoIterator<Item = Way>) {
-        for way in ways {
-            if let Some(count) = self.counted.remove(&way) {
-                *self.earlier.entry(way).or_default() += count;
+    /// Keeps the counts of forwards that begin anew.
+    fn keep_counts(&mut self, forwards: impl IntoIterator<Item = PortForward>) {
+        for forward in forwards {
+            if let Some(count) = self.counted.remove(&forward) {
+                *self.earlier.entry(forward).or_default() += count;
             }
         }
-        self.earlier.retain(|way, _| self.wanted.contains_key(way));
+        self.earlier.retain(|forward, _| self.wanted.contains_key(forward));
     }
 }
 
-impl Outside {
+impl Nat {
     pub(super) fn new(namer: &Namer, range: Range, forwarding: Forwarding, egress: Egress) -> Self {
         let bridges = namer.bridges();
         let table = format!("selvage_{bridges}");
         Self { table, bridges, range, forwarding, egress, state: Mutex::default() }
     }
 
-    /// Opens the way. A machine that cannot do so runs instances all the same.
+    /// Opens the way out. A machine that cannot do so runs instances all the same.
     pub(super) async fn open(&self) {
         let mut state = self.state.lock().await;
         if state.made {
             return;
         }
-        // A process before this one may have led somebody: that goes on.
+        // A process before this one may have forwarded somebody: that goes on.
         if self.forwarding != Forwarding::Proxy
-            && let Ok(found) = filter::ways(&self.table).await
+            && let Ok(found) = filter::forwards(&self.table).await
         {
             state.inherited = found.into_keys().collect();
         }
@@ -121,19 +121,19 @@ impl Outside {
     }
 
     /// Makes all rules anew, at once. What failed is not tried again for every
-    /// cluster, but when the ways are looked at or by the next process.
+    /// cluster, but when the forwards are looked at or by the next process.
     async fn make(&self, state: &mut State) {
         state.made = true;
         let before = std::mem::take(&mut state.there);
         state.keep_counts(before);
-        state.leads = false;
+        state.forwards_in = false;
         // A kernel without IPv6 has nothing to keep out.
         if let Err(error) = filter::tell(&self.rules().ipv6()).await {
             tracing::debug!(%error, "IPv6 of instances is not filtered");
         }
         let passing = self.pass_packets();
         let obstacle = match &passing {
-            Ok(()) => self.try_to_lead(state).await,
+            Ok(()) => self.try_to_forward(state).await,
             Err(error) => Some(error.to_string()),
         };
         let is_news = obstacle != state.obstacle;
@@ -142,27 +142,28 @@ impl Outside {
         state.inherited.clear();
         // What keeps instances from this machine holds whether or not packets
         // are passed on.
-        let told = filter::tell(&self.rules().all(None, &state.doors)).await;
+        let told = filter::tell(&self.rules().all(None, &state.listeners)).await;
         let outward = passing.and(told);
         if is_news && self.forwarding != Forwarding::Proxy {
-            tracing::warn!(reason, "public ports are led by the balancer, not by the kernel");
+            tracing::warn!(reason, "public ports are forwarded by the balancer, not by the kernel");
         }
         if is_news && let Err(error) = outward {
             tracing::warn!(%error, "instances reach all ports of this machine, and no other");
         }
     }
 
-    /// Makes all rules with the ways in; why not, if that fails.
-    async fn try_to_lead(&self, state: &mut State) -> Option<String> {
+    /// Makes all rules with the port forwards; why not, if that fails.
+    async fn try_to_forward(&self, state: &mut State) -> Option<String> {
         let obstacle = self.obstacle().await;
         if obstacle.is_some() {
             return obstacle;
         }
-        let ways = state.ways();
-        if let Err(error) = filter::tell(&self.rules().all(Some(&ways), &state.doors)).await {
+        let forwards = state.forwards();
+        if let Err(error) = filter::tell(&self.rules().all(Some(&forwards), &state.listeners)).await
+        {
             return Some(error.to_string());
         }
-        (state.there, state.leads) = (ways, true);
+        (state.there, state.forwards_in) = (forwards, true);
         None
     }
 
@@ -173,7 +174,7 @@ impl Outside {
         Ok(())
     }
 
-    /// Why the kernel shall not or cannot lead anybody.
+    /// Why the kernel shall not or cannot forward anybody.
     async fn obstacle(&self) -> Option<String> {
         match self.forwarding {
             Forwarding::Proxy => Some("the configuration says so".into()),
@@ -192,38 +193,38 @@ impl Outside {
 
     /// Brings the kernel to what is wanted, in one step.
     async fn change(&self, state: &mut State) {
-        if !state.leads {
+        if !state.forwards_in {
             return;
         }
-        let ways = state.ways();
-        let gone: Vec<Way> = state.there.difference(&ways).copied().collect();
-        let fresh: Vec<Way> = ways.difference(&state.there).copied().collect();
+        let forwards = state.forwards();
+        let gone: Vec<PortForward> = state.there.difference(&forwards).copied().collect();
+        let fresh: Vec<PortForward> = forwards.difference(&state.there).copied().collect();
         if gone.is_empty() && fresh.is_empty() {
             return;
         }
         if !gone.is_empty()
-            && let Ok(counted) = filter::ways(&self.table).await
+            && let Ok(counted) = filter::forwards(&self.table).await
         {
             state.counted = counted;
         }
         let mut rules = String::new();
-        for (what, ways) in [("delete", &gone), ("add", &fresh)] {
-            for way in ways {
-                let _ = write!(rules, "{}", self.rules().element(what, way));
+        for (what, forwards) in [("delete", &gone), ("add", &fresh)] {
+            for forward in forwards {
+                let _ = write!(rules, "{}", self.rules().element(what, forward));
             }
         }
         match filter::tell(&rules).await {
             Ok(()) => {
-                state.there = ways;
+                state.there = forwards;
                 state.keep_counts(gone.iter().copied());
             }
             Err(error) => {
-                tracing::warn!(%error, "the ways to instances are made anew");
+                tracing::warn!(%error, "the forwards to instances are made anew");
                 self.make(state).await;
             }
         }
         // Datagrams of one client are one connection for as long as they flow.
-        let gone: Vec<Way> = gone.into_iter().filter(|way| way.udp).collect();
+        let gone: Vec<PortForward> = gone.into_iter().filter(|forward| forward.udp).collect();
         forget(&gone, Duration::ZERO).await;
     }
 
@@ -231,21 +232,21 @@ impl Outside {
     /// could have what it was not.
     async fn look(&self, state: &mut State) {
         let obstacle = self.obstacle().await;
-        if !state.leads {
+        if !state.forwards_in {
             // Whoever reloads a firewall takes away what protects this machine.
-            if obstacle.is_none() || filter::ways(&self.table).await.is_err() {
+            if obstacle.is_none() || filter::forwards(&self.table).await.is_err() {
                 self.make(state).await;
             }
             return;
         }
-        match filter::ways(&self.table).await {
+        match filter::forwards(&self.table).await {
             Ok(found) if found.keys().eq(&state.there) && obstacle.is_none() => {
                 state.counted = found;
             }
             found => {
                 if obstacle.is_none() {
                     let error = found.err().map(|error| error.to_string());
-                    tracing::warn!(error, "somebody changed the ways to instances");
+                    tracing::warn!(error, "somebody changed the forwards to instances");
                 }
                 self.make(state).await;
             }
@@ -269,42 +270,42 @@ impl Outside {
 }
 
 #[async_trait]
-impl Shortcut for Outside {
-    async fn open_doors(&self, doors: BTreeSet<Door>) {
+impl Forwarder for Nat {
+    async fn set_listeners(&self, listeners: BTreeSet<Listener>) {
         let mut state = self.state.lock().await;
-        if state.doors == doors || !state.made {
-            state.doors = doors;
+        if state.listeners == listeners || !state.made {
+            state.listeners = listeners;
             return;
         }
-        state.doors = doors;
-        if let Err(error) = filter::tell(&self.rules().doors(&state.doors)).await {
+        state.listeners = listeners;
+        if let Err(error) = filter::tell(&self.rules().listeners(&state.listeners)).await {
             tracing::warn!(%error, "the rules for instances are made anew");
             self.make(&mut state).await;
         }
     }
 
-    async fn lead(&self, ways: BTreeMap<Way, bool>) {
+    async fn set_forwards(&self, forwards: BTreeMap<PortForward, bool>) {
         let mut state = self.state.lock().await;
-        let claimed: BTreeSet<_> = ways.keys().map(Way::door).collect();
-        state.inherited.retain(|way| !claimed.contains(&way.door()));
-        state.wanted = ways;
+        let claimed: BTreeSet<_> = forwards.keys().map(PortForward::listener).collect();
+        state.inherited.retain(|forward| !claimed.contains(&forward.listener()));
+        state.wanted = forwards;
         self.change(&mut state).await;
     }
 
     async fn settled(&self) {
         let mut state = self.state.lock().await;
-        let orphans: Vec<Way> = std::mem::take(&mut state.inherited).into_iter().collect();
+        let orphans: Vec<PortForward> = std::mem::take(&mut state.inherited).into_iter().collect();
         self.change(&mut state).await;
         forget(&orphans, Duration::ZERO).await;
     }
 
-    async fn end(&self, ways: Vec<Way>, grace: Duration) {
-        if self.state.lock().await.leads {
-            forget(&ways, grace).await;
+    async fn end(&self, forwards: Vec<PortForward>, grace: Duration) {
+        if self.state.lock().await.forwards_in {
+            forget(&forwards, grace).await;
         }
     }
 
-    async fn connections(&self) -> HashMap<Way, Connections> {
+    async fn connections(&self) -> HashMap<PortForward, Connections> {
         let mut state = self.state.lock().await;
         if state.made {
             self.look(&mut state).await;
@@ -320,35 +321,35 @@ impl Shortcut for Outside {
             }
         };
         let open: Vec<_> = entries.into_iter().filter(conntrack::Entry::is_open).collect();
-        let count = |way: &Way| {
+        let count = |forward: &PortForward| {
             let kept = [&state.counted, &state.earlier];
-            let total = kept.iter().filter_map(|counts| counts.get(way)).sum();
-            let active = open.iter().filter(|entry| entry.is_of(way)).count() as u64;
-            (*way, Connections { active, total })
+            let total = kept.iter().filter_map(|counts| counts.get(forward)).sum();
+            let active = open.iter().filter(|entry| entry.is_of(forward)).count() as u64;
+            (*forward, Connections { active, total })
         };
         state.wanted.keys().map(count).collect()
     }
 }
 
-/// Makes the kernel forget who came by these ways, once their connections have
+/// Makes the kernel forget who came by these forwards, once their connections have
 /// ended or have had their time: what comes afterwards is new.
-async fn forget(ways: &[Way], grace: Duration) {
+async fn forget(forwards: &[PortForward], grace: Duration) {
     let until = Instant::now() + grace;
-    while !ways.is_empty() {
+    while !forwards.is_empty() {
         let mut left = match conntrack::list().await {
             Ok(left) => left,
             Err(error) => {
-                tracing::debug!(%error, "connections that were led are not known");
+                tracing::debug!(%error, "connections that were forwarded are not known");
                 return;
             }
         };
-        left.retain(|entry| ways.iter().any(|way| entry.is_of(way)));
+        left.retain(|entry| forwards.iter().any(|forward| entry.is_of(forward)));
         if Instant::now() < until && left.iter().any(conntrack::Entry::wants_time) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CONNECTIONS_INTERVAL).await;
             continue;
         }
         if let Err(error) = conntrack::forget(left).await {
-            tracing::debug!(%error, "connections that were led are remembered");
+            tracing::debug!(%error, "connections that were forwarded are remembered");
         }
         return;
     }
@@ -359,20 +360,20 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
 
-    fn way(public: &str) -> Way {
+    fn forward(public: &str) -> PortForward {
         let target = "10.101.1.2:8080".parse().unwrap();
-        Way { udp: false, public: public.parse().unwrap(), target }
+        PortForward { udp: false, public: public.parse().unwrap(), target }
     }
 
     #[test]
     fn counts_outlive_the_rules_but_not_the_way() {
-        let (one, other) = (way("0.0.0.0:80"), way("0.0.0.0:81"));
+        let (one, other) = (forward("0.0.0.0:80"), forward("0.0.0.0:81"));
         let mut state = State {
             wanted: BTreeMap::from([(one, true), (other, false)]),
             counted: BTreeMap::from([(one, 3)]),
             ..State::default()
         };
-        assert_eq!(state.ways(), BTreeSet::from([one]), "the other is not open");
+        assert_eq!(state.forwards(), BTreeSet::from([one]), "the other is not open");
         state.keep_counts([one, other]);
         state.counted.insert(one, 4);
         state.keep_counts([one]);

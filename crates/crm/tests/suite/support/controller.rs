@@ -9,10 +9,10 @@ use selvage_api::edgeproto::{
 use selvage_notify::{Cache, Exchange, Letters, Mailbox, NotifyServer, OpenGate, ServerOptions};
 use tokio_util::sync::CancellationToken;
 
-use super::{PATIENCE, Place, wait_for};
+use super::{TEST_TIMEOUT, TestCloudlet, wait_for};
 
 /// The controller's end: what it wants, and what it is told.
-pub(crate) struct Upstairs {
+pub(crate) struct TestController {
     pub(crate) flavors: Arc<Cache<Flavor>>,
     pub(crate) apps: Arc<Cache<App>>,
     pub(crate) clusters: Arc<Cache<ClusterInst>>,
@@ -22,14 +22,14 @@ pub(crate) struct Upstairs {
     pub(crate) cluster_infos: Arc<Cache<ClusterInstInfo>>,
     pub(crate) instance_infos: Arc<Cache<AppInstInfo>>,
     server: NotifyServer,
-    /// What the crm answers to requests to run a command.
+    /// Answers of the crm to requests to run a command.
     answers: tokio::sync::Mutex<Letters<ExecRequest>>,
     samples: tokio::sync::Mutex<Letters<Metric>>,
     pub(crate) address: SocketAddr,
     stop: CancellationToken,
 }
 
-impl Upstairs {
+impl TestController {
     pub(crate) async fn start() -> Self {
         let (flavors, apps) = (Cache::new().unwrap(), Cache::new().unwrap());
         let (clusters, instances) = (Cache::new().unwrap(), Cache::new().unwrap());
@@ -106,12 +106,12 @@ impl Upstairs {
                 }
             }
         };
-        let next = tokio::time::timeout(PATIENCE, next).await;
+        let next = tokio::time::timeout(TEST_TIMEOUT, next).await;
         next.unwrap_or_else(|_| panic!("no sample {name} after {before:?}"))
     }
 
     /// Wants a cluster, and all that an app needs.
-    pub(crate) fn furnish(&self, site: &Place) {
+    pub(crate) fn furnish(&self, site: &TestCloudlet) {
         self.flavors
             .put(Flavor {
                 key: Some(FlavorKey { name: "small".into() }),
@@ -148,7 +148,7 @@ impl Upstairs {
     }
 
     /// Wants an instance and its cluster, and waits until both are there.
-    pub(crate) async fn make(&self, site: &Place) {
+    pub(crate) async fn make(&self, site: &TestCloudlet) {
         self.furnish(site);
         self.clusters.put(site.cluster(TrackedState::CreateRequested)).unwrap();
         self.cluster_state(&site.cluster_key(), TrackedState::Ready).await;
@@ -160,7 +160,7 @@ impl Upstairs {
 
     /// From now on an instance that is to be updated is in the state that its
     /// crm reports.
-    pub(crate) fn believe(&self, site: &Arc<Place>) {
+    pub(crate) fn believe(&self, site: &Arc<TestCloudlet>) {
         use TrackedState::{Ready, UpdateRequested, Updating};
         let (instances, site) = (Arc::clone(&self.instances), Arc::clone(site));
         self.instance_infos.on_change(move |change| {
@@ -178,13 +178,13 @@ impl Upstairs {
     }
 
     /// Asks for an update, and waits until the crm says that it is made.
-    pub(crate) async fn update(&self, site: &Place) {
+    pub(crate) async fn update(&self, site: &TestCloudlet) {
         self.instances.put(site.instance(TrackedState::UpdateRequested)).unwrap();
         self.is_ready(site).await;
     }
 
     /// Waits until what the crm reports made an instance ready.
-    pub(crate) async fn is_ready(&self, site: &Place) {
+    pub(crate) async fn is_ready(&self, site: &TestCloudlet) {
         wait_for("the end of the update", || async {
             let held = self.instances.find(&site.instance_key())?;
             (held.state() == TrackedState::Ready).then_some(())
@@ -193,7 +193,7 @@ impl Upstairs {
     }
 
     /// Wants both gone, as a controller does, and waits until they are.
-    pub(crate) async fn unmake(&self, site: &Place) {
+    pub(crate) async fn unmake(&self, site: &TestCloudlet) {
         self.instances.put(site.instance(TrackedState::DeleteRequested)).unwrap();
         wait_for("the instance's end", || async {
             self.instance_infos.find(&site.instance_key()).is_none().then_some(())
@@ -209,7 +209,7 @@ impl Upstairs {
     }
 }
 
-impl Drop for Upstairs {
+impl Drop for TestController {
     fn drop(&mut self) {
         self.stop.cancel();
     }

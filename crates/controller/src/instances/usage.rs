@@ -1,4 +1,4 @@
-//! The books: what is used on cloudlets and in clusters, kept in the same
+//! Usage records: what is used on cloudlets and in clusters, kept in the same
 //! transaction as the instance that uses it. At any revision the refs are the
 //! sum of the instances, because an instance is counted when its row is
 //! written and given back when its row is removed, never in between.
@@ -17,20 +17,20 @@ use crate::derive::resources::{self, Amount};
 use crate::derive::{deployment, flavors, fqdn, ips, names, volumes};
 use crate::guard;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
-use crate::row::{Kept, Row};
+use crate::row::{Row, StoredObject};
 
-/// How many http paths are tried before an instance is refused.
+/// Most http paths that are tried before an instance is refused.
 const PATH_ATTEMPTS: usize = 32;
 
-pub(super) async fn get<M: Kept>(tx: &Transaction, key: &str) -> Result<Option<M>, Error> {
+pub(super) async fn get<M: StoredObject>(tx: &Transaction, key: &str) -> Result<Option<M>, Error> {
     Ok(tx.get::<Row<M>>(key).await?.map(|row| row.0))
 }
 
-pub(super) fn put<M: Kept>(tx: &Transaction, object: M) -> Result<(), Error> {
+pub(super) fn put<M: StoredObject>(tx: &Transaction, object: M) -> Result<(), Error> {
     Ok(tx.put(&Row(object))?)
 }
 
-/// What is used on a cloudlet; nothing if nothing was ever used.
+/// Returns what is used on a cloudlet; nothing if nothing was ever used.
 pub(super) async fn cloudlet_refs(
     tx: &Transaction,
     key: &CloudletKey,
@@ -76,7 +76,7 @@ pub(super) fn take_cluster(
 }
 
 /// Counts a new ClusterInst, giving it an address, and writes it.
-pub(super) async fn enter_cluster(
+pub(super) async fn reserve_cluster(
     tx: &Transaction,
     mut inst: ClusterInst,
     flavor: &Flavor,
@@ -167,17 +167,17 @@ fn uncount(refs: &mut ClusterRefs, flavor: &Flavor) {
 }
 
 /// Removes a ClusterInst and what is counted for it.
-pub(super) async fn leave_cluster(tx: &Transaction, inst: &ClusterInst) -> Result<(), Error> {
+pub(super) async fn release_cluster(tx: &Transaction, inst: &ClusterInst) -> Result<(), Error> {
     let key = inst.object_key().text();
     if get::<ClusterRefs>(tx, &key).await?.is_some() {
         tx.delete::<Row<ClusterRefs>>(&key).await?;
     }
-    leave_cluster_but_apps(tx, inst).await
+    release_cluster_but_apps(tx, inst).await
 }
 
 /// The same for a ClusterInst that is about to be written anew: what runs in
 /// it stays counted.
-pub(super) async fn leave_cluster_but_apps(
+pub(super) async fn release_cluster_but_apps(
     tx: &Transaction,
     inst: &ClusterInst,
 ) -> Result<(), Error> {
@@ -188,8 +188,8 @@ pub(super) async fn leave_cluster_but_apps(
         None => tracing::warn!(cluster = key.text(), "flavor is gone, its resources stay counted"),
     }
     ips::release(inst, &mut refs);
-    if let Some(place) = refs.clusters.iter().position(|name| name == key.cluster_or_empty()) {
-        refs.clusters.remove(place);
+    if let Some(index) = refs.clusters.iter().position(|name| name == key.cluster_or_empty()) {
+        refs.clusters.remove(index);
     }
     // Without a cloudlet there is nothing to count on.
     if get::<Cloudlet>(tx, &key.cloudlet_or_empty().text()).await?.is_some() {
@@ -202,8 +202,8 @@ pub(super) async fn leave_cluster_but_apps(
     Ok(())
 }
 
-/// What a ClusterInst claims: the name that its developer knows it by, and one
-/// in DNS if it has an address of its own. Giving back what it does not have is
+/// Claims of a ClusterInst: the name that its developer knows it by, and one in
+/// DNS if it has an address of its own. Giving back what it does not have is
 /// harmless.
 fn cluster_names(key: &ClusterInstKey, access: IpAccess) -> Vec<(String, String)> {
     let cloudlet = key.cloudlet_or_empty();
@@ -223,7 +223,7 @@ fn path_space(uri: &str) -> String {
     format!("http-path/{uri}")
 }
 
-/// How an AppInst is reached, from what it runs in.
+/// Exposure of an AppInst, from what it runs in.
 pub(super) fn exposure_of(app: &App, cluster: Option<&ClusterInst>, key: &CloudletKey) -> Exposure {
     let access = cluster.map_or(IpAccess::Unknown, |cluster| {
         IpAccess::try_from(cluster.ip_access).unwrap_or_default()
@@ -231,8 +231,8 @@ pub(super) fn exposure_of(app: &App, cluster: Option<&ClusterInst>, key: &Cloudl
     ports::exposure(key, &app.deployment, access)
 }
 
-/// Where a new AppInst goes.
-pub(super) struct Place<'a> {
+/// Location of a new AppInst.
+pub(super) struct Placement<'a> {
     pub(super) app: &'a App,
     pub(super) cluster: Option<&'a ClusterInst>,
     pub(super) flavor: &'a Flavor,
@@ -241,12 +241,12 @@ pub(super) struct Place<'a> {
 }
 
 /// Counts a new AppInst, giving it its uri and its ports, and writes it.
-pub(super) async fn enter_app(
+pub(super) async fn reserve_app(
     tx: &Transaction,
     mut inst: AppInst,
-    place: &Place<'_>,
+    placement: &Placement<'_>,
 ) -> Result<(), Error> {
-    let Place { app, cluster, flavor, limits, root_domain } = *place;
+    let Placement { app, cluster, flavor, limits, root_domain } = *placement;
     let key = inst.object_key().clone();
     let cloudlet_key = key.cluster_inst_or_empty().cloudlet_or_empty();
     let exposure = exposure_of(app, cluster, cloudlet_key);
@@ -365,7 +365,7 @@ pub(super) async fn neighbours(tx: &Transaction, inst: &AppInst) -> Result<Vec<A
 }
 
 /// Removes an AppInst and what is counted for it.
-pub(super) async fn leave_app(tx: &Transaction, inst: &AppInst) -> Result<(), Error> {
+pub(super) async fn release_app(tx: &Transaction, inst: &AppInst) -> Result<(), Error> {
     let key = inst.object_key();
     let cluster_key = key.cluster_inst_or_empty();
     let cloudlet_key = cluster_key.cloudlet_or_empty();
@@ -386,9 +386,9 @@ pub(super) async fn leave_app(tx: &Transaction, inst: &AppInst) -> Result<(), Er
         put(tx, refs)?;
     }
     if let Some(mut refs) = get::<ClusterRefs>(tx, &cluster_key.text()).await?
-        && let Some(place) = refs.apps.iter().position(|app| app == key.app_or_empty())
+        && let Some(index) = refs.apps.iter().position(|app| app == key.app_or_empty())
     {
-        refs.apps.remove(place);
+        refs.apps.remove(index);
         uncount(&mut refs, &flavor.unwrap_or_default());
         if refs.apps.is_empty() {
             tx.delete::<Row<ClusterRefs>>(&cluster_key.text()).await?;

@@ -8,25 +8,25 @@ use selvage_store::Record;
 use selvage_work::{Failure, Interrupt, Scope};
 
 use super::app_work::AppWork;
-use super::core::{Begun, By, Core};
+use super::core::{Begun, Core, Initiator};
 use super::error::Error;
 use crate::controller::Mode;
 use crate::keys::KeyText;
 
-/// How long until a store that did not answer is asked again.
+/// Pause before a store that did not answer is asked again.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How the crm was to be treated when an auto-cluster was to go, for whoever
-/// tries again. Kept only if that was not the usual way.
+/// Treatment of the crm when an auto-cluster was to go, for whoever tries
+/// again. StoredObject only if that was not the usual way.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Leftover {
+pub(super) struct UnusedCluster {
     #[prost(string, tag = "1")]
     pub(super) cluster: String,
     #[prost(int32, tag = "2")]
     pub(super) crm_override: i32,
 }
 
-impl Record for Leftover {
+impl Record for UnusedCluster {
     const KIND: &'static str = "instance-leftover";
     const VERSION: u32 = 1;
 
@@ -89,7 +89,7 @@ impl Core {
             ..Default::default()
         };
         let (engine, who) = (&scope.engine(), &scope.started_by());
-        let by = By { engine, who, mode: Mode::Real };
+        let by = Initiator { engine, who, mode: Mode::Real };
         let begin = || async move {
             let begun = self.begin_delete_cluster(by, request).await;
             begun.map_err(|refusal| refusal.error)
@@ -114,18 +114,18 @@ impl Core {
         crm_override: i32,
     ) -> Result<(), Error> {
         if crm_override != 0 {
-            self.leftovers.put(Leftover { cluster: key.text(), crm_override }).await?;
+            self.unused_clusters.put(UnusedCluster { cluster: key.text(), crm_override }).await?;
             return Ok(());
         }
         self.forget_override(&key.text()).await
     }
 
     pub(super) fn remembered_override(&self, cluster: &str) -> i32 {
-        self.leftovers.get(cluster).map_or(0, |leftover| leftover.value.crm_override)
+        self.unused_clusters.get(cluster).map_or(0, |found| found.value.crm_override)
     }
 
     async fn forget_override(&self, cluster: &str) -> Result<(), Error> {
-        match self.leftovers.delete(cluster).await {
+        match self.unused_clusters.delete(cluster).await {
             Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -133,7 +133,7 @@ impl Core {
 
     /// Forgets those that are gone by now.
     pub(super) async fn forget_overrides(&self) -> Result<(), Error> {
-        for held in self.leftovers.list() {
+        for held in self.unused_clusters.list() {
             if self.tables.cluster_insts.get(&held.key).is_none() {
                 self.forget_override(&held.key).await?;
             }

@@ -1,9 +1,9 @@
-//! Where something is, and how far from something else.
+//! Locations, and the distances between them.
 
 use selvage_api::distributed_match_engine::Loc;
 
-/// What the original takes for the radius of the earth, so that its distances
-/// and ours agree to the last digit.
+/// Radius of the earth as the original takes it, so that its distances and ours
+/// agree to the last digit.
 pub const EARTH_RADIUS_KM: f64 = 6371.0;
 
 /// A place on the earth with what distances are computed from.
@@ -53,7 +53,7 @@ fn radians(degrees: f64) -> f64 {
     degrees * std::f64::consts::PI / 180.0
 }
 
-/// Whether these are degrees of a place.
+/// Returns true if these are degrees of a location on earth.
 pub(crate) fn is_on_earth(loc: &Loc) -> bool {
     // What is not a number is not within.
     loc.latitude.abs() <= 90.0 && loc.longitude.abs() <= 180.0

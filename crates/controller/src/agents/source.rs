@@ -22,24 +22,24 @@ use super::past::Past;
 use crate::error::{Error, Result};
 use crate::keys::KeyText;
 use crate::row::Row;
-use crate::tables::{Held, Tabled};
+use crate::tables::{HasTable, StoredRow};
 
-/// How many encoded objects are kept for peers that ask for the same.
+/// Most encoded objects that are kept for peers that ask for the same.
 const ENCODED: usize = 8192;
 /// Changes that are told in one go: who sends waits for as long.
 const BATCH: usize = 64;
-/// How often a table without changes is asked how far it is.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which a table without changes is asked for its revision.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The objects of a table, for agents.
-pub(super) struct TableSource<M: Tabled> {
+pub(super) struct TableSource<M: HasTable> {
     kind: Arc<Kind>,
     table: Arc<Table<Row<M>>>,
     past: Arc<Past>,
     /// Taken when feeding begins.
     subscription: Mutex<Option<Subscription<Row<M>>>>,
     subscribers: RwLock<Vec<Changes>>,
-    /// Held while changes are told and it is noted up to where.
+    /// StoredRow while changes are told and it is noted up to where.
     telling: Mutex<()>,
     state: RwLock<State>,
     /// Up to which revision the view was found to be complete, beyond what
@@ -52,13 +52,13 @@ pub(super) struct TableSource<M: Tabled> {
 
 struct State {
     keys: BTreeMap<String, ObjectKey>,
-    /// What changed, at revisions that are the store's or later.
+    /// Changes, at revisions that are the store's or later.
     history: History,
     /// Everything up to this revision has been told.
     told: i64,
     /// The newest object that has been told in its turn.
     seen: Revision,
-    /// What was told ahead of its turn, with its revision.
+    /// Keys that were sent ahead of their turn, with their revision.
     led: HashMap<String, Revision>,
 }
 
@@ -67,7 +67,7 @@ fn signed(revision: Revision) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
-impl<M: Tabled + Object> TableSource<M> {
+impl<M: HasTable + Object> TableSource<M> {
     pub(super) fn open(table: &Arc<Table<Row<M>>>, past: &Arc<Past>) -> Result<Arc<Self>> {
         Self::open_secretive(table, past, None)
     }
@@ -114,13 +114,13 @@ impl<M: Tabled + Object> TableSource<M> {
         self.table.list().iter().map(|held| Ok((held.key.clone(), self.key(held)?))).collect()
     }
 
-    fn key(&self, held: &Held<M>) -> Result<ObjectKey> {
+    fn key(&self, held: &StoredRow<M>) -> Result<ObjectKey> {
         self.kind.key_with_text(&held.key, &held.value.encode_to_vec()).map_err(Error::Notify)
     }
 
     /// Tells of every change. `before` runs ahead of each object that came or
     /// changed.
-    pub(super) async fn feed<F>(&self, stop: &CancellationToken, before: impl Fn(Held<M>) -> F)
+    pub(super) async fn feed<F>(&self, stop: &CancellationToken, before: impl Fn(StoredRow<M>) -> F)
     where
         F: Future<Output = ()>,
     {
@@ -144,13 +144,13 @@ impl<M: Tabled + Object> TableSource<M> {
                     change => change,
                 },
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => None,
+                () = tokio::time::sleep(POLL_INTERVAL) => None,
             };
         }
     }
 
-    /// What has come, and the revision up to which that is everything, unless
-    /// there is more.
+    /// Returns the changes that came, and the revision up to which that is
+    /// everything, unless there is more.
     fn drain(
         &self,
         first: Option<Change<Row<M>>>,
@@ -197,7 +197,7 @@ impl<M: Tabled + Object> TableSource<M> {
         drop(telling);
     }
 
-    fn put(&self, held: &Held<M>, number: i64) {
+    fn put(&self, held: &StoredRow<M>, number: i64) {
         {
             let mut state = self.state.write();
             state.seen = state.seen.max(held.mod_revision);
@@ -213,7 +213,7 @@ impl<M: Tabled + Object> TableSource<M> {
         self.enter(held, number);
     }
 
-    fn enter(&self, held: &Held<M>, number: i64) {
+    fn enter(&self, held: &StoredRow<M>, number: i64) {
         let known = self.state.read().keys.get(&held.key).cloned();
         match known.map_or_else(|| self.key(held), Ok) {
             Ok(key) => {
@@ -349,7 +349,7 @@ impl<M: Tabled + Object> TableSource<M> {
 }
 
 #[async_trait]
-impl<M: Tabled + Object> Source for TableSource<M> {
+impl<M: HasTable + Object> Source for TableSource<M> {
     fn kind(&self) -> &Arc<Kind> {
         &self.kind
     }

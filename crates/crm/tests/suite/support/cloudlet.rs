@@ -21,7 +21,7 @@ use selvage_runtime::{ImageBuilder, Runtime, oci};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ANSWER, PATIENCE, find, loop_devices,
+    ANSWER, TEST_TIMEOUT, find, loop_devices,
     stuck::{Stops, Stuck},
     wait_for,
 };
@@ -30,35 +30,36 @@ const IMAGE: &str = "localhost/hello:1";
 
 /// A cloudlet, by its name, with a cluster and an app on it. Tests that run at
 /// the same time have different ones.
-pub(crate) struct Place {
+pub(crate) struct TestCloudlet {
     pub(crate) name: &'static str,
     /// The second byte of its networks.
     pub(crate) range: u8,
     pub(crate) directory: tempfile::TempDir,
     image: PathBuf,
-    /// What the app says its image is; the file at first.
+    /// Image path of the app; the file at first.
     pub(crate) image_path: String,
     pub(crate) command: String,
     /// A registry and its user, with a password.
     pub(crate) registry: Option<(String, String)>,
     pub(crate) private_hosts: Vec<String>,
     pub(crate) developer: &'static str,
-    /// What the cloudlet is made of, and what the app is.
+    /// Kind of the cloudlet, and the app's deployment.
     pub(crate) kind: &'static str,
     pub(crate) deployment: &'static str,
     pub(crate) public_port: u16,
     /// Its ports beside the first: kind, number inside and number outside.
     pub(crate) more_ports: Vec<(LProto, u16, u16)>,
-    /// Where shared clusters have their public ports.
+    /// Addresses of the public ports of shared clusters.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) ip_access: IpAccess,
     pub(crate) forwarding: Forwarding,
     pub(crate) egress: Egress,
-    /// How long something may be unknown, or undone, before it is believed.
+    /// Time for which something may be unknown, or undone, before it is
+    /// believed.
     pub(crate) grace: Duration,
 }
 
-impl Place {
+impl TestCloudlet {
     pub(crate) fn new(name: &'static str, range: u8) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("hello.tar");
@@ -176,7 +177,7 @@ impl Place {
         (app, instance)
     }
 
-    /// Where the first cluster's public ports are.
+    /// Address of the first cluster's public ports.
     pub(crate) fn public(&self) -> SocketAddr {
         SocketAddr::from(([10, self.range, 1, 1], self.public_port))
     }
@@ -220,9 +221,9 @@ impl Place {
             forwarding: self.forwarding,
             egress: self.egress.clone(),
             tls: None,
-            patience: Duration::from_secs(30),
+            start_timeout: Duration::from_secs(30),
             grace: self.grace,
-            look: Duration::from_millis(200),
+            resync_interval: Duration::from_millis(200),
             samples: Duration::from_millis(200),
         }
     }
@@ -272,7 +273,7 @@ impl Place {
         tables.lines().filter(|line| line.contains(&site)).map(str::to_owned).collect()
     }
 
-    /// What of ours is on the machine: bridges, cables, rules, control groups,
+    /// Traces of ours on the machine: bridges, cables, rules, control groups,
     /// mounts, loop devices.
     pub(crate) fn left_behind(&self) -> Vec<String> {
         let mut left = Vec::new();
@@ -299,7 +300,7 @@ impl Place {
     /// Disks that have a loop device. What is unmounted has one for as long as
     /// something that starts just then has not let go of it.
     fn loop_devices(&self, mounted: bool) -> Vec<PathBuf> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
             let left = loop_devices(self.directory.path());
             if mounted || left.is_empty() || Instant::now() > until {
@@ -328,7 +329,7 @@ impl Running {
     /// Ends it, in good order; containers run on.
     pub(crate) async fn stop(self) {
         self.tasks.token().cancel();
-        let _ = self.tasks.shutdown(PATIENCE).await;
+        let _ = self.tasks.shutdown(TEST_TIMEOUT).await;
         drop(self.crm);
         assert_eq!(Arc::strong_count(&self.runtime), 1, "somebody still holds the runtime");
     }
@@ -341,7 +342,7 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) async fn start(
-        place: &Arc<Place>,
+        place: &Arc<TestCloudlet>,
         controller: SocketAddr,
         stuck: &Arc<Stuck>,
     ) -> Self {
@@ -366,6 +367,6 @@ impl Life {
     /// Cuts the power.
     pub(crate) async fn cut(mut self) {
         let threads = self.threads.take().unwrap();
-        tokio::task::spawn_blocking(move || threads.shutdown_timeout(PATIENCE)).await.unwrap();
+        tokio::task::spawn_blocking(move || threads.shutdown_timeout(TEST_TIMEOUT)).await.unwrap();
     }
 }

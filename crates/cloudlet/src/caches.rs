@@ -1,4 +1,4 @@
-//! The crm's side of the contract: what it receives, and what it reports.
+//! Caches of an agent: what it receives, and what it reports.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use selvage_api::edgeproto::{
 };
 use selvage_notify::{Cache, Error, Exchange, Letters, Mailbox, ObjectKey};
 
-use crate::What;
+use crate::ObjectKind;
 
 /// Peers that resume never do so towards a crm.
 const HISTORY: usize = 16;
@@ -17,23 +17,23 @@ const EXECS: usize = 32;
 /// Samples that may wait while the controller is away.
 const METRICS: usize = 1000;
 
-/// What lies on a crm's desk: what came in, and what goes out.
+/// Caches of an agent: the objects that came in, and the reports that go out.
 #[derive(Debug)]
-pub struct Desk {
-    /// What the controller has.
+pub struct AgentCaches {
+    /// Objects as the controller has them.
     pub flavors: Arc<Cache<Flavor>>,
     pub apps: Arc<Cache<App>>,
     pub instances: Arc<Cache<AppInst>>,
     pub cloudlets: Arc<Cache<Cloudlet>>,
     pub clusters: Arc<Cache<ClusterInst>>,
-    /// What the controller is told.
+    /// Reports to the controller.
     pub cloudlet_infos: Arc<Cache<CloudletInfo>>,
     pub instance_infos: Arc<Cache<AppInstInfo>>,
     pub cluster_infos: Arc<Cache<ClusterInstInfo>>,
     pub nodes: Arc<Cache<Node>>,
 }
 
-impl Desk {
+impl AgentCaches {
     /// An empty one.
     pub fn new() -> Result<Self, Error> {
         Ok(Self {
@@ -49,7 +49,7 @@ impl Desk {
         })
     }
 
-    /// What is sent and received, in the original's order.
+    /// Types that are sent and received, in the original's order.
     pub fn exchange(&self) -> Result<(Exchange, Letters<ExecRequest>), Error> {
         let (mailbox, letters) = Mailbox::new(EXECS)?;
         let exchange = Exchange::new()
@@ -68,7 +68,7 @@ impl Desk {
         Ok((exchange, letters))
     }
 
-    /// What a process that starts knows: nothing.
+    /// Forgets everything, as a process that starts anew.
     pub fn forget(&self) {
         self.flavors.clear();
         self.apps.clear();
@@ -80,18 +80,18 @@ impl Desk {
     }
 
     /// The state of an object as the controller has it.
-    pub fn wanted(&self, what: What, key: &ObjectKey) -> Option<TrackedState> {
-        match what {
-            What::Cluster => self.clusters.object(key).map(|object| object.state()),
-            What::Instance => self.instances.object(key).map(|object| object.state()),
+    pub fn wanted(&self, kind: ObjectKind, key: &ObjectKey) -> Option<TrackedState> {
+        match kind {
+            ObjectKind::Cluster => self.clusters.object(key).map(|object| object.state()),
+            ObjectKind::Instance => self.instances.object(key).map(|object| object.state()),
         }
     }
 
     /// The state that was reported last.
-    pub fn reported(&self, what: What, key: &ObjectKey) -> Option<TrackedState> {
-        match what {
-            What::Cluster => self.cluster_infos.object(key).map(|info| info.state()),
-            What::Instance => self.instance_infos.object(key).map(|info| info.state()),
+    pub fn reported(&self, kind: ObjectKind, key: &ObjectKey) -> Option<TrackedState> {
+        match kind {
+            ObjectKind::Cluster => self.cluster_infos.object(key).map(|info| info.state()),
+            ObjectKind::Instance => self.instance_infos.object(key).map(|info| info.state()),
         }
     }
 
@@ -99,14 +99,14 @@ impl Desk {
     /// of those whose update failed.
     pub fn report(
         &self,
-        what: What,
+        kind: ObjectKind,
         key: &ObjectKey,
         state: TrackedState,
         errors: Vec<String>,
         runtime: AppInstRuntime,
     ) {
-        let outcome = match what {
-            What::Cluster => key.decode().and_then(|key| {
+        let outcome = match kind {
+            ObjectKind::Cluster => key.decode().and_then(|key| {
                 self.cluster_infos.put(ClusterInstInfo {
                     key: Some(key),
                     state: state.into(),
@@ -114,7 +114,7 @@ impl Desk {
                     ..ClusterInstInfo::default()
                 })
             }),
-            What::Instance => key.decode().and_then(|key| {
+            ObjectKind::Instance => key.decode().and_then(|key| {
                 self.instance_infos.put(AppInstInfo {
                     key: Some(key),
                     state: state.into(),
@@ -131,10 +131,10 @@ impl Desk {
     }
 
     /// Takes a report back.
-    pub fn withdraw(&self, what: What, key: &ObjectKey) {
-        match what {
-            What::Cluster => self.cluster_infos.remove_key(key),
-            What::Instance => self.instance_infos.remove_key(key),
+    pub fn withdraw(&self, kind: ObjectKind, key: &ObjectKey) {
+        match kind {
+            ObjectKind::Cluster => self.cluster_infos.remove_key(key),
+            ObjectKind::Instance => self.instance_infos.remove_key(key),
         };
     }
 }

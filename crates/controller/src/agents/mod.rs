@@ -22,11 +22,11 @@ use crate::error::{Error, Result};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts, KeyText};
 use crate::objects::conceal;
 use crate::registry::Runs;
-use crate::row::Kept;
+use crate::row::StoredObject;
 use crate::state::ControllerState;
-use crate::tables::{Held, Tables};
+use crate::tables::{StoredRow, Tables};
 
-/// What goes down, in the order in which it is sent.
+/// Objects that agents get, in the order in which they are sent.
 #[derive(Clone)]
 pub(crate) struct Sources {
     flavors: Arc<TableSource<wire::Flavor>>,
@@ -40,7 +40,7 @@ pub(crate) struct Sources {
     app_insts: Arc<TableSource<wire::AppInst>>,
 }
 
-/// Where records of what goes down lie.
+/// Kinds of records that agents get.
 const KINDS: &[&str] = &[
     wire::Flavor::KIND,
     wire::Cloudlet::KIND,
@@ -76,11 +76,11 @@ impl Sources {
 
     /// Tells of changes until told to stop.
     async fn run(self, stop: CancellationToken) {
-        let cluster_inst = |held: Held<wire::ClusterInst>| {
+        let cluster_inst = |held: StoredRow<wire::ClusterInst>| {
             let sources = &self;
             async move { sources.before_cluster_inst(&held).await }
         };
-        let app_inst = |held: Held<wire::AppInst>| {
+        let app_inst = |held: StoredRow<wire::AppInst>| {
             let sources = &self;
             async move { sources.before_app_inst(&held).await }
         };
@@ -97,13 +97,13 @@ impl Sources {
 
     /// Each table follows the store at its own pace; what an instance refers
     /// to must be told before the instance all the same.
-    async fn before_cluster_inst(&self, held: &Held<wire::ClusterInst>) {
+    async fn before_cluster_inst(&self, held: &StoredRow<wire::ClusterInst>) {
         let (inst, revision) = (&held.value.0, held.mod_revision);
         self.cloudlets.lead(inst.object_key().cloudlet_or_empty(), revision).await;
         self.flavors.lead(inst.flavor.as_ref().unwrap_or(KeyText::empty()), revision).await;
     }
 
-    async fn before_app_inst(&self, held: &Held<wire::AppInst>) {
+    async fn before_app_inst(&self, held: &StoredRow<wire::AppInst>) {
         let (inst, revision) = (&held.value.0, held.mod_revision);
         let key = inst.object_key();
         let cluster_inst = key.cluster_inst_or_empty();
@@ -122,8 +122,8 @@ pub(crate) struct Downstream {
 }
 
 impl Downstream {
-    /// What agents are told by this server can go on at any other one of
-    /// these runs.
+    /// Opens the server; an agent of it can go on at any other one of these
+    /// runs.
     pub(crate) fn open(
         state: &Arc<ControllerState>,
         instances: &Arc<dyn Instances>,

@@ -1,4 +1,4 @@
-//! What is done with what agents say.
+//! Handlers of the messages that agents send.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use selvage_notify::{Incoming, Kind, MessageSink, Sink, Stream};
 use crate::controller::Instances;
 use crate::error::{Error, Result};
 use crate::keys::KeyText;
-use crate::registry::Told;
-use crate::row::Kept;
+use crate::registry::AgentReport;
+use crate::row::StoredObject;
 use crate::state::ControllerState;
 
 /// Instances of one kind that a certificate may report on.
@@ -21,14 +21,14 @@ const MOST_INFOS: usize = 20_000;
 /// Processes that may connect with one certificate.
 const MOST_NODES: usize = 16;
 
-/// What is done with objects is done to these.
+/// State that received objects are applied to.
 #[derive(Clone)]
 pub(super) struct Receiver {
     pub(super) state: Arc<ControllerState>,
     pub(super) instances: Arc<dyn Instances>,
 }
 
-/// What to do with one type of object.
+/// Handler of one type of object.
 #[async_trait]
 pub(super) trait Handler<M>: Send + Sync + 'static {
     async fn update(&self, receiver: &Receiver, object: M, stream: &Stream) -> Result<()>;
@@ -153,7 +153,7 @@ impl Handler<wire::CloudletInfo> for CloudletInfos {
 
 /// The last words on an instance, and what its operation waits for.
 #[async_trait]
-pub(super) trait InstanceInfo: Told {
+pub(super) trait InstanceInfo: AgentReport {
     async fn reported(self, instances: &dyn Instances, gone: bool);
 }
 
@@ -194,7 +194,7 @@ impl<M: InstanceInfo> Handler<M> for InstanceInfos {
     }
 }
 
-/// Who is connected.
+/// Handler of the list of connected agents.
 pub(super) struct Nodes;
 
 #[async_trait]

@@ -1,5 +1,5 @@
-//! What changed before this process began to watch, out of the store's own
-//! log, for agents that were told by somebody else.
+//! Changes from before this process began to watch, out of the store's own log,
+//! for agents that were told by somebody else.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use selvage_notify::History;
 use selvage_store::table::{record_at, records};
 use selvage_store::{Error, Revision, SharedStore};
 
-/// How far to read beyond what was asked for: the next agent is a bit further
+/// Revisions read beyond what was asked for: the next agent is a bit further
 /// behind.
 const SLACK: Revision = 1000;
 /// All types together.
@@ -19,7 +19,7 @@ const MOST: usize = 4 * History::DEFAULT_LIMIT;
 pub(super) struct Past {
     store: SharedStore,
     kinds: &'static [&'static str],
-    patience: Duration,
+    timeout: Duration,
     /// A record was written at this revision, after everything here began to
     /// watch: a watch that starts before it gets there.
     until: OnceLock<Revision>,
@@ -39,9 +39,9 @@ impl Past {
     pub(super) fn new(
         store: SharedStore,
         kinds: &'static [&'static str],
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
-        Self { store, kinds, patience, until: OnceLock::new(), read: tokio::sync::Mutex::default() }
+        Self { store, kinds, timeout, until: OnceLock::new(), read: tokio::sync::Mutex::default() }
     }
 
     /// A record was written at this revision.
@@ -62,7 +62,7 @@ impl Past {
         let reaches = |read: &Read| read.after.is_some_and(|after| after <= revision);
         if !reaches(&read) && !read.ended {
             let extended =
-                tokio::time::timeout(self.patience, self.extend(&mut read, revision)).await;
+                tokio::time::timeout(self.timeout, self.extend(&mut read, revision)).await;
             match extended {
                 Ok(Ok(())) => {}
                 Ok(Err(Error::Unavailable { .. } | Error::Timeout { .. })) => return None,

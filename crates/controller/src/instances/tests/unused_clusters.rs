@@ -53,7 +53,7 @@ async fn a_store_that_does_not_answer_is_no_reason_to_keep_the_cluster() {
     assert_eq!(answer.ok().last().unwrap(), "Deleted ClusterInst successfully");
     assert_eq!(store.silent.load(Ordering::SeqCst), 0, "the store was never silent");
     assert_eq!(world.cluster(&cluster("autocluster1")), None);
-    assert!(world.service.core.leftovers.is_empty());
+    assert!(world.service.core.unused_clusters.is_empty());
     world.check();
 }
 
@@ -86,14 +86,14 @@ async fn whoever_tries_again_treats_the_crm_in_the_same_way() {
     };
     assert_eq!(answer.ok().last().unwrap(), "DELETING auto-cluster inst");
     assert!(world.cluster(&auto).is_some());
-    assert_eq!(world.service.core.leftovers.len(), 1);
+    assert_eq!(world.service.core.unused_clusters.len(), 1);
 
     set_state(&world, CloudletState::Ready).await;
     world.crm.set("Delete", Manner::Fails("no"));
     assert_eq!(world.service_caretaker().await, 1);
     world.until::<ClusterInst>(&auto, |row| row.is_none()).await;
     world.service_caretaker().await;
-    assert!(world.service.core.leftovers.is_empty(), "it is of no use any more");
+    assert!(world.service.core.unused_clusters.is_empty(), "it is of no use any more");
     world.crm.script.lock().reality.clear();
     world.check();
 }

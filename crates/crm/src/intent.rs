@@ -1,31 +1,31 @@
-//! What the controller last said, on disk: the crm knows what should run when
-//! it starts while the controller is away.
+//! Intent as the controller last said it, on disk: the crm knows what should
+//! run when it starts while the controller is away.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use selvage_api::object::Object;
-use selvage_cloudlet::{Desk, mirror};
+use selvage_cloudlet::{AgentCaches, mirror};
 use selvage_notify::Cache;
 use selvage_store::SharedStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// The crm's store has its books too.
+/// The crm's store has what is installed too.
 const ROOT: &str = "/mirror/";
 
-/// The desk's way to the disk.
-pub(crate) struct Mirror(Arc<mirror::Mirror>);
+/// Objects of the controller on disk.
+pub(crate) struct Intent(Arc<mirror::Mirror>);
 
-impl Mirror {
-    /// Puts what is on disk on the desk, and follows it from then on.
-    pub(crate) async fn open(desk: &Desk, store: SharedStore) -> Result<Self> {
+impl Intent {
+    /// Puts what is on disk into the caches, and follows it from then on.
+    pub(crate) async fn open(caches: &AgentCaches, store: SharedStore) -> Result<Self> {
         let mirror = mirror::Mirror::new(store, ROOT);
-        attach(&mirror, &desk.flavors, "flavor").await?;
-        attach(&mirror, &desk.apps, "app").await?;
-        attach(&mirror, &desk.cloudlets, "cloudlet").await?;
-        attach(&mirror, &desk.clusters, "cluster").await?;
-        attach(&mirror, &desk.instances, "instance").await?;
+        attach(&mirror, &caches.flavors, "flavor").await?;
+        attach(&mirror, &caches.apps, "app").await?;
+        attach(&mirror, &caches.cloudlets, "cloudlet").await?;
+        attach(&mirror, &caches.clusters, "cluster").await?;
+        attach(&mirror, &caches.instances, "instance").await?;
         Ok(Self(mirror))
     }
 

@@ -23,18 +23,18 @@ use crate::record::OperationRecord;
 use crate::write::Change;
 use crate::{Failure, Interrupt, Next, Scope};
 
-pub(crate) struct Drive {
+pub(crate) struct Execution {
     pub(crate) inner: Arc<Inner>,
     pub(crate) live: Arc<Live>,
     pub(crate) operation: Arc<dyn Erased>,
     pub(crate) generation: u64,
     pub(crate) deposed: CancellationToken,
     pub(crate) wake: Arc<Notify>,
-    /// Whether the current step may have been run before.
+    /// True if the current step may have been run before.
     pub(crate) resumed: bool,
 }
 
-impl Drive {
+impl Execution {
     /// Goes on until the operation has ended or has to be left to others, and
     /// says why that was.
     pub(crate) async fn run(mut self) -> Option<Interrupt> {
@@ -283,7 +283,7 @@ impl Drive {
         self.inner.write(&self.live, self.generation, &self.deposed, change).await
     }
 
-    /// Whether lines were said that are not stored yet.
+    /// Returns true if lines were said that are not stored yet.
     fn unsaved(&self, record: &OperationRecord) -> bool {
         let number = |lines: &[crate::record::Line]| lines.last().map(|line| line.number);
         number(&self.live.last_lines(1)) != number(&record.lines)
@@ -326,7 +326,7 @@ struct Onward {
     total: u32,
 }
 
-/// What comes after the current step.
+/// Returns what comes after the current step.
 fn onward(record: &OperationRecord, next: Next, plan: &Plan) -> Result<Onward, Failure> {
     let left = |step: &&&'static str| {
         **step != record.step

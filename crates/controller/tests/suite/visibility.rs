@@ -1,5 +1,5 @@
-//! Who is believed what, and who sees what: agents by their certificates,
-//! people by their sessions.
+//! Visibility and trust: agents by their certificates, people by their
+//! sessions.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Guarded {
         found
     }
 
-    /// What apps are started with, as somebody is shown them.
+    /// Start arguments of apps, as somebody is shown them.
     async fn recipes(&self, who: &str, filter: &wire::App) -> Vec<Recipe> {
         let mut client = AppApiClient::new(self.people.clone());
         let apps = drain(client.show_app(by(who, filter.clone())).await).await.unwrap();

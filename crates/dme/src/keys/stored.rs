@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 /// As long as what they are used with gives out.
 const KEY_BYTES: usize = 64;
-/// How long clocks of engines may be apart, and an engine may sign with a key
-/// after there is a newer one.
+/// Largest difference of the clocks of engines, and the time for which an
+/// engine may sign with a key after there is a newer one.
 const SLACK: Duration = Duration::from_secs(3600);
 
 /// When keys come and go.
@@ -36,14 +36,14 @@ impl Default for Policy {
 
 /// All keys, in one record: they come and go together.
 #[derive(Clone, PartialEq, Message)]
-struct Kept {
+struct StoredKeys {
     #[prost(message, repeated, tag = "1")]
     keys: Vec<CookieKey>,
 }
 
 const ONLY: &str = "cookies";
 
-impl Record for Kept {
+impl Record for StoredKeys {
     const KIND: &'static str = "dme-keys";
     const VERSION: u32 = 1;
 
@@ -80,10 +80,10 @@ impl KeySource for StoreKeys {
         aws_lc_rs::rand::fill(&mut secret).map_err(|_| Error::Random)?;
         let (policy, secret) = (self.policy, &secret);
         let read = transact(&self.store, |tx| async move {
-            let kept = tx.get::<Kept>(ONLY).await?.unwrap_or_default();
+            let kept = tx.get::<StoredKeys>(ONLY).await?.unwrap_or_default();
             let keys = renewed(kept.keys.clone(), policy, now, secret);
             if keys != kept.keys {
-                tx.put(&Kept { keys: keys.clone() })?;
+                tx.put(&StoredKeys { keys: keys.clone() })?;
             }
             Ok::<_, Error>(keys)
         });

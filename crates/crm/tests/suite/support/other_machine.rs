@@ -16,13 +16,13 @@ use std::{
 
 use nix::sched::{CloneFlags, setns};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
-/// How long somebody who listens is deaf for the order to stop.
+/// Time for which somebody who listens is deaf for the order to stop.
 const NAP: Duration = Duration::from_millis(20);
 
-/// A machine beyond this one: a network namespace at the other end of a cable.
-pub(crate) struct Beyond {
+/// A machine outside this one: a network namespace at the other end of a cable.
+pub(crate) struct OtherMachine {
     name: String,
     cable: String,
     number: u8,
@@ -33,13 +33,13 @@ fn ip(arguments: &[&str]) {
     assert!(output.status.success(), "ip {arguments:?}: {output:?}");
 }
 
-impl Beyond {
+impl OtherMachine {
     /// The number is the second byte of the networks that it knows the way to.
     pub(crate) fn new(number: u8) -> Self {
-        let (name, cable) = (format!("beyond-{number}"), format!("slvbeyond{number}"));
-        let beyond = Self { name, cable, number };
-        let (name, cable) = (beyond.name.as_str(), beyond.cable.as_str());
-        let (near, far) = (beyond.near(), beyond.address());
+        let (name, cable) = (format!("outside-{number}"), format!("slvbeyond{number}"));
+        let outside = Self { name, cable, number };
+        let (name, cable) = (outside.name.as_str(), outside.cable.as_str());
+        let (near, far) = (outside.near(), outside.address());
         let networks = format!("10.{number}.0.0/16");
         ip(&["netns", "add", name]);
         ip(&["link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name]);
@@ -49,7 +49,7 @@ impl Beyond {
         ip(&["-n", name, "link", "set", "eth0", "up"]);
         ip(&["-n", name, "link", "set", "lo", "up"]);
         ip(&["-n", name, "route", "add", &networks, "via", &near.to_string()]);
-        beyond
+        outside
     }
 
     /// This machine, as seen from there.
@@ -76,7 +76,7 @@ impl Beyond {
     }
 }
 
-impl Drop for Beyond {
+impl Drop for OtherMachine {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["link", "del", &self.cable]).output();
         let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
@@ -181,14 +181,14 @@ fn mirror_datagrams(socket: &UdpSocket, stop: &AtomicBool) {
 /// A conversation with a mirror.
 pub(crate) struct Talk {
     stream: BufReader<TcpStream>,
-    /// Who the mirror takes us for.
+    /// Address that the mirror takes us for.
     pub(crate) taken_for: IpAddr,
 }
 
 impl Talk {
     pub(crate) fn begin(at: SocketAddr) -> std::io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&at, TEST_TIMEOUT)?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let mut talk = Self { stream: BufReader::new(stream), taken_for: [0, 0, 0, 0].into() };
         let word = talk.hear()?;
         talk.taken_for = word.parse().map_err(std::io::Error::other)?;
@@ -211,10 +211,10 @@ impl Talk {
     }
 }
 
-/// Who a mirror takes somebody for that sends it a datagram by this socket. The
-/// answer comes from the address that was asked.
+/// Address that a mirror takes somebody for that sends it a datagram by this
+/// socket. The answer comes from the address that was asked.
 pub(crate) fn taken_for(socket: &UdpSocket, at: SocketAddr) -> IpAddr {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket.send_to(b"who", at).unwrap();
     let mut buffer = [0; 100];
     let (count, from) = socket.recv_from(&mut buffer).unwrap();
