@@ -25,14 +25,14 @@ impl fmt::Display for Clean<'_> {
     }
 }
 
-fn place(peer: Option<&Peer>) -> String {
+fn peer_text(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "unknown".into(), ToString::to_string)
 }
 
 pub(crate) fn login(username: &str, peer: Option<&Peer>, session: &str, via: &str) {
     tracing::info!(
         target: "audit",
-        action = "login", username = %Clean(username), peer = place(peer), session, via,
+        action = "login", username = %Clean(username), peer = peer_text(peer), session, via,
         "logged in"
     );
 }
@@ -40,7 +40,7 @@ pub(crate) fn login(username: &str, peer: Option<&Peer>, session: &str, via: &st
 pub(crate) fn login_refused(username: &str, peer: Option<&Peer>, reason: &str, via: &str) {
     tracing::info!(
         target: "audit",
-        action = "login", username = %Clean(username), peer = place(peer), reason, via,
+        action = "login", username = %Clean(username), peer = peer_text(peer), reason, via,
         "login refused"
     );
 }
@@ -49,7 +49,7 @@ pub(crate) fn login_refused(username: &str, peer: Option<&Peer>, reason: &str, v
 pub(crate) fn done(action: &'static str, caller: &Caller, subject: &str) {
     tracing::info!(
         target: "audit",
-        action, by = %Clean(&caller.identity.name), peer = place(caller.peer.as_ref()),
+        action, by = %Clean(&caller.identity.name), peer = peer_text(caller.peer.as_ref()),
         subject = %Clean(subject),
         "done"
     );
@@ -59,7 +59,7 @@ pub(crate) fn done(action: &'static str, caller: &Caller, subject: &str) {
 pub(crate) fn refused(action: &'static str, caller: &Caller, subject: &str, reason: &str) {
     tracing::info!(
         target: "audit",
-        action, by = %Clean(&caller.identity.name), peer = place(caller.peer.as_ref()),
+        action, by = %Clean(&caller.identity.name), peer = peer_text(caller.peer.as_ref()),
         subject = %Clean(subject), reason,
         "refused"
     );

@@ -23,7 +23,6 @@ use crate::{
     records::{BlockedMachine, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User},
 };
 
-/// How often what has expired is removed.
 /// Name of the first administrator.
 pub const FIRST_USER: &str = "admin";
 
@@ -50,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
 }
 
-/// What housekeeping removed.
+/// Counts of what housekeeping removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Sessions that had ended.
@@ -88,7 +87,7 @@ impl Auth {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Whether anybody can log in at all.
+    /// Returns whether anybody can log in at all.
     pub fn has_users(&self) -> bool {
         !self.inner.users.is_empty()
     }
@@ -147,7 +146,7 @@ impl Auth {
         self.inner.options.clock.now()
     }
 
-    /// The user as the store has him now, other servers' changes included.
+    /// The user as the store has it now, other servers' changes included.
     pub(crate) async fn fresh_user(&self, username: &str) -> Result<Option<User>> {
         let read = transact(&self.inner.store, |tx| async move {
             Ok::<_, Error>(tx.get::<User>(username).await?)

@@ -51,7 +51,7 @@ impl AuthService for AuthApi {
                 Some(session)
             }
             // Somebody whom the listener knows by other means, such as a unix
-            // socket, may still show the token that he wants to end.
+            // socket, may still show the token that is to end.
             None => match bearer(request.metadata()) {
                 Some(token) => self.0.end_token(token).await?,
                 None => None,

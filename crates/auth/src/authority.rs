@@ -1,4 +1,4 @@
-//! Who signs the certificates of machines.
+//! The signer of the certificates of machines.
 
 use std::error::Error as StdError;
 

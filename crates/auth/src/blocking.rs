@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Auth {
-    /// Whether an administrator has stopped the machine.
+    /// Returns whether an administrator has stopped the machine.
     pub fn is_blocked(&self, machine: &Machine) -> bool {
         self.inner.blocked.get(&machine.to_string()).is_some()
     }

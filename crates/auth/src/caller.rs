@@ -1,4 +1,4 @@
-//! Who makes a call, as the listener left it in the request's extensions.
+//! The caller of a method, as the listener left it in the request's extensions.
 
 use http::Extensions;
 use selvage_kit::identity::{Connection, Identity, Kind, Machine, Peer, Role};
@@ -47,7 +47,7 @@ impl Caller {
         }
     }
 
-    /// The caller's name, if he is a person with a session.
+    /// The caller's name, if it is a person with a session.
     pub(crate) fn username(&self) -> Option<&str> {
         matches!(self.identity.kind, Kind::User { .. }).then_some(self.identity.name.as_str())
     }

@@ -9,7 +9,7 @@ pub(crate) fn after(start: Timestamp, by: Duration) -> Timestamp {
     start.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// How long ago `earlier` was; zero if it lies ahead.
+/// Time that has passed since `earlier`; zero if it lies ahead.
 pub(crate) fn since(now: Timestamp, earlier: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(earlier)).unwrap_or(Duration::ZERO)
 }

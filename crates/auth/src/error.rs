@@ -1,4 +1,4 @@
-//! What can go wrong, and what the caller is told.
+//! Errors, and the text of each for the caller.
 
 use std::error::Error as StdError;
 
@@ -16,7 +16,7 @@ pub enum Error {
     Invalid {
         /// The field at fault.
         field: &'static str,
-        /// What is wrong with it.
+        /// Reason it is refused.
         reason: String,
     },
     /// The same for an unknown user, a disabled one and a wrong password.
@@ -60,7 +60,7 @@ pub enum Error {
     NoPasswordHere {
         /// Whose.
         username: String,
-        /// Where he logs in.
+        /// Name of the provider at which the user logs in.
         provider: String,
     },
     /// The join token was never made, or is long gone.
@@ -81,7 +81,7 @@ pub enum Error {
     /// The machine is not listed.
     #[error("machine {0:?} not found")]
     MachineNotFound(String),
-    /// Somebody who is not an agent tells where he is.
+    /// A report from a caller that is not an agent.
     #[error("only a machine's agent, by its certificate, reports itself")]
     NotAnAgent,
     /// There is nothing to sign certificates with.
@@ -93,9 +93,9 @@ pub enum Error {
     /// The settings cannot work.
     #[error("{key}: {reason}")]
     Settings {
-        /// Which setting.
+        /// Name of the setting.
         key: String,
-        /// What is wrong with it.
+        /// Reason it is refused.
         reason: String,
     },
     /// Hashing failed, which a sound machine does not do.
@@ -146,9 +146,9 @@ impl Error {
         Self::Settings { key: key.into(), reason: reason.into() }
     }
 
-    /// What the caller is told. Of the store's failures the whole story: the
-    /// caller may be the one who can make room on the disk.
-    fn told(&self) -> String {
+    /// Text for the caller. Of the store's failures the whole story: the caller
+    /// may be the one who can make room on the disk.
+    fn message(&self) -> String {
         match self {
             Self::Store(_) => selvage_api::chain(self),
             other => other.to_string(),
@@ -179,7 +179,7 @@ impl From<selvage_store::Error> for Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let told = error.told();
+        let told = error.message();
         if matches!(error.code(), Code::Internal | Code::DataLoss | Code::Unavailable) {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = %error, cause, "identity request failed");

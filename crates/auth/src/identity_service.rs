@@ -1,5 +1,5 @@
 //! `selvage.identity.IdentityService`: what administrators do about
-//! identities, and what everybody may do about his own.
+//! identities, and what everybody may do about their own.
 
 use std::mem::take;
 
@@ -82,7 +82,7 @@ impl IdentityService for IdentityApi {
         names::check_username("username", &asked.username)?;
         if asked.grants.is_empty() {
             let reason = "at least one is needed: they replace the present ones; \
-                          to lock a user out, disable or remove him";
+                          to lock a user out, disable or remove that user";
             return Err(Error::invalid("grants", reason).into());
         }
         let grants = names::grants_from_wire("grants", &asked.grants)?;

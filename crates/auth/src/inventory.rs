@@ -1,4 +1,4 @@
-//! Where machines are: what they report of themselves, and what of that goes
+//! Inventory of machines: what they report of themselves, and what of that goes
 //! into their certificates.
 //!
 //! A report is believed for what it says of the reporter alone. Names in a
@@ -32,7 +32,7 @@ const SEEN_EVERY: i64 = 60_000;
 /// A machine reaches itself by these, whatever else it is called.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// What an agent tells of itself.
+/// An agent's report of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// host:port where it answers.

@@ -1,9 +1,9 @@
-//! How often one may guess: a sliding window for each username on each
-//! network and for each address.
+//! Limits on guessing: a sliding window for each username on each network and
+//! for each address.
 //!
 //! The window of an address holds up whoever tries many usernames. So that
-//! nobody can hold up his neighbours with it, it does not concern a user
-//! where he logged in before, nor anybody on the machine itself.
+//! nobody can hold up the neighbours with it, it does not concern a user
+//! at networks of earlier logins, nor anybody on the machine itself.
 //!
 //! An attempt holds its place in the window while its password is being
 //! hashed, so that a burst cannot pass before the first failure is known. A
@@ -27,7 +27,7 @@ use crate::{
     options::RateLimits,
 };
 
-/// How long the network of a login is a place where the user is known.
+/// Time for which the network of a login counts as one where the user is known.
 const KNOWN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Addresses that one party is likely to command as a whole.
@@ -101,7 +101,7 @@ pub(crate) struct Limiter {
     limits: RateLimits,
     clock: Arc<dyn Clock>,
     entries: Mutex<HashMap<Key, Entry>>,
-    /// Where users logged in, and when they last did.
+    /// Networks that users logged in from, with the time of the latest login.
     known: Mutex<HashMap<(String, Network), Duration>>,
     resolved: Notify,
 }
@@ -266,7 +266,7 @@ impl Limiter {
 }
 
 /// One attempt. Dropped without a word it counts as a failure: who goes away
-/// while his password is being hashed has had the work done all the same.
+/// while the password is being hashed has had the work done all the same.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Attempt {

@@ -12,7 +12,7 @@ use crate::{
     sessions::{Carrier, NewSession},
 };
 
-/// A user who is being changed while he logs in is looked at anew, so often.
+/// A user who is being changed during the login is looked at anew, so often.
 const TRIES: u32 = 4;
 
 impl Auth {
@@ -95,7 +95,7 @@ impl Auth {
         Err(Error::Contended)
     }
 
-    /// Opens the session unless the user changed since his password was
+    /// Opens the session unless the user changed since the password was
     /// looked at.
     async fn open_if_unchanged(
         &self,

@@ -1,4 +1,4 @@
-//! How machines get their certificates.
+//! Certificates of machines: join tokens, signing and renewal.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ impl Auth {
             _ => return Err(Error::invalid("ttl_seconds", format!("at most {MAX_TTL}"))),
         };
         inventory::check_names(&asked.names)?;
-        let token = secrets::new_join_token(&self.authority()?.ca_sha256());
+        let kind = asked.machine.split('/').next().unwrap_or_default();
+        let token = secrets::new_join_token(kind, &self.authority()?.ca_sha256());
         let now = self.now();
         let expires = clock::after(now, Duration::from_secs(ttl.into()));
         let record = JoinToken {

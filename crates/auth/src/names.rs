@@ -11,7 +11,7 @@ const PASSWORD_MAX: usize = 256;
 const ORGANISATION_MAX: usize = 128;
 const GRANTS_MAX: usize = 64;
 
-/// Whether the text can be a username.
+/// Returns whether the text can be a username.
 pub(crate) fn is_username(name: &str) -> bool {
     name.len() <= USERNAME_MAX
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())

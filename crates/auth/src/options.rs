@@ -9,29 +9,29 @@ use selvage_kit::{
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-/// How identity works here.
+/// Options of identity.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// A session ends when it was not used for so long.
     pub idle: Duration,
     /// A session ends so long after the login, used or not.
     pub absolute: Duration,
-    /// When a user has more sessions than this, the oldest ends.
+    /// Maximum of sessions of a user; beyond it, the oldest ends.
     pub max_sessions_per_user: usize,
     /// Against guessing.
     pub limits: RateLimits,
-    /// How much work a password costs.
+    /// Cost of hashing a password.
     pub argon2: HashCost,
-    /// How many passwords are hashed at once.
+    /// Number of passwords that are hashed at once.
     pub hashing_concurrency: usize,
-    /// Whether users may log in with a password. Only to be switched off
-    /// where there is an OIDC provider.
+    /// True if users may log in with a password. Only to be switched off where
+    /// there is an OIDC provider.
     pub password_login: bool,
-    /// Where else users may come from.
+    /// Other providers of users.
     pub oidc: Vec<OidcProvider>,
     /// The address under which browsers reach this system. Needed for OIDC.
     pub public_url: Option<Url>,
-    /// What time it is.
+    /// Source of the time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -52,9 +52,9 @@ impl Default for Options {
     }
 }
 
-/// How many failed attempts are looked at. Successes do not count, and
-/// nothing is ever locked: a user on another network is not concerned, nor is
-/// one who logged in on this network lately by the failures of others.
+/// Maximum numbers of failed attempts. Successes do not count, and nothing is
+/// ever locked: a user on another network is not concerned, nor is one who
+/// logged in on this network lately by the failures of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimits {
     /// The time that is looked back on.
@@ -64,8 +64,8 @@ pub struct RateLimits {
     /// Failures from one address, whatever the username. Loopback addresses
     /// are exempt: everybody on the machine shares them.
     pub per_address: usize,
-    /// How many usernames and addresses are remembered; the one that failed
-    /// longest ago is forgotten first.
+    /// Number of usernames and addresses that are remembered; the one that
+    /// failed longest ago is forgotten first.
     pub max_entries: usize,
 }
 
@@ -104,7 +104,7 @@ impl Default for HashCost {
 pub struct OidcProvider {
     /// Name in URLs and in a user's `source`: small letters, digits and `-`.
     pub name: String,
-    /// What the button says. Empty: the name.
+    /// Text of the button. Empty: the name.
     #[serde(default)]
     pub label: String,
     /// The issuer, exactly as its discovery document names it.
@@ -118,7 +118,7 @@ pub struct OidcProvider {
     /// A file that holds the secret, instead.
     #[serde(default)]
     pub client_secret_file: Option<PathBuf>,
-    /// What is asked for.
+    /// Scopes that are requested.
     #[serde(default = "default_scopes")]
     pub scopes: Vec<String>,
     /// The claim that becomes the username.
@@ -127,14 +127,15 @@ pub struct OidcProvider {
     /// The claim that lists groups.
     #[serde(default = "default_groups_claim")]
     pub groups_claim: String,
-    /// What members of a group may do. Somebody without any grant is not let
+    /// Grants of the members of a group. Somebody without any grant is not let
     /// in.
     #[serde(default)]
     pub group_grants: Vec<GroupGrant>,
-    /// What everybody who is let in may do, groups or not.
+    /// Grants of everybody who is let in, groups or not.
     #[serde(default)]
     pub default_grants: Vec<WrittenGrant>,
-    /// When this or `allowed_groups` is not empty, only those named may in.
+    /// Users that are let in; if this or `allowed_groups` is not empty, only
+    /// those named may in.
     #[serde(default)]
     pub allowed_users: Vec<String>,
     /// See `allowed_users`.
@@ -172,7 +173,7 @@ impl OidcProvider {
     }
 }
 
-/// What members of a group may do.
+/// Grants of the members of one group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupGrant {

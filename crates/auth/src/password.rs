@@ -19,8 +19,8 @@ use crate::{
 /// More than this no password of ours has; the rest is not worth hashing.
 const LONGEST: usize = 1024;
 
-/// How many may wait for each that is being hashed. Who comes then is told
-/// at once, rather than by his deadline.
+/// Number of passwords that may wait for each that is being hashed. Further
+/// callers are refused at once, rather than at their deadline.
 const QUEUE: usize = 64;
 
 /// Hashes passwords and compares them with hashes.
@@ -31,7 +31,7 @@ pub(crate) struct Hasher {
     permits: Arc<Semaphore>,
     /// Those who hash and those who wait for it.
     places: Arc<Semaphore>,
-    /// Stands in for the hash of a user who has none, so that his login
+    /// Stands in for the hash of a user who has none, so that the login
     /// takes as long as anybody's.
     dummy: Arc<str>,
 }
@@ -67,8 +67,8 @@ impl Hasher {
         .await
     }
 
-    /// Whether the password is that of the hash. Without a hash the answer
-    /// is no, after the same work.
+    /// Returns whether the password is that of the hash. Without a hash the
+    /// answer is no, after the same work.
     pub(crate) async fn verify(
         &self,
         password: Zeroizing<String>,
@@ -93,7 +93,7 @@ impl Hasher {
         .await
     }
 
-    /// Whether the hash was made at another cost than is asked for now.
+    /// Returns whether the hash was made at another cost than is asked for now.
     pub(crate) fn is_outdated(&self, hash: &str) -> bool {
         let Ok(parsed) = PasswordHash::new(hash) else { return true };
         let Ok(params) = Params::try_from(&parsed) else { return true };
@@ -128,7 +128,7 @@ impl Hasher {
         let hasher = self.clone();
         tokio::task::spawn_blocking(move || {
             // Held by the work, not by the call: a caller who goes away must
-            // not make room while his hash is still being computed.
+            // not make room while the hash is still being computed.
             let _permit = permit;
             work(&hasher)
         })

@@ -1,4 +1,4 @@
-//! What is kept in the store. Times are milliseconds since 1970.
+//! Records in the store. Times are milliseconds since 1970.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -58,20 +58,24 @@ pub(crate) fn new_session_token() -> Zeroizing<String> {
     Zeroizing::new(format!("{SESSION_PREFIX}{}", *random_text()))
 }
 
-/// A join token, with the digest of the CA at its end.
-pub(crate) fn new_join_token(ca_sha256: &str) -> Zeroizing<String> {
-    Zeroizing::new(format!("{JOIN_PREFIX}{}.{ca_sha256}", *random_text()))
+/// A join token, with the kind of machine it is for and the digest of the CA
+/// at its end: a machine that is something else can tell before it spends it.
+pub(crate) fn new_join_token(kind: &str, ca_sha256: &str) -> Zeroizing<String> {
+    Zeroizing::new(format!("{JOIN_PREFIX}{}.{kind}.{ca_sha256}", *random_text()))
 }
 
-/// What a session token is kept as; `None` for text that cannot be one.
+/// Digest under which a session token is stored; `None` for text that cannot be
+/// one.
 pub(crate) fn session_digest(token: &str) -> Option<String> {
     digest_of(token, SESSION_PREFIX)
 }
 
-/// What a join token is kept as; `None` for text that cannot be one. The
-/// digest of the CA at its end is for the machine alone.
+/// Digest under which a join token is stored; `None` for text that cannot be
+/// one. Kind and digest of the CA at its end are for the machine alone.
 pub(crate) fn join_digest(token: &str) -> Option<String> {
-    digest_of(selvage_kit::pki::without_pin(token), JOIN_PREFIX)
+    let secret = selvage_kit::pki::without_pin(token);
+    let secret = secret.split_once('.').map_or(secret, |(secret, _)| secret);
+    digest_of(secret, JOIN_PREFIX)
 }
 
 /// Records are looked up by digest. That takes no secret-dependent time that
@@ -102,7 +106,8 @@ mod tests {
         assert_ne!(session_digest(&first), session_digest(&second));
         assert_eq!(session_digest(&first).unwrap().len(), 64);
         assert_eq!(join_digest(&first), None);
-        let join = new_join_token(&"ab".repeat(32));
+        let join = new_join_token("node", &"ab".repeat(32));
+        assert!(join.contains(".node.abab"));
         assert_eq!(session_digest(&join), None);
         assert_eq!(join_digest(&join), join_digest(&join[..48]));
         assert_eq!(join_digest(&join).unwrap().len(), 64);

@@ -17,17 +17,17 @@ use crate::{
     secrets,
 };
 
-/// How much of the idle time may pass before a use is written down.
+/// Fraction of the idle time that may pass before a use is written down.
 const TOUCH_FRACTION: u32 = 20;
-/// How long a call waits for that at most.
-const TOUCH_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest time that a call waits for that.
+const TOUCH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Deletes in one transaction, well below what the store takes.
 const BATCH: usize = 50;
 /// Sessions younger than this are not swept: our views of sessions and of
 /// users are fed separately, and one may know of a login before the other.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// How the token travels.
+/// Carrier of the token: header or cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Bearer,
@@ -117,7 +117,7 @@ impl Auth {
         self.find_session(token).is_some()
     }
 
-    /// Whose token this is. Counts as a use of the session.
+    /// Identity of the token's owner. Counts as a use of the session.
     pub(crate) async fn identify(&self, token: &str) -> Option<Identity> {
         let (session, user) = self.find_session(token)?;
         self.touch(&session).await;
@@ -149,7 +149,7 @@ impl Auth {
             Ok::<(), selvage_store::Error>(())
         });
         let id = &session.value.id;
-        match tokio::time::timeout(TOUCH_PATIENCE, written).await {
+        match tokio::time::timeout(TOUCH_TIMEOUT, written).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(%error, session = id, "use of a session not written"),
             Err(_) => tracing::warn!(session = id, "use of a session not written in time"),
@@ -276,7 +276,7 @@ impl Session {
 }
 
 impl NewSession {
-    /// How long a browser should keep the cookie.
+    /// Lifetime of the browser's cookie.
     pub(crate) fn lifetime(&self) -> Duration {
         since(self.expires, from_millis(self.record.created_at))
     }

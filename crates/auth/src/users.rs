@@ -12,7 +12,7 @@ use crate::{
     records::{PASSWORD_SOURCE, Session, User, new_id},
 };
 
-/// What a change of a password needs to know.
+/// Input of a change of a password.
 pub(crate) struct PasswordChange {
     pub(crate) username: String,
     pub(crate) current: Zeroizing<String>,
@@ -64,7 +64,7 @@ impl Auth {
         }
     }
 
-    /// Sets what a user may do. Ends his sessions.
+    /// Sets what a user may do. Ends the user's sessions.
     pub(crate) async fn update_user(
         &self,
         username: &str,
@@ -104,7 +104,7 @@ impl Auth {
         Ok(())
     }
 
-    /// Finds another administrator within the transaction: if he is removed
+    /// Finds another administrator within the transaction: if that one is removed
     /// at this moment, the transaction is done again.
     async fn require_another_administrator(&self, tx: &Transaction, but: &str) -> Result<()> {
         for user in self.inner.users.list() {
@@ -140,7 +140,7 @@ impl Auth {
             self.check_current_password(caller, &user, change.current).await?;
         }
         let hash = self.inner.hasher.hash(change.new).await?;
-        // Who changes his own does so by what he knew a moment ago.
+        // A change of one's own password goes by the hash read a moment ago.
         let as_of = own.then_some(user.generation.as_str());
         self.replace_password(&user.username, &hash, as_of, caller.session()).await
     }

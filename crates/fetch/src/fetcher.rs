@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
-use reqwest::{Client, header, redirect};
+use reqwest::{Certificate, Client, header, redirect};
 use url::Url;
 use zeroize::Zeroizing;
 
@@ -76,11 +76,19 @@ type Target = (String, Vec<SocketAddr>);
 pub struct Fetcher {
     policy: Arc<Policy>,
     clients: Arc<Mutex<HashMap<Target, Client>>>,
+    /// CAs that are believed besides those of this host.
+    ca: Vec<Certificate>,
 }
 
 impl Fetcher {
     pub fn new(policy: Policy) -> Self {
-        Self { policy: Arc::new(policy), clients: Arc::default() }
+        Self { policy: Arc::new(policy), clients: Arc::default(), ca: Vec::new() }
+    }
+
+    /// The same, believing the CAs of these certificates, PEM, too.
+    pub fn with_ca(self, pem: &[u8]) -> Result<Self, Failure> {
+        let ca = Certificate::from_pem_bundle(pem);
+        Ok(Self { ca: ca.map_err(|error| Failure::Unusable(error.to_string()))?, ..self })
     }
 
     /// Sends a request and follows where it leads, each step judged anew.
@@ -131,6 +139,7 @@ impl Fetcher {
             .referer(false)
             .user_agent("selvage")
             .resolve_to_addrs(host, &target.1)
+            .tls_certs_merge(self.ca.clone())
             .build()
             .map_err(unreachable)?;
         let mut clients = self.clients.lock();

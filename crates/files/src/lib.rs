@@ -12,29 +12,29 @@ use std::{
 /// can be removed.
 pub const UNFINISHED: &str = "new";
 
-/// A file that is written but not yet in its place; dropped, it leaves no
+/// A file that is written but not yet under its name; dropped, it leaves no
 /// trace.
 #[derive(Debug)]
 pub struct Staged {
     temporary: PathBuf,
     path: PathBuf,
-    placed: bool,
+    committed: bool,
 }
 
 impl Staged {
     /// Writes the content beside where it will go.
     pub fn new(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
         let (temporary, mut file) = create_beside(path, mode)?;
-        let staged = Self { temporary, path: path.to_owned(), placed: false };
+        let staged = Self { temporary, path: path.to_owned(), committed: false };
         file.write_all(content)?;
         file.sync_all()?;
         Ok(staged)
     }
 
-    /// Puts it in its place, over what was there.
-    pub fn place(mut self) -> io::Result<()> {
+    /// Renames it to its path, over what was there.
+    pub fn commit(mut self) -> io::Result<()> {
         fs::rename(&self.temporary, &self.path)?;
-        self.placed = true;
+        self.committed = true;
         // Without this a power cut can take the name away again.
         sync_folder(parent(&self.path))
     }
@@ -42,15 +42,15 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.placed {
+        if !self.committed {
             // The failure that led here is the one to tell.
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// Renames a file that was written and synced to its place, for good.
-pub fn place(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames a file that was written and synced, and syncs the folder.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     // Without this a power cut can take the name away again.
     sync_folder(parent(to))
@@ -58,7 +58,7 @@ pub fn place(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Replaces a file in one step: whoever looks sees the old one or the new one.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    Staged::new(path, content, mode)?.place()
+    Staged::new(path, content, mode)?.commit()
 }
 
 /// Waits until the disk has the names in a folder.
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_with_its_mode_and_leaves_nothing_beside() {
+    fn a_file_is_recommitted_whole_with_its_mode_and_leaves_nothing_beside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         replace(&path, b"one", 0o644).unwrap();

@@ -1,4 +1,4 @@
-//! How this software was built.
+//! Version and commit of this build.
 
 use selvage_api::machine::VersionInfo;
 

@@ -19,7 +19,7 @@ use tonic::{
 /// Port of processes that are written without one.
 pub const DEFAULT_PORT: u16 = 8443;
 
-/// How long a connection may take to be made.
+/// Timeout of making a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for all of several endpoints together.
 const CONNECT_ALL_TIMEOUT: Duration = Duration::from_secs(8);

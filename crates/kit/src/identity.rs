@@ -1,4 +1,4 @@
-//! Who is calling: the one notion of identity that all parts share.
+//! Identity of the caller: the one notion of it that all parts share.
 //!
 //! A call is made by a person with a session, by a machine with a
 //! certificate, through a unix socket, or by nobody. Telling which is the
@@ -9,7 +9,7 @@ use std::{fmt, net::IpAddr, sync::Arc};
 use selvage_api::Code;
 use sha2::{Digest, Sha256};
 
-/// What a person may do.
+/// Roles of people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// Everything.
@@ -41,7 +41,7 @@ impl Role {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Whether the role is held within an organisation.
+    /// Returns whether the role is held within an organisation.
     pub fn of_organisation(self) -> bool {
         matches!(self, Self::Operator | Self::Developer)
     }
@@ -56,13 +56,13 @@ impl fmt::Display for Role {
 /// A role, and where it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// What may be done.
+    /// Role that is granted.
     pub role: Role,
     /// Empty for the roles that hold everywhere.
     pub organisation: String,
 }
 
-/// What a machine is, as its certificate says.
+/// Identity of a machine, as its certificate says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Machine {
     /// A controller.
@@ -135,7 +135,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// How the caller was recognised.
+/// Proof by which the caller was recognised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// Nobody: no credentials were shown.
@@ -144,7 +144,7 @@ pub enum Kind {
     User {
         /// Names the session, for audit and revocation.
         session: String,
-        /// When it ends at the latest, seconds since 1970.
+        /// Latest end, seconds since 1970.
         expires: i64,
     },
     /// A machine with a certificate of our CA.
@@ -155,15 +155,15 @@ pub enum Kind {
     Insecure,
 }
 
-/// The caller as all parts see him. Handlers find it in the request's
+/// The caller as all parts see it. Handlers find it in the request's
 /// extensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// A username, or a machine's name, or empty for nobody.
     pub name: String,
-    /// How he was recognised.
+    /// Proof by which the caller was recognised.
     pub kind: Kind,
-    /// What he may do.
+    /// Grants of the caller.
     pub grants: Vec<Grant>,
 }
 
@@ -184,12 +184,12 @@ impl Identity {
         Self { name: machine.to_string(), kind: Kind::Machine(machine), grants: Vec::new() }
     }
 
-    /// Whether he holds the role anywhere.
+    /// Returns whether the caller holds the role anywhere.
     pub fn has_role(&self, role: Role) -> bool {
         self.grants.iter().any(|grant| grant.role == role)
     }
 
-    /// The organisations in which he holds the role.
+    /// Organisations in which the caller holds the role.
     pub fn organisations(&self, role: Role) -> impl Iterator<Item = &str> {
         self.grants
             .iter()
@@ -198,7 +198,7 @@ impl Identity {
     }
 }
 
-/// Where a call came from.
+/// Source of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// A TCP connection.
@@ -217,14 +217,14 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What the listener knows of a connection. In every request's extensions.
+/// Facts of a connection, in the extensions of every request.
 #[derive(Debug, Clone)]
 pub struct Connection {
     /// The other end.
     pub peer: Peer,
     /// The machine whose certificate the other end showed, verified.
     pub machine: Option<Machine>,
-    /// Whether the connection is encrypted.
+    /// True if the connection is encrypted.
     pub encrypted: bool,
 }
 
@@ -267,7 +267,7 @@ pub struct Refused {
     /// UNAUTHENTICATED for bad credentials, UNAVAILABLE when they could not
     /// be checked.
     pub code: Code,
-    /// What to tell the caller.
+    /// Text for the caller.
     pub message: String,
 }
 
@@ -277,8 +277,8 @@ pub trait Authenticator: Send + Sync + 'static {
     /// The identity behind the credentials.
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused>;
 
-    /// Whether a machine whose certificate holds is let in. The certificate
-    /// itself cannot be taken back before it expires.
+    /// Returns whether a machine whose certificate holds is let in. The
+    /// certificate itself cannot be taken back before it expires.
     fn machine_allowed(&self, _machine: &Machine) -> bool {
         true
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a machine says of itself.
+/// Labels of a machine.
 pub type Labels = BTreeMap<String, String>;
 
 const MOST: usize = 64;
@@ -46,7 +46,7 @@ fn is_word(text: &str) -> bool {
     text.len() <= LONGEST && text.bytes().all(allowed)
 }
 
-/// Which labels a machine must and must not have.
+/// Labels that a machine must and must not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
 
@@ -75,12 +75,12 @@ impl Selector {
         parts.collect::<Option<_>>().map(Self).ok_or_else(wrong)
     }
 
-    /// Whether the text can only be a selector, never a machine's name.
+    /// Returns whether the text can only be a selector, never a machine's name.
     pub fn is_one(text: &str) -> bool {
         text.contains('=')
     }
 
-    /// Whether a machine with these labels is meant.
+    /// Returns whether a machine with these labels is meant.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|asked| {
             let same = labels.get(&asked.key).is_some_and(|value| *value == asked.value);

@@ -1,4 +1,4 @@
-//! What every daemon of Selvage needs: configuration, TLS identity, who may
+//! The basis of every daemon of Selvage: configuration, TLS identity, who may
 //! call what, and the one recipe by which a listener serves gRPC, gRPC-Web,
 //! REST and Connect.
 //!

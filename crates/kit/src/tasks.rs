@@ -38,9 +38,9 @@ use tracing::{Instrument, error, error_span, warn};
 
 use crate::telemetry::panic_message;
 
-/// What a task's future may end with: nothing, or a result.
+/// Result of a task's future: nothing, or a `Result`.
 pub trait Outcome {
-    /// What went wrong, if something did.
+    /// Text of the failure, if there was one.
     fn failure(self) -> Option<String>;
 }
 
@@ -56,7 +56,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> Outcome for Result<(), E
     }
 }
 
-/// How long a restarting task waits.
+/// Delays between restarts of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// After the first failure, on average three quarters of this.
@@ -87,7 +87,7 @@ impl Backoff {
     }
 }
 
-/// What the tasks of one name are doing.
+/// State of the tasks of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// At least one runs.
@@ -116,15 +116,15 @@ impl fmt::Display for State {
 pub struct Status {
     /// The name given at the start.
     pub name: String,
-    /// What they are doing.
+    /// State of them.
     pub state: State,
-    /// How many run now.
+    /// Number that run now.
     pub running: usize,
-    /// How often one was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// How often one failed.
+    /// Number of failures.
     pub failures: u64,
-    /// What the last failure said.
+    /// Text of the last failure.
     pub last_error: Option<String>,
 }
 
@@ -134,7 +134,7 @@ pub struct Status {
 pub struct Failure {
     /// Its name.
     pub task: String,
-    /// What it said.
+    /// Text of the failure.
     pub reason: String,
 }
 
@@ -147,14 +147,14 @@ pub struct Stragglers {
 }
 
 impl Failure {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> selvage_api::Code {
         selvage_api::Code::Internal
     }
 }
 
 impl Stragglers {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> selvage_api::Code {
         selvage_api::Code::DeadlineExceeded
     }
@@ -167,7 +167,7 @@ struct Entry {
     restarts: u64,
     failures: u64,
     last_error: Option<String>,
-    /// How the latest run ended.
+    /// True if the latest run failed.
     failed: bool,
 }
 
@@ -399,7 +399,7 @@ impl Drop for Ended {
     }
 }
 
-/// What somebody asks of the process by a signal.
+/// Request to the process by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalEvent {
     /// Finish what is under way and stop.

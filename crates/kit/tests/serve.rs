@@ -20,7 +20,7 @@ use selvage_api::services::auth::{
 };
 use selvage_kit::{
     identity::{Authenticator, Credentials, Identity, Kind, Refused},
-    serve::{Limits, Server, Services, Socket, Talk, Trust, WebSocketPage},
+    serve::{Limits, Server, Services, Socket, SocketHandler, Trust, WebSocketPage},
     telemetry::Metrics,
 };
 use tokio::{
@@ -89,7 +89,7 @@ impl MetricsService for Odd {
 }
 
 struct Running {
-    /// What the process says of itself.
+    /// Readiness of the process.
     ready: watch::Sender<Result<(), String>>,
     address: Option<SocketAddr>,
     metrics: Metrics,
@@ -112,7 +112,7 @@ async fn start(limits: Limits, socket: Socket, trust: Trust) -> Running {
     let server = server.origins(vec!["https://portal.example".into()]).ready(told);
     // A page that listens for as long as it may.
     let page: WebSocketPage = Arc::new(|_, _| {
-        let talk: Talk =
+        let talk: SocketHandler =
             Box::new(|mut socket| Box::pin(async move { while socket.next().await.is_some() {} }));
         Ok(talk)
     });

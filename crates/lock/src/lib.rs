@@ -13,16 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a lock may outlive its holder.
-const LETTING_GO: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Longest time that a lock may outlive its holder.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Takes the lock of a file for as long as the file is open. Blocks for up to a
 /// second while somebody else has it.
 pub fn take(file: &File) -> Result<(), TryLockError> {
-    let deadline = Instant::now() + LETTING_GO;
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
     take_while(file, || {
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
         Instant::now() < deadline
     })
 }

@@ -1,4 +1,4 @@
-//! What a member asks of its controller.
+//! Calls of a member to its controller.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use selvage_kit::{
 };
 use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
 
-/// How long the controller may take for an answer.
+/// Timeout of the controller's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The controller, as its members see it.
@@ -28,7 +28,7 @@ pub trait Controller: Send + Sync + 'static {
     /// Takes down where the machine is and tells of the others.
     async fn report(&self, report: ReportRequest) -> Result<ReportResponse, Status>;
 
-    /// Whose token this is.
+    /// Returns the owner of this token.
     async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status>;
 }
 

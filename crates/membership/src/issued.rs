@@ -23,7 +23,7 @@ impl fmt::Debug for IssuedIdentity {
 }
 
 impl IssuedIdentity {
-    /// How often to look whether a renewal is due.
+    /// Interval of checks for a due renewal.
     pub const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
     /// Issues a certificate and keeps it at `path`: a new one at every start,

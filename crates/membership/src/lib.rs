@@ -10,7 +10,7 @@
 
 mod controller;
 mod issued;
-mod kept;
+mod known;
 mod options;
 mod people;
 
@@ -33,7 +33,7 @@ use selvage_kit::{
 };
 use tonic::Status;
 
-use self::kept::Kept;
+use self::known::Known;
 pub use self::{
     controller::{Controller, RemoteController},
     issued::IssuedIdentity,
@@ -43,7 +43,7 @@ pub use self::{
 
 const CERTIFICATE: &str = "machine.pem";
 const CA: &str = "ca.crt";
-/// How long after a failure the controller is tried again.
+/// Delay after a failure until the controller is tried again.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a machine does not belong to a controller.
@@ -54,7 +54,7 @@ pub enum Error {
     #[error("{} cannot be made", .path.display())]
     Directory { path: PathBuf, source: io::Error },
     #[error("{} cannot be read", .path.display())]
-    Kept { path: PathBuf, source: io::Error },
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("the controller at {controller} does not let this machine in: {}", .status.message())]
     Refused { controller: String, status: Status },
     #[error("no controller answers at {controller}: {}", .status.message())]
@@ -68,11 +68,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Returns the code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::Address(_) | Self::OtherKind { .. } => Code::InvalidArgument,
-            Self::Directory { .. } | Self::Kept { .. } => Code::FailedPrecondition,
+            Self::Directory { .. } | Self::Unreadable { .. } => Code::FailedPrecondition,
             Self::Refused { status, .. } | Self::Away { status, .. } => {
                 Code::from_grpc(status.code()).unwrap_or(Code::Internal)
             }
@@ -112,7 +112,7 @@ impl Kind {
         }
     }
 
-    /// What names of this kind look like.
+    /// Returns the pattern of names of this kind.
     pub fn pattern(self) -> &'static str {
         match self {
             Self::Node => "node/NAME",
@@ -145,16 +145,16 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What it takes to join.
+/// Parameters of joining.
 #[derive(Debug)]
 pub struct Invitation<'a> {
-    /// What joins.
+    /// Kind of machine that joins.
     pub kind: Kind,
-    /// Where the controller is, or several of one region, with commas.
+    /// Endpoint of the controller, or several of one region, with commas.
     pub controller: &'a str,
     /// Good for one certificate.
     pub token: &'a Secret,
-    /// How the controller is known.
+    /// Trust anchor of the controller.
     pub anchor: Anchor,
 }
 
@@ -165,7 +165,7 @@ pub struct Member {
     identity: RotatingIdentity,
     ca_pem: String,
     controllers: ArcSwap<Endpoints>,
-    known: ArcSwap<Kept>,
+    known: ArcSwap<Known>,
 }
 
 impl fmt::Debug for Member {
@@ -175,12 +175,13 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
-    /// Whether an earlier join left something in the directory.
-    pub fn is_kept(directory: &Path) -> bool {
+    /// Returns true if an earlier join left something in the directory.
+    pub fn has_joined(directory: &Path) -> bool {
         directory.join(CERTIFICATE).exists()
     }
 
-    /// What an earlier join left in the directory; `None` where there was none.
+    /// Opens the membership that an earlier join left in the directory; `None`
+    /// where there was none.
     pub fn open(
         directory: &Path,
         kind: Kind,
@@ -189,7 +190,7 @@ impl Member {
         let path = directory.join(CERTIFICATE);
         let unreadable = |path: &Path| {
             let path = path.to_owned();
-            move |source| Error::Kept { path, source }
+            move |source| Error::Unreadable { path, source }
         };
         if !path.try_exists().map_err(unreadable(&path))? {
             return Ok(None);
@@ -198,7 +199,7 @@ impl Member {
         let name = kind.name_of(&identity.machine())?;
         let ca = directory.join(CA);
         let ca_pem = fs::read_to_string(&ca).map_err(unreadable(&ca))?;
-        let known = Kept::read(directory).map_err(unreadable(directory))?;
+        let known = Known::read(directory).map_err(unreadable(directory))?;
         let controllers = Endpoints::parse(&known.controller)?;
         Ok(Some(Self {
             directory: directory.to_owned(),
@@ -233,8 +234,8 @@ impl Member {
         let controllers = Endpoints::parse(invitation.controller)?;
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|source| Error::Directory { path: directory.to_owned(), source })?;
-        let kept = Kept { controller: controllers.to_string(), ..Kept::default() };
-        kept.write(directory)?;
+        let known = Known { controller: controllers.to_string(), ..Known::default() };
+        known.write(directory)?;
         let request = KeyRequest::new()?;
         let answer = asked.join(invitation.token, request.csr_pem()).await;
         let answer = answer.map_err(failed(&controllers))?;
@@ -257,7 +258,7 @@ impl Member {
         &self.name
     }
 
-    /// Where its controller is; of several all, with commas.
+    /// Endpoint of its controller; of several all, with commas.
     pub fn controller(&self) -> String {
         self.controllers.load().to_string()
     }
@@ -276,9 +277,9 @@ impl Member {
     pub fn move_to(&self, controller: &str) -> Result<(), Error> {
         let endpoints = Endpoints::parse(controller)?;
         if endpoints != **self.controllers.load() {
-            let kept =
-                Kept { controller: endpoints.to_string(), ..Kept::clone(&self.known.load()) };
-            self.keep(kept)?;
+            let known =
+                Known { controller: endpoints.to_string(), ..Known::clone(&self.known.load()) };
+            self.keep(known)?;
             self.controllers.store(Arc::new(endpoints));
         }
         Ok(())
@@ -299,7 +300,7 @@ impl Member {
         self.identity.not_after()
     }
 
-    /// What a listener of it shows, and whom it believes.
+    /// TLS of a listener: its certificate, and the CA of its clients.
     pub fn server_tls(&self) -> Result<Arc<rustls::ServerConfig>, Error> {
         Ok(pki::machine_server_config(&self.identity, &self.ca_pem)?)
     }
@@ -321,7 +322,7 @@ impl Member {
         RemoteController::new(&endpoints.0, self.controller_tls()?).map_err(failed(&endpoints))
     }
 
-    /// Whether the machine of this name must not be let in.
+    /// Returns true if the machine of this name must not be let in.
     pub fn is_blocked(&self, machine: &Machine) -> bool {
         self.known.load().blocked.contains(&machine.to_string())
     }
@@ -345,19 +346,19 @@ impl Member {
         controller: &dyn Controller,
         report: &wire::ReportRequest,
     ) -> Result<(), Error> {
-        let told = controller.report(report.clone()).await;
-        let told = told.map_err(failed(&self.controllers.load()))?;
-        let mut kept = Kept::of(told);
-        kept.controller.clone_from(&self.known.load().controller);
-        if kept != **self.known.load() {
-            self.keep(kept)?;
+        let answer = controller.report(report.clone()).await;
+        let answer = answer.map_err(failed(&self.controllers.load()))?;
+        let mut known = Known::of(answer);
+        known.controller.clone_from(&self.known.load().controller);
+        if known != **self.known.load() {
+            self.keep(known)?;
         }
         Ok(())
     }
 
-    fn keep(&self, kept: Kept) -> Result<(), Error> {
-        kept.write(&self.directory)?;
-        self.known.store(Arc::new(kept));
+    fn keep(&self, known: Known) -> Result<(), Error> {
+        known.write(&self.directory)?;
+        self.known.store(Arc::new(known));
         Ok(())
     }
 
@@ -378,14 +379,14 @@ impl Member {
 impl Member {
     /// The machines that the controller listed last, sorted by name.
     pub fn machines(&self) -> Vec<wire::Machine> {
-        self.known.load().machines.iter().map(kept::to_wire).collect()
+        self.known.load().machines.iter().map(known::to_wire).collect()
     }
 
     /// The one of this name, such as `node/rack3-7`; also one that is blocked.
     pub fn machine(&self, machine: &str) -> Option<wire::Machine> {
         let known = self.known.load();
         let found = known.machines.binary_search_by(|one| one.machine.as_str().cmp(machine)).ok();
-        let found = found.and_then(|index| known.machines.get(index)).map(kept::to_wire);
+        let found = found.and_then(|index| known.machines.get(index)).map(known::to_wire);
         let blocked = known.blocked.contains(machine);
         found.or_else(|| {
             blocked.then(|| wire::Machine {
@@ -416,15 +417,15 @@ impl Endpoints {
 
 impl fmt::Display for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, place) in self.0.iter().enumerate() {
+        for (index, endpoint) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma}{place}")?;
+            write!(f, "{comma}{endpoint}")?;
         }
         Ok(())
     }
 }
 
-/// What it means that a controller did not do what it was asked.
+/// Translates a controller's failure.
 fn failed(controllers: &Endpoints) -> impl FnOnce(Status) -> Error {
     let controller = controllers.to_string();
     move |status| match status.code() {
@@ -435,7 +436,7 @@ fn failed(controllers: &Endpoints) -> impl FnOnce(Status) -> Error {
     }
 }
 
-/// What an agent tells of itself.
+/// Report of an agent about itself.
 pub fn report_of(
     port: u16,
     address: &str,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use selvage_kit::config::{Duration, SecretFile};
 use serde::{Deserialize, Serialize};
 
-/// How a process joins a controller, and how it is listed there.
+/// Options of joining a controller, and of being listed there.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {

@@ -1,5 +1,6 @@
-//! Who is calling a member. Machines show certificates; people show tokens of
-//! sessions that are the controller's, so it is the controller that is asked.
+//! Authentication of callers of a member. Machines show certificates; people show
+//! tokens of sessions that are the controller's, so it is the controller that is
+//! asked.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -119,6 +119,7 @@ fn settings(context: &Context, options: &Options) -> Settings {
         protected: options.protected.iter().chain([&context.data]).cloned().collect(),
         kubeconfig: options.kubeconfig.clone(),
         time_server: options.time_server.clone(),
+        textfiles: options.textfiles.clone(),
         power: options.allow_power.then(|| SystemPower {
             reset_paths: options.reset_paths.clone(),
             installer: options.installer.clone(),

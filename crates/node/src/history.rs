@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// Kept for so long.
 pub const WINDOW_MS: i64 = 3_600_000;
 
-/// What is expected between two points.
+/// Expected interval between two points.
 const STEP_MS: i64 = 1000;
 
 /// Points in a block. Each begins with whole numbers, so that the oldest can
@@ -16,7 +16,7 @@ const BLOCK: u16 = 120;
 /// Numbers of a point.
 const VALUES: usize = 6;
 
-/// What something had used by some moment.
+/// Counters of one object at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Point {
     /// When, in milliseconds since 1970.

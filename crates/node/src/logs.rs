@@ -1,4 +1,4 @@
-//! Where `machine.MachineService/Logs` finds logs: files of the machine's own
+//! Source of `machine.MachineService/Logs`: files of the machine's own
 //! services, else the runtime of the container.
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::{
 /// Logs of services and containers.
 pub(crate) struct Logs {
     pub(crate) runtimes: Runtimes,
-    /// Where services of the machine write theirs, `<id>.log` each.
+    /// Folder of the logs of the machine's services, `<id>.log` each.
     pub(crate) services: PathBuf,
 }
 

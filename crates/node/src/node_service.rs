@@ -210,7 +210,7 @@ impl NodeService for Node {
     }
 }
 
-/// What a client has been told, so that he is told only what is new.
+/// Values that a client has seen, so that it is sent only what is new.
 struct Known<K, V>(BTreeMap<K, V>);
 
 impl<K, V> Default for Known<K, V> {
@@ -220,7 +220,7 @@ impl<K, V> Default for Known<K, V> {
 }
 
 impl<K: Ord + Clone + Hash, V: PartialEq + Clone> Known<K, V> {
-    /// What is different from the last time, and what is gone.
+    /// Returns what is different from the last time, and the keys that are gone.
     fn update(&mut self, values: Vec<V>, key: impl Fn(&V) -> K) -> (Vec<V>, Vec<K>) {
         let mut before = std::mem::take(&mut self.0);
         let mut changed = Vec::new();
@@ -235,7 +235,7 @@ impl<K: Ord + Clone + Hash, V: PartialEq + Clone> Known<K, V> {
     }
 }
 
-/// What containers use, for one client.
+/// Usage of containers, for one client.
 struct StatsFeed {
     os: Os,
     driver: i32,

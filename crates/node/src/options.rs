@@ -29,7 +29,7 @@ pub struct Options {
     /// Socket of the lvmd that pods have their volumes from. Without one the
     /// agent runs one of its own, on image files in the data directory.
     pub lvmd: Option<PathBuf>,
-    /// How many GiB these image files may hold together; 0: half of what is
+    /// Capacity in GiB of these image files together; 0: half of what is
     /// free at the first start.
     pub volumes_gb: u64,
     /// Control group below which containers of our own are.
@@ -42,9 +42,12 @@ pub struct Options {
     pub protected: Vec<PathBuf>,
     /// The kubeconfig that admins are given.
     pub kubeconfig: PathBuf,
-    /// Where the machine's time is compared with.
+    /// Time server that the machine's clock is compared with.
     pub time_server: String,
-    /// Whether callers may reboot, turn off, reset and upgrade the machine.
+    /// Folder of files `*.prom`, written by scripts, that are added to the page
+    /// for Prometheus.
+    pub textfiles: Option<PathBuf>,
+    /// Lets callers reboot, turn off, reset and upgrade the machine.
     pub allow_power: bool,
     /// Files and folders that a reset removes.
     pub reset_paths: Vec<PathBuf>,
@@ -76,6 +79,7 @@ impl Default for Options {
             protected: settings.protected,
             kubeconfig: settings.kubeconfig,
             time_server: settings.time_server,
+            textfiles: None,
             allow_power: false,
             reset_paths: Vec::new(),
             installer: Vec::new(),

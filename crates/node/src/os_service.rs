@@ -37,7 +37,7 @@ const LONGEST_GRACE: Duration = Duration::from_secs(3600);
 /// more than a signal.
 const SIGNAL_ONLY: &str = "signal-only";
 
-/// What runs here, as the contract tells of it. Clones are the same.
+/// Containers and processes of this machine, as the contract shows them. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Os {
     pub(crate) runtimes: Runtimes,
@@ -70,7 +70,7 @@ impl Os {
     }
 }
 
-/// Whether the caller is told secrets.
+/// Returns whether the caller may see secrets.
 pub(crate) fn may_see_secrets<T>(request: &Request<T>) -> bool {
     request.extensions().get::<Identity>().is_some_and(|caller| caller.has_role(Role::Admin))
 }

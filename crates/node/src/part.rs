@@ -30,16 +30,16 @@ use crate::{
     volumes,
 };
 
-/// Where an agent finds things, and what it may do.
+/// Locations and permissions of an agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the container runtimes are.
+    /// Container runtimes.
     pub runtimes: Options,
     /// The kernel's view of processes.
     pub proc: PathBuf,
     /// The kernel's log.
     pub kmsg: PathBuf,
-    /// Where the machine's own services write their logs.
+    /// Folder of the logs of the machine's own services.
     pub service_logs: PathBuf,
     /// Folders below which files may be listed and read; empty for all.
     pub roots: Vec<PathBuf>,
@@ -47,11 +47,13 @@ pub struct Settings {
     pub protected: Vec<PathBuf>,
     /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
-    /// Where the time is compared with.
+    /// Time server that the clock is compared with.
     pub time_server: String,
+    /// Folder of files `*.prom` that are added to the page for Prometheus.
+    pub textfiles: Option<PathBuf>,
     /// The machine's power, if it is the agent's to use.
     pub power: Option<SystemPower>,
-    /// Where things of a Kubernetes cluster are, if the machine may be a member
+    /// Folders of a Kubernetes cluster, if the machine may be a member
     /// of one. Needs the runtime without a daemon.
     pub members: Option<selvage_components::Settings>,
 }
@@ -67,6 +69,7 @@ impl Default for Settings {
             protected: Vec::new(),
             kubeconfig: machine::KUBECONFIG.into(),
             time_server: "pool.ntp.org".into(),
+            textfiles: None,
             power: None,
             members: None,
         }
@@ -144,7 +147,7 @@ impl NodeAgent {
         &self.runtimes
     }
 
-    /// What it has measured.
+    /// Returns its measurements.
     pub fn sampler(&self) -> &Sampler {
         &self.sampler
     }
@@ -201,7 +204,7 @@ impl NodeAgent {
             let agent = agent.clone();
             async move {
                 let filesystems = agent.node.filesystems.look().await;
-                prometheus::page(&agent.sampler, &filesystems)
+                prometheus::page(&agent.sampler, &filesystems, agent.settings.textfiles.as_deref())
             }
             .boxed()
         })

@@ -1,6 +1,6 @@
 //! Containers and what they use, as the contract tells of them.
 
-use std::sync::Arc;
+use std::io;
 
 use selvage_api::os::{ContainerInfo, Stat};
 use selvage_runtime::{
@@ -13,12 +13,12 @@ use crate::sampler::{Measured, Sampler, measure_once};
 /// Stands for every namespace that has containers.
 const EVERY: &str = "*";
 
-/// What was found, and what kept the rest from being found.
+/// Rows that were found, and errors that kept the rest from being found.
 #[derive(Debug)]
 pub(crate) struct Found<T> {
     pub(crate) rows: Vec<T>,
-    /// Not empty only where every namespace was asked for: who asks for one
-    /// gets it or an error.
+    /// Of one namespace only what could not be measured: who asks for one gets
+    /// its containers or an error.
     pub(crate) failed: Vec<Error>,
 }
 
@@ -28,9 +28,12 @@ impl<T> Found<T> {
     }
 
     /// Adds the rows of one namespace among all.
-    fn add(&mut self, rows: Result<Vec<T>>) {
-        match rows {
-            Ok(rows) => self.rows.extend(rows),
+    fn add(&mut self, found: Result<Self>) {
+        match found {
+            Ok(found) => {
+                self.rows.extend(found.rows);
+                found.failed.into_iter().for_each(|error| keep(&mut self.failed, error));
+            }
             Err(error) => keep(&mut self.failed, error),
         }
     }
@@ -77,8 +80,7 @@ pub(crate) async fn containers(
     namespace: &str,
 ) -> Result<Found<ContainerInfo>> {
     if !is_every(driver, namespace) {
-        let rows = containers_of(runtimes, driver, namespace).await?;
-        return Ok(Found { rows, failed: Vec::new() });
+        return containers_of(runtimes, driver, namespace).await;
     }
     let (names, failed) = namespaces(runtimes).await?;
     let mut found = Found::of(failed);
@@ -92,9 +94,9 @@ async fn containers_of(
     runtimes: &Runtimes,
     driver: i32,
     namespace: &str,
-) -> Result<Vec<ContainerInfo>> {
+) -> Result<Found<ContainerInfo>> {
     let listed = runtimes.select(driver, namespace)?.list(namespace).await?;
-    Ok(listed.into_iter().map(info).collect())
+    Ok(Found { rows: listed.into_iter().map(info).collect(), failed: Vec::new() })
 }
 
 fn info(container: Container) -> ContainerInfo {
@@ -112,7 +114,7 @@ fn info(container: Container) -> ContainerInfo {
     }
 }
 
-/// What the containers of a namespace use. Those that the loop has not seen
+/// Returns the usage of the containers of a namespace. Those that the loop has not seen
 /// yet are measured here and now.
 pub(crate) async fn stats(
     runtimes: &Runtimes,
@@ -121,8 +123,7 @@ pub(crate) async fn stats(
     namespace: &str,
 ) -> Result<Found<Stat>> {
     if !is_every(driver, namespace) {
-        let rows = stats_of(runtimes, sampler, driver, namespace).await?;
-        return Ok(Found { rows, failed: Vec::new() });
+        return stats_of(runtimes, sampler, driver, namespace).await;
     }
     let (names, failed) = namespaces(runtimes).await?;
     let mut found = Found::of(failed);
@@ -137,7 +138,7 @@ async fn stats_of(
     sampler: &Sampler,
     driver: i32,
     namespace: &str,
-) -> Result<Vec<Stat>> {
+) -> Result<Found<Stat>> {
     let listed = runtimes.select(driver, namespace)?.list(namespace).await?;
     let mut measured = sampler.measured(namespace);
     let mut rows = Vec::with_capacity(listed.len());
@@ -153,27 +154,50 @@ async fn stats_of(
             None => unseen.push(container),
         }
     }
+    let mut found = Found { rows, failed: Vec::new() };
     if !unseen.is_empty() {
-        rows.extend(measure_all(unseen).await);
-        rows.sort_by(|a, b| a.id.cmp(&b.id));
+        let measured = measure_all(unseen).await;
+        found.add(Ok(measured));
+        found.rows.sort_by(|a, b| a.id.cmp(&b.id));
     }
-    Ok(rows)
+    Ok(found)
 }
 
 /// Those that end meanwhile are left out.
-async fn measure_all(containers: Vec<Container>) -> Vec<Stat> {
-    let containers = Arc::new(containers);
+async fn measure_all(containers: Vec<Container>) -> Found<Stat> {
     let measuring = tokio::task::spawn_blocking(move || {
-        let one = |container: &Container| match measure_once(container) {
-            Ok(measured) => Some(row(container, &measured)),
-            Err(error) => {
-                tracing::debug!(container = %container.id, %error, "not measured");
-                None
+        let mut found = Found::of(Vec::new());
+        let mut unreadable: Vec<(String, io::Error)> = Vec::new();
+        for container in &containers {
+            match measure_once(container) {
+                Ok(measured) => found.rows.push(row(container, &measured)),
+                Err(error) if has_ended(container) => {
+                    tracing::debug!(container = %container.id, %error, "not measured");
+                }
+                Err(error) => unreadable.push((container.id.clone(), error)),
             }
-        };
-        containers.iter().filter_map(one).collect()
+        }
+        found.failed.extend(unmeasured(&unreadable));
+        found
     });
-    measuring.await.unwrap_or_default()
+    measuring.await.unwrap_or_else(|_| Found::of(Vec::new()))
+}
+
+fn has_ended(container: &Container) -> bool {
+    container.pid.is_none_or(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// One failure for all control groups that cannot be read: the cause is mostly
+/// the same.
+fn unmeasured(unreadable: &[(String, io::Error)]) -> Option<Error> {
+    let (first, error) = unreadable.first()?;
+    let text = match unreadable.len() {
+        1 => format!("the control group of {first} cannot be read: {error}"),
+        count => format!(
+            "the control groups of {count} containers cannot be read, such as that of {first}: {error}"
+        ),
+    };
+    Some(Error::State { reason: text })
 }
 
 fn row(container: &Container, measured: &Measured) -> Stat {

@@ -1,4 +1,4 @@
-//! What the original got wrong, and bad input, each with the test that proves
+//! Defects of the original, and bad input, each with the test that proves
 //! us better. The numbers are those of the list that this agent was built
 //! against; 12 is of a method that the contract does not have.
 
@@ -139,7 +139,7 @@ const DEFECTS: &[(u32, &str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What is bad about the input, where the proof is, and its name.
+/// Fault of the input, path of the proof, and its name.
 const BAD_INPUT: &[(&str, &str, &str, &str)] = &[
     (
         "empty and unknown namespaces, unknown drivers",

@@ -147,7 +147,7 @@ async fn containers(agent: &Agent, namespace: &str) -> Result<Vec<(String, u32)>
     Ok(rows.map(|row| (row.id, row.pid)).collect())
 }
 
-/// What a container without a daemon uses, as the agent tells it and as its
+/// Usage of a container without a daemon, as the agent shows it and as its
 /// control group does.
 #[tokio::test(flavor = "multi_thread")]
 async fn stats_of_our_own_containers_are_true() {

@@ -1,4 +1,4 @@
-//! What surrounds a part.
+//! Context of a part.
 
 use std::{
     any::{Any, TypeId},
@@ -22,7 +22,7 @@ use selvage_work::{Failure, Reconcilers, Schedule};
 
 use crate::{Result, UnixSocket};
 
-/// What a process is, as its configuration says; nothing is open yet.
+/// Description of a process, from its configuration; nothing is open yet.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
     /// Names of the parts that were asked for.
@@ -47,7 +47,7 @@ impl Process {
 
 /// Everything that a part can know of the process it runs in.
 pub struct Context {
-    /// What the process is.
+    /// The process.
     pub process: Process,
     /// Folder with everything that is kept. A part takes names of its own.
     pub data: PathBuf,
@@ -79,13 +79,13 @@ pub struct Context {
     pub controller_tls: Option<Arc<rustls::ClientConfig>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// What runs in the background.
+    /// Background tasks.
     pub tasks: Tasks,
     /// Work that is done again and again; shown by `selvage status -o wide`.
     pub reconcilers: Reconcilers,
-    /// What is counted.
+    /// Metrics.
     pub metrics: Metrics,
-    /// What parts of this process have in common.
+    /// Values that parts of this process share.
     pub shared: Shared,
     /// Unix sockets that parts have bound.
     pub sockets: Mutex<Vec<UnixSocket>>,

@@ -40,8 +40,8 @@ pub trait Part: Send + Sync + 'static {
     /// and of the `part` that the methods of its contract carry.
     const NAME: &'static str;
 
-    /// What the part joins a controller as when it runs alone; `None` for one
-    /// that has the store.
+    /// Kind of machine as which the part joins a controller when it runs alone;
+    /// `None` for one that has the store.
     const JOINS: Option<Kind> = None;
 
     /// Runs on machines that have better things to do: the process gives

@@ -1,4 +1,4 @@
-//! What a process serves, collected from its parts.
+//! Services and pages of a process, collected from its parts.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -21,7 +21,7 @@ pub struct UnixSocket {
     pub socket: Socket,
 }
 
-/// What a process serves. Each part adds its own.
+/// Services and pages of a process. Each part adds its own.
 pub struct Mount {
     services: Services,
     pages: axum::Router,

@@ -39,7 +39,7 @@ pub enum Error {
     Unreachable { runtime: &'static str, reason: String },
     #[error("{what} took longer than {} s", after.as_secs())]
     Timeout { what: &'static str, after: std::time::Duration },
-    /// What the runtime itself answered.
+    /// Answer of the runtime itself.
     #[error("{text}")]
     Refused { code: Code, text: String },
     #[error("{program} failed: {text}")]
@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this means to a caller.
+    /// Code of the failure for a caller.
     pub fn code(&self) -> Code {
         match self {
             Self::NamespaceEmpty

@@ -1,4 +1,4 @@
-//! What a container is called, and which one a name means.
+//! Names of containers, and which one a name means.
 //!
 //! A container in no pod is called by the runtime's id. A pod is called
 //! `namespace/pod`, after its labels, and so is the sandbox that holds it; a

@@ -1,4 +1,4 @@
-//! What runs on this machine, whoever runs it.
+//! Containers of this machine, whoever runs them.
 //!
 //! One trait, [`Runtime`], and three who implement it:
 //!
@@ -36,11 +36,11 @@ pub use error::{Error, Result};
 pub use image::ImageBuilder;
 pub use types::*;
 
-/// How long connecting to a daemon, or a question to it, may take before it
+/// Time that connecting to a daemon, or a question to it, may take before it
 /// counts as gone.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a container may take to end by itself before it is killed.
+/// Time a container may take to end by itself before it is killed.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Bytes of a container's log, in pieces as they come; no piece promises to
@@ -53,19 +53,19 @@ pub type LogStream = BoxStream<'static, Result<bytes::Bytes>>;
 /// unique prefix of it, `namespace/pod`, `namespace/pod:container` or
 /// `namespace/pod:container:start-of-runtime-id`.
 ///
-/// What an implementation cannot do it answers with [`Error::Unsupported`].
+/// An implementation answers [`Error::Unsupported`] to what it cannot do.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// What it is called in messages: `containerd`, `cri`, `oci`.
+    /// Name in messages: `containerd`, `cri`, `oci`.
     fn name(&self) -> &'static str;
 
-    /// Whether this machine has it, even if it does not answer just now. What
-    /// was never there is missed by nobody.
+    /// Returns whether this machine has it, even if it does not answer just
+    /// now. One that was never there is missed by nobody.
     fn is_installed(&self) -> bool {
         true
     }
 
-    /// Whether it answers, and which version it is.
+    /// Returns its version, if it answers.
     async fn version(&self) -> Result<String>;
 
     /// The namespaces that have something in them.

@@ -21,9 +21,9 @@ use crate::{Error, LogOptions, LogStream, Result};
 
 const PIECE: usize = 16 << 10;
 
-/// Where nothing tells of changes (no more watches, a file system of another
-/// machine) one looks this often.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval of looking again where nothing tells of changes (no more watches, a
+/// file system of another machine).
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whoever gives a log another name makes a new one by the old name so soon.
 const REPLACING: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ struct Reading {
     /// writes faster than he reads would have him read for ever.
     end: u64,
     watch: Option<Watch>,
-    /// How long nothing may have the log's name,
+    /// Time for which nothing may have the log's name,
     replacing: Duration,
     /// and since when nothing has.
     missing: Option<Instant>,
@@ -138,7 +138,7 @@ impl Reading {
         true
     }
 
-    /// Whether a log that is not there may be about to be replaced.
+    /// Returns whether a log that is not there may be about to be replaced.
     fn may_come_back(&mut self) -> bool {
         let since = *self.missing.get_or_insert_with(Instant::now);
         let has_home = self.path.parent().is_some_and(Path::exists);
@@ -152,8 +152,9 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Where the last `tail` lines before `end` begin. What was punched out of the file is not
-/// read, and the line that is only half there is left out.
+/// Offset at which the last `tail` lines before `end` begin. What was punched
+/// out of the file is not read, and the line that is only half there is left
+/// out.
 fn start(file: &File, end: u64, tail: Option<u64>) -> io::Result<u64> {
     let first = match rustix::fs::seek(file, SeekFrom::Data(0)) {
         Ok(0) => 0,
@@ -228,8 +229,8 @@ impl Watch {
     }
 
     async fn changed(&mut self) {
-        let Some(inotify) = &self.inotify else { return tokio::time::sleep(LOOK_AGAIN).await };
-        let ready = tokio::time::timeout(LOOK_AGAIN, inotify.readable()).await;
+        let Some(inotify) = &self.inotify else { return tokio::time::sleep(POLL_INTERVAL).await };
+        let ready = tokio::time::timeout(POLL_INTERVAL, inotify.readable()).await;
         if ready.is_ok() {
             let mut buffer = [0u8; 4096];
             while inotify.try_read(&mut buffer).is_ok_and(|length| length > 0) {}
@@ -347,7 +348,7 @@ mod tests {
         let mut stream = follow(path.clone(), options, ever).await.unwrap();
         assert_eq!(stream.next().await.unwrap().unwrap(), "one\n");
         fs::rename(&path, directory.path().join("log.1")).unwrap();
-        let looks = tokio::time::timeout(LOOK_AGAIN * 2, stream.next()).await;
+        let looks = tokio::time::timeout(POLL_INTERVAL * 2, stream.next()).await;
         assert!(looks.is_err(), "it ended, or has something to say");
         old.write_all(b"two\n").unwrap();
         assert_eq!(stream.next().await.unwrap().unwrap(), "two\n");

@@ -15,7 +15,7 @@ pub const EMBEDDED: &str = "selvage";
 pub const CONTAINERD: i32 = 0;
 pub const CRI: i32 = 1;
 
-/// Where the runtimes of a machine are.
+/// Sockets and folders of the runtimes of a machine.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The containerd of the machine's own services; often the same.

@@ -9,7 +9,7 @@ use crate::{ContainerSpec, Error, ExecSpec, Network, Result};
 
 mod host;
 
-/// What an image says about how to run it.
+/// Configuration of an image: how to run it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct ImageConfig {
@@ -42,7 +42,7 @@ pub(crate) struct RootFs {
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What root in a container may do; nothing that reaches out of it.
+/// Capabilities of root in a container; nothing that reaches out of it.
 const CAPABILITIES: [&str; 13] = [
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",
@@ -59,7 +59,7 @@ const CAPABILITIES: [&str; 13] = [
     "CAP_SETUID",
 ];
 
-/// What tells of the machine, or of what others do on it.
+/// Paths that tell of the machine, or of what others do on it.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -83,13 +83,13 @@ const READ_ONLY: [&str; 5] =
 const NETWORK_SETTINGS: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
-/// Where the pieces are that the specification names.
-pub(crate) struct Place<'a> {
+/// Paths that the specification names.
+pub(crate) struct SpecPaths<'a> {
     pub rootfs: &'a Path,
     pub cgroup: &'a str,
     pub user: (u32, u32),
     pub unified: bool,
-    /// What the kernel may be asked for, see [`crate::seccomp`].
+    /// Filter of system calls, see [`crate::seccomp`].
     pub seccomp: Option<&'static Value>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Place<'a> {
 pub(crate) fn document(
     spec: &ContainerSpec,
     image: &ImageConfig,
-    place: &Place<'_>,
+    place: &SpecPaths<'_>,
 ) -> Result<Value> {
     let hostname = spec.hostname.as_deref().unwrap_or(&spec.id);
     let mut document = json!({
@@ -254,7 +254,7 @@ pub(crate) fn check_argv(argv: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Who an image says to run as, by the user list of its root file system.
+/// User that an image says to run as, by the user list of its root file system.
 pub(crate) fn user(user: &str, passwd: &str, group: &str) -> Result<(u32, u32)> {
     let (name, group_name) = user.split_once(':').map_or((user, None), |(u, g)| (u, Some(g)));
     let entry = |text: &str, key: &str, field: usize| {
@@ -293,8 +293,8 @@ mod tests {
         ContainerSpec { id: "c1".into(), image: "x".into(), ..ContainerSpec::default() }
     }
 
-    fn place(rootfs: &str, unified: bool) -> Place<'_> {
-        Place { rootfs: Path::new(rootfs), cgroup: "/g", user: (0, 0), unified, seccomp: None }
+    fn place(rootfs: &str, unified: bool) -> SpecPaths<'_> {
+        SpecPaths { rootfs: Path::new(rootfs), cgroup: "/g", user: (0, 0), unified, seccomp: None }
     }
 
     fn made(spec: &ContainerSpec, image: &ImageConfig) -> Value {

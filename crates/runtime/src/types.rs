@@ -15,7 +15,7 @@ use crate::{Error, GRACE, Result};
 pub struct Container {
     /// The namespace that was asked for.
     pub namespace: String,
-    /// What people call it: the runtime's id, `namespace/pod`, or
+    /// Name that people use: the runtime's id, `namespace/pod`, or
     /// `namespace/pod:container`.
     pub id: String,
     pub name: String,
@@ -29,13 +29,13 @@ pub struct Container {
     /// The first process as the host numbers it; none when it has ended.
     pub pid: Option<u32>,
     pub status: Status,
-    /// How it ended, where it has and the runtime knows.
+    /// Exit of its process, where that has ended and the runtime knows.
     pub exit: Option<Exit>,
-    /// How the last process of it that ended did, also while another runs.
+    /// Exit of the last process of it that ended, also while another runs.
     /// None where the runtime does not know.
     pub last_exit: Option<Exit>,
     pub created: Option<Timestamp>,
-    /// How often it was started again.
+    /// Number of times it was started again.
     pub restarts: u32,
     /// Somebody else starts it again when it ends.
     pub supervised: bool,
@@ -49,7 +49,7 @@ pub struct Container {
     pub problem: Option<String>,
 }
 
-/// What a container is to its pod.
+/// Role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// In no pod.
@@ -96,7 +96,7 @@ impl Status {
         }
     }
 
-    /// Whether its first process lives.
+    /// Returns whether its first process lives.
     pub fn is_running(self) -> bool {
         matches!(
             self,
@@ -115,7 +115,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// How a first process ended.
+/// Exit of a first process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     /// The exit code, 128 + the signal for one that was killed. None when
@@ -124,7 +124,7 @@ pub struct Exit {
     pub at: Option<Timestamp>,
 }
 
-/// How to restart.
+/// Way of restarting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restart {
     /// Send this signal and return at once; nothing is started.
@@ -141,7 +141,7 @@ impl Default for Restart {
     }
 }
 
-/// What a restart did.
+/// Outcome of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restarted {
     /// None when it did not run before.
@@ -170,7 +170,7 @@ pub struct ExecSpec {
     pub cwd: Option<String>,
     /// A terminal of this size; none where not given.
     pub tty: Option<TerminalSize>,
-    /// Whether there will be input.
+    /// True when there will be input.
     pub stdin: bool,
 }
 
@@ -190,9 +190,9 @@ impl Default for TerminalSize {
 /// A program that runs in a container. Dropping it ends the program.
 #[derive(Debug)]
 pub struct Exec {
-    /// What goes in. Dropping it closes the program's input.
+    /// Input. Dropping it closes the program's input.
     pub input: mpsc::Sender<ExecInput>,
-    /// What comes out; the last is always [`ExecOutput::Exited`] or
+    /// Output; the last is always [`ExecOutput::Exited`] or
     /// [`ExecOutput::Failed`].
     pub output: mpsc::Receiver<ExecOutput>,
 }
@@ -258,7 +258,7 @@ pub struct Image {
     pub created: Option<Timestamp>,
 }
 
-/// What to fetch from a registry.
+/// Image to fetch from a registry.
 #[derive(Debug, Clone, Default)]
 pub struct Pull {
     /// `registry/repository:tag` or `registry/repository@sha256:…`.
@@ -269,7 +269,7 @@ pub struct Pull {
     /// Whoever the image is for: layers that came for others are fetched
     /// again, so that to name one is not enough to have it.
     pub scope: String,
-    /// Where it may come from.
+    /// Hosts that it may come from.
     pub policy: selvage_fetch::Policy,
 }
 
@@ -343,14 +343,14 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// How much a container may use; what is not given has no limit.
+/// Limits of a container; what is not given has no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Thousandths of a core.
     pub cpu_millis: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub pids: Option<u64>,
-    /// What it may write to its root, beside what the image has. Kept by the
+    /// Bytes it may write to its root, beside what the image has. Kept by the
     /// runtime without a daemon, where the machine has loop devices and ext4;
     /// others say once in the log that it is no limit with them.
     #[serde(default)]
@@ -369,7 +369,7 @@ pub enum Network {
     Path(PathBuf),
 }
 
-/// What happens when a container ends by itself.
+/// Policy for a container that ends by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestartPolicy {
     #[default]

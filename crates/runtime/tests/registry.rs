@@ -18,7 +18,7 @@ use tokio::{
 /// `user:hush`.
 const BASIC: &str = "authorization: basic dxnlcjpodxno";
 
-/// What a layout holds, by the paths of the protocol.
+/// Content of a layout, by the paths of the protocol.
 fn contents(tar: &[u8]) -> HashMap<String, Vec<u8>> {
     use std::io::Read;
     let mut files = HashMap::new();

@@ -1,4 +1,4 @@
-//! Which addresses of this machine the other end may reach it at.
+//! Addresses of this machine at which the other end may reach it.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -10,11 +10,11 @@ use rtnetlink::packet_route::address::AddressAttribute;
 
 /// Every address is tried with every one of the other end; more than these
 /// only delay.
-const MOST: usize = 8;
-/// How long the kernel has to list addresses.
-const PATIENCE: Duration = Duration::from_millis(500);
+const MAX_ADDRESSES: usize = 8;
+/// Timeout of the kernel's list of addresses.
+const LIST_TIMEOUT: Duration = Duration::from_millis(500);
 /// Somewhere behind every router; nothing is sent there.
-const FAR: [IpAddr; 2] = [
+const REMOTE_PROBES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
@@ -23,18 +23,18 @@ const FAR: [IpAddr; 2] = [
 /// end's are reached, the one to the world, loopback, and the rest.
 pub(crate) async fn usable(others: &[IpAddr]) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
-    let ways = others.iter().chain(&FAR).filter_map(|there| source(*there));
+    let sources = others.iter().chain(&REMOTE_PROBES).filter_map(|there| source(*there));
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
-    for address in ways.chain(loopback).chain(listed().await) {
+    for address in sources.chain(loopback).chain(listed().await) {
         if is_usable(address) && !found.contains(&address) {
             found.push(address);
         }
     }
-    found.truncate(MOST);
+    found.truncate(MAX_ADDRESSES);
     found
 }
 
-/// From which address packets to `there` would go.
+/// Source address of packets to `there`.
 fn source(there: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match there {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -54,7 +54,8 @@ async fn listed() -> Vec<IpAddr> {
             () = connection => None,
         }
     };
-    let messages = tokio::time::timeout(PATIENCE, asking).await.ok().flatten().unwrap_or_default();
+    let messages =
+        tokio::time::timeout(LIST_TIMEOUT, asking).await.ok().flatten().unwrap_or_default();
     let attributes = messages.into_iter().flat_map(|message| message.attributes);
     let own = attributes.filter_map(|attribute| match attribute {
         AddressAttribute::Address(ip) => Some(ip),
@@ -80,7 +81,7 @@ mod tests {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let found = usable(&[loopback]).await;
         assert_eq!(found.first(), Some(&loopback));
-        assert!(found.len() <= MOST);
+        assert!(found.len() <= MAX_ADDRESSES);
         assert!(usable(&[]).await.contains(&loopback));
         assert!(found.iter().all(|address| is_usable(*address)));
     }

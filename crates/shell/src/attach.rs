@@ -1,4 +1,4 @@
-//! The way through a controller.
+//! Conversation through a controller.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,18 +21,18 @@ use tonic::{
 };
 
 use crate::{
-    Conversation, Error, Result, Word,
-    conversation::{Carrier, UNDER_WAY},
+    Conversation, Error, Frame, Result,
+    conversation::{CHANNEL_CAPACITY, Carrier},
 };
 
-/// How long a controller may take to be connected to.
-const CONNECT: Duration = Duration::from_secs(3);
+/// Timeout of connecting to a controller.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A connection to a controller at `host:port`.
+/// Connects to a controller at `host:port`.
 pub async fn dial(address: &str, tls: Option<Arc<ClientConfig>>) -> Result<Channel> {
     let unreachable = |source| Error::Dial { address: address.to_owned(), source };
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)?;
-    let endpoint = endpoint.connect_timeout(CONNECT);
+    let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT);
     let connected = match tls {
         None => endpoint.connect().await,
         Some(tls) => {
@@ -60,47 +60,47 @@ async fn encrypted(
 }
 
 /// Meets the other end at a controller: returns when it is there too.
-/// `dress` adds what the call needs besides, such as credentials.
+/// `prepare` adds what the call needs besides, such as credentials.
 pub async fn attach(
     channel: Channel,
     token: String,
-    dress: impl FnOnce(&mut Request<ReceiverStream<Piece>>),
+    prepare: impl FnOnce(&mut Request<ReceiverStream<Piece>>),
 ) -> Result<Conversation> {
-    let (pieces, stream) = mpsc::channel(UNDER_WAY);
+    let (pieces, stream) = mpsc::channel(CHANNEL_CAPACITY);
     let open = Piece { kind: Some(Kind::Open(Open { token })) };
     // There is room: nothing has been sent yet.
     let _ = pieces.try_send(open);
     let mut request = Request::new(ReceiverStream::new(stream));
-    dress(&mut request);
+    prepare(&mut request);
     let attached = ShellServiceClient::new(channel).attach(request).await;
     let replies = attached.map_err(|status| Error::Relay(Box::new(status)))?.into_inner();
-    let (heard, incoming) = mpsc::channel(UNDER_WAY);
-    let (outgoing, said) = mpsc::channel(UNDER_WAY);
+    let (received, incoming) = mpsc::channel(CHANNEL_CAPACITY);
+    let (outgoing, outbound) = mpsc::channel(CHANNEL_CAPACITY);
     let (_, open) = watch::channel(true);
-    let carrier = Carrier(tokio::spawn(carry(replies, heard, said, pieces)));
+    let carrier = Carrier(tokio::spawn(carry(replies, received, outbound, pieces)));
     Ok(Conversation { incoming, outgoing, understood: true, open, carrier })
 }
 
 async fn carry(
     mut replies: Streaming<Piece>,
-    heard: mpsc::Sender<Word>,
-    mut said: mpsc::Receiver<Word>,
+    received: mpsc::Sender<Frame>,
+    mut outbound: mpsc::Receiver<Frame>,
     pieces: mpsc::Sender<Piece>,
 ) {
     let sending = async move {
-        while let Some(word) = said.recv().await {
-            if pieces.send(word.into_piece()).await.is_err() {
+        while let Some(frame) = outbound.recv().await {
+            if pieces.send(frame.into_piece()).await.is_err() {
                 break;
             }
         }
     };
     let receiving = async {
         while let Some(Ok(piece)) = replies.next().await {
-            let Ok(word) = Word::from_piece(piece) else { break };
+            let Ok(frame) = Frame::from_piece(piece) else { break };
             // Who does not listen any more may still have something to say.
-            let _ = heard.send(word).await;
+            let _ = received.send(frame).await;
         }
-        drop(heard);
+        drop(received);
     };
     // The relay ends when it has passed everything on.
     tokio::pin!(sending);

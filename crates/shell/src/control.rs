@@ -1,4 +1,4 @@
-//! What is said beside the bytes, as JSON on a channel of its own. Bytes and
+//! Control messages beside the bytes, as JSON on a channel of their own. Bytes and
 //! controls overtake each other, so a control that means "after the bytes"
 //! says after how many.
 
@@ -10,7 +10,7 @@ pub(crate) struct Control {
     /// Columns and rows of the caller's terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resize: Option<[u16; 2]>,
-    /// How the command ended.
+    /// Exit code of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit: Option<i32>,
     #[serde(skip_serializing_if = "String::is_empty")]

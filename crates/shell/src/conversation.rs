@@ -7,12 +7,12 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::Word;
+use crate::Frame;
 
 /// Words on their way in either direction.
-pub(crate) const UNDER_WAY: usize = 16;
-/// How long the last words may take to get out.
-const FAREWELL: Duration = Duration::from_secs(3);
+pub(crate) const CHANNEL_CAPACITY: usize = 16;
+/// Timeout for the last frames to be sent.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A conversation with the other end.
 ///
@@ -21,15 +21,15 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// one has said everything; once `incoming` is dropped too, it is over.
 #[derive(Debug)]
 pub struct Conversation {
-    pub incoming: mpsc::Receiver<Word>,
-    pub outgoing: mpsc::Sender<Word>,
-    /// Whether the other end hears more than bytes: sizes, ends and exits.
+    pub incoming: mpsc::Receiver<Frame>,
+    pub outgoing: mpsc::Sender<Frame>,
+    /// True if the other end understands more than bytes: sizes, ends and exits.
     pub understood: bool,
     pub(crate) open: watch::Receiver<bool>,
     pub(crate) carrier: Carrier,
 }
 
-/// What carries a conversation.
+/// Task that carries a conversation.
 #[derive(Debug)]
 pub struct Carrier(pub(crate) JoinHandle<()>);
 
@@ -40,7 +40,7 @@ impl Conversation {
     }
 
     /// The two directions, and what carries them.
-    pub fn split(self) -> (mpsc::Receiver<Word>, mpsc::Sender<Word>, Carrier) {
+    pub fn split(self) -> (mpsc::Receiver<Frame>, mpsc::Sender<Frame>, Carrier) {
         (self.incoming, self.outgoing, self.carrier)
     }
 
@@ -53,9 +53,9 @@ impl Conversation {
 }
 
 impl Carrier {
-    /// Waits a moment for the last words to get out.
+    /// Waits a moment for the last frames to get out.
     pub async fn finish(mut self) {
-        if tokio::time::timeout(FAREWELL, &mut self.0).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut self.0).await.is_err() {
             self.0.abort();
         }
     }

@@ -39,8 +39,8 @@ use str0m::crypto::{
 
 /// The library tells peers apart by their addresses. There is one, and where
 /// it really is, str0m knows.
-const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
-const THERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2);
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2);
 /// Written into the greeting; nobody looks at it.
 const NAME: &str = "selvage";
 /// Until when nothing happens by itself where there is nothing to send again.
@@ -79,8 +79,8 @@ impl DtlsProvider for Lenient {
     }
 }
 
-/// What is to be told to str0m, one after the other.
-enum Told {
+/// Outputs for str0m, one after the other.
+enum Pending {
     Packet(BytesMut),
     Certificate(Vec<u8>),
     Connected,
@@ -88,7 +88,7 @@ enum Told {
     Closed,
 }
 
-impl Told {
+impl Pending {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Packet(bytes) | Self::Data(bytes) => bytes,
@@ -109,7 +109,7 @@ struct Handshake {
     connected: bool,
     closed: bool,
     now: Instant,
-    told: VecDeque<Told>,
+    pending: VecDeque<Pending>,
 }
 
 impl fmt::Debug for Handshake {
@@ -126,7 +126,7 @@ fn unusable(error: impl fmt::Display) -> CryptoError {
     CryptoError::Other(error.to_string())
 }
 
-/// Ends the session. Why is for the log; str0m has no word for it.
+/// Ends the session. The reason is for the log; str0m has no field for it.
 fn broken(error: &LibraryError) -> DtlsImplError {
     tracing::debug!(%error, "the handshake with a peer failed");
     DtlsImplError::ConnectionClosed
@@ -143,7 +143,7 @@ impl Handshake {
         let client = builder.clone().build(true, None).map_err(unusable)?;
         let server = builder.build(false, None).map_err(unusable)?;
         Ok(Self {
-            endpoint: Mutex::new(Endpoint::new(HERE, TransportProtocol::UDP, None)),
+            endpoint: Mutex::new(Endpoint::new(LOCAL, TransportProtocol::UDP, None)),
             client: Arc::new(client),
             server: Arc::new(server),
             active: false,
@@ -151,7 +151,7 @@ impl Handshake {
             connected: false,
             closed: false,
             now,
-            told: VecDeque::new(),
+            pending: VecDeque::new(),
         })
     }
 
@@ -162,28 +162,28 @@ impl Handshake {
     /// Takes over what the library wants to send.
     fn collect(&mut self) {
         while let Some(message) = self.endpoint().poll_transmit() {
-            self.told.push_back(Told::Packet(message.message));
+            self.pending.push_back(Pending::Packet(message.message));
         }
     }
 
     fn happened(&mut self, event: EndpointEvent) -> Result<(), DtlsImplError> {
         match event {
             EndpointEvent::HandshakeComplete => {
-                let state = self.endpoint().get_connection_state(THERE);
+                let state = self.endpoint().get_connection_state(REMOTE);
                 let shown = state.and_then(|state| state.peer_certificates.first().cloned());
                 // Nobody to compare with what the offer said.
                 let shown = shown.ok_or_else(|| broken(&LibraryError::ErrNoCertificates))?;
                 self.connected = true;
-                self.told.extend([Told::Certificate(shown), Told::Connected]);
+                self.pending.extend([Pending::Certificate(shown), Pending::Connected]);
             }
-            EndpointEvent::ApplicationData(bytes) => self.told.push_back(Told::Data(bytes)),
-            EndpointEvent::PeerClosed => self.told.push_back(Told::Closed),
+            EndpointEvent::ApplicationData(bytes) => self.pending.push_back(Pending::Data(bytes)),
+            EndpointEvent::PeerClosed => self.pending.push_back(Pending::Closed),
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether a packet that the library does not like ends the session.
+    /// Returns true if a packet that the library refuses ends the session.
     /// Anybody can send what is no record at all; what comes after the
     /// handshake is authenticated, or else it is not from the peer.
     fn is_fatal(&self, error: &LibraryError) -> bool {
@@ -209,7 +209,7 @@ impl DtlsInstance for Handshake {
         if packet.is_empty() || self.closed {
             return Ok(());
         }
-        let read = self.endpoint().read(Instant::now(), THERE, None, packet.into());
+        let read = self.endpoint().read(Instant::now(), REMOTE, None, packet.into());
         self.collect();
         match read {
             Ok(events) => events.into_iter().try_for_each(|event| self.happened(event)),
@@ -222,33 +222,33 @@ impl DtlsInstance for Handshake {
     }
 
     fn poll_output<'a>(&mut self, buffer: &'a mut [u8]) -> DtlsOutput<'a> {
-        let Some(next) = self.told.front() else {
+        let Some(next) = self.pending.front() else {
             let quiet = self.now + QUIET;
-            return DtlsOutput::Timeout(self.endpoint().poll_timeout(&THERE).unwrap_or(quiet));
+            return DtlsOutput::Timeout(self.endpoint().poll_timeout(&REMOTE).unwrap_or(quiet));
         };
         let needed = next.bytes().len();
         let Some(room) = buffer.get_mut(..needed) else {
             return DtlsOutput::BufferTooSmall { needed };
         };
         room.copy_from_slice(next.bytes());
-        match self.told.pop_front() {
-            Some(Told::Packet(_)) => DtlsOutput::Packet(room),
-            Some(Told::Certificate(_)) => DtlsOutput::PeerCert(room),
-            Some(Told::Data(_)) => DtlsOutput::ApplicationData(room),
-            Some(Told::Connected) => DtlsOutput::Connected,
-            Some(Told::Closed) | None => DtlsOutput::CloseNotify,
+        match self.pending.pop_front() {
+            Some(Pending::Packet(_)) => DtlsOutput::Packet(room),
+            Some(Pending::Certificate(_)) => DtlsOutput::PeerCert(room),
+            Some(Pending::Data(_)) => DtlsOutput::ApplicationData(room),
+            Some(Pending::Connected) => DtlsOutput::Connected,
+            Some(Pending::Closed) | None => DtlsOutput::CloseNotify,
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) -> Result<(), DtlsImplError> {
         self.now = now;
-        let due = self.endpoint().poll_timeout(&THERE).is_some_and(|when| when <= now);
+        let due = self.endpoint().poll_timeout(&REMOTE).is_some_and(|when| when <= now);
         let done = if self.active && !self.begun {
             self.begun = true;
             let client = Arc::clone(&self.client);
-            self.endpoint().connect(now, THERE, client, None)
+            self.endpoint().connect(now, REMOTE, client, None)
         } else if due {
-            self.endpoint().handle_timeout(THERE, now)
+            self.endpoint().handle_timeout(REMOTE, now)
         } else {
             Ok(())
         };
@@ -261,7 +261,7 @@ impl DtlsInstance for Handshake {
             return Err(DtlsImplError::HandshakePending);
         }
         let now = self.now;
-        let written = self.endpoint().write(now, THERE, data);
+        let written = self.endpoint().write(now, REMOTE, data);
         self.collect();
         written.map_err(|error| broken(&error))
     }
@@ -275,11 +275,11 @@ impl DtlsInstance for Handshake {
     }
 
     fn is_closing(&self) -> bool {
-        self.closed && !self.told.is_empty()
+        self.closed && !self.pending.is_empty()
     }
 
     fn is_closed(&self) -> bool {
-        self.closed && self.told.is_empty()
+        self.closed && self.pending.is_empty()
     }
 
     fn close(&mut self) -> Result<(), DtlsImplError> {
@@ -321,7 +321,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
 
-    /// What one end was told, but for packets.
+    /// Outputs of one end other than packets.
     #[derive(Debug, Default, PartialEq)]
     struct Heard {
         certificate: Vec<u8>,

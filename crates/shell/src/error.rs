@@ -7,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the other end sent is no description of a session.
+    /// Text of the other end that is no description of a session.
     #[error("{what}: {reason}")]
     Description { what: &'static str, reason: String },
     #[error("no address of this machine can be used")]
@@ -19,13 +19,13 @@ pub enum Error {
     /// The controller that both ends meet at says no.
     #[error("{}", .0.message())]
     Relay(Box<tonic::Status>),
-    /// What a relay passed on does not belong there.
+    /// Message of a relay that does not belong into a conversation.
     #[error("not part of a conversation: {0}")]
     Piece(&'static str),
 }
 
 impl Error {
-    /// What this means to a caller.
+    /// Code of this error for callers.
     pub fn code(&self) -> Code {
         match self {
             Self::Description { .. } | Self::Piece(_) => Code::InvalidArgument,

@@ -1,14 +1,13 @@
-//! The conversation with a command in an instance, whichever way it goes:
+//! Conversation with a command in an instance, over one of two transports:
 //!
 //! * [`peer`]: directly, over a WebRTC data channel. Both ends are here, the
 //!   one that offers and the one that answers;
 //! * [`attach`]: through a controller that passes on what each end says.
 //!
-//! Either way it is a [`Conversation`]: words go out, words come in, and there
-//! is no more of either than the other end can take.
+//! Either way it is a [`Conversation`]: frames go out, frames come in, and there
+//! are no more of either than the other end can take.
 //!
-//! Which command runs and where is the crm's to say; who may is the
-//! controller's.
+//! The crm decides which command runs and where, the controller who may run it.
 
 mod addresses;
 mod attach;
@@ -16,12 +15,12 @@ mod control;
 mod conversation;
 mod dtls;
 mod error;
+mod frame;
 pub mod peer;
 mod run;
 mod sockets;
-mod word;
 
 pub use attach::{attach, dial};
 pub use conversation::{Carrier, Conversation};
 pub use error::{Error, Result};
-pub use word::{MAX_DATA, Word};
+pub use frame::{Frame, MAX_DATA};

@@ -1,4 +1,4 @@
-//! The direct way: two peers, one offer, one answer.
+//! Direct conversation: two peers, one offer, one answer.
 //!
 //! The offer and the answer are what the original's ends exchange: JSON with a
 //! session description that has all addresses in it. One data channel, `data`,
@@ -22,38 +22,38 @@ use str0m::{
 
 use crate::{Conversation, Error, Result, addresses, dtls, run::Runner, sockets::Sockets};
 
-/// The channel that carries the bytes.
+/// Channel of input and output.
 pub(crate) const DATA: &str = "data";
-/// What a command writes as errors.
+/// Channel of a command's error output.
 pub(crate) const ERRORS: &str = "errors";
-/// Sizes, ends and exits.
+/// Channel of sizes, ends and exits.
 pub(crate) const CONTROL: &str = "ctl";
 
-/// How often a peer is asked whether it is still there before it counts as
-/// silent, and how long each time.
-const ASKED: usize = 6;
-const ASKED_AGAIN: Duration = Duration::from_secs(1);
+/// Number of checks without an answer after which a peer counts as gone, and the
+/// interval between them.
+const MAX_CHECKS: usize = 6;
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// By which peers of ours know each other.
-const OWN_NAME: &str = "s=selvage";
-const NO_NAME: &str = "s=-";
+/// Session name by which our peers recognise each other.
+const OWN_SESSION: &str = "s=selvage";
+const DEFAULT_SESSION: &str = "s=-";
 
-/// How a peer behaves.
+/// Options of a peer.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long the other end may take to be there.
-    pub patience: Duration,
-    /// Where to be reached; empty: wherever this machine can be.
+    /// Timeout of the other end's arrival.
+    pub arrival_timeout: Duration,
+    /// Addresses to be reached at; empty: all that this machine has.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { patience: Duration::from_secs(30), addresses: Vec::new() }
+        Self { arrival_timeout: Duration::from_secs(30), addresses: Vec::new() }
     }
 }
 
-/// As the wire has it.
+/// Session description as it is on the wire.
 #[derive(Serialize, Deserialize)]
 struct Description {
     r#type: String,
@@ -67,7 +67,7 @@ pub struct Offer {
     pending: SdpPendingOffer,
     data: ChannelId,
     text: String,
-    patience: Duration,
+    arrival_timeout: Duration,
 }
 
 impl Offer {
@@ -80,10 +80,10 @@ impl Offer {
             .apply()
             .ok_or_else(|| Error::description("offer", "there is nothing to offer"))?;
         let text = describe("offer", &named(&offer.to_sdp_string()))?;
-        Ok(Self { rtc, sockets, pending, data, text, patience: options.patience })
+        Ok(Self { rtc, sockets, pending, data, text, arrival_timeout: options.arrival_timeout })
     }
 
-    /// What to send to the other end.
+    /// Text to send to the other end.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -96,13 +96,13 @@ impl Offer {
             .map_err(|error| Error::description("answer", error))?;
         self.rtc.sdp_api().accept_answer(self.pending, answer)?;
         let runner = Runner::new(self.rtc, self.sockets, Some(self.data), understood);
-        Ok(runner.spawn(self.patience))
+        Ok(runner.spawn(self.arrival_timeout))
     }
 }
 
 /// Answers an offer: what to send back, and the conversation that will be.
 pub async fn answer(offer: &str, options: Options) -> Result<(String, Conversation)> {
-    let sdp = as_meant(&read("offer", offer)?);
+    let sdp = normalized(&read("offer", offer)?);
     let understood = is_ours(&sdp);
     let parsed =
         SdpOffer::from_sdp_string(&sdp).map_err(|error| Error::description("offer", error))?;
@@ -121,7 +121,7 @@ pub async fn answer(offer: &str, options: Options) -> Result<(String, Conversati
     }
     let text = describe("answer", &named(&answer.to_sdp_string()))?;
     let runner = Runner::new(rtc, sockets, None, understood);
-    Ok((text, runner.spawn(options.patience)))
+    Ok((text, runner.spawn(options.arrival_timeout)))
 }
 
 async fn prepare(
@@ -135,8 +135,8 @@ async fn prepare(
     };
     let sockets = Sockets::open(&addresses).await?;
     let mut config = config.clear_codecs();
-    config.set_max_stun_rto(ASKED_AGAIN);
-    config.set_max_stun_retransmits(ASKED);
+    config.set_max_stun_rto(CHECK_INTERVAL);
+    config.set_max_stun_retransmits(MAX_CHECKS);
     // Large, and handed on several times.
     let mut rtc = Box::new(config.build(Instant::now()));
     for address in sockets.addresses() {
@@ -163,17 +163,17 @@ fn describe(kind: &'static str, sdp: &str) -> Result<String> {
 }
 
 fn named(sdp: &str) -> String {
-    sdp.replacen(NO_NAME, OWN_NAME, 1)
+    sdp.replacen(DEFAULT_SESSION, OWN_SESSION, 1)
 }
 
 fn is_ours(sdp: &str) -> bool {
-    sdp.lines().any(|line| line.trim_end() == OWN_NAME)
+    sdp.lines().any(|line| line.trim_end() == OWN_SESSION)
 }
 
 /// The original's client says twice who begins the handshake, and means the
 /// second; and has candidates for a second component that there is not. Who
 /// leaves it to the other end to begin is begun with: the original waits.
-fn as_meant(sdp: &str) -> String {
+fn normalized(sdp: &str) -> String {
     const SETUP: &str = "a=setup:";
     let lines: Vec<&str> = sdp.lines().map(str::trim_end).collect();
     let said_again = |at: usize| {
@@ -225,8 +225,8 @@ mod tests {
         let meant = "m=application 9 DTLS/SCTP 5000\r\na=mid:0\r\n\
                      a=candidate:foundation 1 udp 3776 192.0.2.2 36314 typ host\r\n\
                      a=setup:passive\r\n";
-        assert_eq!(as_meant(said), meant);
-        assert_eq!(as_meant(meant), meant);
+        assert_eq!(normalized(said), meant);
+        assert_eq!(normalized(meant), meant);
     }
 
     #[tokio::test]

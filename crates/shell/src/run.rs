@@ -1,4 +1,4 @@
-//! Keeps one peer running: packets, time and words, one after the other.
+//! Event loop of one peer: packets, timers and frames, one after the other.
 
 use std::{
     collections::VecDeque,
@@ -14,24 +14,24 @@ use str0m::{
 use tokio::sync::{mpsc, watch};
 
 use crate::{
-    Conversation, MAX_DATA, Result, Word,
+    Conversation, Frame, MAX_DATA, Result,
     control::Control,
-    conversation::{Carrier, UNDER_WAY},
+    conversation::{CHANNEL_CAPACITY, Carrier},
     peer::{CONTROL, DATA, ERRORS},
     sockets::{Packet, Sockets},
 };
 
 /// Bytes that may be under way to one of ours that has not taken them.
 const WINDOW: u64 = 1024 * 1024;
-/// After how many bytes the other end is told that they were taken.
-const TELL: u64 = WINDOW / 8;
-/// Bytes that are kept for a reader that does not read. The original's client
+/// Bytes after which the other end gets an acknowledgement.
+const ACK_AFTER: u64 = WINDOW / 8;
+/// Bytes that are buffered for a reader that does not read. The original's client
 /// does not know when to stop; it is one person's typing.
-const KEEP: usize = 8 * 1024 * 1024;
-/// How long a peer that was there may be silent.
-const SILENCE: Duration = Duration::from_secs(10);
-/// How long the last words may take to arrive.
-const FAREWELL: Duration = Duration::from_secs(2);
+const MAX_INBOX: usize = 8 * 1024 * 1024;
+/// Timeout of a peer that was there and is silent.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for the last frames to arrive.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ids of the channels as they open.
 #[derive(Default)]
@@ -45,23 +45,23 @@ struct Channels {
 /// Bytes of data and of errors, so far.
 type Counts = [u64; 2];
 
-/// What comes in.
+/// Incoming frames.
 #[derive(Default)]
 struct Inbox {
     received: Counts,
-    waiting: VecDeque<Word>,
-    kept: usize,
-    /// A word that comes after so many bytes.
-    last: Option<(Counts, Word)>,
+    waiting: VecDeque<Frame>,
+    buffered: usize,
+    /// A frame that comes after so many bytes.
+    last: Option<(Counts, Frame)>,
     taken: u64,
-    told: u64,
+    acknowledged: u64,
 }
 
-/// What goes out.
+/// Outgoing frames.
 #[derive(Default)]
 struct Outbox {
     sent: Counts,
-    waiting: VecDeque<Word>,
+    waiting: VecDeque<Frame>,
     controls: VecDeque<Control>,
     /// Bytes that the other end has taken, as it said last.
     taken: u64,
@@ -76,27 +76,27 @@ pub(crate) struct Runner {
     channels: Channels,
     inbox: Inbox,
     outbox: Outbox,
-    /// When to stop waiting for the other end.
+    /// Time at which to stop waiting for the other end.
     give_up: Option<Instant>,
     /// The data channel was closed by either end.
     closed: bool,
-    parting: bool,
+    closing: bool,
 }
 
 /// The application's ends.
 struct Ends {
-    incoming: Option<mpsc::Sender<Word>>,
-    outgoing: mpsc::Receiver<Word>,
+    incoming: Option<mpsc::Sender<Frame>>,
+    outgoing: mpsc::Receiver<Frame>,
     open: watch::Sender<bool>,
 }
 
 enum Step {
     Time,
     Packet(Packet),
-    Said(Option<Word>),
-    Heard,
+    Outgoing(Option<Frame>),
+    Delivered,
     /// Nobody listens any more.
-    Deaf,
+    Unread,
 }
 
 impl Runner {
@@ -115,16 +115,16 @@ impl Runner {
             outbox: Outbox::default(),
             give_up: None,
             closed: false,
-            parting: false,
+            closing: false,
         }
     }
 
-    pub(crate) fn spawn(mut self, patience: Duration) -> Conversation {
-        let (heard, incoming) = mpsc::channel(UNDER_WAY);
-        let (outgoing, said) = mpsc::channel(UNDER_WAY);
+    pub(crate) fn spawn(mut self, arrival_timeout: Duration) -> Conversation {
+        let (heard, incoming) = mpsc::channel(CHANNEL_CAPACITY);
+        let (outgoing, said) = mpsc::channel(CHANNEL_CAPACITY);
         let (opened, open) = watch::channel(false);
         let understood = self.understood;
-        self.give_up = Some(Instant::now() + patience);
+        self.give_up = Some(Instant::now() + arrival_timeout);
         let ends = Ends { incoming: Some(heard), outgoing: said, open: opened };
         let carrier = Carrier(tokio::spawn(async move {
             if let Err(error) = self.run(ends).await {
@@ -141,43 +141,43 @@ impl Runner {
                 ends.open.send_replace(true);
             }
             if self.is_over(&ends) {
-                return self.part().await;
+                return self.close().await;
             }
             match self.wait(&mut ends, wake).await {
                 Step::Time => self.rtc.handle_input(Input::Timeout(Instant::now()))?,
                 Step::Packet(packet) => self.packet(&packet)?,
-                Step::Said(Some(word)) => self.said(word),
-                Step::Said(None) => self.outbox.ended = true,
-                Step::Heard => self.heard(),
-                Step::Deaf => ends.incoming = None,
+                Step::Outgoing(Some(frame)) => self.send(frame),
+                Step::Outgoing(None) => self.outbox.ended = true,
+                Step::Delivered => self.delivered(),
+                Step::Unread => ends.incoming = None,
             }
         }
     }
 
-    /// Whether there is nothing left to wait for.
+    /// Returns true if there is nothing left to wait for.
     fn is_over(&mut self, ends: &Ends) -> bool {
         let late = self.give_up.is_some_and(|when| Instant::now() >= when);
-        let unheard = ends.incoming.is_none();
-        let unwanted = unheard && ends.outgoing.is_closed() && ends.outgoing.is_empty();
-        if late || self.inbox.kept > KEEP || (unwanted && !self.channels.data_open) {
+        let unread = ends.incoming.is_none();
+        let unwanted = unread && ends.outgoing.is_closed() && ends.outgoing.is_empty();
+        if late || self.inbox.buffered > MAX_INBOX || (unwanted && !self.channels.data_open) {
             return true;
         }
         // What has come is for the application, even if there will be no more.
         if self.closed || !self.rtc.is_alive() {
-            return unheard || self.inbox.waiting.is_empty();
+            return unread || self.inbox.waiting.is_empty();
         }
         if !self.outbox.ended || !self.is_flushed() {
             return false;
         }
-        if !self.understood && !self.parting {
+        if !self.understood && !self.closing {
             // To the original's peers this is the end of it.
-            self.parting = true;
-            self.give_up = Some(Instant::now() + FAREWELL);
+            self.closing = true;
+            self.give_up = Some(Instant::now() + SHUTDOWN_TIMEOUT);
             if let Some(data) = self.channels.data {
                 self.rtc.direct_api().close_data_channel(data);
             }
         }
-        self.understood && unheard
+        self.understood && unread
     }
 
     fn is_flushed(&mut self) -> bool {
@@ -213,9 +213,9 @@ impl Runner {
         tokio::select! {
             () = tokio::time::sleep_until(wake.into()) => Step::Time,
             Some(packet) = self.sockets.receive() => Step::Packet(packet),
-            word = ends.outgoing.recv(), if listens && !self.outbox.ended => Step::Said(word),
-            step = hand(&ends.incoming, &self.inbox.waiting), if hands => step,
-            () = gone(&ends.incoming), if ends.incoming.is_some() => Step::Deaf,
+            frame = ends.outgoing.recv(), if listens && !self.outbox.ended => Step::Outgoing(frame),
+            step = deliver(&ends.incoming, &self.inbox.waiting), if hands => step,
+            () = receiver_closed(&ends.incoming), if ends.incoming.is_some() => Step::Unread,
         }
     }
 
@@ -233,9 +233,9 @@ impl Runner {
             Event::ChannelData(data) => self.received(data),
             Event::ChannelClose(id) if Some(id) == self.channels.data => self.closed = true,
             Event::Closed => self.closed = true,
-            Event::IceConnectionStateChange(state) if self.channels.data_open && !self.parting => {
+            Event::IceConnectionStateChange(state) if self.channels.data_open && !self.closing => {
                 let silent = state == IceConnectionState::Disconnected;
-                self.give_up = silent.then(|| Instant::now() + SILENCE);
+                self.give_up = silent.then(|| Instant::now() + IDLE_TIMEOUT);
             }
             _ => {}
         }
@@ -271,56 +271,56 @@ impl Runner {
         }
         let inbox = &mut self.inbox;
         inbox.received[usize::from(errors)] += bytes.len() as u64;
-        inbox.kept += bytes.len();
-        inbox.waiting.push_back(if errors { Word::Errors(bytes) } else { Word::Data(bytes) });
+        inbox.buffered += bytes.len();
+        inbox.waiting.push_back(if errors { Frame::Errors(bytes) } else { Frame::Data(bytes) });
         inbox.complete();
     }
 
     fn controlled(&mut self, control: Control) {
         let inbox = &mut self.inbox;
         if let Some([columns, rows]) = control.resize {
-            inbox.waiting.push_back(Word::Size { columns, rows });
+            inbox.waiting.push_back(Frame::Size { columns, rows });
         }
         if let Some(taken) = control.taken {
             self.outbox.taken = taken;
         }
         if let Some(code) = control.exit {
-            inbox.last = Some((control.after, Word::Exit { code, reason: control.reason }));
+            inbox.last = Some((control.after, Frame::Exit { code, reason: control.reason }));
         } else if control.end {
-            inbox.last = Some((control.after, Word::End));
+            inbox.last = Some((control.after, Frame::End));
         }
         inbox.complete();
     }
 
-    /// A word was taken by the application.
-    fn heard(&mut self) {
+    /// A frame was taken by the application.
+    fn delivered(&mut self) {
         let inbox = &mut self.inbox;
-        if let Some(Word::Data(bytes) | Word::Errors(bytes)) = inbox.waiting.pop_front() {
-            inbox.kept -= bytes.len();
+        if let Some(Frame::Data(bytes) | Frame::Errors(bytes)) = inbox.waiting.pop_front() {
+            inbox.buffered -= bytes.len();
             inbox.taken += bytes.len() as u64;
         }
-        if self.understood && inbox.taken - inbox.told >= TELL {
-            inbox.told = inbox.taken;
+        if self.understood && inbox.taken - inbox.acknowledged >= ACK_AFTER {
+            inbox.acknowledged = inbox.taken;
             let taken = Some(inbox.taken);
             self.outbox.controls.push_back(Control { taken, ..Control::default() });
         }
     }
 
     /// The application says something.
-    fn said(&mut self, word: Word) {
+    fn send(&mut self, frame: Frame) {
         let outbox = &mut self.outbox;
         let control = |control| Some(control).filter(|_| self.understood);
-        let said = match word {
-            Word::Data(bytes) => return outbox.cut(&bytes, Word::Data),
-            Word::Errors(bytes) => return outbox.cut(&bytes, Word::Errors),
-            Word::Size { columns, rows } => {
+        let said = match frame {
+            Frame::Data(bytes) => return outbox.cut(&bytes, Frame::Data),
+            Frame::Errors(bytes) => return outbox.cut(&bytes, Frame::Errors),
+            Frame::Size { columns, rows } => {
                 control(Control { resize: Some([columns, rows]), ..Control::default() })
             }
-            Word::Exit { code, reason } => {
+            Frame::Exit { code, reason } => {
                 let after = outbox.sent;
                 control(Control { exit: Some(code), reason, after, ..Control::default() })
             }
-            Word::End => {
+            Frame::End => {
                 let after = outbox.sent;
                 // The original closes the channel where its input ends.
                 outbox.ended |= !self.understood;
@@ -345,8 +345,8 @@ impl Runner {
             return Ok(false);
         }
         let (bytes, at) = match self.outbox.waiting.front() {
-            Some(Word::Data(bytes)) => (bytes.clone(), 0),
-            Some(Word::Errors(bytes)) => (bytes.clone(), 1),
+            Some(Frame::Data(bytes)) => (bytes.clone(), 0),
+            Some(Frame::Errors(bytes)) => (bytes.clone(), 1),
             _ => return Ok(false),
         };
         let apart = at == 1 && self.understood;
@@ -365,7 +365,7 @@ impl Runner {
     }
 
     /// Ends it for both.
-    async fn part(&mut self) -> Result<()> {
+    async fn close(&mut self) -> Result<()> {
         self.outbox.waiting.clear();
         self.outbox.controls.clear();
         self.rtc.close()?;
@@ -380,22 +380,22 @@ impl Runner {
     }
 }
 
-/// Gives the first word to the application, once it can take one. The word
+/// Gives the first frame to the application, once it can take one. The frame
 /// stays where it is until then.
-async fn hand(incoming: &Option<mpsc::Sender<Word>>, waiting: &VecDeque<Word>) -> Step {
-    let Some(incoming) = incoming else { return Step::Heard };
+async fn deliver(incoming: &Option<mpsc::Sender<Frame>>, waiting: &VecDeque<Frame>) -> Step {
+    let Some(incoming) = incoming else { return Step::Delivered };
     match incoming.reserve().await {
         Ok(permit) => {
-            if let Some(word) = waiting.front() {
-                permit.send(word.clone());
+            if let Some(frame) = waiting.front() {
+                permit.send(frame.clone());
             }
-            Step::Heard
+            Step::Delivered
         }
-        Err(_) => Step::Deaf,
+        Err(_) => Step::Unread,
     }
 }
 
-async fn gone(incoming: &Option<mpsc::Sender<Word>>) {
+async fn receiver_closed(incoming: &Option<mpsc::Sender<Frame>>) {
     match incoming {
         Some(incoming) => incoming.closed().await,
         None => std::future::pending().await,
@@ -403,22 +403,22 @@ async fn gone(incoming: &Option<mpsc::Sender<Word>>) {
 }
 
 impl Inbox {
-    /// The last word comes when all the bytes before it have.
+    /// The last frame comes when all the bytes before it have.
     fn complete(&mut self) {
         let due = self.last.as_ref().is_some_and(|(after, _)| {
             self.received.iter().zip(after).all(|(received, after)| received >= after)
         });
-        if let Some((_, word)) = self.last.take_if(|_| due) {
-            self.waiting.push_back(word);
+        if let Some((_, frame)) = self.last.take_if(|_| due) {
+            self.waiting.push_back(frame);
         }
     }
 }
 
 impl Outbox {
     /// In messages that every peer can take.
-    fn cut(&mut self, bytes: &Bytes, word: fn(Bytes) -> Word) {
+    fn cut(&mut self, bytes: &Bytes, frame: fn(Bytes) -> Frame) {
         let starts = (0..bytes.len()).step_by(MAX_DATA);
         let cuts = starts.map(|start| bytes.slice(start..bytes.len().min(start + MAX_DATA)));
-        self.waiting.extend(cuts.map(word));
+        self.waiting.extend(cuts.map(frame));
     }
 }

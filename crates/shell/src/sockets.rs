@@ -12,13 +12,13 @@ use tokio::{net::UdpSocket, sync::mpsc, task::JoinSet};
 use crate::{Error, Result};
 
 /// Larger than any packet of WebRTC.
-const PACKET: usize = 2048;
+const MAX_PACKET: usize = 2048;
 /// Packets that wait to be looked at; the kernel keeps more.
-const WAITING: usize = 64;
+const QUEUE: usize = 64;
 /// Bytes that the kernel is asked to keep, where it counts twice what is in a
 /// packet. More than str0m has under way, which is 128 KiB: its SCTP looks at
 /// all of that for every packet, so that more of it makes everything slower.
-const KEPT: usize = 512 * 1024;
+const RECEIVE_BUFFER: usize = 512 * 1024;
 
 /// A packet, from where and to where.
 pub(crate) struct Packet {
@@ -36,14 +36,14 @@ pub(crate) struct Sockets {
 impl Sockets {
     /// Opens one at each address where that works.
     pub(crate) async fn open(addresses: &[IpAddr]) -> Result<Self> {
-        let (sender, packets) = mpsc::channel(WAITING);
+        let (sender, packets) = mpsc::channel(QUEUE);
         let mut sockets = Vec::new();
         let mut readers = JoinSet::new();
         for address in addresses {
             let Ok(socket) = UdpSocket::bind((*address, 0)).await else { continue };
             let Ok(local) = socket.local_addr() else { continue };
             // With less, bursts are lost, and sent again much later.
-            let _ = set_socket_recv_buffer_size(&socket, KEPT);
+            let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
             let socket = Arc::new(socket);
             readers.spawn(read(Arc::clone(&socket), local, sender.clone()));
             sockets.push((local, socket));
@@ -75,7 +75,7 @@ impl Sockets {
 }
 
 async fn read(socket: Arc<UdpSocket>, destination: SocketAddr, packets: mpsc::Sender<Packet>) {
-    let mut buffer = vec![0; PACKET];
+    let mut buffer = vec![0; MAX_PACKET];
     loop {
         match socket.recv_from(&mut buffer).await {
             Ok((length, source)) => {

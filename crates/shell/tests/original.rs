@@ -6,7 +6,7 @@ use std::{io::Write as _, path::PathBuf, process::Stdio, time::Duration};
 
 use bytes::Bytes;
 use selvage_shell::{
-    Word,
+    Frame,
     peer::{self, Options},
 };
 use tokio::{
@@ -35,7 +35,7 @@ async fn a_later_release_is_heard_and_hears() {
     converse("2.2.0").await;
 }
 
-/// What is typed is heard; a burst and the end come back.
+/// Input arrives; a burst and the end come back.
 async fn converse(release: &str) {
     let programs = std::env::var_os("SELVAGE_TEST_PION").map(PathBuf::from);
     let program = programs.map(|folder| folder.join(release)).filter(|path| path.exists());
@@ -60,13 +60,13 @@ async fn converse(release: &str) {
     let mut heard = Vec::new();
     while heard != b"what is typed" {
         match tokio::time::timeout(DEADLINE, crm.incoming.recv()).await.unwrap() {
-            Some(Word::Data(bytes)) => heard.extend_from_slice(&bytes),
+            Some(Frame::Data(bytes)) => heard.extend_from_slice(&bytes),
             other => panic!("{other:?} after {heard:?}"),
         }
     }
     let burst: Bytes = (0..256 * 1024_u32).map(|n| (n % 251) as u8).collect::<Vec<u8>>().into();
-    crm.outgoing.send(Word::Data(burst.clone())).await.unwrap();
-    crm.outgoing.send(Word::Exit { code: 0, reason: String::new() }).await.unwrap();
+    crm.outgoing.send(Frame::Data(burst.clone())).await.unwrap();
+    crm.outgoing.send(Frame::Exit { code: 0, reason: String::new() }).await.unwrap();
     drop(crm);
     let mut printed = Vec::new();
     let reading = stdout.read_to_end(&mut printed);

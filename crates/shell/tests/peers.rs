@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use selvage_shell::{
-    Conversation, MAX_DATA, Word,
+    Conversation, Frame, MAX_DATA,
     peer::{self, Offer, Options},
 };
 use tokio::net::UdpSocket;
@@ -46,17 +46,17 @@ async fn nameless(text: String) -> String {
 }
 
 /// All bytes, and how it ended.
-async fn everything(conversation: &mut Conversation) -> (Vec<u8>, Vec<u8>, Option<Word>) {
+async fn everything(conversation: &mut Conversation) -> (Vec<u8>, Vec<u8>, Option<Frame>) {
     let (mut data, mut errors) = (Vec::new(), Vec::new());
     loop {
         match within(conversation.incoming.recv()).await {
-            Some(Word::Data(bytes)) => {
+            Some(Frame::Data(bytes)) => {
                 assert!(bytes.len() <= MAX_DATA);
                 data.extend_from_slice(&bytes);
             }
-            Some(Word::Errors(bytes)) => errors.extend_from_slice(&bytes),
-            Some(last @ (Word::Exit { .. } | Word::End)) => return (data, errors, Some(last)),
-            Some(Word::Size { .. }) => {}
+            Some(Frame::Errors(bytes)) => errors.extend_from_slice(&bytes),
+            Some(last @ (Frame::Exit { .. } | Frame::End)) => return (data, errors, Some(last)),
+            Some(Frame::Size { .. }) => {}
             None => return (data, errors, None),
         }
     }
@@ -71,8 +71,8 @@ fn noise(length: usize) -> Bytes {
     (0..length).map(next).collect::<Vec<u8>>().into()
 }
 
-async fn say(conversation: &Conversation, word: Word) {
-    within(conversation.outgoing.send(word)).await.unwrap();
+async fn say(conversation: &Conversation, frame: Frame) {
+    within(conversation.outgoing.send(frame)).await.unwrap();
 }
 
 #[tokio::test]
@@ -80,20 +80,20 @@ async fn words_of_every_kind_go_both_ways_and_the_end_ends_both() {
     let (mut caller, mut crm) = pair(as_it_is).await;
     assert!(caller.understood && crm.understood);
     assert!(within(caller.opened()).await && within(crm.opened()).await);
-    say(&caller, Word::Size { columns: 100, rows: 40 }).await;
+    say(&caller, Frame::Size { columns: 100, rows: 40 }).await;
     let size = within(crm.incoming.recv()).await.unwrap();
-    assert_eq!(size, Word::Size { columns: 100, rows: 40 });
+    assert_eq!(size, Frame::Size { columns: 100, rows: 40 });
     let question = Bytes::from_static(b"what?");
-    say(&caller, Word::Data(question.clone())).await;
-    say(&caller, Word::End).await;
+    say(&caller, Frame::Data(question.clone())).await;
+    say(&caller, Frame::End).await;
     let (heard, _, last) = everything(&mut crm).await;
-    assert_eq!((heard, last), (question.to_vec(), Some(Word::End)));
+    assert_eq!((heard, last), (question.to_vec(), Some(Frame::End)));
 
     let (output, errors) = (noise(300_000), noise(70_000));
-    let exit = Word::Exit { code: 7, reason: "so".into() };
+    let exit = Frame::Exit { code: 7, reason: "so".into() };
     let writing = async {
-        say(&crm, Word::Data(output.clone())).await;
-        say(&crm, Word::Errors(errors.clone())).await;
+        say(&crm, Frame::Data(output.clone())).await;
+        say(&crm, Frame::Errors(errors.clone())).await;
         say(&crm, exit.clone()).await;
     };
     let ((), heard) = tokio::join!(writing, everything(&mut caller));
@@ -108,16 +108,16 @@ async fn the_originals_peers_get_bytes_and_a_closed_channel() {
     let (mut caller, crm) = pair(nameless).await;
     assert!(!caller.understood && !crm.understood);
     let (output, errors) = (noise(64 * 1024), Bytes::from_static(b" and errors"));
-    say(&crm, Word::Data(output.clone())).await;
-    say(&crm, Word::Errors(errors.clone())).await;
-    say(&crm, Word::Exit { code: 1, reason: String::new() }).await;
+    say(&crm, Frame::Data(output.clone())).await;
+    say(&crm, Frame::Errors(errors.clone())).await;
+    say(&crm, Frame::Exit { code: 1, reason: String::new() }).await;
     drop(crm);
     let (data, apart, last) = everything(&mut caller).await;
     assert!(data == [output, errors].concat() && apart.is_empty() && last.is_none());
 
     let (caller, mut crm) = pair(nameless).await;
-    say(&caller, Word::Data(Bytes::from_static(b"exit\n"))).await;
-    say(&caller, Word::End).await;
+    say(&caller, Frame::Data(Bytes::from_static(b"exit\n"))).await;
+    say(&caller, Frame::End).await;
     assert_eq!(everything(&mut crm).await, (b"exit\n".to_vec(), Vec::new(), None));
 }
 
@@ -138,7 +138,7 @@ async fn whoever_shows_another_certificate_than_was_said_is_hung_up_on() {
         let (answer, mut crm) = peer::answer(&text, loopback()).await.unwrap();
         let answer = if ours { answer } else { nameless(answer).await };
         let caller = offer.accept(&answer).unwrap();
-        say(&caller, Word::Data(Bytes::from_static(b"rm -r /\n"))).await;
+        say(&caller, Frame::Data(Bytes::from_static(b"rm -r /\n"))).await;
         assert!(!within(crm.opened()).await, "ours: {ours}");
         assert_eq!(within(crm.incoming.recv()).await, None);
     }
@@ -150,10 +150,10 @@ async fn what_is_typed_before_anybody_listens_is_kept() {
     let (answer, mut crm) = peer::answer(offer.text(), loopback()).await.unwrap();
     let caller = offer.accept(&answer).unwrap();
     for letter in "early".bytes() {
-        say(&caller, Word::Data(Bytes::copy_from_slice(&[letter]))).await;
+        say(&caller, Frame::Data(Bytes::copy_from_slice(&[letter]))).await;
     }
     assert!(within(crm.opened()).await);
-    say(&caller, Word::End).await;
+    say(&caller, Frame::End).await;
     let (heard, _, _) = everything(&mut crm).await;
     assert_eq!(heard, b"early");
 }
@@ -165,18 +165,18 @@ async fn who_does_not_read_is_not_flooded() {
     let much = noise(MAX_DATA);
     let told = tokio::spawn(async move {
         for _ in 0..256 {
-            crm.outgoing.send(Word::Data(much.clone())).await.unwrap();
+            crm.outgoing.send(Frame::Data(much.clone())).await.unwrap();
         }
-        crm.outgoing.send(Word::Exit { code: 0, reason: String::new() }).await.unwrap();
+        crm.outgoing.send(Frame::Exit { code: 0, reason: String::new() }).await.unwrap();
         crm
     });
     // Something comes, and while nobody takes it the writer is held back.
     let first = within(caller.incoming.recv()).await.unwrap();
-    let Word::Data(first) = first else { panic!("{first:?}") };
+    let Frame::Data(first) = first else { panic!("{first:?}") };
     assert!(!told.is_finished());
     let (rest, _, last) = everything(&mut caller).await;
     assert_eq!(first.len() + rest.len(), 256 * MAX_DATA);
-    assert!(matches!(last, Some(Word::Exit { code: 0, .. })));
+    assert!(matches!(last, Some(Frame::Exit { code: 0, .. })));
     within(told).await.unwrap();
 }
 
@@ -235,16 +235,16 @@ async fn lost_packets_are_sent_again() {
     let (mut caller, mut crm, _between) = lossy(10).await;
     let (input, output) = (noise(40_000), noise(150_000));
     let talking = async {
-        say(&caller, Word::Data(input.clone())).await;
-        say(&caller, Word::End).await;
-        say(&crm, Word::Data(output.clone())).await;
-        say(&crm, Word::Exit { code: 0, reason: String::new() }).await;
+        say(&caller, Frame::Data(input.clone())).await;
+        say(&caller, Frame::End).await;
+        say(&crm, Frame::Data(output.clone())).await;
+        say(&crm, Frame::Exit { code: 0, reason: String::new() }).await;
     };
     within(talking).await;
     let (heard, _, last) = everything(&mut crm).await;
-    assert!(heard == input && last == Some(Word::End));
+    assert!(heard == input && last == Some(Frame::End));
     let (heard, _, last) = everything(&mut caller).await;
-    assert!(heard == output && matches!(last, Some(Word::Exit { code: 0, .. })));
+    assert!(heard == output && matches!(last, Some(Frame::Exit { code: 0, .. })));
 }
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn a_network_that_is_cut_ends_it_for_both() {
 
 #[tokio::test]
 async fn a_peer_that_never_comes_is_not_waited_for() {
-    let short = Options { patience: Duration::from_millis(300), ..loopback() };
+    let short = Options { arrival_timeout: Duration::from_millis(300), ..loopback() };
     let offer = Offer::make(loopback()).await.unwrap();
     let (_, mut crm) = peer::answer(offer.text(), short).await.unwrap();
     assert!(!within(crm.opened()).await);

@@ -10,7 +10,8 @@ use crate::{
     Store, Txn, TxnReply, Watch,
 };
 
-/// What is not said otherwise is done by the store below.
+/// Store on top of another: methods that are not written are done by the store
+/// below.
 #[async_trait]
 pub trait Overlay: Send + Sync + 'static {
     fn below(&self) -> &SharedStore;

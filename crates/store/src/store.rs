@@ -47,7 +47,7 @@ pub trait Store: Send + Sync + 'static {
     /// Ends a lease and deletes the keys that hang on it.
     async fn lease_revoke(&self, id: LeaseId) -> Result<()>;
 
-    /// What is known of a lease.
+    /// Returns what is known of a lease.
     async fn lease_ttl(&self, id: LeaseId) -> Result<Lease>;
 
     /// Every lease there is, in the order of their ids.
@@ -69,7 +69,7 @@ pub struct Lease {
     pub remaining: Duration,
 }
 
-/// How a store is doing, for people and for health checks.
+/// State of a store, for people and for health checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// `embedded` or `etcd`.

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use crate::types::{check_key, check_value};
 use crate::{Error, KeyRange, KeyValue, LeaseId, RangeReply, RangeRequest, Result, Revision};
 
-/// What etcd takes in one transaction; kept for every store so that what
-/// works on one works on the other.
+/// Maximum that etcd takes in one transaction; the same for every store so that
+/// what works on one works on the other.
 pub const MAX_OPS: usize = 128;
 
-/// How the state of a key is set against a given value.
+/// Comparison of the state of a key with a given value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompareOp {
     Equal,
@@ -193,19 +193,19 @@ fn validate_ops(ops: &[Op]) -> Result<()> {
     Ok(())
 }
 
-/// What one operation gave.
+/// Result of one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpResult {
     Put,
-    /// How many keys went.
+    /// Number of keys that went.
     Delete(u64),
     Get(RangeReply),
 }
 
-/// What a transaction gave.
+/// Result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TxnReply {
-    /// Whether all compares held, so that `then` was done.
+    /// True if all compares held, so that `then` was done.
     pub succeeded: bool,
     /// Revision of the store after the transaction: its own one if it
     /// changed something.

@@ -41,7 +41,7 @@ pub struct KeyValue {
     pub lease: Option<LeaseId>,
 }
 
-/// Which keys are meant.
+/// A range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyRange {
     /// Exactly this key.
@@ -67,7 +67,7 @@ impl KeyRange {
         Self::Span(from.into(), to.into())
     }
 
-    /// Whether `key` lies within.
+    /// Returns whether `key` lies within.
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
             Self::Key(own) => own == key,
@@ -192,7 +192,7 @@ pub struct RangeReply {
     pub items: Vec<KeyValue>,
     /// The limit cut something off.
     pub more: bool,
-    /// How many keys lie in the range, whatever the limit.
+    /// Number of keys in the range, whatever the limit.
     pub count: u64,
     /// Revision of the store when it answered, also for a question about an
     /// older one.

@@ -1,4 +1,4 @@
-//! What a watch gives.
+//! Output of a watch.
 
 use std::fmt;
 use std::pin::Pin;

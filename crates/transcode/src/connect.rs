@@ -29,7 +29,7 @@ const STYLE: Style = Style { original_names: false, zeros: false, indent: false 
 const END_STREAM: u8 = 0x02;
 const ENVELOPE_HEAD: usize = 5;
 
-/// What the content type of a request says about the whole exchange.
+/// Form of the whole exchange, by the content type of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Exchange {
     codec: Codec,

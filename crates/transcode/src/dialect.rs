@@ -14,7 +14,7 @@ use crate::{
     write::{self, Shown, ShownAny, ShownField, Style},
 };
 
-/// Whose manners a route follows.
+/// Conventions that a route follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// edgeproto and distributed_match_engine: zeros written, over several
@@ -46,7 +46,8 @@ impl Dialect {
         Style { original_names: true, zeros: edge, indent: edge }
     }
 
-    /// Whether what is odd in a query is passed over instead of refused.
+    /// Returns whether unknown query parameters are passed over instead of
+    /// refused.
     pub(crate) fn lenient_query(self) -> bool {
         self != Self::Selvage
     }

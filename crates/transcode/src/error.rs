@@ -1,16 +1,16 @@
-//! What can be wrong with a request before the inner service sees it.
+//! Errors of a request before the inner service sees it.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use selvage_api::{Code, code::http_status};
 
-/// What a body fails with that took too long to arrive.
+/// Error of a body that took too long to arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("body came too slowly: it was not whole within {} s", .patience.as_secs_f32())]
+#[error("body came too slowly: it was not whole within {} s", .timeout.as_secs_f32())]
 pub struct SlowBody {
-    /// How long it was waited for.
-    pub patience: Duration,
+    /// Timeout that passed.
+    pub timeout: Duration,
 }
 
 /// Why a request was not passed on.

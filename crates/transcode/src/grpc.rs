@@ -87,7 +87,7 @@ fn from_status(status: &tonic::Status) -> Failure {
     failure
 }
 
-/// What comes next in a reply.
+/// Next element of a reply.
 pub(crate) enum Event {
     Message(Bytes),
     /// The call succeeded; its trailers.

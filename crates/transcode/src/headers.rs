@@ -1,4 +1,4 @@
-//! Which headers cross between the outer request and the inner call.
+//! Headers that cross between the outer request and the inner call.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
@@ -116,7 +116,7 @@ pub(crate) fn pass_on(from: &HeaderMap, to: &mut HeaderMap, prefix: &str) {
     }
 }
 
-/// What of headers or trailers is neither gRPC's own nor about this hop.
+/// Headers or trailers that are neither gRPC's own nor about this hop.
 pub(crate) fn metadata(from: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
     from.iter().filter(|(name, _)| {
         !is_of_this_hop(name) && !name.as_str().starts_with("grpc-") && *name != header::DATE

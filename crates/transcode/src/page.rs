@@ -1,6 +1,7 @@
 //! The browsable page over the OpenAPI document.
 
-/// What the page may load and call; the listener sends it with each file.
+/// Policy on what the page may load and call; the listener sends it with each
+/// file.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; \
 style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
 form-action 'self'; frame-ancestors 'none'";

@@ -59,7 +59,7 @@ fn bad_json(message: &str, error: &serde_json::Error) -> Error {
     Error::Json { message: message.to_owned(), reason: error.to_string() }
 }
 
-/// Where in the message we are, for error texts.
+/// Position in the message, for error texts.
 #[derive(Clone, Copy)]
 enum At<'a> {
     Root,

@@ -28,7 +28,7 @@ pub fn transcode_request(
     Ok((&matched.route.method.path, message))
 }
 
-/// How a Connect call writes its messages.
+/// Encoding of the messages of a Connect call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codec {
     Json,

@@ -47,7 +47,7 @@ where
     if without_body { response.map(|_| Body::empty()) } else { response }
 }
 
-/// Who refused: we, before the call, or the inner service.
+/// Source of a refusal: we, before the call, or the inner service.
 enum Refused {
     Request(Failure),
     Call(Failure),

@@ -1,4 +1,5 @@
-//! Which method a verb and a path lead to, from the `google.api.http` options.
+//! Routes from a verb and a path to a method, from the `google.api.http`
+//! options.
 
 use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
@@ -31,7 +32,7 @@ pub(crate) struct Matched {
     pub captures: Vec<(&'static str, String)>,
 }
 
-/// What a path without regard to the verb leads to.
+/// Result of looking up a path without regard to the verb.
 pub(crate) enum Lookup {
     Nowhere,
     /// The path is known, the verb is not offered.
@@ -89,8 +90,8 @@ impl Template {
         self.variables.is_empty()
     }
 
-    /// How many leading segments say exactly what they are: the more, the
-    /// earlier a template is tried.
+    /// Number of leading segments that are literal: the more, the earlier a
+    /// template is tried.
     fn exactness(&self) -> Vec<u8> {
         self.segments
             .iter()
@@ -194,8 +195,8 @@ fn allowed(routes: &[&Route]) -> String {
     verbs.join(", ")
 }
 
-/// What a path of the form `/package.Service/Method`, bare or under `/api`,
-/// leads to.
+/// Result of looking up a path of the form `/package.Service/Method`, bare or
+/// under `/api`.
 pub(crate) enum Rpc {
     Known(&'static Method),
     /// The service is ours, the method is not in its contract.

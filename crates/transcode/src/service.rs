@@ -19,7 +19,7 @@ use crate::{
     route::{self, Lookup, Rpc},
 };
 
-/// How much one call may occupy.
+/// Limits of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a request body.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub max_response_unary: usize,
 }
 
-/// What kind of request this is.
+/// Kind of a request.
 #[derive(Debug)]
 pub enum Claim {
     /// gRPC or gRPC-Web, which the transcoder passes on as it is.

@@ -11,7 +11,7 @@ use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use crate::scalar::is_well_known;
 
-/// How a dialect writes messages.
+/// Style in which a dialect writes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
     /// Names as in the proto file instead of lowerCamel.

@@ -1,4 +1,4 @@
-//! Fetches from a provider: no redirects, little patience, little memory.
+//! Fetches from a provider: no redirects, a short timeout, little memory.
 
 use std::{path::Path, time::Duration};
 

@@ -27,7 +27,7 @@ pub(crate) enum Entrance {
     Legacy,
 }
 
-/// What a provider sends back with the browser.
+/// Parameters that a provider sends back with the browser.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Callback {
@@ -158,7 +158,7 @@ impl Auth {
         Ok(login)
     }
 
-    /// Makes or updates the user and opens his session, all at once.
+    /// Makes or updates the user and opens a session, all at once.
     async fn admit(
         &self,
         provider: &str,

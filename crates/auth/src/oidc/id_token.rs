@@ -9,10 +9,10 @@ use jsonwebtoken::{
 use serde_json::{Map, Value};
 use subtle::ConstantTimeEq;
 
-/// What is in a token.
+/// Claims of a token.
 pub(crate) type Claims = Map<String, Value>;
 
-/// How far the clocks may be apart, in seconds.
+/// Allowed difference between clocks, in seconds.
 const LEEWAY: i64 = 60;
 /// Keys that are tried when the token does not name one.
 const MAX_CANDIDATES: usize = 8;
@@ -21,7 +21,7 @@ const MAX_CANDIDATES: usize = 8;
 const ACCEPTED: [AlgorithmFamily; 3] =
     [AlgorithmFamily::Rsa, AlgorithmFamily::Ec, AlgorithmFamily::Ed];
 
-/// What a token must say.
+/// Values that a token must have.
 pub(crate) struct Expected<'a> {
     pub(crate) issuer: &'a str,
     pub(crate) client_id: &'a str,
@@ -29,7 +29,7 @@ pub(crate) struct Expected<'a> {
     pub(crate) now: Timestamp,
 }
 
-/// What is wrong with a token.
+/// Reasons to refuse a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("the ID token cannot be read or names an unknown algorithm")]
@@ -94,7 +94,7 @@ fn verify_signature(token: &str, header: &Header, keys: &[Jwk]) -> Result<Claims
     outcome
 }
 
-/// Whether the token may have been signed with this key.
+/// Returns whether the token may have been signed with this key.
 fn fits(key: &Jwk, header: &Header) -> bool {
     let named = match &header.kid {
         Some(kid) => key.common.key_id.as_ref() == Some(kid),

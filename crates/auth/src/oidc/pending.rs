@@ -9,10 +9,10 @@ use zeroize::Zeroizing;
 
 use crate::{clock, limits::Network};
 
-/// How long somebody may take to log in at the provider.
+/// Time that a user has to log in at the provider.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
 const MAX: usize = 10_000;
-/// What one network may hold, so that it cannot push the others out.
+/// Maximum of one network, so that it cannot push the others out.
 const MAX_PER_NETWORK: usize = 500;
 
 pub(crate) struct PendingLogin {

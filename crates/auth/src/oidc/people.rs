@@ -1,4 +1,4 @@
-//! From claims to a user: who is let in, and what he may do.
+//! From claims to a user: who is let in, with which grants.
 
 use selvage_kit::identity::Grant;
 use serde_json::Value;
@@ -51,8 +51,8 @@ impl Person {
     }
 }
 
-/// Whether the provider says that the address is its owner's. Some write the
-/// claim as text; one that leaves it out has not said so.
+/// Returns whether the provider says that the address is its owner's. Some
+/// write the claim as text; one that leaves it out has not said so.
 fn is_verified(claims: &Claims) -> bool {
     match claims.get("email_verified") {
         Some(Value::Bool(verified)) => *verified,

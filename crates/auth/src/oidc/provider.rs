@@ -28,12 +28,12 @@ use crate::{
     secrets,
 };
 
-/// How long what a provider says is believed.
-const FRESH: Duration = Duration::from_secs(60 * 60);
-/// How long a failure to reach it is remembered rather than repeated.
-const FAILURE_REMEMBERED: Duration = Duration::from_secs(5);
-/// How often keys are fetched again because of one that is not known.
-const KEYS_AGAIN: Duration = Duration::from_secs(10);
+/// Time for which a provider's metadata is believed.
+const METADATA_MAX_AGE: Duration = Duration::from_secs(60 * 60);
+/// Time for which a failure to reach it is remembered rather than repeated.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Shortest interval between fetches of keys because of one that is not known.
+const KEYS_REFETCH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A provider with its settings read and checked.
 pub(crate) struct Provider {
@@ -103,7 +103,7 @@ impl Provider {
         })
     }
 
-    /// Where the browser is sent to log in.
+    /// Address at which the browser logs in.
     pub(crate) async fn login_url(
         &self,
         state: &str,
@@ -156,7 +156,7 @@ impl Provider {
         outcome.map_err(|error| Refusal::new(Reason::TokenInvalid, error.to_string()))
     }
 
-    /// Whether claims that the settings need are not in the ID token.
+    /// Returns whether claims that the settings need are not in the ID token.
     fn needs_more(&self, claims: &Claims) -> bool {
         let groups_matter =
             !self.group_grants.is_empty() || !self.settings.allowed_groups.is_empty();
@@ -198,12 +198,12 @@ impl Provider {
     async fn metadata(&self) -> Result<Metadata, Refusal> {
         let mut known = self.known.lock().await;
         if let Some((metadata, at)) = &known.metadata
-            && self.is_younger(*at, FRESH)
+            && self.is_younger(*at, METADATA_MAX_AGE)
         {
             return Ok(metadata.clone());
         }
         if let Some((detail, at)) = &known.failed
-            && self.is_younger(*at, FAILURE_REMEMBERED)
+            && self.is_younger(*at, RETRY_INTERVAL)
         {
             return Err(Refusal::new(Reason::ProviderFailed, detail.clone()));
         }
@@ -220,7 +220,7 @@ impl Provider {
         }
     }
 
-    /// What lies ahead is not young: the clock was set back meanwhile.
+    /// A time that lies ahead is not young: the clock was set back meanwhile.
     fn is_younger(&self, at: Timestamp, limit: Duration) -> bool {
         let now = self.clock.now();
         at <= now && clock::since(now, at) < limit
@@ -253,7 +253,7 @@ impl Provider {
     /// The provider's keys; `again` when one was not among them.
     async fn keys(&self, metadata: &Metadata, again: bool) -> Result<Vec<Jwk>, Refusal> {
         let mut known = self.known.lock().await;
-        let limit = if again { KEYS_AGAIN } else { FRESH };
+        let limit = if again { KEYS_REFETCH_INTERVAL } else { METADATA_MAX_AGE };
         if let Some((keys, at)) = &known.keys
             && self.is_younger(*at, limit)
         {

@@ -274,7 +274,7 @@ async fn grants_follow_the_groups_at_every_login() {
     let first = log_in(&h, &provider).await.unwrap();
     let second = log_in(&h, &provider).await.unwrap();
     assert!(h.is_valid(&first).await, "the same grants end no session");
-    // Somebody gave him more by hand; the provider has the last word.
+    // Somebody gave the user more by hand; the provider has the last word.
     let change = UpdateUserRequest {
         username: "anna".into(),
         grants: wire_grants(&[("admin", "")]),

@@ -18,7 +18,7 @@ use crate::{
     oidc::{Browser, PUBLIC, query},
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PROVIDER_TIMEOUT: Duration = Duration::from_secs(120);
 
 struct RealProvider {
     process: Child,
@@ -53,14 +53,14 @@ async fn start() -> Result<RealProvider, String> {
         }
         Ok(())
     };
-    match tokio::time::timeout(PATIENCE, answers).await {
+    match tokio::time::timeout(PROVIDER_TIMEOUT, answers).await {
         Ok(Ok(())) => Ok(RealProvider { process, issuer }),
         Ok(Err(reason)) => Err(reason),
-        Err(_) => Err(format!("{command}: no answer within {PATIENCE:?}")),
+        Err(_) => Err(format!("{command}: no answer within {PROVIDER_TIMEOUT:?}")),
     }
 }
 
-/// Does what the user does at the provider; gives where he is sent back to.
+/// Does what the user does at the provider; gives the address of the redirect.
 async fn approve(url: &url::Url, subject: &str) -> url::Url {
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
     let request = client.build().unwrap().post(url.clone()).form(&[("sub", subject)]);

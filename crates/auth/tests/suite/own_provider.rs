@@ -26,7 +26,7 @@ use selvage_kit::identity::Secret;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// How the provider misbehaves.
+/// Misbehaviour of the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Twist {
     #[default]
@@ -127,7 +127,7 @@ impl OwnProvider {
         self.0.key_fetches.load(Ordering::SeqCst)
     }
 
-    /// What happens when the user agrees: a code for the request in `url`.
+    /// The user agrees: a code for the request in `url`.
     pub(crate) fn approve(&self, url: &url::Url) -> String {
         let query: HashMap<_, _> = url.query_pairs().into_owned().collect();
         assert_eq!(query["response_type"], "code");

@@ -1,4 +1,4 @@
-//! How long sessions last, and who may see and end them.
+//! Lifetimes of sessions, and who may see and end them.
 
 use std::time::Duration;
 

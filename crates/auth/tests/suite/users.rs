@@ -188,7 +188,7 @@ async fn ones_own_password_needs_the_current_one_and_anothers_an_administrator()
     assert_eq!(code(set(&bert, "", "wrong horse", "new horse 1").await), Code::PermissionDenied);
     assert_eq!(code(set(&bert, "bert", PASSWORD, "short").await), Code::InvalidArgument);
     assert_eq!(code(set(&bert, "anna", PASSWORD, "new horse 1").await), Code::PermissionDenied);
-    // Not even an administrator sets his own without the current one.
+    // Not even an administrator sets a new password without the current one.
     assert_eq!(code(set(&anna, "anna", "", "new horse 1").await), Code::InvalidArgument);
     assert_eq!(code(set(&anna, "nobody", "", "new horse 1").await), Code::NotFound);
     assert!(h.is_valid(&bert).await);

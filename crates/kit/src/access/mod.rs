@@ -11,7 +11,7 @@ use selvage_api::{Code, Method};
 use self::path::StringPath;
 use crate::identity::{Identity, Kind, Machine, Role};
 
-/// What calling a method does.
+/// Effect of calling a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Looks at something that is no secret. Viewers may.
@@ -99,29 +99,29 @@ pub enum TableError {
 pub struct Denied {
     /// UNAUTHENTICATED, PERMISSION_DENIED or INVALID_ARGUMENT.
     pub code: Code,
-    /// What to tell the caller.
+    /// Text for the caller.
     pub message: String,
 }
 
-/// What to do with a call that is not refused.
+/// Decision on a call that is not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Hand it on.
     Allow,
     /// Hand it on with these bytes appended to the request message. They set
     /// the field that names the organisation, so that somebody who asks for
-    /// everything is shown what is his.
+    /// everything is shown the caller's own.
     Narrow(Vec<u8>),
 }
 
-/// What the table says of one method.
+/// Rule of one method.
 #[derive(Debug)]
 pub struct Rule {
     /// `/package.Service/Method`.
     pub path: String,
     /// The method in its contract.
     pub method: &'static Method,
-    /// What calling it does.
+    /// Effect of calling it.
     pub effect: Effect,
     who: &'static [Who],
     owners: Vec<Owner>,
@@ -182,13 +182,13 @@ impl Rule {
         Ok(Self { path, method, effect, who, owners })
     }
 
-    /// Whether callers need no credentials.
+    /// Returns whether callers need no credentials.
     pub fn open_to_anyone(&self) -> bool {
         self.who.contains(&Who::Anyone)
     }
 
-    /// What a machine other than a controller reaches by the method, if it is
-    /// open to one.
+    /// Limit on what a machine other than a controller reaches by the method,
+    /// if it is open to one.
     pub fn limit_of_machines(&self) -> Option<&'static str> {
         table::OWN.iter().find(|(path, _)| *path == self.path).map(|(_, limit)| *limit)
     }
@@ -267,7 +267,7 @@ impl Rule {
             );
         };
         if self.effect == Effect::Write {
-            let why = format!("must name an organisation of his in {} to call", owner.field);
+            let why = format!("must name an organisation of the caller in {} to call", owner.field);
             return Err(self.denied(caller, &why));
         }
         narrow(caller, owner)

@@ -29,7 +29,7 @@ pub fn page() -> Result<String, TableError> {
     Ok(text)
 }
 
-/// What each kind of machine may call.
+/// Methods by kind of machine.
 fn machines(text: &mut String, rules: &[&Rule]) {
     for kind in MachineKind::ALL {
         let _ = writeln!(text, "## Certificates of a {}\n", kind.name());
@@ -53,7 +53,7 @@ fn machines(text: &mut String, rules: &[&Rule]) {
     }
 }
 
-/// What people may call, by role.
+/// Methods by role of people.
 fn people(text: &mut String, rules: &[&Rule]) {
     text.push_str(
         "## People\n\n\

@@ -1,4 +1,4 @@
-//! Who may call what: one row for every method of every contract.
+//! The access table: one row for every method of every contract.
 //!
 //! A method without a row is refused, and a test that walks the descriptors
 //! fails for it. Admins may call everything and appear in no row.
@@ -39,7 +39,7 @@ const PEOPLE_AND_CRMS: &[Who] = &[Who::Person, Who::Machine(MachineKind::Cloudle
 const OWN_DEVELOPER: &[Who] = &[Who::Member(Role::Developer, "key.name")];
 
 const CONTROLLER: &[Who] = &[Who::Machine(MachineKind::Controller)];
-/// The service shows each caller those of his organisations.
+/// The service shows each caller those of the caller's organisations.
 const SAMPLES: &[Who] = &[
     Who::Holder(Role::Developer),
     Who::Holder(Role::Operator),
@@ -219,6 +219,11 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("PauseCluster", Write, CLUSTER_OWNERS),
             ("ResumeCluster", Write, CLUSTER_OWNERS),
             ("AbortUpgrade", Write, CLUSTER_OWNERS),
+            ("HibernateCluster", Write, CLUSTER_OWNERS),
+            ("WakeCluster", Write, CLUSTER_OWNERS),
+            ("RotateCertificates", Write, CLUSTER_OWNERS),
+            ("ListQuarantinedMachines", Read, NOBODY_ELSE),
+            ("ReleaseQuarantinedMachine", Write, NOBODY_ELSE),
             ("BackupCluster", Write, CLUSTER_OWNERS),
             ("ListBackups", Read, CLUSTER_READERS),
             ("DeleteBackup", Write, CLUSTER_OWNERS),
@@ -251,6 +256,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ListDeviceClasses", Read, STEERING_AND_OPERATORS),
             ("CreateSnapshot", Write, STEERING),
             ("CreateClone", Write, STEERING),
+            ("RevertVolume", Write, STEERING),
         ],
     ),
     (
@@ -270,6 +276,13 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("DeleteSchedule", Write, STEERING),
             ("SetBackupLimits", Write, STEERING),
             ("GetBackupLimits", Read, STEERING_AND_OPERATORS),
+            ("UnlockRepository", Write, STEERING),
+            // These open a repository for the caller.
+            ("GetRepositoryStats", Read, STEERING),
+            ("ListRepositoryKeys", Read, STEERING),
+            ("AddRepositoryKey", Write, STEERING),
+            ("DeleteRepositoryKey", Write, STEERING),
+            ("DiffBackups", Read, STEERING),
             ("ListOrphans", Read, STEERING_AND_OPERATORS),
         ],
     ),
@@ -389,7 +402,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ListUsers", ReadSecret, NOBODY_ELSE),
             ("UpdateUser", Write, NOBODY_ELSE),
             ("RemoveUser", Write, NOBODY_ELSE),
-            // Everybody his own; the service itself tells whose.
+            // The caller's own; the service itself tells whose.
             ("SetPassword", Write, SIGNED_IN),
             ("ListSessions", ReadSecret, SIGNED_IN),
             ("RevokeSession", Write, SIGNED_IN),
@@ -423,7 +436,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("RemoveMachine", Write, NOBODY_ELSE),
         ],
     ),
-    // Long work. The service shows each caller what is his.
+    // Long work. The service shows each caller its own.
     (
         "selvage.operations.OperationService",
         &[

@@ -100,7 +100,7 @@ fn machines_do_what_their_kind_does() {
     let renew = "/selvage.identity.IdentityService/Renew";
     assert_eq!(decide(renew, &node, &[]), Ok(Decision::Allow));
     assert_eq!(decide(renew, &user(&[(Role::Viewer, "")]), &[]), Err(Code::PermissionDenied));
-    // Whoever joined says regularly that he is there.
+    // A machine that joined says regularly that it is there.
     let engine = Identity::machine(Machine::parse("dme/west").unwrap());
     for joined in [&cloudlet, &node, &engine] {
         let report = "/selvage.identity.IdentityService/Report";
@@ -151,10 +151,10 @@ fn an_unreadable_request_is_not_let_through() {
     assert_eq!(decide("/edgeproto.AppApi/CreateApp", &acme, &broken), Err(Code::InvalidArgument));
 }
 
-/// Who may do what to a machine, as the contract's own list has it.
+/// Rights on a machine by role, as the contract's own list has it.
 #[test]
 fn on_machines_viewers_look_operators_steer_and_admins_own() {
-    const LOOK: &[&str] = &[
+    const READ: &[&str] = &[
         "/os.OSService/Containers",
         "/os.OSService/Stats",
         "/os.OSService/Dmesg",
@@ -192,7 +192,7 @@ fn on_machines_viewers_look_operators_steer_and_admins_own() {
         user(&[(Role::Admin, "")]),
     ];
     for (methods, allowed) in
-        [(LOOK, [true, true, true]), (STEER, [false, true, true]), (OWN, [false, false, true])]
+        [(READ, [true, true, true]), (STEER, [false, true, true]), (OWN, [false, false, true])]
     {
         for path in methods {
             let may: Vec<bool> =

@@ -58,7 +58,7 @@ pub enum Error {
     Read {
         /// The file.
         path: String,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -67,7 +67,7 @@ pub enum Error {
     Syntax {
         /// File, line and column.
         place: String,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
     },
     /// There is no such key.
@@ -97,7 +97,7 @@ pub enum Error {
         key: String,
         /// The value as written; nothing for secrets and tables.
         value: Option<String>,
-        /// What was expected.
+        /// Expected form.
         reason: String,
     },
     /// A key that has no default was not given.
@@ -136,7 +136,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => Code::NotFound,
@@ -357,7 +357,7 @@ fn parsed<T: DeserializeOwned>(tree: &Node, schema: &Schema) -> Result<T, Error>
     T::deserialize(read::Reader::new(tree)).map_err(|failure| explain(failure, schema))
 }
 
-/// What the sources so far say; what is missing the next ones may give.
+/// Checks the sources so far; missing values may come from the next ones.
 fn check<T: DeserializeOwned>(tree: &Node, schema: &Schema) -> Result<(), Error> {
     match parsed::<T>(tree, schema) {
         Ok(_) | Err(Error::Missing { .. }) => Ok(()),

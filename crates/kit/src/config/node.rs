@@ -12,7 +12,7 @@ use super::{
     schema::{Kind, Schema},
 };
 
-/// Where a value was written.
+/// Source of a value.
 #[derive(Clone)]
 pub(super) enum Origin {
     Default,
@@ -50,7 +50,7 @@ pub(super) enum Value {
 }
 
 pub(super) struct Entry {
-    /// Where the key stands, which in a file is not where the value stands.
+    /// Position of the key, which in a file is not that of the value.
     pub(super) key: Origin,
     pub(super) node: Node,
 }

@@ -30,8 +30,8 @@ pub(super) enum Reason {
     Invalid(String),
 }
 
-/// What did not fit, and where. Boxed: it is carried through every level of
-/// the tree, mostly for nothing.
+/// A value that did not fit, and its position. Boxed: it is carried through
+/// every level of the tree, mostly for nothing.
 pub(super) struct Failure(Box<Fault>);
 
 pub(super) struct Fault {

@@ -22,7 +22,7 @@ use super::Error;
 /// Deeper than any configuration that somebody would want to write.
 const MAX_DEPTH: usize = 8;
 
-/// How a key's value is made up.
+/// Shape of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Has keys of its own, which are in the schema.

@@ -26,7 +26,7 @@ const SECRET_LIMIT: u64 = 64 * 1024;
 pub struct Unreadable(&'static str);
 
 impl Unreadable {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> Code {
         Code::InvalidArgument
     }
@@ -254,7 +254,7 @@ impl Redacted {
         &self.0
     }
 
-    /// Whether there is no secret.
+    /// Returns whether there is no secret.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -311,7 +311,7 @@ pub enum SecretError {
     Read {
         /// The file.
         path: String,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -328,13 +328,13 @@ pub enum SecretError {
     Content {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// Reason it is refused.
         reason: &'static str,
     },
 }
 
 impl SecretError {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => Code::NotFound,
@@ -346,7 +346,7 @@ impl SecretError {
 }
 
 impl SecretFile {
-    /// Where the secret is.
+    /// Path of the file with the secret.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -191,7 +191,8 @@ impl Ca {
         Ok(Signed { certificate_pem: pem(certificate.der()), not_after })
     }
 
-    /// What all certificates of ours have in common. None outlives the CA.
+    /// Parameters that all certificates of ours have in common. None outlives
+    /// the CA.
     fn leaf(&self, lifetime: Duration) -> Result<CertificateParams, Error> {
         self.validity.check(&self.path.display().to_string(), self.clock.now())?;
         let now = self.clock.now().as_second();
@@ -228,7 +229,7 @@ fn name_subject(params: &mut CertificateParams, name: &str) {
     }
 }
 
-/// Whether a server can be called that: a DNS name or an IP address.
+/// Returns whether a server can be called that: a DNS name or an IP address.
 pub fn is_server_name(name: &str) -> bool {
     server_name(name).is_ok()
 }

@@ -1,4 +1,4 @@
-//! What our own clients show, and whom they believe.
+//! Certificates and trust of our own clients.
 
 use std::{
     fmt,
@@ -46,7 +46,7 @@ impl KeyRequest {
         Ok(Self { csr_pem: request.pem().map_err(Error::Sign)?, key })
     }
 
-    /// What to send to the signer.
+    /// Certificate signing request, for the signer.
     pub fn csr_pem(&self) -> &str {
         &self.csr_pem
     }
@@ -107,7 +107,7 @@ impl RotatingIdentity {
         Arc::clone(&self.current) as Arc<dyn ResolvesServerCert>
     }
 
-    /// Who this machine is.
+    /// Identity of this machine.
     pub fn machine(&self) -> Machine {
         self.current.0.load().machine.clone()
     }
@@ -117,12 +117,12 @@ impl RotatingIdentity {
         self.current.0.load().loaded.validity.until
     }
 
-    /// When a third of its life is left, in seconds since 1970.
+    /// Moment at which a third of its life is left, in seconds since 1970.
     pub fn renew_at(&self) -> i64 {
         self.current.0.load().loaded.validity.renew_at()
     }
 
-    /// Whether that moment has come.
+    /// Returns whether that moment has come.
     pub fn needs_renewal(&self) -> bool {
         self.clock.now().as_second() >= self.renew_at()
     }

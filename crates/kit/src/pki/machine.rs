@@ -1,4 +1,4 @@
-//! What a machine is called inside a certificate.
+//! Names of machines inside certificates.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use x509_parser::prelude::GeneralName;
@@ -7,7 +7,8 @@ use super::{Error, parse};
 use crate::identity::Machine;
 
 const SCHEME: &str = "selvage:";
-/// What a URI's path may hold as it is, the slash being our separator.
+/// Characters that a URI's path may not hold as they are, the slash being our
+/// separator.
 const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 

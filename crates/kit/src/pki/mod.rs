@@ -49,14 +49,14 @@ pub use self::{
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a machine's certificate is good for, unless told otherwise.
+/// Default lifetime of a machine's certificate.
 pub const MACHINE_LIFETIME: Duration = Duration::from_secs(30 * DAY.as_secs());
 const SERVER_LIFETIME: Duration = Duration::from_secs(90 * DAY.as_secs());
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * DAY.as_secs());
 /// Certificates begin this much before now: clocks differ.
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
 
-/// What can be wrong with keys and certificates.
+/// Errors of keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The system says no.
@@ -64,9 +64,9 @@ pub enum Error {
     Io {
         /// The file or directory.
         path: String,
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
@@ -107,7 +107,7 @@ pub enum Error {
     Certificate {
         /// The file, or what the text was given as.
         place: String,
-        /// What is wrong.
+        /// Reason it is refused.
         reason: String,
     },
     /// Not a private key in PEM. The reason never quotes the key.
@@ -119,9 +119,9 @@ pub enum Error {
     /// Key and certificate are not a pair.
     #[error("{key}: the private key does not belong to the certificate in {certificate}")]
     Mismatch {
-        /// Where the key is.
+        /// Path of the key.
         key: String,
-        /// Where the certificate is.
+        /// Path of the certificate.
         certificate: String,
     },
     /// Too late.
@@ -170,7 +170,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Io { .. }
@@ -228,7 +228,7 @@ impl Validity {
         Ok(())
     }
 
-    /// When a third is left.
+    /// Moment at which a third is left.
     fn renew_at(self) -> i64 {
         self.until - (self.until - self.from) / 3
     }

@@ -16,19 +16,19 @@ use super::{
     Error, chain, controller_config, fingerprint, kind::require_controller, parse, provider,
 };
 
-/// What stands between a join token and the digest of its CA.
-const BETWEEN: char = '.';
+/// Separator between a join token and the digest of its CA.
+const SEPARATOR: char = '.';
 
 /// The digest of the CA that a join token carries at its end.
 pub fn pin_in_token(token: &str) -> Option<&str> {
-    let (_, pin) = token.rsplit_once(BETWEEN)?;
+    let (_, pin) = token.rsplit_once(SEPARATOR)?;
     normal(pin).is_ok().then_some(pin)
 }
 
 /// The join token without it.
 pub fn without_pin(token: &str) -> &str {
     match pin_in_token(token) {
-        Some(pin) => &token[..token.len() - pin.len() - BETWEEN.len_utf8()],
+        Some(pin) => &token[..token.len() - pin.len() - SEPARATOR.len_utf8()],
         None => token,
     }
 }
@@ -43,7 +43,7 @@ fn normal(sha256: &str) -> Result<String, Error> {
     }
 }
 
-/// How a machine that joins knows the CA.
+/// Trust in the CA of a machine that joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Anchor {
     /// By its SHA-256 digest, hexadecimal.
@@ -61,7 +61,7 @@ impl Anchor {
         }
     }
 
-    /// Whether the certificate is that of this CA.
+    /// Returns whether the certificate is that of this CA.
     pub fn is(&self, ca_pem: &str) -> Result<bool, Error> {
         let shown = chain("CA certificate", ca_pem.as_bytes())?;
         let [shown] = shown.as_slice() else { return Ok(false) };

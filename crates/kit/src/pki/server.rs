@@ -1,4 +1,4 @@
-//! What a listener shows, and whom it believes.
+//! Certificates and trust of a listener.
 
 use std::{
     fmt,
@@ -25,8 +25,8 @@ use super::{
 };
 use crate::clock::{Clock, SystemClock};
 
-/// How often files and dates are looked at.
-const POLL: Duration = Duration::from_secs(10);
+/// Interval at which files and dates are looked at.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 enum Source {
     Issued { ca: Arc<Ca>, names: Vec<String> },
@@ -106,7 +106,7 @@ impl ServerIdentity {
     /// Keeps the certificate fresh until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut failing = false;
-        while cancel.run_until_cancelled(tokio::time::sleep(POLL)).await.is_some() {
+        while cancel.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let identity = Arc::clone(&self);
             let refreshed = tokio::task::spawn_blocking(move || identity.refresh()).await;
             match refreshed {
@@ -161,7 +161,7 @@ impl Source {
     }
 }
 
-/// What new connections are shown.
+/// The identity shown to new connections.
 struct Current(ArcSwap<Loaded>);
 
 impl Current {

@@ -13,7 +13,7 @@ const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// The longest text that is sent as it is, in bytes.
 const LONGEST: usize = 2048;
 
-/// How much of a text that is too long is shown of its end.
+/// Number of characters shown of the end of a text that is too long.
 const END: usize = 256;
 
 /// Shortens the text in these headers or trailers, if there is one that is too

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What a connection has done so far.
+/// Activity of a connection so far.
 #[derive(Clone)]
 pub(super) struct Activity(Arc<Counters>);
 
@@ -40,7 +40,7 @@ impl Activity {
         InFlight(self.clone())
     }
 
-    /// How many requests there have been.
+    /// Number of requests so far.
     pub(super) fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
     }

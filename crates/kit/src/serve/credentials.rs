@@ -1,5 +1,5 @@
-//! What a call shows of its caller: a bearer token, the browser's cookie, or
-//! the certificate of its connection. In this order; the first decides.
+//! Credentials of a call: a bearer token, the browser's cookie, or the
+//! certificate of its connection. In this order; the first decides.
 
 use http::HeaderMap;
 use selvage_api::Code;
@@ -70,10 +70,10 @@ fn meant_by_the_page(headers: &HeaderMap, effect: Effect) -> bool {
     effect != Effect::Write || form_cannot_send(text(CONTENT_TYPE_HEADER.as_str()))
 }
 
-/// Whether a call to a server without any credentials can only come from this
-/// machine's own user: it was asked for by a name of this machine, and no page
-/// of another origin asked. A foreign page can make a browser call loopback,
-/// under its own name too; stock clients send none of these headers.
+/// Returns whether a call to a server without any credentials can only come
+/// from this machine's own user: it was asked for by a name of this machine,
+/// and no page of another origin asked. A foreign page can make a browser call
+/// loopback, under its own name too; stock clients send none of these headers.
 pub(super) fn from_this_machine(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let authority = text(super::front::AUTHORITY).or_else(|| text("host"));

@@ -37,7 +37,7 @@ fn too_large(length: usize, limit: usize) -> Status {
 /// Header that names how compressed messages are compressed.
 pub(super) const ENCODING: &str = "grpc-encoding";
 
-/// How the messages of a request may be compressed.
+/// Compression of the messages of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coding {
     Identity,
@@ -78,7 +78,7 @@ pub(super) async fn read_message<T>(
     body: Body,
     coding: Coding,
     limit: usize,
-    patience: Duration,
+    body_timeout: Duration,
     wait: impl FnOnce() -> Result<T, Status>,
 ) -> Result<Received, Status> {
     let mut reading = std::pin::pin!(read_to_end(body, coding, limit));
@@ -86,10 +86,10 @@ pub(super) async fn read_message<T>(
         return read;
     }
     let _ticket = wait()?;
-    tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| {
+    tokio::time::timeout(body_timeout, reading).await.unwrap_or_else(|_| {
         Err(Status::deadline_exceeded(format!(
             "request message did not arrive within {} s",
-            patience.as_secs()
+            body_timeout.as_secs()
         )))
     })
 }
@@ -254,14 +254,14 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
     fn body(bytes: &[u8]) -> Body {
         Body::new(http_body_util::Full::new(Bytes::copy_from_slice(bytes)))
     }
 
     async fn read(body: Body, coding: Coding, limit: usize) -> Result<Bytes, Status> {
-        let read = read_message(body, coding, limit, PATIENCE, || Ok(())).await;
+        let read = read_message(body, coding, limit, BODY_TIMEOUT, || Ok(())).await;
         read.map(|received| received.message())
     }
 
@@ -299,7 +299,7 @@ mod tests {
     async fn only_what_is_on_its_way_needs_room() {
         let full = || Err::<(), _>(Status::resource_exhausted("full"));
         let read = async |body: Body| {
-            read_message(body, Coding::Identity, MAX_MESSAGE, PATIENCE, full).await
+            read_message(body, Coding::Identity, MAX_MESSAGE, BODY_TIMEOUT, full).await
         };
         assert_eq!(read(one_message(b"abc", b"")).await.unwrap().message(), "abc");
         let refused = read(in_pieces(&framed(b"abc", b""), 3)).await.map(|_| ()).unwrap_err();

@@ -80,7 +80,7 @@ impl Front {
         if let Some(sent) = headers.insert(header::CONTENT_TYPE, GRPC_WEB) {
             headers.insert(CONTENT_TYPE_HEADER, sent);
         }
-        // Who sends text wants text, unless he asks for the other.
+        // A client that sends text wants text, unless it asks for the other.
         let asked = headers.get(header::ACCEPT);
         if text && asked.is_none_or(|asked| asked.as_bytes().starts_with(b"*/*")) {
             headers.insert(header::ACCEPT, GRPC_WEB_TEXT);
@@ -96,7 +96,7 @@ impl Front {
     }
 
     async fn transcoded_or_page(self, request: Request<PageBody>) -> Response<PageBody> {
-        let patience = self.body_timeout;
+        let timeout = self.body_timeout;
         let (head, body) = request.into_parts();
         let connection: Option<&Connection> = head.extensions.get();
         let limits = self.limits_for(&head.headers, connection).await;
@@ -109,7 +109,7 @@ impl Front {
             }
             _ => None,
         };
-        let body = Guarded::new(Timely::new(body, patience), ticket);
+        let body = Guarded::new(Timely::new(body, timeout), ticket);
         let request = Request::from_parts(head, PageBody::new(body));
         let transcoder = Transcoder::new(self.rpc, limits);
         if matches!(transcoder.claims(&request), Claim::None) {
@@ -209,7 +209,7 @@ fn allow_origin(headers: &mut HeaderMap, origin: &HeaderValue) {
     );
 }
 
-/// What browsers are told of everything we send them.
+/// Security headers of every reply to browsers.
 const SECURITY: [(HeaderName, &str); 5] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),

@@ -48,22 +48,21 @@ impl<B: http_body::Body + Unpin, G: Unpin> http_body::Body for Guarded<B, G> {
     }
 }
 
-/// What is still taken, and for how long, of a body that nobody reads to the
-/// end. Over HTTP/1 a client that is cut off while it sends never sees our
-/// answer.
-const LEFTOVER: u64 = 32 * 1024 * 1024;
-const LEFTOVER_TIME: Duration = Duration::from_secs(5);
+/// Limit on what is still read of a body that nobody reads to the end. Over
+/// HTTP/1 a client that is cut off while it sends never sees our answer.
+const DISCARD_LIMIT: u64 = 32 * 1024 * 1024;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request body that has to arrive whole within a time.
 pub(super) struct Timely {
     inner: PageBody,
-    patience: Duration,
+    timeout: Duration,
     deadline: Pin<Box<Sleep>>,
 }
 
 impl Timely {
-    pub(super) fn new(inner: PageBody, patience: Duration) -> Self {
-        Self { inner, patience, deadline: Box::pin(tokio::time::sleep(patience)) }
+    pub(super) fn new(inner: PageBody, timeout: Duration) -> Self {
+        Self { inner, timeout, deadline: Box::pin(tokio::time::sleep(timeout)) }
     }
 }
 
@@ -78,11 +77,11 @@ impl http_body::Body for Timely {
         match Pin::new(&mut self.inner).poll_frame(context) {
             Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
             Poll::Pending => {
-                let patience = self.patience;
+                let timeout = self.timeout;
                 self.deadline
                     .as_mut()
                     .poll(context)
-                    .map(|()| Some(Err(SlowBody { patience }.into())))
+                    .map(|()| Some(Err(SlowBody { timeout }.into())))
             }
         }
     }
@@ -100,7 +99,7 @@ impl Drop for Timely {
     fn drop(&mut self) {
         if !self.inner.is_end_stream() && !self.deadline.is_elapsed() {
             let body = std::mem::take(&mut self.inner);
-            tokio::spawn(tokio::time::timeout(LEFTOVER_TIME, discard(body)));
+            tokio::spawn(tokio::time::timeout(DISCARD_TIMEOUT, discard(body)));
         }
     }
 }
@@ -109,7 +108,7 @@ async fn discard(mut body: PageBody) {
     let mut taken = 0;
     while let Some(Ok(frame)) = body.frame().await {
         taken += frame.data_ref().map_or(0, |data| data.len() as u64);
-        if taken > LEFTOVER {
+        if taken > DISCARD_LIMIT {
             return;
         }
     }

@@ -1,5 +1,5 @@
-//! How much of something strangers may have at once: request bodies that are on
-//! their way, streams of health and reflection.
+//! Limits on what strangers may have at once: request bodies that are on their
+//! way, streams of health and reflection.
 //!
 //! A body is kept until it is whole, and only then is the call judged. Without
 //! a bound, strangers could fill our memory with bodies that never end; with

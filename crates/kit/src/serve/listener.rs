@@ -37,7 +37,7 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// What every client that means HTTP/2 says first.
+/// First bytes of every client of HTTP/2.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Connections that the kernel holds for us until we take them. Many clients
@@ -316,7 +316,7 @@ where
     }
 }
 
-/// What serves the requests of one connection.
+/// Service for the requests of one connection.
 pub(super) trait ConnectionService:
     tower::Service<
         Request<Incoming>,

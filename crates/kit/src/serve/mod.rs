@@ -45,11 +45,11 @@ pub use self::{
     front::AUTHORITY,
     listener::Socket,
     rpc::{Standing, Trust},
-    web_socket::{Talk, WebSocket, WebSocketPage},
+    web_socket::{SocketHandler, WebSocket, WebSocketPage},
 };
 use crate::{access::Access, telemetry::Metrics};
 
-/// How much a listener takes on.
+/// Limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Calls with one reply that may run at the same time.
@@ -60,19 +60,18 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Connections that may be open; beyond it the most silent is closed.
     pub connections: usize,
-    /// How long a TLS handshake may take.
+    /// Timeout of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// How long the first request of a connection, and the head of each, may
-    /// take to arrive.
+    /// Timeout of the first request of a connection, and of the head of each.
     pub header_timeout: Duration,
-    /// How long the body of a request that is not a stream may take.
+    /// Timeout of the body of a request that is not a stream.
     pub body_timeout: Duration,
     /// After how long a connection without calls is closed.
     pub idle_timeout: Duration,
-    /// How often callers of open streams are looked at again: whether they are
-    /// still known and may still do it.
+    /// Interval at which callers of open streams are checked again: whether
+    /// they are still known and may still do it.
     pub recheck: Duration,
-    /// How long calls in flight may go on when the listener stops.
+    /// Longest time that calls in flight may go on when the listener stops.
     pub drain: Duration,
 }
 
@@ -163,7 +162,7 @@ pub type MetricsPage = Arc<dyn Fn() -> BoxFuture<'static, Bytes> + Send + Sync>;
 /// Tells why this process cannot do its work, as long as it cannot.
 pub type Readiness = watch::Receiver<Result<(), String>>;
 
-/// What the gRPC health service says.
+/// State of the gRPC health service.
 #[derive(Clone)]
 pub struct Health(tonic_health::server::HealthReporter);
 
@@ -280,7 +279,7 @@ impl Server {
         let pages = pages.merge(self.pages);
         let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout, intake);
         // Streams without end get the last part of the drain time to be told.
-        let patience = self.limits.drain.mul_f32(0.8);
+        let drain_timeout = self.limits.drain.mul_f32(0.8);
         let listener = listener::Listener { front, limits: self.limits, metrics: self.metrics };
         let telling = async {
             if let Some(ready) = self.ready {
@@ -288,7 +287,7 @@ impl Server {
             }
             stop.cancelled().await;
             self.health.set(&self.served, tonic_health::ServingStatus::NotServing).await;
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep(drain_timeout).await;
             now.cancel();
             std::future::pending().await
         };
@@ -299,7 +298,7 @@ impl Server {
     }
 }
 
-/// What a caller is told of a defect of ours. The log has the rest.
+/// Status for the caller of a defect of ours. The log has the rest.
 fn internal_error() -> Status {
     Status::internal("internal error: the server's log has the details")
 }

@@ -38,7 +38,8 @@ pub(super) fn services() -> (ServerReflectionServer<Reflection>, Alpha) {
 
 pub(super) struct Reflection;
 
-/// What there is to tell, made when somebody asks: most servers never are.
+/// Index of all descriptors, made at the first question: most servers never get
+/// one.
 fn index() -> Result<&'static Index, Status> {
     static INDEX: LazyLock<Result<Index, DescriptorError>> = LazyLock::new(|| {
         let mut pool = selvage_api::pool_with_comments();

@@ -10,7 +10,7 @@
 //!   such a certificate, so one that was taken over could otherwise steer all
 //!   others in an administrator's name, or read what is secret there. For more
 //!   than that on other machines, call through a controller.
-//! * Anybody else who sends the header is refused, whoever he is himself.
+//! * Anybody else who sends the header is refused, whatever the rights.
 //!
 //! Only methods of nodes are relayed. Tokens and cookies are never sent on:
 //! whoever gets them could use them.
@@ -38,18 +38,18 @@ const RELAYED_PART: &str = "node";
 pub type Here =
     std::sync::Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Answer> + Send + Sync + 'static>;
 
-/// What comes of a call.
+/// Result of a call.
 pub type Answer = Result<Response<Body>, Status>;
 
 /// A call that was let in and is for others.
 pub struct Call {
-    /// What is called.
+    /// Method that is called.
     pub method: &'static Method,
-    /// What calling it does.
+    /// Effect of calling it.
     pub effect: Effect,
     /// The request; the caller's [`Identity`] is in its extensions.
     pub request: Request<Body>,
-    /// By when the caller wants his answer.
+    /// Deadline of the call.
     pub deadline: Option<Instant>,
     /// The way to this process's own services.
     pub here: Here,
@@ -57,7 +57,7 @@ pub struct Call {
 
 /// Takes calls to other processes.
 pub trait Relay: Send + Sync + 'static {
-    /// Whether a call with these headers is for others.
+    /// Returns whether a call with these headers is for others.
     fn claims(&self, method: &Method, headers: &HeaderMap) -> bool;
 
     /// Makes the call there and answers with what they say.
@@ -66,66 +66,66 @@ pub trait Relay: Send + Sync + 'static {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
+struct CallerHeader {
     name: String,
-    kind: ToldKind,
+    kind: CallerKind,
     grants: Vec<(String, String)>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum ToldKind {
+enum CallerKind {
     Anonymous,
     Machine(String),
     Person { session: String, expires: i64 },
 }
 
-/// The caller, as [`CALLER`] carries him.
-pub fn tell(caller: &Identity) -> Result<HeaderValue, Status> {
+/// Value of the header [`CALLER`] for a caller.
+pub fn caller_header(caller: &Identity) -> Result<HeaderValue, Status> {
     let kind = match &caller.kind {
-        Kind::Anonymous => ToldKind::Anonymous,
-        Kind::Machine(machine) => ToldKind::Machine(machine.to_string()),
+        Kind::Anonymous => CallerKind::Anonymous,
+        Kind::Machine(machine) => CallerKind::Machine(machine.to_string()),
         Kind::User { session, expires } => {
-            ToldKind::Person { session: session.clone(), expires: *expires }
+            CallerKind::Person { session: session.clone(), expires: *expires }
         }
         Kind::Local | Kind::Insecure => {
-            ToldKind::Person { session: String::new(), expires: i64::MAX }
+            CallerKind::Person { session: String::new(), expires: i64::MAX }
         }
     };
     let grants = caller.grants.iter();
     let grants =
         grants.map(|grant| (grant.role.name().to_owned(), grant.organisation.clone())).collect();
-    let told = Told { name: caller.name.clone(), kind, grants };
-    let json = serde_json::to_vec(&told).ok();
+    let header = CallerHeader { name: caller.name.clone(), kind, grants };
+    let json = serde_json::to_vec(&header).ok();
     json.and_then(|json| HeaderValue::try_from(BASE64.encode(json)).ok()).ok_or_else(|| {
-        tracing::error!("a caller cannot be told to others");
+        tracing::error!("a caller could not be encoded for a relay");
         super::internal_error()
     })
 }
 
 fn read(value: &HeaderValue) -> Option<Identity> {
     let json = BASE64.decode(value.as_bytes()).ok()?;
-    let told: Told = serde_json::from_slice(&json).ok()?;
-    let kind = match told.kind {
-        ToldKind::Anonymous => Kind::Anonymous,
-        ToldKind::Machine(name) => Kind::Machine(Machine::parse(&name).ok()?),
-        ToldKind::Person { session, expires } => Kind::User { session, expires },
+    let header: CallerHeader = serde_json::from_slice(&json).ok()?;
+    let kind = match header.kind {
+        CallerKind::Anonymous => Kind::Anonymous,
+        CallerKind::Machine(name) => Kind::Machine(Machine::parse(&name).ok()?),
+        CallerKind::Person { session, expires } => Kind::User { session, expires },
     };
-    let grants = told.grants.into_iter();
+    let grants = header.grants.into_iter();
     let grants = grants
         .map(|(role, organisation)| Role::parse(&role).map(|role| Grant { role, organisation }))
         .collect::<Option<_>>()?;
-    Some(Identity { name: told.name, kind, grants })
+    Some(Identity { name: header.name, kind, grants })
 }
 
-/// For whom the one at the other end speaks, if he speaks for another and may.
+/// Caller for whom the peer speaks, if it speaks for another and may.
 pub(super) fn on_behalf(
     peer: &Identity,
     headers: &HeaderMap,
     rule: &Rule,
 ) -> Result<Option<Identity>, Denied> {
-    let mut told = headers.get_all(CALLER).iter();
-    let Some(value) = told.next() else { return Ok(None) };
+    let mut header = headers.get_all(CALLER).iter();
+    let Some(value) = header.next() else { return Ok(None) };
     let denied = |why: String| {
         Err(Denied { code: Code::PermissionDenied, message: format!("not authorized: {why}") })
     };
@@ -143,7 +143,7 @@ pub(super) fn on_behalf(
         }
         _ => return denied("only controllers and nodes may speak for others".into()),
     }
-    if rule.method.part != RELAYED_PART || told.next().is_some() {
+    if rule.method.part != RELAYED_PART || header.next().is_some() {
         return denied("only calls to nodes are made for others, each for one".into());
     }
     let unreadable = || Denied {
@@ -178,7 +178,7 @@ mod tests {
 
     fn judge(peer: Identity, path: &str) -> Result<Option<Identity>, Code> {
         let mut headers = HeaderMap::new();
-        headers.insert(CALLER, tell(&admin()).unwrap());
+        headers.insert(CALLER, caller_header(&admin()).unwrap());
         let access = Access::load().unwrap();
         on_behalf(&peer, &headers, access.rule(path).unwrap()).map_err(|denied| denied.code)
     }
@@ -187,13 +187,13 @@ mod tests {
         Identity::machine(Machine::parse(name).unwrap())
     }
 
-    const LOOK: &str = "/os.OSService/Memory";
+    const READ: &str = "/os.OSService/Memory";
     const SECRET: &str = "/machine.MachineService/Read";
     const CHANGE: &str = "/machine.MachineService/Reboot";
 
     #[test]
     fn a_controller_speaks_for_everybody_to_nodes_alone() {
-        for path in [LOOK, SECRET, CHANGE] {
+        for path in [READ, SECRET, CHANGE] {
             assert_eq!(judge(machine("controller"), path), Ok(Some(admin())), "{path}");
         }
         let elsewhere = "/selvage.identity.IdentityService/AddUser";
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_node_speaks_for_others_only_to_look() {
-        let believed = judge(machine("node/n1"), LOOK).unwrap().unwrap();
+        let believed = judge(machine("node/n1"), READ).unwrap().unwrap();
         assert!(believed.has_role(Role::Viewer) && !believed.has_role(Role::Admin));
         assert_eq!((believed.name, believed.kind), (admin().name, admin().kind));
         for path in [SECRET, CHANGE] {
@@ -216,7 +216,7 @@ mod tests {
         for peer in
             [plain, admin(), Identity::anonymous(), machine("dme/d"), machine("cloudlet/a/b")]
         {
-            assert_eq!(judge(peer, LOOK), Err(Code::PermissionDenied));
+            assert_eq!(judge(peer, READ), Err(Code::PermissionDenied));
         }
         let local = Identity::all_powerful("local", Kind::Local);
         assert_eq!(judge(local, CHANGE), Ok(None));
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_not_as_a_relay_writes_it_is_refused() {
         let access = Access::load().unwrap();
-        let rule = access.rule(LOOK).unwrap();
+        let rule = access.rule(READ).unwrap();
         for wrong in ["", "!", "e30", "eyJuYW1lIjoiYSJ9"] {
             let mut headers = HeaderMap::new();
             headers.insert(CALLER, HeaderValue::from_static(wrong));
@@ -233,8 +233,8 @@ mod tests {
             assert_eq!(refused.code, Code::InvalidArgument, "{wrong}");
         }
         let mut twice = HeaderMap::new();
-        twice.append(CALLER, tell(&admin()).unwrap());
-        twice.append(CALLER, tell(&Identity::anonymous()).unwrap());
+        twice.append(CALLER, caller_header(&admin()).unwrap());
+        twice.append(CALLER, caller_header(&Identity::anonymous()).unwrap());
         assert!(on_behalf(&machine("controller"), &twice, rule).is_err());
     }
 }

@@ -1,5 +1,5 @@
 //! The inner stack that every call goes through, whatever protocol it came
-//! in by: who is it, may he, is there room, by when, and how did it end.
+//! in by: identity, access, room, deadline, and how it ended.
 
 mod deadline;
 mod standing;
@@ -189,7 +189,7 @@ impl Rpc {
         rule: Option<&Rule>,
         protocol: Protocol,
         deadline: Option<Instant>,
-    ) -> Result<(Response<Body>, Held, Option<Revoked>), Status> {
+    ) -> Result<(Response<Body>, CallResources, Option<Revoked>), Status> {
         let (mut parts, body) = request.into_parts();
         let Some(rule) = rule else {
             let (response, held) = self.run_infrastructure(parts, body, deadline).await?;
@@ -221,7 +221,7 @@ impl Rpc {
         parts: request::Parts,
         body: Body,
         deadline: Option<Instant>,
-    ) -> Result<(Response<Body>, Held), Status> {
+    ) -> Result<(Response<Body>, CallResources), Status> {
         let path = parts.uri.path();
         if !INFRASTRUCTURE.iter().any(|prefix| path.starts_with(prefix)) {
             return Err(Status::unimplemented(format!(
@@ -236,7 +236,7 @@ impl Rpc {
         };
         let request = Request::from_parts(parts, Body::new(frame::Limited::new(body)));
         let response = self.call_routes(request, deadline).await?;
-        Ok((response, Held { _permit: permit, audit: None }))
+        Ok((response, CallResources { _permit: permit, audit: None }))
     }
 
     /// Answers here, or takes the call to those it is meant for.
@@ -309,7 +309,7 @@ impl Service<Request<Body>> for Rpc {
 /// A call that has passed every check.
 struct Admitted {
     request: Request<Body>,
-    held: Held,
+    held: CallResources,
 }
 
 /// Room that is given back when this is dropped.
@@ -320,13 +320,13 @@ enum Permit {
     Stranger { _ticket: Ticket },
 }
 
-/// What a call has until its end.
-struct Held {
+/// Resources of a call until its end.
+struct CallResources {
     _permit: Permit,
     audit: Option<audit::Entry>,
 }
 
-impl Held {
+impl CallResources {
     fn release(self, code: Code) {
         if let Some(audit) = self.audit {
             audit.write(code);
@@ -375,7 +375,7 @@ impl Shared {
             .then(|| audit::Entry::new(rule.method, &message, &caller, &connection.peer, protocol))
             .map(|entry| entry.with_id(parts.extensions.get::<RequestId>()));
         parts.extensions.insert(caller);
-        let held = Held { _permit: Permit::Room { _permit: permit }, audit };
+        let held = CallResources { _permit: Permit::Room { _permit: permit }, audit };
         Ok(Admitted { request: Request::from_parts(parts, body), held })
     }
 

@@ -1,5 +1,5 @@
 //! Web sockets: who asks for one is identified like everybody else, and then
-//! the connection is his and the page's.
+//! the connection is the caller's and the page's.
 
 use std::sync::Arc;
 
@@ -20,18 +20,19 @@ use tonic::Status;
 use super::{front::refuse, rpc::Rpc};
 use crate::identity::{Connection, Identity};
 
-/// What a client may send in one message.
+/// Longest message of a client.
 const MAX_MESSAGE: usize = 256 * 1024;
 
 /// A connection that speaks in messages.
 pub type WebSocket = WebSocketStream<TokioIo<Upgraded>>;
 
-/// What is done with a connection once it is there.
-pub type Talk = Box<dyn FnOnce(WebSocket) -> BoxFuture<'static, ()> + Send>;
+/// Handler of a connection once it is there.
+pub type SocketHandler = Box<dyn FnOnce(WebSocket) -> BoxFuture<'static, ()> + Send>;
 
 /// Says what to talk about with a caller who asks with this query, or why
 /// not to.
-pub type WebSocketPage = Arc<dyn Fn(&Identity, &str) -> Result<Talk, Status> + Send + Sync>;
+pub type WebSocketPage =
+    Arc<dyn Fn(&Identity, &str) -> Result<SocketHandler, Status> + Send + Sync>;
 
 /// Answers one who asks for a web socket.
 pub(super) async fn answer(

@@ -20,7 +20,7 @@ const WAITING: usize = 16_384;
 /// A line of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditLine {
-    /// When it was written.
+    /// Time at which it was written.
     pub time: Timestamp,
     /// "call", "refused", "logged in" and the like.
     pub message: String,

@@ -24,7 +24,7 @@ use tracing_subscriber::{
 
 use super::Error;
 
-/// How a line of the log looks.
+/// Format of a line of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {

@@ -1,4 +1,4 @@
-//! What is counted, and how a call is counted cheaply.
+//! Metrics, and a cheap way to count a call.
 
 use std::{
     collections::HashMap,
@@ -40,7 +40,7 @@ const STANDARD: [(&str, &str, &str); 4] = [
 const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
 
-/// How a call came in.
+/// Protocol that a call came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// gRPC.
@@ -110,7 +110,7 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     registry: RwLock<Registry>,
-    /// Where the cells of a path are.
+    /// Index of the cells of a path.
     paths: HashMap<&'static str, usize>,
     /// The first ones are for whatever has no others.
     methods: Vec<MethodCells>,

@@ -39,7 +39,7 @@ pub enum Error {
     Filter {
         /// The filter as given.
         filter: String,
-        /// What is wrong with it.
+        /// Reason it is refused.
         reason: String,
     },
     /// The format is none of ours.
@@ -51,7 +51,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code for the caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Filter { .. } | Self::Format(_) => Code::InvalidArgument,

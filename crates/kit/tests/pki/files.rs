@@ -1,18 +1,18 @@
-//! What may lie on the disk, and what is said when it may not.
+//! Files of keys and certificates, and the errors for bad ones.
 
 use super::*;
 
 #[test]
 fn bad_new_files_leave_the_old_certificate_in_place() {
-    let world = World::new();
-    let first = world.ca.issue_server(&["localhost"]).unwrap();
-    let (certificate, key) = world.files(&first);
+    let fixture = Fixture::new();
+    let first = fixture.ca.issue_server(&["localhost"]).unwrap();
+    let (certificate, key) = fixture.files(&first);
     let identity = ServerIdentity::from_files(&certificate, &key).unwrap();
-    let second = world.ca.issue_server(&["localhost"]).unwrap();
+    let second = fixture.ca.issue_server(&["localhost"]).unwrap();
 
     put(&certificate, second.chain_pem.as_bytes(), 0o644);
     assert_eq!(
-        words(&world, identity.refresh().unwrap_err()),
+        text(&fixture, identity.refresh().unwrap_err()),
         "tls.key: the private key does not belong to the certificate in tls.crt"
     );
     assert_eq!(identity.certificate(), der(&first.chain_pem));
@@ -20,14 +20,14 @@ fn bad_new_files_leave_the_old_certificate_in_place() {
 
     put(&certificate, b"garbage", 0o644);
     assert_eq!(
-        words(&world, identity.refresh().unwrap_err()),
+        text(&fixture, identity.refresh().unwrap_err()),
         "tls.crt: not a PEM certificate: no certificate in it"
     );
     fs::remove_file(&certificate).unwrap();
-    assert_eq!(words(&world, identity.refresh().unwrap_err()), "tls.crt: cannot examine");
+    assert_eq!(text(&fixture, identity.refresh().unwrap_err()), "tls.crt: cannot examine");
     assert_eq!(identity.certificate(), der(&first.chain_pem));
 
-    world.files(&second);
+    fixture.files(&second);
     assert!(identity.refresh().unwrap());
     assert_eq!(identity.certificate(), der(&second.chain_pem));
 }
@@ -49,16 +49,16 @@ fn an_issued_certificate_renews_itself_when_a_third_is_left() {
 
 #[test]
 fn the_ca_is_found_again_and_its_files_are_private() {
-    let world = World::new();
-    let again = Ca::open_or_create(&world.path("ca")).unwrap();
-    assert_eq!(again.pem(), world.ca.pem());
-    assert_eq!(fs::read_to_string(world.ca.path()).unwrap(), world.ca.pem());
-    assert_eq!(mode(&world.path("ca")), 0o700);
-    assert_eq!(mode(&world.path("ca/ca.key")), 0o600);
-    assert_eq!(world.ca.sha256().len(), 64);
-    let left: Vec<_> = fs::read_dir(world.dir.path()).unwrap().collect();
+    let fixture = Fixture::new();
+    let again = Ca::open_or_create(&fixture.path("ca")).unwrap();
+    assert_eq!(again.pem(), fixture.ca.pem());
+    assert_eq!(fs::read_to_string(fixture.ca.path()).unwrap(), fixture.ca.pem());
+    assert_eq!(mode(&fixture.path("ca")), 0o700);
+    assert_eq!(mode(&fixture.path("ca/ca.key")), 0o600);
+    assert_eq!(fixture.ca.sha256().len(), 64);
+    let left: Vec<_> = fs::read_dir(fixture.dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    let (_, parsed) = x509_parser::parse_x509_certificate(world.ca.der()).unwrap();
+    let (_, parsed) = x509_parser::parse_x509_certificate(fixture.ca.der()).unwrap();
     let years = (parsed.validity().not_after.timestamp()
         - parsed.validity().not_before.timestamp())
         / (365 * 24 * 60 * 60);
@@ -87,10 +87,10 @@ fn many_that_start_at_once_agree_on_one_ca() {
 
 #[test]
 fn a_ca_that_cannot_be_trusted_is_refused_in_exact_words() {
-    let world = World::new();
-    let (key, certificate) = (world.path("ca/ca.key"), world.path("ca/ca.crt"));
+    let fixture = Fixture::new();
+    let (key, certificate) = (fixture.path("ca/ca.key"), fixture.path("ca/ca.crt"));
     let (good_key, good_certificate) = (fs::read(&key).unwrap(), fs::read(&certificate).unwrap());
-    let refused = || words(&world, Ca::open_or_create(&world.path("ca")).unwrap_err());
+    let refused = || text(&fixture, Ca::open_or_create(&fixture.path("ca")).unwrap_err());
 
     chmod(&key, 0o640);
     assert_eq!(
@@ -98,18 +98,18 @@ fn a_ca_that_cannot_be_trusted_is_refused_in_exact_words() {
         "ca/ca.key: private key open to others (mode 0640); run: chmod 600 ca/ca.key"
     );
     chmod(&key, 0o600);
-    chmod(&world.path("ca"), 0o770);
+    chmod(&fixture.path("ca"), 0o770);
     assert_eq!(
         refused(),
         "ca: directory of a private key writable by others (mode 0770); run: chmod 700 ca"
     );
-    chmod(&world.path("ca"), 0o700);
+    chmod(&fixture.path("ca"), 0o700);
 
     put(&key, b"garbage", 0o600);
     assert_eq!(refused(), "ca/ca.key: not a PEM private key that can be used");
-    put(&key, World::new().ca.pem().as_bytes(), 0o600);
+    put(&key, Fixture::new().ca.pem().as_bytes(), 0o600);
     assert_eq!(refused(), "ca/ca.key: not a PEM private key that can be used");
-    let other = World::new();
+    let other = Fixture::new();
     put(&key, &fs::read(other.path("ca/ca.key")).unwrap(), 0o600);
     assert_eq!(
         refused(),
@@ -128,15 +128,16 @@ fn a_ca_that_cannot_be_trusted_is_refused_in_exact_words() {
     fs::remove_file(&key).unwrap();
     assert_eq!(refused(), "ca/ca.key: missing, while ca/ca.crt is there; restore it from a backup");
     put(&key, &good_key, 0o600);
-    assert_eq!(Ca::open_or_create(&world.path("ca")).unwrap().sha256(), world.ca.sha256());
+    assert_eq!(Ca::open_or_create(&fixture.path("ca")).unwrap().sha256(), fixture.ca.sha256());
 }
 
 #[test]
 fn a_ca_out_of_its_time_or_no_ca_at_all_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let world = World { ca: Arc::new(Ca::open_or_create(&dir.path().join("ca")).unwrap()), dir };
+    let fixture =
+        Fixture { ca: Arc::new(Ca::open_or_create(&dir.path().join("ca")).unwrap()), dir };
     let opened = |clock: Arc<ManualClock>| {
-        words(&world, Ca::open_or_create_with(&world.path("ca"), clock).unwrap_err())
+        text(&fixture, Ca::open_or_create_with(&fixture.path("ca"), clock).unwrap_err())
     };
     let later = days_ago(0);
     later.advance(DAY * 3651);
@@ -144,27 +145,27 @@ fn a_ca_out_of_its_time_or_no_ca_at_all_is_refused() {
     let earlier = opened(days_ago(1));
     assert!(earlier.starts_with("ca/ca.crt: the certificate is not valid before "), "{earlier}");
 
-    let leaf = world.ca.issue_server(&["localhost"]).unwrap();
-    put(&world.path("ca/ca.crt"), leaf.chain_pem.as_bytes(), 0o644);
-    put(&world.path("ca/ca.key"), leaf.key_pem.as_bytes(), 0o600);
-    let error = words(&world, Ca::open_or_create(&world.path("ca")).unwrap_err());
+    let leaf = fixture.ca.issue_server(&["localhost"]).unwrap();
+    put(&fixture.path("ca/ca.crt"), leaf.chain_pem.as_bytes(), 0o644);
+    put(&fixture.path("ca/ca.key"), leaf.key_pem.as_bytes(), 0o600);
+    let error = text(&fixture, Ca::open_or_create(&fixture.path("ca")).unwrap_err());
     assert_eq!(error, "ca/ca.crt: the certificate is not that of a CA");
 
-    fs::create_dir(world.path("taken")).unwrap();
-    fs::write(world.path("taken/file"), "x").unwrap();
-    let error = words(&world, Ca::open_or_create(&world.path("taken")).unwrap_err());
+    fs::create_dir(fixture.path("taken")).unwrap();
+    fs::write(fixture.path("taken/file"), "x").unwrap();
+    let error = text(&fixture, Ca::open_or_create(&fixture.path("taken")).unwrap_err());
     assert_eq!(error, "taken: holds no CA and is not empty; no CA is made there");
-    fs::create_dir(world.path("empty")).unwrap();
-    Ca::open_or_create(&world.path("empty")).unwrap();
+    fs::create_dir(fixture.path("empty")).unwrap();
+    Ca::open_or_create(&fixture.path("empty")).unwrap();
 }
 
 #[test]
 fn operators_keys_open_to_everybody_are_refused() {
-    let world = World::new();
-    let (certificate, key) = world.files(&world.ca.issue_server(&["localhost"]).unwrap());
+    let fixture = Fixture::new();
+    let (certificate, key) = fixture.files(&fixture.ca.issue_server(&["localhost"]).unwrap());
     chmod(&key, 0o644);
     assert_eq!(
-        words(&world, ServerIdentity::from_files(&certificate, &key).unwrap_err()),
+        text(&fixture, ServerIdentity::from_files(&certificate, &key).unwrap_err()),
         "tls.key: private key open to others (mode 0644); run: chmod 600 tls.key"
     );
     chmod(&key, 0o640);

@@ -1,4 +1,4 @@
-//! Who is believed on the wire.
+//! Handshakes: which certificates are believed.
 
 use std::io;
 
@@ -47,14 +47,14 @@ fn shown(client: &Client) -> CertificateDer<'static> {
 
 #[tokio::test]
 async fn a_server_is_believed_with_and_without_a_client_certificate() {
-    let world = World::new();
-    let (server, client) = connected(world.server(), world.client(None)).await;
+    let fixture = Fixture::new();
+    let (server, client) = connected(fixture.server(), fixture.client(None)).await;
     assert!(server.get_ref().1.peer_certificates().is_none());
     assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
 
     let machine = Machine::Cloudlet { operator: "tm us".into(), name: "wölk%2f-1".into() };
-    let identity = world.machine("machine.pem", &machine);
-    let (server, _client) = connected(world.server(), world.client(Some(&identity))).await;
+    let identity = fixture.machine("machine.pem", &machine);
+    let (server, _client) = connected(fixture.server(), fixture.client(Some(&identity))).await;
     let certificate = &server.get_ref().1.peer_certificates().unwrap()[0];
     assert_eq!(machine_of(certificate).unwrap(), Some(machine.clone()));
     assert_eq!(identity.machine(), machine);
@@ -62,27 +62,27 @@ async fn a_server_is_believed_with_and_without_a_client_certificate() {
 
 #[tokio::test]
 async fn both_versions_of_tls_and_both_kinds_of_name_work() {
-    let world = World::new();
+    let fixture = Fixture::new();
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(world.ca.der().clone()).unwrap();
+        roots.add(fixture.ca.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[version])
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let (_server, client) = connect(world.server(), client, "127.0.0.1").await;
+        let (_server, client) = connect(fixture.server(), client, "127.0.0.1").await;
         assert_eq!(client.unwrap().get_ref().1.protocol_version(), Some(version.version));
     }
-    let (_, client) = connect(world.server(), world.client(None), "example.org").await;
+    let (_, client) = connect(fixture.server(), fixture.client(None), "example.org").await;
     let error = client.unwrap_err().to_string();
     assert!(error.contains("not valid for name"), "{error}");
 }
 
 #[tokio::test]
 async fn a_foreign_ca_is_refused_both_ways() {
-    let (ours, theirs) = (World::new(), World::new());
+    let (ours, theirs) = (Fixture::new(), Fixture::new());
     let (_, client) = connect(theirs.server(), ours.client(None), "localhost").await;
     let error = client.unwrap_err().to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
@@ -97,16 +97,16 @@ async fn a_foreign_ca_is_refused_both_ways() {
 /// A node serves under its own names, which may be those of a controller.
 #[tokio::test]
 async fn a_machine_is_not_taken_for_a_controller() {
-    let world = World::new();
-    let strict = || controller_config(world.ca.pem(), None).unwrap();
+    let fixture = Fixture::new();
+    let strict = || controller_config(fixture.ca.pem(), None).unwrap();
     for (machine, taken) in [(node("a"), false), (Machine::Controller, true)] {
         let request = KeyRequest::new().unwrap();
         let own = names(&["localhost"]);
-        let signed = world.ca.sign_machine_for(request.csr_pem(), &machine, &own, DAY).unwrap();
-        let path = world.path("served.pem");
+        let signed = fixture.ca.sign_machine_for(request.csr_pem(), &machine, &own, DAY).unwrap();
+        let path = fixture.path("served.pem");
         let identity = RotatingIdentity::create(&path, &request, &signed.certificate_pem).unwrap();
-        let server = || machine_server_config(&identity, world.ca.pem()).unwrap();
-        let (_server, client) = connect(server(), world.client(None), "localhost").await;
+        let server = || machine_server_config(&identity, fixture.ca.pem()).unwrap();
+        let (_server, client) = connect(server(), fixture.client(None), "localhost").await;
         client.unwrap();
         let (_server, client) = connect(server(), strict(), "localhost").await;
         match taken {
@@ -117,11 +117,11 @@ async fn a_machine_is_not_taken_for_a_controller() {
             }
         }
     }
-    let (_server, client) = connect(world.server(), strict(), "localhost").await;
+    let (_server, client) = connect(fixture.server(), strict(), "localhost").await;
     client.unwrap();
-    let (_server, client) = connect(World::new().server(), strict(), "localhost").await;
+    let (_server, client) = connect(Fixture::new().server(), strict(), "localhost").await;
     assert!(client.is_err(), "another CA");
-    let (_server, client) = connect(world.server(), strict(), "example.org").await;
+    let (_server, client) = connect(fixture.server(), strict(), "example.org").await;
     assert!(client.is_err(), "another name");
 }
 
@@ -130,44 +130,45 @@ async fn expired_certificates_are_refused_on_the_wire_and_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let directory = dir.path().join("ca");
     let past = Ca::open_or_create_with(&directory, days_ago(100)).unwrap();
-    let world = World { ca: Arc::new(Ca::open_or_create(&directory).unwrap()), dir };
-    assert_eq!(past.sha256(), world.ca.sha256());
+    let fixture = Fixture { ca: Arc::new(Ca::open_or_create(&directory).unwrap()), dir };
+    assert_eq!(past.sha256(), fixture.ca.sha256());
 
     let request = KeyRequest::new().unwrap();
     let signed = past.sign_machine(request.csr_pem(), &node("a")).unwrap();
-    let path = world.path("machine.pem");
+    let path = fixture.path("machine.pem");
     let old =
         RotatingIdentity::create_with(&path, &request, &signed.certificate_pem, days_ago(100))
             .unwrap();
     assert!(!old.needs_renewal());
-    let (server, _client) = connect(world.server(), world.client(Some(&old)), "localhost").await;
+    let (server, _client) =
+        connect(fixture.server(), fixture.client(Some(&old)), "localhost").await;
     let error = server.unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
-    let error = words(&world, RotatingIdentity::open(&path).unwrap_err());
+    let error = text(&fixture, RotatingIdentity::open(&path).unwrap_err());
     assert!(error.starts_with("machine.pem: the certificate expired at "), "{error}");
 
     let identity = ServerIdentity::issued(Arc::new(past), names(&["localhost"])).unwrap();
-    let stale = server_config(&identity, &world.ca).unwrap();
-    let (_, client) = connect(stale, world.client(None), "localhost").await;
+    let stale = server_config(&identity, &fixture.ca).unwrap();
+    let (_, client) = connect(stale, fixture.client(None), "localhost").await;
     let error = client.unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
 }
 
 #[tokio::test]
 async fn new_files_are_shown_to_new_connections_while_old_ones_live() {
-    let world = World::new();
-    let first = world.ca.issue_server(&["localhost"]).unwrap();
-    let (certificate, key) = world.files(&first);
+    let fixture = Fixture::new();
+    let first = fixture.ca.issue_server(&["localhost"]).unwrap();
+    let (certificate, key) = fixture.files(&first);
     let identity = ServerIdentity::from_files(&certificate, &key).unwrap();
-    let config = server_config(&identity, &world.ca).unwrap();
-    let (mut server, mut client) = connected(Arc::clone(&config), world.client(None)).await;
+    let config = server_config(&identity, &fixture.ca).unwrap();
+    let (mut server, mut client) = connected(Arc::clone(&config), fixture.client(None)).await;
     assert_eq!(shown(&client), der(&first.chain_pem));
     assert!(!identity.refresh().unwrap());
 
-    let second = world.ca.issue_server(&["localhost"]).unwrap();
-    world.files(&second);
+    let second = fixture.ca.issue_server(&["localhost"]).unwrap();
+    fixture.files(&second);
     assert!(identity.refresh().unwrap());
-    let (_server, fresh) = connected(config, world.client(None)).await;
+    let (_server, fresh) = connected(config, fixture.client(None)).await;
     assert_eq!(shown(&fresh), der(&second.chain_pem));
 
     client.write_all(b"still here").await.unwrap();
@@ -179,14 +180,14 @@ async fn new_files_are_shown_to_new_connections_while_old_ones_live() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_files_are_noticed_without_being_told() {
-    let world = World::new();
-    let (certificate, key) = world.files(&world.ca.issue_server(&["localhost"]).unwrap());
+    let fixture = Fixture::new();
+    let (certificate, key) = fixture.files(&fixture.ca.issue_server(&["localhost"]).unwrap());
     let identity = Arc::new(ServerIdentity::from_files(&certificate, &key).unwrap());
     let cancel = CancellationToken::new();
     let running = tokio::spawn(Arc::clone(&identity).run(cancel.clone()));
-    let second = world.ca.issue_server(&["localhost"]).unwrap();
+    let second = fixture.ca.issue_server(&["localhost"]).unwrap();
     put(&key, b"garbage", 0o600);
-    world.files(&second);
+    fixture.files(&second);
     let noticed = async {
         while identity.certificate() != der(&second.chain_pem) {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -199,24 +200,24 @@ async fn changed_files_are_noticed_without_being_told() {
 
 #[tokio::test]
 async fn a_machine_renews_its_certificate_without_a_new_client() {
-    let world = World::new();
-    let identity = world.machine("machine.pem", &node("a"));
-    assert_eq!(mode(&world.path("machine.pem")), 0o600);
-    let client = world.client(Some(&identity));
-    let config = world.server();
+    let fixture = Fixture::new();
+    let identity = fixture.machine("machine.pem", &node("a"));
+    assert_eq!(mode(&fixture.path("machine.pem")), 0o600);
+    let client = fixture.client(Some(&identity));
+    let config = fixture.server();
     let peer = |server: &Server| server.get_ref().1.peer_certificates().unwrap()[0].clone();
     let (server, _client) = connected(Arc::clone(&config), client.clone()).await;
     let before = peer(&server);
 
     let request = KeyRequest::new().unwrap();
-    let other = world.ca.sign_machine(request.csr_pem(), &node("b")).unwrap();
+    let other = fixture.ca.sign_machine(request.csr_pem(), &node("b")).unwrap();
     let error = identity.renew(&request, &other.certificate_pem).unwrap_err();
     assert_eq!(
         error.to_string(),
         "machine certificate: it names node/b where node/a was asked for"
     );
     let unrelated = KeyRequest::new().unwrap();
-    let signed = world.ca.sign_machine(request.csr_pem(), &node("a")).unwrap();
+    let signed = fixture.ca.sign_machine(request.csr_pem(), &node("a")).unwrap();
     assert!(matches!(
         identity.renew(&unrelated, &signed.certificate_pem),
         Err(Error::Mismatch { .. })
@@ -226,7 +227,7 @@ async fn a_machine_renews_its_certificate_without_a_new_client() {
     let (server, _client) = connected(config, client).await;
     assert_ne!(peer(&server), before);
     assert_eq!(peer(&server), der(&signed.certificate_pem));
-    let reopened = RotatingIdentity::open(&world.path("machine.pem")).unwrap();
+    let reopened = RotatingIdentity::open(&fixture.path("machine.pem")).unwrap();
     assert_eq!(reopened.not_after(), signed.not_after);
     assert!(reopened.renew_at() < signed.not_after && !reopened.needs_renewal());
 }

@@ -28,12 +28,12 @@ use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-struct World {
+struct Fixture {
     dir: TempDir,
     ca: Arc<Ca>,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ca = Arc::new(Ca::open_or_create(&dir.path().join("ca")).unwrap());
@@ -101,7 +101,7 @@ fn der(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// What the error says, without the directory of the test.
-fn words(world: &World, error: Error) -> String {
-    error.to_string().replace(&format!("{}/", world.dir.path().display()), "")
+/// Text of the error, without the directory of the test.
+fn text(fixture: &Fixture, error: Error) -> String {
+    error.to_string().replace(&format!("{}/", fixture.dir.path().display()), "")
 }

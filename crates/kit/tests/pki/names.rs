@@ -1,4 +1,4 @@
-//! What a certificate says.
+//! Names in certificates.
 
 use selvage_kit::pki::machine_of;
 
@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_request_gets_the_names_of_its_token_and_no_others() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(names(&["evil.example", "10.0.0.1"])).unwrap();
     params.subject_alt_names.push(rcgen::SanType::URI("selvage:controller".try_into().unwrap()));
@@ -15,7 +15,7 @@ fn a_request_gets_the_names_of_its_token_and_no_others() {
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::CodeSigning];
     let request = params.serialize_request(&key).unwrap().pem().unwrap();
 
-    let signed = world.ca.sign_machine(&request, &node("rack 3")).unwrap();
+    let signed = fixture.ca.sign_machine(&request, &node("rack 3")).unwrap();
     let certificate = der(&signed.certificate_pem);
     assert_eq!(machine_of(&certificate).unwrap(), Some(node("rack 3")));
     let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
@@ -33,9 +33,9 @@ fn a_request_gets_the_names_of_its_token_and_no_others() {
 
 #[test]
 fn serial_numbers_differ_and_servers_get_their_names() {
-    let world = World::new();
-    let first = world.ca.issue_server(&["a.example", "*.b.example", "::1"]).unwrap();
-    let second = world.ca.issue_server(&["a.example"]).unwrap();
+    let fixture = Fixture::new();
+    let first = fixture.ca.issue_server(&["a.example", "*.b.example", "::1"]).unwrap();
+    let second = fixture.ca.issue_server(&["a.example"]).unwrap();
     let serial = |pem: &str| {
         let der = der(pem);
         x509_parser::parse_x509_certificate(&der).unwrap().1.raw_serial_as_string()
@@ -44,7 +44,7 @@ fn serial_numbers_differ_and_servers_get_their_names() {
     let certificate = der(&first.chain_pem);
     assert_eq!(machine_of(&certificate).unwrap(), None);
     for name in ["", "a b", "http://a", "*.127.0.0.1", "a/b"] {
-        let error = world.ca.issue_server(&[name]).unwrap_err();
+        let error = fixture.ca.issue_server(&[name]).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("server name {name:?} is neither a DNS name nor an IP address")
@@ -54,12 +54,12 @@ fn serial_numbers_differ_and_servers_get_their_names() {
 
 #[test]
 fn bad_requests_and_bad_names_are_refused() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let good = KeyRequest::new().unwrap();
-    let refused = |csr: &str| world.ca.sign_machine(csr, &node("a")).unwrap_err().to_string();
+    let refused = |csr: &str| fixture.ca.sign_machine(csr, &node("a")).unwrap_err().to_string();
     let not_pem = "certificate request: not PEM with a CERTIFICATE REQUEST in it";
     assert_eq!(refused(""), not_pem);
-    assert_eq!(refused(world.ca.pem()), not_pem);
+    assert_eq!(refused(fixture.ca.pem()), not_pem);
     assert_eq!(refused(&"x".repeat(70_000)), "certificate request: longer than 64 KiB");
     let garbage = "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n";
     assert!(refused(garbage).starts_with("certificate request: "));
@@ -79,7 +79,7 @@ fn bad_requests_and_bad_names_are_refused() {
     assert_eq!(refused(&forged), "certificate request: its signature was not made by its key");
 
     for machine in [node("a/b"), node(""), Machine::Dme { name: "x".repeat(300) }] {
-        let error = world.ca.sign_machine(good.csr_pem(), &machine).unwrap_err();
+        let error = fixture.ca.sign_machine(good.csr_pem(), &machine).unwrap_err();
         assert!(matches!(error, Error::MachineName(_)), "{error}");
     }
 }
@@ -112,23 +112,23 @@ fn a_certificate_names_one_machine_in_one_spelling() {
 
 #[test]
 fn debug_shows_no_key() {
-    let world = World::new();
-    let issued = world.ca.issue_server(&["localhost"]).unwrap();
+    let fixture = Fixture::new();
+    let issued = fixture.ca.issue_server(&["localhost"]).unwrap();
     let request = KeyRequest::new().unwrap();
-    let machine = world.machine("machine.pem", &node("a"));
-    let (certificate, key) = world.files(&issued);
+    let machine = fixture.machine("machine.pem", &node("a"));
+    let (certificate, key) = fixture.files(&issued);
     let server = ServerIdentity::from_files(&certificate, &key).unwrap();
     let text = format!(
         "{:?} {issued:?} {request:?} {machine:?} {server:?} {:?} {:?}",
-        world.ca,
-        world.server(),
-        world.client(Some(&machine)),
+        fixture.ca,
+        fixture.server(),
+        fixture.client(Some(&machine)),
     );
     assert!(!text.contains("PRIVATE KEY"), "{text}");
     for pem in [
         issued.key_pem.to_string(),
-        fs::read_to_string(world.path("ca/ca.key")).unwrap(),
-        fs::read_to_string(world.path("machine.pem")).unwrap(),
+        fs::read_to_string(fixture.path("ca/ca.key")).unwrap(),
+        fs::read_to_string(fixture.path("machine.pem")).unwrap(),
     ] {
         let line = pem.lines().nth(1).unwrap();
         assert!(!text.contains(line) && !text.contains(&line[20..40]), "{text}");

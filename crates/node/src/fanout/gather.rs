@@ -20,7 +20,7 @@ use super::{Inner, body_of, in_time, splice, wire};
 pub(super) struct Target {
     /// As the caller wrote it.
     pub(super) name: String,
-    pub(super) place: Result<Endpoint, Status>,
+    pub(super) endpoint: Result<Endpoint, Status>,
 }
 
 /// A call that goes to several nodes.
@@ -32,7 +32,7 @@ pub(super) struct Round {
     /// The request, framed.
     pub(super) body: Bytes,
     pub(super) here: Here,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Round {
@@ -47,9 +47,9 @@ impl Round {
     }
 
     async fn reply_of(&self, target: Target) -> Vec<Bytes> {
-        let Target { name, place } = target;
-        let reply = in_time(self.patience, async {
-            let response = self.begin(place).await?;
+        let Target { name, endpoint } = target;
+        let reply = in_time(self.timeout, async {
+            let response = self.begin(endpoint).await?;
             wire::only(response).await
         });
         let spliced = reply.await.and_then(|reply| {
@@ -73,8 +73,8 @@ impl Round {
     }
 
     fn stream_of(self: Arc<Self>, target: Target) -> impl Stream<Item = Bytes> + Send {
-        let Target { name, place } = target;
-        let opened = async move { in_time(self.patience, self.begin(place)).await };
+        let Target { name, endpoint } = target;
+        let opened = async move { in_time(self.timeout, self.begin(endpoint)).await };
         let messages = stream::once(opened).flat_map(|opened| match opened {
             Ok(response) => wire::all(response).boxed(),
             Err(status) => stream::once(async { Err(status) }).boxed(),
@@ -86,14 +86,14 @@ impl Round {
         })
     }
 
-    async fn begin(&self, place: Result<Endpoint, Status>) -> Answer {
-        let way = self.inner.way(&place?, &self.here)?;
+    async fn begin(&self, endpoint: Result<Endpoint, Status>) -> Answer {
+        let route = self.inner.route(&endpoint?, &self.here)?;
         let body = body_of(self.body.clone());
         let mut request = wire::request(&self.method.path, self.headers.clone(), body)?;
-        if let wire::Way::Here(_) = way {
+        if let wire::Route::Here(_) = route {
             *request.extensions_mut() = self.extensions.clone();
         }
-        way.send(request).await
+        route.send(request).await
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn within_limit(names: &[String]) -> Result<(), Status> {
     }
 }
 
-/// What a node is sent of the caller's headers.
+/// Returns the caller's headers that a node is sent.
 pub(super) fn outgoing(
     incoming: &HeaderMap,
     extensions: &Extensions,
@@ -71,7 +71,7 @@ pub(super) fn outgoing(
     }
     let anonymous = Identity::anonymous();
     let caller = extensions.get::<Identity>().unwrap_or(&anonymous);
-    headers.insert(relay::CALLER, relay::tell(caller)?);
+    headers.insert(relay::CALLER, relay::caller_header(caller)?);
     Ok(headers)
 }
 

@@ -11,7 +11,7 @@ use tonic::Status;
 
 use super::{Directory, StaticDirectory};
 
-/// What all names of nodes begin with in certificates.
+/// Prefix of the names of nodes in certificates.
 const NODE: &str = "node/";
 
 /// Knows the machines that joined: the controller's store, or what an agent
@@ -33,35 +33,35 @@ pub struct Inventory<M> {
 }
 
 impl<M: Machines> Inventory<M> {
-    /// What is written down comes first.
+    /// Directory in which configured names come first.
     pub fn new(written: StaticDirectory, machines: M, own: Option<String>) -> Self {
         Self { written, machines, own }
     }
 
-    fn place(&self, name: &str, machine: &Machine) -> Result<Endpoint, Status> {
+    fn endpoint(&self, name: &str, machine: &Machine) -> Result<Endpoint, Status> {
         if machine.blocked {
             return Err(Status::failed_precondition(format!("machine {name:?} is blocked")));
         }
         // Port 0 is nobody's: reports always have one.
-        let mut place = Endpoint::parse(&machine.address, 0).ok_or_else(|| {
+        let mut endpoint = Endpoint::parse(&machine.address, 0).ok_or_else(|| {
             Status::unavailable(format!("machine {name:?} has not told where it is"))
         })?;
-        place.here = self.own.as_deref() == Some(name);
+        endpoint.here = self.own.as_deref() == Some(name);
         // Whoever answers there must be the machine that was meant.
-        place.certificate_name = pki::is_server_name(name).then(|| name.to_owned());
-        Ok(place)
+        endpoint.certificate_name = pki::is_server_name(name).then(|| name.to_owned());
+        Ok(endpoint)
     }
 }
 
 #[async_trait]
 impl<M: Machines> Directory for Inventory<M> {
     async fn find(&self, name: &str) -> Result<Option<Endpoint>, Status> {
-        if let Some(place) = self.written.find(name).await? {
-            return Ok(Some(place));
+        if let Some(endpoint) = self.written.find(name).await? {
+            return Ok(Some(endpoint));
         }
         let name = name.strip_prefix(NODE).unwrap_or(name);
         let known = self.machines.get(&format!("{NODE}{name}"));
-        known.map(|machine| self.place(name, &machine)).transpose()
+        known.map(|machine| self.endpoint(name, &machine)).transpose()
     }
 
     async fn choose(&self, selector: Option<&Selector>) -> Result<Vec<String>, Status> {

@@ -64,7 +64,7 @@ use self::{
         NODE, NODE_TIMEOUT, NODES, PROXY_FROM, names, outgoing, parse_timeout, within_limit,
     },
     pool::Pool,
-    wire::Way,
+    wire::Route,
 };
 pub use self::{
     inventory::{Inventory, Machines},
@@ -76,7 +76,7 @@ pub const DEFAULT_PORT: u16 = 50_000;
 
 /// Stands for all nodes of the directory.
 const ALL: &str = "all";
-/// How an entry works.
+/// Settings of an entry.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Port of nodes that are written without one.
@@ -85,14 +85,14 @@ pub struct Settings {
     pub own: Vec<String>,
     /// The port of this process, for those of `own` without one.
     pub own_port: u16,
-    /// Whether nodes may be named that the directory does not know, by host or
+    /// True if nodes may be named that the directory does not know, by host or
     /// address. Who may call can then find out what answers where.
     pub by_address: bool,
-    /// How long a node may take for a call that only looks.
+    /// Timeout of a node for a call that only reads.
     pub look_timeout: Duration,
-    /// How long a node may take for a call that changes something.
+    /// Timeout of a node for a call that changes something.
     pub change_timeout: Duration,
-    /// How many nodes are called at the same time.
+    /// Number of nodes called at the same time.
     pub at_once: usize,
     /// For how long an unused connection is kept.
     pub idle: Duration,
@@ -140,7 +140,7 @@ impl Fanout {
         tls: Option<Arc<rustls::ClientConfig>>,
     ) -> Self {
         let own = settings.own.iter().filter_map(|name| Endpoint::parse(name, settings.own_port));
-        let own = own.map(|place| (place.host, place.port)).collect();
+        let own = own.map(|endpoint| (endpoint.host, endpoint.port)).collect();
         let pool = Pool::new(tls, settings.idle);
         Self(Arc::new(Inner { settings, own, directory, pool }))
     }
@@ -150,7 +150,7 @@ impl Fanout {
         self.0.pool.sweep();
     }
 
-    /// How often to do that.
+    /// Interval at which to do that.
     pub fn sweep_interval(&self) -> Duration {
         (self.0.settings.idle / 4).max(Duration::from_secs(1))
     }
@@ -186,7 +186,7 @@ impl Inner {
         if !is_relayed(call.method) {
             return Err(not_supported(call.method));
         }
-        let patience = self.patience(&call)?;
+        let timeout = self.timeout(&call)?;
         let (parts, body) = call.request.into_parts();
         let headers = outgoing(&parts.headers, &parts.extensions, left(call.deadline))?;
         if node == ALL || Selector::is_one(node) {
@@ -195,38 +195,38 @@ impl Inner {
             )));
         }
         let target = self.locate(node).await?;
-        let way = self.way(&target, &call.here)?;
+        let route = self.route(&target, &call.here)?;
         let mut request = wire::request(&call.method.path, headers, body)?;
-        if let Way::Here(_) = way {
+        if let Route::Here(_) = route {
             *request.extensions_mut() = parts.extensions;
         }
-        in_time(patience, way.send(request)).await
+        in_time(timeout, route.send(request)).await
     }
 
     async fn to_many(self: Arc<Self>, call: Call, nodes: Vec<String>) -> Answer {
         if !is_relayed(call.method) || !is_joinable(call.method) {
             return Err(not_supported(call.method));
         }
-        let patience = self.patience(&call)?;
+        let timeout = self.timeout(&call)?;
         let nodes = self.expand(nodes).await?;
         let mut targets = Vec::with_capacity(nodes.len());
         let mut seen = HashSet::new();
         for node in nodes {
             // What is no name at all fails the call; one that is not known
             // fails for itself.
-            let place = match self.locate(&node).await {
+            let endpoint = match self.locate(&node).await {
                 Err(status) if status.code() == tonic::Code::InvalidArgument => return Err(status),
-                place => place,
+                endpoint => endpoint,
             };
-            let same = place.as_ref().map_or(node.clone(), ToString::to_string);
+            let same = endpoint.as_ref().map_or(node.clone(), ToString::to_string);
             if seen.insert(same) {
-                targets.push(gather::Target { name: node, place });
+                targets.push(gather::Target { name: node, endpoint });
             }
         }
         let method = call.method;
         let (parts, body) = call.request.into_parts();
-        let timeout = if method.server_streaming { left(call.deadline) } else { Some(patience) };
-        let headers = outgoing(&parts.headers, &parts.extensions, timeout)?;
+        let deadline = if method.server_streaming { left(call.deadline) } else { Some(timeout) };
+        let headers = outgoing(&parts.headers, &parts.extensions, deadline)?;
         let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
         let round = Round {
             inner: self,
@@ -235,7 +235,7 @@ impl Inner {
             extensions: parts.extensions,
             body,
             here: call.here,
-            patience,
+            timeout,
         };
         if method.server_streaming { round.stream(targets) } else { round.join(targets).await }
     }
@@ -264,8 +264,8 @@ impl Inner {
         within_limit(&all).map(|()| all)
     }
 
-    /// How long each node may take.
-    fn patience(&self, call: &Call) -> Result<Duration, Status> {
+    /// Returns the timeout of each node.
+    fn timeout(&self, call: &Call) -> Result<Duration, Status> {
         let asked = match call.request.headers().get(NODE_TIMEOUT) {
             Some(value) => Some(value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
                 Status::invalid_argument(format!(
@@ -282,27 +282,37 @@ impl Inner {
     }
 
     async fn locate(&self, node: &str) -> Result<Endpoint, Status> {
-        if let Some(place) = self.directory.find(node).await? {
-            return Ok(place);
+        if let Some(endpoint) = self.directory.find(node).await? {
+            return Ok(endpoint);
         }
-        let place = Endpoint::parse(node, self.settings.port)
+        let endpoint = Endpoint::parse(node, self.settings.port)
             .ok_or_else(|| Status::invalid_argument(format!("invalid target {node:?}")))?;
-        if let Some(known) = self.directory.at(&place.host, place.port).await? {
+        if let Some(known) = self.directory.at(&endpoint.host, endpoint.port).await? {
             return Ok(known);
         }
-        let ours = self.own.contains(&(place.host.clone(), place.port));
+        if let Some(named) = self.directory.find(&endpoint.host).await? {
+            if named.port == endpoint.port {
+                return Ok(named);
+            }
+            // Ports of machines are not for callers to try.
+            return Err(Status::not_found(format!(
+                "machine {:?} does not answer on port {}: leave the port out",
+                endpoint.host, endpoint.port
+            )));
+        }
+        let ours = self.own.contains(&(endpoint.host.clone(), endpoint.port));
         if ours || self.settings.by_address {
-            Ok(place)
+            Ok(endpoint)
         } else {
             Err(Status::not_found(format!("no node is known that is called {node:?}")))
         }
     }
 
-    fn way(&self, place: &Endpoint, here: &relay::Here) -> Result<Way, Status> {
-        if place.here || self.own.contains(&(place.host.clone(), place.port)) {
-            Ok(Way::Here(Arc::clone(here)))
+    fn route(&self, endpoint: &Endpoint, here: &relay::Here) -> Result<Route, Status> {
+        if endpoint.here || self.own.contains(&(endpoint.host.clone(), endpoint.port)) {
+            Ok(Route::Here(Arc::clone(here)))
         } else {
-            self.pool.channel(place).map(Way::There)
+            self.pool.channel(endpoint).map(Route::There)
         }
     }
 }
@@ -312,7 +322,7 @@ fn is_relayed(method: &Method) -> bool {
     method.package != "securityapi"
 }
 
-/// Whether answers of several nodes can be told apart.
+/// Returns whether answers of several nodes can be told apart.
 fn is_joinable(method: &Method) -> bool {
     let metadata = |message: &prost_reflect::MessageDescriptor| {
         message.get_field(1).is_some_and(|field| match field.kind() {
@@ -339,18 +349,18 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }
 
-/// What a node gets of the time that is left: a caller in a hurry wants the
+/// Share of a node in the time that is left: a caller in a hurry wants the
 /// answers of those who made it, not none at all.
-fn within(patience: Duration, left: Option<Duration>) -> Duration {
-    left.map_or(patience, |left| patience.min(left.mul_f32(0.9)))
+fn within(timeout: Duration, left: Option<Duration>) -> Duration {
+    left.map_or(timeout, |left| timeout.min(left.mul_f32(0.9)))
 }
 
 async fn in_time<T>(
-    patience: Duration,
+    timeout: Duration,
     work: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
-    tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
-        let text = format!("the node did not answer within {} ms", patience.as_millis());
+    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
+        let text = format!("the node did not answer within {} ms", timeout.as_millis());
         Err(Status::deadline_exceeded(text))
     })
 }

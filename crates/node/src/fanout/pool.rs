@@ -13,10 +13,10 @@ const MOST: usize = 4096;
 pub(super) struct Pool {
     tls: Option<Arc<rustls::ClientConfig>>,
     idle: Duration,
-    kept: Mutex<HashMap<Endpoint, Kept>>,
+    channels: Mutex<HashMap<Endpoint, PooledChannel>>,
 }
 
-struct Kept {
+struct PooledChannel {
     channel: Channel,
     used: Instant,
 }
@@ -24,41 +24,41 @@ struct Kept {
 impl Pool {
     /// Without TLS everything is in the clear, for laboratories.
     pub(super) fn new(tls: Option<Arc<rustls::ClientConfig>>, idle: Duration) -> Self {
-        Self { tls, idle, kept: Mutex::default() }
+        Self { tls, idle, channels: Mutex::default() }
     }
 
-    /// The connection to a place. A call over it connects when need be.
-    pub(super) fn channel(&self, place: &Endpoint) -> Result<Channel, Status> {
+    /// The connection to an endpoint. A call over it connects when need be.
+    pub(super) fn channel(&self, endpoint: &Endpoint) -> Result<Channel, Status> {
         let now = Instant::now();
-        let mut kept = self.kept.lock();
-        if let Some(found) = kept.get_mut(place) {
+        let mut channels = self.channels.lock();
+        if let Some(found) = channels.get_mut(endpoint) {
             found.used = now;
             return Ok(found.channel.clone());
         }
-        if kept.len() >= MOST
-            && let Some(oldest) = kept.iter().min_by_key(|(_, kept)| kept.used)
+        if channels.len() >= MOST
+            && let Some(oldest) = channels.iter().min_by_key(|(_, pooled)| pooled.used)
         {
             let oldest = oldest.0.clone();
-            kept.remove(&oldest);
+            channels.remove(&oldest);
         }
-        let channel = self.connect(place)?;
-        kept.insert(place.clone(), Kept { channel: channel.clone(), used: now });
+        let channel = self.connect(endpoint)?;
+        channels.insert(endpoint.clone(), PooledChannel { channel: channel.clone(), used: now });
         Ok(channel)
     }
 
     /// Lets go of what nobody has used for a while. Calls under way keep
     /// their connection to their end.
     pub(super) fn sweep(&self) {
-        self.kept.lock().retain(|_, kept| kept.used.elapsed() < self.idle);
+        self.channels.lock().retain(|_, pooled| pooled.used.elapsed() < self.idle);
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.kept.lock().len()
+        self.channels.lock().len()
     }
 
-    fn connect(&self, place: &Endpoint) -> Result<Channel, Status> {
-        dial::channel(self.tls.clone(), std::slice::from_ref(place))
+    fn connect(&self, endpoint: &Endpoint) -> Result<Channel, Status> {
+        dial::channel(self.tls.clone(), std::slice::from_ref(endpoint))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a caller may write for a node, and where that is.
+//! Names that a caller may write for a node, and their endpoints.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tonic::Status;
 /// Knows nodes by name.
 #[async_trait]
 pub trait Directory: Send + Sync + 'static {
-    /// Where the node of this name is; `None` when no node has it.
+    /// Returns the endpoint of the node of this name; `None` when no node has it.
     async fn find(&self, name: &str) -> Result<Option<Endpoint>, Status>;
 
     /// Names of the nodes whose labels fit, sorted; of all without a selector.
@@ -38,12 +38,12 @@ pub struct StaticDirectory(BTreeMap<String, Endpoint>);
 pub struct BadEntry {
     /// The node.
     pub name: String,
-    /// What is written for it.
+    /// Address that is configured for it.
     pub address: String,
 }
 
 impl BadEntry {
-    /// What this is to a caller.
+    /// Code that a caller gets.
     pub fn code(&self) -> selvage_api::Code {
         selvage_api::Code::InvalidArgument
     }

@@ -16,14 +16,14 @@ const LARGEST: usize = 32 * 1024 * 1024;
 const HEADER: usize = 5;
 
 /// The way to a node.
-pub(super) enum Way {
+pub(super) enum Route {
     /// Over the network.
     There(Channel),
     /// To this process's own services.
     Here(Here),
 }
 
-impl Way {
+impl Route {
     /// Makes the call and waits for the beginning of the answer.
     pub(super) async fn send(self, request: Request<Body>) -> Result<Response<Body>, Status> {
         let response = match self {

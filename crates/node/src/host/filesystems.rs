@@ -1,4 +1,4 @@
-//! How full file systems are. One that does not answer, such as a network
+//! Usage of file systems. One that does not answer, such as a network
 //! file system whose server is gone, is left out and holds up nobody.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use super::parse::{MountLine, mounts};
 
-/// How long all of them together may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout of all of them together.
+const STATFS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the kernel itself shows as files, and what shows another file system
+/// File systems that the kernel itself shows as files, and those that show another
 /// a second time.
 const NOT_DISKS: &[&str] = &[
     "autofs",
@@ -87,7 +87,7 @@ impl Filesystems {
             })
         };
         // Goes on by itself when it takes longer.
-        let _ = tokio::time::timeout(PATIENCE, looking).await;
+        let _ = tokio::time::timeout(STATFS_TIMEOUT, looking).await;
         self.state.lock().last.clone()
     }
 

@@ -1,7 +1,7 @@
 //! The kernel's files about the machine as a whole. A line that does not read
 //! is left out, never an error: kernels add lines.
 
-/// Where the time of a processor went, in hundredths of a second.
+/// Time of a processor by state, in hundredths of a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTicks {
     pub user: u64,

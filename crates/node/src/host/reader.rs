@@ -13,7 +13,7 @@ use super::parse::{
 };
 use crate::proc::meminfo;
 
-/// What every look at the machine tells.
+/// Measurements of one reading of the machine.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     pub stat: SystemStat,
@@ -34,6 +34,9 @@ pub struct HostReader {
     virtual_memory: Option<OwnedFd>,
     open_files: Option<OwnedFd>,
     sockets: Option<OwnedFd>,
+    network_counters: [Option<OwnedFd>; 2],
+    softnet: Option<OwnedFd>,
+    tracked: [Option<OwnedFd>; 2],
     pressure: [Option<OwnedFd>; 3],
     buffer: Vec<u8>,
 }
@@ -54,6 +57,10 @@ impl HostReader {
             virtual_memory: open("vmstat").ok(),
             open_files: open("sys/fs/file-nr").ok(),
             sockets: open("net/sockstat").ok(),
+            network_counters: ["net/snmp", "net/netstat"].map(|name| open(name).ok()),
+            softnet: open("net/softnet_stat").ok(),
+            tracked: ["count", "max"]
+                .map(|name| open(&format!("sys/net/netfilter/nf_conntrack_{name}")).ok()),
             pressure: ["cpu", "memory", "io"].map(|name| open(&format!("pressure/{name}")).ok()),
             buffer: vec![0; 16 << 10],
         })
@@ -93,6 +100,31 @@ impl HostReader {
     /// `/proc/net/sockstat`, as it stands.
     pub fn sockets(&mut self) -> &[u8] {
         text(self.sockets.as_ref(), &mut self.buffer)
+    }
+
+    /// `/proc/net/snmp`, as it stands.
+    pub fn network_counters(&mut self) -> Vec<u8> {
+        text(self.network_counters[0].as_ref(), &mut self.buffer).to_vec()
+    }
+
+    /// `/proc/net/netstat`, as it stands.
+    pub fn network_counters_more(&mut self) -> Vec<u8> {
+        text(self.network_counters[1].as_ref(), &mut self.buffer).to_vec()
+    }
+
+    /// `/proc/net/softnet_stat`, as it stands.
+    pub fn softnet(&mut self) -> &[u8] {
+        text(self.softnet.as_ref(), &mut self.buffer)
+    }
+
+    /// Connections that the packet filter tracks, and that it may.
+    pub fn tracked_connections(&mut self) -> Option<(u64, u64)> {
+        let Self { tracked, buffer, .. } = self;
+        let [now, most] = [0, 1].map(|at| {
+            let number = text(tracked[at].as_ref(), buffer);
+            std::str::from_utf8(number).ok()?.trim().parse().ok()
+        });
+        Some((now?, most?))
     }
 
     /// Files that are open, and that may be.

@@ -81,9 +81,9 @@ impl View {
         Self { query, boot, next }
     }
 
-    /// What to tell of a record: of records lost before it, and of itself.
+    /// Returns the lines for a record: one for records lost before it, and its own.
     /// Nothing of one that was told before.
-    pub(super) fn tell(&mut self, record: &Record) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+    pub(super) fn lines(&mut self, record: &Record) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         let next = self.next.unwrap_or(record.sequence);
         if record.sequence < next {
             return (None, None);
@@ -91,11 +91,11 @@ impl View {
         self.next = Some(record.sequence + 1);
         let lost = record.sequence - next;
         let gap = (lost > 0).then(|| record::gap(lost, record, self.boot, self.query.json));
-        let told = self.query.wants(record).then(|| match self.query.json {
+        let line = self.query.wants(record).then(|| match self.query.json {
             true => record.to_json(self.boot),
             false => record.to_text(self.boot),
         });
-        (gap, told)
+        (gap, line)
     }
 }
 
@@ -113,17 +113,17 @@ mod tests {
         View::new(Query::of(&request).unwrap(), Boot::new(0))
     }
 
-    fn told(view: &mut View, record: &Record) -> Vec<String> {
-        let (gap, told) = view.tell(record);
-        gap.into_iter().chain(told).map(|line| String::from_utf8(line).unwrap()).collect()
+    fn lines(view: &mut View, record: &Record) -> Vec<String> {
+        let (gap, line) = view.lines(record);
+        gap.into_iter().chain(line).map(|line| String::from_utf8(line).unwrap()).collect()
     }
 
     #[test]
     fn lost_records_are_counted_and_none_is_told_twice() {
         let mut view = view(DmesgRequest::default());
-        assert_eq!(told(&mut view, &record(7, 6, "a")).len(), 1);
-        assert_eq!(told(&mut view, &record(7, 6, "a")).len(), 0);
-        let after = told(&mut view, &record(11, 6, "b"));
+        assert_eq!(lines(&mut view, &record(7, 6, "a")).len(), 1);
+        assert_eq!(lines(&mut view, &record(7, 6, "a")).len(), 0);
+        let after = lines(&mut view, &record(11, 6, "b"));
         assert_eq!(
             after,
             [
@@ -137,16 +137,16 @@ mod tests {
     fn a_gap_is_told_whatever_is_filtered() {
         let request = DmesgRequest { level: "err".into(), json: true, ..Default::default() };
         let mut view = view(request);
-        assert_eq!(told(&mut view, &record(1, 6, "x")).len(), 0);
-        let after = told(&mut view, &record(3, 6, "x"));
+        assert_eq!(lines(&mut view, &record(1, 6, "x")).len(), 0);
+        let after = lines(&mut view, &record(3, 6, "x"));
         assert_eq!(after, ["{\"time\":\"1970-01-01T00:00:00Z\",\"lost\":1}\n"]);
     }
 
     #[test]
     fn records_overwritten_since_the_one_asked_for_are_a_gap_too() {
         let mut view = view(DmesgRequest { since_sequence: 5, ..Default::default() });
-        assert_eq!(told(&mut view, &record(4, 6, "x")).len(), 0);
-        assert_eq!(told(&mut view, &record(8, 6, "x")).len(), 2);
+        assert_eq!(lines(&mut view, &record(4, 6, "x")).len(), 0);
+        assert_eq!(lines(&mut view, &record(8, 6, "x")).len(), 2);
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
                 [record(1, 4, "cpu"), record(2, 6, "a disk"), record(3, 187, "local7.err")];
             let taken: Vec<u64> = records
                 .iter()
-                .filter(|record| !told(&mut view, record).is_empty())
+                .filter(|record| !lines(&mut view, record).is_empty())
                 .map(|record| record.sequence)
                 .collect();
             assert_eq!(taken, expected, "{request:?}");

@@ -29,7 +29,7 @@ pub enum Malformed {
     NotANumber { part: &'static str, text: String },
 }
 
-/// What the kernel, or somebody through it, said once.
+/// One record of the kernel's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub facility: u32,
@@ -163,7 +163,7 @@ impl Record {
     }
 }
 
-/// What is said in the place of records that are lost.
+/// Line that replaces records that are lost.
 pub(super) fn gap(lost: u64, before: &Record, boot: Boot, as_json: bool) -> Vec<u8> {
     if as_json {
         let time = time::rfc3339(boot.at(before.micros));

@@ -15,7 +15,7 @@ use super::record::{Malformed, Record, parse};
 /// The longest record that the kernel makes.
 const RECORD_SIZE: usize = 8192;
 
-/// Where records come from.
+/// Source of records.
 pub(super) trait Source {
     /// Reads one record. EAGAIN when there is none yet, EPIPE when some were
     /// overwritten.
@@ -51,7 +51,7 @@ impl AsRawFd for Device {
     }
 }
 
-/// What one step through the ring found.
+/// Result of one step through the ring.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Record(Record),

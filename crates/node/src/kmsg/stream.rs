@@ -47,7 +47,7 @@ impl OpenError {
     }
 }
 
-/// What the shared reader tells its followers.
+/// Message of the shared reader to its followers.
 type Live = Arc<Result<Record, String>>;
 
 /// The kernel's log. Clones are the same.
@@ -206,8 +206,8 @@ fn whole_ring(
         match ring::next(ring) {
             Ok(Found::Nothing) => break true,
             Ok(Found::Record(record)) => {
-                let (gap, told) = view.tell(&record);
-                if !gap.into_iter().chain(told).all(|line| say(data(line))) {
+                let (gap, line) = view.lines(&record);
+                if !gap.into_iter().chain(line).all(|line| say(data(line))) {
                     return false;
                 }
             }
@@ -234,8 +234,8 @@ async fn follow(mut live: broadcast::Receiver<Live>, mut view: View, replies: mp
         };
         let said = match found.as_deref() {
             Ok(Ok(record)) => {
-                let (gap, told) = view.tell(record);
-                gap.into_iter().chain(told).map(data).collect()
+                let (gap, line) = view.lines(record);
+                gap.into_iter().chain(line).map(data).collect()
             }
             Ok(Err(error)) => vec![failed(error.clone())],
             // How many shows in the sequence of the next.

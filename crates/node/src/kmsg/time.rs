@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// How far two readings of two clocks, one after the other, may be apart while
+/// Largest difference between two readings of two clocks, one after the other, while
 /// nobody has set them.
 const NOT_SET: u64 = 10_000_000;
 

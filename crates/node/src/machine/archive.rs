@@ -23,7 +23,7 @@ use super::{
 /// Bytes of one piece.
 const PIECE: usize = 32 * 1024;
 
-/// How many entries that could not be read are told by name.
+/// Number of unreadable entries that are reported by name.
 const MOST_PROBLEMS: usize = 100;
 
 type Pieces = mpsc::Sender<Result<Data, Status>>;
@@ -103,7 +103,7 @@ fn add_file(
     entry: &Entry<'_>,
     mut header: Header,
 ) -> Result<(), Failure> {
-    let file = entry.place.open().map_err(Failure::Entry)?;
+    let file = entry.location.open().map_err(Failure::Entry)?;
     // Another thing may have got the name since it was looked at.
     let metadata = file.metadata().map_err(|error| Failure::Entry(error.to_string()))?;
     if !metadata.is_file() {
@@ -169,24 +169,24 @@ impl Read for Contents {
     }
 }
 
-/// What could not be read.
+/// Entries that could not be read.
 #[derive(Default)]
 struct Problems {
-    told: Vec<String>,
+    reported: Vec<String>,
     more: usize,
 }
 
 impl Problems {
     fn note(&mut self, name: &Path, reason: &str) {
-        if self.told.len() < MOST_PROBLEMS {
-            self.told.push(format!("{}: {reason}", name.display()));
+        if self.reported.len() < MOST_PROBLEMS {
+            self.reported.push(format!("{}: {reason}", name.display()));
         } else {
             self.more += 1;
         }
     }
 
     fn text(self) -> Option<String> {
-        let mut text = self.told.join("\n");
+        let mut text = self.reported.join("\n");
         if self.more > 0 {
             text += &format!("\nand {} more", self.more);
         }
@@ -281,14 +281,14 @@ mod tests {
 
     #[test]
     fn a_folder_comes_with_all_that_is_in_it() {
-        let place = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let long = "n".repeat(200);
-        fs::create_dir_all(place.path().join("sub")).unwrap();
-        fs::write(place.path().join("sub/file"), "contents").unwrap();
-        fs::write(place.path().join(&long), "long").unwrap();
-        symlink("/etc/passwd", place.path().join("link")).unwrap();
-        drop(std::os::unix::net::UnixListener::bind(place.path().join("socket")).unwrap());
-        let (archive, problems) = copy(place.path()).unwrap();
+        fs::create_dir_all(folder.path().join("sub")).unwrap();
+        fs::write(folder.path().join("sub/file"), "contents").unwrap();
+        fs::write(folder.path().join(&long), "long").unwrap();
+        symlink("/etc/passwd", folder.path().join("link")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap());
+        let (archive, problems) = copy(folder.path()).unwrap();
         let found = entries(&archive);
         assert_eq!(found["sub/file"], (EntryType::Regular, "contents".into()));
         assert_eq!(found[&long], (EntryType::Regular, "long".into()));
@@ -300,19 +300,19 @@ mod tests {
 
     #[test]
     fn a_file_comes_by_its_own_name() {
-        let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join("one"), "1").unwrap();
-        let (archive, problems) = copy(&place.path().join("one")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("one"), "1").unwrap();
+        let (archive, problems) = copy(&folder.path().join("one")).unwrap();
         assert_eq!(entries(&archive)["one"], (EntryType::Regular, "1".into()));
         assert_eq!(problems, "");
-        assert!(copy(&place.path().join("none")).is_err());
+        assert!(copy(&folder.path().join("none")).is_err());
         assert!(matches!(copy(Path::new("one")), Err(Error::NotAbsolute { .. })));
     }
 
     #[test]
     fn a_file_that_shrinks_does_not_break_the_archive() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("file");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
         fs::write(&path, "12345").unwrap();
         let file = fs::File::open(&path).unwrap();
         let mut contents = Contents { file, left: 5, problem: None };

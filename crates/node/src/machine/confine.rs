@@ -22,7 +22,7 @@ use super::{
     guard::{Guard, Seal},
 };
 
-/// How often a path is tried that is being renamed while it is followed.
+/// Attempts at a path that is being renamed while it is followed.
 const ATTEMPTS: usize = 16;
 
 /// The folders below which everything may be looked at but what is guarded.
@@ -51,11 +51,11 @@ impl Roots {
     pub(super) fn locate(&self, path: &str) -> Result<Located, Error> {
         let seal = self.guard.as_ref().map(Guard::seal);
         match (self.find(path), seal) {
-            (Ok((place, stat)), seal) => {
-                if seal.as_ref().is_some_and(|seal| seal.covers_place(place.as_fd())) {
+            (Ok((fd, stat)), seal) => {
+                if seal.as_ref().is_some_and(|seal| seal.covers_fd(fd.as_fd())) {
                     return Err(Error::Protected { path: path.to_owned() });
                 }
-                Ok(Located { place, stat, path: path.to_owned(), seal })
+                Ok(Located { fd, stat, path: path.to_owned(), seal })
             }
             // That it is not there is told only where its folder may be seen.
             (Err(Error::System { .. }), Some(seal)) if self.leads_into(path, &seal) => {
@@ -65,11 +65,11 @@ impl Roots {
         }
     }
 
-    /// Whether the longest part of a path that can be followed is protected.
+    /// Returns whether the longest part of a path that can be followed is protected.
     fn leads_into(&self, path: &str, seal: &Seal) -> bool {
         let parents = Path::new(path).ancestors().skip(1).filter_map(Path::to_str);
         let nearest = parents.filter_map(|parent| self.find(parent).ok()).next();
-        nearest.is_some_and(|(place, _)| seal.covers_place(place.as_fd()))
+        nearest.is_some_and(|(fd, _)| seal.covers_fd(fd.as_fd()))
     }
 
     fn find(&self, path: &str) -> Result<(OwnedFd, Stat), Error> {
@@ -85,9 +85,9 @@ impl Roots {
         let root = root.ok_or_else(|| Error::Outside { path: path.to_owned() })?;
         let inside = asked.strip_prefix(root).unwrap_or(Path::new(""));
         let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { inside };
-        let place = follow(root, inside).map_err(|error| Error::of(path, error))?;
-        let stat = fstat(&place).map_err(|error| Error::of(path, error))?;
-        Ok((place, stat))
+        let fd = follow(root, inside).map_err(|error| Error::of(path, error))?;
+        let stat = fstat(&fd).map_err(|error| Error::of(path, error))?;
+        Ok((fd, stat))
     }
 }
 
@@ -107,12 +107,12 @@ fn follow(root: &Path, inside: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// What a path has led to.
+/// File or folder that a path has led to.
 pub(super) struct Located {
-    place: OwnedFd,
+    fd: OwnedFd,
     pub(super) stat: Stat,
     path: String,
-    /// What is protected below it.
+    /// Protected files and folders below it.
     seal: Option<Seal>,
 }
 
@@ -128,7 +128,7 @@ impl Located {
             return Err(Error::NotAFile);
         }
         // Through our own descriptor: the very thing that was looked at.
-        let own = format!("/proc/self/fd/{}", self.place.as_raw_fd());
+        let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(CWD, own, flags, Mode::empty());
         let file = file.map(File::from).map_err(|error| Error::of(&self.path, error))?;
@@ -143,23 +143,18 @@ impl Located {
         self.seal.as_ref().and_then(|seal| seal.check(file).err())
     }
 
-    /// Whether a folder that was opened on a walk is not entered.
+    /// Returns whether a folder that was opened on a walk is not entered.
     pub(super) fn closed(&self, folder: &OwnedFd) -> bool {
-        self.seal.as_ref().is_some_and(|seal| seal.covers_place(folder.as_fd()))
+        self.seal.as_ref().is_some_and(|seal| seal.covers_fd(folder.as_fd()))
     }
 
     /// Its entries, if it is a folder.
     pub(super) fn open_folder(&self) -> Result<OwnedFd, Errno> {
-        openat(
-            &self.place,
-            ".",
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
+        openat(&self.fd, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
 }
 
-/// What the system says, in the words that everybody knows.
+/// Error text of the system, in the words that everybody knows.
 pub(super) fn plain(error: Errno) -> String {
     let text = io::Error::from(error).to_string();
     match text.split_once(" (os error") {
@@ -187,8 +182,8 @@ mod tests {
 
     #[test]
     fn no_path_leads_out_of_its_root() {
-        let place = tempfile::tempdir().unwrap();
-        let (root, secret) = (place.path().join("root"), place.path().join("secret"));
+        let folder = tempfile::tempdir().unwrap();
+        let (root, secret) = (folder.path().join("root"), folder.path().join("secret"));
         fs::create_dir_all(root.join("sub")).unwrap();
         fs::write(&secret, "canary").unwrap();
         fs::write(root.join("sub/plain"), "fine").unwrap();
@@ -210,13 +205,13 @@ mod tests {
 
     #[test]
     fn links_within_the_whole_machine_are_followed() {
-        let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join("file"), "fine").unwrap();
-        symlink(place.path().join("file"), place.path().join("link")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "fine").unwrap();
+        symlink(folder.path().join("file"), folder.path().join("link")).unwrap();
         let roots = Roots::new(Vec::new(), Guard::default());
-        assert_eq!(read(&roots, &place.path().join("link")).unwrap(), "fine");
-        assert_eq!(read(&roots, &place.path().join("none")), Err(Code::NotFound));
-        assert_eq!(read(&roots, place.path()), Err(Code::InvalidArgument));
+        assert_eq!(read(&roots, &folder.path().join("link")).unwrap(), "fine");
+        assert_eq!(read(&roots, &folder.path().join("none")), Err(Code::NotFound));
+        assert_eq!(read(&roots, folder.path()), Err(Code::InvalidArgument));
         assert_eq!(
             read(&roots, Path::new("/proc/self/root/etc/passwd")),
             Err(Code::PermissionDenied)

@@ -1,4 +1,4 @@
-//! What goes wrong with a machine's files, services and power.
+//! Errors of a machine's files, services and power.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub enum Error {
     BadPath {
         /// The path of the request.
         path: String,
-        /// What is wrong with it.
+        /// Reason why it is refused.
         reason: &'static str,
     },
     /// Not among what may be looked at.
@@ -44,7 +44,7 @@ pub enum Error {
     System {
         /// The path of the request.
         path: String,
-        /// What the system says.
+        /// Error of the system call.
         error: Errno,
     },
     /// A field of the request is wrong.
@@ -52,7 +52,7 @@ pub enum Error {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// Reason why it is refused.
         reason: String,
     },
     /// As many files are being sent as there may be.
@@ -86,7 +86,7 @@ pub enum Error {
     /// Not on this machine.
     #[error("{what} is refused: {reason}")]
     Refused {
-        /// What was asked for.
+        /// Action that was asked for.
         what: &'static str,
         /// Why not.
         reason: String,
@@ -96,7 +96,7 @@ pub enum Error {
     Read {
         /// What.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system call.
         error: io::Error,
     },
 }
@@ -106,7 +106,7 @@ fn words(error: &Errno) -> String {
 }
 
 impl Error {
-    /// What the system says of a path.
+    /// Error of a system call on a path.
     pub(super) fn of(path: &str, error: Errno) -> Self {
         match error {
             Errno::XDEV => Self::Outside { path: path.to_owned() },
@@ -114,7 +114,7 @@ impl Error {
         }
     }
 
-    /// What this is to a caller.
+    /// Code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::NotAbsolute { .. }

@@ -83,19 +83,19 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// Whether a file or folder with this state is protected.
+    /// Returns whether a file or folder with this state is protected.
     pub(super) fn covers(&self, stat: &Stat) -> bool {
         self.ids.contains(&(stat.st_dev, stat.st_ino))
     }
 
-    /// Whether what is open here is protected or below what is.
-    pub(super) fn covers_place(&self, place: BorrowedFd<'_>) -> bool {
-        if fstat(place).is_ok_and(|stat| self.covers(&stat)) {
+    /// Returns whether what is open here is protected or below what is.
+    pub(super) fn covers_fd(&self, fd: BorrowedFd<'_>) -> bool {
+        if fstat(fd).is_ok_and(|stat| self.covers(&stat)) {
             return true;
         }
         // Where it is now, with all links followed. What cannot be told is
         // not shown.
-        path_of(place).is_none_or(|path| self.covers_path(&path))
+        path_of(fd).is_none_or(|path| self.covers_path(&path))
     }
 
     fn covers_path(&self, path: &Path) -> bool {
@@ -104,7 +104,7 @@ impl Seal {
 
     /// Refuses a file that is protected or holds a private key.
     pub(super) fn check(&self, file: &File) -> Result<(), &'static str> {
-        if self.covers_place(file.as_fd()) {
+        if self.covers_fd(file.as_fd()) {
             return Err("belongs to what is protected");
         }
         if fstatfs(file).is_ok_and(|system| system.f_type == PROC) {
@@ -123,8 +123,8 @@ fn check_proc(file: &File) -> Result<(), &'static str> {
     if of_process || memory { Err("is memory or belongs to a process") } else { Ok(()) }
 }
 
-fn path_of(place: BorrowedFd<'_>) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
+fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
 }
 
 fn holds_key(file: &File) -> bool {

@@ -13,7 +13,7 @@ use super::{
     walk::{self, Entry},
 };
 
-/// How deep a request goes.
+/// Returns the depth of a request.
 pub(super) fn depth(request: &ListRequest) -> Result<Option<usize>, Error> {
     match (request.recurse, usize::try_from(request.recursion_depth)) {
         (false, Ok(_)) => Ok(Some(1)),
@@ -109,10 +109,10 @@ mod tests {
 
     #[test]
     fn depth_counts_the_same_everywhere() {
-        let place = tempfile::tempdir().unwrap();
-        fs::create_dir_all(place.path().join("b/c/d")).unwrap();
-        fs::write(place.path().join("a"), "12345").unwrap();
-        let root = place.path().to_str().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("b/c/d")).unwrap();
+        fs::write(folder.path().join("a"), "12345").unwrap();
+        let root = folder.path().to_str().unwrap();
         assert_eq!(names(&list(root, false, 0).unwrap()), [".", "a", "b"]);
         assert_eq!(names(&list(root, true, 1).unwrap()), [".", "a", "b"]);
         assert_eq!(names(&list(root, true, 2).unwrap()), [".", "a", "b", "b/c"]);
@@ -132,16 +132,16 @@ mod tests {
 
     #[test]
     fn modes_are_laid_out_as_go_has_them() {
-        let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("file");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
         fs::write(&file, "12345").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o4751)).unwrap();
-        fs::create_dir(place.path().join("folder")).unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
         let sticky = fs::Permissions::from_mode(0o1777);
-        fs::set_permissions(place.path().join("folder"), sticky).unwrap();
-        symlink("nowhere", place.path().join("link")).unwrap();
-        drop(std::os::unix::net::UnixListener::bind(place.path().join("socket")).unwrap());
-        let files = list(place.path().to_str().unwrap(), false, 0).unwrap();
+        fs::set_permissions(folder.path().join("folder"), sticky).unwrap();
+        symlink("nowhere", folder.path().join("link")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap());
+        let files = list(folder.path().to_str().unwrap(), false, 0).unwrap();
         let mode = |name: &str| files.iter().find(|file| file.relative_name == name).unwrap().mode;
         assert_eq!(mode("file"), 1 << 23 | 0o751);
         assert_eq!(mode("folder"), 1 << 31 | 1 << 20 | 0o777);

@@ -19,10 +19,10 @@ mod guard;
 mod lines;
 mod list;
 mod mounts;
-mod places;
 mod platform;
 mod power;
 mod services;
+mod transfers;
 mod walk;
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
@@ -50,7 +50,7 @@ use self::{
     confine::Roots,
     guard::Guard,
     mounts::Prober,
-    places::{Place, Places},
+    transfers::{TransferSlot, TransferSlots},
 };
 pub use self::{
     error::Error,
@@ -74,7 +74,7 @@ pub trait LogSource: Send + Sync + 'static {
     async fn open(&self, request: &LogsRequest) -> Result<LogPieces, Status>;
 }
 
-/// What a machine's agent shows, and what it may do.
+/// Sources and permissions of the machine service.
 #[derive(Clone)]
 pub struct Settings {
     /// Folders below which files may be listed and read; empty for all.
@@ -84,15 +84,15 @@ pub struct Settings {
     pub protected: Vec<PathBuf>,
     /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
-    /// What runs here.
+    /// Tasks that run in this process.
     pub services: Arc<dyn Supervisor>,
-    /// Where logs come from.
+    /// Source of logs.
     pub logs: Arc<dyn LogSource>,
     /// The machine's power, if it is ours to use.
     pub power: Option<Arc<dyn Power>>,
 }
 
-/// Where clusters usually have the administrator's kubeconfig.
+/// Usual path of the administrator's kubeconfig.
 pub const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
 
 /// Serves the contract.
@@ -107,7 +107,7 @@ struct Inner {
     power: Option<Arc<dyn Power>>,
     before_power: Duration,
     prober: Prober,
-    places: Places,
+    slots: TransferSlots,
 }
 
 impl MachineApi {
@@ -125,7 +125,7 @@ impl MachineApi {
             power: settings.power,
             before_power,
             prober: Prober::default(),
-            places: Places::default(),
+            slots: TransferSlots::default(),
         }))
     }
 
@@ -138,7 +138,7 @@ impl MachineApi {
     /// a stream.
     async fn send<T, F>(
         &self,
-        place: Place,
+        slot: TransferSlot,
         work: F,
     ) -> Answer<BoxStream<'static, Result<T, Status>>>
     where
@@ -148,7 +148,7 @@ impl MachineApi {
         let (sender, mut receiver) = mpsc::channel(WAITING);
         let roots = self.0.roots.clone();
         tokio::task::spawn_blocking(move || {
-            let _place = place;
+            let _slot = slot;
             if let Err(error) = work(&roots, &sender) {
                 let _ = sender.blocking_send(Err(error.into()));
             }
@@ -209,22 +209,22 @@ impl MachineService for MachineApi {
     type ReadStream = DataStream;
 
     async fn copy(&self, request: Request<CopyRequest>) -> Answer<DataStream> {
-        let place = self.0.places.take(&request)?;
+        let slot = self.0.slots.take(&request)?;
         let path = request.into_inner().root_path;
-        self.send(place, move |roots, pieces| archive::send(roots, &path, pieces)).await
+        self.send(slot, move |roots, pieces| archive::send(roots, &path, pieces)).await
     }
 
     async fn kubeconfig(&self, request: Request<()>) -> Answer<DataStream> {
-        let place = self.0.places.take(&request)?;
+        let slot = self.0.slots.take(&request)?;
         let path = self.0.kubeconfig.clone();
         // Named by the machine's owner, not by the caller.
-        self.send(place, move |_, pieces| archive::send(&Roots::of_owner(), &path, pieces)).await
+        self.send(slot, move |_, pieces| archive::send(&Roots::of_owner(), &path, pieces)).await
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Answer<Self::ListStream> {
-        let place = self.0.places.take(&request)?;
+        let slot = self.0.slots.take(&request)?;
         let request = request.into_inner();
-        self.send(place, move |roots, files| list::send(roots, &request, files)).await
+        self.send(slot, move |roots, files| list::send(roots, &request, files)).await
     }
 
     async fn logs(&self, request: Request<LogsRequest>) -> Answer<DataStream> {
@@ -244,9 +244,9 @@ impl MachineService for MachineApi {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Answer<DataStream> {
-        let place = self.0.places.take(&request)?;
+        let slot = self.0.slots.take(&request)?;
         let path = request.into_inner().path;
-        self.send(place, move |roots, pieces| archive::send_plain(roots, &path, pieces)).await
+        self.send(slot, move |roots, pieces| archive::send_plain(roots, &path, pieces)).await
     }
 
     async fn reboot(&self, _: Request<()>) -> Answer<RebootResponse> {

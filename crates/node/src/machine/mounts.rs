@@ -17,10 +17,10 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::Error;
 
-/// How long a file system may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout of one file system.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many are asked at the same time.
+/// Number of file systems asked at the same time.
 const AT_ONCE: usize = 16;
 
 /// Space of a file system, in bytes.
@@ -33,7 +33,7 @@ pub(super) struct Space {
 /// Asks a mount for its space; `None` when it is no folder. May hang.
 type Probe = Arc<dyn Fn(&Path) -> io::Result<Option<Space>> + Send + Sync>;
 
-/// What a mount answers, for all who wait for it.
+/// Answer of a mount, shared by all who wait for it.
 type Answer = Result<Option<Space>, String>;
 
 /// A question that is not answered yet.
@@ -49,13 +49,13 @@ struct Asked {
 #[derive(Clone)]
 pub(super) struct Prober {
     probe: Probe,
-    patience: Duration,
+    timeout: Duration,
     waiting: Arc<Mutex<HashMap<PathBuf, Asked>>>,
 }
 
 impl Default for Prober {
     fn default() -> Self {
-        Self { probe: Arc::new(ask), patience: PATIENCE, waiting: Arc::default() }
+        Self { probe: Arc::new(ask), timeout: PROBE_TIMEOUT, waiting: Arc::default() }
     }
 }
 
@@ -63,10 +63,10 @@ fn ask(path: &Path) -> io::Result<Option<Space>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(None);
     }
-    let told = rustix::fs::statvfs(path)?;
+    let stat = rustix::fs::statvfs(path)?;
     Ok(Some(Space {
-        size: told.f_frsize.saturating_mul(told.f_blocks),
-        available: told.f_frsize.saturating_mul(told.f_bavail),
+        size: stat.f_frsize.saturating_mul(stat.f_blocks),
+        available: stat.f_frsize.saturating_mul(stat.f_bavail),
     }))
 }
 
@@ -98,12 +98,12 @@ impl Prober {
 
     async fn space(&self, path: PathBuf) -> Answer {
         let Asked { since, answer } = self.question(path)?;
-        let left = self.patience.saturating_sub(since.elapsed());
+        let left = self.timeout.saturating_sub(since.elapsed());
         if left.is_zero() {
             return Err("has not answered an earlier question yet".into());
         }
         tokio::time::timeout(left, answer).await.unwrap_or_else(|_| {
-            Err(format!("does not answer within {} ms", self.patience.as_millis()))
+            Err(format!("does not answer within {} ms", self.timeout.as_millis()))
         })
     }
 
@@ -120,9 +120,9 @@ impl Prober {
         std::thread::Builder::new()
             .name("mount".into())
             .spawn(move || {
-                let told = (prober.probe)(&asking).map_err(|error| words(&error));
+                let answer = (prober.probe)(&asking).map_err(|error| words(&error));
                 prober.waiting.lock().remove(&asking);
-                let _ = sender.send(told);
+                let _ = sender.send(answer);
             })
             .map_err(|error| error.to_string())?;
         let answer = async { receiver.await.unwrap_or_else(|_| Err("asking has failed".into())) };
@@ -137,7 +137,7 @@ fn words(error: &io::Error) -> String {
     code.map_or_else(|| error.to_string(), super::confine::plain)
 }
 
-/// What is mounted where, in the order of the table.
+/// Returns devices and mount points, in the order of the table.
 fn parse(table: &[u8]) -> Vec<(String, PathBuf)> {
     let lines = table.split(|byte| *byte == b'\n');
     let mounts = lines.filter_map(|line| {
@@ -201,8 +201,8 @@ mod tests {
             Some("/file") => Ok(None),
             _ => Ok(Some(Space { size: 7, available: 3 })),
         });
-        let patience = Duration::from_millis(500);
-        let prober = Prober { probe, patience, waiting: Arc::default() };
+        let timeout = Duration::from_millis(500);
+        let prober = Prober { probe, timeout, waiting: Arc::default() };
         let rows = prober.rows(mounts(&["/dead", "/file", "/bad", "/good"])).await;
         let read: Vec<_> = rows
             .iter()
@@ -233,8 +233,8 @@ mod tests {
             let _ = answers.lock().recv();
             Ok(Some(Space { size: 7, available: 3 }))
         });
-        let patience = Duration::from_secs(60);
-        let prober = Prober { probe, patience, waiting: Arc::default() };
+        let timeout = Duration::from_secs(60);
+        let prober = Prober { probe, timeout, waiting: Arc::default() };
         // One is mounted over the other; and somebody else asks as well.
         let (first, second) = (prober.clone(), prober.clone());
         let first =

@@ -1,10 +1,10 @@
-//! What this machine is.
+//! Platform of this machine.
 
 use std::{fs, path::Path};
 
 use selvage_api::machine::PlatformInfo;
 
-/// What the machine is whose files are below `root`.
+/// Returns the platform of the machine whose files are below `root`.
 pub(super) fn platform(root: &Path) -> PlatformInfo {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let release = read("etc/os-release");

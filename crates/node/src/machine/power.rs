@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf, process::Command};
 
 use rustix::system::{RebootCommand, reboot};
 
-/// What can be done to a machine as a whole. All of it blocks.
+/// Power actions on a machine as a whole. All of them block.
 pub trait Power: Send + Sync + 'static {
     /// Starts the machine anew.
     fn reboot(&self) -> io::Result<()>;

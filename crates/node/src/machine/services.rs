@@ -15,13 +15,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 
-/// How many events of a service are kept.
-const KEPT: usize = 64;
+/// Number of events of a service that are remembered.
+const EVENTS: usize = 64;
 
-/// How often one looks whether something has changed.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which states are compared.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a caller wants of a service.
+/// Action on a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Start it; fine when it runs already.
@@ -84,7 +84,7 @@ impl TaskServices {
 
     /// Notes changes as they happen, until told to stop.
     pub async fn run(self: std::sync::Arc<Self>, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
             self.look();
         }
     }
@@ -105,7 +105,7 @@ impl TaskServices {
                 events: VecDeque::new(),
             });
             (entry.state, entry.failures) = (task.state, task.failures);
-            if entry.events.len() == KEPT {
+            if entry.events.len() == EVENTS {
                 entry.events.pop_front();
             }
             let (msg, state) = (message(task), state(task.state).to_owned());

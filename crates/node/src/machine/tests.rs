@@ -201,18 +201,18 @@ async fn logs_come_in_whole_lines() {
 
 #[tokio::test]
 async fn files_are_read_whole_and_only_files() {
-    let place = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let contents: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[0]).collect();
-    std::fs::write(place.path().join("file"), &contents).unwrap();
-    let machine = machine(None, vec![place.path().to_owned()]);
+    std::fs::write(folder.path().join("file"), &contents).unwrap();
+    let machine = machine(None, vec![folder.path().to_owned()]);
     let read = |path: PathBuf| {
         let path = path.to_str().unwrap().to_owned();
         machine.read(Request::new(ReadRequest { path }))
     };
-    let pieces = read(place.path().join("file")).await.unwrap().into_inner();
+    let pieces = read(folder.path().join("file")).await.unwrap().into_inner();
     let read_back: Vec<u8> = pieces.map(|piece| piece.unwrap().bytes.to_vec()).concat().await;
     assert!(read_back == contents);
-    let folder = read(place.path().to_owned()).await.err().unwrap();
+    let folder = read(folder.path().to_owned()).await.err().unwrap();
     assert_eq!(folder.message(), "path must be a regular file");
     assert_eq!(read("/etc/passwd".into()).await.err().unwrap().code(), Code::PermissionDenied);
     assert_eq!(read("file".into()).await.err().unwrap().message(), "path is not absolute file");
@@ -221,12 +221,12 @@ async fn files_are_read_whole_and_only_files() {
 
 #[tokio::test]
 async fn a_caller_who_leaves_gives_his_place_back() {
-    let place = tempfile::tempdir().unwrap();
-    std::fs::write(place.path().join("file"), vec![0; 4 << 20]).unwrap();
-    let machine = machine(None, vec![place.path().to_owned()]);
-    let path = place.path().join("file").to_str().unwrap().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), vec![0; 4 << 20]).unwrap();
+    let machine = machine(None, vec![folder.path().to_owned()]);
+    let path = folder.path().join("file").to_str().unwrap().to_owned();
     let mut open = Vec::new();
-    for _ in 0..places::SHARE {
+    for _ in 0..transfers::SHARE {
         let request = Request::new(ReadRequest { path: path.clone() });
         open.push(machine.read(request).await.unwrap());
     }

@@ -23,20 +23,20 @@ pub(super) struct Entry<'a> {
     /// From where the walk began; `.` for that itself.
     pub(super) relative: &'a Path,
     pub(super) stat: Result<Stat, Errno>,
-    /// Where a symbolic link points.
+    /// Target of a symbolic link.
     pub(super) link: Option<PathBuf>,
-    pub(super) place: Place<'a>,
+    pub(super) location: Location<'a>,
 }
 
-/// Where an entry is, to open it.
-pub(super) enum Place<'a> {
-    /// Where the walk began.
+/// Location of an entry, to open it.
+pub(super) enum Location<'a> {
+    /// Start of the walk.
     Start(&'a Located),
     /// In a folder of the walk that began there, by name.
     In(&'a Located, BorrowedFd<'a>, &'a CString),
 }
 
-impl Place<'_> {
+impl Location<'_> {
     /// The entry as a file to read, wherever its name may lead by now.
     pub(super) fn open(&self) -> Result<std::fs::File, String> {
         match self {
@@ -69,8 +69,8 @@ pub(super) fn walk(
     visit: &mut Visit<'_>,
 ) -> ControlFlow<()> {
     let here = Path::new(".");
-    let place = || Place::Start(start);
-    visit(Entry { relative: here, stat: Ok(start.stat), link: None, place: place() })?;
+    let location = || Location::Start(start);
+    visit(Entry { relative: here, stat: Ok(start.stat), link: None, location: location() })?;
     if start.kind() != FileType::Directory || depth == Some(0) {
         return ControlFlow::Continue(());
     }
@@ -79,11 +79,13 @@ pub(super) fn walk(
             let levels = Levels { start, deepest: depth.unwrap_or(usize::MAX), level: 1 };
             descend(&folder, Path::new(""), levels, visit)
         }
-        Err(error) => visit(Entry { relative: here, stat: Err(error), link: None, place: place() }),
+        Err(error) => {
+            visit(Entry { relative: here, stat: Err(error), link: None, location: location() })
+        }
     }
 }
 
-/// How deep a walk is, and may go.
+/// Depth of a walk, and its limit.
 #[derive(Clone, Copy)]
 struct Levels<'a> {
     start: &'a Located,
@@ -109,14 +111,14 @@ fn descend(
 ) -> ControlFlow<()> {
     for name in names(folder) {
         let relative = prefix.join(as_path(&name));
-        let place = || Place::In(levels.start, folder.as_fd(), &name);
+        let location = || Location::In(levels.start, folder.as_fd(), &name);
         let stat = statat(folder, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW);
         let kind = stat.as_ref().ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
         let link = (kind == Some(FileType::Symlink)).then(|| {
             let target = readlinkat(folder, name.as_c_str(), Vec::new()).ok();
             target.map(|target| as_path(&target).to_owned()).unwrap_or_default()
         });
-        visit(Entry { relative: &relative, stat, link, place: place() })?;
+        visit(Entry { relative: &relative, stat, link, location: location() })?;
         if kind != Some(FileType::Directory) || levels.level >= levels.deepest {
             continue;
         }
@@ -126,7 +128,12 @@ fn descend(
                 descend(&inner, &relative, deeper, visit)?;
             }
             Err(error) => {
-                visit(Entry { relative: &relative, stat: Err(error), link: None, place: place() })?;
+                visit(Entry {
+                    relative: &relative,
+                    stat: Err(error),
+                    link: None,
+                    location: location(),
+                })?;
             }
         }
     }

@@ -22,8 +22,8 @@ use selvage_api::{
 };
 use tonic::{Request, Response, Status};
 
-/// How long the kernel may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of the kernel.
+const NETLINK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the network is not told.
 #[derive(Debug, thiserror::Error)]
@@ -34,9 +34,9 @@ pub enum Error {
     /// The kernel does not tell.
     #[error("{what}: {error}")]
     Ask {
-        /// What was asked for.
+        /// Thing that was asked for.
         what: &'static str,
-        /// What it says.
+        /// Error of the kernel.
         error: rtnetlink::Error,
     },
     /// The kernel does not answer.
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::Open(_) | Self::Late => Code::Unavailable,
@@ -94,7 +94,7 @@ async fn ask<T>(question: impl AsyncFnOnce(Handle) -> Result<T, Error>) -> Resul
             () = connection => Err(Error::Late),
         }
     };
-    tokio::time::timeout(PATIENCE, answered).await.unwrap_or(Err(Error::Late))
+    tokio::time::timeout(NETLINK_TIMEOUT, answered).await.unwrap_or(Err(Error::Late))
 }
 
 async fn links(handle: &Handle) -> Result<Vec<LinkMessage>, Error> {
@@ -172,9 +172,9 @@ async fn routes(handle: &Handle) -> Result<Vec<Route>, Error> {
     let four = RouteMessageBuilder::<std::net::Ipv4Addr>::new().build();
     let six = RouteMessageBuilder::<std::net::Ipv6Addr>::new().build();
     for question in [four, six] {
-        let told: Result<Vec<_>, _> = handle.route().get(question).execute().try_collect().await;
-        let told = told.map_err(|error| Error::Ask { what: "listing routes", error })?;
-        routes.extend(told.iter().flat_map(|message| rows(message, &names)));
+        let listed: Result<Vec<_>, _> = handle.route().get(question).execute().try_collect().await;
+        let listed = listed.map_err(|error| Error::Ask { what: "listing routes", error })?;
+        routes.extend(listed.iter().flat_map(|message| rows(message, &names)));
     }
     Ok(routes)
 }
@@ -203,7 +203,7 @@ fn rows(message: &RouteMessage, names: &HashMap<u32, String>) -> Vec<Route> {
             RouteAttribute::Priority(metric) => base.metric = *metric,
             RouteAttribute::PrefSource(address) => base.source = text(address),
             RouteAttribute::MultiPath(several) => hops = several,
-            other => lead(&mut base, other, names),
+            other => add_destination(&mut base, other, names),
         }
     }
     if hops.is_empty() {
@@ -212,14 +212,14 @@ fn rows(message: &RouteMessage, names: &HashMap<u32, String>) -> Vec<Route> {
     let through = |hop: &RouteNextHop| {
         let mut route = base.clone();
         route.interface = names.get(&hop.interface_index).cloned().unwrap_or_default();
-        hop.attributes.iter().for_each(|attribute| lead(&mut route, attribute, names));
+        hop.attributes.iter().for_each(|attribute| add_destination(&mut route, attribute, names));
         route
     };
     hops.iter().map(through).collect()
 }
 
-/// Where a route leads.
-fn lead(route: &mut Route, attribute: &RouteAttribute, names: &HashMap<u32, String>) {
+/// Adds the destination of a route.
+fn add_destination(route: &mut Route, attribute: &RouteAttribute, names: &HashMap<u32, String>) {
     match attribute {
         RouteAttribute::Gateway(address) => route.gateway = text(address),
         RouteAttribute::Oif(index) => {
@@ -244,9 +244,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_loopback_is_told() {
-        let told = NetworkApi.interfaces(Request::new(())).await.unwrap().into_inner();
-        assert_eq!(told.messages.len(), 1);
-        let interfaces = &told.messages[0].interfaces;
+        let reply = NetworkApi.interfaces(Request::new(())).await.unwrap().into_inner();
+        assert_eq!(reply.messages.len(), 1);
+        let interfaces = &reply.messages[0].interfaces;
         let loopback = interfaces.iter().find(|interface| interface.name == "lo").unwrap();
         assert_eq!(loopback.flags, 1 | 1 << 2, "up and loopback");
         assert!(loopback.ipaddress.contains(&"127.0.0.1/8".to_owned()), "{loopback:?}");
@@ -256,8 +256,8 @@ mod tests {
 
     #[tokio::test]
     async fn routes_name_their_interface_and_network() {
-        let told = NetworkApi.routes(Request::new(())).await.unwrap().into_inner();
-        let routes = &told.messages[0].routes;
+        let reply = NetworkApi.routes(Request::new(())).await.unwrap().into_inner();
+        let routes = &reply.messages[0].routes;
         let local = routes.iter().find(|route| route.destination.starts_with("127.0.0.")).unwrap();
         assert_eq!((local.interface.as_str(), local.family), ("lo", 2));
         assert_eq!(local.protocol, 2, "set by the kernel");

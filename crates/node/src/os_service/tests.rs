@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use selvage_api::os::os_service_client::OsServiceClient;
 use selvage_kit::identity::{Grant, Kind};
 use selvage_runtime::{
-    Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, Kind as Place, LogOptions,
-    LogStream, Pull, Restarted, Result, Runtime, identity,
+    Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, Kind as ContainerKind,
+    LogOptions, LogStream, Pull, Restarted, Result, Runtime, identity,
 };
 use tonic::Code;
 
@@ -28,7 +28,7 @@ struct Fake {
     absent: bool,
     /// The one that has containers, `system` if none is given.
     namespace: Option<String>,
-    /// What a restart waits for.
+    /// Signal that a restart waits for.
     held: Option<Arc<tokio::sync::Notify>>,
 }
 
@@ -227,7 +227,7 @@ async fn stats_are_those_of_containers_that_run() {
 #[tokio::test]
 async fn by_cri_a_sandbox_has_a_row_of_zeros() {
     let sandbox = Container {
-        kind: Place::Sandbox,
+        kind: ContainerKind::Sandbox,
         status: selvage_runtime::Status::SandboxReady,
         ..ourselves("default/pod")
     };
@@ -282,7 +282,7 @@ async fn a_restart_goes_on_when_its_caller_is_gone() {
     tokio::time::timeout(Duration::from_secs(60), done).await.expect("nobody restarts it");
 }
 
-/// What goes over the wire is what the contract's own types would be.
+/// Bytes on the wire decode as the contract's own types.
 #[tokio::test]
 async fn processes_are_served_as_they_were_kept() {
     let (os, _) = with(Vec::new());

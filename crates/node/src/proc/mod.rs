@@ -1,10 +1,10 @@
-//! What the kernel tells under `/proc` of processes and memory.
+//! Readers of `/proc` for processes and memory.
 
 mod meminfo;
 mod redact;
 mod scanner;
+mod snapshot;
 mod stat;
-mod told;
 
 pub use meminfo::meminfo;
 pub use redact::redact;

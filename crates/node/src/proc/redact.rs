@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-/// What stands for a secret.
+/// Text that replaces a secret.
 const BLOT: &str = "***";
 
 /// Parts of the names that secrets are given under, without `-` and `_`.
@@ -31,7 +31,7 @@ const TELLING: &[&str] = &[
     "pwd",
 ];
 
-/// How tokens of well-known issuers begin.
+/// Prefixes of tokens of well-known issuers.
 const TOKENS: &[&str] = &[
     "eyJ",
     "ghp_",
@@ -49,7 +49,7 @@ const TOKENS: &[&str] = &[
     "npm_",
 ];
 
-/// How our own tokens begin: those of sessions, and those to join with. They
+/// Prefixes of our own tokens: those of sessions, and join tokens. They
 /// are blotted out wherever they stand in a word.
 const OWN_TOKENS: &[&str] = &["slv_", "slvj_"];
 
@@ -155,7 +155,7 @@ fn fields(word: &str) -> Option<String> {
     (blotted != word).then_some(blotted)
 }
 
-/// Where a value of JSON ends.
+/// Returns the offset at which a value of JSON ends.
 fn end_of_value(value: &str) -> usize {
     for quote in ["\"", "\\\""] {
         let Some(inside) = value.strip_prefix(quote) else { continue };
@@ -166,13 +166,13 @@ fn end_of_value(value: &str) -> usize {
     value.find([',', '}', ' ', '\n']).unwrap_or(value.len())
 }
 
-/// Whether this is a user with his password, and not two numbers.
+/// Returns whether this is a user with a password, and not two numbers.
 fn holds_password(user: &str) -> bool {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     user.split_once(':').is_some_and(|(user, group)| !(number(user) && number(group)))
 }
 
-/// Whether the next word is the value of this one.
+/// Returns whether the next word is the value of this one.
 fn announces_secret(program: &str, word: &str) -> bool {
     let short = SHORT_PASSWORD.iter().any(|(name, option)| *name == program && *option == word);
     short || (word.starts_with('-') && !word.contains('=') && telling(word))

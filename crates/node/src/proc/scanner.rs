@@ -7,7 +7,7 @@
 //! costs. The kernel moves that clock when a thread stops to run and at every
 //! tick: what woke up within this very tick is told as it was before.
 //!
-//! What is told of one that rests is copied from the last answer as it went
+//! The entry of one that rests is copied from the last answer as it went
 //! over the wire. Nothing else is touched of it: between two questions others
 //! use the processor, and what has to be fetched from memory costs most.
 
@@ -31,8 +31,9 @@ use rustix::{
 use selvage_api::os::{Process, ProcessInfo};
 
 use super::{
-    Stat, redact, stat,
-    told::{Reader, Row, Told, Writer},
+    Stat, redact,
+    snapshot::{Reader, Row, Snapshot, Writer},
+    stat,
 };
 
 /// Ticks of the kernel's clock in a second, for programs.
@@ -46,10 +47,10 @@ const STAT_SIZE: usize = 1024;
 const REREAD: Duration = Duration::from_secs(2);
 
 /// One that rests is looked at again after so long, and not all at once.
-const RELOOK: Duration = Duration::from_secs(12);
-const RELOOK_SPREAD: u64 = 8;
+const RESCAN_INTERVAL: Duration = Duration::from_secs(12);
+const RESCAN_SPREAD: u64 = 8;
 
-/// How much is kept and told.
+/// Limits of what is cached and returned.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Files that stay open between scans. Processes beyond that number cost
@@ -76,7 +77,7 @@ impl Default for Limits {
     }
 }
 
-/// What is remembered of a process between scans.
+/// Facts about a process that are cached between scans.
 #[derive(Debug)]
 struct Known {
     /// Its `stat`, open. It belongs to this one process: when the number is
@@ -96,18 +97,18 @@ impl Known {
         if self.program_read != now {
             return self.program_read + REREAD;
         }
-        let spread = u64::from(pid.unsigned_abs()) % RELOOK_SPREAD;
-        now + RELOOK + Duration::from_secs(spread)
+        let spread = u64::from(pid.unsigned_abs()) % RESCAN_SPREAD;
+        now + RESCAN_INTERVAL + Duration::from_secs(spread)
     }
 
-    /// What is told of it, with the program that it runs.
-    fn tell(&self, told: ProcessInfo, dead: bool, secrets: bool) -> ProcessInfo {
+    /// Returns its entry, with the program that it runs.
+    fn describe(&self, info: ProcessInfo, dead: bool, secrets: bool) -> ProcessInfo {
         if dead {
-            return told;
+            return info;
         }
         let Program { executable, arguments, redacted } = &self.program;
         let arguments = redacted.as_ref().filter(|_| !secrets).unwrap_or(arguments);
-        ProcessInfo { executable: executable.clone(), args: arguments.as_ref().to_owned(), ..told }
+        ProcessInfo { executable: executable.clone(), args: arguments.as_ref().to_owned(), ..info }
     }
 }
 
@@ -125,7 +126,7 @@ pub struct Scanner {
     root: OwnedFd,
     limits: Limits,
     page: u64,
-    /// Whether numbers of processes there are those of our own calls.
+    /// True if pids there are those of our own system calls.
     own_numbers: bool,
     known: HashMap<i32, Known>,
     open: usize,
@@ -136,8 +137,8 @@ pub struct Scanner {
     /// Those that there were.
     pids_before: Vec<i32>,
     listing: Vec<u8>,
-    /// What was told last, to those who may see secrets and to others.
-    told: [Told; 2],
+    /// Last replies, to those who may see secrets and to others.
+    snapshots: [Snapshot; 2],
 }
 
 impl Scanner {
@@ -155,7 +156,7 @@ impl Scanner {
             pids: Vec::new(),
             pids_before: Vec::new(),
             listing: Vec::with_capacity(32 << 10),
-            told: Default::default(),
+            snapshots: Default::default(),
         })
     }
 
@@ -178,7 +179,7 @@ impl Scanner {
         }
         self.forget_the_gone();
         let pids = std::mem::take(&mut self.pids);
-        let before = std::mem::take(&mut self.told[usize::from(secrets)]);
+        let before = std::mem::take(&mut self.snapshots[usize::from(secrets)]);
         let mut writer = Writer::like(&before, pids.len());
         let mut reader = before.reader();
         let mut budget = self.limits.arguments_total;
@@ -196,9 +197,9 @@ impl Scanner {
             }
         }
         self.pids = pids;
-        let told = writer.finish();
-        let message = told.bytes();
-        self.told[usize::from(secrets)] = told;
+        let snapshot = writer.finish();
+        let message = snapshot.bytes();
+        self.snapshots[usize::from(secrets)] = snapshot;
         Ok(message)
     }
 
@@ -251,7 +252,7 @@ impl Scanner {
         let mut buffer = [0; STAT_SIZE];
         let (length, fresh) = self.read_stat(pid, &mut buffer)?;
         let read = stat(&buffer[..length])?;
-        let told = ProcessInfo {
+        let info = ProcessInfo {
             pid,
             ppid: read.ppid,
             state: char::from(read.state).into(),
@@ -266,26 +267,26 @@ impl Scanner {
         self.program(pid, &read, fresh);
         let (rests, dead) = (read.state != b'R', read.is_dead());
         let known = self.known.get(&pid)?;
-        let mut told = known.tell(told, dead, secrets);
-        let cut = room < told.args.len();
+        let mut info = known.describe(info, dead, secrets);
+        let cut = room < info.args.len();
         if cut {
-            shorten(&mut told.args, self.limits.arguments_late);
+            shorten(&mut info.args, self.limits.arguments_late);
         }
-        let row = Row::new(&told, ran.filter(|_| rests), known.due(pid, self.now), cut);
-        Some((row, told))
+        let row = Row::new(&info, ran.filter(|_| rests), known.due(pid, self.now), cut);
+        Some((row, info))
     }
 
-    /// What was told of a process that has not run since. Its parent may have
+    /// Copies the last entry of a process that has not run since. Its parent may have
     /// ended all the same; and memory that others took from it is seen when
     /// its program is read again.
     fn resting<'a>(
         &self,
-        told: &mut Reader<'a>,
+        snapshot: &mut Reader<'a>,
         pid: i32,
         ran: Option<u64>,
         pids: &[i32],
     ) -> Option<(&'a Row, &'a [u8])> {
-        let (row, bytes) = told.find(pid)?;
+        let (row, bytes) = snapshot.find(pid)?;
         let rests = row.ran.is_some() && row.ran == ran && self.now < row.due && !row.cut;
         let has_parent = || row.parent == 0 || pids.binary_search(&row.parent).is_ok();
         (rests && has_parent()).then_some((row, bytes))
@@ -381,7 +382,7 @@ impl Scanner {
     }
 }
 
-/// Whether processes have the same numbers there as for this one: not where a
+/// Returns whether processes have the same pids there as for this one: not where a
 /// container looks at the `/proc` of its machine.
 fn has_own_numbers(root: &Path) -> bool {
     let status = std::fs::read_to_string(root.join("self/status")).unwrap_or_default();

@@ -3,7 +3,7 @@
 /// The flag of a task that belongs to the kernel itself.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// What one line of `/proc/PID/stat` tells.
+/// Fields of one line of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat<'a> {
     pub pid: i32,
@@ -24,18 +24,18 @@ pub struct Stat<'a> {
     pub virtual_memory: u64,
     /// Resident memory in pages.
     pub resident_pages: u64,
-    /// Where the program and its arguments lie. Other addresses mean another
+    /// Addresses of the program and its arguments. Other addresses mean another
     /// program; zeros to those who may not know.
     pub layout: [u64; 4],
 }
 
 impl Stat<'_> {
-    /// Whether it is a thread of the kernel, without a program.
+    /// Returns whether it is a thread of the kernel, without a program.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
     }
 
-    /// Whether it has ended and only its number is left.
+    /// Returns whether it has ended and only its pid is left.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }

@@ -1,6 +1,6 @@
 //! Containers, under cAdvisor's names.
 
-use selvage_runtime::{Container, Kind as Place};
+use selvage_runtime::{Container, Kind as ContainerKind};
 
 use super::text::{Helped, Kind, Named, Page, label};
 use crate::sampler::{Measured, Sampler, Tracked};
@@ -9,15 +9,15 @@ use crate::sampler::{Measured, Sampler, Tracked};
 pub(crate) fn container_labels(container: &Container) -> String {
     let mut labels = String::new();
     let (namespace, pod) = match container.kind {
-        Place::Plain => ("", ""),
-        Place::Sandbox | Place::App => {
+        ContainerKind::Plain => ("", ""),
+        ContainerKind::Sandbox | ContainerKind::App => {
             container.pod_id.split_once('/').unwrap_or(("", container.pod_id.as_str()))
         }
     };
     let name = match container.kind {
         // As cAdvisor calls what holds a pod.
-        Place::Sandbox => "POD",
-        Place::Plain | Place::App => container.name.as_str(),
+        ContainerKind::Sandbox => "POD",
+        ContainerKind::Plain | ContainerKind::App => container.name.as_str(),
     };
     label(&mut labels, "container", name);
     label(&mut labels, "id", &format!("/{}/{}", container.namespace, container.runtime_id));

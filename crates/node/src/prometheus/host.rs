@@ -8,7 +8,7 @@ use crate::{
     sampler::Sampler,
 };
 
-/// What of `/proc/vmstat` is told.
+/// Counters of `/proc/vmstat` that are exported.
 const VIRTUAL_MEMORY: &[&str] =
     &["oom_kill", "pgfault", "pgmajfault", "pgpgin", "pgpgout", "pswpin", "pswpout"];
 
@@ -19,7 +19,9 @@ pub(super) fn write(page: &mut Page, sampler: &Sampler, filesystems: &[Filesyste
     processors(page, &snapshot);
     whole(page, &snapshot);
     memory(page, &snapshot.memory);
-    disks(page, &snapshot.disks);
+    let disks_of_machine: Vec<DiskStat> =
+        snapshot.disks.into_iter().filter(|disk| is_disk(&disk.name)).collect();
+    disks(page, &disks_of_machine);
     network(page, &snapshot.interfaces);
     rooms(page, filesystems);
     sampler.with_host_reader(|reader| {
@@ -36,6 +38,16 @@ pub(super) fn write(page: &mut Page, sampler: &Sampler, filesystems: &[Filesyste
         }
         pressure(page, reader.pressure());
     });
+}
+
+/// Returns whether a block device holds data of its own: loop devices and disks
+/// in memory show what other devices count.
+fn is_disk(name: &str) -> bool {
+    !["loop", "ram", "zram", "fd"].iter().any(|kind| {
+        let number = name.strip_prefix(kind);
+        number
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+    })
 }
 
 /// A number of ticks as seconds.
@@ -247,8 +259,8 @@ fn sockets(page: &mut Page, text: &[u8]) {
     }
 }
 
-fn pressure(page: &mut Page, told: [Option<(u64, u64)>; 3]) {
-    let [cpu, memory, io] = told;
+fn pressure(page: &mut Page, pressure: [Option<(u64, u64)>; 3]) {
+    let [cpu, memory, io] = pressure;
     let help = "Time in which tasks waited.";
     let mut write = |name: &str, micros: u64| {
         page.single(name, Kind::Counter, help, micros as f64 / 1e6);
@@ -263,5 +275,20 @@ fn pressure(page: &mut Page, told: [Option<(u64, u64)>; 3]) {
     if let Some((some, all)) = io {
         write("node_pressure_io_waiting_seconds_total", some);
         write("node_pressure_io_stalled_seconds_total", all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loop_devices_are_no_disks() {
+        for disk in ["sda", "sda1", "nvme0n1", "vda", "dm-0", "md0", "mmcblk0", "loop"] {
+            assert!(is_disk(disk), "{disk}");
+        }
+        for none in ["loop0", "loop12", "ram3", "zram0", "fd0"] {
+            assert!(!is_disk(none), "{none}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 #[derive(Debug, Default)]
 pub(super) struct Page(String);
 
-/// What kind of number a metric is.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Counter,
@@ -71,6 +71,19 @@ impl Page {
     pub(super) fn single(&mut self, name: &str, kind: Kind, help: &str, number: impl Number) {
         self.metric(name, kind, help);
         self.line(name, "", number);
+    }
+
+    /// Text that is in the format already.
+    pub(super) fn verbatim(&mut self, text: &str) {
+        self.0.push_str(text);
+        if !text.is_empty() && !text.ends_with('\n') {
+            self.0.push('\n');
+        }
+    }
+
+    /// Returns whether a metric of that name is on the page.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains(&format!("# TYPE {name} "))
     }
 
     pub(super) fn finish(self) -> Bytes {

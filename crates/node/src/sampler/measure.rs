@@ -13,7 +13,7 @@ use crate::{
     host::interfaces,
 };
 
-/// What a container uses.
+/// Usage of a container.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     /// The process that was measured.
@@ -31,7 +31,7 @@ pub struct Measured {
 #[derive(Debug)]
 struct Files {
     group: Reader,
-    /// Where it has a network of its own.
+    /// Its network, where that is its own.
     network: Option<OwnedFd>,
     /// When CPU time was last read, and when waiting was.
     cpu_at: Option<Instant>,
@@ -86,7 +86,7 @@ impl Tracked {
         self.latest.as_ref()
     }
 
-    /// Whether it has a network that is its own: what is in a pod has that of
+    /// Returns whether it has a network that is its own: what is in a pod has that of
     /// the sandbox, and some have the machine's.
     pub(crate) fn has_network(&self) -> bool {
         self.files.as_ref().is_some_and(|files| files.network.is_some())

@@ -31,7 +31,7 @@ const FULL_EVERY: u64 = 5;
 /// Nanoseconds in a tick of the kernel's clock for programs.
 const TICK_NS: u64 = 10_000_000;
 
-/// What is known of the machine as a whole.
+/// Measurements of the machine as a whole.
 struct Host {
     reader: HostReader,
     latest: Snapshot,
@@ -167,7 +167,7 @@ impl Sampler {
         feed.map(|feed| feed.history(runtime_id, since, step)).unwrap_or_default()
     }
 
-    /// What was measured of the containers of a namespace, by the runtime's
+    /// Returns the measurements of the containers of a namespace, by the runtime's
     /// own id.
     pub fn measured(&self, namespace: &str) -> BTreeMap<String, Measured> {
         let feed = self.0.feeds.lock().get(namespace).cloned();
@@ -201,7 +201,7 @@ impl std::fmt::Debug for Sampler {
     }
 }
 
-/// Whether the containers of a namespace belong to that runtime.
+/// Decides whether the containers of a namespace belong to that runtime.
 pub type Owns = Arc<dyn Fn(&Arc<dyn Runtime>, &str) -> bool + Send + Sync>;
 
 /// Milliseconds since 1970.

@@ -126,7 +126,7 @@ async fn traffic_is_told_of_those_who_have_a_network_of_their_own() {
     let other = Container { pid: Some(apart.0.id()), ..ourselves("apart") };
     sampler.reconcile("system", vec![ourselves("shared"), other]).await;
     sampler.look();
-    let page = crate::prometheus::page(&sampler, &[]);
+    let page = crate::prometheus::page(&sampler, &[], None);
     let page = std::str::from_utf8(&page).unwrap();
     for direction in ["receive", "transmit"] {
         let name = format!("\ncontainer_network_{direction}_bytes_total{{container=");
@@ -141,7 +141,7 @@ async fn the_page_has_the_names_that_dashboards_ask_for() {
     sampler.reconcile("system", vec![ourselves("a\"b")]).await;
     sampler.look();
     let filesystems = crate::host::Filesystems::new("/proc/self/mounts").look().await;
-    let page = crate::prometheus::page(&sampler, &filesystems);
+    let page = crate::prometheus::page(&sampler, &filesystems, None);
     let page = std::str::from_utf8(&page).unwrap();
     for name in [
         "node_cpu_seconds_total{cpu=\"0\",mode=\"idle\"} ",

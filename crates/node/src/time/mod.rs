@@ -17,10 +17,10 @@ use tonic::{Request, Response, Status};
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> std::time::SystemTime + Send + Sync>;
 
-/// How long a time server may take, its name's resolution included.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a time server, its name's resolution included.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where SNTP is spoken.
+/// Port of SNTP.
 const PORT: u16 = 123;
 
 /// The server that is asked where none is configured.
@@ -45,7 +45,7 @@ pub enum Error {
     Silent {
         /// The server.
         server: String,
-        /// What is known of why.
+        /// Reason, as far as it is known.
         reason: String,
     },
     /// The server answers, but does not tell the time.
@@ -53,13 +53,13 @@ pub enum Error {
     Answer {
         /// The server.
         server: String,
-        /// What is wrong with its answer.
+        /// Fault in its answer.
         reason: String,
     },
 }
 
 impl Error {
-    /// What this is to a caller.
+    /// Code that a caller gets.
     pub fn code(&self) -> Code {
         match self {
             Self::Server(_) => Code::InvalidArgument,
@@ -81,14 +81,14 @@ impl From<Error> for Status {
 pub struct TimeApi {
     server: String,
     clock: Clock,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl TimeApi {
     /// Asks this server unless another is named.
     pub fn new(server: impl Into<String>) -> Self {
         let clock: Clock = Arc::new(std::time::SystemTime::now);
-        Self { server: server.into(), clock, patience: PATIENCE }
+        Self { server: server.into(), clock, timeout: SERVER_TIMEOUT }
     }
 
     /// The server to mount.
@@ -100,19 +100,19 @@ impl TimeApi {
         let place = selvage_kit::dial::Endpoint::parse(&server, PORT)
             .ok_or_else(|| Error::Server(server.clone()))?;
         let asked = sntp::ask((place.host.as_str(), place.port), &self.clock);
-        let told = match tokio::time::timeout(self.patience, asked).await {
-            Ok(told) => told,
+        let reading = match tokio::time::timeout(self.timeout, asked).await {
+            Ok(reading) => reading,
             Err(_) => Err(sntp::Failure::Silent("no answer in time".into())),
         };
-        let told = told.map_err(|failure| match failure {
+        let reading = reading.map_err(|failure| match failure {
             sntp::Failure::Silent(reason) => Error::Silent { server: server.clone(), reason },
             sntp::Failure::Answer(reason) => Error::Answer { server: server.clone(), reason },
         })?;
         let message = Time {
             metadata: None,
             server,
-            localtime: Some(told.local.into()),
-            remotetime: Some(told.remote.into()),
+            localtime: Some(reading.local.into()),
+            remotetime: Some(reading.remote.into()),
         };
         Ok(Response::new(TimeResponse { messages: vec![message] }))
     }

@@ -16,7 +16,7 @@ const LENGTH: usize = 48;
 
 /// Both clocks at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct Reading {
     pub(super) local: SystemTime,
     pub(super) remote: SystemTime,
 }
@@ -28,7 +28,7 @@ pub(super) enum Failure {
     Answer(String),
 }
 
-pub(super) async fn ask(server: (&str, u16), clock: &Clock) -> Result<Told, Failure> {
+pub(super) async fn ask(server: (&str, u16), clock: &Clock) -> Result<Reading, Failure> {
     let silent = |error: std::io::Error| Failure::Silent(error.to_string());
     let mut addresses = lookup_host(server).await.map_err(silent)?;
     let address = addresses.next().ok_or_else(|| Failure::Silent("it has no address".into()))?;
@@ -53,13 +53,13 @@ pub(super) async fn ask(server: (&str, u16), clock: &Clock) -> Result<Told, Fail
     }
 }
 
-/// What the server must send back, and nobody can guess.
+/// Nonce that the server must send back, and nobody can guess.
 fn mark_of_ours() -> [u8; 8] {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(SystemTime::now()).to_be_bytes()
 }
 
-fn read(answer: &[u8], sent: SystemTime, received: SystemTime) -> Result<Told, String> {
+fn read(answer: &[u8], sent: SystemTime, received: SystemTime) -> Result<Reading, String> {
     let (leap, mode, stratum) = (answer[0] >> 6, answer[0] & 7, answer[1]);
     match (mode, stratum) {
         (4, 0) => {
@@ -80,7 +80,7 @@ fn read(answer: &[u8], sent: SystemTime, received: SystemTime) -> Result<Told, S
         received.checked_sub(Duration::from_secs_f64(-offset))
     };
     let remote = remote.ok_or("the server's time cannot be told")?;
-    Ok(Told { local: received, remote })
+    Ok(Reading { local: received, remote })
 }
 
 fn seconds_between(from: SystemTime, to: SystemTime) -> f64 {

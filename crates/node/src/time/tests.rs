@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::*;
 
-/// What a server answers to a question.
+/// Answer of a server to a question.
 type Reply = fn(&[u8]) -> Vec<Vec<u8>>;
 
 /// A time server on this machine.
@@ -49,18 +49,18 @@ fn of(server: &str, role: Role) -> Request<TimeRequest> {
 
 async fn check(api: &TimeApi, server: &str) -> Result<Time, Status> {
     let request = of(server, Role::Admin);
-    let told = api.time_check(request).await?.into_inner();
-    assert_eq!(told.messages.len(), 1);
-    Ok(told.messages[0].clone())
+    let reading = api.time_check(request).await?.into_inner();
+    assert_eq!(reading.messages.len(), 1);
+    Ok(reading.messages[0].clone())
 }
 
 #[tokio::test]
 async fn both_clocks_are_told() {
     let address = server(|question| vec![answer(question, 0x24, 2)]).await;
     let api = TimeApi::new(address.clone());
-    let told = check(&api, &address).await.unwrap();
-    assert_eq!(told.server, address);
-    let (local, remote) = (told.localtime.unwrap(), told.remotetime.unwrap());
+    let reading = check(&api, &address).await.unwrap();
+    assert_eq!(reading.server, address);
+    let (local, remote) = (reading.localtime.unwrap(), reading.remotetime.unwrap());
     let ahead = remote.seconds - local.seconds;
     assert!((3590..=3610).contains(&ahead), "{ahead}");
     let own = api.time(Request::new(())).await.unwrap().into_inner();
@@ -97,7 +97,7 @@ async fn servers_that_do_not_know_are_not_believed() {
 #[tokio::test]
 async fn a_server_that_is_silent_is_given_up() {
     let address = server(|_| Vec::new()).await;
-    let api = TimeApi { patience: Duration::from_millis(30), ..TimeApi::new("localhost") };
+    let api = TimeApi { timeout: Duration::from_millis(30), ..TimeApi::new("localhost") };
     let refused = check(&api, &address).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains(&address), "{refused}");

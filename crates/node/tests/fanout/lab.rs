@@ -32,7 +32,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// What an agent does when it is asked for the time.
+/// Behaviour of an agent that is asked for the time.
 #[derive(Debug, Clone)]
 pub(crate) enum Manner {
     /// Tells this name, and who asked.
@@ -183,7 +183,7 @@ impl Lab {
         Agent { address, _stop: stop.drop_guard() }
     }
 
-    /// What a process shows that is this machine.
+    /// Credentials of a process that is this machine.
     pub(crate) fn shown_by(&self, machine: &str) -> Arc<rustls::ClientConfig> {
         let request = KeyRequest::new().unwrap();
         let named = Machine::parse(machine).unwrap();
@@ -193,7 +193,7 @@ impl Lab {
         Arc::new(pki::client_config(self.ca.pem(), Some(&identity)).unwrap())
     }
 
-    /// What somebody shows who has no certificate.
+    /// Credentials of a caller without a certificate.
     pub(crate) fn shown_by_nobody(&self) -> Arc<rustls::ClientConfig> {
         Arc::new(pki::client_config(self.ca.pem(), None).unwrap())
     }

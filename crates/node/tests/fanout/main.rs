@@ -125,6 +125,19 @@ async fn each_node_answers_for_itself_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_may_carry_the_port_that_the_machine_answers_on() {
+    let lab = Lab::new();
+    let good = lab.agent(Manner::Answers("good".into())).await;
+    let entry = entry(&lab, "controller", &[("by-name", &good)]).await;
+    let named = format!("by-name:{}", good.address.port());
+    let answers = entry.time(&[("nodes", named.as_str())]).await.unwrap();
+    assert_eq!((hosts(&answers), error(&answers[0])), (vec![named.as_str()], ""));
+    assert!(answers[0].server.starts_with("good"), "{answers:?}");
+    let answers = entry.time(&[("nodes", "by-name:1")]).await.unwrap();
+    assert!(error(&answers[0]).contains("leave the port out"), "{answers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_callers_own_deadline_leaves_the_answers_of_others() {
     let lab = Lab::new();
     let mut agents = lab.agents(99).await;
@@ -300,7 +313,7 @@ async fn nobody_makes_himself_another() {
     let lab = Lab::new();
     let target = lab.agent(Manner::Answers("t".into())).await;
     let admin = Identity::all_powerful("root", selvage_kit::identity::Kind::Local);
-    let forged = relay::tell(&admin).unwrap();
+    let forged = relay::caller_header(&admin).unwrap();
     let asking = |shown, role: &'static str| {
         let (target, forged) = (&target, &forged);
         async move {

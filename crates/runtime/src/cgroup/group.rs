@@ -2,16 +2,23 @@
 //! together.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::Mounts;
 use crate::Limits;
 
 /// Over which a quota of processor time is counted.
 const PERIOD_US: u64 = 100_000;
-/// What a group on the unified tree hands to those below it.
+/// Time killed processes may take until the kernel lets go of them.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Controllers that a group on the unified tree hands to those below it.
 const HANDED_DOWN: &str = "+cpu +memory +pids";
 
 /// Makes a group with these limits, or gives one that is there these.
@@ -47,6 +54,51 @@ pub fn remove(path: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Ends all processes in a group and in those below it.
+pub fn kill(path: &str) -> io::Result<()> {
+    if Path::new(path).components().count() < 3 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a group of ours"));
+    }
+    let groups: Vec<PathBuf> = Mounts::read()?.groups(path).iter().flat_map(|it| all(it)).collect();
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    loop {
+        let alive: BTreeSet<i32> = groups.iter().flat_map(|group| processes(group)).collect();
+        if alive.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let text = format!("{} processes in {path} do not end", alive.len());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        for pid in alive {
+            end(pid, &groups);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// A group with all below it.
+fn all(group: &Path) -> Vec<PathBuf> {
+    let mut found = vec![group.to_owned()];
+    found.extend(children(group).iter().flat_map(|child| all(child)));
+    found
+}
+
+fn processes(group: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
+}
+
+/// Kills a process that is in one of these groups.
+fn end(pid: i32, groups: &[PathBuf]) {
+    let handle = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+    let Some(Ok(handle)) = handle else { return };
+    // Looked at again with the handle in hand: it is the same.
+    if groups.iter().any(|group| processes(group).contains(&pid)) {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
 }
 
 /// The groups directly in this one.
@@ -145,6 +197,31 @@ mod tests {
         assert_eq!(pids[0], ("pids.max", "max".into()));
         let [(_, cpu), ..] = split(&Limits::default());
         assert_eq!(cpu[1].1, "-1");
+    }
+
+    #[test]
+    fn what_is_in_a_group_is_ended() {
+        if !rustix::process::geteuid().is_root() {
+            let _ = writeln!(io::stderr(), "SKIPPED: control groups: this needs root");
+            return;
+        }
+        let path = format!("/selvage-kill-{}/inner", std::process::id());
+        provide(&path, &Limits::default()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        for group in Mounts::read().unwrap().groups(&path) {
+            if group.is_dir() {
+                fs::create_dir(group.join("below")).unwrap();
+                fs::write(group.join("below/cgroup.procs"), child.id().to_string()).unwrap();
+            }
+        }
+        // A child that nobody waits for stays in its group.
+        let waiting = std::thread::spawn(move || child.wait().unwrap());
+        kill(&path).unwrap();
+        assert!(!waiting.join().unwrap().success());
+        kill(&path).unwrap();
+        kill("/").unwrap_err();
+        kill("/selvage-kill").unwrap_err();
+        remove(&path).unwrap();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a control group uses, read without asking anybody.
+//! Usage of a control group, read without asking anybody.
 //!
 //! A [`Reader`] keeps its files open: reading again is one `pread` a file.
 //! Both layouts are known, the old one with a tree per controller and the
@@ -19,7 +19,7 @@ use rustix::{
 pub use parse::{CpuStat, MemoryStat, Pressure};
 pub use paths::{Layout, Mounts, Paths};
 
-/// What a container uses now, or has used since its group was made.
+/// Usage of a container now, or since its group was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sample {
     pub core: Core,
@@ -27,7 +27,7 @@ pub struct Sample {
     pub throttled_periods: u64,
     pub periods: u64,
     pub throttled_ns: u64,
-    /// How often the kernel killed something here for want of memory.
+    /// Number of times the kernel killed something here for want of memory.
     pub oom_kills: u64,
     pub io: Io,
     /// Processes and threads.
@@ -37,7 +37,7 @@ pub struct Sample {
     pub pressure: Option<Pressures>,
 }
 
-/// What everybody asks for, in three files.
+/// Numbers that everybody asks for, in three files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Core {
     /// Cumulative.
@@ -149,12 +149,12 @@ impl Reader {
         Ok(Self { paths, files })
     }
 
-    /// Where it reads.
+    /// Paths that it reads.
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
 
-    /// How many files it keeps open.
+    /// Number of files it keeps open.
     pub fn open_files(&self) -> usize {
         let count = |files: &[&Option<OwnedFd>]| files.iter().filter(|fd| fd.is_some()).count();
         match &self.files {

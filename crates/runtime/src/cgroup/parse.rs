@@ -14,7 +14,7 @@ pub struct CpuStat {
     pub throttled_ns: u64,
 }
 
-/// What we take from `memory.stat` of either layout.
+/// Fields that we take from `memory.stat` of either layout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryStat {
     pub inactive_file: u64,

@@ -1,4 +1,4 @@
-//! Where the control group of a process is.
+//! Paths of the control group of a process.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ pub enum Layout {
     Unified { group: PathBuf },
 }
 
-/// Where the trees are mounted.
+/// Mount points of the trees.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
     unified: Option<Mounted>,
@@ -87,13 +87,13 @@ impl Mounts {
         self.unified.is_some() && self.tree("memory").is_none()
     }
 
-    /// Where a group is in every tree.
+    /// Paths of a group in every tree.
     pub fn groups(&self, path: &str) -> Vec<PathBuf> {
         let trees = self.split.iter().map(|(_, mounted)| mounted).chain(&self.unified);
         trees.map(|mounted| mounted.group(path)).collect()
     }
 
-    /// Where a group is in the tree of a controller, on the old layout.
+    /// Path of a group in the tree of a controller, on the old layout.
     pub fn group_of(&self, controller: &str, path: &str) -> Option<PathBuf> {
         self.tree(controller).map(|mounted| mounted.group(path))
     }

@@ -17,7 +17,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::{Error, PATIENCE, Result};
+use crate::{Error, REPLY_TIMEOUT, Result};
 
 const NAMESPACE: &str = "containerd-namespace";
 
@@ -25,7 +25,7 @@ const NAMESPACE: &str = "containerd-namespace";
 pub(crate) fn lazy_channel(socket: PathBuf) -> Channel {
     // The address is not used: the connector knows where to go.
     Endpoint::from_static("http://runtime.invalid")
-        .connect_timeout(PATIENCE)
+        .connect_timeout(REPLY_TIMEOUT)
         .connect_with_connector_lazy(tower::service_fn(move |_| {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
@@ -55,7 +55,7 @@ impl Connection {
         Self { channel, socket, answered: AtomicBool::new(false) }
     }
 
-    /// Whether somebody listens there, did, or left a socket behind.
+    /// Returns whether somebody listens there, did, or left a socket behind.
     pub(super) fn is_known(&self) -> bool {
         self.answered.load(Ordering::Relaxed) || self.socket.exists()
     }
@@ -67,10 +67,10 @@ impl Connection {
     /// Awaits an answer for so long, and says what its absence means.
     pub(super) async fn ask<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T> {
-        match tokio::time::timeout(patience, answer).await {
+        match tokio::time::timeout(timeout, answer).await {
             Ok(answer) => {
                 let answer = answer.map_err(|status| refused(&status));
                 if !matches!(answer, Err(Error::Unreachable { .. })) {
@@ -80,7 +80,7 @@ impl Connection {
             }
             Err(_) => Err(Error::Unreachable {
                 runtime: "containerd",
-                reason: format!("no answer within {} s", patience.as_secs()),
+                reason: format!("no answer within {} s", timeout.as_secs()),
             }),
         }
     }
@@ -109,7 +109,8 @@ pub(super) fn refused(status: &Status) -> Error {
     }
 }
 
-/// Whether it failed because somebody makes the same thing at this moment.
+/// Returns whether it failed because somebody makes the same thing at this
+/// moment.
 pub(super) fn is_collision(error: &Error) -> bool {
     match error {
         Error::Refused { code: Code::AlreadyExists, .. } => true,
@@ -118,7 +119,7 @@ pub(super) fn is_collision(error: &Error) -> bool {
     }
 }
 
-/// Whether it failed because what it names is not there.
+/// Returns whether it failed because what it names is not there.
 pub(super) fn is_missing(error: &Error) -> bool {
     matches!(error, Error::Refused { code: Code::NotFound, .. })
 }

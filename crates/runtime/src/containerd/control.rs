@@ -20,7 +20,7 @@ use containerd_client::{
 use futures::FutureExt;
 use prost_types::Any;
 use selvage_api::Code;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use super::{
@@ -37,13 +37,13 @@ use crate::{
 /// Work that containerd does itself, where waiting 2 s would be impatient.
 pub(super) const WORK: Duration = Duration::from_secs(20);
 
-/// How long two who start the same container may be in each other's way.
+/// Time for which two who start the same container may be in each other's way.
 const COLLISION: Duration = Duration::from_secs(5);
 const TERM: i32 = 15;
 const KILL: i32 = 9;
 
-/// What a killed process may take until the kernel lets go of it.
-const DYING: Duration = Duration::from_secs(10);
+/// Time a killed process may take until the kernel lets go of it.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const RUNTIME: &str = "io.containerd.runc.v2";
@@ -112,12 +112,12 @@ impl Inner {
         let mut tasks = self.tasks();
         let ended = tasks.wait(within(namespace, request)?).fuse();
         tokio::pin!(ended);
-        for (signal, patience) in [(TERM, grace), (KILL, DYING)] {
+        for (signal, timeout) in [(TERM, grace), (KILL, KILL_TIMEOUT)] {
             match self.kill(namespace, id, signal).await {
                 Ok(()) | Err(Error::ProcessFinished) => {}
                 Err(error) => return Err(error),
             }
-            if let Ok(answer) = timeout(patience, &mut ended).await {
+            if let Ok(answer) = tokio::time::timeout(timeout, &mut ended).await {
                 self.inventory.changed(namespace);
                 let answer = answer.map_err(|status| refused(&status))?.into_inner();
                 return Ok(Exit {
@@ -126,7 +126,7 @@ impl Inner {
                 });
             }
         }
-        Err(Error::Timeout { what: "killing the container", after: DYING })
+        Err(Error::Timeout { what: "killing the container", after: KILL_TIMEOUT })
     }
 
     pub(super) async fn restart(
@@ -141,7 +141,7 @@ impl Inner {
             if old_pid.is_some() {
                 self.end(namespace, id, grace).await?;
             }
-            let new_pid = self.came_back(namespace, container, grace + DYING).await?;
+            let new_pid = self.came_back(namespace, container, grace + KILL_TIMEOUT).await?;
             return Ok(Restarted { old_pid, new_pid: Some(new_pid) });
         }
         if old_pid.is_some() {
@@ -153,7 +153,7 @@ impl Inner {
 
     /// Waits until whoever supervises the container has started it again. In
     /// a pod that is a new container by the same name.
-    async fn came_back(&self, namespace: &str, old: &Container, patience: Duration) -> Result<u32> {
+    async fn came_back(&self, namespace: &str, old: &Container, timeout: Duration) -> Result<u32> {
         const LOOK_AGAIN: Duration = Duration::from_millis(100);
         let looking = async {
             loop {
@@ -168,9 +168,9 @@ impl Inner {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         };
-        timeout(patience, looking).await.unwrap_or(Err(Error::Timeout {
+        tokio::time::timeout(timeout, looking).await.unwrap_or(Err(Error::Timeout {
             what: "waiting for the supervisor to start the container again",
-            after: patience,
+            after: timeout,
         }))
     }
 
@@ -219,8 +219,8 @@ impl Inner {
         Ok(answer.into_inner().pid)
     }
 
-    /// Where the new task writes: where the old one did, if that is a file.
-    /// Pipes have lost their reader with the old task.
+    /// File that the new task writes to: the one of the old task, if that is a
+    /// file. Pipes have lost their reader with the old task.
     fn output(&self, namespace: &str, record: &Record, old: Option<&Process>) -> Output {
         if let Some(old) = old {
             let keep = |path: &String| {
@@ -299,7 +299,7 @@ impl Inner {
     pub(super) async fn create(&self, namespace: &str, spec: ContainerSpec) -> Result<Container> {
         let resolved = self.resolve(namespace, &spec.image).await?;
         let config = &resolved.document.config;
-        let place = spec::Place {
+        let place = spec::SpecPaths {
             rootfs: std::path::Path::new("rootfs"),
             cgroup: &match &spec.group {
                 Some(group) => format!("{group}/{}", spec.id),
@@ -451,7 +451,7 @@ impl Inner {
         self.options.logs.join(namespace).join(format!("{id}.log"))
     }
 
-    /// Where a container's log is, if it is a file.
+    /// Path of a container's log, if it is a file.
     pub(super) async fn log_path(&self, namespace: &str, container: &Container) -> Result<PathBuf> {
         let known = self.list(namespace).await?;
         let ours = known

@@ -52,7 +52,7 @@ impl Hub {
         Self { sender: broadcast::channel(BACKLOG).0, live: AtomicBool::new(false) }
     }
 
-    /// Whether no event can be missed now.
+    /// Returns whether no event can be missed now.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
@@ -148,7 +148,7 @@ async fn greet(client: &mut EventsClient<tonic::transport::Channel>) -> Status {
         let Ok(request) = connection::within(HELLO_NAMESPACE, request) else {
             return Status::internal("the namespace of the greeting cannot be sent");
         };
-        match tokio::time::timeout(crate::PATIENCE, client.publish(request)).await {
+        match tokio::time::timeout(crate::REPLY_TIMEOUT, client.publish(request)).await {
             Ok(Ok(_)) => {}
             Ok(Err(status)) => return status,
             Err(_) => return Status::unavailable("no answer within 2 s"),
@@ -165,7 +165,7 @@ fn take(inner: &Inner, envelope: Envelope) {
     inner.hub.send(Event { namespace: envelope.namespace, runtime_id, kind });
 }
 
-/// What an event says; nothing for those about an exec or unknown to us.
+/// Meaning of an event; nothing for those about an exec or unknown to us.
 fn meaning(topic: &str, body: &[u8]) -> Option<(String, EventKind)> {
     let code = |status: u32| EventKind::Exited { code: i32::try_from(status).ok() };
     Some(match topic {

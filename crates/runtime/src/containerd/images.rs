@@ -28,7 +28,7 @@ use super::{
     inventory::{LARGEST_ANSWER, timestamp},
 };
 use crate::{
-    Error, Image, PATIENCE, Pull, Result,
+    Error, Image, Pull, REPLY_TIMEOUT, Result,
     error::During,
     image::{self, Blobs, Descriptor, Named, Resolved},
 };
@@ -56,7 +56,7 @@ impl Inner {
 
     pub(super) async fn image_list(&self, namespace: &str) -> Result<Vec<Image>> {
         let request = within(namespace, ListImagesRequest::default())?;
-        let answer = self.connection.ask(PATIENCE, self.image_client().list(request)).await?;
+        let answer = self.connection.ask(REPLY_TIMEOUT, self.image_client().list(request)).await?;
         let mut images: Vec<Image> = answer
             .into_inner()
             .images

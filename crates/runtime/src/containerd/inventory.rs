@@ -1,4 +1,4 @@
-//! What containerd has, read with three calls and kept while it is true.
+//! Inventory of containerd, read with three calls and kept while it is true.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use super::{Inner, connection::within, sorted};
 use crate::{
-    Container, Exit, PATIENCE, Result, Status,
+    Container, Exit, REPLY_TIMEOUT, Result, Status,
     identity::{self, Names},
 };
 
@@ -30,8 +30,8 @@ const LOG_DIRECTORY: &str = "io.kubernetes.cri.sandbox-log-directory";
 const SANDBOX_ID: &str = "io.kubernetes.cri.sandbox-id";
 const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 
-/// Where the part of containerd that serves Kubernetes keeps what it was told
-/// of a container. Of that only some is in the specification.
+/// Extension in which the part of containerd that serves Kubernetes keeps what
+/// it was told of a container. Of that only some is in the specification.
 const KUBERNETES_RECORD: &str = "io.cri-containerd.container.metadata";
 
 /// A container, and what only this runtime needs to know of it.
@@ -105,7 +105,7 @@ impl Inventory {
 }
 
 impl Inner {
-    /// What is in a namespace, sorted.
+    /// Containers of a namespace, sorted.
     pub(super) async fn list(&self, namespace: &str) -> Result<Arc<Vec<Known>>> {
         if self.hub.is_live()
             && let Some(known) = self.inventory.current(namespace)
@@ -127,8 +127,8 @@ impl Inner {
         let records = within(namespace, ListContainersRequest::default())?;
         let processes = within(namespace, ListTasksRequest::default())?;
         let (records, processes, images) = tokio::try_join!(
-            self.connection.ask(PATIENCE, containers.list(records)),
-            self.connection.ask(PATIENCE, tasks.list(processes)),
+            self.connection.ask(REPLY_TIMEOUT, containers.list(records)),
+            self.connection.ask(REPLY_TIMEOUT, tasks.list(processes)),
             self.tags(namespace),
         )?;
         let processes: HashMap<String, Process> = processes
@@ -164,7 +164,7 @@ impl Inner {
         let mut images =
             ImagesClient::new(self.connection.channel()).max_decoding_message_size(LARGEST_ANSWER);
         let request = within(namespace, ListImagesRequest::default())?;
-        let answer = self.connection.ask(PATIENCE, images.list(request)).await?.into_inner();
+        let answer = self.connection.ask(REPLY_TIMEOUT, images.list(request)).await?.into_inner();
         let pairs = answer.images.into_iter().map(|image| {
             (image.name, image.target.map(|target| target.digest).unwrap_or_default())
         });
@@ -181,7 +181,7 @@ struct Tags {
 }
 
 impl Tags {
-    /// What to show for an image that a container names.
+    /// Name and digest to show for an image that a container names.
     fn shown(&self, image: &str) -> (String, Option<String>) {
         let Some(digest) = self.digests.get(image) else {
             let problem = (!image.is_empty()).then(|| format!("image {image:?} not found"));
@@ -198,7 +198,7 @@ impl Tags {
     }
 }
 
-/// What we read of a container's specification.
+/// Fields that we read of a container's specification.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Specification {
@@ -219,7 +219,7 @@ struct LinuxNamespace {
     path: Option<PathBuf>,
 }
 
-/// What we read of what Kubernetes asked for.
+/// Fields that we read of what Kubernetes asked for.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Kubernetes {

@@ -30,18 +30,18 @@ use tokio::{sync::OnceCell, task::AbortHandle};
 
 use crate::{
     Container, ContainerSpec, Error, Event, Exec, ExecSpec, Exit, Image, LogOptions, LogStream,
-    PATIENCE, Pull, Restart, Restarted, Result, Runtime, identity, logs, oci, seccomp,
+    Pull, REPLY_TIMEOUT, Restart, Restarted, Result, Runtime, identity, logs, oci, seccomp,
 };
 use connection::Connection;
 
-/// Where containerd is when nobody says otherwise.
+/// Socket of containerd when nobody says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
 
-/// What to know about a containerd.
+/// Options of a containerd.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub socket: PathBuf,
-    /// Where logs of containers made here are kept.
+    /// Folder of the logs of containers made here.
     pub logs: PathBuf,
     /// Which snapshotter containers made here use.
     pub snapshotter: String,
@@ -62,7 +62,7 @@ impl Options {
 pub struct Containerd {
     inner: Arc<Inner>,
     subscription: AbortHandle,
-    /// Whether it was said that disks have no limit.
+    /// Set once it was said that disks have no limit.
     told: AtomicBool,
 }
 
@@ -120,7 +120,7 @@ impl Runtime for Containerd {
 
     async fn version(&self) -> Result<String> {
         let mut client = api::version_client::VersionClient::new(self.inner.connection.channel());
-        let answer = self.inner.connection.ask(PATIENCE, client.version(())).await?;
+        let answer = self.inner.connection.ask(REPLY_TIMEOUT, client.version(())).await?;
         Ok(answer.into_inner().version)
     }
 
@@ -128,7 +128,7 @@ impl Runtime for Containerd {
         let connection = &self.inner.connection;
         let mut client = api::namespaces_client::NamespacesClient::new(connection.channel());
         let request = api::ListNamespacesRequest::default();
-        let answer = connection.ask(PATIENCE, client.list(request)).await?.into_inner();
+        let answer = connection.ask(REPLY_TIMEOUT, client.list(request)).await?.into_inner();
         let mut names: Vec<String> = answer.namespaces.into_iter().map(|n| n.name).collect();
         names.sort();
         Ok(names)

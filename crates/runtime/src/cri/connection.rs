@@ -35,16 +35,16 @@ impl Connection {
     }
 
     /// One call; where the newer version is unknown, by the older.
-    pub(super) async fn call<Q, A>(&self, method: &str, request: Q, patience: Duration) -> Result<A>
+    pub(super) async fn call<Q, A>(&self, method: &str, request: Q, timeout: Duration) -> Result<A>
     where
         Q: prost::Message + Clone + 'static,
         A: prost::Message + Default + 'static,
     {
         let known = usize::from(self.version.load(Ordering::Relaxed));
-        let mut answer = self.ask(known, method, request.clone(), patience).await;
+        let mut answer = self.ask(known, method, request.clone(), timeout).await;
         if matches!(&answer, Err(status) if status.code() == tonic::Code::Unimplemented) {
             let other = 1 - known;
-            answer = self.ask(other, method, request, patience).await;
+            answer = self.ask(other, method, request, timeout).await;
             if answer.is_ok() {
                 self.version.store(u8::from(other == 1), Ordering::Relaxed);
             }
@@ -57,7 +57,7 @@ impl Connection {
         version: usize,
         method: &str,
         request: Q,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<A, Status>
     where
         Q: prost::Message + 'static,
@@ -74,11 +74,9 @@ impl Connection {
             })?;
             grpc.unary(Request::new(request), path, ProstCodec::default()).await
         };
-        match tokio::time::timeout(patience, asking).await {
+        match tokio::time::timeout(timeout, asking).await {
             Ok(answer) => answer.map(tonic::Response::into_inner),
-            Err(_) => {
-                Err(Status::unavailable(format!("no answer within {} s", patience.as_secs())))
-            }
+            Err(_) => Err(Status::unavailable(format!("no answer within {} s", timeout.as_secs()))),
         }
     }
 

@@ -13,13 +13,14 @@ use serde::Deserialize;
 
 use super::connection::Connection;
 use crate::{
-    Container, Event, EventKind, Exit, Image, Kind, PATIENCE, Result, Status, identity, select,
+    Container, Event, EventKind, Exit, Image, Kind, REPLY_TIMEOUT, Result, Status, identity, select,
 };
 
 /// Questions about single containers that are under way at once.
 const AT_ONCE: usize = 16;
 
-/// What was asked for once: it stays as it is while the container runs.
+/// Cache of what was asked for once: it stays as it is while the container
+/// runs.
 #[derive(Default)]
 pub(super) struct Pids {
     known: Mutex<HashMap<String, Inner>>,
@@ -41,8 +42,8 @@ pub(super) async fn list(
     let pods = v1::ListPodSandboxRequest { filter: Some(filter) };
     let all = v1::ListContainersRequest::default();
     let (pods, containers, images) = tokio::try_join!(
-        connection.call::<_, v1::ListPodSandboxResponse>("ListPodSandbox", pods, PATIENCE),
-        connection.call::<_, v1::ListContainersResponse>("ListContainers", all, PATIENCE),
+        connection.call::<_, v1::ListPodSandboxResponse>("ListPodSandbox", pods, REPLY_TIMEOUT),
+        connection.call::<_, v1::ListContainersResponse>("ListContainers", all, REPLY_TIMEOUT),
         names(connection),
     )?;
     let pods: BTreeMap<String, v1::PodSandbox> =
@@ -97,7 +98,7 @@ impl Pids {
     }
 }
 
-/// What the runtime tells beside the interface, as JSON in a map.
+/// Details that the runtime tells beside the interface, as JSON in a map.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Info {
@@ -142,7 +143,7 @@ async fn inner(connection: &Connection, id: &str, kind: Kind) -> Result<Inner> {
     if kind == Kind::Sandbox {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
         let answer: v1::PodSandboxStatusResponse =
-            connection.call("PodSandboxStatus", request, PATIENCE).await?;
+            connection.call("PodSandboxStatus", request, REPLY_TIMEOUT).await?;
         return Ok(read_info(&answer.info));
     }
     Ok(read_info(&container_status(connection, id).await?.info))
@@ -153,7 +154,7 @@ pub(super) async fn container_status(
     id: &str,
 ) -> Result<v1::ContainerStatusResponse> {
     let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    connection.call("ContainerStatus", request, PATIENCE).await
+    connection.call("ContainerStatus", request, REPLY_TIMEOUT).await
 }
 
 fn sandbox(namespace: &str, pod: &v1::PodSandbox) -> Container {
@@ -244,7 +245,8 @@ async fn names(connection: &Connection) -> Result<HashMap<String, String>> {
 
 async fn image_list(connection: &Connection) -> Result<Vec<v1::Image>> {
     let request = v1::ListImagesRequest::default();
-    let answer: v1::ListImagesResponse = connection.call("ListImages", request, PATIENCE).await?;
+    let answer: v1::ListImagesResponse =
+        connection.call("ListImages", request, REPLY_TIMEOUT).await?;
     Ok(answer.images)
 }
 

@@ -5,7 +5,7 @@
 //! with three calls; a container's pid, which never changes here, is asked
 //! for once.
 //!
-//! What the interface cannot say: it sends no signals (we do, to the pid), it
+//! Limits of the interface: it sends no signals (we do, to the pid), it
 //! starts nothing again (whoever made the pod does), and it makes containers
 //! only in pods, which is a kubelet's work and not ours.
 
@@ -26,13 +26,13 @@ use tokio::sync::mpsc;
 
 use crate::{
     Container, ContainerSpec, Error, Event, EventKind, Exec, ExecOutput, ExecSpec, Exit, Image,
-    Kind, LogOptions, LogStream, PATIENCE, Pull, Restart, Restarted, Result, Runtime, identity,
-    logs, select,
+    Kind, LogOptions, LogStream, Pull, REPLY_TIMEOUT, Restart, Restarted, Result, Runtime,
+    identity, logs, select,
 };
 use connection::Connection;
 use describe::Pids;
 
-/// How long after its grace a container may take to be reported as ended, and
+/// Time that a container may take after its grace to be reported as ended, and
 /// its supervisor to start another.
 const MARGIN: Duration = Duration::from_secs(10);
 const EXEC: Duration = Duration::from_secs(600);
@@ -59,22 +59,22 @@ impl Cri {
 
     async fn halt(&self, container: &Container, grace: Duration) -> Result<()> {
         let id = container.runtime_id.clone();
-        let patience = grace + MARGIN;
+        let timeout = grace + MARGIN;
         if container.kind == Kind::Sandbox {
             let request = v1::StopPodSandboxRequest { pod_sandbox_id: id };
             let _: v1::StopPodSandboxResponse =
-                self.connection.call("StopPodSandbox", request, patience).await?;
+                self.connection.call("StopPodSandbox", request, timeout).await?;
         } else {
-            let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
-            let request = v1::StopContainerRequest { container_id: id, timeout };
+            let seconds = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+            let request = v1::StopContainerRequest { container_id: id, timeout: seconds };
             let _: v1::StopContainerResponse =
-                self.connection.call("StopContainer", request, patience).await?;
+                self.connection.call("StopContainer", request, timeout).await?;
         }
         Ok(())
     }
 
     /// Waits for another by the same name that runs.
-    async fn came_back(&self, old: &Container, patience: Duration) -> Result<u32> {
+    async fn came_back(&self, old: &Container, timeout: Duration) -> Result<u32> {
         const LOOK_AGAIN: Duration = Duration::from_millis(200);
         let looking = async {
             loop {
@@ -87,9 +87,9 @@ impl Cri {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         };
-        tokio::time::timeout(patience, looking).await.unwrap_or(Err(Error::Timeout {
+        tokio::time::timeout(timeout, looking).await.unwrap_or(Err(Error::Timeout {
             what: "waiting for the supervisor to start the container again",
-            after: patience,
+            after: timeout,
         }))
     }
 
@@ -110,7 +110,7 @@ impl Runtime for Cri {
 
     async fn version(&self) -> Result<String> {
         let answer: v1::VersionResponse =
-            self.connection.call("Version", v1::VersionRequest::default(), PATIENCE).await?;
+            self.connection.call("Version", v1::VersionRequest::default(), REPLY_TIMEOUT).await?;
         Ok(format!("{} {}", answer.runtime_name, answer.runtime_version))
     }
 

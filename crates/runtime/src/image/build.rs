@@ -43,7 +43,7 @@ impl ImageBuilder {
         Ok(image)
     }
 
-    /// What runs where a container says nothing else.
+    /// Command that runs where a container says nothing else.
     #[must_use]
     pub fn command(mut self, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.command = command.into_iter().map(Into::into).collect();

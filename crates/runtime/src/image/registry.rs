@@ -18,7 +18,7 @@ const MOST_WORDS: usize = 64 * 1024;
 /// Larger tokens fit into no header.
 const MAX_TOKEN_REPLY: usize = 64 * 1024;
 
-/// Where an image is.
+/// Address of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub host: String,
@@ -308,7 +308,7 @@ async fn checked(response: Response) -> Result<Response> {
     Err(Error::Registry { code, reason })
 }
 
-/// What a registry says is wrong, as the protocol has it.
+/// Errors that a registry names, as the protocol has them.
 async fn own_words(mut response: Response) -> Vec<String> {
     #[derive(Deserialize)]
     struct Said {

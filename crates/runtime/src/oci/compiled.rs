@@ -7,9 +7,9 @@ use std::{fs, path::Path, sync::OnceLock};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-/// What `crun` reads instead of the profile, and others pass over.
+/// Annotation that `crun` reads instead of the profile, and others pass over.
 const ANNOTATION: &str = "run.oci.seccomp_bpf_data";
-/// Where it leaves what it made, for programs that are run later.
+/// File in which it leaves what it made, for programs that are run later.
 const MADE: &str = "seccomp.bpf";
 
 #[derive(Default)]

@@ -26,8 +26,8 @@ use tracing::{info, warn};
 use super::{driver, overlay::is_mount_point, record, unpack};
 use crate::{Error, Result, error::During};
 
-/// What a container's directory has of it: the file system's file, where it is
-/// mounted, and when the machine was last started that it was mounted by.
+/// Files of a disk in a container's directory: the file system's file, where it
+/// is mounted, and when the machine was last started that it was mounted by.
 const IMAGE: &str = "disk.img";
 const PLACE: &str = "disk";
 const BOOT: &str = "disk.boot";
@@ -39,7 +39,7 @@ const INODE: u64 = 256;
 /// The kernel keeps a fiftieth free for itself, and no more than this.
 const MOST_KEPT_FREE: u64 = 16 << 20;
 
-/// Where disks come from: one blank of each size, of which all are copies.
+/// Source of disks: one blank of each size, of which all are copies.
 pub(super) struct Disks {
     blanks: PathBuf,
     making: Mutex<()>,
@@ -127,7 +127,7 @@ fn attach(directory: &Path) -> Result<()> {
     fs::write(directory.join(BOOT), record::boot()).during("noting a mount")
 }
 
-/// Where the container in a directory writes, when it has a disk.
+/// Directory that the container writes to, when it has a disk.
 pub(super) fn place(directory: &Path) -> PathBuf {
     directory.join(PLACE)
 }
@@ -143,7 +143,7 @@ pub(super) fn used(directory: &Path) -> Result<Option<u64>> {
     Ok(Some(taken.saturating_mul(found.f_frsize)))
 }
 
-/// How large a file must be for a file system that takes so many bytes.
+/// Size of a file for a file system that takes so many bytes.
 fn image_size(limit: u64) -> u64 {
     /// Of each group of blocks: what is free, and what it is.
     const OF_GROUP: u64 = 8192;

@@ -46,7 +46,7 @@ impl Streams {
     }
 }
 
-/// What a program says on its standard error, at the end of a file that may
+/// Standard error of a program, at the end of a file that may
 /// hold more.
 pub(super) struct Words {
     file: PathBuf,
@@ -54,7 +54,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// What will be written to a file from now on.
+    /// Everything that will be written to a file from now on.
     pub(super) fn from_now(file: &Path) -> Self {
         let from = fs::metadata(file).map_or(0, |metadata| metadata.len());
         Self { file: file.to_owned(), from }
@@ -81,7 +81,7 @@ impl Words {
     }
 }
 
-/// What a program wrote, for a message.
+/// Output of a program, for a message.
 pub(super) fn one_line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -221,7 +221,7 @@ impl Driver {
         if status.success() { Ok(()) } else { Err(self.failed(log, &words.read())) }
     }
 
-    /// What the program wrote down about its failure, or else complained of.
+    /// Error of the program, as it wrote it down, or else complained of it.
     pub(super) fn failed(&self, log: &Path, words: &str) -> Error {
         #[derive(Deserialize)]
         struct Line {

@@ -49,7 +49,7 @@ impl Entry {
         &self.record.spec.id
     }
 
-    /// What the program calls it. `+` is in no namespace and in no id.
+    /// Name that the program has for it. `+` is in no namespace and in no id.
     pub(super) fn runtime_name(&self) -> String {
         format!("{}+{}", self.namespace, self.id())
     }
@@ -65,7 +65,7 @@ impl Entry {
         Ok(())
     }
 
-    /// How it is dealt with: by the program that started it.
+    /// Driver of the program that started it.
     pub(super) fn driver(&self, ours: &Driver) -> Driver {
         ours.by(self.state.lock().program.as_deref())
     }

@@ -109,12 +109,12 @@ async fn with_pipes(
     })
 }
 
-/// What a step that has ended left in its standard error.
+/// Standard error of a step that has ended.
 async fn complaint(stderr: &mut Option<ChildStderr>) -> String {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
     let mut piece = [0; 1024];
     let Some(stderr) = stderr else { return String::new() };
-    let read = timeout(PATIENCE, stderr.read(&mut piece)).await;
+    let read = timeout(STDERR_TIMEOUT, stderr.read(&mut piece)).await;
     one_line(&piece[..read.map_or(0, Result::unwrap_or_default)])
 }
 

@@ -10,7 +10,7 @@ const BLOCK: usize = 512;
 /// Longest name on Linux, and all attributes of a file, with room.
 const MAX_EXTENSION: u64 = 1 << 20;
 
-/// What the next bytes are.
+/// Kind of the next bytes.
 enum State {
     Header,
     /// More of the map of a sparse file of GNU's older form, then its content.
@@ -199,7 +199,8 @@ mod tests {
         }
     }
 
-    /// What only looks like a header is content, whatever says how long it is.
+    /// Bytes that only look like a header are content, whatever says how long
+    /// it is.
     #[test]
     fn content_is_not_taken_for_a_header() {
         use tar::EntryType;

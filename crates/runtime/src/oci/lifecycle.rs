@@ -1,4 +1,4 @@
-//! What containers there are, and how they start and end.
+//! Lifecycle of containers: which there are, and how they start and end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,9 +35,9 @@ use crate::{
     error::During, identity, private_directory, seccomp,
 };
 
-/// What a killed process may take until the kernel lets go of it.
-const DYING: Duration = Duration::from_secs(10);
-/// What a restart may take beside the container's own end until whoever asked
+/// Time a killed process may take until the kernel lets go of it.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time a restart may take beside the container's own end until whoever asked
 /// hears that it takes long,
 const STARTING_AGAIN: Duration = Duration::from_secs(15);
 /// and what it may take in any case: clients wait 30 s.
@@ -140,7 +140,7 @@ impl Inner {
         if entry.record.limited { disk::used(&entry.directory) } else { Ok(None) }
     }
 
-    /// Where all logs are.
+    /// Paths of all logs.
     pub(super) fn logs(&self) -> Vec<PathBuf> {
         self.entries.lock().values().map(|entry| entry.directory.join("log")).collect()
     }
@@ -163,6 +163,25 @@ impl Inner {
                 let directory = directory.display();
                 warn!(%directory, %error, "a container cannot be taken up again");
             }
+        }
+        self.remove_orphans().await
+    }
+
+    /// Ends containers that the program knows and we have no directory of any
+    /// more: somebody removed it while they ran.
+    async fn remove_orphans(&self) -> Result<()> {
+        for state in directories(&self.options.state)? {
+            let name = state.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some((namespace, id)) = name.split_once('+') else { continue };
+            if self.directory(namespace, id).exists() {
+                continue;
+            }
+            let log = self.options.state.join("orphan.log");
+            match self.driver.delete(&name, &log).await {
+                Ok(()) => info!(namespace, id, "ended a container whose record is gone"),
+                Err(error) => warn!(namespace, id, %error, "a container without record is left"),
+            }
+            let _ = fs::remove_file(log);
         }
         Ok(())
     }
@@ -203,7 +222,9 @@ impl Inner {
             if state.phase == Phase::Running {
                 self.has_ended(&entry, None).await;
             }
-            self.watch_over(entry, None);
+            if self.options.supervise {
+                self.watch_over(entry, None);
+            }
         }
         Ok(())
     }
@@ -290,7 +311,7 @@ impl Inner {
 
     /// TERM, then KILL; the step is the caller's.
     async fn interrupt(&self, entry: &Arc<Entry>, grace: Duration) -> Result<Exit> {
-        for (signal, patience) in [(Signal::TERM, grace), (Signal::KILL, DYING)] {
+        for (signal, timeout) in [(Signal::TERM, grace), (Signal::KILL, KILL_TIMEOUT)] {
             let process = entry.state.lock().process.clone();
             if entry.phase() == Phase::Running
                 && let Some(process) = process
@@ -306,11 +327,11 @@ impl Inner {
                     never = keep_reaping() => match never {},
                 }
             };
-            if let Ok(exit) = timeout(patience, ended).await {
+            if let Ok(exit) = tokio::time::timeout(timeout, ended).await {
                 return Ok(exit.unwrap_or(Exit { code: None, at: None }));
             }
         }
-        Err(Error::Timeout { what: "killing the container", after: DYING })
+        Err(Error::Timeout { what: "killing the container", after: KILL_TIMEOUT })
     }
 
     pub(super) async fn restart(

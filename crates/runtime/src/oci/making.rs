@@ -119,7 +119,7 @@ impl Inner {
             overlay::read_inside(&rootfs, "etc/group"),
         );
         let config = &image.document.config;
-        let place = spec::Place {
+        let place = spec::SpecPaths {
             rootfs: &rootfs,
             cgroup: &match &record.spec.group {
                 Some(group) => format!("{group}/{}", record.spec.id),

@@ -15,10 +15,10 @@ use tokio::{
     sync::oneshot,
 };
 
-/// Where `crun` looks.
+/// File that `crun` looks for.
 const CONTROLLERS: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
 
-/// Whether the program would not work on this machine as it is.
+/// Returns whether the program would not work on this machine as it is.
 pub(super) fn is_refused_by(program: &Path) -> bool {
     program.file_name().is_some_and(|name| name == "crun")
         && fs::read_to_string(CONTROLLERS).is_ok_and(|names| !names.trim().is_empty())

@@ -48,12 +48,13 @@ use crate::{
 pub(crate) use driver::search;
 use lifecycle::Inner;
 
-/// What to know about a runtime without a daemon.
+/// Options of a runtime without a daemon.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Images, layers, containers: what survives a reboot.
     pub root: PathBuf,
-    /// What the program keeps while containers run; gone after a reboot.
+    /// Directory that the program keeps while containers run; gone after a
+    /// reboot.
     pub state: PathBuf,
     /// `crun`, `runc` or `youki`; where not given the first that is found.
     pub program: Option<PathBuf>,
@@ -63,6 +64,8 @@ pub struct Options {
     pub log_limit: u64,
     /// So many bytes an image may have, packed and unpacked.
     pub image_limit: u64,
+    /// Starts containers again that should run and do not.
+    pub supervise: bool,
 }
 
 impl Options {
@@ -75,6 +78,7 @@ impl Options {
             cgroup: "/selvage".into(),
             log_limit: 16 << 20,
             image_limit: 16 << 30,
+            supervise: true,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::disk;
 use crate::{Error, Result, error::During};
 
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
-/// What fits into the one page that `mount` takes.
+/// Bytes that fit into the one page that `mount` takes.
 const ONE_PAGE: usize = 4000;
 
 /// The writable side of a container, in its directory or on its disk.
@@ -23,7 +23,7 @@ pub(super) struct Stack {
     /// The topmost first.
     pub(super) layers: Vec<PathBuf>,
     pub(super) directory: PathBuf,
-    /// Whether it has a disk.
+    /// True where it has a disk.
     pub(super) limited: bool,
 }
 
@@ -97,7 +97,7 @@ impl Stack {
     }
 }
 
-/// Whether another file system is there than around it.
+/// Returns whether another file system is there than around it.
 pub(super) fn is_mount_point(target: &Path) -> bool {
     let same_device = || -> std::io::Result<bool> {
         use std::os::unix::fs::MetadataExt;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::record::Process;
 use crate::{Error, Result, error::During};
 
-/// What the program that started a process may take to end after it.
+/// Time that the program that started a process may take to end after it.
 const FOSTERED: Duration = Duration::from_secs(2);
 
 /// Waits for the end of a process; the code only of one that is our child.
@@ -34,7 +34,7 @@ pub(super) async fn exit_code(pidfd: OwnedFd) -> Option<i32> {
     }
 }
 
-/// Whether somebody has waited for the process already.
+/// Returns whether somebody has waited for the process already.
 fn is_nobodys(pidfd: &impl AsRawFd) -> bool {
     let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
     let told = told.unwrap_or_default();

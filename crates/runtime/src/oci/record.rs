@@ -1,4 +1,4 @@
-//! What is written down about a container, and how its process is known again.
+//! Record of a container, and how its process is known again.
 
 use std::{
     fs,
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContainerSpec, Error, Exit, Result, error::During};
 
-/// What a container was made of; never changes.
+/// Parts that a container was made of; never changes.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) spec: ContainerSpec,
     /// The lowest layer first.
     pub(super) diff_ids: Vec<String>,
     pub(super) created: i64,
-    /// Whether it writes to a disk of its own.
+    /// True where it writes to a disk of its own.
     #[serde(default)]
     pub(super) limited: bool,
 }
 
-/// How a container is.
+/// State of a container.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) phase: Phase,
@@ -32,12 +32,12 @@ pub(super) struct State {
     pub(super) exit_code: Option<i32>,
     pub(super) exited: Option<i64>,
     pub(super) restarts: u32,
-    /// What started the process.
+    /// Program that started the process.
     #[serde(default)]
     pub(super) program: Option<PathBuf>,
-    /// Whether somebody wants it to run: started, and not stopped since.
+    /// True while somebody wants it to run: started, and not stopped since.
     pub(super) wanted: bool,
-    /// Whether we ended it only to start it again, and have not yet.
+    /// True when we ended it only to start it again, and have not yet.
     #[serde(default)]
     pub(super) restarting: bool,
 }
@@ -79,7 +79,7 @@ impl Process {
         Ok(Self { pid, start_time, boot: boot() })
     }
 
-    /// Whether it is still there, as a zombie or alive.
+    /// Returns whether it is still there, as a zombie or alive.
     pub(super) fn is_there(&self) -> bool {
         Self::of_pid(self.pid).is_ok_and(|found| found == *self)
     }

@@ -10,7 +10,7 @@ use std::{
 
 use tar::Entry;
 
-/// What the extended headers of such a file begin with.
+/// Prefix of the extended headers of such a file.
 const PREFIX: &str = "GNU.sparse.";
 const BLOCK: usize = 4096;
 const PIECE: usize = 16 * BLOCK;
@@ -23,13 +23,13 @@ const MOST_PIECES: u64 = 1 << 20;
 /// three ways that there are (0.0, 0.1 and 1.0).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sparse {
-    /// What the file is called; the archive has a name made up.
+    /// Name of the file; the archive has a name made up.
     pub(super) name: Option<PathBuf>,
     /// With all holes.
     pub(super) size: u64,
     /// Offsets and lengths one after the other, where the headers have them.
     numbers: Vec<u64>,
-    /// Whether the numbers come before the data.
+    /// True where the numbers come before the data.
     ahead: bool,
 }
 
@@ -112,8 +112,8 @@ impl Sparse {
     }
 }
 
-/// How many pieces there are, and for each where it is and how long: a number
-/// a line, filled up to whole records.
+/// Reads how many pieces there are, and for each where it is and how long: a
+/// number a line, filled up to whole records.
 fn numbers_ahead(from: &mut impl Read) -> io::Result<Vec<u64>> {
     let (mut numbers, mut digits, mut missing) = (Vec::new(), String::new(), None);
     let mut record = [0; RECORD];

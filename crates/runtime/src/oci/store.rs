@@ -21,14 +21,14 @@ use crate::{
     image::{self, Blobs, Descriptor, Named, Resolved},
 };
 
-/// What the names of layers begin with that are not whole yet.
+/// Prefix of layers that are not whole yet.
 const UNPACKING: &str = "unpacking-";
 
 /// By namespace, by name.
-type Names = BTreeMap<String, BTreeMap<String, Kept>>;
+type Names = BTreeMap<String, BTreeMap<String, StoredImage>>;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
+struct StoredImage {
     target: Descriptor,
     /// All blobs that must stay for it.
     blobs: BTreeSet<String>,
@@ -47,7 +47,7 @@ pub(super) struct Store {
     names: Mutex<Names>,
     /// So many bytes of an image may be unpacked.
     limit: u64,
-    /// How many images are coming in: their blobs are nobody's yet.
+    /// Number of images that are coming in: their blobs are nobody's yet.
     coming: Mutex<usize>,
     untidy: AtomicBool,
 }
@@ -94,7 +94,7 @@ impl Store {
         self.limit
     }
 
-    /// Whether there may be something that nothing needs.
+    /// Returns whether there may be something that nothing needs.
     pub(super) fn is_untidy(&self) -> bool {
         self.untidy.load(Ordering::Relaxed)
     }
@@ -103,7 +103,7 @@ impl Store {
         &self.blobs
     }
 
-    /// Whether a blob came before for somebody in this scope.
+    /// Returns whether a blob came before for somebody in this scope.
     pub(super) fn has_for(&self, scope: &str, digest: &str) -> bool {
         let names = self.names.lock();
         let mut kept = names.values().flat_map(BTreeMap::values);
@@ -144,7 +144,7 @@ impl Store {
             resolved.manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
         blobs.insert(resolved.manifest.config.digest.clone());
         blobs.insert(resolved.target.digest.clone());
-        let mut kept = Kept {
+        let mut kept = StoredImage {
             scopes: scope.into_iter().collect(),
             size: resolved.size(),
             target: resolved.target,
@@ -206,7 +206,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where the layers of an image are, the lowest first.
+    /// Paths of the layers of an image, the lowest first.
     pub(super) fn layers_of(&self, diff_ids: &[String]) -> Vec<PathBuf> {
         let place = |number: usize| {
             let above = self.layer(&diff_ids[..=number]);
@@ -216,7 +216,7 @@ impl Store {
         (0..diff_ids.len()).map(place).collect()
     }
 
-    /// Where the topmost of these layers is. It depends on all below it.
+    /// Path of the topmost of these layers. It depends on all below it.
     fn layer(&self, diff_ids: &[String]) -> PathBuf {
         self.directory(&image::chain_id(diff_ids).unwrap_or_default())
     }
@@ -270,7 +270,7 @@ fn discard(directory: &Path, prefix: &str) -> io::Result<()> {
     Ok(())
 }
 
-impl Kept {
+impl StoredImage {
     fn image(&self, name: &str) -> Image {
         Image {
             name: name.to_owned(),

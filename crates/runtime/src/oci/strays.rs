@@ -49,8 +49,9 @@ pub(super) fn reap_unborn() {
     }
 }
 
-/// Whether it has ended, has a number of its own in some container, and never
-/// ran a program. What others wait for has run one, or is in no container.
+/// Returns whether it has ended, has a number of its own in some container, and
+/// never ran a program. What others wait for has run one, or is in no
+/// container.
 fn is_unborn(pid: i32) -> bool {
     const NEVER_RAN: u32 = 0x40;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What has to be done now and then.
+//! Chores that have to be done now and then.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,10 +20,10 @@ use super::{
 };
 
 const TIDY_UP: Duration = Duration::from_secs(5);
-/// How long one may write to a log until somebody looks how long it is,
-const LOOK: Duration = Duration::from_millis(50);
+/// Time for which one may write to a log until somebody looks how long it is,
+const LOG_INTERVAL: Duration = Duration::from_millis(50);
 /// and one that writes as if to fill the disk.
-const LOOK_AT_FLOOD: Duration = Duration::from_millis(1);
+const FLOOD_INTERVAL: Duration = Duration::from_millis(1);
 /// Offsets beyond it come near to what file systems can do.
 const LARGEST_OFFSET: u64 = 1 << 40;
 
@@ -45,7 +45,7 @@ pub(super) async fn tidy_up(inner: Weak<Inner>, closed: CancellationToken) {
     }
 }
 
-/// How long they are.
+/// Shortens logs and returns how long they are.
 async fn shorten(logs: Vec<PathBuf>, limit: u64) -> HashMap<PathBuf, u64> {
     let bounded = blocking(move || {
         let mut lengths = HashMap::new();
@@ -121,7 +121,7 @@ pub(super) async fn bound_logs(inner: Weak<Inner>, closed: CancellationToken) {
         let grown = |(log, length): (&PathBuf, &u64)| {
             lengths.get(log).is_some_and(|before| length.saturating_sub(*before) > limit / 8)
         };
-        let pause = if now.iter().any(grown) { LOOK_AT_FLOOD } else { LOOK };
+        let pause = if now.iter().any(grown) { FLOOD_INTERVAL } else { LOG_INTERVAL };
         lengths = now;
         tokio::time::sleep(pause).await;
     }

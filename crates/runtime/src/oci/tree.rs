@@ -1,6 +1,6 @@
 //! A layer in the making, seen with the layers below it.
 //!
-//! What a layer says of a path holds for what its image has there: a link of
+//! Rules of a layer for a path hold for what its image has there: a link of
 //! a layer below leads on, a folder of one below keeps its owner. Everything
 //! is looked up by the kernel inside one layer at a time and without following
 //! links (`openat2`); links are followed here, and lead nowhere but to paths
@@ -43,7 +43,7 @@ pub(super) struct Folder {
     path: PathBuf,
 }
 
-/// What one layer has at a path.
+/// Entry that one layer has at a path.
 enum Seen {
     Is(OwnedFd),
     NotHere,
@@ -51,7 +51,7 @@ enum Seen {
     Hidden,
 }
 
-/// What made room for something.
+/// Entry that made room for something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
     Nothing,
@@ -128,7 +128,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Where a path leads that is a folder's, with all links followed.
+    /// Resolves the path of a folder, with all links followed.
     fn resolve(&self, parts: &[&OsStr]) -> io::Result<PathBuf> {
         let mut left: Vec<OsString> = parts.iter().rev().map(|part| (*part).to_owned()).collect();
         let (mut path, mut links) = (PathBuf::new(), 0);
@@ -159,7 +159,7 @@ impl Tree {
         Ok(path)
     }
 
-    /// What the image has at a path in which no link is followed.
+    /// Finds what the image has at a path in which no link is followed.
     fn find(&self, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
         for layer in std::iter::once(&self.upper).chain(&self.lower) {
             match look(layer, path)? {

@@ -27,13 +27,13 @@ use super::{
 use crate::{Error, Result};
 
 const WHITEOUT: &str = ".wh.";
-/// What begins so is about the layer itself.
+/// Prefix of files that are about the layer itself.
 const ABOUT: &str = ".wh..wh.";
 const OPAQUE: &str = ".wh..wh..opq";
 const XATTR: &str = "SCHILY.xattr.";
 
-/// How much an image may still take. Holes count, as does an entry without
-/// content: whoever reads them has to deal with them.
+/// Budget of what an image may still take. Holes count, as does an entry
+/// without content: whoever reads them has to deal with them.
 pub(super) struct Budget {
     limit: u64,
     left: Option<u64>,
@@ -139,8 +139,8 @@ fn parts(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(parts)
 }
 
-/// Whether it is something; the rest are headers that the reader has used
-/// already, and what nobody knows.
+/// Returns whether it is something; the rest are headers that the reader has
+/// used already, and what nobody knows.
 fn is_something(kind: EntryType) -> bool {
     matches!(
         kind,

@@ -12,9 +12,9 @@ use tracing::warn;
 const PERMISSION: u32 = 1;
 const NO_SUCH_CALL: u32 = 38;
 
-/// Where a kernel that has filters says which.
+/// File in which a kernel that has filters says which.
 const KERNEL: &str = "/proc/sys/kernel/seccomp/actions_avail";
-/// What a program may take to say what it is.
+/// Time a program may take to say what it is.
 const SAYING: Duration = Duration::from_secs(10);
 
 /// A call that is allowed by what its first argument is.
@@ -81,7 +81,7 @@ fn is_in_version(version: &str) -> bool {
     version.contains("libseccomp") || version.contains("+SECCOMP")
 }
 
-/// What the runtime specification has for the question; older ones have no
+/// Answer of the runtime specification to the question; older ones have no
 /// answer.
 fn is_in_features(features: &str) -> bool {
     let features: Value = serde_json::from_str(features).unwrap_or_default();

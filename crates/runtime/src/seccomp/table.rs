@@ -116,7 +116,7 @@ const FILES: &[&str] = &[
     "writev",
 ];
 
-/// What is written beside a file's content.
+/// Attributes that are written beside a file's content.
 const ATTRIBUTES: &[&str] = &[
     "fgetxattr",
     "flistxattr",
@@ -299,7 +299,7 @@ const SIGNALS: &[&str] = &[
     "tkill",
 ];
 
-/// Who one is. The capabilities decide what of it succeeds.
+/// Identity of a process. The capabilities decide what of it succeeds.
 const IDENTITY: &[&str] = &[
     "capget",
     "capset",
@@ -337,7 +337,7 @@ const IDENTITY: &[&str] = &[
     "setuid32",
 ];
 
-/// What the time is, and waiting; not setting it.
+/// Reading the time, and waiting; not setting it.
 const TIME: &[&str] = &[
     "adjtimex",
     "clock_adjtime",
@@ -435,7 +435,7 @@ pub(super) const ALLOWED: &[&[&str]] = &[
     MESSAGES, LESS,
 ];
 
-/// What needs a right that no container has, or reaches out of it. These are
+/// Calls that need a right that no container has, or reach out of it. These are
 /// told "not permitted", so that a program says so; whatever else is not
 /// allowed is told that there is no such call, and a program that has another
 /// way takes it.
@@ -525,8 +525,9 @@ pub(super) const CLONE: Call = Call {
 /// Mounts, control groups, names, messages, users, processes, network.
 const NAMESPACES: u64 = 0x7e02_0000;
 
-/// What programs of other systems expect: Linux, of 32 bits or with an old
-/// name, and the question which it is. Others switch off protections.
+/// Personalities that programs of other systems expect: Linux, of 32 bits or
+/// with an old name, and the question which it is. Others switch off
+/// protections.
 pub(super) const PERSONALITY: Call = Call {
     name: "personality",
     allowed: &[

@@ -1,4 +1,4 @@
-//! What a container may not, though its programs run as root.
+//! Confinement of a container, though its programs run as root.
 
 use std::{io::Write, path::Path};
 

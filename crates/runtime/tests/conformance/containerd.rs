@@ -8,7 +8,7 @@ use selvage_runtime::{EventKind, GRACE, Restart, Runtime, Status, containerd};
 
 use crate::{
     NAMESPACE,
-    real::{self, PATIENCE, wait_for},
+    real::{self, TEST_TIMEOUT, wait_for},
     spec, suite,
 };
 
@@ -65,7 +65,7 @@ async fn containerd_killed_under_load_is_said_and_found_again() {
     })
     .await;
     let lost = async { while events.next().await.unwrap().kind != EventKind::Lost {} };
-    tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, lost).await.unwrap();
     daemon.spawn();
     let found = wait_for("containerd to be found again", async || {
         runtime.inspect(NAMESPACE, "k1").await.ok()
@@ -73,7 +73,7 @@ async fn containerd_killed_under_load_is_said_and_found_again() {
     .await;
     assert_eq!((found.pid, found.status), (pid, Status::Running));
     let again = async { while events.next().await.unwrap().kind != EventKind::Resync {} };
-    tokio::time::timeout(PATIENCE, again).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, again).await.unwrap();
     load.abort();
     runtime.delete(NAMESPACE, "k1", true).await.unwrap();
 }
@@ -172,7 +172,7 @@ async fn sockets_that_are_missing_or_mute_are_unavailable_soon() {
         let error = runtime.list(NAMESPACE).await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable, "{error}");
         assert!(error.to_string().starts_with("containerd does not answer: "), "{error}");
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TEST_TIMEOUT);
         assert_eq!(runtime.is_installed(), socket.exists(), "who was never there is not missed");
         let cri = selvage_runtime::cri::Cri::new(&socket);
         let error = cri.list("k8s.io").await.unwrap_err();

@@ -13,7 +13,7 @@ use selvage_api::Code;
 use selvage_runtime::{ContainerSpec, Limits, Restart, Runtime, oci};
 
 use crate::{
-    GRACE, NAMESPACE, PATIENCE, argv, code_of,
+    GRACE, NAMESPACE, TEST_TIMEOUT, argv, code_of,
     oci::oci_options,
     output,
     real::{self, wait_for},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 const LIMIT: u64 = 64 << 20;
-/// What a file system has to itself may differ so much.
+/// Bytes by which file systems may differ in what they have to themselves.
 const NEARLY: u64 = LIMIT / 50;
 
 fn limited(id: &str) -> ContainerSpec {
@@ -202,7 +202,7 @@ async fn whenever_we_are_killed_nothing_stays_of_a_disk() {
         let (directory, at) = (directory.path(), home(directory.path()).join("k1"));
         let mut program = Command::new(std::env::current_exe().unwrap());
         let mut agent = agent(&mut program, "disk::agent_that_makes_and_removes", directory);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while !reached(&at) {
             assert!(Instant::now() < until, "it never got to {what}");
         }

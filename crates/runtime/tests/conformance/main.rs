@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt;
-use real::{IMAGE, PATIENCE, wait_for};
+use real::{IMAGE, TEST_TIMEOUT, wait_for};
 use selvage_api::Code;
 use selvage_runtime::{
     ContainerSpec, EventKind, ExecInput, ExecOutput, ExecSpec, Limits, LogOptions, Mount, Restart,
@@ -57,7 +57,7 @@ async fn output(mut exec: selvage_runtime::Exec) -> (String, String, i32) {
             }
         }
     };
-    let code = tokio::time::timeout(PATIENCE, reading).await.expect("the program hangs");
+    let code = tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("the program hangs");
     (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap(), code)
 }
 
@@ -86,7 +86,7 @@ fn handles_term(pid: u32) -> bool {
     caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & TERM != 0)
 }
 
-/// What every runtime that can make containers must do.
+/// Tests that every runtime that can make containers must pass.
 async fn suite(runtime: Arc<dyn Runtime>, scratch: &Path) {
     images(&*runtime, scratch).await;
     lifecycle(&*runtime).await;
@@ -155,7 +155,7 @@ async fn lifecycle(runtime: &dyn Runtime) {
         (is_itself(pid, "sh") && handles_term(pid)).then_some(())
     })
     .await;
-    let exit = runtime.stop(NAMESPACE, "c1", PATIENCE).await.unwrap();
+    let exit = runtime.stop(NAMESPACE, "c1", TEST_TIMEOUT).await.unwrap();
     assert_eq!(exit.code, Some(0), "its trap for TERM exits with 0");
     let stopped = runtime.inspect(NAMESPACE, "c1").await.unwrap();
     assert_eq!((stopped.status, stopped.pid), (Status::Stopped, None));
@@ -167,7 +167,7 @@ async fn lifecycle(runtime: &dyn Runtime) {
 
     let mut seen = Vec::new();
     while !seen.contains(&EventKind::Deleted) {
-        let event = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
+        let event = tokio::time::timeout(TEST_TIMEOUT, events.next()).await.unwrap().unwrap();
         if event.runtime_id == "c1" {
             seen.push(event.kind);
         }
@@ -273,10 +273,10 @@ async fn logs(runtime: &dyn Runtime) {
     assert_eq!(stream.next().await.unwrap().unwrap(), format!("{last}\n"));
     let touch = argv(&["/bin/sh", "-c", "echo > /tmp/go"]);
     output(runtime.exec(NAMESPACE, "l1", touch).await.unwrap()).await;
-    let next = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap();
+    let next = tokio::time::timeout(TEST_TIMEOUT, stream.next()).await.unwrap();
     assert_eq!(next.unwrap().unwrap(), "later\n");
     runtime.delete(NAMESPACE, "l1", true).await.unwrap();
-    assert!(tokio::time::timeout(PATIENCE, stream.next()).await.unwrap().is_none());
+    assert!(tokio::time::timeout(TEST_TIMEOUT, stream.next()).await.unwrap().is_none());
 }
 
 /// Defect 9 of the original: its restart does nothing when TERM is ignored,
@@ -332,5 +332,5 @@ async fn bad_input(runtime: &dyn Runtime) {
     assert!(runtime.list("nobody-knows").await.unwrap().is_empty());
     let unknown = ContainerSpec { image: "no/such:1".into(), ..spec("b1", &[]) };
     assert_eq!(code_of(runtime.create(NAMESPACE, unknown)).await, Code::NotFound);
-    assert!(began.elapsed() < PATIENCE);
+    assert!(began.elapsed() < TEST_TIMEOUT);
 }

@@ -260,7 +260,8 @@ async fn oci_log_does_not_fill_the_disk() {
     runtime.delete(NAMESPACE, "z1", true).await.unwrap();
 }
 
-/// What one program started, the next of us can end, whatever it prefers.
+/// A container that one program started, the next of us can end, whatever it
+/// prefers.
 #[tokio::test(flavor = "multi_thread")]
 async fn oci_containers_of_another_program_are_ended_by_it() {
     if !real::can_run(&["runc", "crun"]) {

@@ -5,7 +5,7 @@ use selvage_runtime::cgroup;
 
 use crate::real;
 
-/// What of this program runs there.
+/// Tests of this program that run there.
 const AGAIN: [&str; 5] = [
     "oci::oci_by_crun",
     "oci::oci_by_runc",

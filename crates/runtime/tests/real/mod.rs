@@ -12,8 +12,8 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 use sha2::{Digest, Sha256};
 
-/// How long anything may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Time anything may take before a test gives up.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(180);
 /// The image that every runtime is given.
 pub const IMAGE: &str = "localhost/busybox:1";
 
@@ -59,7 +59,7 @@ pub async fn wait_for<T, F: Future<Output = Option<T>>>(
     what: &str,
     condition: impl Fn() -> F,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         if let Some(value) = condition().await {
             return value;
@@ -69,7 +69,7 @@ pub async fn wait_for<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// Whether containers can be made at all; says so loudly when not.
+/// Returns whether containers can be made at all; says so loudly when not.
 pub fn can_run(programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
         skip("containers", "this needs root");
@@ -217,12 +217,12 @@ fn descriptor(blob: &[u8], kind: &str) -> serde_json::Value {
 /// A containerd of our own. Everything of it goes when it is dropped.
 pub struct Containerd {
     child: Option<Child>,
-    /// Where its programs are, when it is not the system's own.
+    /// Folder of its programs, when it is not the system's own.
     programs: Option<PathBuf>,
     pub directory: tempfile::TempDir,
 }
 
-/// What both generations are told, and what each calls by its own names.
+/// Configuration of both generations, and what each calls by its own names.
 /// Lowering one's own score for being killed needs a right that machines for
 /// tests often lack.
 fn config(at: &Path, second: bool) -> String {

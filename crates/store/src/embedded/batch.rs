@@ -21,7 +21,7 @@ use crate::{
     Revision, Txn, TxnReply,
 };
 
-/// What the writer can be asked for.
+/// Requests to the writer.
 #[derive(Debug)]
 pub(super) enum Work {
     Txn(Txn),
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     Done,
 }
 
-/// How much history to keep.
+/// Limits on the history that is kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Retention {
     pub(super) revisions: u64,

@@ -1,4 +1,4 @@
-//! How committed changes reach watches.
+//! Delivery of committed changes to watches.
 //!
 //! Nothing is queued per watch: each remembers the next revision it wants and
 //! is woken when there is something newer. What it wants comes from a ring of

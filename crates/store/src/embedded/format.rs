@@ -60,8 +60,8 @@ pub(super) fn decode_row(key: Bytes, row: &[u8], with_value: bool) -> Result<Key
     Ok(KeyValue { key, value, create_revision, mod_revision, version, lease })
 }
 
-/// What one revision changed, with what was there before, so that older
-/// states can be worked out from the newest.
+/// Changes of one revision, with the values before, so that older states can be
+/// worked out from the newest.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LogEntry {
     #[prost(message, repeated, tag = "1")]

@@ -11,7 +11,7 @@ use super::format::{CURRENT, Entry, LEASE_KEYS, LEASES, LOG, decode_log, decode_
 use super::open::{self, FORMAT, Loaded};
 use crate::{Error, KeyValue, Result, Revision};
 
-/// What was found in a file.
+/// Findings in a file.
 #[derive(Debug, Default)]
 pub(crate) struct Inspection {
     pub(crate) format: u64,

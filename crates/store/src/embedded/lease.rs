@@ -1,4 +1,4 @@
-//! Which leases there are and when the next one ends.
+//! Leases, and the time at which the next one ends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

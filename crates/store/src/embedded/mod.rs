@@ -47,10 +47,10 @@ use crate::{
 pub(crate) use self::inspect::inspect;
 pub use self::options::Options;
 
-/// How often old history is looked for when nothing else happens.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
+/// Interval at which old history is looked for when nothing else happens.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the handle, the writer and the watches have in common.
+/// State shared by the handle, the writer and the watches.
 struct Shared {
     opened: RwLock<Option<Opened>>,
     feed: Feed,
@@ -239,7 +239,7 @@ async fn keep_house(
 ) {
     loop {
         let ends = *next_end.borrow_and_update();
-        let regular = clock.now().saturating_add(to_millis(HOUSEKEEPING));
+        let regular = clock.now().saturating_add(to_millis(HOUSEKEEPING_INTERVAL));
         let wake = ends.map_or(regular, |ends| ends.min(regular));
         tokio::select! {
             () = clock.sleep_until(wake) => {}

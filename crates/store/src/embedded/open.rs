@@ -102,7 +102,7 @@ fn create_file(path: &Path, builder: &Builder) -> Result<()> {
         prepare(&database)
     });
     made.map_err(|error| name_file(error, &unfinished))?;
-    selvage_files::place(&unfinished, path).map_err(io)
+    selvage_files::rename(&unfinished, path).map_err(io)
 }
 
 /// Opens a file that only its owner may read.
@@ -185,12 +185,12 @@ fn upgrade(write: &WriteTransaction, found: u64, steps: &[Upgrade]) -> Result<()
     Ok(())
 }
 
-/// What has to be known at the start.
+/// State that has to be known at the start.
 pub(super) struct Loaded {
     pub(super) horizon: Horizon,
     /// Up to where the table of current rows has everything.
     pub(super) applied: Revision,
-    /// What came after that.
+    /// Rows that came after that.
     pub(super) pending: Rows,
     pub(super) leases: LeaseBook,
 }
@@ -221,7 +221,7 @@ pub(super) fn load(database: &Database) -> Result<Loaded> {
     Ok(Loaded { horizon, applied, pending, leases })
 }
 
-/// What the log says about revisions after `applied`; none may be missing.
+/// Changes of the log after `applied`; none may be missing.
 fn load_pending(
     log: &impl ReadableTable<u64, &'static [u8]>,
     applied: Revision,

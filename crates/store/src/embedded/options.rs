@@ -1,4 +1,4 @@
-//! What can be set about an embedded store.
+//! Options of an embedded store.
 
 use std::sync::Arc;
 use std::time::Duration;

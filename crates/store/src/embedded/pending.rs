@@ -15,9 +15,9 @@ use crate::{KeyRange, Revision};
 /// Keys and their newest rows; none for a key that was deleted.
 pub(super) type Rows = BTreeMap<Bytes, Option<Bytes>>;
 
-/// What waits, as of the revision that readers are allowed to see. Laid over
-/// the current rows of any snapshot taken while this is locked, it gives the
-/// store at that revision: the writer moves only what is in here.
+/// Rows that wait, as of the revision that readers are allowed to see. Laid
+/// over the current rows of any snapshot taken while this is locked, it gives
+/// the store at that revision: the writer moves only what is in here.
 #[derive(Debug)]
 pub(super) struct Pending {
     rows: Rows,

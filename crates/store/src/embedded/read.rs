@@ -10,19 +10,20 @@ use super::format::{LogChange, decode_log, decode_row};
 use super::pending::Rows;
 use crate::{Error, KeyRange, RangeReply, RangeRequest, Result, Revision};
 
-/// Where a reader stands: what it can see of the history.
+/// Position of a reader in the history.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Horizon {
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
 }
 
-/// What makes the rows of a snapshot the state that the reader is to see.
+/// Changes that make the rows of a snapshot the state that the reader is to
+/// see.
 #[derive(Debug, Default)]
 pub(super) struct Newer<'a> {
     /// Rows of the range that are newer than those of the snapshot.
     pub(super) rows: Rows,
-    /// What the reader itself has done, on top of the log.
+    /// Changes of the reader itself, on top of the log.
     pub(super) own: &'a [LogChange],
 }
 

@@ -35,12 +35,12 @@ pub(super) struct Writer {
     pub(super) pending_bytes: usize,
 }
 
-/// What a batch gave, once it is on disk.
+/// Result of a batch, once it is on disk.
 struct Written {
     outcomes: Vec<Result<Outcome>>,
     entries: Vec<Arc<Entry>>,
     fresh: Rows,
-    /// What was pending is in its place now.
+    /// True if the pending rows were moved.
     moved: bool,
     revision: Revision,
     compacted: Revision,

@@ -1,4 +1,4 @@
-//! What an error of etcd means to us.
+//! Errors of etcd as errors of a store.
 
 use etcd_client as api;
 use selvage_api::Code;
@@ -86,7 +86,7 @@ fn from_status(code: Option<Code>, message: &str, refused: bool) -> Failure {
     }
 }
 
-/// Whether nothing was sent because nobody listens there.
+/// Returns whether nothing was sent because nobody listens there.
 fn connection_refused(error: &api::Error) -> bool {
     let mut source: Option<&(dyn std::error::Error + 'static)> = match error {
         api::Error::GRpcStatus(status) => std::error::Error::source(status),

@@ -1,4 +1,4 @@
-//! How to reach an etcd cluster.
+//! Options of an etcd cluster.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use etcd_client::{Certificate, ConnectOptions, Identity};
 
 use crate::{Error, Result};
 
-/// Where etcd is and how to talk to it.
+/// Endpoints of etcd and credentials for it.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
     /// `http://host:port` or `https://host:port`, one or more.
@@ -18,11 +18,11 @@ pub struct EtcdOptions {
     pub tls: Option<TlsOptions>,
     pub credentials: Option<Credentials>,
     pub connect_timeout: Duration,
-    /// How long one call may take, retries on other endpoints included.
+    /// Timeout of one call, retries on other endpoints included.
     pub request_timeout: Duration,
-    /// How often a connection with calls or watches on it is probed. Servers
-    /// hang up on probes that come more often than they are set to allow,
-    /// which is every five seconds unless somebody changed it.
+    /// Interval at which a connection with calls or watches on it is probed.
+    /// Servers hang up on probes that come more often than they are set to
+    /// allow, which is every five seconds unless somebody changed it.
     pub keep_alive: Duration,
 }
 
@@ -31,7 +31,7 @@ pub struct EtcdOptions {
 pub struct TlsOptions {
     /// Whom to trust; without it no server is trusted.
     pub ca: Option<PathBuf>,
-    /// Who we are; needs `key`.
+    /// Certificate of this client; needs `key`.
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::failure::Failure;
 use crate::{Error, Result};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
 pub(super) struct Pool {
     endpoints: Vec<Endpoint>,
@@ -26,7 +26,7 @@ struct Endpoint {
     client: OnceCell<Client>,
 }
 
-/// Whether a call may be sent again when it is unknown what became of it.
+/// Permission to send a call again when it is unknown what became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Freely,
@@ -90,13 +90,13 @@ impl Pool {
     {
         let deadline = Instant::now() + self.request_timeout;
         let share = self.request_timeout / u32::try_from(self.endpoints.len() + 1).unwrap_or(2);
-        let mut pause = FIRST_PAUSE;
+        let mut pause = MIN_BACKOFF;
         loop {
             let index = self.current();
             let left = deadline.saturating_duration_since(Instant::now());
             // What cannot be repeated gets all the time there is.
-            let patience = if repeat == Repeat::Freely { share.min(left) } else { left };
-            let attempt = self.attempt(index, what, patience, &mut call).await;
+            let attempt_timeout = if repeat == Repeat::Freely { share.min(left) } else { left };
+            let attempt = self.attempt(index, what, attempt_timeout, &mut call).await;
             let failure = match attempt {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
@@ -110,7 +110,7 @@ impl Pool {
             }
             tracing::debug!(what, error = %failure.error, "trying etcd again");
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_BACKOFF);
         }
     }
 
@@ -118,14 +118,14 @@ impl Pool {
         &self,
         index: usize,
         what: &'static str,
-        patience: Duration,
+        attempt_timeout: Duration,
         call: &mut impl FnMut(Client) -> Fut,
     ) -> Result<T, Failure>
     where
         Fut: Future<Output = Result<T, etcd_client::Error>>,
     {
         let client = self.client(index).await?;
-        match timeout(patience, call(client)).await {
+        match timeout(attempt_timeout, call(client)).await {
             Ok(reply) => reply.map_err(Failure::from),
             Err(_) => Err(Failure::timeout(what)),
         }

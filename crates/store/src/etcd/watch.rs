@@ -18,8 +18,8 @@ use super::convert::{revision, signed};
 use super::failure::Failure;
 use crate::{Error, Event, KeyRange, Result, Revision, Watch, WatchBatch};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// One revision comes in one message, however large.
 const MAX_MESSAGE: usize = 1 << 30;
 
@@ -40,7 +40,7 @@ pub(super) fn watch(inner: Arc<Inner>, range: KeyRange, next: Revision) -> Watch
         next,
         connection: None,
         ready: VecDeque::new(),
-        pause: FIRST_PAUSE,
+        pause: MIN_BACKOFF,
         ended: false,
     };
     Watch::new(stream::unfold(watcher, |mut watcher| async move {
@@ -78,7 +78,7 @@ impl Watcher {
             self.inner.pool.failed(index);
         }
         sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_BACKOFF);
     }
 
     async fn advance(&mut self) -> Result<()> {
@@ -131,7 +131,7 @@ impl Watcher {
             }
             return Err(Error::Unavailable { reason });
         }
-        self.pause = FIRST_PAUSE;
+        self.pause = MIN_BACKOFF;
         let events = response.events().iter().filter_map(|e| self.inner.namespace.event(e));
         let wanted: Vec<Event> = events.filter(|e| e.mod_revision() >= self.next).collect();
         for event in wanted {

@@ -14,8 +14,8 @@ use super::view::{View, key_of};
 use super::{Change, scan};
 use crate::{Error, Event, KeyRange, Result, Revision, SharedStore, WatchBatch};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Changes kept for subscribers that are slow; beyond it they start over.
 const SUBSCRIBER_BACKLOG: usize = 1024;
 /// About how many changes are taken in before those who wait are told.
@@ -27,7 +27,7 @@ pub(super) struct Progress {
     pub(super) ended: bool,
 }
 
-/// What a table and the task that feeds it have in common.
+/// State shared by a table and the task that feeds it.
 pub(super) struct Fed<R> {
     pub(super) view: RwLock<View<R>>,
     pub(super) progress: watch::Sender<Progress>,
@@ -54,7 +54,7 @@ impl<R: Record> Fed<R> {
     }
 
     pub(super) async fn follow(self: Arc<Self>, store: SharedStore) {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = MIN_BACKOFF;
         loop {
             let before = self.revision();
             match self.follow_once(&store).await {
@@ -69,9 +69,9 @@ impl<R: Record> Fed<R> {
                 }
                 Err(error) => tracing::warn!(kind = R::KIND, %error, "watch failed"),
             }
-            pause = if self.revision() > before { FIRST_PAUSE } else { pause };
+            pause = if self.revision() > before { MIN_BACKOFF } else { pause };
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_BACKOFF);
         }
         self.progress.send_modify(|progress| progress.ended = true);
     }

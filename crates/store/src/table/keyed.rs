@@ -10,13 +10,13 @@ use tokio::sync::broadcast;
 
 use super::{Change, Record};
 
-/// Changes of one record kept for a subscriber that is slow; beyond it he
+/// Changes of one record kept for a subscriber that is slow; beyond it, it
 /// starts over.
 const BACKLOG: usize = 32;
 
 type Senders<R> = Mutex<HashMap<String, broadcast::Sender<Change<R>>>>;
 
-/// Who waits for which record.
+/// Subscribers by record.
 pub(super) struct Keyed<R> {
     senders: Arc<Senders<R>>,
 }
@@ -27,20 +27,20 @@ impl<R> Default for Keyed<R> {
     }
 }
 
-/// The place of a record among those that are waited for, kept while anybody
+/// Registration of a record among those that are waited for, kept while anybody
 /// does. It does not keep the table, whose end is the end of all waiting.
-pub(super) struct Place<R> {
+pub(super) struct Registration<R> {
     senders: Weak<Senders<R>>,
     key: String,
 }
 
-impl<R> fmt::Debug for Place<R> {
+impl<R> fmt::Debug for Registration<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Place").field(&self.key).finish()
+        f.debug_tuple("Registration").field(&self.key).finish()
     }
 }
 
-impl<R> Drop for Place<R> {
+impl<R> Drop for Registration<R> {
     fn drop(&mut self) {
         let Some(senders) = self.senders.upgrade() else { return };
         let mut senders = senders.lock();
@@ -51,12 +51,12 @@ impl<R> Drop for Place<R> {
 }
 
 impl<R: Record> Keyed<R> {
-    pub(super) fn subscribe(&self, key: &str) -> (broadcast::Receiver<Change<R>>, Place<R>) {
+    pub(super) fn subscribe(&self, key: &str) -> (broadcast::Receiver<Change<R>>, Registration<R>) {
         let mut senders = self.senders.lock();
         let sender = senders.entry(key.to_owned());
         let changes = sender.or_insert_with(|| broadcast::Sender::new(BACKLOG)).subscribe();
         drop(senders);
-        (changes, Place { senders: Arc::downgrade(&self.senders), key: key.to_owned() })
+        (changes, Registration { senders: Arc::downgrade(&self.senders), key: key.to_owned() })
     }
 
     pub(super) fn announce(&self, changes: &[Change<R>]) {

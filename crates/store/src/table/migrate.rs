@@ -7,10 +7,10 @@ use super::scan;
 use super::view::key_of;
 use crate::{Compare, KeyRange, KeyValue, Op, Result, SharedStore, Txn};
 
-/// How many records are rewritten at the same time.
+/// Number of records that are rewritten at the same time.
 const PARALLEL: usize = 64;
 
-/// What [`migrate_all`] did.
+/// Result of [`migrate_all`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Migration {
     pub examined: u64,

@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use self::follow::Fed;
-use self::keyed::Place;
+use self::keyed::Registration;
 use self::record::{encode, prefix, storage_key};
 use self::transaction::pause;
 use self::view::{key_of, to_stored};
@@ -37,14 +37,14 @@ pub use self::transaction::{Committed, Transaction, transact};
 
 /// Most items read in one request when everything is listed.
 const PAGE: usize = 10_000;
-/// How often an update is tried anew before giving up.
+/// Number of attempts of an update before giving up.
 const MAX_ATTEMPTS: u32 = 100;
-/// How long a write waits for the local view to have it.
+/// Timeout of a write's waiting for the local view to have it.
 const VIEW_DEADLINE: Duration = Duration::from_secs(15);
-/// How long to wait for the watch before comparing the view with the store.
+/// Time to wait for the watch before comparing the view with the store.
 const WATCH_GRACE: Duration = Duration::from_millis(200);
 
-/// What happened to a record.
+/// Change of a record.
 #[derive(Debug, Clone)]
 pub enum Change<R> {
     Put(Arc<Stored<R>>),
@@ -59,7 +59,7 @@ pub enum Change<R> {
 pub struct Subscription<R> {
     // Goes before the place does, which is given up with the last of them.
     changes: broadcast::Receiver<Change<R>>,
-    _place: Option<Place<R>>,
+    _registration: Option<Registration<R>>,
 }
 
 impl<R: Record> Subscription<R> {
@@ -146,14 +146,14 @@ impl<R: Record> Table<R> {
 
     /// All changes from now on.
     pub fn subscribe(&self) -> Subscription<R> {
-        Subscription { changes: self.fed.changes.subscribe(), _place: None }
+        Subscription { changes: self.fed.changes.subscribe(), _registration: None }
     }
 
     /// The changes of one record from now on, whether it is there or not.
     /// Those of others wake nobody.
     pub fn subscribe_key(&self, key: &str) -> Subscription<R> {
         let (changes, place) = self.fed.keyed.subscribe(key);
-        Subscription { changes, _place: Some(place) }
+        Subscription { changes, _registration: Some(place) }
     }
 
     /// Writes a record that must not exist yet.
@@ -287,7 +287,7 @@ impl<R: Record> Table<R> {
         let _ = progress.wait_for(|now| now.revision >= revision || now.ended).await;
     }
 
-    /// Whether the view shows exactly what the store has.
+    /// Returns whether the view shows exactly what the store has.
     async fn is_up_to_date(&self) -> Result<bool> {
         let request = RangeRequest::prefix(prefix::<R>()).keys_only();
         let listing = self.store.range(request).await?;
@@ -301,7 +301,7 @@ impl<R: Record> Table<R> {
     }
 }
 
-/// Where the records of all tables lie, for a watch over several of them.
+/// Range of the records of all tables, for a watch over several of them.
 pub fn records() -> KeyRange {
     KeyRange::prefix(ROOT)
 }

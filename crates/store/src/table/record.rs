@@ -1,4 +1,4 @@
-//! What a type must tell so that it can be stored, and its stored form.
+//! Requirements on a stored type, and its stored form.
 
 use prost::Message;
 
@@ -45,7 +45,7 @@ pub struct Stored<R> {
     pub lease: Option<LeaseId>,
 }
 
-/// What lies in the store as the value of a key.
+/// Value of a key in the store.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Envelope {
     #[prost(string, tag = "1")]

@@ -24,11 +24,11 @@ use crate::{
     Txn,
 };
 
-/// How often a body is run before giving up.
+/// Number of times that a body is run before giving up.
 const MAX_ATTEMPTS: u32 = 100;
 const LONGEST_PAUSE_MICROS: u64 = 20_000;
 
-/// What a transaction gave.
+/// Result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed<T> {
     pub value: T,
@@ -160,7 +160,8 @@ impl Transaction {
         self.state.lock().lost
     }
 
-    /// Whether the body may have seen two moments, and no commit would tell.
+    /// Returns whether the body may have seen two moments, and no commit would
+    /// tell.
     fn is_doubtful<T, E>(&self, result: &Result<T, E>) -> bool {
         let state = self.state.lock();
         state.unsure && (result.is_err() || state.writes.is_empty())

@@ -92,7 +92,7 @@ impl Writer {
         self.line(&Line::End { keys: self.keys, sha256 })?;
         self.out.flush().map_err(|error| self.failed(error))?;
         self.out.get_ref().sync_all().map_err(|error| self.failed(error))?;
-        selvage_files::place(&self.partial, &self.path)
+        selvage_files::rename(&self.partial, &self.path)
             .map_err(|error| Error::io(format!("renaming to {}", self.path.display()), error))
     }
 }

@@ -31,7 +31,7 @@ use self::file::{Reader, Writer};
 const OPS_AT_ONCE: usize = 64;
 const BYTES_AT_ONCE: usize = 512 * 1024;
 
-/// What an export wrote.
+/// Counts of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// The state of the source at this revision is what was written.
@@ -41,7 +41,7 @@ pub struct Exported {
     pub leased: u64,
 }
 
-/// What an import read.
+/// Counts of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Imported {
     /// Revision of the store that the file came from.
@@ -51,7 +51,7 @@ pub struct Imported {
     pub revision: Revision,
 }
 
-/// What to do if the target of an import holds keys already.
+/// Rule for an import into a store that holds keys already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     Refuse,
@@ -82,7 +82,7 @@ pub async fn export(store: &dyn Store, path: &Path) -> Result<Exported> {
     .await
 }
 
-/// What a file written by [`export`] holds.
+/// Content of a file written by [`export`].
 #[derive(Debug)]
 pub struct Content {
     revision: Revision,
@@ -131,7 +131,7 @@ pub async fn import(store: &dyn Store, content: Content, existing: Existing) -> 
     Ok(Imported { source_revision, keys, revision: store.revision().await? })
 }
 
-/// What [`check`] found in a data file.
+/// Findings of [`check`] in a data file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
     pub format: u64,

@@ -22,7 +22,7 @@ pub(crate) trait Factory {
     async fn fresh(&self) -> SharedStore;
 }
 
-/// What is common to all stores.
+/// Tests that every store passes.
 async fn run(factory: &impl Factory) {
     keys::run(factory).await;
     transactions::run(factory).await;
@@ -74,7 +74,7 @@ async fn embedded_in_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn embedded_without_patience() {
+async fn embedded_without_delay() {
     for pending_keys in [0, 1, 3] {
         run(&Memory(pending_keys)).await;
     }

@@ -48,7 +48,7 @@ fn child() {
     });
 }
 
-/// A short log and little patience, so that it is compacted and rows are moved
+/// A short log and short delays, so that it is compacted and rows are moved
 /// all the time.
 fn options() -> Options {
     Options { log_revisions: 200, pending_keys: 50, ..Options::default() }

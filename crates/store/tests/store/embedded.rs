@@ -1,4 +1,4 @@
-//! What only the embedded store does.
+//! Behaviour of the embedded store alone.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

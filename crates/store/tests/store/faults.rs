@@ -60,8 +60,8 @@ async fn load(store: &SharedStore, progress: &Progress) {
     futures::future::join_all(counting).await;
 }
 
-/// What is there now; fails if something acknowledged is not, or if half of a
-/// transaction is.
+/// Reads what is there now; fails if something acknowledged is not, or if half
+/// of a transaction is.
 async fn verify(disk: &Disk, acknowledged: &[Acknowledged], seed: u64) -> Vec<Acknowledged> {
     let store: SharedStore = Embedded::open_with_backend(disk.clone(), options())
         .await
@@ -92,11 +92,11 @@ async fn power_cuts_lose_nothing_acknowledged() {
             let store: SharedStore =
                 Embedded::open_with_backend(disk.clone(), options()).await.unwrap();
             let enough = revision_sum(&progress) + random.random_range(0..100);
-            let patience = random.random_range(0..200);
+            let rounds = random.random_range(0..200);
             tokio::select! {
                 biased;
                 () = load(&store, &progress) => {}
-                () = until(&progress, enough, patience) => {}
+                () = until(&progress, enough, rounds) => {}
             }
             // First what is acknowledged, then the cut: all of it must be there.
             let acknowledged = progress.lock().clone();
@@ -112,11 +112,11 @@ fn revision_sum(progress: &Progress) -> Revision {
 }
 
 /// Returns somewhere in the middle of the work.
-async fn until(progress: &Progress, enough: Revision, patience: u32) {
+async fn until(progress: &Progress, enough: Revision, rounds: u32) {
     while revision_sum(progress) < enough {
         tokio::task::yield_now().await;
     }
-    for _ in 0..patience {
+    for _ in 0..rounds {
         tokio::task::yield_now().await;
     }
 }

@@ -76,8 +76,8 @@ fn quiet() {
     }));
 }
 
-/// Where a mutation hits: mostly the pages that hold something.
-fn place() -> impl Strategy<Value = usize> {
+/// Offset of a mutation: mostly in the pages that hold something.
+fn offset() -> impl Strategy<Value = usize> {
     prop_oneof![0..512_usize, 0..SOUND.len()]
 }
 
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn altered_bytes_never_panic(changes in prop::collection::vec((place(), any::<u8>()), 1..40)) {
+    fn altered_bytes_never_panic(changes in prop::collection::vec((offset(), any::<u8>()), 1..40)) {
         quiet();
         let mut bytes = SOUND.clone();
         for (at, byte) in changes {

@@ -248,8 +248,9 @@ async fn a_transaction_sees_one_moment_and_gives_up_in_the_end() {
     assert!(store.get("records/total/c").await.unwrap().is_none());
 }
 
-/// What is not there now may have been there at the moment that the others
-/// were read at: who says something without a commit says it of one moment.
+/// A record that is not there now may have been there at the moment that the
+/// others were read at: who says something without a commit says it of one
+/// moment.
 #[tokio::test]
 async fn a_body_without_a_commit_saw_one_moment_too() {
     let store = store().await;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::Dialect;
 
-/// How deep query parameters reach into messages.
+/// Depth to which query parameters reach into messages.
 const PARAMETER_DEPTH: usize = 3;
 
 pub(super) fn connect(method: &Method, comments: &Comments, schemas: &mut Schemas<'_>) -> Json {

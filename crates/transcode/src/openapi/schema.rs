@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 use super::comments::Comments;
 use crate::scalar::is_well_known;
 
-/// Which names fields have: Connect writes lowerCamel, REST the proto file's.
+/// Naming of fields: Connect writes lowerCamel, REST the proto file's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Naming {
     Camel,

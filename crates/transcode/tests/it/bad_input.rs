@@ -108,32 +108,32 @@ async fn wrong_requests_are_told_what_is_wrong() {
         ),
     ];
     for (verb, path, content_type, body, status, text) in table {
-        let world = world(Script::ok(&[EdgeResult::default()]));
+        let fixture = fixture(Script::ok(&[EdgeResult::default()]));
         let mut request = post("/", content_type, body.to_vec());
         *request.method_mut() = verb.parse().unwrap();
         *request.uri_mut() = path.parse().unwrap();
-        let answer = world.answer(request).await;
+        let answer = fixture.answer(request).await;
         let shown = format!("{verb} {path} {:?}: {}", Bytes::from_static(body), answer.text());
         assert_eq!(answer.status, *status, "{shown}");
         assert!(answer.text().contains(text), "{shown}");
         assert!(answer.json()["code"].as_i64().unwrap() > 0, "{shown}");
-        assert_eq!(world.calls(), 0, "{shown}");
+        assert_eq!(fixture.calls(), 0, "{shown}");
     }
 }
 
 #[tokio::test]
 async fn a_body_that_is_slow_is_told_from_one_that_broke_off() {
-    let slow = selvage_transcode::SlowBody { patience: std::time::Duration::from_secs(3) };
+    let slow = selvage_transcode::SlowBody { timeout: std::time::Duration::from_secs(3) };
     let cut = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
     let body = |error| Body::from_stream(stream::iter([Ok(Bytes::from_static(b"{")), Err(error)]));
     for path in ["/create/flavor", "/edgeproto.FlavorApi/CreateFlavor"] {
-        let world = world(Script::ok(&[EdgeResult::default()]));
-        let answer = world.post(path, body(axum::BoxError::from(slow))).await;
+        let fixture = fixture(Script::ok(&[EdgeResult::default()]));
+        let answer = fixture.post(path, body(axum::BoxError::from(slow))).await;
         assert_eq!(answer.status, 408, "{}", answer.text());
         assert!(answer.text().contains("too slowly"), "{}", answer.text());
-        let answer = world.post(path, body(axum::BoxError::from(cut()))).await;
+        let answer = fixture.post(path, body(axum::BoxError::from(cut()))).await;
         assert!(answer.text().contains("broke off"), "{}", answer.text());
-        assert_eq!(world.calls(), 0);
+        assert_eq!(fixture.calls(), 0);
     }
 }
 
@@ -141,21 +141,22 @@ async fn a_body_that_is_slow_is_told_from_one_that_broke_off() {
 async fn deep_nesting_ends_in_an_error_and_not_in_the_stack() {
     for start in ["{\"x\":", "{\"key\":", "", "{\"fields\":"] {
         let deep = format!("{start}{}", "[".repeat(4000));
-        let answer = world(Script::ok(&[EdgeResult::default()])).post("/create/flavor", deep).await;
+        let answer =
+            fixture(Script::ok(&[EdgeResult::default()])).post("/create/flavor", deep).await;
         assert_eq!(answer.status, 400, "{}", answer.text());
     }
 }
 
 #[tokio::test]
 async fn bodies_over_the_limit_are_not_read() {
-    let world = world(Script::ok(&[EdgeResult::default()]));
+    let fixture = fixture(Script::ok(&[EdgeResult::default()]));
     let pulled = Arc::new(AtomicUsize::new(0));
     let counter = pulled.clone();
     let endless = stream::repeat(Bytes::from_static(&[b' '; 512])).map(move |chunk| {
         counter.fetch_add(1, Ordering::SeqCst);
         Ok::<_, std::io::Error>(chunk)
     });
-    let answer = world.post("/create/flavor", Body::from_stream(endless)).await;
+    let answer = fixture.post("/create/flavor", Body::from_stream(endless)).await;
     assert_eq!(answer.status, 429);
     assert_eq!(answer.json()["code"], 8);
     assert!(answer.text().contains("4096 bytes"));
@@ -163,36 +164,36 @@ async fn bodies_over_the_limit_are_not_read() {
 
     let mut announced = post("/create/flavor", "application/json", "{}");
     announced.headers_mut().insert("content-length", "5000".parse().unwrap());
-    assert_eq!(world.answer(announced).await.status, 429);
+    assert_eq!(fixture.answer(announced).await.status, 429);
 
-    let connect = world.post("/services.auth.AuthService/Login", vec![b' '; 4097]).await;
+    let connect = fixture.post("/services.auth.AuthService/Login", vec![b' '; 4097]).await;
     assert_eq!(
         (connect.status, connect.json()["code"].as_str().unwrap()),
         (429, "resource_exhausted")
     );
-    assert_eq!(world.calls(), 0);
+    assert_eq!(fixture.calls(), 0);
 
-    let just_fits = world.post("/create/flavor", vec![b' '; 4096]).await;
+    let just_fits = fixture.post("/create/flavor", vec![b' '; 4096]).await;
     assert_eq!(just_fits.status, 200);
 }
 
 #[tokio::test]
 async fn a_body_that_breaks_off_is_no_request() {
-    let world = world(Script::ok(&[EdgeResult::default()]));
+    let fixture = fixture(Script::ok(&[EdgeResult::default()]));
     let broken = stream::iter([Ok(Bytes::from_static(b"{}")), Err(std::io::Error::other("gone"))]);
-    let answer = world.post("/create/flavor", Body::from_stream(broken)).await;
+    let answer = fixture.post("/create/flavor", Body::from_stream(broken)).await;
     assert_eq!(answer.status, 408);
-    assert_eq!(world.calls(), 0);
+    assert_eq!(fixture.calls(), 0);
 }
 
 #[tokio::test]
 async fn bad_deadlines_and_encodings_are_refused() {
-    let world = world(Script::ok(&[EdgeResult::default()]));
+    let fixture = fixture(Script::ok(&[EdgeResult::default()]));
     for (name, value, status) in [("grpc-timeout", "soon", 400), ("content-encoding", "gzip", 415)]
     {
         let mut request = post("/create/flavor", "application/json", "{}");
         request.headers_mut().insert(name, value.parse().unwrap());
-        assert_eq!(world.answer(request).await.status, status);
+        assert_eq!(fixture.answer(request).await.status, status);
     }
 }
 
@@ -235,10 +236,10 @@ fn broken_replies() -> Vec<(Script, u16, &'static str)> {
 #[tokio::test]
 async fn broken_replies_become_errors_in_both_protocols() {
     for (script, status, text) in broken_replies() {
-        let answer = world(script.clone()).post("/create/flavor", "{}").await;
+        let answer = fixture(script.clone()).post("/create/flavor", "{}").await;
         assert_eq!(answer.status, status, "{}", answer.text());
         assert!(answer.text().contains(text), "{}", answer.text());
-        let answer = world(script).post("/edgeproto.FlavorApi/CreateFlavor", "{}").await;
+        let answer = fixture(script).post("/edgeproto.FlavorApi/CreateFlavor", "{}").await;
         assert_eq!(answer.status, status, "{}", answer.text());
     }
 }
@@ -251,7 +252,7 @@ async fn broken_streams_end_in_an_error_chunk() {
         (vec![good.clone(), Item::Data(raw_frame(0, b"\xff\xff"))], "decoded"),
         (vec![good, Item::Broken(tonic::Status::aborted("over"))], "over"),
     ] {
-        let answer = world(Script::new(items)).post("/show/flavor", "{}").await;
+        let answer = fixture(Script::new(items)).post("/show/flavor", "{}").await;
         assert_eq!(answer.status, 200);
         let last = serde_json::Deserializer::from_slice(&answer.body)
             .into_iter::<serde_json::Value>()

@@ -28,13 +28,13 @@ fn small() -> Flavor {
 #[tokio::test]
 async fn unary_json_is_canonical_under_both_prefixes() {
     for path in [LOGIN.to_owned(), format!("/api{LOGIN}")] {
-        let world = world(Script::ok(&[session()]).header("set-cookie", "s=1"));
-        let answer = world.post(&path, r#"{"username":"ann","password":"pw","more":1}"#).await;
+        let fixture = fixture(Script::ok(&[session()]).header("set-cookie", "s=1"));
+        let answer = fixture.post(&path, r#"{"username":"ann","password":"pw","more":1}"#).await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.headers["content-type"], "application/json");
         assert_eq!(answer.headers["set-cookie"], "s=1");
         assert_eq!(answer.json()["accountId"], "ann");
-        let seen = world.last();
+        let seen = fixture.last();
         assert_eq!(seen.path, LOGIN);
         assert_eq!(seen.headers["x-selvage-protocol"], "connect");
         assert_eq!(seen.headers["x-selvage-content-type"], "application/json");
@@ -45,12 +45,12 @@ async fn unary_json_is_canonical_under_both_prefixes() {
 
 #[tokio::test]
 async fn unary_protobuf_passes_bytes() {
-    let world = world(Script::ok(&[session()]));
+    let fixture = fixture(Script::ok(&[session()]));
     let request = LoginRequest { username: "ann".to_owned(), password: "pw".to_owned() };
-    let answer = world.answer(post(LOGIN, "application/proto", request.encode_to_vec())).await;
+    let answer = fixture.answer(post(LOGIN, "application/proto", request.encode_to_vec())).await;
     assert_eq!(answer.headers["content-type"], "application/proto");
     assert_eq!(LoginResponse::decode(answer.body).unwrap(), session());
-    assert_eq!(world.last().message, request.encode_to_vec());
+    assert_eq!(fixture.last().message, request.encode_to_vec());
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn unary_trailers_become_headers() {
     let mut script = Script::ok(&[session()]);
     script.items.pop();
     script.items.push(Item::Trailers(header_map(&[("grpc-status", "0"), ("x-cost", "3")])));
-    let answer = world(script).post(LOGIN, "{}").await;
+    let answer = fixture(script).post(LOGIN, "{}").await;
     assert_eq!(answer.headers["trailer-x-cost"], "3");
     assert!(!answer.headers.contains_key("trailer-grpc-status"));
 }
@@ -85,8 +85,8 @@ async fn unary_errors_have_connects_names_and_statuses() {
     ];
     for (code, name, status) in expected {
         for content_type in ["application/json", "application/proto"] {
-            let world = world(Script::error(code, "no%20way"));
-            let answer = world.answer(post(LOGIN, content_type, "")).await;
+            let fixture = fixture(Script::error(code, "no%20way"));
+            let answer = fixture.answer(post(LOGIN, content_type, "")).await;
             assert_eq!(answer.status, status);
             assert_eq!(answer.headers["content-type"], "application/json");
             assert_eq!(answer.text(), format!(r#"{{"code":"{name}","message":"no way"}}"#));
@@ -99,19 +99,19 @@ async fn streams_are_enveloped_and_end_with_an_end() {
     let mut script = Script::ok(&[small(), small()]);
     script.items.pop();
     script.items.push(Item::Trailers(header_map(&[("grpc-status", "0"), ("x-cost", "3")])));
-    let world = world(script);
+    let fixture = fixture(script);
     let request = raw_frame(0, br#"{"key":{"name":"s"}}"#);
-    let answer = world.answer(post(SHOW, "application/connect+json", request)).await;
+    let answer = fixture.answer(post(SHOW, "application/connect+json", request)).await;
     assert_eq!(answer.status, 200);
     assert_eq!(answer.headers["content-type"], "application/connect+json");
     let found = envelopes(&answer.body);
     assert_eq!(found.len(), 3);
     assert_eq!(found[0], (0, br#"{"key":{"name":"s"},"ram":"7"}"#.to_vec()));
     assert_eq!(found[2], (2, br#"{"metadata":{"x-cost":["3"]}}"#.to_vec()));
-    assert_eq!(Flavor::decode(world.last().message).unwrap().key.unwrap().name, "s");
+    assert_eq!(Flavor::decode(fixture.last().message).unwrap().key.unwrap().name, "s");
 
     let request = raw_frame(0, &small().encode_to_vec());
-    let answer = world.answer(post(SHOW, "application/connect+proto", request)).await;
+    let answer = fixture.answer(post(SHOW, "application/connect+proto", request)).await;
     let found = envelopes(&answer.body);
     assert_eq!(Flavor::decode(found[1].1.as_slice()).unwrap(), small());
     assert_eq!(found[2].0, 2);
@@ -125,7 +125,7 @@ async fn stream_errors_come_in_the_end_before_and_after_messages() {
         (Script::error_after(&[small()], 7, "not yours"), 1),
     ] {
         let request = post(SHOW, "application/connect+json", raw_frame(0, b"{}"));
-        let answer = world(script).answer(request).await;
+        let answer = fixture(script).answer(request).await;
         assert_eq!(answer.status, 200);
         let found = envelopes(&answer.body);
         assert_eq!(found.len(), messages + 1);
@@ -146,47 +146,48 @@ async fn streams_that_are_no_streams_are_refused_in_the_stream() {
         (bytes::Bytes::from_static(b"\0\0\0\0\x02{}\0\0\0\0\x02{}"), "more than one"),
         (raw_frame(0, b"{"), "JSON"),
     ] {
-        let world = world(Script::ok(&[small()]));
-        let answer = world.answer(post(SHOW, "application/connect+json", request)).await;
+        let fixture = fixture(Script::ok(&[small()]));
+        let answer = fixture.answer(post(SHOW, "application/connect+json", request)).await;
         assert_eq!(answer.status, 200);
         let found = envelopes(&answer.body);
         assert_eq!((found.len(), found[0].0), (1, 2));
         let end: serde_json::Value = serde_json::from_slice(&found[0].1).unwrap();
         assert_eq!(end["error"]["code"], "invalid_argument");
         assert!(end["error"]["message"].as_str().unwrap().contains(reason), "{end}");
-        assert_eq!(world.calls(), 0);
+        assert_eq!(fixture.calls(), 0);
     }
 }
 
 #[tokio::test]
 async fn client_streams_are_unimplemented_with_a_sentence() {
     let path = "/edgeproto.NotifyApi/StreamNotice";
-    let world = world(Script::ok(&[small()]));
-    let answer = world.post(path, "{}").await;
+    let fixture = fixture(Script::ok(&[small()]));
+    let answer = fixture.post(path, "{}").await;
     assert_eq!((answer.status, &answer.json()["code"]), (501, &json!("unimplemented")));
     assert!(answer.text().contains("only gRPC over HTTP/2"), "{}", answer.text());
-    let answer = world.answer(post(path, "application/connect+json", raw_frame(0, b"{}"))).await;
+    let answer = fixture.answer(post(path, "application/connect+json", raw_frame(0, b"{}"))).await;
     assert_eq!(answer.status, 200);
     assert!(String::from_utf8_lossy(&envelopes(&answer.body)[0].1).contains("unimplemented"));
-    assert_eq!(world.calls(), 0);
+    assert_eq!(fixture.calls(), 0);
 }
 
 #[tokio::test]
 async fn manners_are_checked_before_the_call() {
-    let world = world(Script::ok(&[session()]));
-    let answer = world.answer(verb("GET", &format!("{LOGIN}?encoding=json&message=%7B%7D"))).await;
+    let fixture = fixture(Script::ok(&[session()]));
+    let answer =
+        fixture.answer(verb("GET", &format!("{LOGIN}?encoding=json&message=%7B%7D"))).await;
     assert_eq!((answer.status, answer.headers["allow"].to_str().unwrap()), (405, "OPTIONS, POST"));
-    assert_eq!(world.answer(verb("OPTIONS", LOGIN)).await.status, 204);
+    assert_eq!(fixture.answer(verb("OPTIONS", LOGIN)).await.status, 204);
 
     for content_type in
         ["text/plain", "application/connect+json", "application/x-www-form-urlencoded"]
     {
-        let answer = world.answer(post(LOGIN, content_type, "{}")).await;
+        let answer = fixture.answer(post(LOGIN, content_type, "{}")).await;
         assert_eq!(answer.status, 415, "{content_type}");
         assert!(answer.headers["accept-post"].to_str().unwrap().contains("application/json"));
     }
-    assert_eq!(world.answer(verb("POST", LOGIN)).await.status, 415, "no content type");
-    assert_eq!(world.answer(post(SHOW, "application/json", "{}")).await.status, 415);
+    assert_eq!(fixture.answer(verb("POST", LOGIN)).await.status, 415, "no content type");
+    assert_eq!(fixture.answer(post(SHOW, "application/json", "{}")).await.status, 415);
 
     for (name, value, status) in [
         ("connect-protocol-version", "2", 400),
@@ -195,15 +196,15 @@ async fn manners_are_checked_before_the_call() {
     ] {
         let mut request = post(LOGIN, "application/json", "{}");
         request.headers_mut().insert(name, value.parse().unwrap());
-        assert_eq!(world.answer(request).await.status, status, "{name}");
+        assert_eq!(fixture.answer(request).await.status, status, "{name}");
     }
-    let answer = world.post("/services.auth.AuthService/Logon", "{}").await;
+    let answer = fixture.post("/services.auth.AuthService/Logon", "{}").await;
     assert_eq!((answer.status, &answer.json()["code"]), (501, &json!("unimplemented")));
-    assert_eq!(world.calls(), 0);
+    assert_eq!(fixture.calls(), 0);
 
     let mut request = post(LOGIN, "application/json; charset=utf-8", "{}");
     request.headers_mut().insert("connect-protocol-version", "1".parse().unwrap());
     request.headers_mut().insert("connect-timeout-ms", "1500".parse().unwrap());
-    assert_eq!(world.answer(request).await.status, 200);
-    assert_eq!(world.last().headers["grpc-timeout"], "1500m");
+    assert_eq!(fixture.answer(request).await.status, 200);
+    assert_eq!(fixture.last().headers["grpc-timeout"], "1500m");
 }

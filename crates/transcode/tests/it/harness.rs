@@ -178,14 +178,14 @@ impl Inner {
     }
 }
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) inner: Inner,
     pub(crate) transcoder: Transcoder<Inner>,
 }
 
-pub(crate) fn world(script: Script) -> World {
+pub(crate) fn fixture(script: Script) -> Fixture {
     let inner = Inner { script, seen: Arc::default(), dropped: Arc::default() };
-    World { transcoder: Transcoder::new(inner.clone(), LIMITS), inner }
+    Fixture { transcoder: Transcoder::new(inner.clone(), LIMITS), inner }
 }
 
 pub(crate) struct Answer {
@@ -204,7 +204,7 @@ impl Answer {
     }
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn send(&self, request: Request<Body>) -> Response<Body> {
         self.transcoder.clone().oneshot(request).await.unwrap()
     }

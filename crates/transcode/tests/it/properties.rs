@@ -80,9 +80,9 @@ proptest! {
         *request.method_mut() = verb.parse().unwrap();
         *request.uri_mut() = uri;
         request.headers_mut().insert("content-type", content_type);
-        let world = world(Script::new(vec![Item::Data(reply.into())]));
+        let fixture = fixture(Script::new(vec![Item::Data(reply.into())]));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let answer = runtime.block_on(world.answer(request));
+        let answer = runtime.block_on(fixture.answer(request));
         prop_assert!((200..600).contains(&answer.status));
     }
 }

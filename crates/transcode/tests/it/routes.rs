@@ -13,14 +13,14 @@ async fn every_route_leads_to_its_method_with_a_zero_message() {
             count += 1;
             let captured = binding.path_fields().count();
             let path = filled(&binding.path);
-            let world = world(Script::ok::<()>(&[()]));
+            let fixture = fixture(Script::ok::<()>(&[()]));
             let request = verb(&binding.verb, &path);
             assert!(
-                matches!(world.transcoder.claims(&request), Claim::Rest(route) if route.method.path == method.path)
+                matches!(fixture.transcoder.claims(&request), Claim::Rest(route) if route.method.path == method.path)
             );
-            let answer = world.answer(request).await;
+            let answer = fixture.answer(request).await;
             assert_eq!(answer.status, 200, "{binding}: {}", answer.text());
-            let seen = world.last();
+            let seen = fixture.last();
             assert_eq!(seen.path, method.path, "{binding}");
             // Each captured "x" is a string field: tag, length, one byte.
             assert_eq!(seen.message.len(), captured * 3, "{binding}");
@@ -44,21 +44,21 @@ fn filled(template: &str) -> String {
 async fn every_method_answers_connect_in_json_and_protobuf() {
     for method in methods() {
         for codec in ["json", "proto"] {
-            let world = world(Script::ok::<()>(&[()]));
+            let fixture = fixture(Script::ok::<()>(&[()]));
             let empty: &[u8] = if codec == "json" { b"{}" } else { b"" };
             let request = if method.server_streaming || method.client_streaming {
                 post(&method.path, &format!("application/connect+{codec}"), raw_frame(0, empty))
             } else {
                 post(&method.path, &format!("application/{codec}"), empty.to_vec())
             };
-            assert!(matches!(world.transcoder.claims(&request), Claim::Connect));
-            let answer = world.answer(request).await;
+            assert!(matches!(fixture.transcoder.claims(&request), Claim::Connect));
+            let answer = fixture.answer(request).await;
             assert_eq!(answer.status, 200, "{} {codec}: {:?}", method.path, answer.body);
             if method.client_streaming {
-                assert_eq!(world.calls(), 0);
+                assert_eq!(fixture.calls(), 0);
             } else {
-                assert_eq!(world.last().path, method.path);
-                assert!(world.last().message.is_empty());
+                assert_eq!(fixture.last().path, method.path);
+                assert!(fixture.last().message.is_empty());
             }
         }
     }
@@ -66,8 +66,8 @@ async fn every_method_answers_connect_in_json_and_protobuf() {
 
 #[test]
 fn claims_tell_protocols_apart() {
-    let world = world(Script::ok::<()>(&[]));
-    let claim = |request| world.transcoder.claims(&request);
+    let fixture = fixture(Script::ok::<()>(&[]));
+    let claim = |request| fixture.transcoder.claims(&request);
     for content_type in
         ["application/grpc", "application/grpc-web+proto", "application/grpc-web-text"]
     {

@@ -6,7 +6,7 @@ use http::uri::Authority;
 
 use super::hpack::{self, Decoder, put_literal};
 
-/// What a connection begins with, before its first frame.
+/// Length of the preface, before a connection's first frame.
 const PREFACE: usize = 24;
 
 const HEAD: usize = 9;
@@ -27,8 +27,8 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Who is called where the client has named nobody that can be.
-const STAND_IN: &[u8] = b"localhost";
+/// Authority where the client has named nobody that can be.
+const DEFAULT_AUTHORITY: &[u8] = b"localhost";
 
 /// A client with which we cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -43,10 +43,10 @@ pub(super) enum Error {
     Block(#[from] hpack::Error),
 }
 
-/// What has come from the client, as far as it matters for what comes next.
+/// State of the client's frames, as far as it matters for what comes next.
 pub(super) struct Frames {
     decoder: Decoder,
-    /// How many of the next bytes are none of our business.
+    /// Number of the next bytes that pass unread.
     pass: usize,
     /// The header that has begun.
     open: Option<Header>,
@@ -65,7 +65,7 @@ struct Header {
     flags: u8,
     priority: Bytes,
     block: BytesMut,
-    /// What its frames have taken, so that empty ones count too.
+    /// Bytes that its frames have taken, so that empty ones count too.
     taken: usize,
 }
 
@@ -140,7 +140,7 @@ impl Frames {
         for field in self.decoder.decode(&header.block, MAX_BLOCK)? {
             let unusable = field.name == b":authority".as_slice()
                 && Authority::try_from(field.value.as_ref()).is_err();
-            let value = if unusable { STAND_IN } else { &field.value };
+            let value = if unusable { DEFAULT_AUTHORITY } else { &field.value };
             put_literal(&field.name, value, &mut block);
         }
         header.put(&block, output);

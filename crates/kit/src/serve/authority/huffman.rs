@@ -30,7 +30,7 @@ static CODE: Code = Code::from_lengths();
 struct Row {
     first: u32,
     count: u32,
-    /// Where the bytes of this length begin among `Code::bytes`.
+    /// Start of the bytes of this length among `Code::bytes`.
     start: usize,
 }
 

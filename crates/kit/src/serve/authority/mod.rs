@@ -33,9 +33,9 @@ use self::frames::{Frames, MAX_FRAME};
 pub struct Lenient<S> {
     stream: S,
     frames: Frames,
-    /// What has come and waits for the rest of its frame.
+    /// Input that waits for the rest of its frame.
     input: BytesMut,
-    /// What can be handed on.
+    /// Output that can be handed on.
     output: BytesMut,
 }
 

@@ -1,5 +1,5 @@
-//! What header fields can be named by number: the fields that every
-//! connection knows, and those that this one has learnt (RFC 7541, section 2.3).
+//! Header fields that can be named by number: the fields that every connection
+//! knows, and those that this one has learnt (RFC 7541, section 2.3).
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// What the field counts for in limits, by the standard.
+    /// Size of the field in limits, by the standard.
     pub(super) fn size(&self) -> usize {
         self.name.len() + self.value.len() + 32
     }

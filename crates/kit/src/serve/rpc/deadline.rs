@@ -1,4 +1,4 @@
-//! By when a caller wants his answer, as gRPC says it.
+//! Deadline of a call, as gRPC says it.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ impl Standing {
     }
 }
 
-/// Whether the right to a method is looked at and can be lost.
+/// Returns whether the right to a method is looked at and can be lost.
 fn can_end(shared: &Shared, rule: &Rule) -> bool {
     matches!(shared.trust, Trust::Credentials(_)) && !rule.open_to_anyone()
 }

@@ -59,7 +59,7 @@ impl Lab {
         Ok(files)
     }
 
-    /// What an archive of a folder holds, as text.
+    /// Content of an archive of a folder, as text.
     fn copy(&self, path: &Path) -> Result<String, Error> {
         let (sender, mut receiver) = mpsc::channel(4096);
         archive::send(&self.roots, path.to_str().unwrap(), &sender)?;

@@ -252,7 +252,7 @@ fn one_that_rests_is_told_as_it_is() {
     let pid: u32 = said.next().unwrap().unwrap().parse().unwrap();
     let mut scanner = scanner(Limits::default());
     let ran = |scanner: &Scanner| {
-        scanner.told[1].reader().find(pid.cast_signed()).and_then(|(row, _)| row.ran)
+        scanner.snapshots[1].reader().find(pid.cast_signed()).and_then(|(row, _)| row.ran)
     };
     let rests = |scanner: &Scanner| ran(scanner).is_some();
     let before = until("it to rest", || {

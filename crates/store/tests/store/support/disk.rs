@@ -34,9 +34,9 @@ enum Change {
 
 #[derive(Debug)]
 struct State {
-    /// What is certain to be there after a power cut.
+    /// Bytes that are certain to be there after a power cut.
     synced: Vec<u8>,
-    /// What readers see.
+    /// Bytes that readers see.
     seen: Vec<u8>,
     pending: Vec<Change>,
     /// Operations until the fault strikes.

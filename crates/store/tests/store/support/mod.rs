@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Support for several tests.
 
 pub(crate) mod disk;
 #[path = "../../../../../tests/shared/etcd.rs"]

@@ -1,4 +1,4 @@
-//! What the two ends say to each other.
+//! Frames that the two ends send to each other.
 
 use bytes::Bytes;
 use selvage_api::selvage::shell::{Exit, Piece, WindowSize, piece::Kind};
@@ -8,23 +8,24 @@ use crate::{Error, Result, control::Control};
 /// No message is larger: the original's client drops those that are.
 pub const MAX_DATA: usize = 16 * 1024;
 
-/// A word of the conversation.
+/// One frame of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
-    /// From the caller: what the command reads. From the crm: what it writes.
+pub enum Frame {
+    /// From the caller: input of the command. From the crm: its output.
     Data(Bytes),
-    /// From the crm: what the command writes as errors.
+    /// From the crm: error output of the command.
     Errors(Bytes),
-    /// From the caller: there is nothing more to read.
+    /// From the caller: end of the command's input.
     End,
-    /// From the caller: how large its terminal is.
+    /// From the caller: size of its terminal.
     Size { columns: u16, rows: u16 },
-    /// From the crm, last: how the command ended, and why if not by itself.
+    /// From the crm, last: exit code of the command, and the reason if it did not end
+    /// by itself.
     Exit { code: i32, reason: String },
 }
 
-impl Word {
-    /// What a relay passes on.
+impl Frame {
+    /// Converts to the message that a relay passes on.
     pub fn into_piece(self) -> Piece {
         let kind = match self {
             Self::Data(bytes) => Kind::Data(bytes.into()),
@@ -38,7 +39,7 @@ impl Word {
         Piece { kind: Some(kind) }
     }
 
-    /// As JSON, for browsers; bytes have none.
+    /// JSON of this frame for browsers; None for bytes, which are sent as they are.
     pub fn to_json(&self) -> Option<String> {
         let control = match self {
             Self::Data(_) | Self::Errors(_) => return None,
@@ -53,7 +54,7 @@ impl Word {
         Some(control.text())
     }
 
-    /// What a browser says as JSON: a size or an end.
+    /// Parses the JSON of a browser: a size or an end.
     pub fn from_json(text: &str) -> Result<Self> {
         let control: Control =
             serde_json::from_str(text).map_err(|_| Error::Piece("text that is no JSON object"))?;
@@ -64,7 +65,7 @@ impl Word {
         }
     }
 
-    /// What a relay passed on.
+    /// Converts from the message that a relay passed on.
     pub fn from_piece(piece: Piece) -> Result<Self> {
         Ok(match piece.kind {
             None => return Err(Error::Piece("an empty piece")),
@@ -90,39 +91,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_survive_a_relay() {
-        for word in [
-            Word::Data(Bytes::from_static(b"\x00\xff")),
-            Word::Errors(Bytes::from_static(b"no")),
-            Word::End,
-            Word::Size { columns: 132, rows: 50 },
-            Word::Exit { code: 137, reason: "killed".into() },
+    fn frames_survive_a_relay() {
+        for frame in [
+            Frame::Data(Bytes::from_static(b"\x00\xff")),
+            Frame::Errors(Bytes::from_static(b"no")),
+            Frame::End,
+            Frame::Size { columns: 132, rows: 50 },
+            Frame::Exit { code: 137, reason: "killed".into() },
         ] {
-            assert_eq!(Word::from_piece(word.clone().into_piece()).unwrap(), word);
+            assert_eq!(Frame::from_piece(frame.clone().into_piece()).unwrap(), frame);
         }
     }
 
     #[test]
     fn browsers_speak_json() {
-        let size = Word::Size { columns: 80, rows: 24 };
+        let size = Frame::Size { columns: 80, rows: 24 };
         assert_eq!(size.to_json().unwrap(), r#"{"resize":[80,24]}"#);
-        assert_eq!(Word::from_json(r#"{"resize":[80,24]}"#).unwrap(), size);
-        assert_eq!(Word::from_json(r#"{"end":true}"#).unwrap(), Word::End);
-        let exit = Word::Exit { code: 2, reason: "gone".into() };
+        assert_eq!(Frame::from_json(r#"{"resize":[80,24]}"#).unwrap(), size);
+        assert_eq!(Frame::from_json(r#"{"end":true}"#).unwrap(), Frame::End);
+        let exit = Frame::Exit { code: 2, reason: "gone".into() };
         assert_eq!(exit.to_json().unwrap(), r#"{"exit":2,"reason":"gone"}"#);
-        assert_eq!(Word::Data(Bytes::new()).to_json(), None);
+        assert_eq!(Frame::Data(Bytes::new()).to_json(), None);
         for wrong in ["", "7", "{}", r#"{"exit":0}"#, r#"{"resize":[80]}"#] {
-            assert!(Word::from_json(wrong).is_err(), "{wrong}");
+            assert!(Frame::from_json(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn what_does_not_belong_there_is_refused() {
-        assert!(Word::from_piece(Piece { kind: None }).is_err());
+        assert!(Frame::from_piece(Piece { kind: None }).is_err());
         let open = Piece { kind: Some(Kind::Open(Default::default())) };
-        assert!(Word::from_piece(open).is_err());
+        assert!(Frame::from_piece(open).is_err());
         let size = WindowSize { columns: 70_000, rows: 1 };
-        let word = Word::from_piece(Piece { kind: Some(Kind::Size(size)) }).unwrap();
-        assert_eq!(word, Word::Size { columns: u16::MAX, rows: 1 });
+        let frame = Frame::from_piece(Piece { kind: Some(Kind::Size(size)) }).unwrap();
+        assert_eq!(frame, Frame::Size { columns: u16::MAX, rows: 1 });
     }
 }

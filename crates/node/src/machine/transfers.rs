@@ -19,38 +19,38 @@ pub(super) const ALL: usize = 64;
 pub(super) const SHARE: usize = 16;
 
 #[derive(Clone, Default)]
-pub(super) struct Places(Arc<Mutex<HashMap<String, usize>>>);
+pub(super) struct TransferSlots(Arc<Mutex<HashMap<String, usize>>>);
 
 /// Given back when it is dropped.
-pub(super) struct Place {
-    all: Places,
+pub(super) struct TransferSlot {
+    all: TransferSlots,
     caller: String,
 }
 
-impl Places {
-    pub(super) fn take<T>(&self, request: &Request<T>) -> Result<Place, Error> {
+impl TransferSlots {
+    pub(super) fn take<T>(&self, request: &Request<T>) -> Result<TransferSlot, Error> {
         let caller = request.extensions().get::<Identity>();
         self.take_for(caller.map(|caller| caller.name.clone()).unwrap_or_default())
     }
 
-    fn take_for(&self, caller: String) -> Result<Place, Error> {
+    fn take_for(&self, caller: String) -> Result<TransferSlot, Error> {
         let mut taken = self.0.lock();
-        let his = taken.get(&caller).copied().unwrap_or_default();
-        if his >= SHARE || taken.values().sum::<usize>() >= ALL {
+        let own = taken.get(&caller).copied().unwrap_or_default();
+        if own >= SHARE || taken.values().sum::<usize>() >= ALL {
             return Err(Error::Busy);
         }
-        taken.insert(caller.clone(), his + 1);
-        Ok(Place { all: self.clone(), caller })
+        taken.insert(caller.clone(), own + 1);
+        Ok(TransferSlot { all: self.clone(), caller })
     }
 }
 
-impl Drop for Place {
+impl Drop for TransferSlot {
     fn drop(&mut self) {
         let mut taken = self.all.0.lock();
-        if let Entry::Occupied(mut his) = taken.entry(std::mem::take(&mut self.caller)) {
-            *his.get_mut() -= 1;
-            if *his.get() == 0 {
-                his.remove();
+        if let Entry::Occupied(mut own) = taken.entry(std::mem::take(&mut self.caller)) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
             }
         }
     }
@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn one_caller_leaves_room_for_others() {
-        let places = Places::default();
-        let take = |name: &str| places.take_for(name.to_owned());
+        let slots = TransferSlots::default();
+        let take = |name: &str| slots.take_for(name.to_owned());
         let mut taken: Vec<_> = (0..SHARE).filter_map(|_| take("eve").ok()).collect();
         assert_eq!(taken.len(), SHARE);
         assert!(take("eve").is_err() && take("ann").is_ok());
@@ -75,6 +75,6 @@ mod tests {
         assert_eq!(taken.len(), ALL);
         assert!(take("late").is_err());
         drop(taken);
-        assert!(places.0.lock().is_empty() && take("late").is_ok());
+        assert!(slots.0.lock().is_empty() && take("late").is_ok());
     }
 }

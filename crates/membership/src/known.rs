@@ -1,4 +1,4 @@
-//! What a member was last told, kept for the time the controller is away.
+//! Last report of the controller, stored for the time it is away.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "known.json";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct Known {
     pub(super) controller: String,
     /// Sorted by name.
     pub(super) machines: Vec<Neighbour>,
@@ -27,16 +27,16 @@ pub(super) struct Neighbour {
     pub(super) labels: BTreeMap<String, String>,
 }
 
-impl Kept {
-    pub(super) fn of(told: wire::ReportResponse) -> Self {
+impl Known {
+    pub(super) fn of(answer: wire::ReportResponse) -> Self {
         let neighbour = |machine: wire::Machine| Neighbour {
             machine: machine.machine,
             address: machine.address,
             labels: machine.labels.into_iter().collect(),
         };
-        let mut machines: Vec<_> = told.machines.into_iter().map(neighbour).collect();
+        let mut machines: Vec<_> = answer.machines.into_iter().map(neighbour).collect();
         machines.sort_by(|a, b| a.machine.cmp(&b.machine));
-        Self { controller: String::new(), machines, blocked: told.blocked.into_iter().collect() }
+        Self { controller: String::new(), machines, blocked: answer.blocked.into_iter().collect() }
     }
 
     pub(super) fn read(directory: &Path) -> io::Result<Self> {

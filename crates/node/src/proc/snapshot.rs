@@ -1,4 +1,4 @@
-//! What was told of all processes, as it goes over the wire, so that what has
+//! Last reply about all processes, as it goes over the wire, so that what has
 //! not changed is copied and not made again.
 
 use std::time::Instant;
@@ -13,7 +13,7 @@ const PROCESSES: u32 = 2;
 /// Processes by ascending pid. Their bytes together are a message
 /// `os.Process`.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Snapshot {
     rows: Vec<Row>,
     bytes: Bytes,
 }
@@ -29,7 +29,7 @@ pub(super) struct Row {
     pub(super) due: Instant,
     /// Bytes of its arguments.
     pub(super) arguments: usize,
-    /// Whether they are cut because those of all are too many.
+    /// True if they are cut because those of all are too many.
     pub(super) cut: bool,
     end: usize,
 }
@@ -41,7 +41,7 @@ impl Row {
     }
 }
 
-impl Told {
+impl Snapshot {
     /// The message.
     pub(super) fn bytes(&self) -> Bytes {
         self.bytes.clone()
@@ -58,7 +58,7 @@ pub(super) struct Reader<'a> {
     /// Those that were not passed yet.
     rows: &'a [Row],
     bytes: &'a [u8],
-    /// Where the bytes of the first of them begin.
+    /// Offset of the bytes of the first of them.
     begin: usize,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// For a list that will be much like this one.
-    pub(super) fn like(before: &Told, processes: usize) -> Self {
+    pub(super) fn like(before: &Snapshot, processes: usize) -> Self {
         let bytes = before.bytes.len() + before.bytes.len() / 8;
         Self { rows: Vec::with_capacity(processes), bytes: Vec::with_capacity(bytes) }
     }
@@ -102,8 +102,8 @@ impl Writer {
         self.rows.push(Row { end: self.bytes.len(), ..row });
     }
 
-    pub(super) fn finish(self) -> Told {
-        Told { rows: self.rows, bytes: self.bytes.into() }
+    pub(super) fn finish(self) -> Snapshot {
+        Snapshot { rows: self.rows, bytes: self.bytes.into() }
     }
 }
 
@@ -125,15 +125,15 @@ mod tests {
         writer.push(Row::new(&process, Some(1), Instant::now(), false), &process);
     }
 
-    fn pids(told: &Told) -> Vec<i32> {
-        let read = Process::decode(told.bytes()).unwrap();
-        assert!(read.processes.iter().all(|told| *told == process(told.pid)));
+    fn pids(snapshot: &Snapshot) -> Vec<i32> {
+        let read = Process::decode(snapshot.bytes()).unwrap();
+        assert!(read.processes.iter().all(|info| *info == process(info.pid)));
         read.processes.iter().map(|process| process.pid).collect()
     }
 
     #[test]
     fn what_is_kept_and_what_is_new_are_one_message() {
-        let mut first = Writer::like(&Told::default(), 3);
+        let mut first = Writer::like(&Snapshot::default(), 3);
         [1, 300, 7000].into_iter().for_each(|pid| write(&mut first, pid));
         let first = first.finish();
         assert_eq!(pids(&first), [1, 300, 7000]);
@@ -149,6 +149,6 @@ mod tests {
         assert_eq!(pids(&second), [1, 20, 7000, 9000]);
         assert_eq!(second.reader().find(7000).unwrap().0.arguments, 7000);
         assert!(second.reader().find(300).is_none());
-        assert!(Told::default().reader().find(1).is_none());
+        assert!(Snapshot::default().reader().find(1).is_none());
     }
 }
