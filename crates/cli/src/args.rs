@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     commands::{
         api, apply, backup, call, context, dashboard, dme, events, exec, explain, export, join,
-        kaas, login, machine, node, operation, shell, user, volume,
+        kaas, login, machine, node, operation, run, shell, user, volume,
     },
     duration,
     edge::flags,
@@ -80,7 +80,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     pub token_file: Option<PathBuf>,
 
-    /// How to print what comes back
+    /// Format of the output
     #[arg(
         short,
         long,
@@ -104,7 +104,7 @@ pub struct Global {
     )]
     pub timeout: Option<Duration>,
 
-    /// Whether to use colour
+    /// Use of colour
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = HEADING)]
     pub color: Colour,
 
@@ -154,6 +154,8 @@ pub enum Command {
     Status,
     /// List and describe services, methods and messages
     Api(api::Api),
+    /// Run an image on a cloudlet: app and instance in one command
+    Run(run::Run),
     #[command(flatten)]
     Object(flags::Object),
     /// Make what a file says: create what is missing, update what differs

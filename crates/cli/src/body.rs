@@ -146,7 +146,7 @@ fn check_any(value: &Value, descriptor: &MessageDescriptor, path: &str) -> Resul
     }
 }
 
-/// Whether the message has a JSON form of its own, such as a time.
+/// Returns whether the message has a JSON form of its own, such as a time.
 pub(crate) fn is_json_shaped(descriptor: &MessageDescriptor) -> bool {
     descriptor.package_name() == "google.protobuf" && descriptor.name() != "Any"
 }

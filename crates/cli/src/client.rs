@@ -16,9 +16,9 @@ use tonic::{
     transport::{Channel, Endpoint as Destination},
 };
 
-use crate::{Error, connect, target::Target};
+use crate::{Error, connect, endpoint::Endpoint, target::Target};
 
-/// How a server speaks of a method of a part that it does not run. What is
+/// Text of a server about a method of a part that it does not run. What is
 /// not implemented for another reason says that by itself.
 const NOT_HERE: &str = "is not running here";
 
@@ -36,11 +36,11 @@ pub(crate) struct Client {
 impl Client {
     /// Connects; `timeout` is what the person asked for, if he did.
     pub(crate) async fn connect(target: &Target, timeout: Option<Duration>) -> Result<Self, Error> {
-        let stream = match timeout {
-            Some(limit) => tokio::time::timeout(limit, connect::open(target))
+        let (endpoint, stream) = match timeout {
+            Some(limit) => tokio::time::timeout(limit, connect::open_first(target))
                 .await
                 .map_err(|_| Error::Deadline(limit))??,
-            None => connect::open(target).await?,
+            None => connect::open_first(target).await?,
         };
         // The connection is there already, its other end made sure of: the
         // channel takes it as it is and has no second one to try.
@@ -51,13 +51,13 @@ impl Client {
                 stream.ok_or(std::io::ErrorKind::ConnectionAborted).map_err(std::io::Error::from),
             )
         });
-        let channel = destination(target)?
+        let channel = destination(&endpoint)?
             .connect_with_connector(connector)
             .await
-            .map_err(|_| connect::Error::NotHttp2(target.endpoint.to_string()))?;
+            .map_err(|_| connect::Error::NotHttp2(endpoint.to_string()))?;
         Ok(Self {
             channel,
-            endpoint: target.endpoint.to_string(),
+            endpoint: endpoint.to_string(),
             token: target.token.clone(),
             shows_certificate: target.identity.is_some(),
             timeout,
@@ -69,7 +69,7 @@ impl Client {
         self.channel.clone()
     }
 
-    /// How long a call may take; nothing for streams nobody put a limit on.
+    /// Returns the timeout of a call; nothing for streams nobody put a limit on.
     pub(crate) fn limit(&self, streams: bool) -> Option<Duration> {
         match (self.timeout, streams) {
             (Some(limit), _) => Some(limit),
@@ -167,9 +167,9 @@ fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'st
     std::iter::successors(status.source(), |&cause| cause.source())
 }
 
-fn destination(target: &Target) -> Result<Destination, Error> {
-    let unusable = || Error::invalid(format!("endpoint {} cannot be used", target.endpoint));
-    let origin = target.endpoint.origin().parse().map_err(|_| unusable())?;
+fn destination(endpoint: &Endpoint) -> Result<Destination, Error> {
+    let unusable = || Error::invalid(format!("endpoint {endpoint} cannot be used"));
+    let origin = endpoint.origin().parse().map_err(|_| unusable())?;
     // TLS is done below the channel, which must not try it a second time and
     // goes by the scheme; the origin keeps the true one for the server.
     Destination::from_static("http://selvage")

@@ -40,7 +40,7 @@ pub enum Error {
     Format {
         /// Which.
         path: PathBuf,
-        /// Where and why.
+        /// Position and reason.
         source: toml::de::Error,
     },
     /// A file of ours could not be put into words.
@@ -66,7 +66,7 @@ impl Error {
         }
     }
 
-    /// What to do.
+    /// Next step.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoHome => Some("name a file with SELVAGE_CONFIG".into()),
@@ -88,10 +88,13 @@ impl Error {
 pub(crate) struct Context {
     /// `https://host:port`, `http://host:port` or `unix:///path`.
     pub(crate) endpoint: String,
+    /// Further servers of the same region, tried in turn where that is away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<String>,
     /// The name last logged in with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user: Option<String>,
-    /// Whether the connection is knowingly not encrypted.
+    /// True if the connection is knowingly not encrypted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
     /// PEM of the CA; without it the system's are trusted.
@@ -121,7 +124,7 @@ impl Contexts {
     }
 }
 
-/// What a login gave.
+/// Result of a login.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Login {
@@ -142,6 +145,13 @@ impl fmt::Debug for Login {
 impl Login {
     pub(crate) fn new(endpoint: &str, token: &Secret, expires: Option<String>) -> Self {
         Self { endpoint: endpoint.into(), token: token.expose().into(), expires }
+    }
+
+    /// Lets the token of one endpoint be for another of the same region.
+    pub(crate) fn move_to(&mut self, from: &str, to: &str) {
+        if self.endpoint == from {
+            self.endpoint = to.into();
+        }
     }
 
     /// The token, if it is for this endpoint.

@@ -43,7 +43,7 @@ pub enum Error {
     UnknownCa {
         /// Where.
         endpoint: String,
-        /// Whether a CA of the user's choice was in force.
+        /// True if a CA of the user's choice was in force.
         pinned: bool,
     },
     /// The certificate is somebody else's.
@@ -80,9 +80,9 @@ pub enum Error {
     WrongFingerprint {
         /// Where.
         endpoint: String,
-        /// What was asked for.
+        /// Name that was asked for.
         wanted: String,
-        /// What was shown.
+        /// Names in the certificate.
         shown: Vec<String>,
     },
 }
@@ -104,7 +104,7 @@ impl Error {
         }
     }
 
-    /// What to do.
+    /// Next steps, one sentence each.
     pub fn hints(&self) -> Vec<String> {
         let hint = match self {
             Self::Refused { .. } | Self::Timeout(_) => {
@@ -147,7 +147,7 @@ impl Error {
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Whose signature under a server's certificate counts.
+/// Certificate authorities that are trusted.
 #[derive(Debug, Clone)]
 pub(crate) enum Trust {
     /// The CAs of this system.
@@ -159,9 +159,22 @@ pub(crate) enum Trust {
 /// A certificate to show, with its key.
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
+/// Opens the connection to the first of the target's endpoints that answers.
+pub(crate) async fn open_first(target: &Target) -> Result<(Endpoint, Box<dyn Stream>), Error> {
+    let mut failed = None;
+    for endpoint in std::iter::once(&target.endpoint).chain(&target.others) {
+        match open(target, endpoint).await {
+            Ok(stream) => return Ok((endpoint.clone(), stream)),
+            // Whoever answers and is not believed is no reason to go on.
+            Err(error) if error.code() != Code::Unavailable => return Err(error),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| Error::Timeout(target.endpoint.to_string())))
+}
+
 /// Opens the connection and makes sure of the other end.
-pub(crate) async fn open(target: &Target) -> Result<Box<dyn Stream>, Error> {
-    let endpoint = &target.endpoint;
+pub(crate) async fn open(target: &Target, endpoint: &Endpoint) -> Result<Box<dyn Stream>, Error> {
     match endpoint {
         Endpoint::Unix(path) => {
             let stream = in_time(endpoint, UnixStream::connect(path)).await?;

@@ -1,4 +1,4 @@
-//! Where a server is.
+//! Address of a server.
 
 use std::{fmt, path::PathBuf};
 
@@ -49,7 +49,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether what is sent cannot be read on the way.
+    /// Returns whether what is sent cannot be read on the way.
     pub(crate) fn is_private(&self) -> bool {
         match self {
             Self::Https { .. } | Self::Unix(_) => true,
@@ -57,7 +57,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether only this machine can reach it.
+    /// Returns whether only this machine can reach it.
     pub(crate) fn is_loopback(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -82,7 +82,7 @@ impl Endpoint {
         }
     }
 
-    /// What goes into `:scheme` and `:authority`.
+    /// Returns `:scheme` and `:authority`.
     pub(crate) fn origin(&self) -> String {
         match self {
             Self::Unix(_) => "http://localhost".into(),

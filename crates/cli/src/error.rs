@@ -1,4 +1,4 @@
-//! What can go wrong on this side of the wire, and how it is told.
+//! Errors on this side of the wire, and their text.
 
 use std::{
     error::Error as _,
@@ -18,27 +18,27 @@ pub enum Error {
     Invalid {
         /// What, by name.
         message: String,
-        /// What to do.
+        /// Next steps, one sentence each.
         hints: Vec<String>,
     },
     /// A name that nothing goes by.
     #[error("there is no {kind} {name:?}{}", did_you_mean(.suggestions))]
     Unknown {
-        /// What was looked for, such as "context".
+        /// Kind of the thing that was looked for, such as "context".
         kind: &'static str,
         /// The name as given.
         name: String,
         /// Names that are close.
         suggestions: Vec<String>,
-        /// Where to see all of them.
+        /// Command that lists all of them.
         hint: String,
     },
     /// A field of a request body is wrong.
     #[error("{path}: {message}{}", did_you_mean(.suggestions))]
     Field {
-        /// Where in the body, such as `user.grants[0].role`.
+        /// Position in the body, such as `user.grants[0].role`.
         path: String,
-        /// What is wrong with it.
+        /// Fault in it.
         message: String,
         /// Names that are close.
         suggestions: Vec<String>,
@@ -66,7 +66,7 @@ pub enum Error {
         code: Code,
         /// Its words.
         message: String,
-        /// What to do.
+        /// Next steps, one sentence each.
         hints: Vec<String>,
     },
     /// No answer in time.
@@ -87,9 +87,9 @@ pub enum Error {
     /// Something must be asked and nobody can be.
     #[error("{what} is needed, and nobody can be asked")]
     NeedsInput {
-        /// What would be asked.
+        /// Thing that would be asked for.
         what: String,
-        /// How to give it instead.
+        /// Other means to give it.
         hint: String,
     },
     /// Nothing says which server.
@@ -98,7 +98,7 @@ pub enum Error {
     /// Something that worked out otherwise than it must.
     #[error("{0}")]
     Unexpected(String),
-    /// What is printed cannot be written.
+    /// The output cannot be written.
     #[error("cannot write the output")]
     Output(#[source] io::Error),
 }
@@ -116,7 +116,7 @@ impl Error {
         Self::File { action: "write", path: path.into(), source }
     }
 
-    /// Whether whoever read our output has gone away: no failure, and nothing
+    /// Returns whether whoever read our output has gone away: no failure, and nothing
     /// to say.
     fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(source) if source.kind() == io::ErrorKind::BrokenPipe)
@@ -153,7 +153,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, one sentence each.
+    /// Next steps, one sentence each.
     pub fn hints(&self) -> Vec<String> {
         match self {
             Self::Invalid { hints, .. } | Self::Status { hints, .. } => hints.clone(),

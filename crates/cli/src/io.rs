@@ -18,7 +18,7 @@ pub trait Prompt: Send {
     fn secret(&mut self, question: &str) -> io::Result<Secret>;
 }
 
-/// What a command reads from and writes to.
+/// Input and output of a command.
 pub struct Io {
     /// Data for the command; taken once by whoever reads it.
     pub input: Option<Box<dyn Read + Send>>,
@@ -30,10 +30,12 @@ pub struct Io {
     pub prompt: Option<Box<dyn Prompt>>,
     /// The environment variables.
     pub env: BTreeMap<String, String>,
-    /// Whether a person reads `out` directly.
+    /// True if a person reads `out` directly.
     pub out_is_terminal: bool,
-    /// Whether a person reads `err` directly.
+    /// True if a person reads `err` directly.
     pub err_is_terminal: bool,
+    /// Columns of the terminal that shows `out`.
+    pub columns: Option<usize>,
 }
 
 impl Io {
@@ -52,6 +54,7 @@ impl Io {
                 .collect(),
             out_is_terminal: io::stdout().is_terminal(),
             err_is_terminal: io::stderr().is_terminal(),
+            columns: columns(),
         }
     }
 
@@ -100,6 +103,12 @@ impl Io {
             Error::invalid(format!("stdin can be read once only, and {what} is the second to ask"))
         })
     }
+}
+
+/// Columns of the terminal behind stdout, if there is one.
+fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 struct Terminal;

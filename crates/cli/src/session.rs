@@ -13,7 +13,7 @@ use crate::{
     target::{self, Target},
 };
 
-/// What every command works with.
+/// Context of every command.
 pub(crate) struct Session<'a> {
     pub(crate) global: &'a Global,
     pub(crate) io: &'a mut Io,
@@ -41,7 +41,7 @@ impl<'a> Session<'a> {
     pub(crate) fn printer(&mut self) -> Printer<'_> {
         let format = self.global.output.unwrap_or(Format::Table);
         let colour = self.io.colour_on_out(self.global.color);
-        Printer::new(&mut self.io.out, format, colour)
+        Printer::new(&mut self.io.out, format, colour).columns(self.io.columns)
     }
 
     pub(crate) fn ask(&mut self, question: &str, hint: &str) -> Result<String, Error> {
@@ -58,7 +58,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the person says yes.
+    /// Asks the person and returns the answer.
     pub(crate) fn confirm(&mut self, question: &str, hint: &str) -> Result<bool, Error> {
         let answer = self.ask(&format!("{question} [y/N] "), hint)?;
         Ok(matches!(answer.to_lowercase().as_str(), "y" | "yes"))

@@ -21,24 +21,40 @@ pub(crate) struct Target {
     /// The context it comes from, if any.
     pub(crate) context: Option<String>,
     pub(crate) endpoint: Endpoint,
+    /// Endpoints of the same region, tried in turn where the first is away.
+    pub(crate) others: Vec<Endpoint>,
     pub(crate) trust: Trust,
     pub(crate) identity: Option<Identity>,
     pub(crate) token: Option<Secret>,
-    /// Whether the token is the one kept for the context.
+    /// True if the token is the one saved in the context.
     pub(crate) token_is_kept: bool,
 }
 
 impl Target {
     /// A server without anything to show.
     pub(crate) fn bare(endpoint: Endpoint, trust: Trust) -> Self {
-        Self { context: None, endpoint, trust, identity: None, token: None, token_is_kept: false }
+        Self {
+            context: None,
+            endpoint,
+            others: Vec::new(),
+            trust,
+            identity: None,
+            token: None,
+            token_is_kept: false,
+        }
     }
 
-    /// What the flags, the environment and the contexts say, in that order.
+    /// Resolves flags, environment and contexts, in that order.
     pub(crate) fn resolve(global: &Global, io: &mut Io) -> Result<Self, Error> {
         let files = Files::locate(io)?;
         let contexts = files.contexts()?;
         let (name, context, endpoint) = choose(global, &contexts)?;
+        let others = match context.filter(|_| global.endpoint.is_none()) {
+            Some(context) => {
+                context.others.iter().map(|one| Endpoint::parse(one)).collect::<Result<_, _>>()?
+            }
+            None => Vec::new(),
+        };
         let trust = trust(global, context)?;
         let identity = identity(global)?;
         let given = given_token(global, io)?;
@@ -54,13 +70,14 @@ impl Target {
         };
         let token_is_kept = kept.is_some();
         let token = given.or(kept);
-        if token.is_some() && !endpoint.is_private() {
+        let open = std::iter::once(&endpoint).chain(&others).find(|one| !one.is_private());
+        if let (Some(_), Some(open)) = (&token, open) {
             return Err(Error::Invalid {
-                message: format!("a token would go to {endpoint} in clear text"),
+                message: format!("a token would go to {open} in clear text"),
                 hints: vec!["use https://, or call from the server itself".into()],
             });
         }
-        Ok(Self { context: name, endpoint, trust, identity, token, token_is_kept })
+        Ok(Self { context: name, endpoint, others, trust, identity, token, token_is_kept })
     }
 }
 

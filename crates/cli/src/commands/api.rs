@@ -21,12 +21,12 @@ Examples:
   selvage api describe selvage.identity.User")]
 pub struct Api {
     #[command(subcommand)]
-    pub command: Option<Look>,
+    pub command: Option<Subcommand>,
 }
 
-/// What to look at.
+/// Subject of the description.
 #[derive(clap::Subcommand, Debug)]
-pub enum Look {
+pub enum Subcommand {
     /// List methods
     List {
         /// Only those whose full name contains this
@@ -42,8 +42,8 @@ pub enum Look {
 pub(crate) fn run(args: &Api, session: &mut Session<'_>) -> Result<(), Error> {
     match &args.command {
         None => list("", session),
-        Some(Look::List { filter }) => list(filter.as_deref().unwrap_or_default(), session),
-        Some(Look::Describe { name }) => {
+        Some(Subcommand::List { filter }) => list(filter.as_deref().unwrap_or_default(), session),
+        Some(Subcommand::Describe { name }) => {
             let text = describe(name)?;
             session.io.out.write_all(text.as_bytes()).map_err(Error::Output)
         }
@@ -208,7 +208,7 @@ fn type_of(field: &FieldDescriptor) -> String {
     format!("{repeated}{}", name(field.kind()))
 }
 
-/// What the contract says about it, as comment lines.
+/// Comment of the contract, as comment lines.
 fn comment(file: &FileDescriptor, path: &[i32], indent: &str) -> String {
     comment_text(file, path).lines().fold(String::new(), |mut all, line| {
         let _ = writeln!(all, "{}", format!("{indent}// {}", line.trim()).trim_end());
@@ -216,7 +216,7 @@ fn comment(file: &FileDescriptor, path: &[i32], indent: &str) -> String {
     })
 }
 
-/// What the contract says about it.
+/// Comment of the contract.
 pub(crate) fn comment_text(file: &FileDescriptor, path: &[i32]) -> &'static str {
     selvage_api::comment(file.name(), path)
 }

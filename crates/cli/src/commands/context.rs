@@ -7,6 +7,7 @@ use crate::{
     Error,
     config::{self, Contexts, Files},
     connect,
+    endpoint::Endpoint,
     output::{self, Column},
     session::Session,
     target,
@@ -18,6 +19,7 @@ use crate::{
 Examples:
   selvage context list
   selvage context use production
+  selvage context endpoints production https://a.example:8443 https://b.example:8443
   selvage --context staging whoami")]
 pub enum Context {
     /// List the contexts; * marks the current one
@@ -31,6 +33,14 @@ pub enum Context {
     Show {
         /// Its name [default: the current one]
         name: Option<String>,
+    },
+    /// Say where the servers of a context are; the first that answers is used
+    Endpoints {
+        /// Its name
+        name: String,
+        /// Controllers of one region, in the order in which to try them
+        #[arg(required = true, value_name = "ENDPOINT")]
+        endpoints: Vec<String>,
     },
     /// Forget a context and its token
     Remove {
@@ -51,6 +61,7 @@ struct Shown {
     current: bool,
     name: String,
     endpoint: String,
+    others: Vec<String>,
     user: Option<String>,
     insecure: bool,
     session_expires: Option<String>,
@@ -70,6 +81,12 @@ pub(crate) fn run(command: Context, session: &mut Session<'_>) -> Result<(), Err
             })?;
             session.io.say(&format!("Context {name} is now the current one."))
         }
+        Context::Endpoints { name, endpoints } => {
+            files.update(|contexts, credentials| {
+                set_endpoints(contexts, credentials, &name, &endpoints)
+            })?;
+            session.io.say(&format!("Context {name} leads to {}.", endpoints.join(", ")))
+        }
         Context::Remove { name } => {
             files.update(|contexts, credentials| {
                 target::named(contexts, &name)?;
@@ -85,6 +102,31 @@ pub(crate) fn run(command: Context, session: &mut Session<'_>) -> Result<(), Err
             session.io.say(&format!("Context {from} is now called {to}."))
         }
     }
+}
+
+/// The login of a context holds for its whole region.
+fn set_endpoints(
+    contexts: &mut Contexts,
+    credentials: &mut config::Credentials,
+    name: &str,
+    endpoints: &[String],
+) -> Result<(), Error> {
+    target::named(contexts, name)?;
+    let parsed: Vec<String> = endpoints
+        .iter()
+        .map(|one| Endpoint::parse(one).map(|endpoint| endpoint.to_string()))
+        .collect::<Result<_, _>>()?;
+    let (Some((first, others)), Some(context)) =
+        (parsed.split_first(), contexts.contexts.get_mut(name))
+    else {
+        return Ok(());
+    };
+    if let Some(login) = credentials.logins.get_mut(name) {
+        login.move_to(&context.endpoint, first);
+    }
+    context.endpoint.clone_from(first);
+    context.others = others.to_vec();
+    Ok(())
 }
 
 fn rename(
@@ -120,6 +162,7 @@ fn shown(
         current: contexts.current.as_deref() == Some(name),
         name: name.to_owned(),
         endpoint: context.endpoint.clone(),
+        others: context.others.clone(),
         user: context.user.clone(),
         insecure: context.insecure,
         session_expires: credentials.logins.get(name).and_then(|login| login.expires.clone()),

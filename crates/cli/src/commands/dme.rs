@@ -1,4 +1,4 @@
-//! What a device asks of a match engine.
+//! Questions of a device to a match engine.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub struct Ask {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["developer", "appname", "appvers"])]
     cookie_file: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    location: Location,
 }
 
 /// `selvage dme verify`
@@ -79,19 +79,19 @@ struct App {
 }
 
 #[derive(clap::Args, Debug)]
-struct Place {
+struct Location {
     /// Carrier of the device
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     carrier: String,
-    /// Where the device is, in degrees
+    /// Latitude of the device, in degrees
     #[arg(long, value_name = "DEGREES", allow_negative_numbers = true)]
     latitude: f64,
-    /// Where the device is, in degrees
+    /// Longitude of the device, in degrees
     #[arg(long, value_name = "DEGREES", allow_negative_numbers = true)]
     longitude: f64,
 }
 
-impl Place {
+impl Location {
     fn loc(&self) -> Loc {
         Loc { latitude: self.latitude, longitude: self.longitude, ..Loc::default() }
     }
@@ -141,8 +141,8 @@ async fn cookie(args: &Ask, session: &mut Session<'_>) -> Result<String, Error> 
 async fn find(args: Ask, session: &mut Session<'_>) -> Result<(), Error> {
     let request = FindCloudletRequest {
         session_cookie: cookie(&args, session).await?,
-        gps_location: Some(args.place.loc()),
-        carrier_name: args.place.carrier,
+        gps_location: Some(args.location.loc()),
+        carrier_name: args.location.carrier,
         ..FindCloudletRequest::default()
     };
     let client = session.client().await?;
@@ -170,8 +170,8 @@ async fn verify(args: Verify, session: &mut Session<'_>) -> Result<(), Error> {
     let token = secret(args.location_token_file.as_ref(), "--location-token-file", session)?;
     let request = VerifyLocationRequest {
         session_cookie: cookie(&args.ask, session).await?,
-        gps_location: Some(args.ask.place.loc()),
-        carrier_name: args.ask.place.carrier,
+        gps_location: Some(args.ask.location.loc()),
+        carrier_name: args.ask.location.carrier,
         verify_loc_token: token,
         ..VerifyLocationRequest::default()
     };
@@ -187,8 +187,8 @@ async fn verify(args: Verify, session: &mut Session<'_>) -> Result<(), Error> {
 async fn list(args: Ask, session: &mut Session<'_>) -> Result<(), Error> {
     let request = AppInstListRequest {
         session_cookie: cookie(&args, session).await?,
-        gps_location: Some(args.place.loc()),
-        carrier_name: args.place.carrier,
+        gps_location: Some(args.location.loc()),
+        carrier_name: args.location.carrier,
         ..AppInstListRequest::default()
     };
     let client = session.client().await?;

@@ -21,10 +21,11 @@ use crate::{
 Examples:
   selvage explain
   selvage explain NOT_FOUND
-  selvage explain 5          the number on gRPC
-  selvage explain exit:6     the exit code of a command")]
+  selvage explain grpc:5     the number on gRPC
+  selvage explain exit:6     the exit code of a command
+  selvage explain 404        a number that means one thing alone")]
 pub struct Explain {
-    /// A code by name, by its gRPC number, or as exit:N [default: list all]
+    /// A code by name, or as grpc:N, exit:N or http:N [default: list all]
     pub code: Option<String>,
 }
 
@@ -73,36 +74,14 @@ fn row(code: Code) -> Value {
     })
 }
 
-/// The code of a name in any case and spelling, a gRPC number, or `exit:N`.
+/// The code of a name in any case and spelling, or of a number.
 fn find(text: &str) -> Result<Code, Error> {
-    let unknown = |suggestions| Error::Unknown {
-        kind: "code",
-        name: text.into(),
-        suggestions,
-        hint: "`selvage explain` lists them all".into(),
-    };
     let lower = text.trim().to_lowercase();
-    if let Some(number) = lower.strip_prefix("exit:") {
-        let wanted = number.trim().parse().ok();
-        return match wanted {
-            Some(1) => Err(Error::invalid(
-                "exit code 1 carries no error code; the message is all there is",
-            )),
-            Some(2) => {
-                Err(Error::invalid("exit code 2 means that the command line was wrong; see --help"))
-            }
-            _ => ALL
-                .into_iter()
-                .find(|code| Some(code.exit()) == wanted)
-                .ok_or_else(|| unknown(Vec::new())),
-        };
+    if let Some((space, number)) = lower.split_once(':') {
+        return numbered(text, space, number.trim().parse().ok());
     }
     if let Ok(number) = lower.parse::<i32>() {
-        return match (number, Code::from_grpc(number.into())) {
-            (0, _) => Err(Error::invalid("0 is OK: nothing went wrong")),
-            (1..=16, Some(code)) => Ok(code),
-            _ => Err(unknown(Vec::new())),
-        };
+        return plain_number(text, number);
     }
     let letters = |name: &str| name.to_lowercase().replace(['_', '-', ' '], "");
     let wanted = match letters(&lower).as_str() {
@@ -112,8 +91,75 @@ fn find(text: &str) -> Result<Code, Error> {
         other => other.to_owned(),
     };
     ALL.into_iter().find(|code| letters(code.name()) == wanted).ok_or_else(|| {
-        unknown(suggest::closest(&lower.replace(['-', ' '], "_"), ALL.map(Code::name)))
+        unknown(text, suggest::closest(&lower.replace(['-', ' '], "_"), ALL.map(Code::name)))
     })
+}
+
+fn unknown(text: &str, suggestions: Vec<String>) -> Error {
+    Error::Unknown {
+        kind: "code",
+        name: text.into(),
+        suggestions,
+        hint: "`selvage explain` lists them all".into(),
+    }
+}
+
+/// The code of a number on gRPC, on HTTP, or of an exit.
+fn numbered(text: &str, space: &str, number: Option<i32>) -> Result<Code, Error> {
+    let wanted = number.ok_or_else(|| unknown(text, Vec::new()))?;
+    let all = || ALL.into_iter();
+    let found = match (space, wanted) {
+        ("exit", 1) => {
+            let text = "exit code 1 carries no error code; the message is all there is";
+            return Err(Error::invalid(text));
+        }
+        ("exit", 2) => {
+            let text = "exit code 2 means that the command line was wrong; see --help";
+            return Err(Error::invalid(text));
+        }
+        ("grpc", 1..=16) => Code::from_grpc(wanted.into()),
+        ("exit", _) => all().find(|code| i32::from(code.exit()) == wanted),
+        ("http", _) => {
+            let of_status = |code: &Code| i32::from(http_status(code.grpc())) == wanted;
+            let codes: Vec<Code> = all().filter(of_status).collect();
+            if let [_, _, ..] = codes.as_slice() {
+                let names: Vec<&str> = codes.iter().map(|code| code.name()).collect();
+                let text = format!("HTTP {wanted} stands for {}", names.join(", "));
+                return Err(Error::Invalid { message: text, hints: vec!["say which".into()] });
+            }
+            codes.first().copied()
+        }
+        _ => None,
+    };
+    found.ok_or_else(|| unknown(text, Vec::new()))
+}
+
+/// The code of a number that does not say what it counts.
+fn plain_number(text: &str, number: i32) -> Result<Code, Error> {
+    if number == 0 {
+        return Err(Error::invalid("0 is OK: nothing went wrong"));
+    }
+    let spaces = ["grpc", "exit", "http"];
+    let mut found: Vec<(&str, Code)> = Vec::new();
+    for space in spaces {
+        found.extend(numbered(text, space, Some(number)).ok().map(|code| (space, code)));
+    }
+    match found.as_slice() {
+        [] if number == 1 || number == 2 => numbered(text, "exit", Some(number)),
+        [] => Err(unknown(text, Vec::new())),
+        [(_, first), rest @ ..] if rest.iter().all(|(_, code)| code == first) => Ok(*first),
+        several => {
+            let meanings =
+                several.iter().map(|(space, code)| format!("{space}:{number} is {code}"));
+            Err(Error::Invalid {
+                message: format!(
+                    "which {number} is meant? {}",
+                    meanings.collect::<Vec<_>>().join(", ")
+                ),
+                hints: vec![format!("say `selvage explain {}:{number}`", several[0].0)],
+            })
+        }
+    }
 }
 
 fn page(code: Code) -> &'static str {
@@ -154,18 +200,31 @@ mod tests {
 
     #[test]
     fn a_code_goes_by_all_its_names() {
-        for text in ["NOT_FOUND", "not_found", "NotFound", "not-found", "not found", "5", "exit:4"]
+        for text in
+            ["NOT_FOUND", "not_found", "NotFound", "not-found", "not found", "grpc:5", "exit:4"]
         {
             assert_eq!(find(text).unwrap(), Code::NotFound, "{text}");
         }
         for code in ALL {
-            assert_eq!(find(&(code.grpc() as i32).to_string()).unwrap(), code);
+            assert_eq!(find(&format!("grpc:{}", code.grpc() as i32)).unwrap(), code);
             assert_eq!(find(&format!("exit:{}", code.exit())).unwrap(), code);
         }
         assert_eq!(find("canceled").unwrap(), Code::Cancelled);
-        for wrong in ["0", "17", "-1", "exit:1", "exit:2", "exit:99", "exit:", ""] {
+        assert_eq!(find("404").unwrap(), Code::NotFound);
+        for wrong in
+            ["0", "99", "-1", "grpc:17", "http:200", "exit:1", "exit:2", "exit:99", "exit:", ""]
+        {
             assert!(find(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_number_of_two_meanings_is_asked_back() {
+        let error = find("8").unwrap_err();
+        let exit = ALL.into_iter().find(|code| code.exit() == 8).unwrap();
+        let expected = format!("which 8 is meant? grpc:8 is RESOURCE_EXHAUSTED, exit:8 is {exit}");
+        assert_eq!(error.to_string(), expected);
+        assert_ne!(exit, Code::ResourceExhausted);
     }
 
     #[test]

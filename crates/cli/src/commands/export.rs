@@ -105,7 +105,7 @@ fn has_text(object: &DynamicMessage, name: &str) -> bool {
     value.is_some_and(|value| value.as_str().is_some_and(|text| !text.is_empty()))
 }
 
-/// Whether the instance is one that its developer runs himself, which has the
+/// Returns whether the instance is one that its developer runs, which has the
 /// address that he gave it.
 fn is_self_run(object: &DynamicMessage) -> bool {
     let value = plain::value(object, Spelling::Contract);

@@ -1,4 +1,4 @@
-//! How a machine becomes known: a token from somebody who may give one, and a
+//! Join tokens and certificates of machines: a token from somebody who may give one, and a
 //! certificate for it.
 
 use std::{
@@ -49,7 +49,7 @@ pub struct Create {
     /// controller, cloudlet/OPERATOR/NAME, node/NAME or dme/NAME
     #[arg(value_parser = machine)]
     pub machine: String,
-    /// How long the token can be used, at most 7d
+    /// Lifetime of the token, at most 7d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
     pub ttl: Duration,
     /// DNS name or address under which the machine serves, besides its own name
@@ -122,7 +122,7 @@ pub(crate) async fn create_token(
     Ok(())
 }
 
-/// How a machine's agent joins, a match engine, or the crm of a cloudlet, which
+/// Command by which a machine's agent joins, a match engine, or the crm of a cloudlet, which
 /// nobody has to reach.
 fn agent_command(machine: &str, endpoint: &Endpoint) -> Option<String> {
     let (daemon, address) = match machine.split('/').next()? {
@@ -151,7 +151,7 @@ fn join_command(endpoint: &Endpoint, ca_sha256: &str) -> String {
 
 pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), Error> {
     let endpoint = Endpoint::parse(&args.server)?;
-    let places = Places::prepare(&args.out, args.force)?;
+    let files = OutputFiles::prepare(&args.out, args.force)?;
     let token = token(session)?;
     let authorities = authorities(args, &endpoint, &token, session).await?;
     let key = KeyPair::generate().map_err(no_key)?;
@@ -161,8 +161,8 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
         .map_err(no_key)?;
     // Before the call: a directory that cannot be written to must not cost
     // the token.
-    let staged_key = Staged::new(&places.key, key.serialize_pem().as_bytes(), 0o600)
-        .map_err(|source| Error::write(&places.key, source))?;
+    let staged_key = Staged::new(&files.key, key.serialize_pem().as_bytes(), 0o600)
+        .map_err(|source| Error::write(&files.key, source))?;
 
     let client = session.connect(&Target::bare(endpoint, Trust::Only(authorities.clone()))).await?;
     let request = JoinRequest { token: token.expose().to_owned(), csr: request };
@@ -178,15 +178,15 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
         selvage_files::replace(path, pem.as_bytes(), 0o644)
             .map_err(|source| Error::write(path, source))
     };
-    write(&places.ca, &answer.ca)?;
-    write(&places.certificate, &answer.certificate)?;
-    staged_key.place().map_err(|source| Error::write(&places.key, source))?;
+    write(&files.ca, &answer.ca)?;
+    write(&files.certificate, &answer.certificate)?;
+    staged_key.commit().map_err(|source| Error::write(&files.key, source))?;
 
     let mut record = serde_json::json!({
         "machine": answer.machine,
-        "key": places.key,
-        "certificate": places.certificate,
-        "ca": places.ca,
+        "key": files.key,
+        "certificate": files.certificate,
+        "ca": files.ca,
     });
     if let Some(end) = answer.not_after {
         let time = jiff::Timestamp::new(end.seconds, end.nanos).ok();
@@ -195,31 +195,31 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
     session.printer().record(&record)
 }
 
-struct Places {
+struct OutputFiles {
     key: PathBuf,
     certificate: PathBuf,
     ca: PathBuf,
 }
 
-impl Places {
+impl OutputFiles {
     fn prepare(dir: &Path, force: bool) -> Result<Self, Error> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(dir)
             .map_err(|source| Error::write(dir, source))?;
-        let places = Self {
+        let files = Self {
             key: dir.join("machine.key"),
             certificate: dir.join("machine.crt"),
             ca: dir.join("ca.crt"),
         };
-        if !force && places.key.try_exists().map_err(|source| Error::read(&places.key, source))? {
+        if !force && files.key.try_exists().map_err(|source| Error::read(&files.key, source))? {
             return Err(Error::Invalid {
-                message: format!("{} is there already", places.key.display()),
+                message: format!("{} is there already", files.key.display()),
                 hints: vec!["say --force to replace it, or choose another --out".into()],
             });
         }
-        Ok(places)
+        Ok(files)
     }
 }
 

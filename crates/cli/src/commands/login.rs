@@ -66,10 +66,11 @@ struct Ready {
 #[derive(Deserialize)]
 struct Admin {
     username: String,
-    password_file: PathBuf,
+    /// None once its owner has removed it.
+    password_file: Option<PathBuf>,
 }
 
-/// What is known before anything is asked.
+/// Facts known before anything is asked.
 struct Plan {
     endpoint: Endpoint,
     ca: Option<PathBuf>,
@@ -99,6 +100,7 @@ pub(crate) async fn login(args: &Login, session: &mut Session<'_>) -> Result<(),
 
     let mut context = config::Context {
         endpoint: endpoint.clone(),
+        others: known.as_ref().map(|known| known.others.clone()).unwrap_or_default(),
         user: None,
         insecure: matches!(plan.endpoint, Endpoint::Http { .. }),
         ca,
@@ -133,7 +135,7 @@ fn plan(args: &Login, session: &mut Session<'_>, contexts: &Contexts) -> Result<
             let own = plan.username.as_ref().is_some_and(|name| *name != admin.username);
             plan.username.get_or_insert(admin.username);
             if !own {
-                plan.password_file.get_or_insert(admin.password_file);
+                plan.password_file = plan.password_file.or(admin.password_file);
             }
         }
         ready.endpoint
@@ -177,7 +179,7 @@ async fn settle_trust(
     Ok(trust::asked(&plan.endpoint, session).await?.map(|ca| trust::pem(&ca)))
 }
 
-/// Whether the server lets us in without a login, as unix sockets and
+/// Returns whether the server lets us in without a login, as unix sockets and
 /// `--insecure` do.
 async fn welcome_as_we_are(endpoint: &Endpoint, client: &Client) -> Result<bool, Error> {
     if matches!(endpoint, Endpoint::Https { .. }) {

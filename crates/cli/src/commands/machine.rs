@@ -13,6 +13,9 @@ use super::{
 };
 use crate::{Error, output, session::Session};
 
+/// Seconds without a report after which a machine is away. Machines report
+/// several times a minute, and once a minute that is written down.
+const AWAY_AFTER: i64 = 150;
 const MACHINES: &str = "selvage.identity.ListMachinesResponse";
 const LIST: &str = "selvage.identity.ListBlockedMachinesResponse";
 
@@ -138,6 +141,12 @@ async fn list(args: List, session: &mut Session<'_>) -> Result<(), Error> {
     sheet(&answer, jiff::Timestamp::now().as_second()).print(session)
 }
 
+/// A moment to the minute: reports are written down once a minute.
+fn clock(seconds: i64) -> String {
+    let moment = jiff::Timestamp::from_second(seconds);
+    moment.map_or("-".into(), |moment| moment.strftime("%Y-%m-%d %H:%MZ").to_string())
+}
+
 fn sheet(answer: &ListMachinesResponse, now: i64) -> Sheet {
     let mut sheet = Sheet::new(&[
         "MACHINE",
@@ -149,12 +158,13 @@ fn sheet(answer: &ListMachinesResponse, now: i64) -> Sheet {
         "+CERTIFICATE ENDS",
     ]);
     for machine in &answer.machines {
-        let state = match machine {
-            machine if machine.blocked => "blocked",
-            machine if machine.last_seen.is_none() => "joined",
-            _ => "known",
-        };
         let seen = machine.last_seen.as_ref();
+        let state = match seen {
+            _ if machine.blocked => "blocked".to_owned(),
+            None => "joined".to_owned(),
+            Some(seen) if now - seen.seconds <= AWAY_AFTER => "up".to_owned(),
+            Some(seen) => format!("away since {}", clock(seen.seconds)),
+        };
         let seen = seen.map_or("-".to_owned(), |at| format!("{} ago", span(now - at.seconds)));
         let ends = machine.certificate_ends.as_ref();
         let ends = ends.and_then(|at| jiff::Timestamp::from_second(at.seconds).ok());
@@ -165,7 +175,7 @@ fn sheet(answer: &ListMachinesResponse, now: i64) -> Sheet {
         sheet.push([
             machine.machine.clone(),
             or_none(machine.address.clone()),
-            state.to_owned(),
+            state,
             seen,
             or_none(labels.join(",")),
             or_none(machine.version.clone()),
@@ -217,16 +227,22 @@ mod tests {
                 last_seen: Some(seen),
                 ..Known::default()
             },
+            Known {
+                machine: "node/gone".into(),
+                last_seen: Some(prost_types::Timestamp { seconds: 600, nanos: 0 }),
+                ..Known::default()
+            },
             Known { machine: "node/new".into(), ..Known::default() },
             Known { machine: "node/stolen".into(), blocked: true, ..Known::default() },
         ];
         let text = sheet(&ListMachinesResponse { machines }, 1061).text(crate::Format::Table);
         assert_eq!(
             text,
-            "MACHINE       ADDRESS          STATE     LAST SEEN   LABELS\n\
-             node/a        192.0.2.1:8443   known     1m1s ago    rack=3,role=worker\n\
-             node/new      -                joined    -           -\n\
-             node/stolen   -                blocked   -           -\n"
+            "MACHINE       ADDRESS          STATE                          LAST SEEN   LABELS\n\
+             node/a        192.0.2.1:8443   up                             1m1s ago    rack=3,role=worker\n\
+             node/gone     -                away since 1970-01-01 00:10Z   7m41s ago   -\n\
+             node/new      -                joined                         -           -\n\
+             node/stolen   -                blocked                        -           -\n"
         );
     }
 }

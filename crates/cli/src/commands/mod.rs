@@ -1,8 +1,9 @@
-//! What each command does.
+//! The commands, one module each.
 
 pub(crate) mod api;
 pub(crate) mod apply;
 pub(crate) mod backup;
+pub(crate) mod batch;
 pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod dashboard;
@@ -15,12 +16,16 @@ pub(crate) mod join;
 pub(crate) mod kaas;
 pub(crate) mod login;
 pub(crate) mod machine;
+pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod operation;
 pub(crate) mod progress;
 pub(crate) mod revision;
+pub(crate) mod roll;
+pub(crate) mod run;
 pub(crate) mod shell;
+pub(crate) mod show;
 pub(crate) mod status;
 pub(crate) mod trust;
 pub(crate) mod user;
@@ -46,6 +51,7 @@ pub(crate) async fn dispatch(
         Command::Machine(args) => machine::run(args, session).await,
         Command::Status => status::status(session).await,
         Command::Api(args) => api::run(&args, session),
+        Command::Run(args) => Box::pin(run::run(&args, session)).await,
         Command::Object(object) => object::run(object, session).await,
         Command::Apply(args) => apply::apply(&args, session).await,
         Command::Unapply(args) => apply::unapply(&args, session).await,

@@ -22,11 +22,11 @@ use crate::{
     session::Session,
 };
 
-/// How often the clock on the screen moves.
+/// Interval at which the clock on the screen moves.
 const TICK: Duration = Duration::from_millis(100);
-/// How long to wait before knocking again.
+/// Delay before the next attempt to connect.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long a person who pressed Ctrl-C waits for a last word.
+/// Timeout of the cancellation after Ctrl-C.
 const LAST_WORD: Duration = Duration::from_secs(3);
 const FRAMES: [char; 4] = ['|', '/', '-', '\\'];
 
@@ -40,13 +40,13 @@ pub(crate) struct Job {
     pub(crate) dry_run: bool,
 }
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     /// They are what the command prints.
     Lines(Format),
     /// They are kept for whoever prints the object they are about.
-    Kept,
+    Plan,
     /// They are only worth a look while they last.
     Aside,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Narrator {
     started: Instant,
     last: String,
     drawn: usize,
-    /// How many lines were told.
+    /// Number of lines printed.
     pub(crate) lines: usize,
     /// Those that were not printed.
     pub(crate) kept: Vec<String>,
@@ -86,7 +86,7 @@ impl Narrator {
     /// For lists of objects: the lines of a plan are kept to stand under the
     /// object, those of work are shown on a terminal only.
     pub(crate) fn in_a_list(session: &Session<'_>, dry_run: bool) -> Self {
-        Self::new(session, if dry_run { Style::Kept } else { Style::Aside })
+        Self::new(session, if dry_run { Style::Plan } else { Style::Aside })
     }
 
     pub(crate) fn line(&mut self, io: &mut Io, text: &str) -> Result<(), Error> {
@@ -102,7 +102,7 @@ impl Narrator {
                 let message = serde_json::json!({ "message": text });
                 return Printer::new(&mut io.out, format, false).record(&message);
             }
-            Style::Kept => {
+            Style::Plan => {
                 self.kept.push(self.last.clone());
                 return Ok(());
             }
@@ -212,7 +212,7 @@ async fn carry_out(
     }
 }
 
-/// Whether the server may still be at work: the connection broke, or it took
+/// Returns whether the server may still be at work: the connection broke, or it took
 /// its leave after it had begun.
 fn may_go_on(failure: &Failure, narrator: &Narrator) -> bool {
     failure.broke || (failure.error.code() == Code::Unavailable && narrator.lines > 0)
@@ -250,8 +250,8 @@ async fn follow(
     let client = session.client().await.map_err(lost)?;
     let found = operation::find(&client, &job.method.name, job.kind, &job.message).await;
     let Some(work) = found.map_err(lost)? else { return Ok(false) };
-    let told = narrator.lines;
-    operation::follow(&client, &work.id, told, narrator, session.io).await?;
+    let printed = narrator.lines;
+    operation::follow(&client, &work.id, printed, narrator, session.io).await?;
     Ok(true)
 }
 

@@ -2,9 +2,13 @@
 
 use prost_reflect::DynamicMessage;
 
-use super::progress::{self, Job, Narrator};
+use super::{
+    names,
+    progress::{self, Job, Narrator},
+};
 use crate::{
     Error,
+    client::Client,
     edge::{Draft, Kind, draft, flags::ObjectArgs, rpc},
     session::Session,
 };
@@ -13,10 +17,11 @@ const LIST: &str = "/selvage.revisions.RevisionService/ListRevisions";
 const ROLL_BACK: &str = "/selvage.revisions.RevisionService/RollBack";
 
 /// A request of a method about the instance that the flags name.
-fn request(
+async fn request(
     path: &str,
     kind: &'static Kind,
     args: &ObjectArgs,
+    client: &Client,
 ) -> Result<(&'static selvage_api::Method, DynamicMessage), Error> {
     let method = selvage_api::method(path)
         .ok_or_else(|| Error::Unexpected(format!("{path} is no method")))?;
@@ -28,6 +33,9 @@ fn request(
     }
     let mut named = Draft::new(kind);
     args.fill(&mut named)?;
+    if let Some(name) = &args.name {
+        named.take_key(&names::resolve(kind, name, &named.message, client).await?);
+    }
     let mut message = DynamicMessage::new(method.input.clone());
     if let Some(key) = draft::kept_key(&named.message).get_field_by_name("key") {
         message.set_field_by_name("key", key.into_owned());
@@ -40,8 +48,8 @@ pub(crate) async fn history(
     args: &ObjectArgs,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let (method, message) = request(LIST, kind, args)?;
     let client = session.client().await?;
+    let (method, message) = request(LIST, kind, args, &client).await?;
     let unwrapped = |failure: rpc::Failure| failure.error;
     let mut answers = rpc::open(&client, method, message, false).await.map_err(unwrapped)?;
     match answers.next(&client).await.map_err(unwrapped)? {
@@ -56,9 +64,9 @@ pub(crate) async fn rollback(
     args: &ObjectArgs,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let (method, mut message) = request(ROLL_BACK, kind, args)?;
-    message.set_field_by_name("revision", prost_reflect::Value::U64(to));
     let client = session.client().await?;
+    let (method, mut message) = request(ROLL_BACK, kind, args, &client).await?;
+    message.set_field_by_name("revision", prost_reflect::Value::U64(to));
     let job = Job { kind, method, message, watch: false, dry_run: args.dry_run };
     let mut narrator = Narrator::lines(session);
     progress::perform(session, &client, &job, &mut narrator).await

@@ -1,4 +1,4 @@
-//! Who am I, and what is the server.
+//! Name of the caller, and of the server.
 
 use selvage_api::selvage::{
     identity::{WhoAmIRequest, identity_service_client::IdentityServiceClient},

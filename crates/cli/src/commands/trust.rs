@@ -36,7 +36,7 @@ pub(crate) async fn asked(
     session: &mut Session<'_>,
 ) -> Result<Option<CertificateDer<'static>>, Error> {
     let known = crate::target::Target::bare(endpoint.clone(), Trust::System);
-    match connect::open(&known).await {
+    match connect::open(&known, &known.endpoint).await {
         Ok(_) => return Ok(None),
         Err(connect::Error::UnknownCa { .. }) => {}
         Err(other) => return Err(other.into()),

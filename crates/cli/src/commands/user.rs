@@ -41,7 +41,7 @@ pub enum User {
 pub struct Add {
     /// Login name
     pub name: String,
-    /// What the person may do: admin, viewer, operator:ORG or developer:ORG
+    /// Role of the person: admin, viewer, operator:ORG or developer:ORG
     #[arg(long = "role", value_name = "ROLE", value_parser = grant)]
     pub roles: Vec<Grant>,
     /// File whose first line is the password, or - for stdin
@@ -57,7 +57,7 @@ pub struct Add {
 pub struct Update {
     /// Login name
     pub name: String,
-    /// What the person may do from now on, in place of what he may do today
+    /// Role of the person from now on, in place of today's
     #[arg(long = "role", value_name = "ROLE", value_parser = grant)]
     pub roles: Vec<Grant>,
     /// Lock the person out and end his sessions
@@ -71,7 +71,7 @@ pub struct Update {
 /// `selvage user passwd`
 #[derive(clap::Args, Debug)]
 pub struct Passwd {
-    /// Whose [default: your own]
+    /// Name of the user [default: your own]
     pub name: Option<String>,
     /// File whose first line is the new password, or - for stdin
     #[arg(long, value_name = "FILE")]

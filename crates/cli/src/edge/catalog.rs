@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use prost_reflect::MessageDescriptor;
 use selvage_api::{Method, methods};
 
-/// What can be done with an object.
+/// Action on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Create,
@@ -18,7 +18,7 @@ pub(crate) enum Verb {
 impl Verb {
     pub(crate) const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Show];
 
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -28,7 +28,7 @@ impl Verb {
         }
     }
 
-    /// What a method that does it begins with.
+    /// Prefixes of the methods that do it.
     fn prefixes(self) -> &'static [&'static str] {
         match self {
             Self::Create => &["Create", "Inject"],
@@ -178,7 +178,7 @@ impl Kind {
         if matches!(self.word.as_str(), "controller" | "node") { &self.plural } else { &self.word }
     }
 
-    /// Whether the server fills the field of this dotted name.
+    /// Returns whether the server fills the field of this dotted name.
     pub(crate) fn is_server_set(&self, field: &str) -> bool {
         let first = field.split('.').next().unwrap_or(field);
         SERVER_SET.iter().any(|(name, fields)| *name == self.name && fields.contains(&first))

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Error, suggest};
 
-/// How the names of clusters begin that the server makes by itself.
+/// Prefix of the names of clusters that the server makes by itself.
 const AUTO_CLUSTER: &str = "autocluster";
 
 /// Longer lists are nobody's intention.
@@ -28,15 +28,15 @@ pub(crate) struct Draft {
     given: BTreeSet<Vec<u32>>,
 }
 
-/// Where a value stands, for errors.
+/// Position of a value in the input, for errors.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     /// File or flag.
     origin: String,
     path: String,
 }
 
-impl Place {
+impl Position {
     pub(crate) fn new(origin: &str) -> Self {
         Self { origin: origin.to_owned(), path: String::new() }
     }
@@ -69,27 +69,61 @@ impl Draft {
         Self { message: DynamicMessage::new(kind.message.clone()), given: BTreeSet::new() }
     }
 
+    /// A draft about an object that is there: its key, and of the fields that
+    /// these paths change in part what they hold, so that the rest of a list
+    /// stays.
+    pub(crate) fn of(kind: &Kind, there: &DynamicMessage, paths: &[&str]) -> Self {
+        let mut message = only_key(there);
+        for path in paths {
+            let Some((name, _)) = steps(path).into_iter().next() else { continue };
+            let wanted = normal(&name);
+            let field = kind.message.fields().find(|field| normal(field.name()) == wanted);
+            if let Some(field) = field.filter(|field| field.name() != "key") {
+                message.set_field(&field, there.get_field(&field).into_owned());
+            }
+        }
+        Self { message, given: BTreeSet::new() }
+    }
+
+    /// A draft that names every field of a message that is set.
+    pub(crate) fn naming(message: &DynamicMessage) -> Self {
+        let given = message.fields().map(|(field, _)| vec![field.number()]).collect();
+        Self { message: message.clone(), given }
+    }
+
+    /// Takes the key of an object that is there.
+    pub(crate) fn take_key(&mut self, there: &DynamicMessage) {
+        if let Some(key) = there.get_field_by_name("key") {
+            self.message.set_field_by_name("key", key.into_owned());
+        }
+    }
+
     /// Sets a leaf by its numbers from the top message.
     pub(crate) fn set_leaf(
         &mut self,
         numbers: &[u32],
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
         let mut fill = Fill { given: &mut self.given, numbers: Vec::new() };
-        fill.leaf(&mut self.message, numbers, node, place)
+        fill.leaf(&mut self.message, numbers, node, position)
     }
 
     /// Sets what a path such as `configs[0].kind` names.
-    pub(crate) fn set_path(&mut self, path: &str, node: &Node, place: &Place) -> Result<(), Error> {
+    pub(crate) fn set_path(
+        &mut self,
+        path: &str,
+        node: &Node,
+        position: &Position,
+    ) -> Result<(), Error> {
         let mut fill = Fill { given: &mut self.given, numbers: Vec::new() };
-        fill.path(&mut self.message, &steps(path), node, place)
+        fill.path(&mut self.message, &steps(path), node, position)
     }
 
     /// Takes what a mapping says.
-    pub(crate) fn fill(&mut self, node: &Node, place: &Place) -> Result<(), Error> {
+    pub(crate) fn fill(&mut self, node: &Node, position: &Position) -> Result<(), Error> {
         let mut fill = Fill { given: &mut self.given, numbers: Vec::new() };
-        fill.message(&mut self.message, node, place)
+        fill.message(&mut self.message, node, position)
     }
 
     /// The named leaves that are neither the key nor filled by the server, as
@@ -112,12 +146,8 @@ impl Draft {
 
     /// Of those the ones whose values differ from what is there.
     pub(crate) fn differing(&self, kind: &Kind, there: &DynamicMessage) -> Vec<String> {
-        let named = self.named(kind);
-        let differs = |path: &String| {
-            let numbers: Vec<u32> = path.split('.').filter_map(|n| n.parse().ok()).collect();
-            at(&self.message, &numbers) != at(there, &numbers)
-        };
-        named.into_iter().filter(differs).collect()
+        let named = self.named(kind).into_iter();
+        named.filter(|path| differs(path, &self.message, there)).collect()
     }
 
     /// The message of an Update of these fields.
@@ -129,50 +159,83 @@ impl Draft {
     }
 }
 
+/// Returns whether two messages differ at a path of numbers.
+pub(crate) fn differs(path: &str, one: &DynamicMessage, other: &DynamicMessage) -> bool {
+    let numbers: Vec<u32> = path.split('.').filter_map(|number| number.parse().ok()).collect();
+    values_at(one, &numbers) != values_at(other, &numbers)
+}
+
+/// The paths in the mask of an Update.
+pub(crate) fn mask_of(message: &DynamicMessage) -> Vec<String> {
+    let fields = message.get_field_by_name("fields");
+    let paths = fields.as_deref().and_then(Value::as_list).unwrap_or_default();
+    paths.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
 /// The values at a path, one for each element of the lists on the way; zero
 /// values where nothing is.
-fn at(message: &DynamicMessage, numbers: &[u32]) -> Vec<Value> {
+pub(crate) fn values_at(message: &DynamicMessage, numbers: &[u32]) -> Vec<Value> {
     let Some((first, rest)) = numbers.split_first() else { return Vec::new() };
     let Some(field) = message.descriptor().get_field(*first) else { return Vec::new() };
     let value = message.get_field(&field);
     match (&*value, rest.is_empty()) {
         (value, true) => vec![value.clone()],
-        (Value::Message(inner), false) => at(inner, rest),
+        (Value::Message(inner), false) => values_at(inner, rest),
         (Value::List(items), false) => {
             // The length counts too: an element of zeros is an element.
             let elements = items.iter().filter_map(Value::as_message);
             let count = u64::try_from(items.len()).unwrap_or(u64::MAX);
-            [Value::U64(count)].into_iter().chain(elements.flat_map(|e| at(e, rest))).collect()
+            [Value::U64(count)]
+                .into_iter()
+                .chain(elements.flat_map(|e| values_at(e, rest)))
+                .collect()
         }
         _ => Vec::new(),
     }
+}
+
+/// Sets a text by the numbers of its leaf.
+pub(crate) fn set_text(message: &mut DynamicMessage, numbers: &[u32], text: &str) {
+    let Some((first, rest)) = numbers.split_first() else { return };
+    let Some(field) = message.descriptor().get_field(*first) else { return };
+    match (rest, message.get_field_mut(&field)) {
+        ([], value) => *value = Value::String(text.to_owned()),
+        (rest, Value::Message(inner)) => set_text(inner, rest, text),
+        _ => {}
+    }
+}
+
+/// A message with nothing but the key of this one, as it stands.
+pub(crate) fn only_key(message: &DynamicMessage) -> DynamicMessage {
+    let mut only = DynamicMessage::new(message.descriptor());
+    if let Some(key) = message.get_field_by_name("key") {
+        only.set_field_by_name("key", key.into_owned());
+    }
+    only
 }
 
 /// The key of an object as people read it: its names, from the outside in.
 pub(crate) fn key_text(message: &DynamicMessage) -> String {
     let plan = plan(&message.descriptor());
     let leaves = plan.leaves().iter().filter(|leaf| leaf.name.starts_with("key."));
-    let texts = leaves.flat_map(|leaf| at(message, &leaf.numbers)).filter_map(|value| {
+    let texts = leaves.flat_map(|leaf| values_at(message, &leaf.numbers)).filter_map(|value| {
         let text = value.as_str().map(str::to_owned);
         text.filter(|text| !text.is_empty())
     });
     texts.collect::<Vec<_>>().join("/")
 }
 
-/// Whether two objects have the same key, leaf by leaf.
+/// Returns whether two objects have the same key, leaf by leaf.
 pub(crate) fn same_key(message: &DynamicMessage, other: &DynamicMessage) -> bool {
     let plan = plan(&message.descriptor());
     let mut leaves = plan.leaves().iter().filter(|leaf| leaf.name.starts_with("key."));
-    leaves.all(|leaf| at(message, &leaf.numbers) == at(other, &leaf.numbers))
+    leaves.all(|leaf| values_at(message, &leaf.numbers) == values_at(other, &leaf.numbers))
 }
 
 /// A message with nothing but the key under which the server keeps what this
 /// one asks for.
 pub(crate) fn kept_key(message: &DynamicMessage) -> DynamicMessage {
-    let mut only = DynamicMessage::new(message.descriptor());
-    if let Some(key) = message.get_field_by_name("key") {
-        only.set_field_by_name("key", key.into_owned());
-    }
+    let mut only = only_key(message);
     keep_key(&mut only);
     only
 }
@@ -233,7 +296,7 @@ impl Fill<'_> {
         message: &mut DynamicMessage,
         numbers: &[u32],
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
         let descriptor = message.descriptor();
         let field = numbers.first().and_then(|number| descriptor.get_field(*number));
@@ -242,8 +305,10 @@ impl Fill<'_> {
         };
         self.numbers.push(field.number());
         match (numbers.get(1..), message.get_field_mut(&field)) {
-            (Some(rest @ [_, ..]), Value::Message(inner)) => self.leaf(inner, rest, node, place)?,
-            _ => self.field(message, &field, node, place)?,
+            (Some(rest @ [_, ..]), Value::Message(inner)) => {
+                self.leaf(inner, rest, node, position)?
+            }
+            _ => self.field(message, &field, node, position)?,
         }
         self.numbers.pop();
         Ok(())
@@ -254,21 +319,23 @@ impl Fill<'_> {
         message: &mut DynamicMessage,
         steps: &[Step],
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
         let Some(((name, index), rest)) = steps.split_first() else { return Ok(()) };
-        let field = find(&message.descriptor(), name, 0, place)?;
-        let place = place.inside(field.name());
+        let field = find(&message.descriptor(), name, 0, position)?;
+        let position = position.inside(field.name());
         self.numbers.push(field.number());
         match (index, rest) {
-            (Some(index), rest) => self.element(message, &field, (*index, rest), node, &place)?,
-            (None, [(key, None)]) if field.is_map() => {
-                self.entry(message, &field, key, node, &place)?
+            (Some(index), rest) => {
+                self.element(message, &field, (*index, rest), node, &position)?
             }
-            (None, []) => self.field(message, &field, node, &place)?,
+            (None, [(key, None)]) if field.is_map() => {
+                self.entry(message, &field, key, node, &position)?
+            }
+            (None, []) => self.field(message, &field, node, &position)?,
             (None, rest) => match message.get_field_mut(&field) {
-                Value::Message(inner) => self.path(inner, rest, node, &place)?,
-                _ => return Err(place.complain(0, "holds nothing that could be named")),
+                Value::Message(inner) => self.path(inner, rest, node, &position)?,
+                _ => return Err(position.complain(0, "holds nothing that could be named")),
             },
         }
         self.numbers.pop();
@@ -281,11 +348,11 @@ impl Fill<'_> {
         field: &FieldDescriptor,
         (index, rest): (usize, &[Step]),
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
-        let here = place.inside(&format!("[{index}]"));
+        let here = position.inside(&format!("[{index}]"));
         let Value::List(items) = message.get_field_mut(field) else {
-            return Err(place.complain(0, "is no list"));
+            return Err(position.complain(0, "is no list"));
         };
         if index > items.len() || index >= LONGEST_LIST {
             let message = format!("there are {} before it; name them in order", items.len());
@@ -321,13 +388,13 @@ impl Fill<'_> {
         field: &FieldDescriptor,
         key: &str,
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
         let Type::Message(entry) = field.kind() else { return Ok(()) };
-        let place = place.inside(key);
+        let position = position.inside(key);
         let kind = entry.map_entry_key_field().kind();
-        let key = scalar::map_key(&kind, key).map_err(|wrong| place.wrong(node.line, wrong))?;
-        let value = one(&entry.map_entry_value_field().kind(), node, &place)?;
+        let key = scalar::map_key(&kind, key).map_err(|wrong| position.wrong(node.line, wrong))?;
+        let value = one(&entry.map_entry_value_field().kind(), node, &position)?;
         if let Value::Map(entries) = message.get_field_mut(field) {
             entries.insert(key, value);
         }
@@ -339,7 +406,7 @@ impl Fill<'_> {
         &mut self,
         message: &mut DynamicMessage,
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
         let entries = match &node.content {
             Content::Map(entries) => entries,
@@ -347,13 +414,13 @@ impl Fill<'_> {
             _ => {
                 let name = message.descriptor().name().to_owned();
                 let text = format!("must be a mapping, a {name}, and is {}", node.is_a());
-                return Err(place.complain(node.line, text));
+                return Err(position.complain(node.line, text));
             }
         };
         for (key, line, value) in entries {
-            let field = find(&message.descriptor(), key, *line, place)?;
+            let field = find(&message.descriptor(), key, *line, position)?;
             self.numbers.push(field.number());
-            self.field(message, &field, value, &place.inside(key))?;
+            self.field(message, &field, value, &position.inside(key))?;
             self.numbers.pop();
         }
         Ok(())
@@ -364,12 +431,12 @@ impl Fill<'_> {
         message: &mut DynamicMessage,
         field: &FieldDescriptor,
         node: &Node,
-        place: &Place,
+        position: &Position,
     ) -> Result<(), Error> {
         if let (Type::Message(_), false, Value::Message(inner)) =
             (field.kind(), field.is_list() || field.is_map(), message.get_field_mut(field))
         {
-            return self.message(inner, node, place);
+            return self.message(inner, node, position);
         }
         self.given.insert(self.numbers.clone());
         if node.content == Content::Null {
@@ -378,49 +445,49 @@ impl Fill<'_> {
         }
         if field.is_map() {
             let Content::Map(entries) = &node.content else {
-                return Err(place.complain(node.line, "must be a mapping"));
+                return Err(position.complain(node.line, "must be a mapping"));
             };
             return entries
                 .iter()
-                .try_for_each(|(key, _, value)| self.entry(message, field, key, value, place));
+                .try_for_each(|(key, _, value)| self.entry(message, field, key, value, position));
         }
         let value = if field.is_list() {
-            list(field, node, place)?
+            list(field, node, position)?
         } else {
-            one(&field.kind(), node, place)?
+            one(&field.kind(), node, position)?
         };
         message.set_field(field, value);
         Ok(())
     }
 }
 
-fn list(field: &FieldDescriptor, node: &Node, place: &Place) -> Result<Value, Error> {
+fn list(field: &FieldDescriptor, node: &Node, position: &Position) -> Result<Value, Error> {
     let Content::List(items) = &node.content else {
-        return Err(place.complain(node.line, format!("must be a list, and is {}", node.is_a())));
+        return Err(position.complain(node.line, format!("must be a list, and is {}", node.is_a())));
     };
     let values = items
         .iter()
         .enumerate()
-        .map(|(at, item)| one(&field.kind(), item, &place.inside(&format!("[{at}]"))));
+        .map(|(at, item)| one(&field.kind(), item, &position.inside(&format!("[{at}]"))));
     Ok(Value::List(values.collect::<Result<_, _>>()?))
 }
 
 /// A value that is no list: a scalar, or a message of its own.
-fn one(kind: &Type, node: &Node, place: &Place) -> Result<Value, Error> {
+fn one(kind: &Type, node: &Node, position: &Position) -> Result<Value, Error> {
     match (kind, &node.content) {
         (Type::Message(inner), _) => {
             let mut message = DynamicMessage::new(inner.clone());
             let mut fill = Fill { given: &mut BTreeSet::new(), numbers: Vec::new() };
-            fill.message(&mut message, node, place)?;
+            fill.message(&mut message, node, position)?;
             Ok(Value::Message(message))
         }
         (kind, Content::Text(text)) => {
-            scalar::value(kind, text).map_err(|wrong| place.wrong(node.line, wrong))
+            scalar::value(kind, text).map_err(|wrong| position.wrong(node.line, wrong))
         }
         (kind, Content::Null) => Ok(Value::default_value(kind)),
         _ => {
             let text = format!("must be a single value, and is {}", node.is_a());
-            Err(place.complain(node.line, text))
+            Err(position.complain(node.line, text))
         }
     }
 }
@@ -430,7 +497,7 @@ fn find(
     descriptor: &MessageDescriptor,
     name: &str,
     line: usize,
-    place: &Place,
+    position: &Position,
 ) -> Result<FieldDescriptor, Error> {
     let wanted = normal(name);
     let found = descriptor.fields().find(|field| normal(field.name()) == wanted);
@@ -445,6 +512,6 @@ fn find(
             message: format!("{} has no field {name:?}", descriptor.name()),
             suggestions: suggest::closest(name, names.iter().map(String::as_str)),
         };
-        place.wrong(line, wrong)
+        position.wrong(line, wrong)
     })
 }

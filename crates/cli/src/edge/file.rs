@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{
     Draft, Kind,
     catalog::{kind, kinds},
-    draft::Place,
+    draft::Position,
     scalar::{Wrong, normal},
     yaml::{self, Content, Node},
 };
@@ -38,7 +38,7 @@ pub(crate) fn entries(
 ) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     for document in yaml::documents(text, origin)? {
-        read(&document, &Place::new(origin), expected, &mut entries)?;
+        read(&document, &Position::new(origin), expected, &mut entries)?;
     }
     if let Some(expected) = expected
         && let Some(other) = entries.iter().find(|entry| entry.kind.name != expected.name)
@@ -59,70 +59,72 @@ pub(crate) fn entries(
 
 fn read(
     document: &Node,
-    place: &Place,
+    position: &Position,
     expected: Option<&'static Kind>,
     entries: &mut Vec<Entry>,
 ) -> Result<(), Error> {
     let members = match (&document.content, expected) {
         (Content::Map(members), _) => members,
         (Content::List(items), _) => {
-            return items.iter().try_for_each(|item| read(item, place, expected, entries));
+            return items.iter().try_for_each(|item| read(item, position, expected, entries));
         }
-        _ => return Err(place.wrong(document.line, plainly("must be a mapping or a list"))),
+        _ => return Err(position.wrong(document.line, plainly("must be a mapping or a list"))),
     };
     if let Some((_, line, value)) = members.iter().find(|(key, ..)| normal(key) == "kind") {
         let Content::Text(word) = &value.content else {
-            return Err(place.wrong(*line, plainly("kind must be a single word")));
+            return Err(position.wrong(*line, plainly("kind must be a single word")));
         };
-        let kind = known(word, *line, place)?;
+        let kind = known(word, *line, position)?;
         let rest = members.iter().filter(|(key, ..)| normal(key) != "kind").cloned().collect();
         let object = Node { line: document.line, content: Content::Map(rest) };
-        return push(kind, &object, place, entries);
+        return push(kind, &object, position, entries);
     }
     let is_object = |kind: &Kind| {
         let fields: Vec<String> = kind.message.fields().map(|f| normal(f.name())).collect();
         members.iter().any(|(key, ..)| normal(key) == "key" && fields.contains(&"key".into()))
     };
     if let Some(expected) = expected.filter(|kind| is_object(kind)) {
-        return push(expected, document, place, entries);
+        return push(expected, document, position, entries);
     }
-    members.iter().try_for_each(|member| section(member, place, entries))
+    members.iter().try_for_each(|member| section(member, position, entries))
 }
 
 /// One list of a data set.
 fn section(
     (word, line, value): &(String, usize, Node),
-    place: &Place,
+    position: &Position,
     entries: &mut Vec<Entry>,
 ) -> Result<(), Error> {
-    let kind = known(word, *line, place)?;
+    let kind = known(word, *line, position)?;
     match &value.content {
-        Content::List(items) => items.iter().try_for_each(|item| push(kind, item, place, entries)),
-        Content::Map(_) => push(kind, value, place, entries),
+        Content::List(items) => {
+            items.iter().try_for_each(|item| push(kind, item, position, entries))
+        }
+        Content::Map(_) => push(kind, value, position, entries),
         Content::Null => Ok(()),
-        Content::Text(_) => Err(place.wrong(*line, plainly(&format!("{word} must be a list")))),
+        Content::Text(_) => Err(position.wrong(*line, plainly(&format!("{word} must be a list")))),
     }
 }
 
 fn push(
     kind: &'static Kind,
     node: &Node,
-    place: &Place,
+    position: &Position,
     entries: &mut Vec<Entry>,
 ) -> Result<(), Error> {
     let mut draft = Draft::new(kind);
-    draft.fill(node, place)?;
+    draft.fill(node, position)?;
     entries.push(Entry { kind, draft });
     Ok(())
 }
 
 /// The kind of a word, if objects of it can be made.
-fn known(word: &str, line: usize, place: &Place) -> Result<&'static Kind, Error> {
+fn known(word: &str, line: usize, position: &Position) -> Result<&'static Kind, Error> {
     match kind(word) {
         Some(kind) if kind.order().is_some() => Ok(kind),
         Some(kind) => {
             let text = format!("{} are made by the server and can only be shown", kind.plural);
-            Err(place.wrong(line, plainly(&text)))
+            Err(position.wrong(line, plainly(&text)))
         }
         None => {
             let makeable = kinds().iter().filter(|kind| kind.order().is_some());
@@ -130,7 +132,7 @@ fn known(word: &str, line: usize, place: &Place) -> Result<&'static Kind, Error>
                 makeable.flat_map(|kind| [kind.plural.as_str(), kind.name.as_str()]).collect();
             let message = format!("there is no kind of object {word:?}");
             let suggestions = suggest::closest(word, words);
-            Err(place.wrong(line, Wrong { message, suggestions }))
+            Err(position.wrong(line, Wrong { message, suggestions }))
         }
     }
 }

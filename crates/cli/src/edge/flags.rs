@@ -10,13 +10,15 @@ use clap::{
     Arg, ArgAction, ArgMatches,
     builder::{PossibleValue, PossibleValuesParser},
 };
-use prost_reflect::{FieldDescriptor, FileDescriptor, Kind as Type, MessageDescriptor};
+use prost_reflect::{
+    DynamicMessage, FieldDescriptor, FileDescriptor, Kind as Type, MessageDescriptor, Value,
+};
 use selvage_api::object::{Leaf, camel_name, plan};
 
 use super::{
     Draft, Kind, Verb,
     catalog::{self, kinds},
-    draft::Place,
+    draft::{self, Position},
     scalar::{enum_names, normal},
     yaml::{self, Content, Node},
 };
@@ -34,7 +36,7 @@ pub struct Object {
     pub(crate) args: ObjectArgs,
 }
 
-/// What to do with an object.
+/// Action on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Verb(Verb),
@@ -44,15 +46,21 @@ pub(crate) enum Action {
     Rollback(u64),
 }
 
-/// What stands behind the verb.
+/// Arguments after the verb.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectArgs {
     values: Vec<(Flag, Vec<String>)>,
     set: Vec<String>,
+    /// The object by name, instead of or besides the flags of its key.
+    pub(crate) name: Option<String>,
     pub(crate) file: Option<PathBuf>,
     pub(crate) yes: bool,
     pub(crate) watch: bool,
     pub(crate) dry_run: bool,
+    /// All objects that the flags of the key fit.
+    pub(crate) all: bool,
+    /// All objects whose fields fit, such as `cloudlet=here,state!=READY`.
+    pub(crate) selector: Option<String>,
 }
 
 /// The flag of one leaf.
@@ -121,7 +129,7 @@ fn flag(message: &MessageDescriptor, leaf: &Leaf) -> Option<Flag> {
     Some(Flag { leaf: leaf.clone(), field, told_by, long: long.join("-"), short })
 }
 
-/// What the field is called for short; `inside` are the messages from the top
+/// Short name of the field; `inside` are the messages from the top
 /// one down to the one that has it.
 fn short_names(path: &str, inside: &[MessageDescriptor]) -> Vec<String> {
     let name = path.rsplit('.').next().unwrap_or(path);
@@ -206,40 +214,99 @@ impl ObjectArgs {
         Self {
             values: values.filter(|(_, values)| !values.is_empty()).collect(),
             set: many("set"),
+            name: many(NAME).pop(),
             file: matches.try_get_one::<PathBuf>("file").ok().flatten().cloned(),
             yes: on("yes"),
             watch: on("watch"),
             dry_run: on("dry-run"),
+            all: on(ALL),
+            selector: many(SELECTOR).pop(),
         }
+    }
+
+    /// Arguments that name an object.
+    pub(crate) fn named(name: String) -> Self {
+        Self { name: Some(name), ..Self::default() }
+    }
+
+    /// Puts what the flags say of the key on top of what is there.
+    pub(crate) fn fill_key(&self, draft: &mut Draft) -> Result<(), Error> {
+        let keys = self.values.iter().filter(|(flag, _)| flag.leaf.name.starts_with("key."));
+        keys.into_iter().try_for_each(|(flag, values)| set_flag(draft, flag, values))
+    }
+
+    /// Paths of `--set` that change a field in part: an element of a list, or
+    /// an entry of a mapping.
+    pub(crate) fn partial_paths(&self, kind: &Kind) -> Vec<&str> {
+        let paths = self.set.iter().filter_map(|setting| Some(setting.split_once('=')?.0));
+        let is_partial = |path: &&str| {
+            let first = path.split(['.', '[']).next().unwrap_or(path);
+            let wanted = normal(first);
+            let field = kind.message.fields().find(|field| normal(field.name()) == wanted);
+            path.contains('[') || (path.contains('.') && field.is_some_and(|field| field.is_map()))
+        };
+        paths.filter(is_partial).collect()
+    }
+
+    /// Returns whether several objects are meant.
+    pub(crate) fn means_many(&self) -> bool {
+        self.all || self.selector.is_some()
     }
 
     /// Puts what the flags say on top of what is there.
     pub(crate) fn fill(&self, draft: &mut Draft) -> Result<(), Error> {
         for (flag, values) in &self.values {
-            let origin = format!("--{}", flag.name());
-            let place = Place::new(&origin);
-            let nodes: Vec<Node> = values
-                .iter()
-                .map(|value| Ok(Node::text(&content(flag, value, &origin)?)))
-                .collect::<Result<_, Error>>()?;
-            let node = match (flag.field.is_list(), nodes.as_slice()) {
-                (false, [.., last]) => last.clone(),
-                _ => Node { line: 0, content: Content::List(nodes) },
-            };
-            draft.set_leaf(&flag.leaf.numbers, &node, &place)?;
+            set_flag(draft, flag, values)?;
         }
         for setting in &self.set {
             let (path, value) = setting
                 .split_once('=')
                 .ok_or_else(|| Error::invalid(format!("--set {setting:?}: must be path=value")))?;
-            draft.set_path(path, &setting_value(value)?, &Place::new("--set"))?;
+            draft.set_path(path, &setting_value(value)?, &Position::new("--set"))?;
         }
         Ok(())
     }
 
     pub(crate) fn names_nothing(&self) -> bool {
-        self.values.is_empty() && self.set.is_empty() && self.file.is_none()
+        let flags = self.values.is_empty() && self.set.is_empty() && self.name.is_none();
+        flags && self.file.is_none() && !self.means_many()
     }
+}
+
+fn set_flag(draft: &mut Draft, flag: &Flag, values: &[String]) -> Result<(), Error> {
+    let origin = format!("--{}", flag.name());
+    let position = Position::new(&origin);
+    let nodes: Vec<Node> = values
+        .iter()
+        .map(|value| Ok(Node::text(&content(flag, value, &origin)?)))
+        .collect::<Result<_, Error>>()?;
+    let node = match (flag.field.is_list(), nodes.as_slice()) {
+        (false, [.., last]) => last.clone(),
+        _ => Node { line: 0, content: Content::List(nodes) },
+    };
+    draft.set_leaf(&flag.leaf.numbers, &node, &position)
+}
+
+/// Names of the flags of a kind.
+pub(crate) fn names(kind: &Kind) -> Vec<String> {
+    flags(kind).iter().map(|flag| flag.name().to_owned()).collect()
+}
+
+/// Values of an object by the names of its flags, as selectors compare them.
+pub(crate) fn labels(kind: &Kind, object: &DynamicMessage) -> selvage_kit::labels::Labels {
+    let text = |flag: &Flag| {
+        let value = draft::values_at(object, &flag.leaf.numbers).into_iter().next()?;
+        match (&value, flag.field.kind()) {
+            (Value::EnumNumber(number), Type::Enum(names)) => {
+                names.get_value(*number).map(|value| value.name().to_owned())
+            }
+            (Value::String(text), _) => Some(text.clone()),
+            (Value::Bool(is), _) => Some(is.to_string()),
+            _ => None,
+        }
+    };
+    let all = flags(kind).into_iter();
+    all.filter_map(|flag| Some((flag.name().to_owned(), text(&flag)?))).collect()
 }
 
 /// The text of a flag: itself, or what the file behind `@` holds. What is
@@ -257,7 +324,7 @@ fn content(flag: &Flag, value: &str, origin: &str) -> Result<String, Error> {
     }
 }
 
-/// What is kept out of logs because it may hold a secret, and need not.
+/// Fields that are kept out of logs because they may hold a secret, and need not.
 const MAY_BE_WRITTEN: [&str; 3] = ["auth_public_key", "command", "deployment_manifest"];
 
 fn must_be_a_file(field: &FieldDescriptor) -> bool {
@@ -327,6 +394,10 @@ fn with_verbs(command: clap::Command) -> clap::Command {
     ])
 }
 
+/// Ids of arguments that are no fields.
+const NAME: &str = "@name";
+const ALL: &str = "@all";
+const SELECTOR: &str = "@selector";
 const HISTORY: &str = "history";
 const ROLLBACK: &str = "rollback";
 const TO_REVISION: &str = "to-revision";
@@ -334,13 +405,26 @@ const TO_REVISION: &str = "to-revision";
 /// Flags of the key alone.
 fn key_arguments(kind: &'static Kind) -> Vec<Arg> {
     let keys = flags(kind).into_iter().filter(|flag| flag.leaf.name.starts_with("key."));
-    keys.map(|flag| argument(kind, Verb::Delete, &flag, true)).collect()
+    let keys = keys.map(|flag| argument(kind, Verb::Delete, &flag, true));
+    [name_argument()].into_iter().chain(keys).collect()
+}
+
+/// The object by its name.
+fn name_argument() -> Arg {
+    Arg::new(NAME)
+        .value_name("NAME")
+        .help("Its name, or its key as lists of names print it: OPERATOR/NAME")
+        .help_heading(KEY)
 }
 
 fn verb_command(kind: &'static Kind, verb: Verb) -> clap::Command {
     let method = kind.method(verb).map(|method| &method.descriptor);
     let about = method.map(|m| first_sentence(&m.parent_service().parent_file(), m.path()));
     let mut command = clap::Command::new(verb.word()).about(about.unwrap_or_default());
+    if verb == Verb::Show {
+        command = command.visible_aliases(["list", "get", "describe"]);
+    }
+    command = command.arg(name_argument());
     let mut flags = flags(kind);
     // The key first: it stands in every command.
     flags.sort_by_key(|flag| !flag.leaf.name.starts_with("key."));
@@ -361,7 +445,8 @@ fn verb_command(kind: &'static Kind, verb: Verb) -> clap::Command {
             command = command.arg(switch("watch", Some('w'), "Go on and show what changes"));
         }
         Verb::Delete => command = command.arg(switch("yes", Some('y'), "Do not ask")),
-        _ => {}
+        Verb::Update if kind.name == "AppInst" => command = command.args(many_arguments()),
+        Verb::Create | Verb::Update => {}
     }
     if verb != Verb::Show && streams {
         let help = "If the connection breaks, come back and follow the work to its end";
@@ -421,6 +506,24 @@ fn value_name(field: &FieldDescriptor) -> &'static str {
         Type::Enum(_) => "WORD",
         _ => "NUMBER",
     }
+}
+
+/// Flags by which an update means several objects.
+fn many_arguments() -> [Arg; 2] {
+    let all = Arg::new(ALL)
+        .long("all")
+        .action(ArgAction::SetTrue)
+        .conflicts_with_all([NAME, "file"])
+        .help("All instances that the flags of the key fit")
+        .help_heading(MODES);
+    let selector = Arg::new(SELECTOR)
+        .short('l')
+        .long("selector")
+        .value_name("FIELDS")
+        .conflicts_with_all([NAME, "file"])
+        .help("All instances whose fields fit, such as cloudlet=here,appvers!=2.0")
+        .help_heading(MODES);
+    [all, selector]
 }
 
 fn file_argument() -> Arg {

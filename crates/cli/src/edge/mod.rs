@@ -3,6 +3,7 @@
 //! only what they do not say, such as which fields the server fills.
 
 pub(crate) mod catalog;
+pub(crate) mod diff;
 pub(crate) mod draft;
 pub(crate) mod file;
 pub(crate) mod flags;

@@ -5,7 +5,7 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Type, MapKey, Refle
 use selvage_api::object::camel_name;
 use serde_json::{Map, Number, Value as Json};
 
-/// How names are spelt.
+/// Spelling of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spelling {
     /// As in the contract.

@@ -19,11 +19,11 @@ pub(crate) struct Answers {
     method: &'static Method,
     until: Option<tokio::time::Instant>,
     limit: Option<Duration>,
-    /// Whether the server says that it only plans.
+    /// True if the server says that it only plans.
     pub(crate) dry: bool,
 }
 
-/// How a call failed.
+/// Failure of a call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
@@ -105,7 +105,7 @@ pub(crate) fn about(method: &Method, error: Error) -> Error {
     }
 }
 
-/// What to do where the usual advice would lead astray.
+/// Advice where the usual one would lead astray.
 fn advice(code: Code, message: &str) -> Option<Vec<String>> {
     match code {
         // The crm failed; nobody came in between.

@@ -31,7 +31,7 @@ impl Node {
         Self { line: 0, content: Content::Text(text.to_owned()) }
     }
 
-    /// What it is, for saying that it is something else than it should be.
+    /// Name of its type, for saying that it is something else than it should be.
     pub(crate) fn is_a(&self) -> &'static str {
         match self.content {
             Content::Null => "nothing",

@@ -53,6 +53,8 @@ pub(crate) struct Printer<'a> {
     layout: Layout,
     colour: bool,
     all_fields: bool,
+    /// Columns of the terminal; none where lines may be of any length.
+    columns: Option<usize>,
     printed: usize,
     table: Option<Table>,
 }
@@ -66,7 +68,7 @@ impl<'a> Printer<'a> {
             Format::Yaml => Layout::Yaml,
             Format::Edgectl => Layout::Edgectl,
         };
-        Self { out, layout, colour, all_fields: false, printed: 0, table: None }
+        Self { out, layout, colour, all_fields: false, columns: None, printed: 0, table: None }
     }
 
     /// Prints JSON for people, over several lines.
@@ -77,6 +79,12 @@ impl<'a> Printer<'a> {
     /// Prints fields that have their default value too.
     pub(crate) fn all_fields(self, all_fields: bool) -> Self {
         Self { all_fields, ..self }
+    }
+
+    /// Keeps tables within so many columns; `-o wide` shows all there is.
+    pub(crate) fn columns(self, columns: Option<usize>) -> Self {
+        let columns = columns.filter(|_| self.layout != Layout::Table { wide: true });
+        Self { columns, ..self }
     }
 
     pub(crate) fn is_table(&self) -> bool {
@@ -152,7 +160,7 @@ impl<'a> Printer<'a> {
     /// Writes the rows that wait.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         if let Some(table) = &mut self.table {
-            table.write(self.out, self.colour).map_err(Error::Output)?;
+            table.write(self.out, self.colour, self.columns).map_err(Error::Output)?;
         }
         self.out.flush().map_err(Error::Output)
     }
@@ -181,7 +189,7 @@ impl<'a> Printer<'a> {
         let shown = columns.iter().filter(|column| wide || !column.wide).cloned().collect();
         let mut table = Table::original(shown);
         rows.iter().for_each(|row| table.push(row));
-        table.write(self.out, self.colour).map_err(Error::Output)
+        table.write(self.out, self.colour, self.columns).map_err(Error::Output)
     }
 
     /// Prints one value that is no message; as a table its members.
@@ -199,7 +207,7 @@ impl<'a> Printer<'a> {
     fn rows(&mut self, columns: &[Column], rows: &[Value]) -> Result<(), Error> {
         let mut table = Table::new(columns.to_vec());
         rows.iter().for_each(|row| table.push(row));
-        table.write(self.out, self.colour).map_err(Error::Output)
+        table.write(self.out, self.colour, self.columns).map_err(Error::Output)
     }
 
     fn fields(&mut self, columns: &[Column], value: &Value) -> Result<(), Error> {

@@ -11,7 +11,12 @@ const NOTHING: &str = "-";
 /// A cell longer than this makes a table unreadable; `-o yaml` has it all.
 const LONGEST: usize = 120;
 
-/// How far columns stand apart, and what is done with very short and very
+/// The widest cells are cut to no less than this to make a table fit.
+const SHORTEST: usize = 16;
+/// A table that does not fit keeps at least so many columns.
+const FEWEST: usize = 3;
+
+/// Distance between columns, and what is done with very short and very
 /// long cells.
 #[derive(Debug, Clone, Copy)]
 struct Style {
@@ -56,7 +61,17 @@ impl Table {
     }
 
     /// Writes the rows that wait, after the header if it was not yet written.
-    pub(crate) fn write(&mut self, out: &mut dyn Write, colour: bool) -> io::Result<()> {
+    /// A table that does not fit into the columns of the terminal has its widest
+    /// cells cut, then loses columns from the right, then is cut.
+    pub(crate) fn write(
+        &mut self,
+        out: &mut dyn Write,
+        colour: bool,
+        columns: Option<usize>,
+    ) -> io::Result<()> {
+        if let Some(columns) = columns.filter(|_| !self.headed) {
+            self.fit(columns);
+        }
         let mut grid = Grid::new();
         grid.load_style(presets::NOTHING).force_no_tty();
         if colour {
@@ -81,9 +96,49 @@ impl Table {
             }
         }
         for line in grid.lines() {
-            writeln!(out, "{}", line.trim_end())?;
+            let line = line.trim_end();
+            // A line with colours is a header; it is short.
+            match columns.filter(|_| !line.contains('\x1b')) {
+                Some(columns) => writeln!(out, "{}", shorten(line.to_owned(), columns))?,
+                None => writeln!(out, "{line}")?,
+            }
         }
         Ok(())
+    }
+
+    /// Width of each column with its gap.
+    fn natural_widths(&self) -> Vec<usize> {
+        let width = |at: usize, column: &Column| {
+            let cells =
+                self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+            let widest = cells.chain([column.title.chars().count()]).max().unwrap_or(0);
+            widest + usize::from(self.style.gap)
+        };
+        self.columns.iter().enumerate().map(|(at, column)| width(at, column)).collect()
+    }
+
+    fn fit(&mut self, columns: usize) {
+        let gap = usize::from(self.style.gap);
+        let too_wide =
+            |widths: &[usize]| (widths.iter().sum::<usize>()).saturating_sub(columns + gap);
+        let widths = self.natural_widths();
+        let excess = too_wide(&widths);
+        let widest = widths.iter().enumerate().max_by_key(|(at, width)| (**width, *at));
+        if let (1.., Some((at, width))) = (excess, widest) {
+            let cut = (width - gap).saturating_sub(excess).max(SHORTEST);
+            for row in &mut self.rows {
+                if let Some(cell) = row.get_mut(at) {
+                    *cell = shorten(std::mem::take(cell), cut);
+                }
+            }
+        }
+        while self.columns.len() > FEWEST && too_wide(&self.natural_widths()) > 0 {
+            self.columns.pop();
+            self.widths.pop();
+            self.rows.iter_mut().for_each(|row| {
+                row.pop();
+            });
+        }
     }
 }
 
@@ -113,7 +168,7 @@ fn cell(column: &Column, value: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// How an instance is doing, as its crm sees it; none while there is nothing to
+/// Health of an instance, as its crm sees it; none while there is nothing to
 /// be seen.
 fn health(value: &Value) -> Option<String> {
     let state = value.get("state").and_then(Value::as_str)?;
@@ -186,6 +241,50 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_table_does_not_wrap() {
+        let titles = ["NODE", "NAMESPACE", "ID", "IMAGE", "PID", "STATUS"];
+        let rows = [
+            [
+                "rack1",
+                "system",
+                "registry",
+                "registry.example/a/very/long/name/of/an/image:1.22.3",
+                "7",
+                "RUNNING",
+            ],
+            [
+                "rack2",
+                "k8s.io",
+                "kube-system/coredns-7f9c544f75-mkw2x",
+                "coredns:1",
+                "123456",
+                "RUNNING",
+            ],
+        ];
+        let text = |columns: Option<usize>| {
+            let columns_of = titles.map(|title| Column::new(title, title)).to_vec();
+            let mut table = Table::original(columns_of);
+            for row in rows {
+                let cells = titles.into_iter().zip(row);
+                table.push(
+                    &cells.map(|(title, cell)| (title.to_owned(), Value::from(cell))).collect(),
+                );
+            }
+            let mut out = Vec::new();
+            assert!(table.write(&mut out, false, columns).is_ok());
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        for columns in [20, 40, 60, 80, 100] {
+            let text = text(Some(columns));
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(columns), "{columns}:\n{text}");
+            assert!(text.starts_with("NODE"), "{text}");
+        }
+        assert!(text(Some(100)).contains("STATUS"), "only the image is cut");
+        assert!(text(None).contains("image:1.22.3   7"), "{}", text(None));
+    }
 
     #[test]
     fn an_instance_is_healthy_only_when_it_serves() {

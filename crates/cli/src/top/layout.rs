@@ -1,4 +1,4 @@
-//! Where on the screen things are. Keys and mouse go by the same answer as
+//! Layout of the screen. Keys and mouse go by the same answer as
 //! drawing.
 
 use ratatui::layout::{Constraint, Layout, Position, Rect};
@@ -39,7 +39,7 @@ impl Areas {
         Pane::ALL.into_iter().find(|pane| self.of(*pane).contains(Position::new(column, row)))
     }
 
-    /// How many lines of a pane's content are shown.
+    /// Number of lines of a pane's content that are shown.
     pub(crate) fn lines(&self, pane: Pane) -> usize {
         let titles = if pane == Pane::Kernel { 2 } else { 3 };
         usize::from(self.of(pane).height.saturating_sub(titles))

@@ -9,12 +9,13 @@ use prost_types::Duration as Period;
 use selvage_api::{
     Code,
     common::{ContainerDriver, Metadata},
+    machine::LogsRequest,
     os::{ContainersRequest, DmesgRequest, RestartRequest, StatsRequest},
     selvage::node::{WatchHostRequest, WatchProcessesRequest},
 };
 use tokio::{
     sync::{Mutex, mpsc},
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
 };
 use tonic::Streaming;
 
@@ -24,19 +25,20 @@ use crate::{
     client::Client,
     commands::node::{
         Nodes,
-        fleet::{self, Fleet, fault, node_client, os_client},
+        fleet::{self, Fleet, fault, machine_client, node_client, os_client},
+        lines::Slicer,
     },
     session::Session,
     target::Target,
 };
 
-/// How long to leave a machine alone that does not answer.
+/// Interval between attempts at a machine that does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 /// A machine that says nothing for so long, beyond what was agreed, is dead.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Records of the kernel's log to begin with.
 const RECORDS: u32 = 200;
-/// How often to ask again for what the agent does not have.
+/// Interval at which to ask again for what the agent does not have.
 const SELDOM: Duration = Duration::from_secs(30);
 /// Stands for all namespaces of containers.
 const EVERYWHERE: &str = "*";
@@ -49,18 +51,20 @@ pub(crate) struct Live {
     sender: News,
     machines: Vec<Arc<Machine>>,
     tasks: JoinSet<()>,
+    /// The task that follows a log.
+    log: Option<AbortHandle>,
 }
 
-/// What all tasks of a machine share.
+/// State that all tasks of a machine share.
 struct Machine {
     at: usize,
     nodes: Nodes,
-    way: Arc<Way>,
+    connector: Arc<Connector>,
     interval: Duration,
 }
 
 /// The connection, made again when it broke.
-struct Way {
+struct Connector {
     target: Target,
     timeout: Option<Duration>,
     open: Mutex<Option<Arc<Client>>>,
@@ -78,7 +82,7 @@ impl Live {
         let timeout = session.global.timeout;
         let fleet = Fleet::new(client.clone(), &target, nodes.clone(), timeout)?;
         let names = fleet.resolved().await?.names();
-        let way = Arc::new(Way { target, timeout, open: Mutex::new(Some(client)) });
+        let connector = Arc::new(Connector { target, timeout, open: Mutex::new(Some(client)) });
         let Nodes { nodes: named, selector, labelled, node_timeout } = nodes;
         let asked: Vec<Nodes> = if named.is_empty() && selector.is_none() && labelled.is_none() {
             vec![Nodes { node_timeout, ..Nodes::default() }]
@@ -90,12 +94,13 @@ impl Live {
             };
             names.iter().map(one).collect()
         };
-        Ok((Self::watch(asked, &way, interval), names))
+        Ok((Self::watch(asked, &connector, interval), names))
     }
 
-    fn watch(asked: Vec<Nodes>, way: &Arc<Way>, interval: Duration) -> Self {
+    fn watch(asked: Vec<Nodes>, connector: &Arc<Connector>, interval: Duration) -> Self {
         let (sender, news) = mpsc::channel(1024);
-        let machine = |(at, nodes)| Arc::new(Machine { at, nodes, way: way.clone(), interval });
+        let machine =
+            |(at, nodes)| Arc::new(Machine { at, nodes, connector: connector.clone(), interval });
         let machines: Vec<Arc<Machine>> = asked.into_iter().enumerate().map(machine).collect();
         let mut tasks = JoinSet::new();
         for machine in &machines {
@@ -104,7 +109,24 @@ impl Live {
             tasks.spawn(forever(machine.clone(), sender.clone(), containers));
             tasks.spawn(forever(machine.clone(), sender.clone(), kernel));
         }
-        Self { news, sender, machines, tasks }
+        Self { news, sender, machines, tasks, log: None }
+    }
+
+    fn restart(&mut self, node: usize, request: RestartRequest) {
+        let Some(machine) = self.machines.get(node).cloned() else { return };
+        let sender = self.sender.clone();
+        self.tasks.spawn(async move {
+            let id = request.id.clone();
+            let result = machine.restart(request).await.map_err(|failure| failure.text);
+            // Nobody listens any more when the screen is gone.
+            let _ = sender.send((machine.at, Report::Restarted { id, result })).await;
+        });
+    }
+
+    fn close_log(&mut self) {
+        if let Some(log) = self.log.take() {
+            log.abort();
+        }
     }
 }
 
@@ -114,26 +136,34 @@ impl Source for Live {
     }
 
     fn act(&mut self, effect: Effect) {
-        let Effect::Restart { node, namespace, id, driver } = effect;
-        let Some(machine) = self.machines.get(node).cloned() else { return };
-        let sender = self.sender.clone();
-        self.tasks.spawn(async move {
-            let request =
-                RestartRequest { namespace, id: id.clone(), driver, ..RestartRequest::default() };
-            let result = machine.restart(request).await.map_err(|failure| failure.text);
-            // Nobody listens any more when the screen is gone.
-            let _ = sender.send((machine.at, Report::Restarted { id, result })).await;
-        });
+        match effect {
+            Effect::Restart { node, namespace, id, driver } => {
+                self.restart(node, RestartRequest { namespace, id, driver, ..Default::default() });
+            }
+            Effect::End { node, namespace, id, driver } => {
+                let signal_only = true;
+                let request =
+                    RestartRequest { namespace, id, driver, signal_only, ..Default::default() };
+                self.restart(node, request);
+            }
+            Effect::FollowLog { node, namespace, id, driver } => {
+                let request = LogsRequest { namespace, driver, id, follow: true };
+                self.close_log();
+                let Some(machine) = self.machines.get(node).cloned() else { return };
+                self.log = Some(self.tasks.spawn(follow(machine, request, self.sender.clone())));
+            }
+            Effect::CloseLog => self.close_log(),
+        }
     }
 }
 
 /// Why a task ended.
 struct Failure {
     text: String,
-    /// Whether the machine is to blame: it does not answer, or refuses. If not,
+    /// True if the machine is to blame: it does not answer, or refuses. If not,
     /// it only lacks something that others may have.
     dead: bool,
-    /// Whether the connection itself may have broken.
+    /// True if the connection itself may have broken.
     broken: bool,
 }
 
@@ -150,14 +180,14 @@ impl Failure {
         Self { text: text.to_owned(), dead: true, broken: false }
     }
 
-    fn told(metadata: Option<&Metadata>) -> Option<Self> {
+    fn of_metadata(metadata: Option<&Metadata>) -> Option<Self> {
         let (code, words) = fleet::parse(fault(metadata)?);
         let error = Error::Status { code, message: words.to_owned(), hints: Vec::new() };
         Some(Self { broken: false, ..Self::of(&error) })
     }
 }
 
-impl Way {
+impl Connector {
     async fn client(&self) -> Result<Arc<Client>, Error> {
         let mut open = self.open.lock().await;
         if let Some(client) = &*open {
@@ -179,8 +209,8 @@ impl Way {
 
 impl Machine {
     async fn fleet(&self) -> Result<Fleet, Failure> {
-        let client = self.way.client().await.map_err(|error| Failure::of(&error))?;
-        Fleet::new(client, &self.way.target, self.nodes.clone(), self.way.timeout)
+        let client = self.connector.client().await.map_err(|error| Failure::of(&error))?;
+        Fleet::new(client, &self.connector.target, self.nodes.clone(), self.connector.timeout)
             .map_err(|error| Failure::of(&error))
     }
 
@@ -212,6 +242,7 @@ impl Machine {
 
     async fn restart(&self, request: RestartRequest) -> Result<String, Failure> {
         let fleet = self.fleet().await?;
+        let done = if request.signal_only { "was told to end" } else { "is restarted" };
         let answers = fleet
             .ask(
                 request,
@@ -220,10 +251,10 @@ impl Machine {
             .await
             .map_err(|error| Failure::of(&error))?;
         match answers.reply.messages.first() {
-            None => Ok("is restarted".into()),
-            Some(answer) => match Failure::told(answer.metadata.as_ref()) {
+            None => Ok(done.into()),
+            Some(answer) => match Failure::of_metadata(answer.metadata.as_ref()) {
                 Some(failure) => Err(failure),
-                None if answer.new_pid == 0 => Ok("is restarted".into()),
+                None if answer.new_pid == 0 => Ok(done.into()),
                 None => {
                     Ok(format!("is restarted: pid {} is {} now", answer.old_pid, answer.new_pid))
                 }
@@ -252,12 +283,13 @@ async fn forever<F>(
         let client = fleet.client.clone();
         let Err(failure) = work(machine.clone(), fleet, news.clone()).await else { return };
         if failure.broken {
-            machine.way.forget(&client).await;
+            machine.connector.forget(&client).await;
         }
         if failure.dead {
             let _ = news.send((machine.at, Report::Failed(failure.text))).await;
         }
-        tokio::time::sleep(if failure.dead { PAUSE } else { SELDOM }).await;
+        let soon = failure.dead || failure.broken;
+        tokio::time::sleep(if soon { PAUSE } else { SELDOM }).await;
     }
 }
 
@@ -274,7 +306,7 @@ async fn hosts(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<(), Fa
     let mut stream = machine.in_time(asked).await?;
     loop {
         let host = machine.next(&mut stream, &fleet).await?;
-        if let Some(failure) = Failure::told(host.metadata.as_ref()) {
+        if let Some(failure) = Failure::of_metadata(host.metadata.as_ref()) {
             return Err(failure);
         }
         news.send((machine.at, Report::Host(Box::new(host)))).await.map_err(gone)?;
@@ -290,7 +322,7 @@ async fn processes(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<()
     let mut first = true;
     loop {
         let update = machine.next(&mut stream, &fleet).await?;
-        if let Some(failure) = Failure::told(update.metadata.as_ref()) {
+        if let Some(failure) = Failure::of_metadata(update.metadata.as_ref()) {
             return Err(failure);
         }
         let report = Report::Processes { first, update };
@@ -301,15 +333,53 @@ async fn processes(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<()
 
 async fn containers(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<(), Failure> {
     loop {
-        let all = match look(&fleet).await {
-            Ok(found) => found,
+        let report = match look(&fleet).await {
+            Ok(found) => Report::Containers(found),
             // A machine without containers.
-            Err(failure) if !failure.dead => Vec::new(),
-            Err(failure) => return Err(failure),
+            Err(failure) if !failure.dead => Report::Containers(Vec::new()),
+            // A runtime that is away is not the machine.
+            Err(failure) => {
+                let report = Report::NoContainers(failure.text.clone());
+                news.send((machine.at, report)).await.map_err(gone)?;
+                tokio::time::sleep(PAUSE).await;
+                return Err(Failure { dead: false, ..failure });
+            }
         };
-        news.send((machine.at, Report::Containers(all))).await.map_err(gone)?;
+        news.send((machine.at, report)).await.map_err(gone)?;
         tokio::time::sleep(machine.interval).await;
     }
+}
+
+/// Follows a log until whoever asked for it has seen enough.
+async fn follow(machine: Arc<Machine>, request: LogsRequest, news: News) {
+    let id = request.id.clone();
+    let failed = match follow_lines(&machine, request, &news).await {
+        Ok(()) => "-- the log ended --".to_owned(),
+        Err(failure) => format!("-- {} --", failure.text),
+    };
+    let _ = news.send((machine.at, Report::Log { id, lines: vec![failed] })).await;
+}
+
+async fn follow_lines(machine: &Machine, request: LogsRequest, news: &News) -> Result<(), Failure> {
+    let fleet = machine.fleet().await?;
+    let id = request.id.clone();
+    let asked = fleet.stream(request, |channel, request| async move {
+        machine_client(channel).logs(request).await
+    });
+    let mut stream = machine.in_time(asked).await?;
+    let mut slicer = Slicer::default();
+    while let Some(data) =
+        stream.message().await.map_err(|status| Failure::of(&fleet.client.refused(&status)))?
+    {
+        if let Some(failure) = Failure::of_metadata(data.metadata.as_ref()) {
+            return Err(failure);
+        }
+        let lines = slicer.feed("", &data.bytes);
+        let lines = lines.iter().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+        let report = Report::Log { id: id.clone(), lines };
+        news.send((machine.at, report)).await.map_err(gone)?;
+    }
+    Ok(())
 }
 
 async fn look(fleet: &Fleet) -> Result<Vec<Container>, Failure> {
@@ -334,7 +404,7 @@ async fn look(fleet: &Fleet) -> Result<Vec<Container>, Failure> {
         .messages
         .into_iter()
         .partition(|answer| fault(answer.metadata.as_ref()).is_some());
-    let failure = failed.first().and_then(|answer| Failure::told(answer.metadata.as_ref()));
+    let failure = failed.first().and_then(|answer| Failure::of_metadata(answer.metadata.as_ref()));
     if let (Some(failure), true) = (failure, good.is_empty()) {
         return Err(failure);
     }
@@ -366,7 +436,7 @@ async fn kernel(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<(), F
     while let Some(data) =
         stream.message().await.map_err(|status| Failure::of(&fleet.client.refused(&status)))?
     {
-        if let Some(failure) = Failure::told(data.metadata.as_ref()) {
+        if let Some(failure) = Failure::of_metadata(data.metadata.as_ref()) {
             // The log alone; the machine's numbers say whether it lives.
             return Err(Failure { dead: false, ..failure });
         }

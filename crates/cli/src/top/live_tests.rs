@@ -132,9 +132,9 @@ async fn live(names: &[&str]) -> (Live, tokio::task::JoinHandle<()>) {
         server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
     });
     let target = Target::bare(Endpoint::parse(&endpoint).unwrap(), Trust::System);
-    let way = Arc::new(Way { target, timeout: None, open: Mutex::new(None) });
+    let connector = Arc::new(Connector { target, timeout: None, open: Mutex::new(None) });
     let one = |name: &&str| Nodes { nodes: vec![(*name).to_owned()], ..Nodes::default() };
-    (Live::watch(names.iter().map(one).collect(), &way, Duration::from_secs(1)), serving)
+    (Live::watch(names.iter().map(one).collect(), &connector, Duration::from_secs(1)), serving)
 }
 
 /// News until all that is waited for has come.
@@ -181,6 +181,8 @@ async fn machines_that_hang_or_fail_hold_up_nobody() {
                 assert_eq!(why, "it does not answer");
                 "hangs"
             }
+            // Of a machine that does not answer; it says nothing of itself.
+            (0 | 2, Report::NoContainers(_)) => return false,
             (node, other) => panic!("{node}: {other:?}"),
         };
         seen.insert(kind);

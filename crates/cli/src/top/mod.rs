@@ -1,6 +1,6 @@
 //! `selvage node top`: machines on the whole screen.
 //!
-//! What is known is in [`model`], what happens to it in [`update`], how it
+//! State is in [`model`], what happens to it in [`update`], how it
 //! looks in [`view`]; none of them does I/O. [`source`] says where news comes
 //! from: [`live`] asks the agents, tests bring their own.
 

@@ -1,4 +1,4 @@
-//! What is known of the machines, and what the person looks at.
+//! State of the machines, and of the view.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,20 +22,22 @@ pub(crate) struct Model {
     /// Which of them is looked at.
     pub(crate) at: usize,
     pub(crate) focus: Pane,
-    /// Whether the pane in focus has the screen to itself.
+    /// True if the pane in focus has the screen to itself.
     pub(crate) zoomed: bool,
     pub(crate) sort: Sort,
     pub(crate) tree: bool,
     pub(crate) filter: String,
-    /// Whether keys go into the filter.
+    /// True if keys go into the filter.
     pub(crate) typing: bool,
     pub(crate) process_at: usize,
     pub(crate) container_at: usize,
-    /// How many lines the kernel's log is scrolled back.
+    /// Number of lines by which the kernel's log is scrolled back.
     pub(crate) kernel_back: usize,
     pub(crate) help: bool,
     pub(crate) question: Option<Question>,
     pub(crate) notice: Option<Notice>,
+    /// The log that is followed, over everything else.
+    pub(crate) log: Option<LogView>,
     pub(crate) colour: bool,
     pub(crate) size: Size,
     pub(crate) over: bool,
@@ -58,6 +60,7 @@ impl Model {
             help: false,
             question: None,
             notice: None,
+            log: None,
             colour,
             size: Size::default(),
             over: false,
@@ -124,7 +127,21 @@ pub(crate) struct Notice {
     pub(crate) bad: bool,
 }
 
-/// Whether a machine answers.
+/// The log of one container.
+#[derive(Debug)]
+pub(crate) struct LogView {
+    pub(crate) node: usize,
+    pub(crate) id: String,
+    pub(crate) lines: VecDeque<String>,
+}
+
+impl LogView {
+    pub(crate) fn add(&mut self, line: &str) {
+        remember(&mut self.lines, crate::error::printable(line), KERNEL);
+    }
+}
+
+/// Reachability of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
@@ -138,16 +155,18 @@ pub(crate) struct Machine {
     pub(crate) name: String,
     pub(crate) state: State,
     pub(crate) host: Option<Box<Host>>,
-    /// How busy each processor is, 0 to 1.
+    /// Load of each processor, 0 to 1.
     pub(crate) cores: Vec<f64>,
-    /// How busy the machine was, in percent, the newest last.
+    /// Load of the machine, in percent, the newest last.
     pub(crate) cpu: VecDeque<u64>,
-    /// How full its memory was, in percent.
+    /// Use of its memory, in percent.
     pub(crate) memory: VecDeque<u64>,
     pub(crate) processes: BTreeMap<i32, Process>,
     /// When processes were last told, in seconds.
     measured: f64,
     pub(crate) containers: Vec<Container>,
+    /// Why its containers are not known.
+    pub(crate) containers_problem: Option<String>,
     pub(crate) kernel: VecDeque<String>,
 }
 
@@ -170,11 +189,12 @@ impl Machine {
             processes: BTreeMap::new(),
             measured: 0.0,
             containers: Vec::new(),
+            containers_problem: None,
             kernel: VecDeque::new(),
         }
     }
 
-    /// How much of its memory cannot be had, 0 to 1.
+    /// Share of its memory that is not available, 0 to 1.
     pub(crate) fn memory_used(&self) -> f64 {
         let memory = self.host.as_ref().and_then(|host| host.memory.as_ref());
         memory.map_or(0.0, |memory| {
@@ -183,7 +203,7 @@ impl Machine {
         })
     }
 
-    /// How busy it is, 0 to 1.
+    /// Load of all processors, 0 to 1.
     pub(crate) fn busy(&self) -> f64 {
         self.host.as_ref().map_or(0.0, |host| (host.cpu_percent / 100.0).clamp(0.0, 1.0))
     }
@@ -238,7 +258,7 @@ fn remember<T>(list: &mut VecDeque<T>, item: T, most: usize) {
     list.push_back(item);
 }
 
-/// How busy a processor was between two readings, 0 to 1.
+/// Load of a processor between two readings, 0 to 1.
 fn busy_between(before: &CpuTime, now: &CpuTime) -> f64 {
     let idle = |time: &CpuTime| time.idle + time.iowait;
     let all = |time: &CpuTime| {

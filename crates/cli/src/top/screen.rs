@@ -28,7 +28,7 @@ use tokio::{
 
 use super::update::Event;
 
-/// How long the thread that reads keys may outlive the screen.
+/// Time that the thread that reads keys may outlive the screen.
 const POLL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Screen {

@@ -1,4 +1,4 @@
-//! Where news of machines comes from, and where wishes go.
+//! Source of news of machines, and destination of commands.
 
 use std::future::Future;
 
@@ -16,11 +16,15 @@ pub(crate) enum Report {
     Processes { first: bool, update: ProcessesUpdate },
     /// Containers of all places that were looked at.
     Containers(Vec<Container>),
+    /// Containers are not known, though the machine answers.
+    NoContainers(String),
+    /// Lines of the log that is followed.
+    Log { id: String, lines: Vec<String> },
     /// A record of the kernel's log.
     Kernel(String),
     /// It does not answer.
     Failed(String),
-    /// What came of a wish.
+    /// Result of a restart.
     Restarted { id: String, result: Result<String, String> },
 }
 
@@ -35,7 +39,28 @@ pub(crate) struct Container {
 /// A wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    Restart { node: usize, namespace: String, id: String, driver: i32 },
+    Restart {
+        node: usize,
+        namespace: String,
+        id: String,
+        driver: i32,
+    },
+    /// Send SIGTERM to a container.
+    End {
+        node: usize,
+        namespace: String,
+        id: String,
+        driver: i32,
+    },
+    /// Follow the log of a container, and no other.
+    FollowLog {
+        node: usize,
+        namespace: String,
+        id: String,
+        driver: i32,
+    },
+    /// Follow no log any more.
+    CloseLog,
 }
 
 /// Brings news and takes wishes. Machines go by the order they were named in.

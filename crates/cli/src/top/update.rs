@@ -1,4 +1,6 @@
-//! What happens to the model: keys, the mouse, news.
+//! Changes of the model: keys, the mouse, news.
+
+use std::collections::VecDeque;
 
 use ratatui::{
     crossterm::event::{
@@ -9,7 +11,7 @@ use ratatui::{
 
 use super::{
     layout::areas,
-    model::{Model, Notice, Pane, Question, Sort, State},
+    model::{LogView, Model, Notice, Pane, Question, Sort, State},
     rows::rows,
     source::{Effect, Report},
 };
@@ -25,7 +27,7 @@ pub(crate) enum Event {
     Report(usize, Box<Report>),
 }
 
-/// How many lines the wheel turns.
+/// Number of lines that the wheel scrolls.
 const WHEEL: isize = 3;
 
 /// Takes it in, and says what has to be done about it.
@@ -59,7 +61,22 @@ fn learn(model: &mut Model, node: usize, report: Report) {
         }
         Report::Host(host) => machine.set_host(host),
         Report::Processes { first, update } => machine.set_processes(first, update),
-        Report::Containers(containers) => machine.containers = containers,
+        Report::Containers(containers) => {
+            machine.containers = containers;
+            machine.containers_problem = None;
+        }
+        // The machine's own numbers say whether it lives.
+        Report::NoContainers(problem) => {
+            machine.containers.clear();
+            machine.containers_problem = Some(problem);
+            return;
+        }
+        Report::Log { id, lines } => {
+            if let Some(log) = model.log.as_mut().filter(|log| log.node == node && log.id == id) {
+                lines.iter().for_each(|line| log.add(line));
+            }
+            return;
+        }
         Report::Kernel(record) => machine.add_kernel(&record),
     }
     machine.state = State::Alive;
@@ -79,6 +96,16 @@ fn press(model: &mut Model, key: KeyEvent) -> Option<Effect> {
                 None
             }
         };
+    }
+    if model.log.is_some() {
+        let closes = matches!(key.code, KeyCode::Esc | KeyCode::Char('q' | 'l'));
+        return closes.then(|| {
+            model.log = None;
+            Effect::CloseLog
+        });
+    }
+    if !model.help && !model.typing && key.code == KeyCode::Char('l') {
+        return follow_log(model);
     }
     if model.help {
         model.help = false;
@@ -123,7 +150,15 @@ fn look(model: &mut Model, code: KeyCode) -> bool {
         KeyCode::Char('p') => model.sort = Sort::Pid,
         KeyCode::Char('n') => model.sort = Sort::Name,
         KeyCode::Char('z') | KeyCode::Enter => model.zoomed = !model.zoomed,
-        KeyCode::Char('r') => ask_restart(model),
+        KeyCode::Char('r') => ask(model, "Restart", |node, namespace, id, driver| {
+            Effect::Restart { node, namespace, id, driver }
+        }),
+        KeyCode::Char('x') => ask(model, "End", |node, namespace, id, driver| Effect::End {
+            node,
+            namespace,
+            id,
+            driver,
+        }),
         KeyCode::Tab => model.focus = model.focus.step(1),
         KeyCode::BackTab => model.focus = model.focus.step(Pane::ALL.len() - 1),
         KeyCode::Left => choose(model, model.at.saturating_sub(1)),
@@ -157,7 +192,7 @@ fn choose(model: &mut Model, at: usize) {
     }
 }
 
-/// How many lines a pane has in all.
+/// Number of lines of a pane in all.
 fn length(model: &Model, pane: Pane) -> usize {
     let Some(machine) = model.machine() else { return 0 };
     match pane {
@@ -184,25 +219,34 @@ fn shift(model: &mut Model, by: isize) {
     }
 }
 
-fn ask_restart(model: &mut Model) {
-    let Some(machine) = model.machine() else { return };
+/// Machine, namespace, id and driver of the container that is chosen.
+type Chosen = (usize, String, String, i32);
+
+fn chosen_container(model: &mut Model) -> Option<Chosen> {
+    let machine = model.machine()?;
     let at = model.container_at.min(machine.containers.len().saturating_sub(1));
     let chosen = machine.containers.get(at).filter(|_| model.focus == Pane::Containers);
-    let Some(container) = chosen else {
+    let found =
+        chosen.map(|one| (model.at, one.info.namespace.clone(), one.info.id.clone(), one.driver));
+    if found.is_none() {
         let text = "choose a container first: Tab leads to them".into();
         model.notice = Some(Notice { text, bad: false });
-        return;
-    };
-    let info = &container.info;
-    model.question = Some(Question {
-        text: format!("Restart {} on {}?", info.id, machine.name),
-        effect: Effect::Restart {
-            node: model.at,
-            namespace: info.namespace.clone(),
-            id: info.id.clone(),
-            driver: container.driver,
-        },
-    });
+    }
+    found
+}
+
+/// Asks before something is done to the chosen container.
+fn ask(model: &mut Model, action: &str, effect: fn(usize, String, String, i32) -> Effect) {
+    let Some((node, namespace, id, driver)) = chosen_container(model) else { return };
+    let machine = model.machine().map(|machine| machine.name.clone()).unwrap_or_default();
+    let text = format!("{action} {id} on {machine}?");
+    model.question = Some(Question { text, effect: effect(node, namespace, id, driver) });
+}
+
+fn follow_log(model: &mut Model) -> Option<Effect> {
+    let (node, namespace, id, driver) = chosen_container(model)?;
+    model.log = Some(LogView { node, id: id.clone(), lines: VecDeque::new() });
+    Some(Effect::FollowLog { node, namespace, id, driver })
 }
 
 fn point(model: &mut Model, mouse: MouseEvent) {

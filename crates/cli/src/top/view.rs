@@ -1,4 +1,4 @@
-//! How the model looks.
+//! Drawing of the model.
 
 mod panes;
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 /// The keys, for the help.
-const KEYS: [(&str, &str); 14] = [
+const KEYS: [(&str, &str); 16] = [
     ("Tab  Shift-Tab", "go from pane to pane"),
     ("Up Down PgUp PgDn Home End", "move in a pane; so does the wheel"),
     ("Left Right  1-9", "look at another machine"),
@@ -24,6 +24,8 @@ const KEYS: [(&str, &str); 14] = [
     ("t", "processes as a tree, or as a list"),
     ("/", "show only processes that contain a text; Esc shows all"),
     ("r", "restart the chosen container"),
+    ("x", "end the chosen container (SIGTERM)"),
+    ("l", "follow the log of the chosen container; Esc closes it"),
     ("z  Enter", "give the pane the whole screen, or not"),
     ("?  h  F1", "this help"),
     ("q  Ctrl-C", "quit"),
@@ -35,16 +37,19 @@ const KEYS: [(&str, &str); 14] = [
 
 pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let areas = areas(model);
-    let look = Look { colour: model.colour };
-    header(frame, areas.header, model, look);
-    panes::machines(frame, areas.machines, model, look);
-    panes::machine(frame, areas.machine, model, look);
-    panes::processes(frame, areas.processes, model, look);
-    panes::containers(frame, areas.containers, model, look);
-    panes::kernel(frame, areas.kernel, model, look);
-    footer(frame, areas.footer, model, look);
+    let theme = Theme { colour: model.colour };
+    header(frame, areas.header, model, theme);
+    panes::machines(frame, areas.machines, model, theme);
+    panes::machine(frame, areas.machine, model, theme);
+    panes::processes(frame, areas.processes, model, theme);
+    panes::containers(frame, areas.containers, model, theme);
+    panes::kernel(frame, areas.kernel, model, theme);
+    footer(frame, areas.footer, model, theme);
+    if let Some(log) = &model.log {
+        panes::log(frame, log, theme);
+    }
     if model.help {
-        help(frame, look);
+        help(frame, theme);
     }
     if let Some(question) = &model.question {
         let lines = vec![
@@ -52,17 +57,17 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model) {
             Line::raw(""),
             Line::raw("y: yes    any other key: no"),
         ];
-        boxed(frame, "Sure?", lines, look.warning());
+        boxed(frame, "Sure?", lines, theme.warning());
     }
 }
 
 /// Colours, where there may be any.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct Theme {
     colour: bool,
 }
 
-impl Look {
+impl Theme {
     fn of(self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
@@ -118,39 +123,39 @@ impl Look {
     }
 }
 
-fn header(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+fn header(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let dead = model.machines.iter().filter(|one| matches!(one.state, State::Dead(_))).count();
     let count = match model.machines.len() {
         1 => "1 machine".to_owned(),
         several => format!("{several} machines"),
     };
-    let mut spans = vec![Span::styled("selvage node top", look.title()), Span::raw("  ")];
+    let mut spans = vec![Span::styled("selvage node top", theme.title()), Span::raw("  ")];
     spans.push(Span::raw(count));
     if dead > 0 {
-        spans.push(Span::styled(format!(", {dead} down"), look.bad()));
+        spans.push(Span::styled(format!(", {dead} down"), theme.bad()));
     }
     frame.render_widget(Line::from(spans), area);
     frame.render_widget(Line::raw("? help  q quit").right_aligned(), area);
 }
 
-fn footer(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+fn footer(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let line = if model.typing {
-        Line::styled(format!("show: {}_", model.filter), look.warning())
+        Line::styled(format!("show: {}_", model.filter), theme.warning())
     } else if let Some(notice) = &model.notice {
-        Line::styled(notice.text.clone(), if notice.bad { look.bad() } else { look.good() })
+        Line::styled(notice.text.clone(), if notice.bad { theme.bad() } else { theme.good() })
     } else {
-        let more = if model.focus == Pane::Containers { "  r restart" } else { "" };
+        let more = if model.focus == Pane::Containers { "  r restart  x end  l log" } else { "" };
         let text = format!("Tab pane  / filter  t tree  c m p n sort  z zoom{more}");
-        Line::styled(text, look.dim())
+        Line::styled(text, theme.dim())
     };
     frame.render_widget(line, area);
 }
 
-fn help(frame: &mut Frame<'_>, look: Look) {
+fn help(frame: &mut Frame<'_>, theme: Theme) {
     let line = |(keys, words): &(&'static str, &'static str)| {
-        Line::from(vec![Span::styled(format!("{keys:<27}"), Look::bold()), Span::raw(*words)])
+        Line::from(vec![Span::styled(format!("{keys:<27}"), Theme::bold()), Span::raw(*words)])
     };
-    boxed(frame, "Keys", KEYS.iter().map(line).collect(), look.title());
+    boxed(frame, "Keys", KEYS.iter().map(line).collect(), theme.title());
 }
 
 /// A box in the middle, over everything else.

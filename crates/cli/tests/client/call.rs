@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    fake::{self, Authority, PASSWORD, TOKEN, World},
+    fake::{self, Authority, PASSWORD, ServerState, TOKEN},
     harness::Person,
 };
 
@@ -14,7 +14,7 @@ async fn person(server: &fake::Running) -> Person {
 #[tokio::test]
 async fn a_method_by_name_over_tls() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let login = ["login", &server.endpoint, "--ca-sha256", &ca.sha256];
     person.answering(&["admin", PASSWORD]).run(&login).await.good();
@@ -62,7 +62,7 @@ async fn streams_both_ways_from_stdin() {
             .good();
         assert_eq!(out, "{\"version\":2}\n{\"version\":6,\"want_objs\":[\"App\"]}\n");
     }
-    assert_eq!(*server.world.completed.lock().unwrap(), [2, 2]);
+    assert_eq!(*server.state.completed.lock().unwrap(), [2, 2]);
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn a_mistake_in_a_stream_breaks_it_off_instead_of_ending_it() {
     // A good stream after it: had the broken one ended in order, it would be
     // there before this one.
     person.piping("{} {} {}").run(&["call", "NotifyApi/StreamNotice", "-"]).await.good();
-    assert_eq!(*server.world.completed.lock().unwrap(), [3]);
+    assert_eq!(*server.state.completed.lock().unwrap(), [3]);
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn metadata_deadline_and_name_go_along() {
     person.env.push(("SELVAGE_TOKEN".into(), TOKEN.into()));
     let line = ["call", "FlavorApi/ShowFlavor", "-H", "x-trace: abc", "--timeout", "20s"];
     person.run(&line).await.good();
-    let metadata = server.world.metadata.lock().unwrap().clone();
+    let metadata = server.state.metadata.lock().unwrap().clone();
     let value = |key: &str| metadata.get(key).map(|value| value.to_str().unwrap().to_owned());
     assert_eq!(value("x-trace").as_deref(), Some("abc"));
     assert_eq!(value("authorization"), Some(format!("Bearer {TOKEN}")));

@@ -35,6 +35,23 @@ async fn contexts_are_listed_chosen_renamed_and_forgotten() {
 }
 
 #[tokio::test]
+async fn of_several_servers_the_first_that_answers_is_used() {
+    let mut person = Person::new();
+    let server = fake::http().await;
+    person.run(&["--context", "lab", "login", &server.endpoint]).await.good();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = format!("http://{closed}");
+    person.run(&["context", "endpoints", "lab", &away, &server.endpoint]).await.good();
+    person.run(&["whoami"]).await.good();
+    let shown = person.run(&["context", "show", "-o", "json"]).await.good();
+    assert!(shown.contains(&format!(r#""others":["{}"]"#, server.endpoint)), "{shown}");
+    let (code, told) = person.run(&["--endpoint", &away, "whoami"]).await.bad();
+    assert_eq!(code, 13, "that one alone was asked for: {told}");
+    let (code, _) = person.run(&["context", "endpoints", "lab", "ftp://x"]).await.bad();
+    assert_eq!(code, 3);
+}
+
+#[tokio::test]
 async fn explain_lists_and_tells() {
     let mut person = Person::new();
     let list = person.run(&["explain"]).await.good();

@@ -4,7 +4,7 @@ use selvage_api::code::ALL;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    fake::{self, Authority, World},
+    fake::{self, Authority, ServerState},
     harness::Person,
 };
 
@@ -55,7 +55,7 @@ async fn plain_text_where_tls_is_expected_and_the_other_way_round() {
     assert!(told.contains("does not speak TLS") && told.contains("http://"), "{told}");
 
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let plain = server.endpoint.replace("https", "http");
     let (code, told) = person.run(&["status", "--endpoint", &plain]).await.bad();
     assert_eq!(code, 13, "{told}");
@@ -64,8 +64,8 @@ async fn plain_text_where_tls_is_expected_and_the_other_way_round() {
 #[tokio::test]
 async fn a_certificate_for_another_name() {
     let ca = Arc::new(Authority::new());
-    let world = World { name: Some("edge.example.org".into()), ..World::default() };
-    let server = fake::https(world, &ca).await;
+    let state = ServerState { name: Some("edge.example.org".into()), ..ServerState::default() };
+    let server = fake::https(state, &ca).await;
     let mut person = Person::new();
     let file = person.file("ca.pem", &ca.pem).display().to_string();
     let line = ["status", "--endpoint", &server.endpoint, "--ca", &file];

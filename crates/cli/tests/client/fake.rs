@@ -67,9 +67,9 @@ impl Authority {
     }
 }
 
-/// What the server knows and what it was told.
+/// State of the server, and the calls that it got.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct ServerState {
     /// Everybody is let in.
     pub(crate) open: bool,
     /// Signs certificates for another key than the one asked for.
@@ -89,7 +89,7 @@ pub(crate) struct World {
 }
 
 #[derive(Clone)]
-struct Fake(Arc<World>);
+struct Fake(Arc<ServerState>);
 
 impl Fake {
     #[allow(clippy::result_large_err)]
@@ -355,7 +355,7 @@ impl NotifyApi for Fake {
         &self,
         request: Request<Streaming<Notice>>,
     ) -> Result<Response<Self::StreamNoticeStream>, Status> {
-        let world = self.0.clone();
+        let state = self.0.clone();
         let mut incoming = request.into_inner();
         let (send, receive) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
@@ -368,7 +368,7 @@ impl NotifyApi for Fake {
                     return;
                 }
             }
-            world.completed.lock().unwrap().push(count);
+            state.completed.lock().unwrap().push(count);
         });
         Ok(Response::new(tokio_stream::wrappers::ReceiverStream::new(receive).boxed()))
     }
@@ -411,7 +411,7 @@ impl FlavorApi for Fake {
 /// A running server; gone when dropped.
 pub(crate) struct Running {
     pub(crate) endpoint: String,
-    pub(crate) world: Arc<World>,
+    pub(crate) state: Arc<ServerState>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -421,8 +421,8 @@ impl Drop for Running {
     }
 }
 
-fn routes(world: &Arc<World>) -> Routes {
-    let fake = Fake(world.clone());
+fn routes(state: &Arc<ServerState>) -> Routes {
+    let fake = Fake(state.clone());
     Routes::new(AuthServiceServer::new(fake.clone()))
         .add_service(IdentityServiceServer::new(fake.clone()))
         .add_service(SystemServiceServer::new(fake.clone()))
@@ -431,41 +431,41 @@ fn routes(world: &Arc<World>) -> Routes {
 }
 
 /// TLS on a free port; asks for client certificates and does without.
-pub(crate) async fn https(mut world: World, authority: &Arc<Authority>) -> Running {
-    world.authority = Some(authority.clone());
-    let world = Arc::new(world);
+pub(crate) async fn https(mut state: ServerState, authority: &Arc<Authority>) -> Running {
+    state.authority = Some(authority.clone());
+    let state = Arc::new(state);
     let tls = tonic::transport::ServerTlsConfig::new()
-        .identity(authority.server(world.name.as_deref().unwrap_or("127.0.0.1")))
+        .identity(authority.server(state.name.as_deref().unwrap_or("127.0.0.1")))
         .client_ca_root(tonic::transport::Certificate::from_pem(&authority.pem))
         .client_auth_optional(true);
-    let server = Server::builder().tls_config(tls).unwrap().add_routes(routes(&world));
+    let server = Server::builder().tls_config(tls).unwrap().add_routes(routes(&state));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("https://{}", listener.local_addr().unwrap());
     let task = tokio::spawn(async move {
         server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
     });
-    Running { endpoint, world, task }
+    Running { endpoint, state, task }
 }
 
 /// Plain text on a free port, open to everybody.
 pub(crate) async fn http() -> Running {
-    let world = Arc::new(World { open: true, ..World::default() });
-    let server = Server::builder().add_routes(routes(&world));
+    let state = Arc::new(ServerState { open: true, ..ServerState::default() });
+    let server = Server::builder().add_routes(routes(&state));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let task = tokio::spawn(async move {
         server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
     });
-    Running { endpoint, world, task }
+    Running { endpoint, state, task }
 }
 
 /// A unix socket, open to everybody.
 pub(crate) fn unix(path: &Path) -> Running {
-    let world = Arc::new(World { open: true, ..World::default() });
-    let server = Server::builder().add_routes(routes(&world));
+    let state = Arc::new(ServerState { open: true, ..ServerState::default() });
+    let server = Server::builder().add_routes(routes(&state));
     let listener = tokio::net::UnixListener::bind(path).unwrap();
     let task = tokio::spawn(async move {
         server.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap();
     });
-    Running { endpoint: format!("unix://{}", path.display()), world, task }
+    Running { endpoint: format!("unix://{}", path.display()), state, task }
 }

@@ -20,7 +20,7 @@ struct Whole {
     command: Command,
 }
 
-/// What a command left behind.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) out: String,
@@ -29,7 +29,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// What was printed, when all went well.
+    /// Output, when all went well.
     #[track_caller]
     pub(crate) fn good(self) -> String {
         if let Err(error) = &self.result {
@@ -58,6 +58,8 @@ pub(crate) struct Person {
     pub(crate) endpoint: Option<String>,
     /// Reads what is printed from a terminal.
     pub(crate) at_terminal: bool,
+    /// Columns of that terminal.
+    pub(crate) columns: Option<usize>,
 }
 
 impl Person {
@@ -70,6 +72,7 @@ impl Person {
             timeout: None,
             endpoint: None,
             at_terminal: false,
+            columns: None,
         }
     }
 
@@ -101,7 +104,7 @@ impl Person {
         self.dir.path().join("config/config.toml")
     }
 
-    /// What a line is answered with that cannot be read.
+    /// Answer to a line that cannot be read.
     #[allow(dead_code)] // one of the two suites that share this file uses it
     #[track_caller]
     pub(crate) fn misspelt(&self, line: &[&str]) -> String {
@@ -130,6 +133,7 @@ impl Person {
             env: self.env.iter().cloned().chain([("SELVAGE_CONFIG".into(), config)]).collect(),
             out_is_terminal: self.at_terminal,
             err_is_terminal: self.at_terminal,
+            columns: self.columns,
         };
         let result = Box::pin(execute(whole.command, &global, Whole::command(), &mut io)).await;
         Outcome { out: out.text(), err: err.text(), result }

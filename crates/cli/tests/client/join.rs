@@ -1,14 +1,14 @@
 use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
 
 use crate::{
-    fake::{self, Authority, JOIN_TOKEN, PASSWORD, World},
+    fake::{self, Authority, JOIN_TOKEN, PASSWORD, ServerState},
     harness::Person,
 };
 
 #[tokio::test]
 async fn a_machine_gets_its_certificate_and_is_known_by_it() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut admin = Person::new();
     let login = ["login", &server.endpoint, "--ca-sha256", &ca.sha256];
     admin.answering(&["admin", PASSWORD]).run(&login).await.good();
@@ -61,7 +61,7 @@ async fn a_machine_gets_its_certificate_and_is_known_by_it() {
 #[tokio::test]
 async fn a_machine_does_not_tell_its_token_to_a_stranger() {
     let (ca, other) = (Arc::new(Authority::new()), Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut machine = Person::new();
     let out = machine.dir.path().join("pki");
     let dir = out.display().to_string();
@@ -84,7 +84,7 @@ async fn a_machine_does_not_tell_its_token_to_a_stranger() {
 #[tokio::test]
 async fn a_bad_token_or_a_bad_answer_leaves_nothing() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World { swaps_keys: true, ..World::default() }, &ca).await;
+    let server = fake::https(ServerState { swaps_keys: true, ..ServerState::default() }, &ca).await;
     let mut machine = Person::new();
     let out = machine.dir.path().join("pki");
     let dir = out.display().to_string();

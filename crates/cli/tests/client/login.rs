@@ -1,14 +1,14 @@
 use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
 
 use crate::{
-    fake::{self, Authority, PASSWORD, TOKEN, World},
+    fake::{self, Authority, PASSWORD, ServerState, TOKEN},
     harness::Person,
 };
 
 #[tokio::test]
 async fn login_whoami_and_logout_over_tls() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let ca_file = person.file("ca.pem", &ca.pem).display().to_string();
     let password = person.file("password", &format!("{PASSWORD}\n")).display().to_string();
@@ -33,7 +33,7 @@ async fn login_whoami_and_logout_over_tls() {
     assert_eq!(who, "name     admin\nkind     user\ngrants   admin\nexpires  -\n");
 
     person.run(&["logout"]).await.good();
-    assert!(*server.world.logged_out.lock().unwrap());
+    assert!(*server.state.logged_out.lock().unwrap());
     let (code, told) = person.run(&["whoami"]).await.bad();
     assert_eq!(code, 6);
     assert_eq!(
@@ -50,14 +50,14 @@ async fn login_whoami_and_logout_over_tls() {
 #[tokio::test]
 async fn an_ended_session_is_told_from_none() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     person
         .answering(&["admin", PASSWORD])
         .run(&["login", &server.endpoint, "--ca-sha256", &ca.sha256])
         .await
         .good();
-    *server.world.logged_out.lock().unwrap() = true;
+    *server.state.logged_out.lock().unwrap() = true;
     let (code, told) = person.run(&["user", "list"]).await.bad();
     assert_eq!(code, 6);
     assert!(told.contains("your session has ended or is not known there: run `selvage login`"));
@@ -66,7 +66,7 @@ async fn an_ended_session_is_told_from_none() {
 #[tokio::test]
 async fn a_fingerprint_is_believed_only_if_it_fits() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let other = "00".repeat(32);
     let (code, told) =
@@ -83,7 +83,7 @@ async fn a_fingerprint_is_believed_only_if_it_fits() {
 #[tokio::test]
 async fn an_unknown_server_is_trusted_only_by_a_yes() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
 
     let (code, told) = person.run(&["login", &server.endpoint]).await.bad();
@@ -104,7 +104,7 @@ async fn an_unknown_server_is_trusted_only_by_a_yes() {
 #[tokio::test]
 async fn a_new_ca_at_a_known_address_is_refused() {
     let (ca, other) = (Arc::new(Authority::new()), Arc::new(Authority::new()));
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let wrong = person.file("other.pem", &other.pem).display().to_string();
     for line in [
@@ -121,7 +121,7 @@ async fn a_new_ca_at_a_known_address_is_refused() {
 #[tokio::test]
 async fn a_wrong_password_is_not_answered_with_log_in() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let (code, told) = person
         .answering(&["admin", "wrong-canary"])
@@ -137,7 +137,7 @@ async fn a_wrong_password_is_not_answered_with_log_in() {
 #[tokio::test]
 async fn the_ready_file_is_all_a_script_needs() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let ready = serde_json::json!({
         "endpoint": server.endpoint,
@@ -154,7 +154,7 @@ async fn the_ready_file_is_all_a_script_needs() {
 #[tokio::test]
 async fn a_password_can_come_through_a_pipe() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let line = [
         "login",
@@ -190,7 +190,7 @@ async fn servers_that_ask_for_no_login_are_just_remembered() {
 #[tokio::test]
 async fn credentials_others_can_read_stop_every_command() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let line = ["login", &server.endpoint, "--ca-sha256", &ca.sha256];
     person.answering(&["admin", PASSWORD]).run(&line).await.good();
@@ -206,11 +206,11 @@ async fn credentials_others_can_read_stop_every_command() {
 #[tokio::test]
 async fn a_token_stays_with_the_server_it_is_for() {
     let ca = Arc::new(Authority::new());
-    let server = fake::https(World::default(), &ca).await;
+    let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let line = ["--context", "home", "login", &server.endpoint, "--ca-sha256", &ca.sha256];
     person.answering(&["admin", PASSWORD]).run(&line).await.good();
-    let other = fake::https(World::default(), &ca).await;
+    let other = fake::https(ServerState::default(), &ca).await;
     let line = ["--context", "home", "--endpoint", &other.endpoint, "whoami"];
     let (code, told) = person.run(&line).await.bad();
     assert_eq!(code, 6);

@@ -47,7 +47,7 @@ async fn people_are_added_listed_changed_and_removed() {
     assert_eq!(code, 12);
     assert!(told.contains("ada stays: nothing was changed"), "{told}");
     person.answering(&["y"]).run(&["user", "remove", "ada"]).await.good();
-    assert!(!server.world.users.lock().unwrap().contains_key("ada"));
+    assert!(!server.state.users.lock().unwrap().contains_key("ada"));
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn passwords_are_asked_for_twice_and_never_shown() {
     assert!(outcome.err.ends_with("The password of admin is set; 2 other sessions ended.\n"));
     outcome.good();
 
-    let seen = server.world.passwords.lock().unwrap();
+    let seen = server.state.passwords.lock().unwrap();
     let of = |at: usize| {
         let one = &seen[at];
         [one.username.as_str(), &one.current_password, &one.new_password]

@@ -89,13 +89,13 @@ clusterinst SmallCluster/tmus/tmus-cloud-1/AcmeAppCo: created
 appinst AcmeAppCo/someapplication1/1.0/autoclustersomeapplication1/tmus/tmus-cloud-1: created
 "
     );
-    let made = server.world.changes();
+    let made = server.state.changes();
     let before = made.len();
     let again = person.run(&["apply", "-f", &file]).await.good();
     assert!(again.lines().all(|line| line.ends_with(": unchanged")), "{again}");
-    assert_eq!(server.world.changes().len(), before, "nothing was sent a second time");
+    assert_eq!(server.state.changes().len(), before, "nothing was sent a second time");
 
-    let taken = person.run(&["unapply", "-f", &file]).await.good();
+    let taken = person.run(&["unapply", "--yes", "-f", &file]).await.good();
     let kinds: Vec<&str> = taken.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(
         kinds,
@@ -115,9 +115,9 @@ appinst AcmeAppCo/someapplication1/1.0/autoclustersomeapplication1/tmus/tmus-clo
     );
     assert!(taken.lines().take(10).all(|line| line.ends_with(": deleted")), "{taken}");
     assert!(taken.ends_with("flavor x1.small: deleted\nflavor x1.small: absent\n"), "{taken}");
-    assert!(server.world.last("DeleteClusterInst").starts_with(r#"{"key":{"#));
-    assert!(server.world.get(&Flavor::default()).is_empty());
-    let gone = person.run(&["delete", "-f", &file]).await.good();
+    assert!(server.state.last("DeleteClusterInst").starts_with(r#"{"key":{"#));
+    assert!(server.state.get(&Flavor::default()).is_empty());
+    let gone = person.run(&["delete", "--yes", "-f", &file]).await.good();
     assert!(gone.lines().all(|line| line.ends_with(": absent")), "{gone}");
 }
 
@@ -131,10 +131,10 @@ async fn instances_of_auto_clusters_are_found_however_the_file_spells_them() {
     person.piping(&data).run(&["apply", "-f", "-"]).await.good();
     let again = person.piping(&data).run(&["apply", "-f", "-"]).await.good();
     assert!(again.lines().all(|line| line.ends_with(": unchanged")), "{again}");
-    let taken = person.piping(&data).run(&["unapply", "-f", "-"]).await.good();
+    let taken = person.piping(&data).run(&["unapply", "--yes", "-f", "-"]).await.good();
     assert!(taken.starts_with("appinst ") && taken.contains(": deleted\n"), "{taken}");
-    assert!(server.world.last("DeleteAppInst").contains("\"autoclustersomeapplication1\""));
-    assert!(server.world.get(&AppInst::default()).is_empty());
+    assert!(server.state.last("DeleteAppInst").contains("\"autoclustersomeapplication1\""));
+    assert!(server.state.get(&AppInst::default()).is_empty());
 }
 
 /// Other clusters are those of exactly that name, and without a developer the
@@ -148,14 +148,16 @@ async fn instances_of_other_clusters_are_left_alone() {
         data.split_once("clusterinsts:").unwrap().0.to_owned()
     };
     person.piping(&in_cluster("Small")).run(&["apply", "-f", "-"]).await.good();
-    let mut foreign = server.world.get(&AppInst::default()).remove(0);
+    let mut foreign = server.state.get(&AppInst::default()).remove(0);
     foreign.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap().developer = "Other".into();
-    server.world.put(&foreign);
-    let other = person.piping(&in_cluster("small")).run(&["unapply", "-f", "-"]).await.good();
+    server.state.put(&foreign);
+    let other =
+        person.piping(&in_cluster("small")).run(&["unapply", "--yes", "-f", "-"]).await.good();
     assert!(other.ends_with(": absent\n"), "{other}");
-    let own = person.piping(&in_cluster("Small")).run(&["unapply", "-f", "-"]).await.good();
+    let own =
+        person.piping(&in_cluster("Small")).run(&["unapply", "--yes", "-f", "-"]).await.good();
     assert!(own.ends_with(": deleted\n"), "{own}");
-    assert_eq!(server.world.get(&AppInst::default()), [foreign]);
+    assert_eq!(server.state.get(&AppInst::default()), [foreign]);
 }
 
 #[tokio::test]
@@ -173,13 +175,13 @@ async fn what_differs_is_updated_and_nothing_else() {
             "clusterinst SmallCluster/tmus/tmus-cloud-1/AcmeAppCo: updated"
         ]
     );
-    assert!(server.world.last("UpdateCloudlet").starts_with(r#"{"fields":["5.1"],"#));
-    assert!(server.world.last("UpdateClusterInst").starts_with(r#"{"fields":["14"],"#));
+    assert!(server.state.last("UpdateCloudlet").starts_with(r#"{"fields":["5.1"],"#));
+    assert!(server.state.last("UpdateClusterInst").starts_with(r#"{"fields":["14"],"#));
     let configs = "kind: App\nkey: {developer_key: {name: AcmeAppCo}, name: own manifest, version: 1.10}\nconfigs: []\n";
     let out = person.piping(configs).run(&["apply", "-f", "-"]).await.good();
     assert_eq!(out, "app AcmeAppCo/own manifest/1.10: updated\n");
-    assert!(server.world.last("UpdateApp").starts_with(r#"{"fields":["21.1","21.2"],"#));
-    let mut app = server.world.get(&App::default());
+    assert!(server.state.last("UpdateApp").starts_with(r#"{"fields":["21.1","21.2"],"#));
+    let mut app = server.state.get(&App::default());
     app.retain(|app| app.key.as_ref().unwrap().name == "own manifest");
     assert!(app[0].configs.is_empty() && app[0].deployment_manifest.contains("Deployment"));
 }
@@ -188,8 +190,8 @@ async fn what_differs_is_updated_and_nothing_else() {
 async fn a_failure_is_told_and_the_rest_goes_on() {
     let server = controller::start().await;
     let mut person = person(&server).await;
-    server.world.refuse("CreateCloudlet", Status::invalid_argument("Invalid latitude value"));
-    server.world.refuse("CreateDeveloper", Status::already_exists("Key already exists"));
+    server.state.refuse("CreateCloudlet", Status::invalid_argument("Invalid latitude value"));
+    server.state.refuse("CreateDeveloper", Status::already_exists("Key already exists"));
     let outcome = person.piping(DATA).run(&["apply", "-f", "-"]).await;
     assert!(
         outcome.out.contains(
@@ -204,8 +206,8 @@ async fn a_failure_is_told_and_the_rest_goes_on() {
     assert_eq!(code, Code::InvalidArgument.exit());
     assert!(told.starts_with("error: 1 of 11 objects failed\n"), "{told}");
 
-    server.world.refuse("DeleteApp", Status::failed_precondition("Application in use"));
-    let outcome = person.piping(DATA).run(&["unapply", "-f", "-", "-o", "json"]).await;
+    server.state.refuse("DeleteApp", Status::failed_precondition("Application in use"));
+    let outcome = person.piping(DATA).run(&["unapply", "--yes", "-f", "-", "-o", "json"]).await;
     let rows: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
     assert_eq!(rows[2]["outcome"], "failed: DeleteApp failed: Application in use");
     assert_eq!(outcome.bad().0, Code::FailedPrecondition.exit());
@@ -215,7 +217,7 @@ async fn a_failure_is_told_and_the_rest_goes_on() {
 async fn a_dry_run_changes_nothing() {
     let server = controller::start().await;
     let mut person = person(&server).await;
-    server.world.refuse("CreateClusterInst", Status::not_found("Specified Cloudlet not found"));
+    server.state.refuse("CreateClusterInst", Status::not_found("Specified Cloudlet not found"));
     let out = person.piping(DATA).run(&["apply", "-f", "-", "--dry-run"]).await.good();
     assert!(out.starts_with("flavor x1.small: would be created\n"), "{out}");
     assert!(out.ends_with("tmus-cloud-1: would be created\n  plan: 1 step\n"), "{out}");
@@ -223,15 +225,15 @@ async fn a_dry_run_changes_nothing() {
         out.contains("would be created, unchecked: CreateClusterInst failed: Specified Cloudlet"),
         "{out}"
     );
-    let calls = server.world.calls.lock().unwrap().clone();
+    let calls = server.state.calls.lock().unwrap().clone();
     assert!(calls.iter().all(|call| call.dry_run || call.method.starts_with("Show")));
-    assert!(server.world.get(&Flavor::default()).is_empty());
+    assert!(server.state.get(&Flavor::default()).is_empty());
     let out = person.piping(DATA).run(&["apply", "-f", "-", "--dry-run", "-o", "json"]).await;
     let rows: serde_json::Value = serde_json::from_str(&out.good()).unwrap();
     assert_eq!(rows[10]["plan"][0], "plan: 1 step");
 }
 
-/// What would go keeps nothing in a dry run: whether the rest could go then is
+/// A deletion keeps nothing in a dry run: whether the rest could go then is
 /// not known, and is no failure.
 #[tokio::test]
 async fn a_dry_run_of_unapply_does_not_trip_over_what_would_be_gone() {
@@ -239,15 +241,15 @@ async fn a_dry_run_of_unapply_does_not_trip_over_what_would_be_gone() {
     let mut person = person(&server).await;
     person.piping(DATA).run(&["apply", "-f", "-"]).await.good();
     let text = "Developer in use by Application";
-    server.world.refuse("DeleteDeveloper", Status::failed_precondition(text));
-    let out = person.piping(DATA).run(&["unapply", "-f", "-", "--dry-run"]).await.good();
+    server.state.refuse("DeleteDeveloper", Status::failed_precondition(text));
+    let out = person.piping(DATA).run(&["unapply", "--yes", "-f", "-", "--dry-run"]).await.good();
     let told = "developer AcmeAppCo: would be deleted, unchecked: DeleteDeveloper failed: ";
     assert!(out.contains(&format!("{told}{text}\n")), "{out}");
     let alone = "kind: Developer\nkey: {name: AcmeAppCo}\n";
-    let outcome = person.piping(alone).run(&["unapply", "-f", "-", "--dry-run"]).await;
+    let outcome = person.piping(alone).run(&["unapply", "--yes", "-f", "-", "--dry-run"]).await;
     assert!(outcome.out.contains("failed: DeleteDeveloper failed"), "{}", outcome.out);
     assert_eq!(outcome.bad().0, Code::FailedPrecondition.exit());
-    assert_eq!(server.world.get(&Developer::default()).len(), 1);
+    assert_eq!(server.state.get(&Developer::default()).len(), 1);
 }
 
 #[tokio::test]
@@ -258,7 +260,7 @@ async fn a_person_is_asked_before_a_file_is_undone() {
         person.piping(DATA).answering(&["n"]).run(&["unapply", "-f", "-"]).await.bad();
     assert_eq!(code, Code::Cancelled.exit());
     assert!(told.starts_with("Delete the 11 objects of stdin? [y/N] "), "{told}");
-    assert!(server.world.changes().is_empty());
+    assert!(server.state.changes().is_empty());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What is printed while something changes, and how failures are told.
+//! Output while something changes, and the text of failures.
 
 use selvage_api::{Code, edgeproto::AppInst};
 use tonic::Status;
@@ -31,9 +31,9 @@ async fn progress_is_printed_line_by_line() {
     let outcome = person.run(&instance("create", &[])).await;
     assert_eq!(outcome.err, "", "nothing but the lines");
     assert_eq!(outcome.good(), "Creating\nReady\nCreated successfully\n");
-    let out = person.run(&instance("delete", &["-o", "json"])).await.good();
+    let out = person.run(&instance("delete", &["--yes", "-o", "json"])).await.good();
     assert_eq!(out, "{\"message\":\"Deleting\"}\n{\"message\":\"NotPresent\"}\n");
-    assert!(server.world.get(&AppInst::default()).is_empty());
+    assert!(server.state.get(&AppInst::default()).is_empty());
     let out = person.run(&instance("create", &["-o", "yaml"])).await.good();
     assert_eq!(out, "message: Creating\n---\nmessage: Ready\n---\nmessage: Created successfully\n");
 }
@@ -71,16 +71,16 @@ async fn a_failure_names_the_method_and_ends_with_its_code() {
     let (code, told) = person.run(&["operator", "create", "--name", "tmus"]).await.bad();
     assert_eq!(code, Code::AlreadyExists.exit());
     assert!(told.starts_with("error: CreateOperator failed: Key already exists\n"), "{told}");
-    let (code, told) = person.run(&["operator", "delete", "--name", "none"]).await.bad();
+    let (code, told) = person.run(&["operator", "delete", "--name", "none", "--yes"]).await.bad();
     assert_eq!(code, Code::NotFound.exit());
     assert!(told.starts_with("error: DeleteOperator failed: Key not found\n"), "{told}");
 
     let status = Status::aborted("Encountered failures: crm create failed");
-    server.world.refuse("CreateAppInst", status);
+    server.state.refuse("CreateAppInst", status);
     let (code, told) = person.run(&instance("create", &[])).await.bad();
     assert_eq!(code, Code::Aborted.exit());
     assert!(told.starts_with("error: CreateAppInst failed: Encountered failures: "), "{told}");
-    server.world.refuse("ShowAppInst", Status::permission_denied("not yours"));
+    server.state.refuse("ShowAppInst", Status::permission_denied("not yours"));
     let (code, told) = person.run(&["appinst", "show"]).await.bad();
     assert_eq!(code, Code::PermissionDenied.exit());
     assert!(told.starts_with("error: ShowAppInst failed: not yours\n"), "{told}");
@@ -89,7 +89,7 @@ async fn a_failure_names_the_method_and_ends_with_its_code() {
 #[tokio::test]
 async fn lines_before_a_failure_are_printed() {
     let server = controller::start().await;
-    *server.world.breaks_after.lock().unwrap() = Some(1);
+    *server.state.breaks_after.lock().unwrap() = Some(1);
     let mut person = person(&server).await;
     let outcome = person.run(&instance("create", &[])).await;
     assert_eq!(outcome.out, "Creating\n");
@@ -104,15 +104,17 @@ async fn a_person_is_asked_before_something_is_deleted() {
     let (code, told) = person.answering(&["n"]).run(&line).await.bad();
     assert_eq!(code, Code::Cancelled.exit());
     assert!(told.starts_with("Delete flavor x1.small? [y/N] "), "{told}");
-    assert!(server.world.changes().is_empty());
+    assert!(server.state.changes().is_empty());
     let (code, _) = person.run(&[&line[..], &["--no-input"]].concat()).await.bad();
     assert_eq!(code, Code::FailedPrecondition.exit());
 
     person.answering(&["y"]).run(&line).await.bad();
     person.answering(&[]).run(&[&line[..], &["--yes"]].concat()).await.bad();
-    // A script means what it says.
-    person.run(&line).await.bad();
-    assert_eq!(server.world.changes().len(), 3);
+    // A script must say that it means it.
+    let (code, told) = person.run(&line).await.bad();
+    assert_eq!(code, Code::FailedPrecondition.exit());
+    assert!(told.contains("--yes"), "{told}");
+    assert_eq!(server.state.changes().len(), 2);
 }
 
 #[tokio::test]
@@ -121,12 +123,12 @@ async fn a_dry_run_says_so_to_the_server_and_prints_its_plan() {
     let mut person = person(&server).await;
     let outcome = person.run(&instance("create", &["--dry-run"])).await;
     assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("plan: 1 step\n", ""));
-    assert!(server.world.calls.lock().unwrap().iter().all(|call| call.dry_run));
-    assert!(server.world.get(&AppInst::default()).is_empty());
+    assert!(server.state.calls.lock().unwrap().iter().all(|call| call.dry_run));
+    assert!(server.state.get(&AppInst::default()).is_empty());
     let flavor = ["flavor", "create", "--name", "a", "--dry-run"];
     assert_eq!(person.run(&flavor).await.err, "flavor a would be created.\n");
 
-    *server.world.silent_about_dry_runs.lock().unwrap() = true;
+    *server.state.silent_about_dry_runs.lock().unwrap() = true;
     let (code, told) = person.run(&flavor).await.bad();
     assert_eq!(code, Code::Unimplemented.exit());
     assert!(
@@ -135,7 +137,7 @@ async fn a_dry_run_says_so_to_the_server_and_prints_its_plan() {
     );
     let two = "flavors: [{key: {name: b}}, {key: {name: c}}]";
     person.piping(two).run(&["apply", "-f", "-", "--dry-run"]).await.bad();
-    assert!(server.world.last("CreateFlavor").contains("\"b\""), "the second was not sent");
+    assert!(server.state.last("CreateFlavor").contains("\"b\""), "the second was not sent");
 }
 
 /// There is nothing about an instance to be changed but what its app is by
@@ -148,6 +150,6 @@ async fn an_instance_is_updated_by_its_key_alone() {
     let place = ["--operator", "tmus", "--cloudlet", "one", "--cluster", "autoclusterApp"];
     person.run(&[&["appinst", "create"][..], &key, &place].concat()).await.good();
     person.run(&[&["appinst", "update"][..], &key, &place].concat()).await.good();
-    let sent = server.world.last("UpdateAppInst");
+    let sent = server.state.last("UpdateAppInst");
     assert!(sent.contains("\"autoclusterapp\"") && !sent.contains("fields"), "{sent}");
 }

@@ -1,4 +1,4 @@
-//! What flags and files become on the wire.
+//! Flags and files as they go over the wire.
 
 use crate::{controller, person};
 
@@ -6,7 +6,7 @@ use crate::{controller, person};
 async fn sent(line: &[&str], method: &str) -> String {
     let server = controller::start().await;
     person(&server).await.run(line).await.good();
-    server.world.last(method)
+    server.state.last(method)
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn an_app_with_everything_that_is_not_plain() {
     ];
     person.run(&line).await.good();
     assert_eq!(
-        server.world.last("CreateApp"),
+        server.state.last("CreateApp"),
         r#"{"key":{"developerKey":{"name":"Acme"},"name":"one","version":"1.10"},"imageType":"IMAGE_TYPE_DOCKER","defaultFlavor":{"name":"x1.small"},"deploymentManifest":"kind: Service\n---\nkind: Deployment\n","permitsPlatformApps":true,"delOpt":"AUTO_DELETE","configs":[{"kind":"envVarsYaml","config":"- name: A"},{"kind":"x","config":"y"}]}"#
     );
 }
@@ -173,7 +173,7 @@ async fn an_update_names_what_it_changes() {
     let update = ["developer", "update", "--name", "Acme", "--email", "", "--address", "here"];
     person.run(&update).await.good();
     assert_eq!(
-        server.world.last("UpdateDeveloper"),
+        server.state.last("UpdateDeveloper"),
         r#"{"fields":["5","6"],"key":{"name":"Acme"},"address":"here"}"#
     );
     let cloudlet = ["--name", "one", "--operator", "tmus"];
@@ -184,7 +184,7 @@ async fn an_update_names_what_it_changes() {
         &cloudlet[..],
     ];
     person.run(&update.concat()).await.good();
-    let sent = server.world.last("UpdateCloudlet");
+    let sent = server.state.last("UpdateCloudlet");
     assert!(sent.starts_with(r#"{"fields":["5.1","5.2","8"],"#), "{sent}");
 
     let (code, told) = person.run(&["developer", "update", "--name", "Acme"]).await.bad();
@@ -200,12 +200,12 @@ async fn a_mode_of_the_call_is_no_field_to_update() {
     person.run(&[&["clusterinst", "create"], &key[..]].concat()).await.good();
     let update = ["clusterinst", "update", "--numnodes", "3", "--crmoverride", "IgnoreCrmErrors"];
     person.run(&[&update[..], &key[..]].concat()).await.good();
-    let sent = server.world.last("UpdateClusterInst");
+    let sent = server.state.last("UpdateClusterInst");
     assert!(sent.starts_with(r#"{"fields":["14"],"#), "{sent}");
     assert!(sent.contains(r#""crmOverride":"IGNORE_CRM_ERRORS""#), "{sent}");
-    let delete = ["clusterinst", "delete", "--crmoverride", "IgnoreCrm"];
+    let delete = ["clusterinst", "delete", "--yes", "--crmoverride", "IgnoreCrm"];
     person.run(&[&delete[..], &key[..]].concat()).await.good();
-    assert!(server.world.last("DeleteClusterInst").contains(r#""crmOverride":"IGNORE_CRM""#));
+    assert!(server.state.last("DeleteClusterInst").contains(r#""crmOverride":"IGNORE_CRM""#));
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn objects_come_from_files_with_flags_on_top() {
     let file = person.file("app.yaml", one).display().to_string();
     person.run(&["app", "create", "-f", &file, "--accessports", "udp:1"]).await.good();
     assert_eq!(
-        server.world.last("CreateApp"),
+        server.state.last("CreateApp"),
         r#"{"key":{"developerKey":{"name":"Acme"},"name":"one","version":"1.10"},"imageType":"IMAGE_TYPE_DOCKER","accessPorts":"udp:1"}"#
     );
     for many in [
@@ -228,8 +228,8 @@ async fn objects_come_from_files_with_flags_on_top() {
         let server = controller::start().await;
         let mut person = crate::person(&server).await;
         person.piping(many).run(&["flavor", "create", "-f", "-"]).await.good();
-        assert_eq!(server.world.changes(), ["CreateFlavor", "CreateFlavor"], "{many}");
-        assert_eq!(server.world.last("CreateFlavor"), r#"{"key":{"name":"b"},"ram":"2"}"#);
+        assert_eq!(server.state.changes(), ["CreateFlavor", "CreateFlavor"], "{many}");
+        assert_eq!(server.state.last("CreateFlavor"), r#"{"key":{"name":"b"},"ram":"2"}"#);
     }
     let mixed = "operators:\n- key: {name: a}\n";
     let (code, told) = person.piping(mixed).run(&["flavor", "create", "-f", "-"]).await.bad();
@@ -261,7 +261,7 @@ async fn mistakes_are_named_and_never_sent() {
     assert!(code == 3 && !told.contains("canary") && told.contains("@FILE"), "{told}");
     let (code, told) = person.run(&["app", "delete"]).await.bad();
     assert!(code == 3 && told.contains("nothing says which app to delete"), "{told}");
-    assert!(server.world.calls.lock().unwrap().is_empty());
+    assert!(server.state.calls.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -299,5 +299,5 @@ async fn typos_on_the_command_line_and_in_files_are_answered() {
         assert_eq!(code, 3, "{told}");
         assert!(told.contains(expected), "{told}");
     }
-    assert!(server.world.calls.lock().unwrap().is_empty());
+    assert!(server.state.calls.lock().unwrap().is_empty());
 }

@@ -5,6 +5,7 @@
 mod apply;
 mod changes;
 mod controller;
+mod first_hour;
 mod flags;
 mod operations;
 mod shows;

@@ -65,7 +65,7 @@ async fn at_work() -> controller::Running {
     let mut failed = work("op-3", "three", State::Failed);
     failed.error = "Encountered failures: no room".into();
     failed.error_code = Code::Aborted.grpc() as i32;
-    *server.world.operations.lock().unwrap() =
+    *server.state.operations.lock().unwrap() =
         vec![work("op-2", "two", State::Running), work("op-1", "one", State::Running), failed];
     server
 }
@@ -103,7 +103,7 @@ async fn operations_are_listed_followed_and_cancelled() {
 #[tokio::test]
 async fn a_watched_change_is_found_again_after_the_connection_broke() {
     let server = at_work().await;
-    *server.world.breaks_after.lock().unwrap() = Some(1);
+    *server.state.breaks_after.lock().unwrap() = Some(1);
     let mut person = person(&server).await;
     let outcome = person.run(&[&CREATE[..], &["--watch"]].concat()).await;
     assert_eq!(outcome.err, "The connection is lost; coming back to the work.\n");
@@ -113,14 +113,14 @@ async fn a_watched_change_is_found_again_after_the_connection_broke() {
 #[tokio::test]
 async fn what_nobody_knows_of_is_not_followed() {
     let server = controller::start().await;
-    *server.world.breaks_after.lock().unwrap() = Some(1);
+    *server.state.breaks_after.lock().unwrap() = Some(1);
     let mut person = person(&server).await;
     let (code, told) = person.run(&[&CREATE[..], &["--watch"]].concat()).await.bad();
     assert_eq!(code, Code::Unavailable.exit());
     assert!(told.contains("error: CreateAppInst failed: the server stops"), "{told}");
 }
 
-/// What the next test runs in a process of its own, for a signal goes to all
+/// Body of the next test, in a process of its own, for a signal goes to all
 /// of a process.
 #[tokio::test]
 #[ignore = "run by the test that interrupts it"]
@@ -140,7 +140,7 @@ async fn interrupted_child() {
 #[tokio::test]
 async fn an_interrupted_change_goes_on_and_says_how_to_follow_it() {
     let server = at_work().await;
-    *server.world.hangs.lock().unwrap() = true;
+    *server.state.hangs.lock().unwrap() = true;
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["operations::interrupted_child", "--exact", "--ignored", "--nocapture"])
         .env("EDGE_TEST_ENDPOINT", &server.endpoint)
@@ -150,7 +150,7 @@ async fn an_interrupted_change_goes_on_and_says_how_to_follow_it() {
         .spawn()
         .unwrap();
     let deadline = std::time::Duration::from_secs(60);
-    tokio::time::timeout(deadline, server.world.opened.notified()).await.unwrap();
+    tokio::time::timeout(deadline, server.state.opened.notified()).await.unwrap();
     // The handler is in place before the call is sent.
     let id = child.id().unwrap().to_string();
     let sent = tokio::process::Command::new("kill").args(["-INT", &id]).status().await.unwrap();

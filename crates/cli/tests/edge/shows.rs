@@ -62,7 +62,7 @@ tmus      tmus-cloud-1  -      31.0      -91.0      IP_SUPPORT_UNKNOWN  254
         operator_key: Some(OperatorKey { name: "tmus".into() }),
         name: "tmus-cloud-1".into(),
     };
-    server.world.put(&CloudletRefs {
+    server.state.put(&CloudletRefs {
         key: Some(key),
         clusters: vec![ClusterKey { name: "small".into() }],
         used_ram: 4096,
@@ -82,7 +82,7 @@ async fn filters_are_the_same_flags() {
     let mut person = person(&server).await;
     let line = ["appinst", "show", "--state", "Ready", "--cloudlet", "tmus-cloud-1", "-o", "json"];
     assert_eq!(person.run(&line).await.good().lines().count(), 2);
-    let sent = server.world.last("ShowAppInst");
+    let sent = server.state.last("ShowAppInst");
     assert_eq!(
         sent,
         r#"{"key":{"clusterInstKey":{"cloudletKey":{"name":"tmus-cloud-1"}}},"state":"READY"}"#
@@ -120,14 +120,14 @@ async fn as_the_original_prints() {
 #[tokio::test]
 async fn watching_tells_what_changes() {
     let server = filled().await;
-    let world = server.world.clone();
+    let state = server.state.clone();
     let changes = async move {
         let looked = |count: usize| {
-            let world = world.clone();
+            let state = state.clone();
             async move {
                 let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(120);
                 let looks = || {
-                    let calls = world.calls.lock().unwrap();
+                    let calls = state.calls.lock().unwrap();
                     calls.iter().filter(|call| call.method == "ShowFlavor").count()
                 };
                 let before = looks();
@@ -140,15 +140,15 @@ async fn watching_tells_what_changes() {
         };
         looked(1).await;
         let key = Some(FlavorKey { name: "x1.big".into() });
-        world.put(&Flavor { key, ram: 4096, vcpus: 4, disk: 4, ..Default::default() });
+        state.put(&Flavor { key, ram: 4096, vcpus: 4, disk: 4, ..Default::default() });
         looked(2).await;
-        world.refuse("ShowFlavor", Status::unavailable("gone"));
+        state.refuse("ShowFlavor", Status::unavailable("gone"));
     };
     let mut person = person(&server).await;
     let (outcome, ()) = tokio::join!(person.run(&["flavor", "show", "--watch"]), changes);
     assert_eq!(
         outcome.out,
-        "NAME      RAM   VCPUS  DISK\nx1.small  2048  2      2\n+ x1.big    4096  4      4\n"
+        "NAME      RAM   VCPUS  DISK\nx1.small  2048  2      2\n  NAME      RAM   VCPUS  DISK\n+ x1.big    4096  4      4\n"
     );
     assert_eq!(outcome.bad().0, Code::Unavailable.exit());
 }

@@ -28,13 +28,13 @@ type Answer<T> = Result<Response<T>, Status>;
 type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[derive(Default)]
-struct World {
+struct AgentState {
     timeout: String,
     restart: Option<RestartRequest>,
 }
 
 #[derive(Clone, Default)]
-struct Fake(Arc<Mutex<World>>);
+struct Fake(Arc<Mutex<AgentState>>);
 
 /// Running agents; gone when dropped.
 pub(crate) struct Agents {
@@ -72,7 +72,7 @@ impl Agents {
     }
 }
 
-/// What goes into the answer of each machine: nothing when it answers for
+/// Metadata of each machine's answer: nothing when it answers for
 /// itself alone.
 fn machines<T>(request: &Request<T>) -> Vec<Option<Metadata>> {
     let named = request.metadata().get_all("nodes").into_iter();

@@ -77,6 +77,7 @@ async fn run(agents: &Agents, line: &str) -> Outcome {
         env: [("SELVAGE_CONFIG".to_owned(), config.path().join("c").display().to_string())].into(),
         out_is_terminal: false,
         err_is_terminal: false,
+        columns: None,
     };
     let command = Command::Node(Node { nodes: whole.nodes, command: whole.command });
     let result = Box::pin(execute(command, &global, Whole::command(), &mut io)).await;
@@ -357,6 +358,7 @@ async fn watching_ends_when_whoever_reads_is_gone() {
         env: [("SELVAGE_CONFIG".to_owned(), config.path().join("c").display().to_string())].into(),
         out_is_terminal: false,
         err_is_terminal: false,
+        columns: None,
     };
     let command = Command::Node(Node { nodes: whole.nodes, command: whole.command });
     let result = Box::pin(execute(command, &global, Whole::command(), &mut io)).await;

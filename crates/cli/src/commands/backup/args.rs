@@ -13,6 +13,8 @@ Examples:
   selvage backup restore backups/laptop@monday data2 --store file:
   selvage backup verify backups/laptop --read 10 --heal data
   selvage backup prune backups/laptop --keep-daily 7 --keep-monthly 12
+  selvage backup restore backups/laptop@monday data --store file: --replace
+  selvage backup diff backups/laptop@tuesday @monday --store file:
   selvage backup schedule set nightly data backups/laptop --credentials s3 --every 1d --at 2h
 
 What opens a repository is never an argument. It comes from the environment
@@ -49,6 +51,85 @@ pub enum Backup {
     },
     /// Show or set how fast bytes may flow
     Limits(Limits),
+    /// Show where two backups of a volume differ
+    Diff(Diff),
+    /// Show what a repository holds, in figures
+    Stats(Stats),
+    /// Remove locks that were left behind in a repository
+    Unlock(Unlock),
+    /// Passphrases that open a repository
+    #[command(subcommand)]
+    Key(KeyCommand),
+}
+
+/// `selvage backup diff`
+#[derive(clap::Args, Debug)]
+pub struct Diff {
+    /// Newer backup: BUCKET/PREFIX#SNAPSHOT or BUCKET/PREFIX@NAME; without either,
+    /// the newest
+    pub repository: String,
+    /// Older backup: #SNAPSHOT, @NAME or #VOLUME@NAME
+    pub older: String,
+    /// Volume that they are of, where the repository has several
+    #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
+    pub volume: String,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup stats`
+#[derive(clap::Args, Debug)]
+pub struct Stats {
+    /// Repository: BUCKET/PREFIX
+    pub repository: String,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup unlock`
+#[derive(clap::Args, Debug)]
+pub struct Unlock {
+    /// Repository: BUCKET/PREFIX
+    pub repository: String,
+    /// Remove all locks, also those that somebody may hold
+    #[arg(long)]
+    pub all: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `selvage backup key`
+#[derive(clap::Subcommand, Debug)]
+pub enum KeyCommand {
+    /// List the keys of a repository
+    #[command(visible_alias = "ls")]
+    List(Stats),
+    /// Add a passphrase; the others still open the repository
+    Add(AddKey),
+    /// Delete a key, with the repository opened by another
+    #[command(visible_alias = "rm")]
+    Delete {
+        #[command(flatten)]
+        args: Stats,
+        /// Key, or the beginning of its id
+        #[arg(id = "key_id", value_name = "KEY")]
+        key: String,
+    },
+}
+
+/// `selvage backup key add`
+#[derive(clap::Args, Debug)]
+pub struct AddKey {
+    /// Repository: BUCKET/PREFIX
+    pub repository: String,
+    /// File whose first line is the new passphrase, or - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub new_password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub store: Store,
 }
 
 // No doc comments: they would speak for whatever this is flattened into.
@@ -102,7 +183,7 @@ pub struct Keep {
 pub struct Create {
     /// Volume: NAME, or GROUP/NAME
     pub volume: String,
-    /// Where to: BUCKET/PREFIX
+    /// Repository: BUCKET/PREFIX
     pub repository: String,
     /// Name of the backup; several may have the same [default: the volume's
     /// and the time]
@@ -130,7 +211,7 @@ pub struct List {
 /// `selvage backup restore`
 #[derive(clap::Args, Debug)]
 pub struct Restore {
-    /// Where from: BUCKET/PREFIX#SNAPSHOT, BUCKET/PREFIX@NAME or
+    /// Backup: BUCKET/PREFIX#SNAPSHOT, BUCKET/PREFIX@NAME or
     /// BUCKET/PREFIX#VOLUME@NAME; without any, the newest
     pub repository: String,
     /// Volume to make
@@ -147,6 +228,12 @@ pub struct Restore {
     /// Tag to set, may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
+    /// Write over the volume of that name; a snapshot of it is made before
+    #[arg(long, conflicts_with_all = ["size", "tags"])]
+    pub replace: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
     /// Only begin
     #[arg(long)]
     pub no_wait: bool,
@@ -159,7 +246,7 @@ pub struct Restore {
 pub struct Verify {
     /// Which: BUCKET/PREFIX
     pub repository: String,
-    /// How many of a hundred packs to read
+    /// Percentage of packs to read
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     pub read: u32,
     /// Volume to take from what is lost
@@ -226,14 +313,20 @@ pub struct Set {
     pub name: String,
     /// Volume: NAME, or GROUP/NAME
     pub volume: String,
-    /// Where to: BUCKET/PREFIX
+    /// Repository: BUCKET/PREFIX
     pub repository: String,
-    /// How often, counted from midnight UTC: 1h, 1d, 7d
+    /// Period, counted from midnight UTC: 1h, 1d, 7d
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub every: Duration,
-    /// How much later: 2h with 1d is two o'clock UTC
+    /// Delay within the period: 2h with 1d is two o'clock UTC
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub at: Option<Duration>,
+    /// Time between two verifies of the repository, after a backup: 7d
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub verify_every: Option<Duration>,
+    /// Percentage of packs that a verify reads
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "verify_every")]
+    pub verify_read: u32,
     #[command(flatten)]
     pub keep: Keep,
     #[command(flatten)]

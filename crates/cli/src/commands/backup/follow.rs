@@ -20,7 +20,7 @@ use crate::{
 };
 
 const JOB: &str = "selvage.volumes.BackupJob";
-/// How wide the bar is.
+/// Width of the bar.
 const WIDTH: usize = 24;
 
 /// Shows a job until it has ended, or only that it has begun.
@@ -113,11 +113,11 @@ fn finish(job: &BackupJob, session: &mut Session<'_>) -> Result<(), Error> {
     if !session.printer().is_table() {
         return session.printer().message(&output::dynamic(JOB, job)?);
     }
-    writeln!(session.io.out, "{}", told(job)).map_err(Error::Output)
+    writeln!(session.io.out, "{}", summary(job)).map_err(Error::Output)
 }
 
-/// What a job did, in a line.
-fn told(job: &BackupJob) -> String {
+/// Returns what a job did, in a line.
+fn summary(job: &BackupJob) -> String {
     let short = job.snapshot.get(..8).unwrap_or(&job.snapshot);
     match job.kind() {
         JobKind::Backup => format!(
@@ -128,13 +128,19 @@ fn told(job: &BackupJob) -> String {
             binary(job.total_bytes),
             binary(job.stored_bytes)
         ),
-        JobKind::Restore => format!(
-            "{} is restored from snapshot {short} of {}: {}, {} downloaded",
-            job.volume,
-            job.source_volume,
-            binary(job.total_bytes),
-            binary(job.downloaded_bytes)
-        ),
+        JobKind::Restore => {
+            let before = match job.safety_snapshot.as_str() {
+                "" => String::new(),
+                snapshot => format!("; what it held before is in {snapshot}"),
+            };
+            format!(
+                "{} is restored from snapshot {short} of {}: {}, {} downloaded{before}",
+                job.volume,
+                job.source_volume,
+                binary(job.total_bytes),
+                binary(job.downloaded_bytes)
+            )
+        }
         kind => format!("{} is done: {}", word(kind), job.message),
     }
 }
@@ -211,7 +217,7 @@ mod tests {
             ..BackupJob::default()
         };
         assert_eq!(
-            told(&job),
+            summary(&job),
             "selvage/data is backed up as monday: snapshot 01234567, 12M of 1G new, 3M stored"
         );
     }

@@ -1,8 +1,9 @@
 //! Backups of the volumes of the machine that the server runs on.
 
+mod admin;
 mod args;
 mod follow;
-mod place;
+mod repository;
 mod schedule;
 
 use jiff::Timestamp;
@@ -38,6 +39,10 @@ pub(crate) async fn run(command: Backup, session: &mut Session<'_>) -> Result<()
         }
         Backup::Cancel { id } => cancel(id, session).await,
         Backup::Limits(args) => limits(args, session).await,
+        Backup::Diff(args) => admin::diff(args, session).await,
+        Backup::Stats(args) => admin::stats(args, session).await,
+        Backup::Unlock(args) => admin::unlock(args, session).await,
+        Backup::Key(command) => admin::key(command, session).await,
     }
 }
 
@@ -60,7 +65,7 @@ async fn create(args: Create, session: &mut Session<'_>) -> Result<(), Error> {
         let volume = args.volume.rsplit('/').next().unwrap_or_default();
         format!("{volume}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%SZ"))
     });
-    let repository = args.store.repository(&args.repository, session.io)?;
+    let repository = args.store.repository(&args.repository, session)?;
     let request = StartBackupRequest {
         name,
         volume: args.volume,
@@ -75,13 +80,18 @@ async fn create(args: Create, session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 async fn restore(args: Restore, session: &mut Session<'_>) -> Result<(), Error> {
+    let question = format!("Write over volume {}?", args.volume);
+    if args.replace && !args.yes && !session.confirm(&question, "say --yes to mean it")? {
+        return Err(Error::Declined(format!("{} stays as it is", args.volume)));
+    }
     let request = StartRestoreRequest {
-        repository: Some(args.store.repository(&args.repository, session.io)?),
+        repository: Some(args.store.repository(&args.repository, session)?),
         volume: args.volume,
         device_class: args.class,
         size_bytes: args.size.unwrap_or_default(),
         tags: args.tags,
         source_volume: args.source,
+        replace: args.replace,
     };
     let client = session.client().await?;
     let job =
@@ -92,7 +102,7 @@ async fn restore(args: Restore, session: &mut Session<'_>) -> Result<(), Error> 
 
 async fn verify(args: Verify, session: &mut Session<'_>) -> Result<(), Error> {
     let request = VerifyBackupRequest {
-        repository: Some(args.store.repository(&args.repository, session.io)?),
+        repository: Some(args.store.repository(&args.repository, session)?),
         read_percent: args.read,
         heal_from: args.heal,
     };
@@ -105,7 +115,7 @@ async fn verify(args: Verify, session: &mut Session<'_>) -> Result<(), Error> {
 
 async fn prune(args: Prune, session: &mut Session<'_>) -> Result<(), Error> {
     let request = PruneBackupsRequest {
-        repository: Some(args.store.repository(&args.repository, session.io)?),
+        repository: Some(args.store.repository(&args.repository, session)?),
         keep: args.keep.rules(),
         volume: args.volume,
         dry_run: args.dry_run,
@@ -119,7 +129,7 @@ async fn prune(args: Prune, session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 async fn delete(args: Delete, session: &mut Session<'_>) -> Result<(), Error> {
-    let repository = args.store.repository(&args.repository, session.io)?;
+    let repository = args.store.repository(&args.repository, session)?;
     let client = session.client().await?;
     let (repository, volume) = (Some(repository), args.volume);
     let mut request = DeleteBackupRequest { repository, volume, dry_run: false };
@@ -202,7 +212,7 @@ async fn limits(args: Limits, session: &mut Session<'_>) -> Result<(), Error> {
 
 async fn list(args: List, session: &mut Session<'_>) -> Result<(), Error> {
     let repository = match &args.repository {
-        Some(path) => Some(args.store.repository(path, session.io)?),
+        Some(path) => Some(args.store.repository(path, session)?),
         None => None,
     };
     let looks = repository.is_some();

@@ -48,6 +48,8 @@ async fn set(args: Set, session: &mut Session<'_>) -> Result<(), Error> {
         every_seconds: args.every.as_secs(),
         offset_seconds: args.at.unwrap_or_default().as_secs(),
         keep: args.keep.rules(),
+        verify_every_seconds: args.verify_every.unwrap_or_default().as_secs(),
+        verify_read_percent: args.verify_read,
         ..Described::default()
     };
     let client = session.client().await?;
@@ -70,7 +72,17 @@ fn print(answer: ListSchedulesResponse, session: &mut Session<'_>) -> Result<(),
     if !session.printer().is_table() {
         return session.printer().message(&output::dynamic(SCHEDULES, &answer)?);
     }
-    let mut sheet = Sheet::new(&["NAME", "VOLUME", "REPOSITORY", "EVERY", "NEXT", "KEEP", "ERROR"]);
+    let mut sheet = Sheet::new(&[
+        "NAME",
+        "VOLUME",
+        "REPOSITORY",
+        "EVERY",
+        "NEXT",
+        "KEEP",
+        "ERROR",
+        "+VERIFIED",
+        "+REPORT",
+    ]);
     for schedule in &answer.schedules {
         let repository = schedule.repository.clone().unwrap_or_default();
         sheet.push([
@@ -81,6 +93,8 @@ fn print(answer: ListSchedulesResponse, session: &mut Session<'_>) -> Result<(),
             time(schedule.next_at.as_ref()),
             schedule.keep.as_ref().map(rules).unwrap_or_default(),
             schedule.error.clone(),
+            time(schedule.verified_at.as_ref()),
+            schedule.verify_report.clone(),
         ]);
     }
     sheet.print(session)

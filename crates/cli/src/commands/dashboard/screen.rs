@@ -34,7 +34,7 @@ use crate::{
 const TICK: Duration = Duration::from_secs(1);
 const PAGE: u16 = 10;
 
-/// What is on the screen.
+/// Content of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     overview: Overview,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use selvage_api::selvage::dashboard::{Capacity, Overview, Severity};
 
-/// How a line is meant.
+/// Severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
@@ -14,7 +14,7 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    /// What to write before and after it on a terminal with colours.
+    /// Escape codes before and after it on a terminal with colours.
     pub(super) fn codes(self) -> (&'static str, &'static str) {
         let end = "\x1b[0m";
         match self {

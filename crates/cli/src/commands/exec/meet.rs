@@ -15,10 +15,10 @@ use selvage_shell::{
 use super::Via;
 use crate::{Error, client::Client};
 
-/// How long the direct way may take before the other is tried.
-const AT_ONCE: Duration = Duration::from_millis(1500);
-/// How long it may take where there is no other.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Timeout of the direct path before the other is tried.
+const DIRECT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Timeout of the direct path where there is no other.
+const DIRECT_ONLY_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) async fn meet(
     client: &Client,
@@ -26,19 +26,19 @@ pub(crate) async fn meet(
     via: Via,
 ) -> Result<Conversation, Error> {
     if via != Via::Relay {
-        let patience = if via == Via::Auto { AT_ONCE } else { PATIENCE };
-        match directly(client, request.clone(), patience).await {
+        let timeout = if via == Via::Auto { DIRECT_TIMEOUT } else { DIRECT_ONLY_TIMEOUT };
+        match directly(client, request.clone(), timeout).await {
             Ok(Some(conversation)) => return Ok(conversation),
             Ok(None) if via == Via::Direct => return Err(unreachable()),
-            Err(error) if via == Via::Direct || !is_of_the_way(&error) => return Err(error),
+            Err(error) if via == Via::Direct || !is_path_failure(&error) => return Err(error),
             Ok(None) | Err(_) => {}
         }
     }
     relayed(client, request).await
 }
 
-/// Whether it is only this way that does not work.
-fn is_of_the_way(error: &Error) -> bool {
+/// Returns whether it is only this path that does not work.
+fn is_path_failure(error: &Error) -> bool {
     matches!(error, Error::Unexpected(_))
 }
 
@@ -54,12 +54,12 @@ fn unreachable() -> Error {
 async fn directly(
     client: &Client,
     request: ExecRequest,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Option<Conversation>, Error> {
-    let options = Options { patience, ..Options::default() };
-    let offer = Offer::make(options).await.map_err(way)?;
+    let options = Options { arrival_timeout: timeout, ..Options::default() };
+    let offer = Offer::make(options).await.map_err(path_error)?;
     let reply = asked(client, ExecRequest { offer: offer.text().to_owned(), ..request }).await?;
-    let mut conversation = offer.accept(&reply.answer).map_err(way)?;
+    let mut conversation = offer.accept(&reply.answer).map_err(path_error)?;
     if conversation.opened().await {
         return Ok(Some(conversation));
     }
@@ -67,7 +67,7 @@ async fn directly(
     Ok(None)
 }
 
-fn way(error: selvage_shell::Error) -> Error {
+fn path_error(error: selvage_shell::Error) -> Error {
     Error::Unexpected(error.to_string())
 }
 
@@ -83,7 +83,7 @@ async fn relayed(client: &Client, request: ExecRequest) -> Result<Conversation, 
     });
     attached.await.map_err(|error| match error {
         selvage_shell::Error::Relay(status) => client.refused(&status),
-        error => way(error),
+        error => path_error(error),
     })
 }
 

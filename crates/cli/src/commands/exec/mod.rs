@@ -25,7 +25,7 @@ pub struct Exec {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    way: Way,
+    options: ExecOptions,
     /// Pass stdin to the command; on when stdin and stdout are a terminal
     #[arg(short = 'i', long)]
     interactive: bool,
@@ -47,7 +47,7 @@ pub struct Logs {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    way: Way,
+    options: ExecOptions,
     /// Go on as more is written
     #[arg(short = 'f', long)]
     follow: bool,
@@ -57,13 +57,13 @@ pub struct Logs {
 }
 
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "How")]
-struct Way {
+#[command(next_help_heading = "Options of the connection")]
+struct ExecOptions {
     /// Container of the instance; its first where not given
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     container: String,
-    /// How to reach the command
-    #[arg(long, value_name = "WAY", default_value = "auto")]
+    /// Path to the command
+    #[arg(long, value_name = "PATH", default_value = "auto")]
     via: Via,
 }
 
@@ -90,12 +90,12 @@ pub(crate) async fn exec(args: Exec, session: &mut Session<'_>) -> Result<(), Er
     let key = find::instance(&client, &args.which).await?;
     let request = ExecRequest {
         app_inst_key: Some(key),
-        container_id: args.way.container,
+        container_id: args.options.container,
         words: args.command,
         terminal: tty,
         ..ExecRequest::default()
     };
-    let conversation = Box::pin(meet::meet(&client, request, args.way.via)).await?;
+    let conversation = Box::pin(meet::meet(&client, request, args.options.via)).await?;
     let raw = if tty { Some(Raw::new()?) } else { None };
     let talk = Talk { input: interactive, terminal: tty, plain: false };
     let work = Box::pin(talk.run(conversation, session));
@@ -109,11 +109,11 @@ pub(crate) async fn logs(args: Logs, session: &mut Session<'_>) -> Result<(), Er
     let key = find::instance(&client, &args.which).await?;
     let request = ExecRequest {
         app_inst_key: Some(key),
-        container_id: args.way.container,
+        container_id: args.options.container,
         logs: Some(shell::Logs { follow: args.follow, tail: args.tail.unwrap_or_default() }),
         ..ExecRequest::default()
     };
-    let conversation = Box::pin(meet::meet(&client, request, args.way.via)).await?;
+    let conversation = Box::pin(meet::meet(&client, request, args.options.via)).await?;
     let plain = session.io.out_is_terminal;
     let talk = Talk { input: false, terminal: false, plain };
     match or_interrupted(Box::pin(talk.run(conversation, session))).await {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use selvage_shell::{Conversation, MAX_DATA, Word};
+use selvage_shell::{Conversation, Frame, MAX_DATA};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -15,19 +15,19 @@ use tokio::{
 use super::terminal;
 use crate::{Error, session::Session};
 
-/// What a shell adds to the number of the signal that ended a process.
+/// Offset that a shell adds to the number of the signal that ended a process.
 const BY_SIGNAL: i32 = 128;
 
-/// What of this process the command gets.
+/// Streams of this process that the command gets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Talk {
     pub(crate) input: bool,
     pub(crate) terminal: bool,
-    /// Whether what comes must not steer the terminal.
+    /// True if what comes must not steer the terminal.
     pub(crate) plain: bool,
 }
 
-/// How a command ended.
+/// End of a command.
 pub(crate) struct End {
     pub(crate) code: i32,
     pub(crate) reason: String,
@@ -43,11 +43,11 @@ impl Talk {
         let (incoming, outgoing, carrier) = conversation.split();
         // The first word says that there is somebody; only then it begins.
         let (columns, rows) = if self.terminal { terminal::size() } else { (0, 0) };
-        let _ = outgoing.send(Word::Size { columns, rows }).await;
+        let _ = outgoing.send(Frame::Size { columns, rows }).await;
         if self.input {
             feed(session.io.take_input("the command")?, outgoing.downgrade());
         } else {
-            let _ = outgoing.send(Word::End).await;
+            let _ = outgoing.send(Frame::End).await;
         }
         let end = self.hear(incoming, &outgoing, understood, session).await;
         drop(outgoing);
@@ -57,8 +57,8 @@ impl Talk {
 
     async fn hear(
         self,
-        mut incoming: mpsc::Receiver<Word>,
-        outgoing: &mpsc::Sender<Word>,
+        mut incoming: mpsc::Receiver<Frame>,
+        outgoing: &mpsc::Sender<Frame>,
         understood: bool,
         session: &mut Session<'_>,
     ) -> Result<End, Error> {
@@ -66,22 +66,22 @@ impl Talk {
         loop {
             tokio::select! {
                 word = incoming.recv() => match word {
-                    Some(Word::Data(bytes)) => self.print(&bytes, &mut session.io.out)?,
-                    Some(Word::Errors(bytes)) => self.print(&bytes, &mut session.io.err)?,
-                    Some(Word::Exit { code, reason }) => return Ok(End { code, reason }),
-                    Some(Word::End | Word::Size { .. }) => {}
+                    Some(Frame::Data(bytes)) => self.print(&bytes, &mut session.io.out)?,
+                    Some(Frame::Errors(bytes)) => self.print(&bytes, &mut session.io.err)?,
+                    Some(Frame::Exit { code, reason }) => return Ok(End { code, reason }),
+                    Some(Frame::End | Frame::Size { .. }) => {}
                     None if understood => return Err(broken()),
                     // The original's crm says no more than this.
                     None => return Ok(End { code: 0, reason: String::new() }),
                 },
-                told = signals.next() => match told {
-                    Told::Size if self.terminal => {
+                event = signals.next() => match event {
+                    SignalEvent::Size if self.terminal => {
                         let (columns, rows) = terminal::size();
                         // The command may be about to end.
-                        let _ = outgoing.try_send(Word::Size { columns, rows });
+                        let _ = outgoing.try_send(Frame::Size { columns, rows });
                     }
-                    Told::Size => {}
-                    Told::End(code) => return Ok(End { code, reason: String::new() }),
+                    SignalEvent::Size => {}
+                    SignalEvent::End(code) => return Ok(End { code, reason: String::new() }),
                 },
             }
         }
@@ -112,16 +112,16 @@ fn broken() -> Error {
 
 /// Reads in a thread that nobody waits for: a read from a terminal ends when
 /// somebody types, or never. It does not keep the conversation going.
-fn feed(mut input: Box<dyn Read + Send>, outgoing: mpsc::WeakSender<Word>) {
+fn feed(mut input: Box<dyn Read + Send>, outgoing: mpsc::WeakSender<Frame>) {
     thread::spawn(move || {
         let mut buffer = vec![0; MAX_DATA];
         loop {
             let read = input.read(&mut buffer).unwrap_or_default();
             let word = match buffer.get(..read) {
-                Some(bytes) if read > 0 => Word::Data(Bytes::copy_from_slice(bytes)),
-                _ => Word::End,
+                Some(bytes) if read > 0 => Frame::Data(Bytes::copy_from_slice(bytes)),
+                _ => Frame::End,
             };
-            let last = word == Word::End;
+            let last = word == Frame::End;
             let Some(outgoing) = outgoing.upgrade() else { return };
             if outgoing.blocking_send(word).is_err() || last {
                 return;
@@ -130,7 +130,7 @@ fn feed(mut input: Box<dyn Read + Send>, outgoing: mpsc::WeakSender<Word>) {
     });
 }
 
-/// What the system tells this process.
+/// Signals to this process.
 struct Signals {
     size: Signal,
     terminate: Signal,
@@ -148,17 +148,17 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> SignalEvent {
         let kind = tokio::select! {
-            _ = self.size.recv() => return Told::Size,
+            _ = self.size.recv() => return SignalEvent::Size,
             _ = self.terminate.recv() => SignalKind::terminate(),
             _ = self.hang_up.recv() => SignalKind::hangup(),
         };
-        Told::End(BY_SIGNAL + kind.as_raw_value())
+        SignalEvent::End(BY_SIGNAL + kind.as_raw_value())
     }
 }
 
-enum Told {
+enum SignalEvent {
     Size,
     /// This process is to end, with this exit code.
     End(i32),

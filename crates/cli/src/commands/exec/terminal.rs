@@ -6,7 +6,7 @@ use rustix::termios::{self, OptionalActions, Termios};
 
 use crate::Error;
 
-/// Whether somebody sits at it.
+/// Returns whether stdin and stdout are terminals.
 pub(crate) fn both() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }

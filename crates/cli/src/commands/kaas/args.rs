@@ -36,6 +36,14 @@ Examples:
     Pause(Named),
     /// Go on with a cluster that was paused
     Resume(Named),
+    /// Stop everything on a cluster's machines and keep its data
+    Hibernate(Watched),
+    /// Start a cluster that hibernates
+    Wake(Watched),
+    /// Replace the certificate authorities of a cluster while it runs
+    RotateCertificates(Watched),
+    /// List machines that do not come up and that no cluster gets
+    Quarantine(Quarantine),
     /// Take a snapshot of a cluster's etcd, with the keys of the cluster
     Backup(Named),
     /// List the snapshots of a cluster, or of all, also of those that are gone
@@ -58,6 +66,24 @@ Examples:
 pub struct Named {
     /// Name of the cluster
     pub name: String,
+}
+
+/// The name of a cluster, and whether to wait for it.
+#[derive(clap::Args, Debug)]
+pub struct Watched {
+    /// Name of the cluster
+    pub name: String,
+    /// Wait until it is done, and tell of each machine's step
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// `selvage kaas quarantine`
+#[derive(clap::Args, Debug)]
+pub struct Quarantine {
+    /// Let clusters have this machine again instead
+    #[arg(long, value_name = "MACHINE")]
+    pub release: Option<String>,
 }
 
 /// How a change is made.

@@ -39,6 +39,7 @@ pub(super) async fn until_settled(
         }
         match cluster.status.as_str() {
             "RUNNING" => return narrator.clear(session.io),
+            "DEGRADED" if cluster.hibernated => return narrator.clear(session.io),
             "ERROR" | "DEGRADED" => {
                 narrator.clear(session.io)?;
                 let (status, message) = (cluster.status, cluster.status_message);

@@ -2,6 +2,7 @@
 
 mod args;
 mod backup;
+mod care;
 mod change;
 mod follow;
 mod kubectl;
@@ -39,6 +40,10 @@ pub(crate) async fn run(command: KaasCommand, session: &mut Session<'_>) -> Resu
         KaasCommand::Upgrade(args) => change::upgrade(args, session).await,
         KaasCommand::Pause(args) => pause(args.name, session).await,
         KaasCommand::Resume(args) => resume(args.name, session).await,
+        KaasCommand::Hibernate(args) => care::hibernate(args, session).await,
+        KaasCommand::Wake(args) => care::wake(args, session).await,
+        KaasCommand::RotateCertificates(args) => care::rotate(args, session).await,
+        KaasCommand::Quarantine(args) => care::quarantine(args, session).await,
         KaasCommand::Backup(args) => backup::take(args, session).await,
         KaasCommand::Backups(args) => backup::list(args, session).await,
         KaasCommand::Restore(args) => backup::restore(args, session).await,

@@ -52,7 +52,7 @@ pub struct Nodes {
     )]
     pub labelled: Option<String>,
 
-    /// How long each machine may take [default: 10s]
+    /// Timeout of each machine [default: 10s]
     #[arg(
         long,
         global = true,
@@ -63,7 +63,7 @@ pub struct Nodes {
     pub node_timeout: Option<Duration>,
 }
 
-/// What to do with the machines.
+/// Commands on machines.
 #[derive(clap::Subcommand, Debug)]
 pub enum NodeCommand {
     /// List containers
@@ -119,7 +119,7 @@ pub enum NodeCommand {
 }
 
 impl NodeCommand {
-    /// Whether it goes on until somebody ends it.
+    /// Returns whether it goes on until somebody ends it.
     pub(crate) fn is_endless(&self) -> bool {
         match self {
             Self::Containers(Containers { watch, .. }) | Self::Stats(Containers { watch, .. }) => {
@@ -165,7 +165,7 @@ impl Source {
     }
 }
 
-/// Where one container is.
+/// Location of one container.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Where {
     #[command(flatten)]
@@ -280,7 +280,7 @@ pub struct Restart {
     /// Send SIGTERM and do no more
     #[arg(long, conflicts_with = "grace")]
     pub signal_only: bool,
-    /// How long it may take to end before it is killed [default: 10s]
+    /// Grace period before it is killed [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub grace: Option<Duration>,
 }
@@ -291,7 +291,7 @@ pub struct Restart {
 Examples:
   selvage node logs kubelet
   selvage node logs kubelet --tail 20 -n rack1,rack2
-  selvage node logs -k kube-system/coredns-7f:coredns -f")]
+  selvage node logs -k kube-system/coredns-7f:coredns -f --tail 20")]
 pub struct Logs {
     /// The service, or the container as `selvage node containers` shows it
     pub id: String,
@@ -301,7 +301,7 @@ pub struct Logs {
     #[arg(short, long)]
     pub follow: bool,
     /// Only the last so many lines of each machine
-    #[arg(long, value_name = "N", conflicts_with = "follow")]
+    #[arg(long, value_name = "N")]
     pub tail: Option<usize>,
 }
 
@@ -317,7 +317,7 @@ pub struct Ls {
     /// Go into folders
     #[arg(short, long)]
     pub recurse: bool,
-    /// How many levels deep; implies --recurse
+    /// Number of levels; implies --recurse
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     pub depth: Option<i32>,
     /// Sizes in units
@@ -367,14 +367,14 @@ Examples:
 pub struct Services {
     /// Only this one
     pub id: Option<String>,
-    /// What to do with it
+    /// Action on it
     #[arg(requires = "id")]
     pub action: Option<ServiceAction>,
     #[command(flatten)]
     pub watch: Watch,
 }
 
-/// What can be done with a service.
+/// Action on a service.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceAction {
     Start,
@@ -427,7 +427,7 @@ Examples:
 
 Press ? on the screen for the keys.")]
 pub struct Top {
-    /// How often to look
+    /// Interval of the readings
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]
     pub interval: Duration,
 }

@@ -111,7 +111,7 @@ async fn folder(
     }
 }
 
-/// Where a machine's files go: several get a folder each.
+/// Folder of a machine's files: several get one each.
 fn place(target: &Path, node: &str, many: bool) -> Result<PathBuf, Error> {
     if !many {
         return Ok(target.to_owned());

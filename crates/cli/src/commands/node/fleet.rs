@@ -14,9 +14,9 @@ use crate::{
 
 /// A hundred machines with a thousand processes each are a fair question.
 pub(crate) const LARGEST_ANSWER: usize = 256 << 20;
-/// How long a call waits beyond what each machine may take.
+/// Time that a call waits beyond the timeout of each machine.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long each machine may take to tell that it is there.
+/// Timeout of each machine to say that it is there.
 const ROLL_CALL: Duration = Duration::from_secs(2);
 
 /// The machines a command is about, and the connection that leads to them.
@@ -25,7 +25,7 @@ pub(crate) struct Fleet {
     nodes: Vec<String>,
     node_timeout: Option<Duration>,
     timeout: Option<Duration>,
-    /// What the machine is called that answers when none is named.
+    /// Name of the machine that answers when none is named.
     here: String,
 }
 
@@ -82,7 +82,7 @@ impl Fleet {
         if self.nodes.is_empty() { vec![self.here.clone()] } else { self.nodes.clone() }
     }
 
-    /// Whether more than one was asked for.
+    /// Returns whether more than one was asked for.
     pub(crate) fn is_many(&self) -> bool {
         self.nodes.len() > 1
     }
@@ -203,7 +203,7 @@ pub(crate) trait Part {
     fn metadata(&self) -> Option<&Metadata>;
 }
 
-/// What all of them answer.
+/// Reply of all of them.
 pub(crate) trait Reply: prost::Name {
     type Part: Part;
     fn parts(&self) -> &[Self::Part];
@@ -254,13 +254,13 @@ pub(crate) struct Answers<'a, R> {
 }
 
 impl<R: Reply> Answers<'_, R> {
-    /// What was answered, by whom.
+    /// Returns the answers, by machine.
     pub(crate) fn good(&self) -> Vec<(&str, &R::Part)> {
         let parts = self.reply.parts().iter().filter(|part| fault(part.metadata()).is_none());
         parts.map(|part| (self.fleet.name(part.metadata()), part)).collect()
     }
 
-    /// Who did not, and why.
+    /// Returns the machines that did not answer, and why.
     pub(crate) fn failures(&self) -> Failures {
         let mut failures = Failures::default();
         for part in self.reply.parts() {
@@ -310,7 +310,7 @@ impl Failures {
         self.all.iter().any(|(failed, _)| failed == node)
     }
 
-    /// How many machines failed.
+    /// Number of machines that failed.
     pub(crate) fn machines(&self) -> usize {
         let mut names: Vec<&str> = self.all.iter().map(|(node, _)| node.as_str()).collect();
         names.sort_unstable();

@@ -4,7 +4,7 @@ use tokio::{signal::ctrl_c, sync::oneshot};
 
 use crate::Error;
 
-/// What a shell makes of a process that SIGINT ended.
+/// Exit code that a shell gives to a process that SIGINT ended.
 const KILLED_BY_INTERRUPT: i32 = 130;
 
 /// Does the work until it ends or somebody interrupts it. Dropped work cancels

@@ -28,7 +28,7 @@ impl Slicer {
         lines
     }
 
-    /// What was begun and will not be ended.
+    /// Returns lines that were begun and will not be ended.
     pub(crate) fn rest(&mut self) -> Vec<(String, Vec<u8>)> {
         let begun = std::mem::take(&mut self.begun);
         begun.into_iter().filter(|(_, line)| !line.is_empty()).collect()

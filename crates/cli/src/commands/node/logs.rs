@@ -1,6 +1,6 @@
 //! Text that machines send in a stream: kernel messages, logs, files.
 
-use std::io::Write;
+use std::{collections::BTreeMap, io::Write};
 
 use selvage_api::{common::Data, machine, os};
 use serde_json::{Value, json};
@@ -41,17 +41,14 @@ pub(crate) async fn logs(
     args: &args::Logs,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
-    let (namespace, driver) = args.place.place();
-    let request =
-        machine::LogsRequest { namespace, driver, id: args.id.clone(), follow: args.follow };
-    let stream = fleet
-        .stream(
-            request,
-            |channel, request| async move { machine_client(channel).logs(request).await },
-        )
-        .await?;
-    let Some(most) = args.tail else {
-        return by_lines(fleet, stream, session).await;
+    let stream = stream_of(fleet, args, args.follow).await?;
+    let most = match args.tail {
+        None => return by_lines(fleet, stream, session).await,
+        Some(most) if args.follow => {
+            let there = lines_of_each(fleet, stream_of(fleet, args, false).await?).await?;
+            return last_lines_on(fleet, stream, session, &there, most).await;
+        }
+        Some(most) => most,
     };
     let mut slicer = Slicer::default();
     let mut tail = Tail::new(most);
@@ -66,6 +63,50 @@ pub(crate) async fn logs(
     }
     session.io.out.flush().map_err(Error::Output)?;
     result
+}
+
+async fn stream_of(
+    fleet: &Fleet,
+    args: &args::Logs,
+    follow: bool,
+) -> Result<Streaming<Data>, Error> {
+    let (namespace, driver) = args.place.place();
+    let request = machine::LogsRequest { namespace, driver, id: args.id.clone(), follow };
+    let send = |channel, request| async move { machine_client(channel).logs(request).await };
+    fleet.stream(request, send).await
+}
+
+/// Number of lines that the log of each machine has by now.
+async fn lines_of_each(
+    fleet: &Fleet,
+    mut stream: Streaming<Data>,
+) -> Result<BTreeMap<String, usize>, Error> {
+    let mut counts = BTreeMap::new();
+    while let Some(Data { metadata, bytes }) = fleet.next(&mut stream).await? {
+        let count: &mut usize = counts.entry(fleet.name(metadata.as_ref()).to_owned()).or_default();
+        *count += bytes.iter().filter(|byte| **byte == b'\n').count();
+    }
+    Ok(counts)
+}
+
+/// Prints the last lines of those that are there, and goes on with new ones. A
+/// log only grows: its first lines are the same in both streams.
+async fn last_lines_on(
+    fleet: &Fleet,
+    stream: Streaming<Data>,
+    session: &mut Session<'_>,
+    there: &BTreeMap<String, usize>,
+    most: usize,
+) -> Result<(), Error> {
+    let mut slicer = Slicer::default();
+    let mut passed: BTreeMap<String, usize> = BTreeMap::new();
+    copy(fleet, stream, session, |node, piece| {
+        let left_out = there.get(node).map_or(0, |count| count.saturating_sub(most));
+        let passed = passed.entry(node.to_owned()).or_default();
+        let lines = slicer.feed(node, piece).into_iter();
+        lines.filter(|_| std::mem::replace(passed, *passed + 1) >= left_out).collect()
+    })
+    .await
 }
 
 /// A file as it is, for a pipe and of one machine; else by lines.

@@ -28,7 +28,7 @@ pub(crate) fn brief(answers: &From<'_, Memory>) -> Sheet {
     sheet
 }
 
-/// What programs and the kernel hold, in kB. The parts are not read at one
+/// Memory of programs and the kernel, in kB. The parts are not read at one
 /// moment: their sum may be more than the whole.
 pub(crate) fn used(memory: &MemInfo) -> u64 {
     memory

@@ -4,7 +4,7 @@ pub(crate) mod args;
 mod copy;
 pub(crate) mod fleet;
 pub(crate) mod interrupt;
-mod lines;
+pub(crate) mod lines;
 mod list;
 mod logs;
 mod memory;

@@ -1,4 +1,4 @@
-//! What changes machines: restarts, reboots, upgrades. None of it may fail on
+//! Changes of machines: restarts, reboots, upgrades. None of it may fail on
 //! one machine and look as if it had not.
 
 use selvage_api::{machine, os};

@@ -14,10 +14,10 @@ use tar::{Archive, Entry, EntryType};
 
 use crate::Error;
 
-/// What came of it.
+/// Result of unpacking.
 #[derive(Debug, Default)]
 pub(crate) struct Unpacked {
-    /// What was left out, and why.
+    /// Entries that were left out, and why.
     pub(crate) refused: Vec<(String, &'static str)>,
 }
 
@@ -193,7 +193,7 @@ fn link(
     fs::hard_link(&original, &path).map(|()| None)
 }
 
-/// Whether all of a path are folders and none is a link.
+/// Returns whether all of a path are folders and none is a link.
 fn is_real(into: &Path, inside: &Path) -> bool {
     let mut path = into.to_owned();
     inside.iter().all(|part| {
@@ -202,7 +202,7 @@ fn is_real(into: &Path, inside: &Path) -> bool {
     })
 }
 
-/// Whether a symbolic link stays inside. It may climb only at its beginning,
+/// Returns whether a symbolic link stays inside. It may climb only at its beginning,
 /// where what it climbs from is a true folder: after a name, which may be a
 /// link itself, nobody can tell where `..` leads.
 fn stays(target: &Path, name: &Path) -> bool {

@@ -17,10 +17,10 @@ use ratatui::crossterm::{
 use tokio::sync::mpsc;
 
 use super::args::Watch;
-use crate::{Error, Format, commands::object::difference, session::Session};
+use crate::{Error, Format, commands::show::changes, session::Session};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long a thread that waits for keys may outlive its use.
+/// Time that a thread that waits for keys may outlive its use.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Does it once, or every second until somebody ends it. What prints is told
@@ -53,7 +53,7 @@ pub(crate) async fn repeat(
     }
 }
 
-/// What a frame prints, warnings included.
+/// Returns what a frame prints, warnings included.
 async fn captured(
     session: &mut Session<'_>,
     key: Option<char>,
@@ -69,7 +69,7 @@ async fn captured(
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What has to be written for the reader to see `now`.
+/// Returns what has to be written for the reader to see `now`.
 fn next(before: Option<&str>, now: &str, session: &Session<'_>, raw: bool) -> String {
     let people = matches!(session.global.output, None | Some(Format::Table | Format::Wide));
     match before {
@@ -77,7 +77,7 @@ fn next(before: Option<&str>, now: &str, session: &Session<'_>, raw: bool) -> St
             let size = if raw { terminal::size().ok() } else { None };
             screen(now, size)
         }
-        Some(before) if people => difference(before, now),
+        Some(before) if people => changes(before, now),
         _ => now.to_owned(),
     }
 }

@@ -9,6 +9,7 @@ Examples:
   selvage volume create data --size 10
   selvage volume create scratch --size 1T --class thin --tag team=red
   selvage volume snapshot data data-before-upgrade
+  selvage volume revert data data-before-upgrade
   selvage volume list -o wide
   selvage volume --endpoint unix:///run/topolvm/lvmd.sock list")]
 pub enum Volume {
@@ -30,6 +31,22 @@ pub enum Volume {
     Snapshot(Snapshot),
     /// Copy a volume
     Clone(Clone),
+    /// Give a volume the content of one of its snapshots, which stays
+    Revert(Revert),
+}
+
+/// `selvage volume revert`
+#[derive(clap::Args, Debug)]
+pub struct Revert {
+    /// Volume, which must not be in use
+    pub volume: String,
+    /// Snapshot of it
+    pub snapshot: String,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub class: Class,
 }
 
 // No doc comment: it would speak for whatever this is flattened into.

@@ -10,7 +10,8 @@ use selvage_api::{
     },
     selvage::volumes::{
         CreateCloneRequest, CreateSnapshotRequest, DeviceClass, ListDeviceClassesRequest,
-        ListVolumesRequest, Volume as Described, volumes_service_client::VolumesServiceClient,
+        ListVolumesRequest, RevertVolumeRequest, Volume as Described,
+        volumes_service_client::VolumesServiceClient,
     },
 };
 use tonic::Request;
@@ -18,7 +19,7 @@ use tonic::Request;
 pub(crate) use args::Volume;
 pub(crate) use size::bytes;
 
-use args::{Classes, Clone, Create, Delete, List, Resize, Snapshot};
+use args::{Classes, Clone, Create, Delete, List, Resize, Revert, Snapshot};
 
 use super::node::{binary, interrupt::or_interrupted, sheet::Sheet};
 use crate::{Error, output, session::Session};
@@ -42,6 +43,7 @@ pub(crate) async fn run(command: Volume, session: &mut Session<'_>) -> Result<()
         },
         Volume::Snapshot(args) => snapshot(args, session).await,
         Volume::Clone(args) => clone(args, session).await,
+        Volume::Revert(args) => revert(args, session).await,
     }
 }
 
@@ -163,6 +165,19 @@ async fn clone(args: Clone, session: &mut Session<'_>) -> Result<(), Error> {
     show(made.map_err(|status| client.refused(&status))?.into_inner(), session)
 }
 
+async fn revert(args: Revert, session: &mut Session<'_>) -> Result<(), Error> {
+    let Revert { volume, snapshot, yes, class } = args;
+    let question = format!("Replace what volume {volume} holds by snapshot {snapshot}?");
+    if !yes && !session.confirm(&question, "say --yes to mean it")? {
+        return Err(Error::Declined(format!("{volume} stays as it is")));
+    }
+    let request = RevertVolumeRequest { volume, snapshot, device_class: class.class };
+    let client = session.client().await?;
+    let request = client.request(request, client.limit(true))?;
+    let reverted = VolumesServiceClient::new(client.channel()).revert_volume(request).await;
+    show(reverted.map_err(|status| client.refused(&status))?.into_inner(), session)
+}
+
 async fn watch(session: &mut Session<'_>) -> Result<(), Error> {
     let client = session.client().await?;
     let request: Request<Empty> = client.request(Empty {}, client.limit(true))?;
@@ -184,7 +199,7 @@ async fn watch(session: &mut Session<'_>) -> Result<(), Error> {
     }
 }
 
-/// What a capacity tells that the one before it did not.
+/// Returns what a capacity tells that the one before it did not.
 fn news(before: &WatchResponse, now: &WatchResponse) -> Vec<String> {
     let free = |capacity: &WatchResponse, class: &str| {
         let item = capacity.items.iter().find(|item| item.device_class == class);
@@ -304,7 +319,7 @@ fn class_sheet(classes: &[DeviceClass]) -> Sheet {
     sheet
 }
 
-/// What a class has promised, and by how much too much.
+/// Returns what a class has promised, and by how much too much.
 fn promised(class: &DeviceClass) -> String {
     let promised = binary(class.promised_bytes);
     match overcommitted(class) {

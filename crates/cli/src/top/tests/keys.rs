@@ -1,4 +1,4 @@
-//! What keys, mouse and news do.
+//! Effects of keys, mouse and news.
 
 use ratatui::crossterm::event::{
     KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
@@ -133,6 +133,40 @@ fn a_restart_is_asked_for_and_confirmed() {
     update(&mut model, Event::Report(0, Box::new(result)));
     let notice = model.notice.as_ref().unwrap();
     assert_eq!((notice.text.as_str(), notice.bad), ("rack1: x is not restarted: not found", true));
+}
+
+#[test]
+fn a_machine_without_a_runtime_is_not_down() {
+    let mut model = model(100, 40);
+    let report = Report::NoContainers("containerd does not answer".into());
+    update(&mut model, Event::Report(0, Box::new(report)));
+    assert_eq!(model.machines[0].state, State::Alive);
+    let screen = shown(&model);
+    assert!(screen.contains("Containers: containerd does not answer"), "{screen}");
+    assert!(screen.contains("2 machines, 1 down"), "{screen}");
+}
+
+#[test]
+fn a_container_is_ended_and_its_log_followed() {
+    let mut model = model(100, 40);
+    assert_eq!(key(&mut model, KeyCode::Char('l')), None, "not in this pane");
+    key(&mut model, KeyCode::Tab);
+    press(&mut model, "x");
+    assert!(model.question.as_ref().unwrap().text.starts_with("End "), "{:?}", model.question);
+    let wish = key(&mut model, KeyCode::Char('y'));
+    let Some(Effect::End { node: 0, id, .. }) = wish else { panic!("{wish:?}") };
+    let wish = key(&mut model, KeyCode::Char('l'));
+    let Some(Effect::FollowLog { node: 0, id: followed, .. }) = wish else { panic!("{wish:?}") };
+    assert_eq!(followed, id);
+    let other = Report::Log { id: "other".into(), lines: vec!["not this".into()] };
+    update(&mut model, Event::Report(0, Box::new(other)));
+    let lines = vec!["first line".into(), "second\u{1b}[2J line".into()];
+    update(&mut model, Event::Report(0, Box::new(Report::Log { id, lines })));
+    let screen = shown(&model);
+    assert!(screen.contains("first line") && screen.contains("second\u{fffd}[2J line"), "{screen}");
+    assert!(!screen.contains("not this"), "{screen}");
+    assert_eq!(key(&mut model, KeyCode::Esc), Some(Effect::CloseLog));
+    assert!(model.log.is_none() && !model.over);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is on the screen, character for character.
+//! The screen, character for character.
 
 use super::*;
 use crate::top::model::Pane;

@@ -5,16 +5,16 @@ use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::Style,
     text::{Line, Span},
-    widgets::{Cell, Paragraph, Row, Sparkline, Table},
+    widgets::{Cell, Clear, Paragraph, Row, Sparkline, Table},
 };
 
-use super::Look;
+use super::Theme;
 use crate::{
     commands::node::{binary, span},
     top::{
         bar,
         layout::{CORE, cores_across},
-        model::{Machine, Model, Pane, State},
+        model::{LogView, Machine, Model, Pane, State},
         rows::{self, rows},
         source::Container,
         update::offset,
@@ -33,8 +33,8 @@ fn seen<'a>(rows: Vec<Row<'a>>, at: usize, area: Rect, mark: Option<Style>) -> V
     rows.into_iter().enumerate().skip(first).take(shown).map(row).collect()
 }
 
-fn mark(model: &Model, pane: Pane, look: Look) -> Option<Style> {
-    (model.focus == pane).then(|| look.chosen())
+fn mark(model: &Model, pane: Pane, theme: Theme) -> Option<Style> {
+    (model.focus == pane).then(|| theme.chosen())
 }
 
 fn number(text: String) -> Cell<'static> {
@@ -46,20 +46,20 @@ fn head(titles: &[(&'static str, bool)]) -> Row<'static> {
         let line = Line::raw(*title);
         Cell::new(if *right { line.right_aligned() } else { line })
     };
-    Row::new(titles.iter().map(cell)).style(Look::bold())
+    Row::new(titles.iter().map(cell)).style(Theme::bold())
 }
 
-pub(super) fn machines(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+pub(super) fn machines(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     // Names, numbers and gaps first; gauges and graphs share the rest.
     let name = model.machines.iter().map(|one| one.name.chars().count()).max().unwrap_or(4);
     let name = name.clamp(4, 24);
     let rest = usize::from(area.width).saturating_sub(2 + name + 1 + 20 + 6 + 4);
     let gauge = (rest / 3).clamp(6, 30);
     let graph = rest.saturating_sub(2 * gauge).clamp(0, 60);
-    let row = |machine: &Machine| machine_row(machine, gauge, graph, look);
+    let row = |machine: &Machine| machine_row(machine, gauge, graph, theme);
     let all = model.machines.iter().map(row).collect();
     // The machine that is looked at is marked whatever is in focus.
-    let mark = mark(model, Pane::Machines, look).unwrap_or(Look::bold());
+    let mark = mark(model, Pane::Machines, theme).unwrap_or(Theme::bold());
     let width = |wide: usize| Constraint::Length(u16::try_from(wide).unwrap_or(u16::MAX));
     let widths = [width(name), width(gauge), width(graph), width(gauge), width(20), width(6)];
     let table = Table::new(seen(all, model.at, area, Some(mark)), widths)
@@ -71,13 +71,13 @@ pub(super) fn machines(frame: &mut Frame<'_>, area: Rect, model: &Model, look: L
             ("LOAD", true),
             ("PROCS", true),
         ]))
-        .block(look.pane("Machines".into(), model.focus == Pane::Machines));
+        .block(theme.pane("Machines".into(), model.focus == Pane::Machines));
     frame.render_widget(table, area);
-    reasons(frame, area, model, u16::try_from(name).unwrap_or(u16::MAX), look);
+    reasons(frame, area, model, u16::try_from(name).unwrap_or(u16::MAX), theme);
 }
 
 /// Why machines are down, over all columns but the first.
-fn reasons(frame: &mut Frame<'_>, area: Rect, model: &Model, name: u16, look: Look) {
+fn reasons(frame: &mut Frame<'_>, area: Rect, model: &Model, name: u16, theme: Theme) {
     let shown = usize::from(area.height.saturating_sub(3));
     let first = offset(model.at, shown);
     let seen = model.machines.iter().skip(first).take(shown);
@@ -89,16 +89,16 @@ fn reasons(frame: &mut Frame<'_>, area: Rect, model: &Model, name: u16, look: Lo
             1,
         );
         if let State::Dead(why) = &machine.state {
-            let text = Line::styled(format!("down: {why}"), look.bad());
+            let text = Line::styled(format!("down: {why}"), theme.bad());
             frame.render_widget(text, place.intersection(area));
         }
     }
 }
 
-fn machine_row(machine: &Machine, gauge: usize, graph: usize, look: Look) -> Row<'static> {
+fn machine_row(machine: &Machine, gauge: usize, graph: usize, theme: Theme) -> Row<'static> {
     let name = Cell::new(machine.name.clone());
     match &machine.state {
-        State::Waiting => Row::new([name, Cell::new(Span::styled("...", look.dim()))]),
+        State::Waiting => Row::new([name, Cell::new(Span::styled("...", theme.dim()))]),
         State::Dead(_) => Row::new([name]),
         State::Alive => {
             let (busy, used) = (machine.busy(), machine.memory_used());
@@ -107,9 +107,9 @@ fn machine_row(machine: &Machine, gauge: usize, graph: usize, look: Look) -> Row
             });
             Row::new([
                 name,
-                Cell::new(Span::styled(bar::gauge(busy, gauge), look.share(busy))),
-                Cell::new(Span::styled(bar::sparkline(&machine.cpu, graph), look.graph())),
-                Cell::new(Span::styled(bar::gauge(used, gauge), look.share(used))),
+                Cell::new(Span::styled(bar::gauge(busy, gauge), theme.share(busy))),
+                Cell::new(Span::styled(bar::sparkline(&machine.cpu, graph), theme.graph())),
+                Cell::new(Span::styled(bar::gauge(used, gauge), theme.share(used))),
                 number(loads),
                 number(machine.processes.len().to_string()),
             ])
@@ -117,17 +117,17 @@ fn machine_row(machine: &Machine, gauge: usize, graph: usize, look: Look) -> Row
     }
 }
 
-pub(super) fn machine(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+pub(super) fn machine(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let Some(machine) = model.machine().filter(|_| area.height > 2) else { return };
-    let block = look.pane(title(machine), false);
+    let block = theme.pane(title(machine), false);
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let [left, right] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas(inner);
-    cores(frame, left, machine, area.width, look);
+    cores(frame, left, machine, area.width, theme);
     let [cpu, memory] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(right);
-    graph(frame, cpu, "CPU ", &machine.cpu, look.good());
-    graph(frame, memory, "MEM ", &machine.memory, look.graph());
+    graph(frame, cpu, "CPU ", &machine.cpu, theme.good());
+    graph(frame, memory, "MEM ", &machine.memory, theme.graph());
 }
 
 fn title(machine: &Machine) -> String {
@@ -160,7 +160,7 @@ fn title(machine: &Machine) -> String {
 }
 
 /// A gauge a processor, in columns from above to below.
-fn cores(frame: &mut Frame<'_>, area: Rect, machine: &Machine, width: u16, look: Look) {
+fn cores(frame: &mut Frame<'_>, area: Rect, machine: &Machine, width: u16, theme: Theme) {
     let across = usize::from(cores_across(width));
     let lines = machine.cores.len().div_ceil(across);
     let gauge = usize::from((area.width / u16::try_from(across).unwrap_or(1)).max(CORE / 2));
@@ -170,7 +170,7 @@ fn cores(frame: &mut Frame<'_>, area: Rect, machine: &Machine, width: u16, look:
             let busy = *machine.cores.get(core)?;
             Some([
                 Span::raw(format!("{core:>3} ")),
-                Span::styled(bar::gauge(busy, gauge.saturating_sub(5)), look.share(busy)),
+                Span::styled(bar::gauge(busy, gauge.saturating_sub(5)), theme.share(busy)),
                 Span::raw(" "),
             ])
         });
@@ -194,7 +194,7 @@ fn graph(
     frame.render_widget(Sparkline::default().data(newest).max(100).style(style), right);
 }
 
-pub(super) fn processes(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+pub(super) fn processes(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let Some(machine) = model.machine().filter(|_| area.height > 0) else { return };
     let all = rows(model, machine);
     let mut title = format!("Processes {}  by {}", all.len(), model.sort.word());
@@ -204,8 +204,8 @@ pub(super) fn processes(frame: &mut Frame<'_>, area: Rect, model: &Model, look: 
     if !model.filter.is_empty() {
         title.push_str(&format!("  with {:?}", model.filter));
     }
-    let all = all.into_iter().map(|row| process_row(row, look)).collect();
-    let chosen = seen(all, model.process_at, area, mark(model, Pane::Processes, look));
+    let all = all.into_iter().map(|row| process_row(row, theme)).collect();
+    let chosen = seen(all, model.process_at, area, mark(model, Pane::Processes, theme));
     let widths = [
         Constraint::Length(7),
         Constraint::Length(1),
@@ -227,14 +227,14 @@ pub(super) fn processes(frame: &mut Frame<'_>, area: Rect, model: &Model, look: 
             ("VIRT", true),
             ("COMMAND", false),
         ]))
-        .block(look.pane(title, model.focus == Pane::Processes));
+        .block(theme.pane(title, model.focus == Pane::Processes));
     frame.render_widget(table, area);
 }
 
-fn process_row(row: rows::Row<'_>, look: Look) -> Row<'static> {
+fn process_row(row: rows::Row<'_>, theme: Theme) -> Row<'static> {
     let rows::Row { process, branch, command } = row;
     let info = &process.info;
-    let busy = Line::styled(format!("{:.1}", process.cpu), look.share(process.cpu / 100.0));
+    let busy = Line::styled(format!("{:.1}", process.cpu), theme.share(process.cpu / 100.0));
     let command = crate::error::printable(&command).replace(['\n', '\t'], " ");
     Row::new([
         number(info.pid.to_string()),
@@ -244,14 +244,14 @@ fn process_row(row: rows::Row<'_>, look: Look) -> Row<'static> {
         number(format!("{:.2}", info.cpu_time)),
         number(binary(info.resident_memory)),
         number(binary(info.virtual_memory)),
-        Cell::new(Line::from(vec![Span::styled(branch, look.dim()), Span::raw(command)])),
+        Cell::new(Line::from(vec![Span::styled(branch, theme.dim()), Span::raw(command)])),
     ])
 }
 
-pub(super) fn containers(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+pub(super) fn containers(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let Some(machine) = model.machine().filter(|_| area.height > 0) else { return };
-    let all = machine.containers.iter().map(|container| container_row(container, look)).collect();
-    let chosen = seen(all, model.container_at, area, mark(model, Pane::Containers, look));
+    let all = machine.containers.iter().map(|container| container_row(container, theme)).collect();
+    let chosen = seen(all, model.container_at, area, mark(model, Pane::Containers, theme));
     let widths = [
         Constraint::Length(9),
         Constraint::Fill(3),
@@ -262,7 +262,10 @@ pub(super) fn containers(frame: &mut Frame<'_>, area: Rect, model: &Model, look:
         // Where there is little room, who it is counts more.
         if area.width < 90 { Constraint::Length(0) } else { Constraint::Fill(2) },
     ];
-    let title = format!("Containers {}", machine.containers.len());
+    let title = match &machine.containers_problem {
+        Some(problem) => format!("Containers: {problem}"),
+        None => format!("Containers {}", machine.containers.len()),
+    };
     let table = Table::new(chosen, widths)
         .header(head(&[
             ("NAMESPACE", false),
@@ -273,11 +276,11 @@ pub(super) fn containers(frame: &mut Frame<'_>, area: Rect, model: &Model, look:
             ("STATUS", false),
             ("IMAGE", false),
         ]))
-        .block(look.pane(title, model.focus == Pane::Containers));
+        .block(theme.pane(title, model.focus == Pane::Containers));
     frame.render_widget(table, area);
 }
 
-fn container_row(container: &Container, look: Look) -> Row<'static> {
+fn container_row(container: &Container, theme: Theme) -> Row<'static> {
     let Container { info, stat, .. } = container;
     let branch = if info.id == info.pod_id { "" } else { "└─ " };
     let clean = |text: &str| crate::error::printable(text).replace(['\n', '\t'], " ");
@@ -285,7 +288,7 @@ fn container_row(container: &Container, look: Look) -> Row<'static> {
         number(stat.as_ref().map_or_else(|| "-".to_owned(), text))
     };
     let running = info.status.ends_with("RUNNING") || info.status.ends_with("READY");
-    let state = if running { look.good() } else { look.warning() };
+    let state = if running { theme.good() } else { theme.warning() };
     Row::new([
         Cell::new(clean(&info.namespace)),
         Cell::new(format!("{branch}{}", clean(&info.id))),
@@ -297,7 +300,7 @@ fn container_row(container: &Container, look: Look) -> Row<'static> {
     ])
 }
 
-pub(super) fn kernel(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Look) {
+pub(super) fn kernel(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let Some(machine) = model.machine().filter(|_| area.height > 0) else { return };
     let shown = usize::from(area.height.saturating_sub(2));
     let most = machine.kernel.len().saturating_sub(shown);
@@ -307,18 +310,30 @@ pub(super) fn kernel(frame: &mut Frame<'_>, area: Rect, model: &Model, look: Loo
         .iter()
         .skip(most - back)
         .take(shown)
-        .map(|line| Line::styled(line.as_str(), level(line, look)))
+        .map(|line| Line::styled(line.as_str(), level(line, theme)))
         .collect();
     let title = if back > 0 { format!("Kernel  {back} lines back") } else { "Kernel".to_owned() };
-    let block = look.pane(title, model.focus == Pane::Kernel);
+    let block = theme.pane(title, model.focus == Pane::Kernel);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// The log of a container over the whole screen, its end always in sight.
+pub(super) fn log(frame: &mut Frame<'_>, log: &LogView, theme: Theme) {
+    let area = frame.area();
+    let shown = usize::from(area.height.saturating_sub(2));
+    let first = log.lines.len().saturating_sub(shown);
+    let lines: Vec<Line<'_>> =
+        log.lines.iter().skip(first).map(|line| Line::raw(&**line)).collect();
+    let block = theme.pane(format!("Log of {}  Esc closes", log.id), true);
+    frame.render_widget(Clear, area);
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
 /// A record says its level after the facility.
-fn level(line: &str, look: Look) -> Style {
+fn level(line: &str, theme: Theme) -> Style {
     match line.split(':').nth(1).map(str::trim) {
-        Some("emerg" | "alert" | "crit" | "err") => look.bad(),
-        Some("warning") => look.warning(),
+        Some("emerg" | "alert" | "crit" | "err") => theme.bad(),
+        Some("warning") => theme.warning(),
         _ => Style::new(),
     }
 }

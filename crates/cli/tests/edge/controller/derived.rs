@@ -1,4 +1,4 @@
-//! What a server fills in.
+//! Fields that a server fills in.
 
 use selvage_api::{
     distributed_match_engine::AppPort,
@@ -8,13 +8,13 @@ use selvage_api::{
     },
 };
 
-use super::World;
+use super::ControllerState;
 
 /// Fills what the server fills.
 pub(super) trait Derived {
-    /// What a key leaves out.
+    /// Completes a key.
     fn complete(&mut self) {}
-    fn derive(&mut self, _: &World) {}
+    fn derive(&mut self, _: &ControllerState) {}
 }
 
 impl Derived for Flavor {}
@@ -24,7 +24,7 @@ impl Derived for Cluster {}
 impl Derived for Cloudlet {}
 
 impl Derived for App {
-    fn derive(&mut self, _: &World) {
+    fn derive(&mut self, _: &ControllerState) {
         if self.deployment_manifest.is_empty() {
             self.deployment_generator = "kubernetes-basic".into();
             self.deployment_manifest = "kind: Service\n---\nkind: Deployment\n".into();
@@ -36,7 +36,7 @@ impl Derived for App {
 }
 
 impl Derived for ClusterInst {
-    fn derive(&mut self, _: &World) {
+    fn derive(&mut self, _: &ControllerState) {
         self.liveness = Liveness::Static.into();
         self.state = TrackedState::Ready.into();
         self.node_flavor = "flavor1".into();
@@ -54,7 +54,7 @@ impl Derived for AppInst {
         }
     }
 
-    fn derive(&mut self, world: &World) {
+    fn derive(&mut self, state: &ControllerState) {
         self.complete();
         let cluster = self.key.as_mut().unwrap().cluster_inst_key.as_mut().unwrap();
         let name = &mut cluster.cluster_key.as_mut().unwrap().name;
@@ -62,8 +62,8 @@ impl Derived for AppInst {
             *name = name.to_lowercase();
             let mut auto =
                 ClusterInst { key: Some(cluster.clone()), auto: true, ..Default::default() };
-            auto.derive(world);
-            world.put(&auto);
+            auto.derive(state);
+            state.put(&auto);
         }
         if self.uri.is_empty() {
             self.uri = "tmus-cloud-1.tmus.mobiledgex.net".into();

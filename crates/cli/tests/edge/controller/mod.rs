@@ -35,9 +35,9 @@ pub(crate) struct Call {
     pub(crate) dry_run: bool,
 }
 
-/// What the controller knows and what it was told.
+/// State of the controller, and the calls that it got.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct ControllerState {
     objects: Mutex<BTreeMap<String, BTreeMap<String, Vec<u8>>>>,
     pub(crate) calls: Mutex<Vec<Call>>,
     /// Methods that are refused.
@@ -53,7 +53,7 @@ pub(crate) struct World {
     pub(crate) silent_about_dry_runs: Mutex<bool>,
 }
 
-impl World {
+impl ControllerState {
     /// Calls that change something, as `Method key`.
     pub(crate) fn changes(&self) -> Vec<String> {
         let calls = self.calls.lock().unwrap();
@@ -175,7 +175,7 @@ impl World {
 }
 
 #[derive(Clone)]
-struct Fake(Arc<World>);
+struct Fake(Arc<ControllerState>);
 
 type Answers<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Reply<T> = Result<Response<T>, Status>;
@@ -183,7 +183,7 @@ type Reply<T> = Result<Response<T>, Status>;
 /// A running controller; gone when dropped.
 pub(crate) struct Running {
     pub(crate) endpoint: String,
-    pub(crate) world: Arc<World>,
+    pub(crate) state: Arc<ControllerState>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -195,8 +195,8 @@ impl Drop for Running {
 
 /// Plain text on a free port, open to everybody.
 pub(crate) async fn start() -> Running {
-    let world = Arc::new(World::default());
-    let fake = Fake(world.clone());
+    let state = Arc::new(ControllerState::default());
+    let fake = Fake(state.clone());
     let routes = Routes::new(FlavorApiServer::new(fake.clone()))
         .add_service(OperatorApiServer::new(fake.clone()))
         .add_service(DeveloperApiServer::new(fake.clone()))
@@ -214,5 +214,5 @@ pub(crate) async fn start() -> Running {
     let task = tokio::spawn(async move {
         server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
     });
-    Running { endpoint, world, task }
+    Running { endpoint, state, task }
 }

@@ -1,14 +1,18 @@
-//! Where a repository is, and what opens it: the environment or a file, never
+//! Location of a repository, and the credentials for it: the environment or a file, never
 //! an argument.
 
 use selvage_api::selvage::volumes::{Repository, Retention};
 
 use super::args::{Keep, Store};
-use crate::{Error, io::Io};
+use crate::{Error, session::Session};
 
 impl Store {
     /// The repository at a path, with what opens it.
-    pub(super) fn repository(&self, path: &str, io: &Io) -> Result<Repository, Error> {
+    pub(super) fn repository(
+        &self,
+        path: &str,
+        session: &mut Session<'_>,
+    ) -> Result<Repository, Error> {
         let mut repository = self.bare(path);
         if !self.credentials.is_empty() {
             return Ok(repository);
@@ -21,12 +25,19 @@ impl Store {
         };
         let value = |name: &str| match &text {
             Some(text) => in_lines(text, name),
-            None => io.var(name).map(str::to_owned).unwrap_or_default(),
+            None => session.io.var(name).map(str::to_owned).unwrap_or_default(),
         };
         repository.access_key_id = value("AWS_ACCESS_KEY_ID");
         repository.secret_access_key = value("AWS_SECRET_ACCESS_KEY");
         repository.session_token = value("AWS_SESSION_TOKEN");
         repository.encryption_key = value("RESTIC_PASSWORD");
+        // The server may have one for requests without: an empty answer leaves it
+        // to that.
+        if repository.encryption_key.is_empty() && session.io.prompt.is_some() {
+            let question = format!("Passphrase of {path}: ");
+            let answer = session.ask_secret(&question, "set RESTIC_PASSWORD")?;
+            repository.encryption_key = answer.expose().to_owned();
+        }
         Ok(repository)
     }
 
