@@ -38,7 +38,9 @@ export interface CallOptions {
 export async function call<M extends Method>(method: M, request: Request<M>, options: CallOptions = {}): Promise<Reply<M>> {
   const response = await send(method, "application/json", JSON.stringify(request), options);
   if (!response.ok) throw await failure(method, response);
-  return (await response.json()) as Reply<M>;
+  return (await response.json().catch(() => {
+    throw new BrokenOff(method, requestId(response));
+  })) as Reply<M>;
 }
 
 /** One request, replies as they come. */
@@ -62,18 +64,25 @@ export async function list<M extends Method>(method: M, request: Request<M>, opt
   return all;
 }
 
+/** Methods that change nothing: they may be called again when no reply came. */
+const isRead = (method: string) => /\/(Get|List|Show|Watch|Follow|Find|WhoAmI|Plan|Containers|Dmesg|ServiceList)/.test(method);
+const READ_ATTEMPTS = 3;
+
 async function send(method: string, type: string, body: BodyInit, { signal: abort, headers }: CallOptions): Promise<Response> {
-  try {
-    const response = await fetch(`/${method}`, {
-      method: "POST", body, signal: abort, credentials: "same-origin", cache: "no-store",
-      headers: { "Content-Type": type, "Connect-Protocol-Version": "1", ...headers },
-    });
-    reachable.value || returned();
-    return response;
-  } catch (error) {
-    if (abort?.aborted) throw error;
-    await checkServer();
-    throw new CallError("unavailable", reachable.value ? "The connection broke off; try again." : "The server cannot be reached.", method);
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      const response = await fetch(`/${method}`, {
+        method: "POST", body, signal: abort, credentials: "same-origin", cache: "no-store",
+        headers: { "Content-Type": type, "Connect-Protocol-Version": "1", ...headers },
+      });
+      reachable.value || returned();
+      return response;
+    } catch (error) {
+      if (abort?.aborted) throw error;
+      await checkServer();
+      if (reachable.value && isRead(method) && attempt < READ_ATTEMPTS) continue;
+      throw new CallError("unavailable", reachable.value ? "The connection broke off; try again." : "The server cannot be reached.", method);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-//! Who did what: lines of the audit log, kept on disk and found again.
+//! Audit log: lines are kept on disk and found again.
 
 use std::{
     collections::VecDeque,
@@ -22,23 +22,23 @@ use crate::{
     stamp, unstamp,
 };
 
-const USUAL_PAGE: usize = 100;
-const LARGEST_PAGE: usize = 1000;
+const DEFAULT_PAGE: usize = 100;
+const MAX_PAGE: usize = 1000;
 /// Most lines that one call looks at: a search that finds little goes on with
 /// the next page.
-const LOOKED_AT: usize = 100_000;
+const MAX_SCANNED: usize = 100_000;
 /// Lines kept in memory where there is no disk for them.
-const IN_MEMORY: usize = 10_000;
-/// How often lines are put on the disk for good.
-const SYNC: Duration = Duration::from_secs(1);
+const MAX_IN_MEMORY: usize = 10_000;
+/// Interval at which lines are synced to the disk.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The lines.
 pub(crate) struct Audit {
     days: u32,
-    kept: Mutex<Kept>,
+    lines: Mutex<Lines>,
 }
 
-enum Kept {
+enum Lines {
     Memory(VecDeque<AuditLine>),
     Disk { journal: Journal, folder: PathBuf, failed: bool },
 }
@@ -52,18 +52,18 @@ impl Audit {
             keep: Duration::from_secs(u64::from(days) * 86_400),
         };
         let opened = folder.map(|folder| (folder, Journal::open(folder, limits)));
-        let kept = match opened {
+        let lines = match opened {
             Some((folder, Ok(journal))) => {
-                Kept::Disk { journal, folder: folder.to_owned(), failed: false }
+                Lines::Disk { journal, folder: folder.to_owned(), failed: false }
             }
             Some((folder, Err(error))) => {
                 let folder = folder.display();
                 tracing::warn!(%folder, %error, "audit lines are kept until the next restart only");
-                Kept::Memory(VecDeque::new())
+                Lines::Memory(VecDeque::new())
             }
-            None => Kept::Memory(VecDeque::new()),
+            None => Lines::Memory(VecDeque::new()),
         };
-        Self { days, kept: Mutex::new(kept) }
+        Self { days, lines: Mutex::new(lines) }
     }
 
     pub(crate) fn days(&self) -> u32 {
@@ -93,28 +93,28 @@ impl Audit {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(SYNC) => {}
+                () = tokio::time::sleep(SYNC_INTERVAL) => {}
                 () = stop.cancelled() => {}
             }
         }
     }
 
-    fn keep(&self, lines: Vec<telemetry::AuditLine>) {
-        let mut kept = self.kept.lock();
-        for line in lines {
+    fn keep(&self, fresh: Vec<telemetry::AuditLine>) {
+        let mut lines = self.lines.lock();
+        for line in fresh {
             if line.lost > 0 {
                 tracing::warn!(lost = line.lost, "audit lines were lost: there were too many");
             }
-            kept.keep(described(line));
+            lines.push(described(line));
         }
-        kept.sync();
+        lines.sync();
     }
 
-    /// How many lines there are, about.
+    /// Number of lines, about.
     pub(crate) fn count(&self) -> u64 {
-        match &*self.kept.lock() {
-            Kept::Memory(lines) => lines.len() as u64,
-            Kept::Disk { folder, .. } => {
+        match &*self.lines.lock() {
+            Lines::Memory(lines) => lines.len() as u64,
+            Lines::Disk { folder, .. } => {
                 let files = journal::files(folder).unwrap_or_default();
                 let read = |path: &PathBuf| journal::read(path).map_or(0, |records| records.len());
                 files.iter().map(|(_, path)| read(path) as u64).sum()
@@ -131,12 +131,12 @@ impl Audit {
     ) -> Result<ListAuditResponse, Status> {
         let filter = Filter::new(request, own)?;
         let behind = position(&request.page_token)?;
-        let folder = match &*self.kept.lock() {
-            Kept::Memory(lines) => {
+        let folder = match &*self.lines.lock() {
+            Lines::Memory(lines) => {
                 let numbered = lines.iter().cloned().enumerate().rev();
                 return Ok(filter.page(numbered.map(|(at, line)| ((0, at), line)), behind));
             }
-            Kept::Disk { folder, .. } => folder.clone(),
+            Lines::Disk { folder, .. } => folder.clone(),
         };
         let files = journal::files(&folder).map_err(|error| unreadable(&error))?;
         let newest_first = files.into_iter().rev();
@@ -158,12 +158,12 @@ fn unreadable(error: &io::Error) -> Status {
     Status::internal("audit lines cannot be read: the server's log has the details")
 }
 
-impl Kept {
-    fn keep(&mut self, line: AuditLine) {
+impl Lines {
+    fn push(&mut self, line: AuditLine) {
         match self {
             Self::Memory(lines) => {
                 lines.push_back(line);
-                while lines.len() > IN_MEMORY {
+                while lines.len() > MAX_IN_MEMORY {
                     lines.pop_front();
                 }
             }
@@ -239,7 +239,7 @@ fn upper(code: &str) -> String {
     upper
 }
 
-/// Where a page ended: file and record.
+/// End of a page: file and record.
 type Position = (u64, usize);
 
 fn position(token: &str) -> Result<Option<Position>, Status> {
@@ -275,8 +275,8 @@ impl Filter {
                 .ok_or_else(|| Status::invalid_argument(format!("{field}: no time"))),
         };
         let page = match request.page_size {
-            0 => USUAL_PAGE,
-            size => usize::try_from(size).unwrap_or(LARGEST_PAGE).min(LARGEST_PAGE),
+            0 => DEFAULT_PAGE,
+            size => usize::try_from(size).unwrap_or(MAX_PAGE).min(MAX_PAGE),
         };
         Ok(Self {
             own: own.map(str::to_owned),
@@ -322,7 +322,7 @@ impl Filter {
             if self.is_before(&line) {
                 return response;
             }
-            if response.lines.len() >= self.page || looked_at >= LOOKED_AT {
+            if response.lines.len() >= self.page || looked_at >= MAX_SCANNED {
                 let (file, record) = last.unwrap_or(at);
                 response.next_page_token = format!("{file}-{record}");
                 return response;

@@ -16,30 +16,30 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     events::Events,
-    facts::{Data, Section, World},
+    facts::{Data, Facts, Section},
     rules::Thresholds,
     snapshot::{Growth, Maker, Snapshot},
     source::Failure,
 };
 
-/// How soon after a change a snapshot is made: changes that come together make
+/// Delay from a change to its snapshot: changes that come together make
 /// one.
-const SETTLE: Duration = Duration::from_millis(50);
-/// How often one is made when nothing changed, for what depends on the time.
-const TICK: Duration = Duration::from_secs(1);
+const SNAPSHOT_DELAY: Duration = Duration::from_millis(50);
+/// Interval at which one is made when nothing changed, for values that depend on the time.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a section of a source is.
+/// State of a section of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceState {
     pub source: &'static str,
     pub section: Section,
-    /// When it last answered.
+    /// Time of its last answer.
     pub fetched: Option<Timestamp>,
-    /// How long ago that is; since the start, where it never did.
+    /// Time since then; since the start, where it never answered.
     pub age: Duration,
     /// That is longer than it should be.
     pub stale: bool,
-    /// Why the last attempt failed.
+    /// Reason why the last attempt failed.
     pub error: Option<String>,
     /// There is no such thing here.
     pub absent: bool,
@@ -104,7 +104,7 @@ impl Board {
         &self.thresholds
     }
 
-    /// What happened.
+    /// Events so far.
     pub(crate) fn events(&self) -> &Events {
         &self.events
     }
@@ -154,7 +154,7 @@ impl Board {
         self.version.subscribe()
     }
 
-    /// How old each section is now.
+    /// State of each section with its age now.
     pub fn sources(&self) -> Vec<SourceState> {
         let now = self.clock.elapsed();
         let entries = self.entries.lock();
@@ -166,10 +166,10 @@ impl Board {
 
     /// Makes a snapshot of what is known now.
     pub fn refresh(&self) {
-        let (world, sources) = (self.world(), self.sources());
+        let (facts, sources) = (self.facts(), self.sources());
         let mut maker = self.maker.lock();
         let before = self.snapshot();
-        let (snapshot, changed) = maker.make(world, &sources, self.clock.now(), &before);
+        let (snapshot, changed) = maker.make(facts, &sources, self.clock.now(), &before);
         let version = snapshot.overview.version;
         self.events.note(&before, &snapshot, self.clock.now());
         self.snapshot.store(Arc::new(snapshot));
@@ -190,7 +190,7 @@ impl Board {
 
     /// The newest of each section: of the first source that is fresh, else of
     /// the first that ever answered.
-    fn world(&self) -> World {
+    fn facts(&self) -> Facts {
         let now = self.clock.elapsed();
         let entries = self.entries.lock();
         let mut chosen: BTreeMap<Section, (bool, Arc<Data>)> = BTreeMap::new();
@@ -203,28 +203,28 @@ impl Board {
             }
         }
         drop(entries);
-        let mut world = World::default();
+        let mut facts = Facts::default();
         for (_, data) in chosen.into_values() {
-            world.put(&data);
+            facts.put(&data);
         }
-        world
+        facts
     }
 
     /// Makes snapshots until told to stop.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
-            let waited = tokio::time::timeout(TICK, self.changed.notified());
+            let waited = tokio::time::timeout(SNAPSHOT_INTERVAL, self.changed.notified());
             if stop.run_until_cancelled(waited).await.is_none() {
                 return;
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(SNAPSHOT_DELAY).await;
             self.refresh();
         }
     }
 }
 
 impl Entry {
-    /// Whether something is different now.
+    /// Returns true if something is different now.
     fn take(&mut self, answer: Result<Data, Failure>, now: Timestamp, elapsed: Duration) -> bool {
         let (was_absent, was_error) = (self.absent, self.error.take());
         self.absent = answer == Err(Failure::Absent);
@@ -258,7 +258,7 @@ impl Entry {
     }
 }
 
-impl World {
+impl Facts {
     fn put(&mut self, data: &Data) {
         match data {
             Data::Cloudlets(list) => self.cloudlets = Some(Arc::clone(list)),

@@ -20,14 +20,14 @@ use crate::{
     },
 };
 
-/// How often a Ceph manager is asked whether something changed.
+/// Interval at which a Ceph manager is asked whether something changed.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How often the age of what Kubernetes told is told anew.
+/// Interval at which the age of the objects of Kubernetes is refreshed.
 const ROOK_REFRESH: Duration = Duration::from_secs(5);
-/// How often monitors are asked while no manager answers.
+/// Interval at which monitors are asked while no manager answers.
 const MON_REFRESH: Duration = Duration::from_secs(2);
 
-/// How often a Prometheus is asked: as often as it is usually scraping.
+/// Interval at which a Prometheus is asked: that of its usual scrapes.
 const PROMETHEUS_REFRESH: Duration = Duration::from_secs(15);
 
 /// The part `dashboard`.

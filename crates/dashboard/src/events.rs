@@ -1,4 +1,4 @@
-//! What happened: objects that came, went or changed their state, instances that
+//! Events: objects that came, went or changed their state, instances that
 //! were started again or run another revision, and problems that began and
 //! ended. The newest are kept, also over restarts.
 
@@ -16,25 +16,25 @@ use selvage_api::selvage::dashboard::{Event, Object, Problem, Severity};
 use tokio::sync::broadcast;
 
 use crate::{
-    facts::{Instance, World, each},
+    facts::{Facts, Instance, each},
     journal::{self, Journal, Limits},
     snapshot::{Snapshot, cloudlet_word, kaas_word, tracked_word},
     stamp, unstamp,
 };
 
-/// How many are kept.
-const KEPT: usize = 20_000;
-/// How many a watcher may fall behind before it misses some.
-const BEHIND: usize = 512;
+/// Number of events that are kept.
+const MAX_EVENTS: usize = 20_000;
+/// Number of events a watcher may fall behind before it misses some.
+const MAX_LAG: usize = 512;
 /// Most that one change makes: a controller that comes back brings thousands.
-const AT_ONCE: usize = 200;
+const MAX_PER_CHANGE: usize = 200;
 
 const LIMITS: Limits =
     Limits { file_bytes: 256 << 10, total_bytes: 8 << 20, keep: Duration::from_secs(31 * 86_400) };
 
-/// What is kept on disk of an event.
+/// Event as it is stored on disk.
 #[derive(Clone, PartialEq, Message)]
-struct Kept {
+struct StoredEvent {
     #[prost(message, optional, tag = "1")]
     event: Option<Event>,
     /// The problem that it is about, if it is about one.
@@ -58,7 +58,7 @@ struct Inner {
 
 impl Default for Events {
     fn default() -> Self {
-        Self { inner: Mutex::default(), new: broadcast::Sender::new(BEHIND) }
+        Self { inner: Mutex::default(), new: broadcast::Sender::new(MAX_LAG) }
     }
 }
 
@@ -71,7 +71,8 @@ impl Events {
         let mut lasting = BTreeMap::new();
         for (_, path) in journal::files(folder)? {
             for record in journal::read(&path)? {
-                let Ok(Kept { event: Some(event), problem }) = Kept::decode(record.as_slice())
+                let Ok(StoredEvent { event: Some(event), problem }) =
+                    StoredEvent::decode(record.as_slice())
                 else {
                     continue;
                 };
@@ -105,12 +106,12 @@ impl Events {
     pub(crate) fn note(&self, old: &Snapshot, new: &Snapshot, now: Timestamp) {
         let mut found = problems(&old.overview.problems, &new.overview.problems);
         found.extend(
-            objects(&old.world, &new.world).into_iter().map(|event| (event, String::new())),
+            objects(&old.facts, &new.facts).into_iter().map(|event| (event, String::new())),
         );
         if found.is_empty() {
             return;
         }
-        found.truncate(AT_ONCE);
+        found.truncate(MAX_PER_CHANGE);
         let mut inner = self.inner.lock();
         for (mut event, problem) in found {
             inner.counter = (inner.counter + 1) % 10_000;
@@ -128,15 +129,15 @@ impl Events {
 impl Inner {
     fn push(&mut self, event: Arc<Event>) {
         self.ring.push_back(event);
-        while self.ring.len() > KEPT {
+        while self.ring.len() > MAX_EVENTS {
             self.ring.pop_front();
         }
     }
 
     fn keep(&mut self, event: &Event, problem: String) {
         let Some(journal) = &mut self.journal else { return };
-        let kept = Kept { event: Some(event.clone()), problem };
-        let written = journal.append(&kept.encode_to_vec());
+        let stored = StoredEvent { event: Some(event.clone()), problem };
+        let written = journal.append(&stored.encode_to_vec());
         // A disk that is full is one line in the log, not one for each event.
         if let Err(error) = &written
             && !self.failed
@@ -179,21 +180,21 @@ fn same<T>(old: &Option<Arc<T>>, new: &Option<Arc<T>>) -> bool {
 
 type States<'a> = BTreeMap<(&'a str, &'a str), (&'a Object, &'static str)>;
 
-fn states(world: &World) -> States<'_> {
+fn states(facts: &Facts) -> States<'_> {
     let mut found = BTreeMap::new();
-    for cloudlet in each(&world.cloudlets) {
+    for cloudlet in each(&facts.cloudlets) {
         put(&mut found, &cloudlet.object, cloudlet_word(cloudlet.state));
     }
-    for instance in each(&world.instances) {
+    for instance in each(&facts.instances) {
         put(&mut found, &instance.object, tracked_word(instance.state));
     }
-    for cluster in each(&world.clusters) {
+    for cluster in each(&facts.clusters) {
         put(&mut found, &cluster.object, tracked_word(cluster.state));
     }
-    for cluster in each(&world.kaas) {
+    for cluster in each(&facts.kaas) {
         put(&mut found, &cluster.object, kaas_word(cluster.status));
     }
-    for machine in each(&world.machines) {
+    for machine in each(&facts.machines) {
         put(&mut found, &machine.object, if machine.blocked { "blocked" } else { "joined" });
     }
     found
@@ -204,7 +205,7 @@ fn put<'a>(found: &mut States<'a>, object: &'a Object, word: &'static str) {
 }
 
 /// Of sections that were known before: what a source tells first is not new.
-fn objects(old: &World, new: &World) -> Vec<Event> {
+fn objects(old: &Facts, new: &Facts) -> Vec<Event> {
     let unchanged = same(&old.cloudlets, &new.cloudlets)
         && same(&old.instances, &new.instances)
         && same(&old.clusters, &new.clusters)
@@ -259,16 +260,16 @@ fn objects(old: &World, new: &World) -> Vec<Event> {
     found
 }
 
-/// Why objects that failed did.
-fn reasons(world: &World) -> HashMap<&str, String> {
-    let instances = each(&world.instances).map(|one| (&one.object, &one.errors));
-    let clusters = each(&world.clusters).map(|one| (&one.object, &one.errors));
+/// Reasons of objects that failed.
+fn reasons(facts: &Facts) -> HashMap<&str, String> {
+    let instances = each(&facts.instances).map(|one| (&one.object, &one.errors));
+    let clusters = each(&facts.clusters).map(|one| (&one.object, &one.errors));
     let failed = instances.chain(clusters).filter(|(_, errors)| !errors.is_empty());
     failed.map(|(object, errors)| (object.name.as_str(), errors.join("; "))).collect()
 }
 
 /// Instances that were started again, or run another revision.
-fn of_instances(old: &World, new: &World) -> Vec<Event> {
+fn of_instances(old: &Facts, new: &Facts) -> Vec<Event> {
     let before: HashMap<&str, &Instance> =
         each(&old.instances).map(|one| (one.object.name.as_str(), one)).collect();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What sources tell, whatever they are: plain values without rules.
+//! Facts from sources, whichever they are: plain values without rules.
 
 use std::sync::Arc;
 
@@ -114,12 +114,11 @@ pub struct Instance {
     pub cloudlet: String,
     pub state: TrackedState,
     pub errors: Vec<String>,
-    /// Why its ports do not answer; empty when they do.
+    /// Reason why its ports do not answer; empty when they do.
     pub unhealthy: String,
-    /// How often its containers were replaced in the last ten minutes.
+    /// Replacements of its containers in the last ten minutes.
     pub restarts: u32,
-    /// How often it was started again since it was made or updated, and why the
-    /// last time.
+    /// Restarts since it was made or updated, and the reason of the last one.
     pub started_again: u32,
     pub last_reason: String,
     /// Number of the revision that it runs.
@@ -138,7 +137,7 @@ pub struct Cluster {
 pub struct KaasCluster {
     pub object: Object,
     pub status: ClusterStatus,
-    /// What it waits for, or what is wrong.
+    /// Reason why it waits or failed.
     pub message: String,
 }
 
@@ -152,7 +151,7 @@ pub struct Machine {
     /// host:port of its agent; empty where it has none.
     pub address: String,
     pub joined: Option<Timestamp>,
-    /// When it last reported, to the minute.
+    /// Time of its last report, to the minute.
     pub last_seen: Option<Timestamp>,
     pub certificate_ends: Option<Timestamp>,
     pub blocked: bool,
@@ -173,7 +172,7 @@ pub struct Host {
     /// Over its network, in bytes a second.
     pub received: f64,
     pub sent: f64,
-    /// Why it did not answer; the numbers are none then.
+    /// Reason why it did not answer; the numbers are none then.
     pub error: String,
 }
 
@@ -235,7 +234,7 @@ pub struct Operation {
 pub struct Process {
     /// "embedded" or "etcd".
     pub store: String,
-    /// Why the store takes no writes; empty while it does.
+    /// Reason why the store takes no writes; empty while it does.
     pub store_failure: String,
     /// Addresses of all controllers.
     pub controllers: Vec<String>,
@@ -264,7 +263,7 @@ pub struct Resource {
     pub name: String,
     /// None where it cannot be told.
     pub ready: Option<bool>,
-    /// What its status says.
+    /// Message of its status.
     pub message: String,
 }
 
@@ -427,7 +426,7 @@ pub struct Storage {
 
 /// Everything that is known, the newest of each section.
 #[derive(Debug, Clone, Default)]
-pub struct World {
+pub struct Facts {
     pub cloudlets: Option<Arc<Vec<Cloudlet>>>,
     pub instances: Option<Arc<Vec<Instance>>>,
     pub clusters: Option<Arc<Vec<Cluster>>>,

@@ -17,7 +17,7 @@ const HEAD: usize = 8;
 /// A record that claims to be longer is none.
 const LONGEST: usize = 16 << 20;
 
-/// How much is kept.
+/// Bounds of what is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// A file of this size is followed by a new one.
@@ -67,7 +67,7 @@ impl Journal {
         Ok(begins)
     }
 
-    /// Whether the next record will be the first of a new file.
+    /// Returns true if the next record will be the first of a new file.
     pub(crate) fn is_at_begin(&self) -> bool {
         self.file.is_none() || self.size >= self.limits.file_bytes
     }

@@ -12,12 +12,13 @@ use crate::{Settings, Thresholds};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// How often parts are asked how they are.
+    /// Interval at which parts are asked for their state.
     pub refresh: Duration,
     /// Days for which audit lines are kept.
     pub audit_days: u32,
-    /// Share of a volume group, 0 to 1, from which it is nearly full, and full.
+    /// Share of a volume group, 0 to 1, from which it is nearly full.
     pub near_full: f64,
+    /// Share from which it is full.
     pub full: f64,
     /// A machine that has not reported for so long is away.
     pub machine_away: Duration,
@@ -29,7 +30,7 @@ pub struct Options {
     pub clock_skew: Duration,
     pub ceph: CephOptions,
     pub prometheus: PrometheusOptions,
-    /// Where the Kubernetes cluster is that Rook runs in. Empty: there is none.
+    /// Kubeconfig of the Kubernetes cluster that Rook runs in. Empty: there is none.
     pub kubeconfig: Option<PathBuf>,
     /// Rook's namespace.
     pub rook_namespace: String,
@@ -52,8 +53,9 @@ pub struct CephOptions {
     /// The `ceph` program, by which monitors are asked while no manager
     /// answers; a path, or a name to be found.
     pub program: Option<PathBuf>,
-    /// Its configuration file, and who it is there, such as `client.selvage`.
+    /// Its configuration file.
     pub conf: Option<PathBuf>,
+    /// Name of the user for it, such as `client.selvage`.
     pub name: String,
 }
 
@@ -61,7 +63,7 @@ pub struct CephOptions {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrometheusOptions {
-    /// Where it is, such as `http://127.0.0.1:9090`. Empty: there is none.
+    /// Its address, such as `http://127.0.0.1:9090`. Empty: there is none.
     pub url: String,
     /// File with a token that is sent to it.
     pub token_file: Option<SecretFile>,

@@ -26,10 +26,10 @@ use crate::{
 /// The key under which the store has the system's own name.
 const ID_KEY: &str = "dashboard/id";
 
-/// What the part is opened with.
+/// Settings that the part is opened with.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where history, events and audit lines are kept. None: in memory alone.
+    /// Folder of history, events and audit lines. None: in memory alone.
     pub folder: Option<PathBuf>,
     /// Days for which audit lines are kept.
     pub audit_days: u32,
@@ -114,9 +114,9 @@ impl Dashboard {
         tasks.spawn("dashboard: series", self.clone().measure(stop()));
         let audit = Arc::clone(&self.shared.audit);
         tasks.spawn("dashboard: audit", audit.run(telemetry::audit_lines(), stop()));
-        let (told, streams) = (stop(), self.shared.stop.clone());
+        let (stopped, streams) = (stop(), self.shared.stop.clone());
         tasks.spawn("dashboard: streams", async move {
-            told.cancelled().await;
+            stopped.cancelled().await;
             streams.cancel();
         });
     }
@@ -124,7 +124,7 @@ impl Dashboard {
     /// Measures until told to stop.
     async fn measure(self, stop: CancellationToken) {
         let mut works = true;
-        let mut pause = FIRST;
+        let mut pause = FIRST_SAMPLE_DELAY;
         while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
             pause = series::EVERY;
             let dashboard = self.clone();
@@ -159,4 +159,4 @@ impl Dashboard {
 
 /// The first sample comes when sources have answered, so that a chart is not
 /// empty for long.
-const FIRST: Duration = Duration::from_secs(3);
+const FIRST_SAMPLE_DELAY: Duration = Duration::from_secs(3);

@@ -9,7 +9,7 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{World, each, object},
+    facts::{Facts, each, object},
     rules::{Thresholds, away, hosts},
 };
 
@@ -21,17 +21,17 @@ pub(crate) const RELIABILITY: &str = "reliability";
 
 /// All marks of what is known.
 pub(crate) fn marks(
-    world: &World,
+    facts: &Facts,
     problems: &[Problem],
     now: Timestamp,
     thresholds: &Thresholds,
 ) -> Vec<Mark> {
     vec![
-        cluster_health(world, problems),
-        nodes_health(world, now, thresholds),
-        capacity_used(world),
+        cluster_health(facts, problems),
+        nodes_health(facts, now, thresholds),
+        capacity_used(facts),
         stability(problems),
-        redundancy::reliability(world),
+        redundancy::reliability(facts),
     ]
 }
 
@@ -66,13 +66,13 @@ fn reason(problem: &Problem, points: f64) -> Reason {
 
 /// 100 when nothing is wrong, 50 with warnings, 0 with anything that does not
 /// work.
-fn cluster_health(world: &World, problems: &[Problem]) -> Mark {
-    let told = match world.storage.as_ref().map(|storage| storage.status.as_str()) {
+fn cluster_health(facts: &Facts, problems: &[Problem]) -> Mark {
+    let own = match facts.storage.as_ref().map(|storage| storage.status.as_str()) {
         Some("HEALTH_ERR") => Severity::Critical,
         Some("HEALTH_WARN") => Severity::Warning,
         _ => Severity::Ok,
     };
-    let worst = problems.iter().map(Problem::severity).max().unwrap_or(Severity::Ok).max(told);
+    let worst = problems.iter().map(Problem::severity).max().unwrap_or(Severity::Ok).max(own);
     let lost = match worst {
         Severity::Ok | Severity::Notice => 0.0,
         Severity::Warning => 50.0,
@@ -84,17 +84,17 @@ fn cluster_health(world: &World, problems: &[Problem]) -> Mark {
 
 /// Share of the nodes that are ready: of Kubernetes where there is one, else
 /// the machines of the inventory. None at all is 0.
-fn nodes_health(world: &World, now: Timestamp, thresholds: &Thresholds) -> Mark {
+fn nodes_health(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> Mark {
     let mut down = Vec::new();
-    let total = if world.nodes.is_some() {
-        for node in each(&world.nodes).filter(|node| node.ready != Some(true)) {
+    let total = if facts.nodes.is_some() {
+        for node in each(&facts.nodes).filter(|node| node.ready != Some(true)) {
             let what = object("kubernetes", format!("Node/{}", node.name));
             down.push((what, format!("node {} is not ready", node.name)));
         }
-        each(&world.nodes).count()
+        each(&facts.nodes).count()
     } else {
-        let hosts = hosts(world);
-        for machine in each(&world.machines) {
+        let hosts = hosts(facts);
+        for machine in each(&facts.machines) {
             let host = hosts.get(machine.name.as_str()).copied();
             let away = away(machine, host, now, thresholds.machine_away).is_some();
             if machine.blocked || away {
@@ -102,7 +102,7 @@ fn nodes_health(world: &World, now: Timestamp, thresholds: &Thresholds) -> Mark 
                 down.push((machine.object.clone(), format!("{} is {word}", machine.object.name)));
             }
         }
-        each(&world.machines).count()
+        each(&facts.machines).count()
     };
     if total == 0 {
         let none = Reason {
@@ -128,9 +128,9 @@ fn nodes_health(world: &World, now: Timestamp, thresholds: &Thresholds) -> Mark 
 
 /// Share of the room that is in use, in percent, rounded up to a tenth: of the
 /// storage cluster where there is one, else of all volume groups.
-fn capacity_used(world: &World) -> Mark {
-    let ceph = world.storage.as_ref().and_then(|storage| storage.usage);
-    let ratio = match (ceph, &world.volumes) {
+fn capacity_used(facts: &Facts) -> Mark {
+    let ceph = facts.storage.as_ref().and_then(|storage| storage.usage);
+    let ratio = match (ceph, &facts.volumes) {
         (Some(usage), _) => usage.ratio,
         (None, Some(volumes)) => {
             let total: u128 = volumes.groups.iter().map(|group| u128::from(group.size)).sum();
@@ -140,7 +140,7 @@ fn capacity_used(world: &World) -> Mark {
         (None, None) => 0.0,
     };
     let mut why = Vec::new();
-    for group in world.volumes.iter().flat_map(|volumes| &volumes.groups) {
+    for group in facts.volumes.iter().flat_map(|volumes| &volumes.groups) {
         if ceph.is_none() && group.size > 0 {
             let used = 100.0 * group.size.saturating_sub(group.free) as f64 / group.size as f64;
             why.push(Reason {

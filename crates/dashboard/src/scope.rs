@@ -1,4 +1,4 @@
-//! What a caller may see.
+//! Scope of what a caller may see.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use selvage_api::selvage::dashboard::Object;
 use selvage_kit::identity::{Identity, Kind, Machine, Role};
 use tonic::Request;
 
-/// Which objects a caller sees.
+/// Objects that a caller may see.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
     Everything,
@@ -33,7 +33,7 @@ impl Scope {
         Self::Some { organisations, shared: caller.has_role(Role::Operator) }
     }
 
-    /// Whether the object is the caller's to see.
+    /// Returns true if the caller may see the object.
     pub(crate) fn sees(&self, object: &Object) -> bool {
         match self {
             Self::Everything => true,
@@ -44,7 +44,7 @@ impl Scope {
         }
     }
 
-    /// Whether the caller sees what belongs to no organisation.
+    /// Returns true if the caller may see objects that belong to no organisation.
     pub(crate) fn sees_shared(&self) -> bool {
         matches!(self, Self::Everything | Self::Some { shared: true, .. })
     }

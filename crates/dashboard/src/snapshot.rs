@@ -22,22 +22,22 @@ pub(crate) use self::{
 };
 use crate::{
     board::SourceState,
-    facts::World,
+    facts::Facts,
     radar,
     rules::{self, Context, Thresholds},
     stamp,
 };
 
-/// What services tell. Never changed once it is made.
+/// State that services answer from. Never changed once it is made.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// Name of the system where no storage cluster has one.
     pub id: String,
-    pub world: World,
+    pub facts: Facts,
     /// Everything, for those who may see everything. Its problems are all
     /// there are.
     pub overview: Arc<Overview>,
-    /// How far it was with each section when it was made.
+    /// State of each section when it was made.
     pub sources: Vec<SourceState>,
 }
 
@@ -46,10 +46,10 @@ impl Snapshot {
     pub(crate) fn empty(now: Timestamp) -> Self {
         let overview = Overview { time: Some(stamp(now)), ..Overview::default() };
         let overview = Arc::new(overview);
-        Self { id: String::new(), world: World::default(), overview, sources: Vec::new() }
+        Self { id: String::new(), facts: Facts::default(), overview, sources: Vec::new() }
     }
 
-    /// Whether any source has told anything.
+    /// Returns true once any source has answered.
     pub fn is_filled(&self) -> bool {
         self.sources.iter().any(|source| source.fetched.is_some())
     }
@@ -66,7 +66,7 @@ pub(crate) struct Maker {
     id: String,
     thresholds: Thresholds,
     tracked: BTreeMap<String, Tracked>,
-    /// When problems began that lasted when the process ended.
+    /// Begin of problems that lasted when the process ended.
     recalled: HashMap<String, Timestamp>,
     growth: HashMap<String, Growth>,
     version: u64,
@@ -96,22 +96,22 @@ impl Maker {
     /// before.
     pub(crate) fn make(
         &mut self,
-        world: World,
+        facts: Facts,
         sources: &[SourceState],
         now: Timestamp,
         before: &Snapshot,
     ) -> (Snapshot, bool) {
-        let problems = self.problems(&world, sources, now);
+        let problems = self.problems(&facts, sources, now);
         let mut overview = Overview {
             version: before.overview.version,
             time: before.overview.time,
-            verdict: Some(verdict::verdict(&world, &problems)),
+            verdict: Some(verdict::verdict(&facts, &problems)),
             problems_total: u32::try_from(problems.len()).unwrap_or(u32::MAX),
-            counts: counts::counts(&world, now, &self.thresholds),
-            radar: radar::marks(&world, &problems, now, &self.thresholds),
-            capacity: capacity::capacity(&world, &self.growth, now, &self.thresholds),
-            sources: sources.iter().filter(|source| !source.absent).map(told).collect(),
-            places: counts::places(&world, &problems),
+            counts: counts::counts(&facts, now, &self.thresholds),
+            radar: radar::marks(&facts, &problems, now, &self.thresholds),
+            capacity: capacity::capacity(&facts, &self.growth, now, &self.thresholds),
+            sources: sources.iter().filter(|source| !source.absent).map(to_source).collect(),
+            places: counts::places(&facts, &problems),
             problems,
         };
         let same = self.version > 0
@@ -126,12 +126,12 @@ impl Maker {
             Arc::new(overview)
         };
         let sources = sources.to_vec();
-        (Snapshot { id: self.id.clone(), world, overview, sources }, !same)
+        (Snapshot { id: self.id.clone(), facts, overview, sources }, !same)
     }
 
     /// The problems of now, worst first, then the oldest first.
-    fn problems(&mut self, world: &World, sources: &[SourceState], now: Timestamp) -> Vec<Problem> {
-        let context = Context { world, sources, thresholds: &self.thresholds, now };
+    fn problems(&mut self, facts: &Facts, sources: &[SourceState], now: Timestamp) -> Vec<Problem> {
+        let context = Context { facts, sources, thresholds: &self.thresholds, now };
         let mut tracked = BTreeMap::new();
         for (rule, finding) in rules::findings(&context) {
             let id = rules::id(rule, &finding.object);
@@ -157,7 +157,7 @@ impl Maker {
 }
 
 /// The source as callers see it.
-pub(crate) fn told(state: &SourceState) -> Source {
+pub(crate) fn to_source(state: &SourceState) -> Source {
     Source {
         name: state.source.into(),
         section: state.section.name().into(),
@@ -167,7 +167,7 @@ pub(crate) fn told(state: &SourceState) -> Source {
     }
 }
 
-/// When a source last answered is no change by itself.
+/// Compares two overviews. The time of a source's last answer is no change by itself.
 fn same_apart_from_ages(old: &Overview, new: &Overview) -> bool {
     let source = |source: &Source| {
         (source.name.clone(), source.section.clone(), source.stale, source.error.clone())

@@ -2,7 +2,10 @@
 // log, shell and use; update and delete. All by the page's own forms.
 import assert from "node:assert/strict";
 import { get } from "node:http";
-import { until } from "./lib.mjs";
+import { Person, until } from "./lib.mjs";
+
+/** Web sockets of logs and shells. */
+const SHELL = /selvage\/v1\/shell/;
 
 async function aSizeAndACloudlet({ admin }) {
   await admin.go("#/cloudlets");
@@ -80,23 +83,9 @@ async function anInstance({ admin }) {
   admin.quiet("instance");
 }
 
-// A stream through the controller sometimes stays silent: then it is opened anew, as
-// a person would, and told of, because nobody should have to.
-async function opened(admin, tab, isThere) {
-  for (let left = 6; ; left -= 1) {
-    await openTab(admin, tab);
-    try {
-      return await isThere({ timeout: 6_000 });
-    } catch (failure) {
-      if (left === 0) throw failure;
-      console.log(`UNSTEADY: ${tab} stayed silent and is opened again`);
-      await openTab(admin, "overview");
-    }
-  }
-}
-
 async function itsLog({ admin }) {
-  await opened(admin, "log", (within) => admin.id("log").getByText("started").waitFor(within));
+  await openTab(admin, "log");
+  await admin.id("log").getByText("started").waitFor();
   await admin.id("log-search").fill("nothing like it");
   await admin.page.getByText(/^0 of /).waitFor();
   await admin.id("log-search").fill("START");
@@ -105,12 +94,76 @@ async function itsLog({ admin }) {
   admin.quiet("log");
 }
 
-async function itsShell({ admin }) {
-  await opened(admin, "shell", async (within) => {
-    await admin.id("shell-state").getByText("Connected").waitFor();
-    await admin.page.keyboard.type("echo he''llo $((20+22))\n");
-    await admin.id("terminal").getByText("hello 42").waitFor(within);
+/** A log whose connection breaks is opened anew by itself, and goes on. */
+async function aBrokenLog({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  const sockets = [];
+  await person.page.routeWebSocket(SHELL, (socket) => {
+    socket.connectToServer();
+    sockets.push(socket);
   });
+  await person.logIn("admin", server.password);
+  await openTab(person, "log");
+  await person.id("log").getByText("started").waitFor();
+  assert.equal(sockets.length, 1);
+  await sockets[0].close({ code: 1001 });
+  await until("another connection", () => sockets.length === 2);
+  const count = async () => (await person.id("log").textContent()).split("\n").length;
+  const before = await count();
+  await until("more lines", async () => (await count()) > before);
+  await person.id("log").getByText("started").waitFor();
+  person.quiet("broken log");
+  await person.leave();
+}
+
+/** Nothing says Connected before it is: whoever types then loses no key, however long it took. */
+async function aSlowShell({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  let release;
+  const held = new Promise((resolve) => { release = resolve; });
+  let asked = false;
+  await person.page.routeWebSocket(SHELL, async (socket) => {
+    asked = true;
+    await held;
+    socket.connectToServer();
+  });
+  await person.logIn("admin", server.password);
+  await openTab(person, "shell");
+  await until("the socket", () => asked);
+  await person.id("shell-state").getByText("Opening a shell").waitFor();
+  assert.equal(await person.id("shell-state").getByText("Connected").count(), 0, "it is not connected yet");
+  release();
+  await inTheShell(person);
+  person.quiet("slow shell");
+  await person.leave();
+}
+
+/** A socket that never opens is given up, and another one is tried. */
+async function aStuckSocket({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  let asked = 0;
+  await person.page.routeWebSocket(SHELL, async (socket) => {
+    asked += 1;
+    if (asked === 1) await new Promise(() => {});
+    socket.connectToServer();
+  });
+  await person.logIn("admin", server.password);
+  await openTab(person, "log");
+  await person.id("log").getByText("started").waitFor();
+  assert.equal(asked, 2);
+  person.quiet("stuck socket");
+  await person.leave();
+}
+
+async function inTheShell(admin) {
+  await admin.id("shell-state").getByText("Connected").waitFor();
+  await admin.page.keyboard.type("echo he''llo $((20+22))\n");
+  await admin.id("terminal").getByText("hello 42").waitFor();
+}
+
+async function itsShell({ admin }) {
+  await openTab(admin, "shell");
+  await inTheShell(admin);
   await admin.page.keyboard.type("printf '\\033[38;2;1;200;3mtrue''color\\033[0m\\n'\n");
   await admin.id("terminal").getByText("truecolor").waitFor();
   await admin.accessible("shell");
@@ -119,6 +172,17 @@ async function itsShell({ admin }) {
   await admin.id("shell-again").click();
   await admin.id("shell-state").getByText("Connected").waitFor();
   admin.quiet("shell");
+}
+
+/** Many logs and shells, one after the other: each has something to say. */
+async function manyConversations({ admin }) {
+  for (let round = 0; round < 8; round += 1) {
+    await openTab(admin, "log");
+    await admin.id("log").getByText("started").waitFor();
+    await openTab(admin, "shell");
+    await inTheShell(admin);
+  }
+  admin.quiet("many conversations");
 }
 
 async function itsUse({ admin }) {
@@ -190,4 +254,4 @@ async function openTab(admin, tab) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { aSizeAndACloudlet, anApp, anInstance, itsLog, itsShell, itsUse, anUpdate, deletions, aCancelledOperation };
+export default { aSizeAndACloudlet, anApp, anInstance, itsLog, itsShell, manyConversations, aBrokenLog, aSlowShell, aStuckSocket, itsUse, anUpdate, deletions, aCancelledOperation };

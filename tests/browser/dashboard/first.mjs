@@ -44,16 +44,25 @@ async function aFirstLogin({ server, admin }) {
   admin.quiet("login");
 }
 
-/** Everything of the overview is on one screen. */
-async function overview({ admin }) {
+/** Everything of the overview is on one screen, also below a banner. */
+async function overview({ admin, browser, server }) {
   await admin.go("#/");
-  await admin.id("verdict").waitFor();
-  for (const name of ["problems", "radar", "capacity", "map", "events"]) {
-    const box = await admin.id(name).boundingBox();
-    assert.ok(box && box.y + box.height <= 900, `${name} is on the first screen`);
-  }
+  await onOneScreen(admin);
   await admin.accessible("overview");
   admin.quiet("overview");
+  const other = await Person.sit(browser, server);
+  await other.logIn("admin", server.password);
+  await other.id("first-password").waitFor();
+  await onOneScreen(other);
+  await other.leave();
+}
+
+async function onOneScreen(person) {
+  await person.id("verdict").waitFor();
+  for (const name of ["problems", "radar", "capacity", "map", "events"]) {
+    const box = await person.id(name).boundingBox();
+    assert.ok(box && box.y + box.height <= 900, `${name} is on the first screen`);
+  }
 }
 
 async function firstPassword({ admin }) {

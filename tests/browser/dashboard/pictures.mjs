@@ -14,6 +14,7 @@ async function pictures({ admin, browser, server, shots }) {
   if (!shots) return;
   const person = await Person.sit(browser, server, { viewport: { width: 1440, height: 900 } });
   await person.logIn("admin", server.password);
+  await person.id("first-password").getByText("later", { exact: true }).click();
   for (const [name, latitude, longitude, state] of PLACES) {
     const key = { operatorKey: { name: "uiop" }, name };
     await admin.call("edgeproto.CloudletApi/CreateCloudlet", { key, location: { latitude, longitude }, numDynamicIps: 9 }, true);

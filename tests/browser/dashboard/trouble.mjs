@@ -1,7 +1,7 @@
 // A server that goes and comes back, names that would like to be markup, long
 // lists.
 import assert from "node:assert/strict";
-import { until } from "./lib.mjs";
+import { Person, until } from "./lib.mjs";
 
 /** The page lives through a restart: it says so, is not reloaded, and shows what is new. */
 async function aRestart({ admin, server }) {
@@ -18,6 +18,41 @@ async function aRestart({ admin, server }) {
   admin.expected = undefined;
   assert.equal(await admin.page.evaluate(() => globalThis.same), true, "the page was not loaded anew");
   admin.quiet("restart");
+}
+
+/** A change of this machine's network breaks off what is being asked for: it is asked for again, and nobody notices. */
+async function aBrokenRead({ admin }) {
+  let broken = 0;
+  await admin.page.route("**/edgeproto.FlavorApi/ShowFlavor", (route) => {
+    broken += 1;
+    return broken === 1 ? route.abort("connectionreset") : route.continue();
+  });
+  admin.expected = /ERR_CONNECTION_RESET/;
+  await admin.go("#/");
+  await admin.id("verdict").waitFor();
+  await admin.go("#/cloudlets");
+  await admin.page.getByText("1 vCPU, 64 MB, 1 GB").waitFor();
+  await until("the second attempt", () => broken > 1);
+  assert.equal(await admin.id("trouble").count(), 0, "nothing is wrong");
+  await admin.page.unroute("**/edgeproto.FlavorApi/ShowFlavor");
+  admin.expected = undefined;
+  admin.quiet("broken read");
+}
+
+/** A session that ends soon says so while there is time to save one's work. */
+async function aSessionThatEnds({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  await person.page.route("**/selvage.identity.IdentityService/WhoAmI", async (route) => {
+    const response = await route.fetch();
+    if (!response.ok()) return route.fulfill({ response });
+    const json = { ...(await response.json()), expires: new Date(Date.now() + 5 * 60_000).toISOString() };
+    return route.fulfill({ response, json });
+  });
+  await person.logIn("admin", server.password);
+  await person.page.getByText(/session ends/i).waitFor();
+  await person.accessible("a session that ends");
+  person.quiet("a session that ends");
+  await person.leave();
 }
 
 /** Text of others is only ever text. */
@@ -106,4 +141,4 @@ async function aLongList({ admin }) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { aRestart, hostileNames, aLongList };
+export default { aRestart, aBrokenRead, aSessionThatEnds, hostileNames, aLongList };

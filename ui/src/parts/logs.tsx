@@ -4,10 +4,11 @@ import type { AppInst } from "../contract";
 import { plain, plural } from "../format";
 import { asCallError } from "../live";
 import { reconnects, type CallError } from "../rpc";
-import { talk, type Talk } from "../talk";
+import { talk } from "../talk";
 import { Trouble } from "./bits";
 
 const KEPT = 5000;
+const RETRY_INTERVAL_MS = 1000;
 
 /** Lines of a stream of bytes, the last of which may go on. */
 class Lines {
@@ -27,35 +28,36 @@ export function Logs({ instance }: { instance: AppInst }) {
   const [follow, setFollow] = useState(true);
   const [ended, setEnded] = useState("");
   const [error, setError] = useState<CallError>();
+  const [turn, setTurn] = useState(0);
   const back = reconnects.value;
   useEffect(() => {
-    let line: Talk | undefined;
-    let live = true;
+    const abort = new AbortController();
     const reader = new Lines();
-    let fresh: string[] = [];
+    let [fresh, first, retry] = [[] as string[], true, 0];
     // Drawn at most ten times a second, however fast it is written.
     const timer = setInterval(() => {
       if (fresh.length === 0) return;
-      const more = fresh;
-      fresh = [];
-      setLines((old) => [...old, ...more].slice(-KEPT));
+      // Lines of before stay until those of a new connection are there.
+      const [more, anew] = [fresh, first];
+      [fresh, first] = [[], false];
+      setLines((old) => [...(anew ? [] : old), ...more].slice(-KEPT));
     }, 100);
-    setLines([]);
     setEnded("");
     setError(undefined);
     talk({ appInstKey: instance.key, logs: { follow: true, tail: "1000" } }, undefined, {
       data: (bytes) => fresh.push(...reader.add(bytes)),
-      ended: (_, reason) => live && setEnded(reason || "the log has ended"),
-    }).then((opened) => {
-      line = opened;
-      if (!live) opened.close();
-    }, (failure: unknown) => live && setError(asCallError(failure)));
+      ended: (code, reason) => {
+        setEnded(code === undefined ? `${reason}; connecting again …` : reason || "the log has ended");
+        if (code === undefined) retry = window.setTimeout(() => setTurn((old) => old + 1), RETRY_INTERVAL_MS);
+      },
+    }, abort.signal).catch((failure: unknown) => abort.signal.aborted || setError(asCallError(failure)));
     return () => {
-      live = false;
+      abort.abort();
       clearInterval(timer);
-      line?.close();
+      clearTimeout(retry);
     };
-  }, [JSON.stringify(instance.key), back]);
+  }, [JSON.stringify(instance.key), back, turn]);
+  useEffect(() => setLines([]), [JSON.stringify(instance.key)]);
   const shown = useMemo(() => {
     const word = search.toLowerCase();
     return word ? lines.filter((text) => text.toLowerCase().includes(word)) : lines;

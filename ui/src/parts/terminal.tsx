@@ -7,7 +7,7 @@ import { plain } from "../format";
 import { lazy } from "../lazy";
 import { asCallError } from "../live";
 import type { CallError } from "../rpc";
-import { talk, type Talk } from "../talk";
+import { talk } from "../talk";
 import { Glyph, Trouble } from "./bits";
 import { Choice } from "./form";
 
@@ -42,12 +42,11 @@ function Session({ instance, container, again }: { instance: AppInst; container:
   const [state, setState] = useState<"opening" | "open" | string>("opening");
   const [error, setError] = useState<CallError>();
   useEffect(() => {
-    let line: Talk | undefined;
-    let live = true;
+    const abort = new AbortController();
     let cleanup = () => {};
     const run = async () => {
       const { Terminal, FitAddon } = await lazy<Library>("terminal");
-      if (!live || !box.current) return;
+      if (abort.signal.aborted || !box.current) return;
       const terminal = new Terminal({ fontFamily: colour("--mono"), fontSize: 14, theme: colours(), cursorBlink: true, scrollback: 5000, screenReaderMode: false });
       const fit = new FitAddon();
       terminal.loadAddon(fit);
@@ -59,21 +58,18 @@ function Session({ instance, container, again }: { instance: AppInst; container:
         watch.disconnect();
         terminal.dispose();
       };
-      line = await talk({ appInstKey: instance.key, words: ["sh"], ...(container ? { containerId: container } : {}) }, [terminal.cols, terminal.rows], {
+      const { send, resize } = await talk({ appInstKey: instance.key, words: ["sh"], ...(container ? { containerId: container } : {}) }, [terminal.cols, terminal.rows], {
         data: (bytes) => terminal.write(bytes),
-        ended: (code, reason) => live && setState(code === undefined ? `The shell is gone: ${reason}.` : `The shell ended with code ${code}${reason ? `: ${reason}` : ""}.`),
-      });
-      if (!live) return line.close();
-      const { send, resize } = line;
+        ended: (code, reason) => setState(code === undefined ? `The shell is gone: ${reason}.` : `The shell ended with code ${code}${reason ? `: ${reason}` : ""}.`),
+      }, abort.signal);
       terminal.onData((text) => send(text));
       terminal.onResize(({ cols, rows }) => resize(cols, rows));
       terminal.focus();
-      setState("open");
+      setState((old) => (old === "opening" ? "open" : old));
     };
-    run().catch((failure: unknown) => live && setError(asCallError(failure)));
+    run().catch((failure: unknown) => abort.signal.aborted || setError(asCallError(failure)));
     return () => {
-      live = false;
-      line?.close();
+      abort.abort();
       cleanup();
     };
   }, []);

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 
 /// A file of the page.
 struct File {
-    /// Where it is served.
+    /// Path under which it is served.
     path: &'static str,
     media: &'static str,
     etag: &'static str,
@@ -17,7 +17,7 @@ struct File {
     brotli: &'static [u8],
 }
 
-/// What `ui/` was built into; empty where it was not built.
+/// Files that `ui/` was built into; none where it was not built.
 static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
 const STUB: &str = include_str!("stub.html");

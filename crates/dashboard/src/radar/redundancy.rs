@@ -1,10 +1,10 @@
-//! Whether anything may fail: the share of rules about spares that are kept,
-//! of those that apply.
+//! Redundancy: the share of the rules about spares that are met, of those
+//! that apply.
 
 use selvage_api::selvage::dashboard::{Mark, Object, Reason};
 
 use super::{RELIABILITY, mark};
-use crate::facts::{Storage, World, object};
+use crate::facts::{Facts, Storage, object};
 
 struct Rules {
     met: usize,
@@ -27,12 +27,12 @@ impl Rules {
     }
 }
 
-pub(super) fn reliability(world: &World) -> Mark {
+pub(super) fn reliability(facts: &Facts) -> Mark {
     let mut rules = Rules { met: 0, broken: Vec::new() };
-    if let Some(storage) = &world.storage {
+    if let Some(storage) = &facts.storage {
         of_ceph(storage, &mut rules);
     }
-    of_selvage(world, &mut rules);
+    of_selvage(facts, &mut rules);
     let total = rules.met + rules.broken.len();
     if total == 0 {
         return mark(RELIABILITY, 0.0, Vec::new());
@@ -82,8 +82,8 @@ fn of_ceph(storage: &Storage, rules: &mut Rules) {
     }
 }
 
-fn of_selvage(world: &World, rules: &mut Rules) {
-    if let Some(process) = world.process.as_ref().filter(|p| !p.controllers.is_empty()) {
+fn of_selvage(facts: &Facts, rules: &mut Rules) {
+    if let Some(process) = facts.process.as_ref().filter(|p| !p.controllers.is_empty()) {
         let count = process.controllers.len();
         let text = format!("there is {count} controller; a second one goes on when it fails");
         let command = "selvage controller --set store.kind=etcd";
@@ -93,7 +93,7 @@ fn of_selvage(world: &World, rules: &mut Rules) {
         let command = "selvage store export FILE";
         rules.check("store_copies", copies, object("store", process.store.clone()), text, command);
     }
-    if let (Some(volumes), Some(backups)) = (&world.volumes, &world.backups) {
+    if let (Some(volumes), Some(backups)) = (&facts.volumes, &facts.backups) {
         for volume in &volumes.names {
             let of_volume = |full: &str| full.rsplit('/').next() == Some(volume.as_str());
             let scheduled = backups.schedules.iter().any(|schedule| of_volume(&schedule.volume));

@@ -30,7 +30,7 @@ fn cloudlet_command(object: &Object) -> String {
 }
 
 pub(super) fn cloudlet_offline(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for cloudlet in each(&context.world.cloudlets) {
+    for cloudlet in each(&context.facts.cloudlets) {
         let (word, severity) = match cloudlet.state {
             CloudletState::Offline => ("is offline", Severity::Critical),
             // Registered, and nobody has been there yet.
@@ -56,7 +56,7 @@ pub(super) fn cloudlet_offline(context: &Context<'_>, found: &mut Vec<Finding>) 
 
 pub(super) fn cloudlet_errors(context: &Context<'_>, found: &mut Vec<Finding>) {
     let bad = |state| state == CloudletState::Errors;
-    for cloudlet in each(&context.world.cloudlets).filter(|cloudlet| bad(cloudlet.state)) {
+    for cloudlet in each(&context.facts.cloudlets).filter(|cloudlet| bad(cloudlet.state)) {
         let object = &cloudlet.object;
         let summary = format!("Cloudlet {} reports errors", named(object));
         let finding = Finding::new(object, summary, cloudlet_command(object));
@@ -81,7 +81,7 @@ fn app_of(object: &Object) -> &str {
 }
 
 pub(super) fn instance_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for instance in each(&context.world.instances) {
+    for instance in each(&context.facts.instances) {
         let Some(word) = failed(instance.state) else { continue };
         let object = &instance.object;
         let command = format!(
@@ -100,7 +100,7 @@ fn logs(object: &Object) -> String {
 
 pub(super) fn instance_crash_loop(context: &Context<'_>, found: &mut Vec<Finding>) {
     let most = context.thresholds.crash_loop;
-    for instance in each(&context.world.instances).filter(|instance| instance.restarts >= most) {
+    for instance in each(&context.facts.instances).filter(|instance| instance.restarts >= most) {
         let object = &instance.object;
         let summary = format!("Instance {} crashes again and again", named(object));
         let detail =
@@ -111,9 +111,9 @@ pub(super) fn instance_crash_loop(context: &Context<'_>, found: &mut Vec<Finding
 
 pub(super) fn instance_unhealthy(context: &Context<'_>, found: &mut Vec<Finding>) {
     let offline =
-        each(&context.world.cloudlets).filter(|cloudlet| cloudlet.state == CloudletState::Offline);
+        each(&context.facts.cloudlets).filter(|cloudlet| cloudlet.state == CloudletState::Offline);
     let away: HashSet<&str> = offline.map(|cloudlet| cloudlet.object.name.as_str()).collect();
-    for instance in each(&context.world.instances) {
+    for instance in each(&context.facts.instances) {
         let ready = instance.state == TrackedState::Ready;
         // What is wrong then is the cloudlet.
         if !ready || instance.unhealthy.is_empty() || away.contains(instance.cloudlet.as_str()) {
@@ -126,7 +126,7 @@ pub(super) fn instance_unhealthy(context: &Context<'_>, found: &mut Vec<Finding>
 }
 
 pub(super) fn cluster_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for cluster in each(&context.world.clusters) {
+    for cluster in each(&context.facts.clusters) {
         let Some(word) = failed(cluster.state) else { continue };
         let object = &cluster.object;
         let command =
@@ -137,7 +137,7 @@ pub(super) fn cluster_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn kaas_cluster(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for cluster in each(&context.world.kaas) {
+    for cluster in each(&context.facts.kaas) {
         let (word, severity) = match cluster.status {
             ClusterStatus::Error => ("does not work", Severity::Critical),
             ClusterStatus::Degraded => ("is degraded", Severity::Warning),
@@ -152,7 +152,7 @@ pub(super) fn kaas_cluster(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn operation_stuck(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for operation in each(&context.world.operations) {
+    for operation in each(&context.facts.operations) {
         let Some(updated) = operation.updated else { continue };
         let silent = context.now.duration_since(updated);
         if silent.unsigned_abs() < context.thresholds.operation_stuck || silent.is_negative() {

@@ -6,7 +6,7 @@ use selvage_api::selvage::dashboard::{Object, Severity};
 
 use super::{Context, Finding};
 use crate::{
-    facts::{Host, Machine, World, each, object},
+    facts::{Facts, Host, Machine, each, object},
     text::{outside, quoted},
 };
 
@@ -16,7 +16,7 @@ const LOW: f64 = 0.05;
 /// A certificate that ends within a day is an emergency.
 const DAY: i64 = 86_400;
 
-/// Why a machine is not there; None if it is.
+/// Reason why a machine is away; None if it is not.
 pub(crate) fn away(
     machine: &Machine,
     host: Option<&Host>,
@@ -36,14 +36,14 @@ pub(crate) fn away(
         .then(|| format!("it last reported at {seen:.0}"))
 }
 
-/// What agents told, by the machine's name.
-pub(crate) fn hosts(world: &World) -> HashMap<&str, &Host> {
-    each(&world.hosts).map(|host| (host.name.as_str(), host)).collect()
+/// Answers of agents, by the machine's name.
+pub(crate) fn hosts(facts: &Facts) -> HashMap<&str, &Host> {
+    each(&facts.hosts).map(|host| (host.name.as_str(), host)).collect()
 }
 
 pub(super) fn machine_away(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let hosts = hosts(context.world);
-    for machine in each(&context.world.machines).filter(|machine| !machine.blocked) {
+    let hosts = hosts(context.facts);
+    for machine in each(&context.facts.machines).filter(|machine| !machine.blocked) {
         let host = hosts.get(machine.name.as_str()).copied();
         let longest = context.thresholds.machine_away;
         let Some(why) = away(machine, host, context.now, longest) else { continue };
@@ -55,7 +55,7 @@ pub(super) fn machine_away(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn machine_blocked(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for machine in each(&context.world.machines).filter(|machine| machine.blocked) {
+    for machine in each(&context.facts.machines).filter(|machine| machine.blocked) {
         let object = &machine.object;
         let summary = format!("Machine {} is blocked", outside(&object.name, NAME));
         let command = format!("selvage machine unblock {}", quoted(&object.name));
@@ -64,7 +64,7 @@ pub(super) fn machine_blocked(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn certificate_ends(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for machine in each(&context.world.machines).filter(|machine| !machine.blocked) {
+    for machine in each(&context.facts.machines).filter(|machine| !machine.blocked) {
         let Some(ends) = machine.certificate_ends else { continue };
         let left = ends.as_second().saturating_sub(context.now.as_second());
         let soon = i64::try_from(context.thresholds.certificate.as_secs()).unwrap_or(i64::MAX);
@@ -89,8 +89,8 @@ pub(super) fn certificate_ends(context: &Context<'_>, found: &mut Vec<Finding>) 
 
 pub(super) fn clock_skew(context: &Context<'_>, found: &mut Vec<Finding>) {
     let most = i64::try_from(context.thresholds.clock_skew.as_millis()).unwrap_or(i64::MAX);
-    let machines = by_name(context.world);
-    for host in each(&context.world.hosts).filter(|host| host.skew_ms.saturating_abs() > most) {
+    let machines = by_name(context.facts);
+    for host in each(&context.facts.hosts).filter(|host| host.skew_ms.saturating_abs() > most) {
         let object = machine_object(&machines, &host.name);
         let way = if host.skew_ms > 0 { "ahead" } else { "behind" };
         let summary = format!("The clock of {} is {way}", outside(&host.name, NAME));
@@ -101,8 +101,8 @@ pub(super) fn clock_skew(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn memory_low(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let machines = by_name(context.world);
-    for host in each(&context.world.hosts) {
+    let machines = by_name(context.facts);
+    for host in each(&context.facts.hosts) {
         let share = host.memory_available as f64 / host.memory_bytes.max(1) as f64;
         if host.memory_bytes == 0 || share >= LOW {
             continue;
@@ -114,8 +114,8 @@ pub(super) fn memory_low(context: &Context<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-fn by_name(world: &World) -> HashMap<&str, &Object> {
-    each(&world.machines).map(|machine| (machine.name.as_str(), &machine.object)).collect()
+fn by_name(facts: &Facts) -> HashMap<&str, &Object> {
+    each(&facts.machines).map(|machine| (machine.name.as_str(), &machine.object)).collect()
 }
 
 fn machine_object(machines: &HashMap<&str, &Object>, name: &str) -> Object {

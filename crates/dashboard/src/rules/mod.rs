@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use selvage_api::selvage::dashboard::{Object, Problem, Severity};
 
 pub(crate) use self::machines::{away, hosts};
-use crate::{board::SourceState, facts::World, text};
+use crate::{board::SourceState, facts::Facts, text};
 
 /// Longest detail that is kept of what a part or a tenant wrote.
 const LONGEST_DETAIL: usize = 1000;
@@ -50,23 +50,23 @@ impl Default for Thresholds {
     }
 }
 
-/// What rules look at.
+/// Input of rules.
 pub(crate) struct Context<'a> {
-    pub(crate) world: &'a World,
+    pub(crate) facts: &'a Facts,
     pub(crate) sources: &'a [SourceState],
     pub(crate) thresholds: &'a Thresholds,
     pub(crate) now: Timestamp,
 }
 
-/// What a rule found.
+/// Finding of a rule.
 pub(crate) struct Finding {
     pub(crate) object: Object,
     pub(crate) summary: String,
     pub(crate) detail: String,
-    /// When it began, where the data tells.
+    /// Begin of it, where the data has one.
     pub(crate) since: Option<Timestamp>,
     pub(crate) command: String,
-    /// Where it is worse or better than the rule's own.
+    /// Severity, where it is worse or better than the rule's own.
     pub(crate) severity: Option<Severity>,
     /// Address of a page about it, of whoever wrote its rule; empty for ours.
     pub(crate) runbook: String,
@@ -111,7 +111,7 @@ pub struct Rule {
     /// Name that problems carry, and the section of the documentation.
     pub id: &'static str,
     pub severity: Severity,
-    /// What it means, in one sentence.
+    /// Meaning in one sentence.
     pub about: &'static str,
     /// Name of the source whose data it looks at.
     pub source: &'static str,
@@ -345,7 +345,7 @@ pub(crate) fn findings(context: &Context<'_>) -> Vec<(&'static Rule, Finding)> {
     all
 }
 
-/// What names a problem for as long as it lasts.
+/// Id of a problem for as long as it lasts.
 pub(crate) fn id(rule: &Rule, object: &Object) -> String {
     format!("{}/{}/{}", rule.id, object.kind, object.name)
 }

@@ -1,4 +1,4 @@
-//! What a Prometheus tells: its alerts, and machines that it scrapes.
+//! Rules over a Prometheus: its alerts, and machines that it scrapes.
 
 use selvage_api::selvage::dashboard::Severity;
 
@@ -14,7 +14,7 @@ const NAME: usize = 200;
 const LOW: f64 = 0.05;
 
 pub(super) fn prometheus_alert(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for alert in each(&context.world.alerts) {
+    for alert in each(&context.facts.alerts) {
         let object = object("alert", alert.object.clone());
         let finding = Finding::new(&object, alert.summary.clone(), alert.command.clone());
         let finding = finding.severity(alert.severity).since(alert.since).detail(&alert.detail);
@@ -23,7 +23,7 @@ pub(super) fn prometheus_alert(context: &Context<'_>, found: &mut Vec<Finding>) 
 }
 
 pub(super) fn filesystem_full(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for host in each(&context.world.exporters) {
+    for host in each(&context.facts.exporters) {
         for disk in &host.filesystems {
             let (word, severity) = match disk.share() {
                 share if share >= context.thresholds.full => ("is full", Severity::Critical),
@@ -44,10 +44,10 @@ pub(super) fn filesystem_full(context: &Context<'_>, found: &mut Vec<Finding>) {
 
 /// Of machines whose own agent does not tell already.
 pub(super) fn exporter_memory_low(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for host in each(&context.world.exporters) {
+    for host in each(&context.facts.exporters) {
         let share = host.memory_available as f64 / host.memory_bytes.max(1) as f64;
         let address = |own: &str| own.rsplit_once(':').map_or(own, |(host, _)| host).to_owned();
-        let own = each(&context.world.machines).any(|machine| {
+        let own = each(&context.facts.machines).any(|machine| {
             let name = address(&host.instance);
             name == machine.name || name == address(&machine.address)
         });

@@ -11,7 +11,7 @@ use crate::{
 const NAME: usize = 200;
 
 pub(super) fn volume_group_full(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for group in context.world.volumes.iter().flat_map(|volumes| &volumes.groups) {
+    for group in context.facts.volumes.iter().flat_map(|volumes| &volumes.groups) {
         if group.missing || group.size == 0 {
             continue;
         }
@@ -32,7 +32,7 @@ pub(super) fn volume_group_full(context: &Context<'_>, found: &mut Vec<Finding>)
 }
 
 pub(super) fn volume_group_missing(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let groups = context.world.volumes.iter().flat_map(|volumes| &volumes.groups);
+    let groups = context.facts.volumes.iter().flat_map(|volumes| &volumes.groups);
     for group in groups.filter(|group| group.missing) {
         let summary = format!("Volume group {} is not there", outside(&group.object.name, NAME));
         found.push(Finding::new(&group.object, summary, "selvage volume classes".into()));
@@ -52,7 +52,7 @@ fn last<'a>(backups: &'a Backups, volume: &str) -> Option<&'a Job> {
 }
 
 pub(super) fn backup_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let Some(backups) = &context.world.backups else { return };
+    let Some(backups) = &context.facts.backups else { return };
     let mut volumes: Vec<&str> =
         backups.jobs.iter().filter(|job| job.backup).map(|job| job.volume.as_str()).collect();
     volumes.sort_unstable();
@@ -69,7 +69,7 @@ pub(super) fn backup_failed(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn backup_late(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let Some(backups) = &context.world.backups else { return };
+    let Some(backups) = &context.facts.backups else { return };
     for schedule in &backups.schedules {
         let done = |job: &&Job| job.state == JobState::JobComplete;
         let ended = backups
@@ -98,7 +98,7 @@ pub(super) fn backup_late(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn ceph_check(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let Some(storage) = &context.world.storage else { return };
+    let Some(storage) = &context.facts.storage else { return };
     for check in storage.checks.iter().filter(|check| !check.muted) {
         let object = object("ceph", check.code.clone());
         let severity = if check.is_error { Severity::Critical } else { Severity::Warning };
@@ -109,7 +109,7 @@ pub(super) fn ceph_check(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn ceph_crash(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let Some(storage) = &context.world.storage else { return };
+    let Some(storage) = &context.facts.storage else { return };
     for crash in &storage.crashes {
         let object = object("ceph", outside(crash, NAME));
         let summary = format!("Ceph: {} crashed", outside(crash, NAME));
@@ -118,7 +118,7 @@ pub(super) fn ceph_crash(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn kubernetes_node(context: &Context<'_>, found: &mut Vec<Finding>) {
-    for node in each(&context.world.nodes) {
+    for node in each(&context.facts.nodes) {
         let (word, severity) = match (node.ready, node.cordoned) {
             (Some(true), false) => continue,
             (Some(true), true) => ("takes no new pods", Severity::Notice),
@@ -132,7 +132,7 @@ pub(super) fn kubernetes_node(context: &Context<'_>, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn kubernetes_object(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let Some(objects) = &context.world.objects else { return };
+    let Some(objects) = &context.facts.objects else { return };
     let all = objects.resources.iter().chain(&objects.deployments);
     for Resource { kind, namespace, name, message, .. } in all.filter(|r| r.ready == Some(false)) {
         let object = object("kubernetes", format!("{kind}/{namespace}/{name}"));

@@ -6,7 +6,7 @@ use super::{Context, Finding};
 use crate::facts::{Section, object};
 
 pub(super) fn store_failing(context: &Context<'_>, found: &mut Vec<Finding>) {
-    let Some(process) = &context.world.process else { return };
+    let Some(process) = &context.facts.process else { return };
     if process.store_failure.is_empty() {
         return;
     }

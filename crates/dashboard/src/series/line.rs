@@ -60,7 +60,7 @@ impl<T> Steps<T> {
     }
 }
 
-/// What came in the coarse step of now.
+/// Values that came in the coarse step of now.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     step: u64,
@@ -129,7 +129,7 @@ impl Line {
         now.saturating_sub(last) > COARSE * COARSE_POINTS as u64
     }
 
-    /// How much it grows in a second, by the straight line that fits best;
+    /// Growth in a second, by the straight line that fits best;
     /// None where too little of its past is known.
     pub(crate) fn slope(&self, now: u64, shortest: u64, longest: u64) -> Option<f64> {
         let since = now.saturating_sub(longest);

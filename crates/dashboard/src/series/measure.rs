@@ -1,4 +1,4 @@
-//! What is measured of a snapshot.
+//! Measurements taken of a snapshot.
 
 use crate::{
     facts::{Exporter, Host, each},
@@ -56,15 +56,15 @@ impl Values {
 /// All values of a snapshot.
 pub(super) fn measure(snapshot: &Snapshot) -> Vec<(Key, f64)> {
     let mut values = Values(Vec::new());
-    let (world, overview) = (&snapshot.world, &snapshot.overview);
-    let hosts: Vec<&Host> = each(&world.hosts).filter(|host| host.error.is_empty()).collect();
+    let (facts, overview) = (&snapshot.facts, &snapshot.overview);
+    let hosts: Vec<&Host> = each(&facts.hosts).filter(|host| host.error.is_empty()).collect();
     for host in &hosts {
         of_host(&mut values, "machine", &format!("node/{}", host.name), host);
     }
     if !hosts.is_empty() {
         of_host(&mut values, SYSTEM, "", &together(&hosts));
     }
-    for host in each(&world.exporters) {
+    for host in each(&facts.exporters) {
         of_exporter(&mut values, host);
     }
     for capacity in &overview.capacity {
@@ -126,7 +126,7 @@ fn together(hosts: &[&Host]) -> Host {
 }
 
 fn of_storage(values: &mut Values, snapshot: &Snapshot) {
-    let Some(storage) = &snapshot.world.storage else { return };
+    let Some(storage) = &snapshot.facts.storage else { return };
     let name = storage.id.as_str();
     if let Some(io) = storage.io {
         values.add("read_bytes", "ceph", name, io.read_bytes);

@@ -19,13 +19,13 @@ use selvage_api::selvage::dashboard::Object;
 use self::{keeper::Keeper, line::Line};
 pub(crate) use self::{
     measure::{METRICS, Metric},
-    query::{Query, told},
+    query::{Query, to_series},
 };
 use crate::snapshot::{Growth, Snapshot};
 
 /// Time between points of the last day.
 pub(crate) const FINE: u64 = 15;
-/// How many of them are kept.
+/// Number of them that are kept.
 const FINE_POINTS: usize = 5760;
 /// Time between points of the last month.
 pub(crate) const COARSE: u64 = 1800;
@@ -37,7 +37,7 @@ const SHORTEST_PAST: u64 = 3600;
 /// And of at most so much.
 const LONGEST_PAST: u64 = 7 * 86_400;
 
-/// What a line is of.
+/// Key of a line: measurement and object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) metric: String,
@@ -99,12 +99,12 @@ impl Series {
             .collect()
     }
 
-    /// Which lines there are.
+    /// Keys of all lines.
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.lines.read().keys().cloned().collect()
     }
 
-    /// How what is used grows, by kind and name of its object.
+    /// Growth of usage, by kind and name of the object.
     pub(crate) fn growth(&self, now: Timestamp) -> HashMap<String, Growth> {
         let now = seconds(now);
         let lines = self.lines.read();

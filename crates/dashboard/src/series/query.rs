@@ -104,7 +104,7 @@ impl Query {
 }
 
 /// A line as it is told.
-pub(crate) fn told(key: &Key, points: Vec<Point>) -> Series {
+pub(crate) fn to_series(key: &Key, points: Vec<Point>) -> Series {
     let unit = METRICS.iter().find(|metric| metric.name == key.metric).map_or("", |m| m.unit);
     let mut series = Series {
         name: key.metric.clone(),

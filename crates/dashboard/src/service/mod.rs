@@ -55,8 +55,8 @@ pub(crate) fn aged<T>(
     if !known && pending > 0 {
         return Err(Status::unavailable("no source has answered yet: try again in a moment"));
     }
-    let told = fed.iter().filter(|state| !state.absent && state.fetched.is_some());
-    let age = told.map(|state| state.age).max().unwrap_or_default();
+    let answered = fed.iter().filter(|state| !state.absent && state.fetched.is_some());
+    let age = answered.map(|state| state.age).max().unwrap_or_default();
     let stale = fed.iter().any(|state| state.stale && !state.absent);
     let mut response = Response::new(message);
     let metadata = response.metadata_mut();
@@ -84,7 +84,7 @@ const ALL: &[Section] = &[
     Section::Exporters,
 ];
 
-/// What the service and its streams share.
+/// State that the service and its streams share.
 pub(crate) struct Shared {
     pub(crate) board: Arc<Board>,
     pub(crate) series: Arc<Series>,
@@ -143,8 +143,8 @@ impl Dashboards {
     }
 }
 
-/// What belongs to machines and volumes is not for those who see only their
-/// organisation's.
+/// Returns true if the caller may see a line. Lines of machines and volumes are not
+/// for callers who see only their organisation's objects.
 fn sees_line(scope: &Scope, key: &Key) -> bool {
     scope.sees(&series::object(key))
 }
@@ -160,7 +160,7 @@ impl DashboardService for Dashboards {
         if scope.sees_shared() {
             let sources = self.0.board.sources();
             let there = sources.iter().filter(|state| !state.absent);
-            overview.sources = there.map(snapshot::told).collect();
+            overview.sources = there.map(snapshot::to_source).collect();
         }
         aged(&self.0.board, ALL, overview)
     }
@@ -226,7 +226,8 @@ impl DashboardService for Dashboards {
         let scope = Scope::of(&request);
         let query = Query::new(request.into_inner(), self.0.board.clock().now())?;
         let found = self.0.series.query(&query, |key| sees_line(&scope, key));
-        let series = found.into_iter().map(|(key, points)| series::told(&key, points)).collect();
+        let series =
+            found.into_iter().map(|(key, points)| series::to_series(&key, points)).collect();
         Ok(Response::new(GetSeriesResponse { series }))
     }
 

@@ -8,7 +8,7 @@ use selvage_api::selvage::dashboard::{Process, Task};
 use super::Shared;
 use crate::{facts::each, stamp};
 
-/// When the part was opened.
+/// Time at which the part was opened.
 pub(crate) struct Started(Timestamp);
 
 impl Started {
@@ -29,7 +29,7 @@ pub(super) fn describe(shared: &Shared) -> Process {
         cpu_seconds,
         tasks: tasks(shared),
         watchers: small(shared.watchers()),
-        operations: small(each(&snapshot.world.operations).count()),
+        operations: small(each(&snapshot.facts.operations).count()),
         stuck_operations: small(stuck),
         audit_days: shared.audit.days(),
         audit_lines: shared.audit.count(),

@@ -11,10 +11,10 @@ use tonic::Status;
 use super::Shared;
 use crate::{scope::Scope, snapshot, stamp};
 
-/// How often a stream says that it is alive.
-const ALIVE: Duration = Duration::from_secs(15);
+/// Interval of the messages by which a stream shows that it is alive.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Most events of the past that a stream begins with.
-const PAST: usize = 500;
+const MAX_PAST_EVENTS: usize = 500;
 
 pub(crate) type Updates = Pin<Box<dyn Stream<Item = Result<OverviewUpdate, Status>> + Send>>;
 
@@ -23,8 +23,8 @@ struct Watcher {
     scope: Scope,
     versions: watch::Receiver<u64>,
     events: broadcast::Receiver<Arc<Event>>,
-    /// What the caller was told last; None before the first update.
-    told: Option<Arc<Overview>>,
+    /// Overview that was sent last; None before the first update.
+    sent: Option<Arc<Overview>>,
     since: Option<Timestamp>,
     /// Counted for as long as the stream is open.
     _counted: Arc<()>,
@@ -34,7 +34,7 @@ pub(super) fn updates(shared: Arc<Shared>, scope: Scope, since: Option<Timestamp
     let watcher = Watcher {
         versions: shared.board.watch(),
         events: shared.board.events().watch(),
-        told: None,
+        sent: None,
         since,
         _counted: Arc::clone(&shared.watchers),
         scope,
@@ -49,14 +49,14 @@ pub(super) fn updates(shared: Arc<Shared>, scope: Scope, since: Option<Timestamp
 impl Watcher {
     /// The next update; None when the process ends.
     async fn next(&mut self) -> Option<OverviewUpdate> {
-        if self.told.is_none() {
+        if self.sent.is_none() {
             return Some(self.first());
         }
         loop {
             let stop = self.shared.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(ALIVE) => return Some(self.alive()),
+                () = tokio::time::sleep(KEEPALIVE_INTERVAL) => return Some(self.alive()),
                 changed = self.versions.changed() => {
                     changed.ok()?;
                     let update = self.difference();
@@ -75,11 +75,11 @@ impl Watcher {
     fn first(&mut self) -> OverviewUpdate {
         self.versions.mark_unchanged();
         let view = self.shared.view(&self.scope);
-        self.told = Some(Arc::clone(&view));
+        self.sent = Some(Arc::clone(&view));
         let since = self.since.map(stamp).map(|since| (since.seconds, since.nanos));
         let mut events = Vec::new();
         if since.is_some() {
-            let past = self.shared.board.events().list(PAST, |event| {
+            let past = self.shared.board.events().list(MAX_PAST_EVENTS, |event| {
                 event.time.map(|time| (time.seconds, time.nanos)) >= since && self.sees(event)
             });
             events.extend(past.iter().rev().map(|event| (**event).clone()));
@@ -102,11 +102,11 @@ impl Watcher {
     /// Says that the stream is alive, and how old everything is.
     fn alive(&mut self) -> OverviewUpdate {
         let now = self.shared.board.clock().now();
-        let version = self.told.as_ref().map_or(0, |told| told.version);
+        let version = self.sent.as_ref().map_or(0, |sent| sent.version);
         let mut update = OverviewUpdate { version, time: Some(stamp(now)), ..Default::default() };
         if self.scope.sees_shared() {
             let sources = self.shared.board.sources();
-            let there = sources.iter().filter(|state| !state.absent).map(snapshot::told);
+            let there = sources.iter().filter(|state| !state.absent).map(snapshot::to_source);
             update.changed.push("sources".into());
             update.overview = Some(Overview { sources: there.collect(), ..Overview::default() });
         }
@@ -115,7 +115,7 @@ impl Watcher {
 
     fn difference(&mut self) -> OverviewUpdate {
         let new = self.shared.view(&self.scope);
-        let old = self.told.replace(Arc::clone(&new)).unwrap_or_default();
+        let old = self.sent.replace(Arc::clone(&new)).unwrap_or_default();
         let mut update =
             OverviewUpdate { version: new.version, time: new.time, ..Default::default() };
         update.events = self.new_events();

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use selvage_api::selvage::dashboard::{Capacity, Object};
 
 use crate::{
-    facts::{Exporter, Filesystem, Usage, World, each, object},
+    facts::{Exporter, Facts, Filesystem, Usage, each, object},
     rules::Thresholds,
     stamp,
 };
@@ -18,26 +18,26 @@ const FAR: f64 = 3650.0;
 /// File systems that are told of.
 const MOST_FILESYSTEMS: usize = 20;
 
-/// How something grows, by what is known of its past.
+/// Growth of something, by its known past.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Growth {
     pub(crate) bytes_per_day: f64,
 }
 
 pub(super) fn capacity(
-    world: &World,
+    facts: &Facts,
     growth: &HashMap<String, Growth>,
     now: Timestamp,
     thresholds: &Thresholds,
 ) -> Vec<Capacity> {
     let mut all = Vec::new();
-    if let Some(storage) = &world.storage
+    if let Some(storage) = &facts.storage
         && let Some(usage) = storage.usage
     {
         let cluster = object("ceph", storage.id.clone());
         all.push(entry("ceph", cluster, usage, growth, now));
     }
-    for group in world.volumes.iter().flat_map(|volumes| &volumes.groups) {
+    for group in facts.volumes.iter().flat_map(|volumes| &volumes.groups) {
         let used = group.size.saturating_sub(group.free);
         let usage = Usage {
             used,
@@ -49,7 +49,7 @@ pub(super) fn capacity(
         };
         all.push(entry("volumes", group.object.clone(), usage, growth, now));
     }
-    for (host, disk) in fullest(world) {
+    for (host, disk) in fullest(facts) {
         let available = disk.available.unwrap_or_default();
         let usage = Usage {
             used: disk.size.saturating_sub(available),
@@ -70,8 +70,8 @@ pub(crate) fn filesystem(host: &Exporter, disk: &Filesystem) -> Object {
 }
 
 /// File systems with the least room, of all machines.
-fn fullest(world: &World) -> Vec<(&Exporter, &Filesystem)> {
-    let mut all: Vec<_> = each(&world.exporters)
+fn fullest(facts: &Facts) -> Vec<(&Exporter, &Filesystem)> {
+    let mut all: Vec<_> = each(&facts.exporters)
         .flat_map(|host| host.filesystems.iter().map(move |disk| (host, disk)))
         .collect();
     all.sort_by(|(_, a), (_, b)| b.share().total_cmp(&a.share()));

@@ -1,4 +1,4 @@
-//! How many there are of each kind, and cloudlets on the map.
+//! Counts of each kind by state, and cloudlets on the map.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{Instance, Machine, World, each},
+    facts::{Facts, Instance, Machine, each},
     rules::{Thresholds, away, hosts},
 };
 
@@ -70,29 +70,29 @@ fn instance_word(instance: &Instance) -> (&'static str, bool) {
     (word, word == "ready")
 }
 
-pub(super) fn counts(world: &World, now: Timestamp, thresholds: &Thresholds) -> Vec<Count> {
+pub(super) fn counts(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> Vec<Count> {
     let mut counts = Vec::new();
-    if world.cloudlets.is_some() {
-        let words = each(&world.cloudlets).map(|cloudlet| {
+    if facts.cloudlets.is_some() {
+        let words = each(&facts.cloudlets).map(|cloudlet| {
             (cloudlet_word(cloudlet.state), cloudlet.state == CloudletState::Ready)
         });
         counts.push(count("cloudlet", words));
     }
-    if world.instances.is_some() {
-        counts.push(count("appinst", each(&world.instances).map(instance_word)));
+    if facts.instances.is_some() {
+        counts.push(count("appinst", each(&facts.instances).map(instance_word)));
     }
-    if world.clusters.is_some() {
-        let words = each(&world.clusters)
+    if facts.clusters.is_some() {
+        let words = each(&facts.clusters)
             .map(|cluster| (tracked_word(cluster.state), cluster.state == TrackedState::Ready));
         counts.push(count("clusterinst", words));
     }
-    if world.kaas.is_some() {
-        let words = each(&world.kaas)
+    if facts.kaas.is_some() {
+        let words = each(&facts.kaas)
             .map(|cluster| (kaas_word(cluster.status), cluster.status == ClusterStatus::Running));
         counts.push(count("kaas", words));
     }
-    if world.machines.is_some() {
-        let hosts = hosts(world);
+    if facts.machines.is_some() {
+        let hosts = hosts(facts);
         let word = |machine: &Machine| {
             let host = hosts.get(machine.name.as_str()).copied();
             match (machine.blocked, away(machine, host, now, thresholds.machine_away)) {
@@ -101,9 +101,9 @@ pub(super) fn counts(world: &World, now: Timestamp, thresholds: &Thresholds) -> 
                 (false, None) => ("ready", true),
             }
         };
-        counts.push(count("machine", each(&world.machines).map(word)));
+        counts.push(count("machine", each(&facts.machines).map(word)));
     }
-    if let Some(volumes) = &world.volumes {
+    if let Some(volumes) = &facts.volumes {
         let words = volumes.groups.iter().map(|group| match group.missing {
             true => ("missing", false),
             false => ("ready", true),
@@ -112,11 +112,11 @@ pub(super) fn counts(world: &World, now: Timestamp, thresholds: &Thresholds) -> 
         let total = volumes.count;
         counts.push(Count { kind: "volume".into(), total, healthy: total, ..Count::default() });
     }
-    if world.operations.is_some() {
-        counts.push(count("operation", each(&world.operations).map(|_| ("running", true))));
+    if facts.operations.is_some() {
+        counts.push(count("operation", each(&facts.operations).map(|_| ("running", true))));
     }
-    if world.nodes.is_some() {
-        let words = each(&world.nodes).map(|node| match node.ready {
+    if facts.nodes.is_some() {
+        let words = each(&facts.nodes).map(|node| match node.ready {
             Some(true) => ("ready", true),
             Some(false) => ("not ready", false),
             None => ("unknown", false),
@@ -126,9 +126,9 @@ pub(super) fn counts(world: &World, now: Timestamp, thresholds: &Thresholds) -> 
     counts
 }
 
-pub(super) fn places(world: &World, problems: &[Problem]) -> Vec<Place> {
+pub(super) fn places(facts: &Facts, problems: &[Problem]) -> Vec<Place> {
     let mut instances: HashMap<&str, (u32, u32)> = HashMap::new();
-    for instance in each(&world.instances) {
+    for instance in each(&facts.instances) {
         let (all, ready) = instances.entry(instance.cloudlet.as_str()).or_default();
         *all += 1;
         *ready += u32::from(instance_word(instance).1);
@@ -156,5 +156,5 @@ pub(super) fn places(world: &World, problems: &[Problem]) -> Vec<Place> {
             ready_instances: ready,
         }
     };
-    each(&world.cloudlets).map(place).collect()
+    each(&facts.cloudlets).map(place).collect()
 }

@@ -1,17 +1,17 @@
-//! How it is, in one sentence.
+//! Verdict on everything in one sentence.
 
 use selvage_api::selvage::dashboard::{Problem, Severity, Verdict};
 
-use crate::{facts::World, text::counted};
+use crate::{facts::Facts, text::counted};
 
 /// `problems` are worst first.
-pub(super) fn verdict(world: &World, problems: &[Problem]) -> Verdict {
+pub(super) fn verdict(facts: &Facts, problems: &[Problem]) -> Verdict {
     let severity = problems.first().map_or(Severity::Ok, Problem::severity);
     let count = |wanted: Severity| problems.iter().filter(|p| p.severity() == wanted).count();
     let sentence = match (problems, severity) {
-        ([], _) => format!("All is well{}.", inventory(world)),
+        ([], _) => format!("All is well{}.", inventory(facts)),
         (_, Severity::Ok | Severity::Notice) => {
-            format!("All is well{}; {}.", inventory(world), counted(problems.len(), "notice"))
+            format!("All is well{}; {}.", inventory(facts), counted(problems.len(), "notice"))
         }
         ([only], _) => format!("{}.", only.summary),
         ([first, ..], _) => {
@@ -30,15 +30,15 @@ pub(super) fn verdict(world: &World, problems: &[Problem]) -> Verdict {
     Verdict { severity: severity.into(), sentence }
 }
 
-fn inventory(world: &World) -> String {
+fn inventory(facts: &Facts) -> String {
     let size = |list: Option<usize>, word: &str| {
         list.filter(|count| *count > 0).map(|count| counted(count, word))
     };
     let parts: Vec<String> = [
-        size(world.cloudlets.as_ref().map(|list| list.len()), "cloudlet"),
-        size(world.instances.as_ref().map(|list| list.len()), "instance"),
-        size(world.machines.as_ref().map(|list| list.len()), "machine"),
-        size(world.nodes.as_ref().map(|list| list.len()), "node"),
+        size(facts.cloudlets.as_ref().map(|list| list.len()), "cloudlet"),
+        size(facts.instances.as_ref().map(|list| list.len()), "instance"),
+        size(facts.machines.as_ref().map(|list| list.len()), "machine"),
+        size(facts.nodes.as_ref().map(|list| list.len()), "node"),
     ]
     .into_iter()
     .flatten()

@@ -6,7 +6,7 @@ use selvage_api::selvage::dashboard::{Overview, Problem, Severity};
 
 use super::{Snapshot, counts, verdict};
 use crate::{
-    facts::{World, each},
+    facts::{Facts, each},
     radar,
     rules::Thresholds,
     scope::Scope,
@@ -27,19 +27,19 @@ pub(crate) fn view(snapshot: &Snapshot, scope: &Scope, thresholds: &Thresholds) 
         cut.problems.truncate(MOST);
         return Arc::new(cut);
     }
-    let world = narrowed(&snapshot.world, scope);
+    let facts = narrowed(&snapshot.facts, scope);
     let mut problems: Vec<Problem> =
         whole.problems.iter().filter_map(|problem| shown(problem, scope)).collect();
     let now = whole.time.and_then(unstamp).unwrap_or_default();
-    let mut marks = radar::marks(&world, &problems, now, thresholds);
+    let mut marks = radar::marks(&facts, &problems, now, thresholds);
     if !scope.sees_shared() {
         // The others are about what this caller has no part in.
         marks.retain(|mark| mark.name == radar::HEALTH || mark.name == radar::STABILITY);
     }
     let total = u32::try_from(problems.len()).unwrap_or(u32::MAX);
-    let verdict = verdict::verdict(&world, &problems);
-    let counts = counts::counts(&world, now, thresholds);
-    let places = counts::places(&world, &problems);
+    let verdict = verdict::verdict(&facts, &problems);
+    let counts = counts::counts(&facts, now, thresholds);
+    let places = counts::places(&facts, &problems);
     problems.truncate(MOST);
     let shared = scope.sees_shared();
     Arc::new(Overview {
@@ -56,8 +56,8 @@ pub(crate) fn view(snapshot: &Snapshot, scope: &Scope, thresholds: &Thresholds) 
     })
 }
 
-/// Whether a cloudlet is there is for everybody to know, what its agent says
-/// for its organisation.
+/// Problem as the caller may see it: everybody learns that a cloudlet is away, only
+/// its organisation what its agent says.
 pub(crate) fn shown(problem: &Problem, scope: &Scope) -> Option<Problem> {
     let object = problem.object.as_ref()?;
     if scope.sees(object) {
@@ -67,27 +67,27 @@ pub(crate) fn shown(problem: &Problem, scope: &Scope) -> Option<Problem> {
     known.then(|| Problem { detail: String::new(), command: String::new(), ..problem.clone() })
 }
 
-fn narrowed(world: &World, scope: &Scope) -> World {
-    let instances = each(&world.instances).filter(|instance| scope.sees(&instance.object));
-    let clusters = each(&world.clusters).filter(|cluster| scope.sees(&cluster.object));
-    let kaas = each(&world.kaas).filter(|cluster| scope.sees(&cluster.object));
-    let operations = each(&world.operations).filter(|operation| scope.sees(&operation.object));
-    let mut narrow = World {
-        cloudlets: world.cloudlets.clone(),
-        instances: world.instances.as_ref().map(|_| Arc::new(instances.cloned().collect())),
-        clusters: world.clusters.as_ref().map(|_| Arc::new(clusters.cloned().collect())),
-        kaas: world.kaas.as_ref().map(|_| Arc::new(kaas.cloned().collect())),
-        operations: world.operations.as_ref().map(|_| Arc::new(operations.cloned().collect())),
-        ..World::default()
+fn narrowed(facts: &Facts, scope: &Scope) -> Facts {
+    let instances = each(&facts.instances).filter(|instance| scope.sees(&instance.object));
+    let clusters = each(&facts.clusters).filter(|cluster| scope.sees(&cluster.object));
+    let kaas = each(&facts.kaas).filter(|cluster| scope.sees(&cluster.object));
+    let operations = each(&facts.operations).filter(|operation| scope.sees(&operation.object));
+    let mut narrow = Facts {
+        cloudlets: facts.cloudlets.clone(),
+        instances: facts.instances.as_ref().map(|_| Arc::new(instances.cloned().collect())),
+        clusters: facts.clusters.as_ref().map(|_| Arc::new(clusters.cloned().collect())),
+        kaas: facts.kaas.as_ref().map(|_| Arc::new(kaas.cloned().collect())),
+        operations: facts.operations.as_ref().map(|_| Arc::new(operations.cloned().collect())),
+        ..Facts::default()
     };
     if scope.sees_shared() {
-        narrow = World {
+        narrow = Facts {
             cloudlets: narrow.cloudlets,
             instances: narrow.instances,
             clusters: narrow.clusters,
             kaas: narrow.kaas,
             operations: narrow.operations,
-            ..world.clone()
+            ..facts.clone()
         };
     }
     narrow

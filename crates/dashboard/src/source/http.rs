@@ -1,4 +1,4 @@
-//! What sources that are asked by HTTP share: addresses, certificates, and
+//! HTTP client that sources share: addresses, certificates, and
 //! answers of a bearable size.
 
 use std::{path::Path, time::Duration};
@@ -7,8 +7,8 @@ use reqwest::{Certificate, Client, Response, Url, header, redirect};
 
 use super::Failure;
 
-const CONNECT: Duration = Duration::from_secs(3);
-const ANSWER: Duration = Duration::from_secs(8);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The options cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +33,8 @@ pub(super) fn client(ca: Option<&Path>, skip_tls_verify: bool) -> Result<Client,
     let bad = |reason: String| BadOptions { field: "ca", reason };
     let mut builder = Client::builder()
         .redirect(redirect::Policy::none())
-        .connect_timeout(CONNECT)
-        .timeout(ANSWER)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT)
         .user_agent("selvage")
         .tls_danger_accept_invalid_certs(skip_tls_verify);
     if let Some(path) = ca {
@@ -67,7 +67,7 @@ pub(super) async fn json(
     Ok(body)
 }
 
-/// Why no answer came, in the words of the innermost cause.
+/// Failure of a request, in the words of the innermost cause.
 pub(super) fn failed(error: &reqwest::Error) -> Failure {
     if error.is_timeout() {
         return Failure::Failed("no answer in time".into());

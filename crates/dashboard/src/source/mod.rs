@@ -1,4 +1,4 @@
-//! Where data comes from. A [`Source`] is a set of probes; each probe is asked
+//! Sources of data. A [`Source`] is a set of probes; each probe is asked
 //! in the background at its own pace, and a probe that hangs or fails holds up
 //! nobody: the board keeps what it told last, with its age.
 
@@ -24,11 +24,11 @@ use crate::{
 
 /// A probe that takes long is asked so much less often that it costs at most
 /// this share of its time.
-const SHARE: u32 = 20;
+const JITTER_SHARE: u32 = 20;
 /// The longest pause after failures.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// Why a probe has nothing to tell.
+/// Reason why a probe has no data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// There is no such thing here: no fault, the section is dropped.
@@ -42,7 +42,7 @@ pub enum Failure {
     #[error("{reason}")]
     Refused {
         reason: String,
-        /// When to ask again.
+        /// Time until the next attempt.
         retry: Duration,
     },
 }
@@ -50,13 +50,13 @@ pub enum Failure {
 /// One section of one source.
 #[async_trait]
 pub trait Probe: Send + 'static {
-    /// What it fills.
+    /// Section that it fills.
     fn section(&self) -> Section;
 
     /// The pause between two questions.
     fn every(&self) -> Duration;
 
-    /// How long an answer may take.
+    /// Timeout of one answer.
     fn timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
@@ -96,11 +96,11 @@ pub(crate) fn spawn(source: Box<dyn Source>, board: &Arc<Board>, tasks: &Tasks) 
     for probe in source.probes() {
         board.expect(name, probe.section(), probe.stale_after());
         let task = format!("dashboard: {name} {}", probe.section().name());
-        tasks.spawn(task, drive(name, probe, Arc::clone(board), tasks.token().clone()));
+        tasks.spawn(task, run_probe(name, probe, Arc::clone(board), tasks.token().clone()));
     }
 }
 
-async fn drive(
+async fn run_probe(
     name: &'static str,
     mut probe: Box<dyn Probe>,
     board: Arc<Board>,
@@ -134,12 +134,12 @@ fn pause(
     failures: u32,
 ) -> Duration {
     match answer {
-        Ok(_) => every.max(took * SHARE),
+        Ok(_) => every.max(took * JITTER_SHARE),
         Err(Failure::Refused { retry, .. }) => *retry,
-        Err(Failure::Absent) => every.max(LONGEST_PAUSE),
+        Err(Failure::Absent) => every.max(MAX_BACKOFF),
         Err(Failure::Failed(_)) => {
             let doubled = 2_u32.saturating_pow(failures.saturating_sub(1).min(8));
-            every.saturating_mul(doubled).min(LONGEST_PAUSE).max(every)
+            every.saturating_mul(doubled).min(MAX_BACKOFF).max(every)
         }
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let fine = Ok(Data::Nodes(Vec::new().into()));
         assert_eq!(pause(second, Duration::from_millis(3), &fine, 0), second);
-        assert_eq!(pause(second, second, &fine, 0), second * SHARE);
+        assert_eq!(pause(second, second, &fine, 0), second * JITTER_SHARE);
         let failed = Err(Failure::Failed("x".into()));
         let pauses: Vec<u64> =
             (1..8).map(|count| pause(second, second, &failed, count).as_secs()).collect();

@@ -11,7 +11,7 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{self, Storage, World, each},
+    facts::{self, Facts, Storage, each},
     snapshot::Snapshot,
     source::sum,
     stamp, text,
@@ -19,7 +19,7 @@ use crate::{
 
 /// All numbers of a snapshot.
 pub(crate) fn cluster_stats(snapshot: &Snapshot) -> ClusterStats {
-    match &snapshot.world.storage {
+    match &snapshot.facts.storage {
         Some(storage) => of_ceph(storage),
         None => of_selvage(snapshot),
     }
@@ -133,14 +133,14 @@ fn of_selvage(snapshot: &Snapshot) -> ClusterStats {
         status: status.into(),
         crashes: wrong.chain(crashes).map(|description| Crash { description }).collect(),
         services: None,
-        data: own_data(&snapshot.world),
+        data: own_data(&snapshot.facts),
         test: String::new(),
-        io: snapshot.world.hosts.as_ref().map(|_| io(own_io(&snapshot.world))),
+        io: snapshot.facts.hosts.as_ref().map(|_| io(own_io(&snapshot.facts))),
     }
 }
 
-fn own_data(world: &World) -> Option<Data> {
-    let volumes = world.volumes.as_ref()?;
+fn own_data(facts: &Facts) -> Option<Data> {
+    let volumes = facts.volumes.as_ref()?;
     let total = sum(volumes.groups.iter().map(|group| group.size));
     let available = sum(volumes.groups.iter().map(|group| group.free));
     let used = large(total.saturating_sub(available));
@@ -152,9 +152,9 @@ fn own_data(world: &World) -> Option<Data> {
     })
 }
 
-fn own_io(world: &World) -> facts::Io {
+fn own_io(facts: &Facts) -> facts::Io {
     let mut sum = facts::Io::default();
-    for host in each(&world.hosts) {
+    for host in each(&facts.hosts) {
         sum.read_bytes += host.io.read_bytes;
         sum.written_bytes += host.io.written_bytes;
         sum.reads += host.io.reads;

@@ -10,7 +10,7 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{Host, Machine, Resource, World, each},
+    facts::{Facts, Host, Machine, Resource, each},
     rules::{Thresholds, away, hosts},
     stamp,
 };
@@ -26,8 +26,8 @@ fn status(ready: Option<bool>) -> i32 {
 
 /// The nodes that carry storage; the machines of the inventory where there is
 /// no Kubernetes.
-pub(crate) fn nodes(world: &World, now: Timestamp, thresholds: &Thresholds) -> Vec<NodeInfo> {
-    if world.nodes.is_some() {
+pub(crate) fn nodes(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> Vec<NodeInfo> {
+    if facts.nodes.is_some() {
         let describe = |node: &crate::facts::Node| NodeInfo {
             name: node.name.clone(),
             status: status(node.ready),
@@ -36,10 +36,10 @@ pub(crate) fn nodes(world: &World, now: Timestamp, thresholds: &Thresholds) -> V
             external_ip: node.external_ip.clone(),
             age: node.created.map(stamp),
         };
-        return each(&world.nodes).map(describe).collect();
+        return each(&facts.nodes).map(describe).collect();
     }
-    let hosts = hosts(world);
-    each(&world.machines).map(|machine| own_node(machine, &hosts, now, thresholds)).collect()
+    let hosts = hosts(facts);
+    each(&facts.machines).map(|machine| own_node(machine, &hosts, now, thresholds)).collect()
 }
 
 fn own_node(
@@ -68,13 +68,13 @@ fn host_of(address: &str) -> &str {
 }
 
 /// Resources and deployments: Kubernetes' first, then our own.
-pub(crate) fn resources(world: &World) -> (Vec<ResourceInfo>, Vec<ResourceInfo>) {
+pub(crate) fn resources(facts: &Facts) -> (Vec<ResourceInfo>, Vec<ResourceInfo>) {
     let (mut resources, mut deployments) = (Vec::new(), Vec::new());
-    if let Some(objects) = &world.objects {
+    if let Some(objects) = &facts.objects {
         resources.extend(objects.resources.iter().map(of_kubernetes));
         deployments.extend(objects.deployments.iter().map(of_kubernetes));
     }
-    for cloudlet in each(&world.cloudlets) {
+    for cloudlet in each(&facts.cloudlets) {
         let ready = match cloudlet.state {
             CloudletState::Ready => Some(true),
             CloudletState::Offline | CloudletState::Errors => Some(false),
@@ -82,10 +82,10 @@ pub(crate) fn resources(world: &World) -> (Vec<ResourceInfo>, Vec<ResourceInfo>)
         };
         resources.push(own("Cloudlet", &cloudlet.object, ready));
     }
-    for cluster in each(&world.clusters) {
+    for cluster in each(&facts.clusters) {
         resources.push(own("ClusterInst", &cluster.object, ready(cluster.state, "")));
     }
-    for instance in each(&world.instances) {
+    for instance in each(&facts.instances) {
         let ready = ready(instance.state, &instance.unhealthy);
         deployments.push(own("AppInst", &instance.object, ready));
     }

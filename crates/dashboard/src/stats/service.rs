@@ -50,7 +50,7 @@ impl StatsService for Stats {
         &self,
         _: Request<GetClusterResourcesRequest>,
     ) -> Result<Response<GetClusterResourcesResponse>, Status> {
-        let (resources, deployments) = resources(&self.board.snapshot().world);
+        let (resources, deployments) = resources(&self.board.snapshot().facts);
         aged(&self.board, RESOURCES, GetClusterResourcesResponse { resources, deployments })
     }
 
@@ -59,7 +59,7 @@ impl StatsService for Stats {
         _: Request<GetClusterNodesRequest>,
     ) -> Result<Response<GetClusterNodesResponse>, Status> {
         let now = self.board.clock().now();
-        let nodes = nodes(&self.board.snapshot().world, now, self.board.thresholds());
+        let nodes = nodes(&self.board.snapshot().facts, now, self.board.thresholds());
         aged(&self.board, NODES, GetClusterNodesResponse { nodes })
     }
 

@@ -27,7 +27,7 @@ use super::lab::Lab;
 
 const GOLDEN: &str = include_str!("../answers/health-full-golden.json");
 
-/// How the imitation answers.
+/// Behaviour of the imitation.
 #[derive(Debug, Clone, PartialEq)]
 enum Mood {
     Well,
@@ -138,7 +138,7 @@ impl Watched {
 
     fn storage(&self) -> Option<Arc<Storage>> {
         self.lab.dashboard.board().refresh();
-        self.lab.dashboard.board().snapshot().world.storage.clone()
+        self.lab.dashboard.board().snapshot().facts.storage.clone()
     }
 
     async fn until(&self, what: &str, so: impl Fn(&Self) -> bool) {

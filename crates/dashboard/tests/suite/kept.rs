@@ -1,4 +1,4 @@
-//! What outlives the process: history, events, since when problems last.
+//! State that outlives the process: history, events, the begin of problems.
 
 use std::{sync::Arc, time::Duration};
 

@@ -102,7 +102,7 @@ async fn agent() -> String {
     };
     let (size, free, available) = (100_000, 9000, 8000);
     let full = Filesystem { mount, size, free, available, files: 10, files_free: 5 };
-    let page = move || async move { selvage_node::prometheus::page(&sampler, &[full]) };
+    let page = move || async move { selvage_node::prometheus::page(&sampler, &[full], None) };
     serve(Router::new().route("/metrics/node", get(page))).await
 }
 
@@ -189,7 +189,7 @@ async fn the_real_one_tells_of_alerts_and_of_machines_with_our_agent() {
     assert!(both(&overview), "what it told last stays");
 }
 
-/// How the imitation answers.
+/// Behaviour of the imitation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mood {
     Well,

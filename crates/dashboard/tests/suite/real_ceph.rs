@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lab::Lab;
 
-/// How long a daemon may take to do what it was told.
+/// Timeout of a daemon's reaction to a command.
 const LONG: Duration = Duration::from_secs(300);
 /// Steps of chaos; more by SELVAGE_CEPH_STEPS.
 const STEPS: u32 = 50;
@@ -111,6 +111,7 @@ osd_pool_default_pg_autoscale_mode = off
 mon_max_pg_per_osd = 1000
 mon_allow_pool_delete = true
 mon_data_avail_warn = 1
+mon_data_avail_crit = 0
 auth_allow_insecure_global_id_reclaim = false
 osd_objectstore = bluestore
 bluestore_block_size = 1073741824
@@ -273,7 +274,7 @@ osd_data = {at}/osd$id
     }
 }
 
-/// What is compared with `ceph -s`.
+/// Values that are compared with `ceph -s`.
 #[derive(Debug, PartialEq)]
 struct Compared {
     id: String,
@@ -331,7 +332,7 @@ async fn watch(cluster: &Cluster) -> Watched {
 
 impl Watched {
     fn storage(&self) -> Option<Arc<Storage>> {
-        self.lab.dashboard.board().snapshot().world.storage.clone()
+        self.lab.dashboard.board().snapshot().facts.storage.clone()
     }
 
     /// Waits until what we tell is what `ceph -s` says; false if it never is.

@@ -15,7 +15,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use selvage_dashboard::{facts::World, source::rook::Rook};
+use selvage_dashboard::{facts::Facts, source::rook::Rook};
 use selvage_kit::tasks::Tasks;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -131,12 +131,12 @@ impl Watched {
         Self { lab, it, tasks, _folder: folder }
     }
 
-    async fn until(&self, what: &str, so: impl Fn(&World) -> bool) {
+    async fn until(&self, what: &str, so: impl Fn(&Facts) -> bool) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
         loop {
             self.lab.dashboard.board().refresh();
             let snapshot = self.lab.dashboard.board().snapshot();
-            if so(&snapshot.world) {
+            if so(&snapshot.facts) {
                 return;
             }
             let sources = self.lab.dashboard.board().sources();
@@ -149,13 +149,13 @@ impl Watched {
 #[tokio::test]
 async fn nodes_and_objects_are_listed_once_and_then_watched() {
     let watched = Watched::new(true).await;
-    watched.until("nodes", |world| world.nodes.is_some()).await;
-    watched.until("objects", |world| world.objects.is_some()).await;
-    let world = watched.lab.dashboard.board().snapshot().world.clone();
-    let nodes = world.nodes.unwrap();
+    watched.until("nodes", |facts| facts.nodes.is_some()).await;
+    watched.until("objects", |facts| facts.objects.is_some()).await;
+    let facts = watched.lab.dashboard.board().snapshot().facts.clone();
+    let nodes = facts.nodes.unwrap();
     assert_eq!(nodes.len(), 1, "only those that carry storage");
     assert_eq!((nodes[0].name.as_str(), nodes[0].ready), ("worker", Some(true)));
-    let objects = world.objects.unwrap();
+    let objects = facts.objects.unwrap();
     let kinds: Vec<(&str, Option<bool>)> =
         objects.resources.iter().map(|r| (r.kind.as_str(), r.ready)).collect();
     assert_eq!(kinds, [("CephCluster", Some(true))]);
@@ -167,7 +167,7 @@ async fn nodes_and_objects_are_listed_once_and_then_watched() {
     let event = json!({"type": "MODIFIED", "object": node("worker", "False")});
     watched.it.events.send(event.to_string()).unwrap();
     let down =
-        |world: &World| world.nodes.as_ref().is_some_and(|nodes| nodes[0].ready == Some(false));
+        |facts: &Facts| facts.nodes.as_ref().is_some_and(|nodes| nodes[0].ready == Some(false));
     watched.until("the change", down).await;
     assert_eq!(watched.it.lists.load(Ordering::SeqCst), lists, "a change is no list");
 }
@@ -175,10 +175,10 @@ async fn nodes_and_objects_are_listed_once_and_then_watched() {
 #[tokio::test]
 async fn a_cluster_without_rook_drops_the_section() {
     let watched = Watched::new(false).await;
-    let absent = |_: &World| {
+    let absent = |_: &Facts| {
         let sources = watched.lab.dashboard.board().sources();
         sources.iter().any(|state| state.section.name() == "objects" && state.absent)
     };
     watched.until("that there is none", absent).await;
-    assert!(watched.lab.dashboard.board().snapshot().world.objects.is_none());
+    assert!(watched.lab.dashboard.board().snapshot().facts.objects.is_none());
 }

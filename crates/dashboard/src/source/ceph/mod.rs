@@ -20,10 +20,10 @@ pub use self::{
 use super::{BadOptions, Failure, Probe, Source};
 use crate::facts::{Data, Section, Storage};
 
-/// How often everything is asked for when nothing seems to have changed.
-const EVERYTHING: Duration = Duration::from_secs(15);
-/// How often what changes rarely is asked for.
-const RARELY: Duration = Duration::from_secs(60);
+/// Interval at which everything is asked for when nothing seems to have changed.
+const FULL_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval at which values that change rarely are asked for.
+const SLOW_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The manager's dashboard as a source.
 pub struct Ceph {
@@ -63,7 +63,7 @@ impl Source for Ceph {
     }
 }
 
-/// What health/full does not tell.
+/// Values that health/full does not contain.
 #[derive(Debug, Clone, Default)]
 struct Extra {
     volumes: Option<u64>,
@@ -107,7 +107,7 @@ impl Probe for Manager {
         // something changed.
         let minimal = self.rest.get("health/minimal", "1.0").await?;
         let minimal = Some(steady(document(&minimal).ok_or_else(no_json)?));
-        let known = self.full.as_ref().filter(|(at, _)| at.elapsed() < EVERYTHING);
+        let known = self.full.as_ref().filter(|(at, _)| at.elapsed() < FULL_INTERVAL);
         let known = known.filter(|_| minimal == self.minimal).map(|(_, full)| full.clone());
         let storage = match known {
             Some(full) => full,
@@ -118,7 +118,7 @@ impl Probe for Manager {
             }
         };
         self.minimal = minimal;
-        if self.asked.is_none_or(|asked| asked.elapsed() >= RARELY) {
+        if self.asked.is_none_or(|asked| asked.elapsed() >= SLOW_INTERVAL) {
             self.ask_rarely().await;
         }
         Ok(Data::Storage(self.extra.added_to(storage).into()))
@@ -139,7 +139,8 @@ fn steady(mut minimal: Value) -> Value {
 }
 
 impl Manager {
-    /// What a user may not see, or a version does not have, stays unknown.
+    /// Asks for values that change rarely. Those that the user may not see, or that a
+    /// version does not have, stay unknown.
     async fn ask_rarely(&mut self) {
         self.asked = Some(Instant::now());
         let mut ask = async |path: &str, version: &str| {

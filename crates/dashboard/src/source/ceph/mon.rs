@@ -16,7 +16,7 @@ use crate::{
     source::{Failure, Probe, Source, sum},
 };
 
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const LARGEST: usize = 8 << 20;
 
 /// The `ceph` program and how it reaches the cluster.
@@ -26,7 +26,7 @@ pub struct Program {
     pub path: PathBuf,
     /// Its configuration file; the usual one where not given.
     pub conf: Option<PathBuf>,
-    /// Who we are, such as `client.selvage`; `client.admin` where not given.
+    /// Our user there, such as `client.selvage`; `client.admin` where not given.
     pub name: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Program {
         command.args(["--connect-timeout", "5", "--format", "json"]).args(words);
         command.stdin(Stdio::null()).kill_on_drop(true);
         let failed = |reason: String| Failure::Failed(reason);
-        let ran = tokio::time::timeout(ANSWER, command.output()).await;
+        let ran = tokio::time::timeout(ANSWER_TIMEOUT, command.output()).await;
         let output = ran
             .map_err(|_| failed("the monitors do not answer".into()))?
             .map_err(|error| failed(format!("{}: {error}", self.path.display())))?;
@@ -125,7 +125,7 @@ impl Probe for Monitors {
     }
 
     fn timeout(&self) -> Duration {
-        ANSWER * 3
+        ANSWER_TIMEOUT * 3
     }
 
     async fn fetch(&mut self) -> Result<Data, Failure> {

@@ -22,7 +22,7 @@ const LARGEST: usize = 32 << 20;
 /// After a password that is wrong.
 const LOCKOUT: Duration = Duration::from_secs(900);
 
-/// Where the dashboard of a manager is, and who we are there.
+/// Addresses of managers' dashboards and our credentials there.
 #[derive(Debug, Clone)]
 pub struct RestOptions {
     /// Addresses of all managers, such as `https://10.0.0.1:8443`.
@@ -46,7 +46,7 @@ pub(super) struct Rest {
     token: Option<Secret>,
 }
 
-/// Why one request failed.
+/// Reason why one request failed.
 enum Refusal {
     /// The token has ended.
     Token,

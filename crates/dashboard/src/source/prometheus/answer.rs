@@ -39,17 +39,17 @@ pub(super) fn data(body: &[u8]) -> Result<Value, Failure> {
 pub(super) fn alerts(data: &Value, base: &str) -> Vec<Alert> {
     let all = data["alerts"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut found: Vec<Alert> =
-        all.iter().take(MOST_ALERTS).filter_map(|told| alert(told, base)).collect();
+        all.iter().take(MOST_ALERTS).filter_map(|one| alert(one, base)).collect();
     found.sort_by(|a, b| a.object.cmp(&b.object));
     found.dedup_by(|a, b| a.object == b.object);
     found
 }
 
-fn alert(told: &Value, base: &str) -> Option<Alert> {
-    let label = |name: &str| told["labels"][name].as_str().unwrap_or_default();
-    let note = |name: &str| told["annotations"][name].as_str().unwrap_or_default();
+fn alert(alert: &Value, base: &str) -> Option<Alert> {
+    let label = |name: &str| alert["labels"][name].as_str().unwrap_or_default();
+    let note = |name: &str| alert["annotations"][name].as_str().unwrap_or_default();
     let name = label("alertname");
-    if told["state"] != "firing" || name.is_empty() || name.starts_with(OWN) {
+    if alert["state"] != "firing" || name.is_empty() || name.starts_with(OWN) {
         return None;
     }
     let severity = match label("severity") {
@@ -59,7 +59,7 @@ fn alert(told: &Value, base: &str) -> Option<Alert> {
         "info" | "notice" | "information" => Severity::Notice,
         _ => Severity::Warning,
     };
-    let labels = told["labels"].as_object()?;
+    let labels = alert["labels"].as_object()?;
     let others = labels.iter().filter(|(key, _)| *key != "alertname" && *key != "severity");
     let others: Vec<String> = others
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
@@ -71,7 +71,7 @@ fn alert(told: &Value, base: &str) -> Option<Alert> {
         severity,
         summary: outside(summary.unwrap_or(name), NAME),
         detail: outside(note("description"), DETAIL),
-        since: told["activeAt"].as_str().and_then(|at| at.parse::<Timestamp>().ok()),
+        since: alert["activeAt"].as_str().and_then(|at| at.parse::<Timestamp>().ok()),
         runbook: link(note("runbook_url")).unwrap_or_else(|| search(base, name)),
         command: format!(
             "promtool query instant {} {}",

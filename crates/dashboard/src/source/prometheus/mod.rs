@@ -22,7 +22,7 @@ const ROOM: &str = r#"{__name__=~"node_memory_(MemTotal|MemAvailable)_bytes|node
 const CPU: &str =
     r#"100 * (1 - avg by (instance) (rate(node_cpu_seconds_total{mode="idle"}[5m])))"#;
 
-/// Where it is, and who we are there.
+/// Address of a Prometheus and our credentials there.
 #[derive(Debug, Clone)]
 pub struct PrometheusOptions {
     /// Such as `https://prometheus.example:9090`, with its path where it has
@@ -110,8 +110,8 @@ impl Probe for Alerts {
     }
 
     async fn fetch(&mut self) -> Result<Data, Failure> {
-        let told = self.asked.get("alerts", &[]).await?;
-        Ok(Data::Alerts(answer::alerts(&told, &self.asked.base()).into()))
+        let answer = self.asked.get("alerts", &[]).await?;
+        Ok(Data::Alerts(answer::alerts(&answer, &self.asked.base()).into()))
     }
 }
 

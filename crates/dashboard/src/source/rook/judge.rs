@@ -1,4 +1,4 @@
-//! Whether an object of Kubernetes is ready.
+//! Readiness of an object of Kubernetes.
 
 use serde_json::Value;
 

@@ -43,20 +43,20 @@ impl Source for Rook {
 
     fn probes(self: Box<Self>) -> Vec<Box<dyn Probe>> {
         let every = self.every;
-        let nodes = Nodes(Kept { watched: Arc::clone(&self.watched), every, streams: None });
-        let objects = Rooks(Kept { watched: self.watched, every, streams: None });
+        let nodes = Nodes(Watch { watched: Arc::clone(&self.watched), every, streams: None });
+        let objects = Rooks(Watch { watched: self.watched, every, streams: None });
         vec![Box::new(nodes), Box::new(objects)]
     }
 }
 
-/// What is watched, and the streams that do it for as long as the probe lives.
-struct Kept {
+/// Watched objects, and the streams that watch them for as long as the probe lives.
+struct Watch {
     watched: Arc<Watched>,
     every: Duration,
     streams: Option<tokio::task::JoinSet<()>>,
 }
 
-impl Kept {
+impl Watch {
     fn begin(&mut self, kinds: &[watch::Kind]) {
         let watched = &self.watched;
         self.streams.get_or_insert_with(|| {
@@ -76,7 +76,7 @@ impl Kept {
     }
 }
 
-struct Nodes(Kept);
+struct Nodes(Watch);
 
 #[async_trait]
 impl Probe for Nodes {
@@ -111,7 +111,7 @@ impl Probe for Nodes {
     }
 }
 
-struct Rooks(Kept);
+struct Rooks(Watch);
 
 #[async_trait]
 impl Probe for Rooks {

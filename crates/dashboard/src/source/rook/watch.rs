@@ -22,11 +22,11 @@ use tokio::sync::Notify;
 use crate::source::Failure;
 
 /// After how long a stream that broke is begun anew.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// And one of a kind that the cluster does not have.
-const LATER: Duration = Duration::from_secs(60);
+const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is watched of a kind.
+/// Kind that is watched, and the fields used of it.
 #[derive(Debug, Clone)]
 pub(super) struct Kind {
     resource: ApiResource,
@@ -110,7 +110,8 @@ impl Watched {
     pub(super) async fn follow(self: Arc<Self>, kind: Kind) {
         loop {
             let ended = self.follow_once(&kind).await;
-            let pause = if ended == Err(Failure::Absent) { LATER } else { AGAIN };
+            let pause =
+                if ended == Err(Failure::Absent) { ABSENT_RETRY_INTERVAL } else { RETRY_INTERVAL };
             if let Err(failure) = ended {
                 self.note(&kind, |seen| seen.state = Some(Err(failure)));
             }

@@ -21,7 +21,7 @@ const MOST_ASKED: usize = 200;
 pub(super) struct Kaas {
     list: ClusterClient<Channel>,
     details: ClusterServiceClient<Channel>,
-    /// Whose clusters are that run.
+    /// Owners of the clusters that run.
     owners: BTreeMap<String, String>,
     every: Duration,
 }

@@ -8,7 +8,7 @@ use selvage_api::selvage::{
     identity::{
         ListMachinesRequest, Machine as Listed, identity_service_client::IdentityServiceClient,
     },
-    node::{GetHostRequest, Host as Told, node_service_client::NodeServiceClient},
+    node::{GetHostRequest, Host as WireHost, node_service_client::NodeServiceClient},
 };
 use tonic::{Request, metadata::MetadataValue, transport::Channel};
 
@@ -66,7 +66,7 @@ fn machine(listed: Listed) -> Machine {
     }
 }
 
-/// What its name and its labels say that it is, sorted.
+/// Roles of a machine by its name and labels, sorted.
 fn roles(listed: &Listed) -> Vec<String> {
     let mut roles: Vec<String> = listed
         .labels
@@ -81,7 +81,7 @@ fn roles(listed: &Listed) -> Vec<String> {
     roles
 }
 
-/// What a machine has counted since it started.
+/// Counters of a machine since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Counters {
     read_bytes: u64,
@@ -95,7 +95,7 @@ struct Counters {
 pub(super) struct Hosts {
     client: NodeServiceClient<Channel>,
     every: Duration,
-    /// What each counted when it was last asked, for rates.
+    /// Counters of each at its last answer, for rates.
     counted: HashMap<String, (jiff::Timestamp, Counters)>,
 }
 
@@ -127,17 +127,17 @@ impl Probe for Hosts {
         metadata.insert("nodes", MetadataValue::from_static("all"));
         metadata.insert("node-timeout", MetadataValue::from_static("3S"));
         let asked = jiff::Timestamp::now();
-        let told = match self.client.get_host(request).await {
+        let hosts = match self.client.get_host(request).await {
             // No machine has joined.
             Err(status) if status.code() == tonic::Code::NotFound => Vec::new(),
-            told => told.map_err(|status| failure(&status))?.into_inner().messages,
+            answer => answer.map_err(|status| failure(&status))?.into_inner().messages,
         };
         let answered = jiff::Timestamp::now();
         let mut counted = HashMap::new();
         let mut found = Vec::new();
-        for told in told {
-            let (at, counters) = (time(told.time).unwrap_or(answered), counters(&told));
-            let mut host = describe(told, asked, answered);
+        for wire in hosts {
+            let (at, counters) = (time(wire.time).unwrap_or(answered), counters(&wire));
+            let mut host = describe(wire, asked, answered);
             if let Some((before, old)) = self.counted.get(&host.name) {
                 rates(&mut host, &counters, old, at.duration_since(*before).as_secs_f64());
             }
@@ -149,9 +149,9 @@ impl Probe for Hosts {
     }
 }
 
-fn counters(told: &Told) -> Counters {
-    let disks = || told.disks.iter().filter(|disk| !is_partition(disk, &told.disks));
-    let outside = || told.interfaces.iter().filter(|interface| interface.name != "lo");
+fn counters(host: &WireHost) -> Counters {
+    let disks = || host.disks.iter().filter(|disk| !is_partition(disk, &host.disks));
+    let outside = || host.interfaces.iter().filter(|interface| interface.name != "lo");
     Counters {
         read_bytes: sum(disks().map(|disk| disk.read_bytes)),
         written_bytes: sum(disks().map(|disk| disk.written_bytes)),
@@ -162,7 +162,7 @@ fn counters(told: &Told) -> Counters {
     }
 }
 
-/// A counter that went back was begun anew: nothing can be told.
+/// A counter that went back was begun anew: no rate is known.
 fn rates(host: &mut Host, new: &Counters, old: &Counters, seconds: f64) {
     if seconds < 0.5 {
         return;
@@ -178,13 +178,13 @@ fn rates(host: &mut Host, new: &Counters, old: &Counters, seconds: f64) {
     host.sent = rate(new.sent, old.sent);
 }
 
-fn describe(told: Told, asked: jiff::Timestamp, answered: jiff::Timestamp) -> Host {
-    let memory = told.memory.unwrap_or_default();
-    let metadata = told.metadata.unwrap_or_default();
+fn describe(wire: WireHost, asked: jiff::Timestamp, answered: jiff::Timestamp) -> Host {
+    let memory = wire.memory.unwrap_or_default();
+    let metadata = wire.metadata.unwrap_or_default();
     Host {
-        name: if metadata.hostname.is_empty() { told.name } else { metadata.hostname },
-        skew_ms: time(told.time).map_or(0, |time| skew(time, asked, answered)),
-        cpu_percent: told.cpu_percent,
+        name: if metadata.hostname.is_empty() { wire.name } else { metadata.hostname },
+        skew_ms: time(wire.time).map_or(0, |time| skew(time, asked, answered)),
+        cpu_percent: wire.cpu_percent,
         // The kernel counts in KiB.
         memory_bytes: memory.memtotal.saturating_mul(1024),
         memory_available: memory.memavailable.saturating_mul(1024),
@@ -205,16 +205,16 @@ fn is_partition(
     })
 }
 
-/// How far a clock is off at least, in milliseconds: a time told between the
+/// Least skew of a clock in milliseconds: a time read between the
 /// question and the answer is right.
-fn skew(told: jiff::Timestamp, asked: jiff::Timestamp, answered: jiff::Timestamp) -> i64 {
+fn skew(reported: jiff::Timestamp, asked: jiff::Timestamp, answered: jiff::Timestamp) -> i64 {
     // An answer may have been measured a while ago: agents measure each second.
     let earliest = asked.as_millisecond().saturating_sub(2000);
-    let (told, latest) = (told.as_millisecond(), answered.as_millisecond());
-    if told > latest {
-        told.saturating_sub(latest)
-    } else if told < earliest {
-        told.saturating_sub(earliest)
+    let (reported, latest) = (reported.as_millisecond(), answered.as_millisecond());
+    if reported > latest {
+        reported.saturating_sub(latest)
+    } else if reported < earliest {
+        reported.saturating_sub(earliest)
     } else {
         0
     }
@@ -258,7 +258,7 @@ mod tests {
             ..Default::default()
         };
         let names = ["sda", "sda1", "nvme0n1", "nvme0n1p2", "dm-0"];
-        let told = Told { disks: names.map(disk).to_vec(), ..Told::default() };
+        let told = WireHost { disks: names.map(disk).to_vec(), ..WireHost::default() };
         let new = counters(&told);
         assert_eq!(new.read_bytes, 30);
         let mut host = Host::default();

@@ -51,7 +51,7 @@ impl Source for Selvage {
     }
 }
 
-/// What a refusal means: a method that nobody serves here is no fault.
+/// Failure for a refused call: a method that nobody serves here is no fault.
 fn failure(status: &Status) -> Failure {
     match status.code() {
         Code::Unimplemented => Failure::Absent,
