@@ -1,4 +1,4 @@
-//! What processes cost: CPU time to the nanosecond, by control groups of our
+//! Costs of processes: CPU time to the nanosecond, by control groups of our
 //! own, and memory.
 //!
 //! The kernel tells the CPU time of one process only to the hundredth of a
@@ -165,7 +165,7 @@ impl std::fmt::Display for Memory {
     }
 }
 
-/// How many processes there are.
+/// Returns the number of processes.
 pub fn processes() -> Result<usize> {
     let names = fs::read_dir("/proc")?.flatten().map(|entry| entry.file_name());
     Ok(names.filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit)).count())

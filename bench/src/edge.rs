@@ -9,8 +9,8 @@ use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 use selvage_api::distributed_match_engine::{AppPort, LProto, Loc};
 use selvage_api::edgeproto as wire;
-use selvage_controller::row::{Kept, Row};
-use selvage_controller::{EdgeController, Settings, Surroundings};
+use selvage_controller::row::{Row, StoredObject};
+use selvage_controller::{Dependencies, EdgeController, Settings};
 use selvage_kit::serve::{Limits, Server, Services, Socket, Trust};
 use selvage_kit::telemetry::Metrics;
 use selvage_store::embedded::{Embedded, Options};
@@ -45,7 +45,7 @@ impl House {
         let address = socket.address().context("a TCP socket has an address")?;
         let store: SharedStore = Embedded::open(file, Options::default()).await?;
         let settings = Settings { external_address: address.to_string(), ..Settings::default() };
-        let part = EdgeController::open(store.clone(), settings, Surroundings::default()).await?;
+        let part = EdgeController::open(store.clone(), settings, Dependencies::default()).await?;
         let mut services = Services::default();
         part.add_to(&mut services);
         let server = Server::new(services, Metrics::new("bench"), Limits::default()).await?;
@@ -92,7 +92,10 @@ fn tell(error: &selvage_controller::Error) {
 }
 
 /// Writes objects past the rules, many with each transaction.
-pub async fn fill<M: Kept>(store: &SharedStore, objects: impl Iterator<Item = M>) -> Result<()> {
+pub async fn fill<M: StoredObject>(
+    store: &SharedStore,
+    objects: impl Iterator<Item = M>,
+) -> Result<()> {
     let rows: Vec<Row<M>> = objects.map(Row).collect();
     let written = stream::iter(rows.chunks(BATCH)).map(|chunk| {
         transact(store, move |tx| async move {
@@ -119,14 +122,14 @@ pub fn flavor(name: impl Into<String>) -> wire::Flavor {
 pub fn cloudlet(key: wire::CloudletKey) -> wire::Cloudlet {
     wire::Cloudlet {
         key: Some(key),
-        location: Some(place()),
+        location: Some(location()),
         ip_support: wire::IpSupport::Dynamic.into(),
         num_dynamic_ips: 254,
         ..Default::default()
     }
 }
 
-fn place() -> Loc {
+fn location() -> Loc {
     Loc { latitude: 31.0, longitude: -91.0, ..Default::default() }
 }
 
@@ -176,7 +179,7 @@ pub fn ready_app_inst(number: usize, cloudlet: wire::CloudletKey) -> wire::AppIn
     let name = format!("app-{number:06}");
     let uri = format!("{}.sim.mobiledgex.net", cloudlet.name);
     wire::AppInst {
-        cloudlet_loc: Some(place()),
+        cloudlet_loc: Some(location()),
         mapped_ports: vec![AppPort {
             proto: LProto::Tcp.into(),
             internal_port: 80,

@@ -1,4 +1,4 @@
-//! What the benchmarks share: a table of figures with ratios, what processes
+//! Helpers of the benchmarks: a table of figures with ratios, what processes
 //! cost, a real etcd and a server that does nothing to compare with, and a
 //! controller that serves.
 //!

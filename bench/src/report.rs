@@ -1,7 +1,7 @@
 //! A table on standard output.
 #![allow(clippy::print_stdout, reason = "the table is what the program is for")]
 
-/// How a figure stands to another, and to a goal where there is one.
+/// Ratio of a figure to another, and to a goal where there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
     ratio: String,
@@ -61,25 +61,25 @@ impl Report {
     }
 }
 
-/// How many times `a` is `b`, and whether that meets the goal.
+/// Ratio of `a` to `b`, and whether that meets the goal.
 pub fn at_least(a: f64, b: f64, goal: f64) -> Verdict {
     let ratio = a / b;
     Verdict::new(format!("{ratio:.2}x"), format!(">= {goal}x"), ratio >= goal)
 }
 
-/// How many times `a` is `b`, where more is worse.
+/// Ratio of `a` to `b`, where more is worse.
 pub fn at_most(a: f64, b: f64, goal: f64) -> Verdict {
     let ratio = a / b;
     Verdict::new(format!("{ratio:.2}x"), format!("<= {goal}x"), ratio <= goal)
 }
 
-/// What part of the goal a figure is, where more is worse.
+/// Share of the goal that a figure is, where more is worse.
 pub fn of_goal(figure: f64, goal: f64) -> Verdict {
     let ratio = figure / goal;
     Verdict::new(format!("{ratio:.2} of the goal"), "<= 1".into(), figure <= goal)
 }
 
-/// How many times a goal a figure is, where more is better.
+/// Ratio of a figure to a goal, where more is better.
 pub fn at_least_figure(figure: f64, goal: f64) -> Verdict {
     Verdict::new(format!("{:.1} of the goal", figure / goal), ">= 1".into(), figure >= goal)
 }

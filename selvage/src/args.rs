@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Up(Up),
     #[command(flatten)]
     Part(PartCommand),
+    /// Stop the apps of this machine's cloudlet and remove all they have here
+    #[command(after_help = DOWN_EXAMPLES)]
+    Down(Down),
     /// Move, and look after, what a store holds
     #[command(subcommand)]
     Store(Store),
@@ -57,6 +60,35 @@ Examples:
   selvage lvmd                                    volumes in image files
   selvage lvmd --config /etc/topolvm/lvmd.yaml    lvmd's file and socket, nothing else";
 
+const DOWN_EXAMPLES: &str = "\
+Stop the daemon first: apps run on without it. `selvage up` starts them again
+for as long as they are not deleted.
+
+Examples:
+  selvage down
+  selvage down --data /srv/selvage --yes
+  selvage down --purge              the data directory as well: keys, objects, images";
+
+/// End of what outlives a daemon.
+#[derive(Args)]
+pub(crate) struct Down {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "SELVAGE_CONFIG_FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Data directory of the daemon
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Delete the data directory too, with everything in it
+    #[arg(long)]
+    pub(crate) purge: bool,
+
+    /// Do not ask first
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
 /// The whole system.
 #[derive(Args)]
 pub(crate) struct Up {
@@ -75,7 +107,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FILE", env = "SELVAGE_CONFIG_FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Where state, keys and sockets are kept
+    /// Directory of state, keys and sockets
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
@@ -256,14 +288,14 @@ pub(crate) struct Dashboard {
     pub(crate) command: Option<DashboardCommand>,
 }
 
-/// What else can be done with it.
+/// Other subcommands of a part.
 #[derive(Subcommand)]
 pub(crate) enum DashboardCommand {
     /// Run the dashboard alone
     Serve(Serve),
 }
 
-/// What the command line of a part asks for.
+/// Request of the command line of a part.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 pub(crate) enum Asked {
     /// To run it.

@@ -31,8 +31,8 @@ use crate::config::Config;
 pub(crate) const CLOUDLET: &str = "demo/here";
 const IMAGE: &str = "localhost/selvage-demo:1";
 const PAGE: &str = "<!doctype html><title>Selvage</title><h1>Hello from the edge</h1>\n";
-/// How long the cloudlet may take to report.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the cloudlet's first report.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn operator() -> Option<OperatorKey> {
     Some(OperatorKey { name: "demo".into() })
@@ -64,14 +64,33 @@ fn instance() -> AppInst {
     AppInst { key, ..AppInst::default() }
 }
 
+/// Programs that the demonstration's image is made of.
+const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
+
+/// Checks what the demonstration needs of this machine, before anything starts.
+pub(crate) fn check() -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!(
+            "--demo runs an app on this machine, which takes root: start `sudo selvage up --demo`, \
+             or leave --demo out"
+        );
+    }
+    busybox().map(drop)
+}
+
+fn busybox() -> anyhow::Result<&'static Path> {
+    let found = BUSYBOX.map(Path::new).into_iter().find(|path| path.is_file());
+    found.context("the demonstration's app is made of busybox: install busybox-static")
+}
+
 /// Makes everything, telling how it goes.
 pub(crate) async fn run(config: Config) {
-    let told = match make(&config).await {
+    let text = match make(&config).await {
         Ok(address) => guide(&address),
         Err(error) => format!("\n  The demonstration did not come up: {error:#}\n\n"),
     };
     // A closed stdout is no reason to stop serving.
-    let _ = std::io::stdout().write_all(told.as_bytes());
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn guide(address: &str) -> String {
@@ -101,7 +120,7 @@ async fn make(config: &Config) -> anyhow::Result<String> {
     address(&found.context("the instance is gone again")?)
 }
 
-/// Where an instance answers; why it does not, where an earlier start made one
+/// Address of an instance; why it has none, where an earlier start made one
 /// that failed.
 fn address(found: &AppInst) -> anyhow::Result<String> {
     if found.state() != TrackedState::Ready {
@@ -113,7 +132,7 @@ fn address(found: &AppInst) -> anyhow::Result<String> {
     Ok(particular.map_or("127.0.0.1", String::as_str).to_owned())
 }
 
-/// What there must be before anything can run.
+/// Creates the objects that there must be before anything can run.
 async fn objects(channel: &Channel, image: &Path) -> anyhow::Result<()> {
     let to = || channel.clone();
     let of = Flavor { key: flavor(), ram: 64, vcpus: 1, disk: 1, ..Flavor::default() };
@@ -152,7 +171,7 @@ async fn until_ready(channel: &Channel) -> anyhow::Result<()> {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, looked).await {
+    match tokio::time::timeout(REPORT_TIMEOUT, looked).await {
         Ok(outcome) => outcome.map_err(|status| failed("ShowCloudletInfo", &status)),
         Err(_) => bail!("the cloudlet {CLOUDLET} does not report"),
     }
@@ -162,7 +181,7 @@ fn failed(what: &str, status: &Status) -> anyhow::Error {
     anyhow::anyhow!("{what}: {}", status.message())
 }
 
-/// What an earlier start made is as good as made now.
+/// Returns whether an earlier start made it, which is as good as made now.
 fn is_there(status: &Status) -> bool {
     status.code() == Code::AlreadyExists || status.message().contains("already exists")
 }
@@ -179,13 +198,13 @@ async fn finished(
     what: &str,
     outcome: Result<Response<Streaming<Progress>>, Status>,
 ) -> anyhow::Result<()> {
-    let mut told = match outcome {
-        Ok(told) => told.into_inner(),
+    let mut stream = match outcome {
+        Ok(stream) => stream.into_inner(),
         Err(status) if is_there(&status) => return Ok(()),
         Err(status) => return Err(failed(what, &status)),
     };
     loop {
-        match told.message().await {
+        match stream.message().await {
             Ok(Some(_)) => {}
             Ok(None) => return Ok(()),
             Err(status) if is_there(&status) => return Ok(()),
@@ -196,11 +215,7 @@ async fn finished(
 
 /// A web server with one page, out of the machine's own busybox.
 fn write_image(path: &Path) -> anyhow::Result<()> {
-    let busybox = ["/usr/bin/busybox", "/bin/busybox"].map(PathBuf::from);
-    let found = busybox.iter().find(|path| path.is_file());
-    let Some(found) = found else {
-        bail!("the demonstration's app is made of busybox: install busybox-static");
-    };
+    let found = busybox()?;
     let program = fs::read(found).with_context(|| found.display().to_string())?;
     let image = ImageBuilder::busybox(&program, &["sh", "httpd", "ls", "cat", "ps", "wget"])?
         .command(["/bin/httpd", "-f", "-p", "80", "-h", "/www"]);

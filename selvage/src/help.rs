@@ -7,8 +7,8 @@ use clap::Command;
 /// Groups of commands. Objects of the contracts, and whatever is listed
 /// nowhere, are in [`OBJECTS`].
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Run it", &["up", "status", "dashboard", "health", "controller", "crm", "dme"]),
-    (OBJECTS, &["app", "appinst", "apply", "unapply", "export", "exec", "logs"]),
+    ("Run it", &["up", "down", "status", "dashboard", "health", "controller", "crm", "dme"]),
+    (OBJECTS, &["run", "app", "appinst", "apply", "unapply", "export", "exec", "logs"]),
     ("Machines", &["node", "machine", "join-token", "join"]),
     ("Volumes and backups", &["volume", "backup", "lvmd"]),
     ("Clusters", &["kaas", "kubectl"]),

@@ -1,4 +1,4 @@
-//! How a process comes to belong to a controller: flags, token, trust.
+//! Joining of a process to a controller: flags, token, trust.
 
 use std::{io::Read, path::Path, sync::Arc};
 
@@ -40,8 +40,8 @@ pub(crate) fn apply(join: &Join, ca: Option<&Path>, config: &mut Config) -> anyh
 }
 
 /// Returns whether the process is to belong to a controller, or does.
-pub(crate) fn belongs(config: &Config, kind: Kind) -> bool {
-    let kept = || Member::is_kept(&config.data.join(kind.directory()));
+pub(crate) fn is_requested(config: &Config, kind: Kind) -> bool {
+    let kept = || Member::has_joined(&config.data.join(kind.directory()));
     !config.insecure && (!config.join.controller.is_empty() || kept())
 }
 
@@ -66,14 +66,28 @@ fn token(config: &Config, join: &Join) -> anyhow::Result<Option<Secret>> {
     Ok(given.map(|text| Secret::new(text.trim())))
 }
 
-/// Whether there is a token; it is not read.
+/// Returns whether there is a token; it is not read.
 fn token_is_given(config: &Config, join: &Join) -> bool {
     join.join_file.is_some()
         || config.join.token_file.is_some()
         || std::env::var(TOKEN_VARIABLE).is_ok_and(|text| !text.trim().is_empty())
 }
 
-/// How the controller is known that a machine joins.
+/// Refuses a token for another kind of machine, before it is spent.
+fn check_kind(token: &Secret, kind: Kind) -> anyhow::Result<()> {
+    let mut parts = token.expose().split('.');
+    let (_, word, pin) = (parts.next(), parts.next(), parts.next());
+    match word.filter(|_| pin.is_some()) {
+        Some(word) if word != kind.to_string() => bail!(
+            "the join token is for a {word}, and this is a {kind}: it was not used. \
+             `selvage join-token create {}` makes one for this machine",
+            kind.pattern()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Returns what identifies the controller that a machine joins.
 fn anchor(config: &Config, token: &Secret) -> anyhow::Result<Anchor> {
     if let Some(path) = &config.join.ca {
         let pem = std::fs::read_to_string(path);
@@ -91,7 +105,7 @@ fn anchor(config: &Config, token: &Secret) -> anyhow::Result<Anchor> {
     }
 }
 
-/// What an earlier start left, or a new membership for the token.
+/// Opens the membership of an earlier start, or joins with the token.
 pub(crate) async fn open(config: &Config, join: &Join, kind: Kind) -> anyhow::Result<Member> {
     let (directory, clock) = (config.data.join(kind.directory()), Arc::new(SystemClock));
     let kept = match Member::open(&directory, kind, clock.clone()) {
@@ -131,9 +145,30 @@ pub(crate) async fn open(config: &Config, join: &Join, kind: Kind) -> anyhow::Re
             kind.pattern()
         );
     };
+    check_kind(&token, kind)?;
     let anchor = anchor(config, &token)?;
     let invitation = Invitation { kind, controller, token: &token, anchor };
     let member = Member::join(&directory, &invitation, clock).await?;
     tracing::info!(name = member.name(), controller, "joined");
     Ok(member)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_token_for_another_kind_of_machine_is_refused_before_it_is_spent() {
+        let pin = "ab".repeat(32);
+        let token = |text: &str| Secret::new(format!("slvj_secret{text}"));
+        let refused = check_kind(&token(&format!(".cloudlet.{pin}")), Kind::Node).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("for a cloudlet, and this is a node: it was not used"), "{text}");
+        assert!(!text.contains("slvj_"), "{text}");
+        assert!(check_kind(&token(&format!(".node.{pin}")), Kind::Node).is_ok());
+        // Tokens of an earlier release do not say.
+        assert!(check_kind(&token(&format!(".{pin}")), Kind::Node).is_ok());
+        assert!(check_kind(&token(""), Kind::Dme).is_ok());
+    }
 }

@@ -4,6 +4,9 @@ mod args;
 mod config;
 mod daemon;
 mod demo;
+#[cfg(test)]
+mod docs;
+mod down;
 mod help;
 mod join;
 mod maintenance;
@@ -18,7 +21,7 @@ use parts::Info;
 use selvage_memory::Frugal;
 use tokio::runtime::Runtime;
 
-/// What is still under way at the end may take so long.
+/// Timeout of what is still under way at the end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -52,10 +55,11 @@ fn first_process() -> Option<PathBuf> {
     arguments.next().filter(|_| is_asked).map(PathBuf::from)
 }
 
-/// What a command line asks for.
+/// Request of a command line.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
 enum Task {
     Daemon { parts: Vec<&'static str>, serve: Serve, join: args::Join },
+    Down(args::Down),
     Maintain(args::Store),
     Client(selvage_cli::Command),
 }
@@ -74,6 +78,7 @@ impl Task {
                 }
                 Asked::Client(command) => Self::Client(command),
             },
+            Command::Down(down) => Self::Down(down),
             Command::Store(command) => Self::Maintain(command),
             Command::Client(command) => Self::Client(command),
         }
@@ -95,6 +100,7 @@ impl Task {
                 let ca = global.ca.as_deref();
                 daemon::run(daemon::Order { parts, serve, join, ca, frugal }).await
             }
+            Self::Down(down) => down::run(&down, &global).await,
             Self::Maintain(command) => maintenance::run(command).await,
             Self::Client(command) => {
                 match selvage_cli::run(command, &global, Cli::command()).await {

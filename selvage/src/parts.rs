@@ -14,11 +14,11 @@ use crate::{
     config::{Auth, Join, Listen, Store, Tls, default_data_dir},
 };
 
-/// What is known of a part without its options.
+/// Facts about a part that do not depend on its options.
 #[derive(Debug)]
 pub(crate) struct Info {
     pub(crate) name: &'static str,
-    /// What it joins a controller as when it runs alone.
+    /// Kind that it joins a controller as when it runs alone.
     pub(crate) joins: Option<Kind>,
     pub(crate) frugal: bool,
     pub(crate) threads: Option<usize>,
@@ -52,7 +52,7 @@ macro_rules! parts {
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub(crate) struct Config {
-            /// Where state, keys and sockets are kept.
+            /// Data directory: state, keys and sockets.
             pub(crate) data: PathBuf,
             /// Plaintext, everybody is admin, loopback only. For laboratories.
             pub(crate) insecure: bool,
@@ -63,7 +63,7 @@ macro_rules! parts {
             pub(crate) join: Join,
             $(pub(crate) $section: <$part as Part>::Options,)*
             pub(crate) log: LogOptions,
-            /// What was said in a way that will not be understood for long.
+            /// Deprecations: settings in a form that will not be understood for long.
             #[serde(skip)]
             pub(crate) warnings: Vec<String>,
         }

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use selvage_store::etcd::{Etcd, EtcdOptions, TlsOptions};
 use tempfile::TempDir;
 
-/// Where etcd is, or nothing after saying why the test is left out. On CI
+/// Returns the path of etcd, or nothing after saying why the test is left out. On CI
 /// that is a failure: there the real thing must be tested.
 #[allow(clippy::print_stderr)]
 pub(crate) fn binary() -> Option<PathBuf> {
@@ -147,13 +147,13 @@ impl Cluster {
         member.process = Some(child);
     }
 
-    async fn ready(&self, patience: Duration) -> bool {
+    async fn ready(&self, timeout: Duration) -> bool {
         let ready = async {
             for index in 0..self.members.len() {
                 self.answers(index).await;
             }
         };
-        tokio::time::timeout(patience, ready).await.is_ok()
+        tokio::time::timeout(timeout, ready).await.is_ok()
     }
 
     async fn answers(&self, index: usize) {

@@ -175,7 +175,7 @@ pub fn http(selvage: &Selvage) -> reqwest::Client {
     let mut builder = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
-        .timeout(crate::process::PATIENCE);
+        .timeout(crate::process::TIMEOUT);
     if let Some(ca) = selvage.ca() {
         let root = reqwest::Certificate::from_pem(ca.as_bytes()).unwrap();
         builder = builder.tls_certs_only([root]);

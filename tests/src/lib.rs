@@ -1,4 +1,4 @@
-//! What whole-system tests share: a real `selvage` process with a data
+//! Helpers of whole-system tests: a real `selvage` process with a data
 //! directory of its own, and clients that reach it as strangers would.
 //!
 //! Nothing here looks inside the process: what a test knows it has from the

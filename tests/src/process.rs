@@ -9,9 +9,9 @@ use std::{
 
 use serde_json::Value;
 
-/// How long anything may take before a test gives up. Generous: machines that
+/// Timeout of anything before a test gives up. Generous: machines that
 /// run tests are slow and shared.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The binary that was built with the tests.
 pub fn binary() -> PathBuf {
@@ -23,7 +23,7 @@ pub fn binary() -> PathBuf {
 
 /// Waits until the condition gives something.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = condition() {
             return value;
@@ -115,7 +115,7 @@ impl Selvage {
         Self { child, data, ready, log, _own: None }
     }
 
-    /// What the ready file says.
+    /// Content of the ready file.
     pub fn ready(&self) -> &Value {
         &self.ready
     }
@@ -200,7 +200,7 @@ pub struct Cli {
     home: tempfile::TempDir,
 }
 
-/// What a command printed, and how it ended.
+/// Output of a command, and its exit status.
 #[derive(Debug)]
 pub struct Printed {
     pub code: i32,

@@ -233,7 +233,7 @@ impl EtcdCluster {
         wait_for("a member of etcd", || self.says(index, "etcd_server_has_leader 1").then_some(()));
     }
 
-    /// Whether this line is among the member's metrics.
+    /// Returns whether this line is among the member's metrics.
     fn says(&self, index: usize, line: &str) -> bool {
         let member = &self.members[index];
         member.child.is_some()
@@ -241,7 +241,7 @@ impl EtcdCluster {
     }
 }
 
-/// What etcd counts. Version 1.0, so that the answer comes in one piece.
+/// Metrics of etcd. Version 1.0, so that the answer comes in one piece.
 fn metrics(port: u16) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -53,7 +53,7 @@ fn set(message: &mut DynamicMessage, field: &str, text: &str) {
     }
 }
 
-/// Whether a status means that access was not what stopped the call.
+/// Returns whether a status means that access was not what stopped the call.
 fn let_in(code: Code) -> bool {
     !matches!(code, Code::Unauthenticated | Code::PermissionDenied)
 }

@@ -32,7 +32,7 @@ fn can_run() -> bool {
     true
 }
 
-/// What is answered at a public port; none when nobody does.
+/// Answer at a public port; none when nobody answers.
 fn fetch(place: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(2)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;

@@ -1,4 +1,4 @@
-//! What no honest client sends. A clear status, bounded memory, no panic,
+//! Requests that no honest client sends. A clear status, bounded memory, no panic,
 //! and everybody else is served meanwhile.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use selvage_api::edgeproto::{CloudletKey, OperatorKey};
 use selvage_notify::ClientOptions;
-use selvage_sim::{Fault, FaultRule, Limits, Operation, SimCrm, SimDme, SimOptions, What};
+use selvage_sim::{Fault, FaultRule, Limits, ObjectKind, SimCrm, SimDme, SimOptions, Verb};
 use selvage_tests::{Client, Selvage, process::Cli};
 
 const APP: [&str; 6] = ["--developer", "AcmeAppCo", "--appname", "app", "--appvers", "1.0"];
 const PLACE: [&str; 6] =
     ["--operator", "tmus", "--cloudlet", "cloud-1", "--cluster", "autoclusterapp"];
 
-/// What it takes to speak as that machine.
+/// TLS configuration with which one speaks as that machine.
 async fn join(selvage: &Selvage, machine: &str) -> Arc<rustls::ClientConfig> {
     Client::admin(selvage).await.join(&selvage.ca().unwrap(), machine).await
 }
@@ -72,7 +72,7 @@ async fn ready(cli: &Cli, name: &str) {
 
 async fn known(cli: &Cli, operator: &str, name: &str) {
     let show = ["cloudletinfo", "show", "--operator", operator, "--name", name, "-o", "json"];
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while !cli.ok(&show).contains("CLOUDLET_STATE_READY") {
         assert!(std::time::Instant::now() < deadline, "{name} never became ready");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -104,8 +104,8 @@ async fn an_app_comes_up_fails_and_goes() {
     assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
 
     crm.script(FaultRule::once(
-        What::Instance,
-        Operation::Create,
+        ObjectKind::Instance,
+        Verb::Create,
         Fault::Fail { errors: vec!["no such image".into()], residue: true },
     ));
     let failed = instance(&cli, "create");
@@ -153,7 +153,7 @@ const READY: &str = "\"state\":\"READY\"";
 /// Its next instance takes the crm a while.
 fn late() -> FaultRule {
     let fault = Fault::Late(std::time::Duration::from_secs(3));
-    FaultRule::once(What::Instance, Operation::Create, fault)
+    FaultRule::once(ObjectKind::Instance, Verb::Create, fault)
 }
 
 /// Creates the instance while the test does something else.
@@ -168,7 +168,7 @@ fn create_beside(cli: &Cli) -> std::thread::JoinHandle<std::process::Output> {
 
 /// Waits until what is shown of instances has a text in it.
 async fn shows(cli: &Cli, text: &str) {
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while !cli.ok(&["appinst", "show", "-o", "json"]).contains(text) {
         assert!(
             std::time::Instant::now() < deadline,
@@ -200,7 +200,7 @@ async fn a_cloudlet_that_restarts_goes_on() {
     }
 
     // It dies when the controller knows that it has begun.
-    crm.script(FaultRule::once(What::Instance, Operation::Create, Fault::Stall));
+    crm.script(FaultRule::once(ObjectKind::Instance, Verb::Create, Fault::Stall));
     let creating = create_beside(&cli);
     shows(&cli, "CREATING").await;
     crm.restart(true).await;
@@ -305,7 +305,7 @@ async fn a_region_is_built_up_and_taken_down() {
     for (crm, _) in &crms {
         assert!(crm.infrastructure().is_empty(), "{:?}", crm.infrastructure());
     }
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while !dme.instances.is_empty() {
         assert!(std::time::Instant::now() < deadline, "the engine still offers what is gone");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

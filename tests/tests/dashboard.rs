@@ -27,7 +27,7 @@ const METHODS: [&str; 4] =
 
 /// What `once` gives, as soon as it gives something.
 async fn eventually<T>(what: &str, mut once: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + process::PATIENCE;
+    let deadline = tokio::time::Instant::now() + process::TIMEOUT;
     loop {
         if let Some(found) = once().await {
             return found;

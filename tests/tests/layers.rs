@@ -1,4 +1,4 @@
-//! Who may depend on whom. See ARCHITECTURE.md.
+//! Layers of the crates: who may depend on whom. See ARCHITECTURE.md.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

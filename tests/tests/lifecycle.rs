@@ -237,9 +237,16 @@ async fn several_processes_share_an_etcd() {
     let endpoints = format!("store.endpoints=[\"{}\"]", etcd.endpoint());
     let flags = ["--set", "store.kind=etcd", "--set", &endpoints];
     let one = Selvage::up(&flags);
-    let two = Selvage::up(&flags);
-    // Who started first made the administrator; a session of one holds at
-    // the other.
+    // The second has the keys of the region.
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("data");
+    std::fs::create_dir(&keys).unwrap();
+    let copied =
+        std::process::Command::new("cp").arg("-a").arg(one.data().join("pki")).arg(&keys).status();
+    assert!(copied.unwrap().success());
+    let two = Selvage::up_in(folder.path(), &flags);
+    // The first one made the administrator; a session of one holds at the
+    // other.
     let admin = Client::admin(&one).await;
     let there = Client { token: admin.token.clone(), ..Client::anonymous(&two).await };
     let deadline = std::time::Instant::now() + Duration::from_secs(120);

@@ -12,7 +12,7 @@ use selvage_tests::{process::binary, real::skip};
 
 struct Machine {
     folder: tempfile::TempDir,
-    /// How the machine ended, and what it said.
+    /// Exit code and output of the machine.
     ended: (i32, String),
 }
 

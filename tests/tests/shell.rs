@@ -158,7 +158,7 @@ fn a_command_in_an_app_by_both_ways() {
     edge.down();
 }
 
-/// What is written while somebody follows comes to him.
+/// Lines that are written while a caller follows arrive there.
 fn follows(edge: &Edge) {
     let mut command = edge.command(&["logs", "web", "-f", "--tail", "1"]);
     let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! How fast the controller is, beside the store that it works on and beside
+//! Speed of the controller, beside the store that it works on and beside
 //! the agents that it waits for.
 
 use std::future::Future;
@@ -42,7 +42,7 @@ struct Args {
     /// App instances that are created at the same time
     #[arg(long, default_value_t = 200)]
     creates: usize,
-    /// How many times that many are created
+    /// Number of times that many are created
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Agents that the created instances are spread over
@@ -89,7 +89,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// How often `call` succeeds in a second when so many make it all the time.
+/// Rate at which `call` succeeds when so many make it all the time.
 async fn rate<F, Fut>(time: Duration, callers: impl Iterator<Item = F>) -> Result<f64>
 where
     F: Fn(u64) -> Fut + Send + 'static,
@@ -270,7 +270,7 @@ async fn shown(house: &House, filter: &wire::AppInst, times: usize) -> Result<(D
     Ok((median(taken), found))
 }
 
-/// What the server does for a show, without a socket and without a client.
+/// Work of the server for a show, without a socket and without a client.
 fn encoded(house: &House, filter: &wire::AppInst) -> Result<(Duration, usize)> {
     let begun = Instant::now();
     let mut buffer = Vec::new();

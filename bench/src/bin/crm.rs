@@ -1,4 +1,4 @@
-//! How long it takes from asking for an instance until it takes connections,
+//! Time from asking for an instance until it takes connections,
 //! through a controller and the crm of a cloudlet, against `runc run` of the
 //! same image; how long a command in the instance takes to its first byte, and
 //! how fast it can write, against `runc exec`.
@@ -33,32 +33,32 @@ use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
 use selvage_shell::{
-    Conversation, Word,
+    Conversation, Frame,
     peer::{Offer, Options},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 const PORT: u16 = 8080;
-/// How often to look whether a server takes connections.
-const LOOK: Duration = Duration::from_micros(500);
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Interval at which to ask whether a server takes connections.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// A command that says two bytes.
 const ECHO: [&str; 3] = ["/bin/busybox", "echo", "x"];
 /// A command that writes [`MUCH`].
 const ZEROES: [&str; 6] =
     ["/bin/busybox", "dd", "if=/dev/zero", "bs=64k", "count=1024", "status=none"];
 const MUCH: usize = 64 << 20;
-/// How many times that is done by each way.
+/// Number of times that is done on each path.
 const STREAMS: usize = 3;
-/// What the first byte of a command may take, in seconds.
+/// Goal for the first byte of a command, in seconds.
 const FIRST_BYTE: f64 = 0.3;
 
 /// Measures a cloudlet; prints figures with ratios. Needs root, runc and
 /// busybox.
 #[derive(Debug, Parser)]
 struct Args {
-    /// How many times each way is taken, in turn
+    /// Number of times each path is taken, in turn
     #[arg(long, default_value_t = 20)]
     rounds: usize,
 }
@@ -112,38 +112,38 @@ async fn main() -> Result<()> {
 }
 
 /// Seconds with runc alone, by the direct way, and by the other.
-struct Ways {
+struct Paths {
     alone: f64,
     direct: f64,
     relayed: f64,
 }
 
-impl Ways {
+impl Paths {
     fn ours(&self) -> [(&'static str, f64); 2] {
         [("directly", self.direct), ("through the controller", self.relayed)]
     }
 }
 
-/// How long commands take to their first byte, and to write much.
-async fn exec(bare: &Bare, site: &Cloud, rounds: usize) -> Result<(Ways, Ways)> {
+/// Time of commands to their first byte, and to write much.
+async fn exec(bare: &Bare, site: &Cloud, rounds: usize) -> Result<(Paths, Paths)> {
     let id = bare.start()?;
     site.create().await?;
-    let first = by_all_ways(bare, site, &id, rounds, &ECHO, 1).await?;
-    let much = by_all_ways(bare, site, &id, STREAMS, &ZEROES, MUCH).await?;
+    let first = by_all_paths(bare, site, &id, rounds, &ECHO, 1).await?;
+    let much = by_all_paths(bare, site, &id, STREAMS, &ZEROES, MUCH).await?;
     site.delete().await?;
     Bare::stop(&id)?;
     Ok((first, much))
 }
 
-/// How long it takes until a command has written so many bytes.
-async fn by_all_ways(
+/// Time until a command has written so many bytes.
+async fn by_all_paths(
     bare: &Bare,
     site: &Cloud,
     id: &str,
     rounds: usize,
     words: &[&str],
     bytes: usize,
-) -> Result<Ways> {
+) -> Result<Paths> {
     let (mut alone, mut direct, mut relayed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         alone.push(bare.reads(id, words, bytes)?);
@@ -151,7 +151,7 @@ async fn by_all_ways(
         relayed.push(site.reads(false, words, bytes).await?);
     }
     let [alone, direct, relayed] = [alone, direct, relayed].map(median);
-    Ok(Ways { alone, direct, relayed })
+    Ok(Paths { alone, direct, relayed })
 }
 
 fn median(mut times: Vec<Duration>) -> f64 {
@@ -248,12 +248,12 @@ impl Bare {
 }
 
 fn until_it_answers(place: SocketAddr) -> bool {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + START_TIMEOUT;
     while Instant::now() < until {
         if TcpStream::connect(place).is_ok() {
             return true;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     false
 }
@@ -301,7 +301,7 @@ impl Cloud {
         };
         let mut clusters = ClusterInstApiClient::new(channel.clone());
         // The cloudlet may not have said yet that it is there.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_TIMEOUT;
         loop {
             match clusters.create_cluster_inst(cluster.clone()).await {
                 Ok(stream) => break to_end(stream).await?,
@@ -336,7 +336,7 @@ impl Cloud {
         let mut read = 0;
         while read < bytes {
             match talk.incoming.recv().await {
-                Some(Word::Data(more)) => read += more.len(),
+                Some(Frame::Data(more)) => read += more.len(),
                 other => bail!("the command wrote {read} bytes of {bytes}: {other:?}"),
             }
         }
@@ -363,7 +363,7 @@ impl Cloud {
             selvage_shell::attach(self.channel.clone(), token.to_owned(), |_| {}).await?
         };
         ensure!(talk.opened().await, "the crm was not reached");
-        talk.outgoing.send(Word::Size { columns: 0, rows: 0 }).await?;
+        talk.outgoing.send(Frame::Size { columns: 0, rows: 0 }).await?;
         Ok(talk)
     }
 
@@ -379,7 +379,7 @@ impl Cloud {
         let mut clusters = ClusterInstApiClient::new(self.channel.clone());
         to_end(clusters.delete_cluster_inst(self.cluster.clone()).await?).await?;
         self.tasks.token().cancel();
-        let _ = self.tasks.shutdown(PATIENCE).await;
+        let _ = self.tasks.shutdown(START_TIMEOUT).await;
         self.house.close().await
     }
 }
@@ -438,9 +438,9 @@ async fn settings(
         forwarding: Forwarding::default(),
         egress: selvage_crm::Egress::default(),
         tls: None,
-        patience: PATIENCE,
+        start_timeout: START_TIMEOUT,
         grace: Duration::from_secs(60),
-        look: Duration::from_secs(10),
+        resync_interval: Duration::from_secs(10),
         samples: Duration::from_secs(15),
     })
 }

@@ -1,4 +1,4 @@
-//! How fast the dashboard answers and pushes, and what watchers cost it; beside
+//! Speed of the dashboard's answers and pushes, and the cost of watchers; beside
 //! the dashboard of a Ceph manager where one is named.
 
 use std::{

@@ -1,4 +1,4 @@
-//! How fast the match engine is, by itself and beside a server that answers
+//! Speed of the match engine, by itself and beside a server that answers
 //! the same call without doing anything.
 
 use std::{
@@ -56,7 +56,7 @@ struct Args {
     /// Seconds for each measurement
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// How many times the engine and its peer are measured in turn
+    /// Number of times that the engine and its peer are measured in turn
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Calls that are under way at the same time
@@ -74,7 +74,7 @@ fn app() -> AppName {
 }
 
 /// Spread over the earth, the same at every run.
-fn places(count: usize) -> impl Iterator<Item = (f64, f64)> {
+fn locations(count: usize) -> impl Iterator<Item = (f64, f64)> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut chance = move || {
         state ^= state << 13;
@@ -139,7 +139,7 @@ async fn engine(instances: usize) -> Result<Dme> {
     let mut first = instance(0, (0.0, 0.0));
     let key = first.key.take().and_then(|key| key.app_key);
     feed.apps.put(wire::App { key, ..wire::App::default() })?;
-    for (number, place) in places(instances).enumerate() {
+    for (number, place) in locations(instances).enumerate() {
         feed.instances.put(instance(number, place))?;
     }
     feed.in_sync();
@@ -289,7 +289,7 @@ impl Serving {
     }
 }
 
-/// How fast calls are answered, and what they cost.
+/// Rate of calls, and their cost.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     /// Calls in a second.
@@ -344,7 +344,7 @@ async fn calls(args: &Args, to: SocketAddr, questions: &[FindCloudletRequest]) -
     Ok(Pace { rate: count / begun.elapsed().as_secs_f64(), cost })
 }
 
-/// What part of the calls the server answered within a millisecond.
+/// Share of the calls that the server answered within a millisecond.
 fn within_a_millisecond(metrics: &Metrics) -> Result<f64> {
     let text = metrics.render();
     let count = |end: &str| -> Result<f64> {
@@ -375,7 +375,7 @@ async fn main() -> Result<()> {
     let mut report = Report::new();
     let dme = engine(args.instances).await?;
     // Devices are elsewhere than instances, and each has a cookie of its own.
-    let elsewhere = places(args.instances + args.devices).skip(args.instances);
+    let elsewhere = locations(args.instances + args.devices).skip(args.instances);
     let ask = |(number, place)| {
         let cookie = dme.engine().cookies().issue(&app(), &format!("device {number}"))?;
         Ok(question(&cookie, place))

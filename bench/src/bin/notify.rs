@@ -1,4 +1,4 @@
-//! How many agents a controller keeps up to date, and what they cost it.
+//! Number of agents that a controller keeps up to date, and what they cost it.
 //!
 //! The agents run in a process of their own, so that what is measured of this
 //! one is the server's alone. With `--grow` the number of agents doubles until
@@ -29,7 +29,7 @@ const CHANGED: usize = 100;
 /// Changes that are timed.
 const ROUNDS: usize = 100;
 /// A round of growth that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(180);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Measures notify; prints figures with ratios.
 #[derive(Debug, Parser)]
@@ -76,7 +76,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// Where instance `number` is: one of as many cloudlets as there are agents,
+/// Returns the cloudlet of instance `number`: one of as many as there are agents,
 /// each with the same apps.
 fn instance(number: usize, streams: usize) -> wire::AppInst {
     let mut instance = edge::ready_app_inst(number, SimFleet::cloudlet(number % streams));
@@ -97,7 +97,7 @@ async fn fill(file: &Path, streams: usize, objects: usize) -> Result<()> {
     Ok(store.close().await?)
 }
 
-/// Whether all goals are met.
+/// Returns whether all goals are met.
 async fn measure(
     streams: usize,
     objects: usize,
@@ -267,7 +267,7 @@ impl Agents {
 
     /// Waits for an order to be done.
     async fn done(&mut self) -> Result<()> {
-        let answer = tokio::time::timeout(PATIENCE, self.answers.next_line()).await;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.answers.next_line()).await;
         let answer = answer.context("the agents are not done in time")??;
         let answer = answer.context("the agents have ended")?;
         let mut words = answer.split(' ');
@@ -374,5 +374,5 @@ async fn each<T: Copy>(all: impl Iterator<Item = T>, holds: impl Fn(T) -> bool) 
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.context("waited in vain")
+    tokio::time::timeout(ANSWER_TIMEOUT, waiting).await.context("waited in vain")
 }

@@ -1,4 +1,4 @@
-//! How fast the embedded store is, beside etcd and beside the bare disk.
+//! Speed of the embedded store, beside etcd and beside the bare disk.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -202,7 +202,7 @@ impl Record for Object {
 }
 
 async fn fill(store: &SharedStore, objects: u64) -> Result<()> {
-    /// What the typed layer writes: see its documentation.
+    /// Record that the typed layer writes: see its documentation.
     #[derive(Clone, PartialEq, Message)]
     struct Envelope {
         #[prost(string, tag = "1")]

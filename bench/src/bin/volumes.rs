@@ -1,4 +1,4 @@
-//! What volumes cost: making one beside a bare `lvcreate`, listing a thousand
+//! Costs of volumes: making one beside a bare `lvcreate`, listing a thousand
 //! beside `lvs`, and telling a thousand watchers.
 //!
 //! The first two need a device mapper: this program runs itself under a
@@ -39,15 +39,15 @@ use tonic::{
 const GIB: u64 = 1 << 30;
 /// Streams that one connection carries.
 const PER_CONNECTION: usize = 200;
-/// How long what serves may take to be there.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the start of the server.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Measures volumes; prints figures with ratios.
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
     work: Option<Work>,
-    /// How often a volume is made, or a list asked for
+    /// Number of volumes that are made, and of lists that are asked for
     #[arg(long, default_value_t = 25)]
     runs: usize,
     /// Volumes to list
@@ -63,10 +63,10 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Work {
-    /// What is measured under the user-mode kernel
+    /// Runs the measurements under the user-mode kernel
     #[command(hide = true)]
     Inside,
-    /// What serves
+    /// Serves
     #[command(hide = true)]
     Serve {
         /// The folder with `lvmd.yaml`, where `lvmd.sock` will be
@@ -142,7 +142,7 @@ impl Served {
         let own = std::env::current_exe()?;
         let process = Command::new(own).arg("serve").arg(folder.path()).spawn()?;
         let mut this = Self { process, folder };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while this.connect().await.is_err() {
             ensure!(this.process.try_wait()?.is_none(), "what serves has ended");
             ensure!(Instant::now() < deadline, "nothing serves");
@@ -235,7 +235,7 @@ async fn creating(
     Ok(())
 }
 
-/// How long a call takes to make a volume.
+/// Returns the time that a call takes to make a volume.
 async fn by_call(channel: &Channel) -> Result<Duration> {
     let mut volumes = LvServiceClient::new(channel.clone());
     let name = "ours".to_owned();
@@ -247,7 +247,7 @@ async fn by_call(channel: &Channel) -> Result<Duration> {
     Ok(took)
 }
 
-/// How long the program takes that the call would run.
+/// Returns the time of the program that the call would run.
 fn by_program() -> Result<Duration> {
     let start = Instant::now();
     lvm(&["lvcreate", "-n", "bare", "-L", "1073741824b", "-W", "y", "-y", "bench"])?;
@@ -285,7 +285,7 @@ async fn listing(
     report: &mut Report,
 ) -> Result<()> {
     let mut groups = VgServiceClient::new(channel.clone());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         let listed = groups.get_lv_list(GetLvListRequest::default()).await?.into_inner();
         if listed.volumes.len() == args.volumes {
@@ -353,12 +353,12 @@ async fn watchers(args: &Args, report: &mut Report) -> Result<()> {
         let name = "one".to_owned();
         let create =
             CreateLvRequest { name: name.clone(), size_gb: 1, ..CreateLvRequest::default() };
-        let waiting = told(streams, 63 * GIB);
+        let waiting = notified(streams, 63 * GIB);
         volumes.create_lv(create).await?;
         let answered = Instant::now();
         let (back, last) = waiting.await?;
         late.push(last.saturating_duration_since(answered));
-        let waiting = told(back, 64 * GIB);
+        let waiting = notified(back, 64 * GIB);
         volumes.remove_lv(RemoveLvRequest { name, ..RemoveLvRequest::default() }).await?;
         (streams, _) = waiting.await?;
     }
@@ -376,7 +376,7 @@ async fn watchers(args: &Args, report: &mut Report) -> Result<()> {
 
 /// Begins to wait until all are told that so much is free; gives them back,
 /// and when the last one was told.
-fn told(
+fn notified(
     streams: Vec<Streaming<WatchResponse>>,
     free: u64,
 ) -> impl Future<Output = Result<(Vec<Streaming<WatchResponse>>, Instant)>> {

@@ -28,7 +28,7 @@ const CLIENT_VARIABLES: [&str; 12] = [
 ];
 
 /// Keys that have a new name; the old one is understood for one more release.
-const RENAMED: [(&str, &str); 7] = [
+const RENAMED: [(&str, &str); 9] = [
     ("node.controller", "join.controller"),
     ("node.join_file", "join.token_file"),
     ("node.ca", "join.ca"),
@@ -36,6 +36,8 @@ const RENAMED: [(&str, &str); 7] = [
     ("node.advertise", "join.advertise"),
     ("node.labels", "join.labels"),
     ("node.report", "join.report_interval"),
+    ("crm.patience", "crm.start_timeout"),
+    ("crm.look", "crm.resync_interval"),
 ];
 
 /// Reads the configuration: defaults, file, environment, flags.

@@ -62,7 +62,7 @@ impl Config {
     }
 }
 
-/// What the kernel takes as the path of a unix socket.
+/// Longest path of a unix socket that the kernel takes.
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// The system's place for root, the user's own for everybody else.

@@ -26,6 +26,7 @@ impl Config {
             &crm.pull_secrets,
             &self.lvmd.config,
             &dashboard.kubeconfig,
+            &self.kaas.ssh.key_file,
         ];
         let secrets: [&Option<SecretFile>; 8] = [
             &store.password_file,
@@ -37,6 +38,8 @@ impl Config {
             &dashboard.prometheus.token_file,
             &self.kaas.maas.api_key_file,
         ];
+        let machines =
+            self.kaas.ssh.machines.values().filter_map(|machine| machine.key_file.clone());
         let clients =
             self.auth.oidc.iter().filter_map(|provider| provider.client_secret_file.clone());
         kinds
@@ -45,6 +48,7 @@ impl Config {
             .chain(files.into_iter().flatten().cloned())
             .chain(secrets.into_iter().flatten().map(|file| file.0.clone()))
             .chain(clients)
+            .chain(machines)
             .chain([self.data.clone()])
             .collect()
     }
@@ -71,7 +75,13 @@ mod tests {
                 "prometheus": { "token_file": "/s/prometheus" },
                 "kubeconfig": "/s/kubeconfig",
             },
-            "kaas": { "maas": { "api_key_file": "/s/maas" } },
+            "kaas": {
+                "maas": { "api_key_file": "/s/maas" },
+                "ssh": {
+                    "key_file": "/s/ssh",
+                    "machines": { "m": { "address": "a", "host_keys": [], "key_file": "/s/ssh-m" } },
+                },
+            },
             "auth": { "oidc": [{
                 "name": "corp",
                 "issuer": "https://login.example",
@@ -87,7 +97,7 @@ mod tests {
         // Whoever adds a setting of this kind adds it above, too.
         let written = serde_json::to_value(&config).unwrap().to_string();
         let settings = written.matches("_file\":").count() + written.matches("\"key\":").count();
-        assert_eq!(settings, 12, "{written}");
+        assert_eq!(settings, 14, "{written}");
         for kept in ["pki", "joined", "joined-cloudlet", "joined-dme", "store.redb"] {
             assert!(protected.contains(&PathBuf::from("/data").join(kept)), "{kept}");
         }

@@ -1,4 +1,4 @@
-//! How a daemon is reached, where its state is, and who may log in.
+//! Settings of a daemon's listeners, its state and its logins.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct Listen {
     pub(crate) calls_in_flight: usize,
     /// Streams that may be open at the same time.
     pub(crate) streams_in_flight: usize,
-    /// How long calls in flight may go on after the signal to stop.
+    /// Time that calls in flight may go on after the signal to stop.
     pub(crate) drain: Duration,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Tls {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// Where state is kept.
+/// Store of the state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
@@ -99,7 +99,7 @@ impl Default for Store {
     }
 }
 
-/// How people log in.
+/// Logins of people.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Auth {
@@ -107,7 +107,7 @@ pub(crate) struct Auth {
     pub(crate) idle: Duration,
     /// A session ends after so long in any case.
     pub(crate) absolute: Duration,
-    /// Whether users may log in with a password.
+    /// Lets users log in with a password.
     pub(crate) password_login: bool,
     /// The address by which browsers reach this server, for OIDC's way back.
     pub(crate) public_url: String,

@@ -1,4 +1,4 @@
-//! What a daemon stands on: a store and keys of its own, the membership in a
+//! Foundation of a daemon: a store and keys of its own, the membership in a
 //! controller's region, or nothing but a unix socket.
 
 use std::{
@@ -29,10 +29,15 @@ use super::{
     Order, Sockets, greeting,
     identity::{self, Keys},
     ready::{self, Admin, Ready, Speak},
-    store,
+    region, store,
     system::System,
 };
-use crate::{args::Join, config::Config, join, parts::Info};
+use crate::{
+    args::Join,
+    config::{Config, StoreKind},
+    join,
+    parts::Info,
+};
 
 /// Interval at which the store is asked how it is.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,7 +47,7 @@ const STORE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which what has expired is removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a daemon will stand on.
+/// Foundation that a daemon will have.
 pub(super) enum Base {
     /// A store of its own.
     Own,
@@ -60,7 +65,7 @@ impl Base {
             [part] => Info::find(part).and_then(|info| info.joins),
             _ => None,
         };
-        match kind.filter(|kind| join::belongs(config, *kind)) {
+        match kind.filter(|kind| join::is_requested(config, *kind)) {
             Some(kind) => Self::Joined { kind, join: Box::new(order.join.clone()) },
             None => Self::Own,
         }
@@ -77,6 +82,9 @@ impl Base {
             Self::Own => {
                 let store = store::open(config).await?;
                 let keys = if config.insecure { None } else { Some(identity::keys(config)?) };
+                if let (Some(keys), StoreKind::Etcd) = (&keys, config.store.kind) {
+                    region::check_ca(&store, &keys.ca).await?;
+                }
                 let port = port(config, keys.as_ref().map(|keys| Arc::clone(&keys.server)))?;
                 let own = Own::open(config, process, store, keys, reconcilers).await?;
                 Ok((Foundation::Own(Box::new(own)), Some(port)))
@@ -99,7 +107,7 @@ fn port(config: &Config, tls: Option<Arc<rustls::ServerConfig>>) -> anyhow::Resu
     Socket::tcp(address, tls).with_context(|| format!("cannot listen on {address}"))
 }
 
-/// What a daemon stands on.
+/// Foundation of a daemon.
 pub(super) enum Foundation {
     Own(Box<Own>),
     Joined { kind: Kind, member: Arc<Member>, controller: Arc<dyn Controller> },
@@ -111,7 +119,7 @@ pub(super) struct Own {
     store: SharedStore,
     /// None with `--insecure`.
     keys: Option<Keys>,
-    /// What this process shows to others.
+    /// Certificate that this process shows to others.
     issued: Option<Arc<IssuedIdentity>>,
     auth: Auth,
     /// Of the administrator who was made just now.
@@ -262,7 +270,7 @@ impl Foundation {
         paths
     }
 
-    /// How callers on the port are recognised.
+    /// Returns how callers on the port are authenticated.
     fn trust(&self, config: &Config) -> Trust {
         match self {
             Self::Own(own) if !config.insecure => Trust::Credentials(Arc::new(own.auth.clone())),
@@ -330,7 +338,7 @@ impl Foundation {
         };
         let admin = matches!(self, Self::Own(_)).then(|| Admin {
             username: selvage_auth::FIRST_USER.into(),
-            password_file: identity::password_file(config),
+            password_file: Some(identity::password_file(config)).filter(|path| path.exists()),
         });
         let ca = match self {
             Self::Joined { member, .. } => Some(member.ca_path()),
@@ -339,7 +347,7 @@ impl Foundation {
         Ok(Ready { endpoint, ca, admin, sockets })
     }
 
-    /// How to ask the port whether it answers.
+    /// Returns the protocol by which to ask the port whether it answers.
     fn speak(&self, config: &Config) -> anyhow::Result<Speak> {
         match self {
             // Under which of its names it listens, the certificate need not say.

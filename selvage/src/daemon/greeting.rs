@@ -9,7 +9,7 @@ use selvage_part::Process;
 use super::{identity, ready::Ready};
 use crate::{config::Config, parts::Info};
 
-/// What to do next with a daemon that has a store.
+/// Prints the next steps with a daemon that has a store.
 pub(super) fn own(
     config: &Config,
     ready: &Ready,
@@ -57,7 +57,7 @@ pub(super) fn own(
     print(&text);
 }
 
-/// Where a daemon that joined a controller answers, and as what.
+/// Prints the addresses of a daemon that joined a controller, and its name.
 pub(super) fn joined(ready: &Ready, member: &Member, kind: Kind) {
     let ends = jiff::Timestamp::from_second(member.not_after()).unwrap_or_default();
     print(&format!(
@@ -81,7 +81,7 @@ fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// How a shell calls this program: by its name, where that leads here.
+/// Returns the name by which a shell calls this program, where that leads here.
 fn command_name() -> String {
     let name = env!("CARGO_PKG_NAME");
     let Ok(own) = std::env::current_exe() else { return name.to_owned() };

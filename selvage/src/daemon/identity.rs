@@ -99,7 +99,7 @@ pub(super) async fn first_administrator(
     Ok(made.then_some(password))
 }
 
-/// Where the first administrator's password is.
+/// Returns the path of the first administrator's password.
 pub(super) fn password_file(config: &Config) -> PathBuf {
     config.data.join(PASSWORD_FILE)
 }

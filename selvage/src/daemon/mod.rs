@@ -6,6 +6,7 @@ mod greeting;
 mod identity;
 mod process;
 mod ready;
+mod region;
 pub(crate) mod store;
 mod system;
 #[cfg(test)]
@@ -35,7 +36,7 @@ use crate::{
     parts::Info,
 };
 
-/// What a command line asks a daemon to be.
+/// Request of a command line for a daemon.
 pub(crate) struct Order<'a> {
     /// Names of the parts.
     pub(crate) parts: Vec<&'static str>,
@@ -89,6 +90,9 @@ impl Plan {
             let dumped = config::dump(&config);
             return Err(dumped.map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS));
         }
+        if serve.demo {
+            demo::check().map_err(|error| bad(&error))?;
+        }
         telemetry::init(&config.log).map_err(|error| bad(&error.into()))?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
@@ -129,10 +133,10 @@ impl Plan {
         let mut signals = Signals::install().context("signals")?;
         let tasks = Tasks::new(CancellationToken::new());
         let running = Box::pin(self.start(&tasks)).await?;
+        running.foundation.greet(&self.config, &running.ready, &self.process);
         if let Some(path) = &serve.ready_file {
             running.ready.write(path)?;
         }
-        running.foundation.greet(&self.config, &running.ready, &self.process);
         if serve.demo {
             tasks.spawn("demonstration", demo::run(self.config.clone()));
         }
@@ -244,7 +248,7 @@ fn stock_file<'a>(order: &'a Order<'_>) -> Option<&'a Path> {
     path.extension().filter(|end| *end == "yaml" || *end == "yml").map(|_| path)
 }
 
-/// How much the listeners take on.
+/// Returns the limits of the listeners.
 fn limits(config: &Config) -> Limits {
     Limits {
         connections: config.listen.connections,

@@ -1,4 +1,4 @@
-//! What every daemon does as a process: limits, listeners, signals, the end.
+//! The daemon as a process: limits, listeners, signals, the end.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::base::{Base, Foundation};
 use crate::{args::Serve, config::Config};
 
-/// How long tasks may take to end once the listeners have drained.
+/// Timeout of tasks once the listeners have drained.
 const AFTER_DRAIN: Duration = Duration::from_secs(3);
 /// By then all has been started,
 const SETTLE_TIME: Duration = Duration::from_secs(3);

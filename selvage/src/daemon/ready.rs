@@ -33,7 +33,9 @@ pub(super) struct Ready {
 #[derive(Debug, Serialize)]
 pub(super) struct Admin {
     pub(super) username: String,
-    pub(super) password_file: PathBuf,
+    /// None once its owner has removed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) password_file: Option<PathBuf>,
 }
 
 impl Ready {
@@ -46,7 +48,7 @@ impl Ready {
     }
 }
 
-/// How to ask a listener.
+/// Protocol of a listener.
 pub(super) enum Speak {
     /// In plaintext.
     Plain,

@@ -26,7 +26,7 @@ struct MadeUp;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Options {
-    /// What its page says.
+    /// Text of its page.
     greeting: String,
 }
 

@@ -54,7 +54,7 @@ async fn notices_that_cannot_be_read_are_counted_and_skipped() {
     let good = NodeKey { name: "good".into(), cloudlet_key, ..NodeKey::default() };
     let node = Node { key: Some(good), ..Node::default() };
     send.send(notice(UPDATE, "Node", &node.encode_to_vec())).unwrap();
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while ok(&client, "ShowNode", &serde_json::json!({})).await.is_empty() {
         assert!(std::time::Instant::now() < deadline, "the good one never came");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;

@@ -11,7 +11,7 @@ use selvage_tests::{
 
 pub(crate) const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
 
-/// Whether containers can be made here; says so loudly when not.
+/// Returns whether containers can be made here; says so loudly when not.
 pub(crate) fn can_run() -> bool {
     if !nix::unistd::geteuid().is_root() {
         skip("containers", "this needs root");
@@ -50,8 +50,9 @@ pub(crate) fn create_cloudlet(cli: &Cli, name: &str) {
     cli.ok(&[&named[..], &place].concat());
 }
 
-/// What makes a machine with a controller a cloudlet as well, with images in
-/// this directory. `common` is what its site has in common with others.
+/// Settings that make a machine with a controller a cloudlet as well, with
+/// images in this directory. `common` is what its site has in common with
+/// others.
 pub(crate) fn cloudlet_here(directory: &Path, name: &str, common: &str) -> Vec<String> {
     let site = directory.join("site.yaml");
     std::fs::write(&site, format!("common: {{{common}}}\n")).unwrap();
@@ -110,7 +111,7 @@ pub(crate) fn on(cloudlet: &str) -> Vec<&str> {
     [&APP[..], &place].concat()
 }
 
-/// What a web server says, asked from a network namespace or from here.
+/// Page of a web server, asked for from a network namespace or from here.
 pub(crate) fn page(namespace: Option<&str>, address: &str) -> Option<String> {
     let curl = ["curl", "-s", "-m", "5", "-f", address];
     let output = match namespace {

@@ -17,8 +17,8 @@ const SITES: [&str; 3] = ["east", "west", "north"];
 const READY: &str = "CLOUDLET_STATE_READY";
 /// The one that is cut off.
 const CUT: &str = "west";
-/// Where every machine's first cluster has its public ports: each machine has
-/// that address for itself.
+/// Page at the public address of every machine's first cluster: each machine
+/// has that address for itself.
 const PAGE: &str = "http://10.101.1.1:8080/";
 
 /// The machines, and the controller.

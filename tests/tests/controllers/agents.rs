@@ -8,8 +8,8 @@ use selvage_api::edgeproto::{
     app_inst_api_client::AppInstApiClient, cloudlet_info_api_client::CloudletInfoApiClient,
     exec_api_client::ExecApiClient, node_api_client::NodeApiClient,
 };
-use selvage_sim::{Limits, Operation, SimCrm, SimOptions, What};
-use selvage_tests::{Client, process::PATIENCE};
+use selvage_sim::{Limits, ObjectKind, SimCrm, SimOptions, Verb};
+use selvage_tests::{Client, process::TIMEOUT};
 
 use crate::{
     fleet::{Fleet, all, bounded, everything, show, until},
@@ -88,9 +88,9 @@ async fn commands_arrive(fleet: &Fleet, crm: &SimCrm) {
         let attaching = selvage_shell::attach(client.channel.clone(), token, |request| {
             *request.metadata_mut() = credentials;
         });
-        let mut talk = tokio::time::timeout(PATIENCE, attaching).await.unwrap().unwrap();
-        let word = tokio::time::timeout(PATIENCE, talk.incoming.recv()).await.unwrap();
-        assert_eq!(word, Some(selvage_shell::Word::Data("hi\r\n".into())));
+        let mut talk = tokio::time::timeout(TIMEOUT, attaching).await.unwrap().unwrap();
+        let word = tokio::time::timeout(TIMEOUT, talk.incoming.recv()).await.unwrap();
+        assert_eq!(word, Some(selvage_shell::Frame::Data("hi\r\n".into())));
     }
     assert_eq!(crm.counters().execs, before + 2 * clients.len() as u64, "each once");
 }
@@ -166,7 +166,7 @@ async fn an_agent_moves(numbers: bool) {
     }
     answers_are_alike(&fleet).await;
     let begun = crm.counters().begun;
-    assert_eq!(begun[&(What::Instance, Operation::Create)], 1, "nothing was made again");
+    assert_eq!(begun[&(ObjectKind::Instance, Verb::Create)], 1, "nothing was made again");
     assert_eq!(crm.client().stats.resumed, 1, "only what changed was sent");
 
     // And it works there.

@@ -14,7 +14,7 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use selvage_api::edgeproto::{Controller, controller_api_client::ControllerApiClient};
-use selvage_tests::{Client, Selvage, process::PATIENCE, real::EtcdCluster};
+use selvage_tests::{Client, Selvage, process::TIMEOUT, real::EtcdCluster};
 use tokio::time;
 use tonic::{Code, Response, Status, Streaming};
 
@@ -141,7 +141,7 @@ pub(crate) async fn until<T, F: Future<Output = Result<T, String>>>(
     what: &str,
     mut ask: impl FnMut() -> F,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match ask().await {
             Ok(answer) => return answer,

@@ -122,7 +122,7 @@ async fn a_second_engine() {
     let staleness = "selvage_dme_staleness_seconds";
     assert_eq!(metric(&engine, &admin, staleness).await, Some(0.0));
     site.selvage.kill();
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while metric(&engine, &admin, staleness).await.is_none_or(|age| age <= 0.0) {
         assert!(std::time::Instant::now() < deadline, "it does not know that it is alone");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -154,7 +154,7 @@ async fn an_engine_starts_while_its_controller_is_away() {
     let mut device = Device::of(&engine).await;
     let cookie = device.cookie(&APP).await;
     device.is_sent(question(&cookie, 36.0, -96.0), SECOND).await;
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while metric(&engine, &admin, "selvage_dme_mirror_pending").await != Some(0.0) {
         assert!(std::time::Instant::now() < deadline, "it keeps nothing");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -192,7 +192,7 @@ async fn an_engine_may_be_told_when_it_knows_too_little() {
     let engine = join(&site, folder.path(), "west", &["--set", "dme.max_staleness=1s"]);
     assert_eq!(readiness(&engine).await, 200);
     site.selvage.kill();
-    let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+    let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
     while readiness(&engine).await != 503 {
         assert!(std::time::Instant::now() < deadline, "it is ready for ever");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -226,7 +226,7 @@ async fn strangers_get_no_keys() {
         .unwrap();
     assert!(!output.status.success());
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("this is a match engine: use one for dme/NAME"), "{told}");
+    assert!(told.contains("it was not used. `selvage join-token create dme/NAME`"), "{told}");
 }
 
 /// Certificate and key of a machine.

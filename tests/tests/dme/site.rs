@@ -160,7 +160,7 @@ impl Device {
 
     /// Waits until the engine lets it in.
     pub(crate) async fn cookie(&mut self, app: &[&str]) -> String {
-        let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+        let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
         loop {
             match self.grpc.register_client(registration(app)).await {
                 Ok(reply) => return reply.into_inner().session_cookie,
@@ -182,7 +182,7 @@ impl Device {
 
     /// Waits until it is sent to where it should be, by both protocols.
     pub(crate) async fn is_sent(&mut self, request: FindCloudletRequest, to: &str) {
-        let deadline = std::time::Instant::now() + selvage_tests::process::PATIENCE;
+        let deadline = std::time::Instant::now() + selvage_tests::process::TIMEOUT;
         loop {
             let found = self.find(request.clone()).await;
             if found.fqdn == to {

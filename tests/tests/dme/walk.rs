@@ -5,7 +5,7 @@ use selvage_api::distributed_match_engine::{
     AppInstListRequest, FindCloudletRequest, Loc, VerifyLocationRequest,
     find_cloudlet_reply::FindStatus, verify_location_reply::GpsLocationStatus,
 };
-use selvage_sim::{Fault, FaultRule, Operation, What};
+use selvage_sim::{Fault, FaultRule, ObjectKind, Verb};
 use selvage_tests::real::python;
 use serde_json::json;
 use tonic::Code;
@@ -128,8 +128,8 @@ async fn only_what_is_there_is_offered() {
     let here = question(&cookie, 31.0, -91.0);
     let crm = &site.crms[0];
     crm.script(FaultRule::once(
-        What::Instance,
-        Operation::Create,
+        ObjectKind::Instance,
+        Verb::Create,
         Fault::Late(std::time::Duration::from_secs(2)),
     ));
     std::thread::scope(|scope| {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::lab::{cloudlet_here, furnish_here};
 
 const PASSWORD: &str = "a long enough password";
-/// What `acme` keeps to itself.
+/// Secret of the organisation `acme`.
 pub(crate) const CANARY: &str = "acme-canary";
 
 /// A running site. Networks of its clusters are `10.NUMBER.1.0/24` for `acme`

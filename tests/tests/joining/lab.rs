@@ -63,7 +63,7 @@ impl Lab {
         Selvage::start("node", &self.place.path().join(name), &[&OFTEN, flags].concat())
     }
 
-    /// What an agent says that does not start.
+    /// Error text of an agent that does not start.
     pub(crate) fn refused(&self, name: &str, token: &str, flags: &[&str]) -> String {
         let (directory, file) = self.machine(name, token);
         let output = command()

@@ -164,7 +164,7 @@ fn a_token_does_not_stay_on_the_command_line() {
     assert!(!agent.log().contains("slvj_"));
 }
 
-/// Whether any file below holds the text.
+/// Returns whether any file below holds the text.
 fn holds(directory: &Path, text: &str) -> bool {
     fs::read_dir(directory).unwrap().any(|entry| {
         let path = entry.unwrap().path();

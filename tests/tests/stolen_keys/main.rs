@@ -1,5 +1,5 @@
-//! What the key of a machine is good for in the wrong hands: the keys of a
-//! crm, a node and a match engine against everything, on a real process.
+//! Keys of machines in the wrong hands: the keys of a crm, a node and a match
+//! engine against everything, on a real process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! What peers of notify say and hear: each of its own, and nobody of another.
+//! Notify by kind of peer: each says and hears its own, and nothing of another.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use selvage_api::{
     },
     selvage::shell::{Open, Piece, piece, shell_service_client::ShellServiceClient},
 };
-use selvage_tests::process::{Cli, PATIENCE};
+use selvage_tests::process::{Cli, TIMEOUT};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Status, Streaming};
@@ -50,7 +50,7 @@ impl Peer {
     /// The next object, or how the stream ended.
     async fn next(&mut self) -> Result<Any, Status> {
         loop {
-            let notice = tokio::time::timeout(PATIENCE, self.notices.message()).await.unwrap()?;
+            let notice = tokio::time::timeout(TIMEOUT, self.notices.message()).await.unwrap()?;
             let notice = notice.ok_or_else(|| Status::cancelled("ended"))?;
             if let Some(any) = notice.any.filter(|_| notice.action == UPDATE) {
                 return Ok(any);
@@ -67,7 +67,7 @@ impl Peer {
         }
     }
 
-    /// How a stream ends that says what it may not.
+    /// Code with which a stream ends that says what it may not.
     async fn ends(mut self) -> Code {
         loop {
             if let Err(status) = self.next().await {
@@ -185,7 +185,7 @@ async fn a_peer_says_nothing_of_what_is_anothers() {
 }
 
 async fn wait_until_ready(cli: &Cli) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     let ready = || {
         let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
         shown.lines().any(|line| line.contains("west") && line.contains("STATE_READY"))

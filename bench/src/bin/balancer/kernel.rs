@@ -22,7 +22,7 @@ use selvage_bench::report::{Report, at_least, of_goal};
 use selvage_crm::{
     FetchPolicy, Forwarding, ImageFolders, Platform, Registries,
     platform::{
-        ClusterOrder, Way,
+        ClusterOrder, PortForward,
         containers::{self, Containers, Range},
     },
 };
@@ -102,14 +102,14 @@ impl Lab {
     }
 
     /// Leads the public port to a port of the instance.
-    fn lead(&self, port: u16) -> Result<()> {
-        let way = Way {
+    fn forward(&self, port: u16) -> Result<()> {
+        let forward = PortForward {
             udp: false,
             public: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PUBLIC),
             target: SocketAddrV4::new(INNER, port),
         };
-        let shortcut = self.platform.shortcut().context("no shortcut")?;
-        self.tokio.block_on(shortcut.lead(BTreeMap::from([(way, true)])));
+        let forwarder = self.platform.forwarder().context("no forwarder")?;
+        self.tokio.block_on(forwarder.set_forwards(BTreeMap::from([(forward, true)])));
         Ok(())
     }
 }
@@ -137,7 +137,7 @@ fn options() -> Result<containers::Options> {
         images: ImageFolders::default(),
         data: std::env::temp_dir(),
         lvmd: "/nowhere".into(),
-        patience: Duration::ZERO,
+        start_timeout: Duration::ZERO,
         forwarding: Forwarding::Kernel,
         egress: containers::Egress::default(),
     })
@@ -156,16 +156,16 @@ fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> Result<T> + Send) -> 
     worked.map_err(|_| anyhow!("a thread broke"))?
 }
 
-/// The three ways from the client to the instance.
-struct Ways {
+/// The three paths from the client to the instance.
+struct Paths {
     direct: SocketAddr,
     kernel: SocketAddr,
     proxy: Proxy,
 }
 
-impl Ways {
+impl Paths {
     fn new(lab: &Lab, port: u16) -> Result<Self> {
-        lab.lead(port)?;
+        lab.forward(port)?;
         let direct = SocketAddr::from((INNER, port));
         let proxy = Proxy::start(direct, None, IpAddr::V4(NEAR))?;
         Ok(Self { direct, kernel: SocketAddr::from((NEAR, PUBLIC)), proxy })
@@ -201,10 +201,10 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<()> {
         inside(INSTANCE, || target_at(Ipv4Addr::UNSPECIFIED, work))
     };
     let (address, count) = serve(swallow)?;
-    let ways = Ways::new(&lab, address.port())?;
+    let paths = Paths::new(&lab, address.port())?;
     for streams in [1, 4] {
         let [direct, kernel, proxy] =
-            ways.measure(args.rounds, |to| flood(to, &count, streams, time))?;
+            paths.measure(args.rounds, |to| flood(to, &count, streams, time))?;
         let compared = format!("{:.2} GB/s without it", direct / 1e9);
         let what = format!("from another machine by the kernel, {streams} connections");
         let measured = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
@@ -212,17 +212,17 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<()> {
         let ratio = format!("{:.2}x", proxy / direct);
         report.row("  by the proxy", measured(proxy), compared, ratio);
     }
-    drop(ways);
+    drop(paths);
     let (address, _) = serve(echo)?;
-    let ways = Ways::new(&lab, address.port())?;
-    let [direct, kernel, proxy] = ways.measure(args.rounds, |to| ping(to, time))?;
+    let paths = Paths::new(&lab, address.port())?;
+    let [direct, kernel, proxy] = paths.measure(args.rounds, |to| ping(to, time))?;
     let compared = format!("{direct:.0} us without it, goal 60 us");
     let what = format!("  p50 added to a ping-pong of {MESSAGE} bytes");
     let measured = |added: f64| format!("{added:.1} us");
     report.row(what, measured(kernel - direct), &compared, of_goal(kernel - direct, 60.0));
     let added = proxy - direct;
     report.row("  p50 added by the proxy", measured(added), compared, of_goal(added, 60.0));
-    let [direct, kernel, proxy] = ways.measure(args.rounds, |to| knock(to, time))?;
+    let [direct, kernel, proxy] = paths.measure(args.rounds, |to| knock(to, time))?;
     let compared = format!("{direct:.0}/s without it");
     for (what, rate) in [("by the kernel", kernel), ("by the proxy", proxy)] {
         let ratio = format!("{:.2}x", rate / direct);

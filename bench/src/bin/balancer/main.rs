@@ -1,4 +1,4 @@
-//! What the load balancer costs a bare connection: everything is measured once
+//! Cost of the load balancer for a bare connection: everything is measured once
 //! straight over loopback and once through it, in turn.
 //!
 //! The balancer is a process of its own; the clients and the target are
@@ -31,7 +31,7 @@ use selvage_bench::{
 };
 use tokio::io::copy_bidirectional_with_sizes;
 
-/// Where everything is that needs no network.
+/// Address of everything that needs no network.
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Pieces in which bulk is sent and received.
@@ -48,7 +48,7 @@ struct Args {
     /// Seconds for each measurement
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// How many times both ways are measured in turn
+    /// Number of times that both paths are measured in turn
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Connections that stand idle
@@ -62,7 +62,7 @@ enum Work {
     #[command(hide = true)]
     Serve {
         target: SocketAddr,
-        /// Where to listen
+        /// Address to listen on
         #[arg(long)]
         address: IpAddr,
         /// Instead of the balancer: copies in pieces of this size
@@ -242,7 +242,7 @@ impl Crowd {
     }
 }
 
-/// What a count rises by in a second.
+/// Increase of a count in a second.
 fn rate(count: &AtomicU64, time: Duration) -> f64 {
     // Once all are under way.
     thread::sleep(Duration::from_millis(300));
@@ -272,9 +272,9 @@ fn flood(to: SocketAddr, count: &AtomicU64, streams: usize, time: Duration) -> R
     Ok(rate)
 }
 
-/// What is measured of a way: bytes in a second, and what a gigabyte costs.
+/// Measurements of a path: bytes in a second, and what a gigabyte costs.
 #[derive(Default)]
-struct Way {
+struct Measured {
     rates: Vec<f64>,
     costs: Vec<f64>,
 }
@@ -288,19 +288,19 @@ fn throughput(args: &Args, report: &mut Report) -> Result<()> {
         let start = |(_, copy)| Proxy::start(address, copy, HERE);
         let proxies = kinds.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         let mut direct = Vec::new();
-        let mut ways: Vec<Way> = proxies.iter().map(|_| Way::default()).collect();
+        let mut measured: Vec<Measured> = proxies.iter().map(|_| Measured::default()).collect();
         for _ in 0..args.rounds {
             direct.push(flood(address, &count, streams, time)?);
-            for (proxy, way) in proxies.iter().zip(&mut ways) {
+            for (proxy, path) in proxies.iter().zip(&mut measured) {
                 let (bytes, cpu) = (count.load(Relaxed), proxy.cpu()?);
-                way.rates.push(flood(proxy.address, &count, streams, time)?);
+                path.rates.push(flood(proxy.address, &count, streams, time)?);
                 let gigabytes = (count.load(Relaxed) - bytes) as f64 / 1e9;
-                way.costs.push((proxy.cpu()? - cpu).as_secs_f64() * 1e3 / gigabytes);
+                path.costs.push((proxy.cpu()? - cpu).as_secs_f64() * 1e3 / gigabytes);
             }
         }
         let direct = middle(direct)?;
-        for ((what, _), way) in kinds.iter().zip(ways) {
-            let (rate, cost) = (middle(way.rates)?, middle(way.costs)?);
+        for ((what, _), path) in kinds.iter().zip(measured) {
+            let (rate, cost) = (middle(path.rates)?, middle(path.costs)?);
             let name = match what {
                 &"" => format!("throughput, {streams} connections"),
                 what => format!("  a proxy that {what}"),

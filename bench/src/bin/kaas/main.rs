@@ -1,4 +1,4 @@
-//! What clusters cost the cluster service: `selvage up` with simulated machines,
+//! Costs of clusters for the cluster service: `selvage up` with simulated machines,
 //! in a process of its own, asked over TLS as an administrator. With a folder of
 //! Kubernetes' programs also: from nothing to the first pod, beside the shortest
 //! start of the same programs by hand.

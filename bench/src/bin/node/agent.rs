@@ -41,7 +41,7 @@ fn command(selvage: &Path, part: &str, folder: &Path) -> (Command, PathBuf) {
     (command, ready)
 }
 
-/// What a program says once it answers.
+/// Reads the ready file of a program once it answers.
 async fn readiness(name: &str, ready: &Path) -> Result<serde_json::Value> {
     let said = answer(name, || async { fs::read(ready).ok() }).await?;
     Ok(serde_json::from_slice(&said)?)

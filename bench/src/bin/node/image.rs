@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-/// What it is called.
+/// Name of the image.
 pub(crate) const IMAGE: &str = "localhost/selvage-bench:1";
 
-/// What runs in it.
+/// Command that runs in it.
 pub(crate) const COMMAND: [&str; 2] = ["/bin/sleep", "1000000"];
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

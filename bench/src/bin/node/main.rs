@@ -1,4 +1,4 @@
-//! What the agent of a machine costs, beside what people run today: `ps`,
+//! Costs of the agent of a machine, beside what people run today: `ps`,
 //! containerd's own measurements, node_exporter, cAdvisor, `ctr run`.
 //!
 //! Everything is real: containers of a containerd of our own, the agent as

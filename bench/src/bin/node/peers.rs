@@ -1,4 +1,4 @@
-//! What the agent is measured beside: a containerd with real containers, and
+//! Peers that the agent is measured beside: a containerd with real containers, and
 //! the exporters that people run today.
 
 use std::{
@@ -25,17 +25,17 @@ use tonic::{
 
 use crate::image::{self, COMMAND, IMAGE};
 
-/// Where the containers are.
+/// Namespace of the containers.
 pub(crate) const NAMESPACE: &str = "selvage-bench";
 
-/// Where `runc` remembers them, wherever containerd has its own things.
+/// State of `runc`, wherever containerd has its own.
 const REMEMBERED: &str = "/run/containerd/runc/selvage-bench";
 
 /// As large as containerd makes an answer.
 const LARGEST_ANSWER: usize = 64 << 20;
 
-/// How long something may take to answer for the first time.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a first answer.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that ends when this is dropped.
 #[derive(Debug)]
@@ -75,8 +75,8 @@ where
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, asking).await;
-    waited.with_context(|| format!("{what} did not answer within {PATIENCE:?}"))
+    let waited = tokio::time::timeout(START_TIMEOUT, asking).await;
+    waited.with_context(|| format!("{what} did not answer within {START_TIMEOUT:?}"))
 }
 
 pub(crate) fn free_port() -> Result<u16> {
@@ -210,7 +210,7 @@ impl Containerd {
 }
 
 impl Containerd {
-    /// Where its helpers listen: in a place that all containerds share.
+    /// Sockets of its helpers: in a folder that all containerds share.
     fn shim_sockets(&self) -> Vec<PathBuf> {
         let bundles = self.folder.join("state/io.containerd.runtime.v2.task").join(NAMESPACE);
         let bundles = fs::read_dir(bundles).into_iter().flatten().flatten();

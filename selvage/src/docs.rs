@@ -1,0 +1,37 @@
+//! Tests of the documentation: every setting is on the configuration page, and
+//! every command of every page is one that the program has.
+
+#![allow(clippy::unwrap_used)]
+
+mod commands;
+mod settings;
+
+use std::{fs, path::PathBuf};
+
+fn repository() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// With this variable the page is written instead of compared.
+const UPDATE: &str = "SELVAGE_UPDATE_DOCS";
+
+#[test]
+fn every_setting_is_on_the_configuration_page() {
+    let path = repository().join("docs/configuration.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let config = crate::config::Config { data: "DATA".into(), ..crate::config::Config::default() };
+    let defaults = selvage_kit::config::dump(&config).unwrap();
+    let table = settings::table(&repository(), &defaults);
+    let current = settings::replace(&page, &table).unwrap();
+    if std::env::var_os(UPDATE).is_some() {
+        fs::write(&path, &current).unwrap();
+    } else {
+        assert!(
+            page == current,
+            "docs/configuration.md is not current: run this test with {UPDATE}=1"
+        );
+    }
+    for key in ["listen.port", "node.textfiles", "auth.oidc", "kaas.maas.url", "log.filter"] {
+        assert!(table.contains(&format!("| `{key}` |")), "{key} is missing:\n{table}");
+    }
+}
