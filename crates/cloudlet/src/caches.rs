@@ -130,6 +130,16 @@ impl AgentCaches {
         }
     }
 
+    /// Says what the work on a cluster waits for, beside the state that was
+    /// reported last.
+    pub fn report_progress(&self, key: &ObjectKey, progress: &str) {
+        let Some(told) = self.cluster_infos.object(key) else { return };
+        let info = ClusterInstInfo { progress: progress.to_owned(), ..told.as_ref().clone() };
+        if let Err(error) = self.cluster_infos.put(info) {
+            tracing::error!(%error, "report not made");
+        }
+    }
+
     /// Takes a report back.
     pub fn withdraw(&self, kind: ObjectKind, key: &ObjectKey) {
         match kind {

@@ -192,7 +192,7 @@ impl Crm {
     pub async fn with_platform(settings: Settings, platform: Arc<dyn Platform>) -> Result<Self> {
         let store = installed::open_store(&settings.data.join(FILE)).await?;
         let installed = Installed::open(Arc::clone(&store)).await?;
-        let caches = AgentCaches::new()?;
+        let caches = Arc::new(AgentCaches::new()?);
         let intent = Intent::open(&caches, Arc::clone(&store)).await?;
         let (exchange, execs) = caches.exchange()?;
         let client =

@@ -94,6 +94,7 @@ const SERVER_SET: &[(&str, &[&str])] = &[
             "auto",
             "node_flavor",
             "size",
+            "progress",
             "crm_override",
         ],
     ),

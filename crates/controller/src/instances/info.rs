@@ -6,9 +6,12 @@ use selvage_store::Transaction;
 use super::core::Core;
 use super::error::Error;
 use super::kind::{Info, Instance};
-use super::state::{Report, is_error, moved, state_name};
+use super::state::{Report, Verb, is_error, moved, state_name};
 use crate::controller::Mode;
 use crate::row::Row;
+
+/// Characters that are kept of what a crm waits for.
+const LONGEST_PROGRESS: usize = 500;
 
 impl Core {
     /// Applies a report in a transaction of its own. Reports that may not
@@ -55,7 +58,8 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
     let state = inst.state();
     if !gone && info.state() == state {
         let refreshed = tells_what_runs(state, info) && inst.set_runtime(info.runtime());
-        return if refreshed { Effect::Changed } else { Effect::None };
+        let moved_on = is_busy(state) && inst.set_progress(&told_progress(info));
+        return if refreshed || moved_on { Effect::Changed } else { Effect::None };
     }
     let report = if gone { Report::Gone } else { Report::Is(info.state()) };
     match moved(state, report) {
@@ -77,9 +81,23 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
             if tells_what_runs(next, info) {
                 inst.set_runtime(info.runtime());
             }
+            if is_busy(next) {
+                inst.set_progress(&told_progress(info));
+            }
             Effect::Changed
         }
     }
+}
+
+/// Returns whether a crm is at work on an instance in this state.
+fn is_busy(state: TrackedState) -> bool {
+    Verb::of(state).is_some_and(|verb| verb.busy() == state)
+}
+
+/// One line, of a length that a row can have: agents are not believed to be brief.
+fn told_progress(info: &impl Info) -> String {
+    let line = info.progress().lines().next().unwrap_or_default();
+    line.chars().take(LONGEST_PROGRESS).collect()
 }
 
 /// Returns true if a report says what runs. After a failed update that is the

@@ -23,6 +23,11 @@ pub(crate) trait Info: Send + Sync + 'static {
     fn state(&self) -> TrackedState;
     fn errors(&self) -> &[String];
     fn runtime(&self) -> Option<&AppInstRuntime>;
+
+    /// What the crm waits for while it works; empty where it does not say.
+    fn progress(&self) -> &str {
+        ""
+    }
 }
 
 /// An object whose life is shared by controller and crm.
@@ -49,6 +54,16 @@ pub(crate) trait Instance: HasTable {
     /// Takes over what the crm says about the running instance; says whether
     /// anything changed.
     fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool;
+
+    /// What the crm waits for while it works on the instance.
+    fn progress(&self) -> &str {
+        ""
+    }
+
+    /// Takes over what the crm waits for; says whether anything changed.
+    fn set_progress(&mut self, _: &str) -> bool {
+        false
+    }
 
     /// Changes that an operation has not seen yet.
     fn pending(core: &Core) -> &PendingByOperation<Self>;
@@ -77,6 +92,8 @@ macro_rules! instance_fields {
 
         fn set_state(&mut self, state: TrackedState) {
             self.state = state.into();
+            // It was of the state before.
+            self.set_progress("");
         }
 
         fn set_errors(&mut self, errors: Vec<String>) {
@@ -121,6 +138,18 @@ impl Instance for ClusterInst {
 
     fn set_runtime(&mut self, _: Option<&AppInstRuntime>) -> bool {
         false
+    }
+
+    fn progress(&self) -> &str {
+        &self.progress
+    }
+
+    fn set_progress(&mut self, progress: &str) -> bool {
+        let changes = self.progress != progress;
+        if changes {
+            progress.clone_into(&mut self.progress);
+        }
+        changes
     }
 
     fn pending(core: &Core) -> &PendingByOperation<Self> {
@@ -189,6 +218,10 @@ impl Info for ClusterInstInfo {
 
     fn runtime(&self) -> Option<&AppInstRuntime> {
         None
+    }
+
+    fn progress(&self) -> &str {
+        &self.progress
     }
 }
 

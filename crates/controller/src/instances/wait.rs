@@ -57,8 +57,16 @@ impl Core {
         if pending.is_none() {
             self.look_anew::<I>().await?;
         }
-        let mut watching =
-            Watching { core: self, scope, key, verb, tell, seen: 0, armed: pending.is_none() };
+        let mut watching = Watching {
+            core: self,
+            scope,
+            key,
+            verb,
+            tell,
+            seen: 0,
+            armed: pending.is_none(),
+            said: None,
+        };
         let waited = tokio::select! {
             waited = scope.within(self.timeout(verb), watching.run(pending)) => waited,
             () = self.taken_over(scope) => return Ok(Outcome::TakenOver),
@@ -149,6 +157,8 @@ struct Watching<'a> {
     seen: Revision,
     /// False while the changes may be from before the crm was asked.
     armed: bool,
+    /// State that the followers were told of last.
+    said: Option<TrackedState>,
 }
 
 impl Watching<'_> {
@@ -201,11 +211,26 @@ impl Watching<'_> {
         }
     }
 
-    fn meet<I: Instance>(&self, inst: Option<&I>) -> Option<Outcome> {
-        let state = inst.map_or(TrackedState::NotPresent, Instance::state);
-        if self.tell == Tell::Everything && state != self.verb.requested() {
-            self.scope.say(state_name(state));
+    fn meet<I: Instance>(&mut self, inst: Option<&I>) -> Option<Outcome> {
+        if self.tell == Tell::Everything {
+            self.narrate(inst);
         }
         verdict(inst, self.verb)
+    }
+
+    /// Says the state, unless that is all as before and the crm says what it waits for.
+    fn narrate<I: Instance>(&mut self, inst: Option<&I>) {
+        let state = inst.map_or(TrackedState::NotPresent, Instance::state);
+        if state == self.verb.requested() {
+            return;
+        }
+        let progress = inst.map_or("", Instance::progress);
+        if self.said != Some(state) || progress.is_empty() {
+            self.scope.say(state_name(state));
+        }
+        if !progress.is_empty() {
+            self.scope.say(progress);
+        }
+        self.said = Some(state);
     }
 }

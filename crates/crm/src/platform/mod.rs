@@ -11,6 +11,7 @@ pub mod vm;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     net::{IpAddr, SocketAddr, SocketAddrV4},
     sync::Arc,
     time::Duration,
@@ -181,6 +182,32 @@ pub trait Forwarder: Send + Sync + 'static {
 pub struct ClusterOrder {
     pub cluster: ClusterInst,
     pub flavor: Flavor,
+    /// Listener to what the work waits for.
+    pub progress: Progress,
+}
+
+/// Listener to what long work waits for. Clones are the same; the default one
+/// listens to nothing.
+#[derive(Clone, Default)]
+pub struct Progress(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+
+impl Progress {
+    pub fn new(listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(listener)))
+    }
+
+    /// Tells a sentence.
+    pub fn tell(&self, sentence: &str) {
+        if let Some(listener) = &self.0 {
+            listener(sentence);
+        }
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress(…)")
+    }
 }
 
 /// An instance that is wanted, with everything it refers to.

@@ -21,7 +21,7 @@ type Notice = Arc<dyn Any + Send + Sync>;
 
 /// All that work on a cloudlet takes.
 pub(crate) struct AgentContext {
-    pub(crate) caches: AgentCaches,
+    pub(crate) caches: Arc<AgentCaches>,
     pub(crate) installed: Arc<Installed>,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) publisher: Publisher,

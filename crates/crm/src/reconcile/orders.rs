@@ -13,7 +13,7 @@ use super::AgentContext;
 use crate::{
     Error, Result,
     installed::Row,
-    platform::{ClusterOrder, InstanceFacts, InstanceOrder},
+    platform::{ClusterOrder, InstanceFacts, InstanceOrder, Progress},
 };
 
 /// Deployment that needs no cluster.
@@ -73,7 +73,9 @@ impl AgentContext {
         let cluster = self.caches.clusters.object(key);
         let cluster = cluster.ok_or_else(|| Error::missing("the cluster"))?;
         let flavor = self.flavor(cluster.flavor.as_ref(), cluster.size.as_ref())?;
-        Ok(ClusterOrder { cluster: cluster.as_ref().clone(), flavor })
+        let (caches, key) = (Arc::clone(&self.caches), key.clone());
+        let progress = Progress::new(move |sentence| caches.report_progress(&key, sentence));
+        Ok(ClusterOrder { cluster: cluster.as_ref().clone(), flavor, progress })
     }
 
     pub(super) fn cluster_of(&self, key: &AppInstKey) -> Result<(ClusterInstKey, String)> {

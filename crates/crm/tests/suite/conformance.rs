@@ -9,7 +9,7 @@ use selvage_api::edgeproto::{App, AppInstKey, CloudletKey, ClusterInstKey, Flavo
 use selvage_crm::{
     FetchPolicy, ImageFolders, Platform, Registries,
     platform::{
-        ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder,
+        ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Progress,
         containers::{self, Containers},
     },
 };
@@ -81,6 +81,7 @@ impl Bench<'_> {
         ClusterOrder {
             cluster: place.cluster(TrackedState::CreateRequested),
             flavor: self.fixture.flavor(),
+            progress: Progress::default(),
         }
     }
 

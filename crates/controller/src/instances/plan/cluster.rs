@@ -116,6 +116,7 @@ fn fresh(request: &ClusterInst, origin: Origin) -> ClusterInst {
         liveness: liveness.into(),
         auto,
         node_flavor: String::new(),
+        progress: String::new(),
         size: None,
         ..request.clone()
     }

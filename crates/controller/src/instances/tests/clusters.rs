@@ -28,6 +28,27 @@ async fn a_cluster_lives_and_dies_with_the_canonical_words() {
 }
 
 #[tokio::test]
+async fn what_the_crm_waits_for_is_told_and_gone_when_it_is_done() {
+    let world = World::with_cloudlet().await;
+    world.crm.set("Create", Manner::Waits(&["for a machine", "for its node\nand more"]));
+    assert_eq!(
+        world.create_cluster(&cluster("one")).await.ok(),
+        ["Creating", "for a machine", "for its node", "Ready", "Created successfully"]
+    );
+    assert_eq!(world.cluster(&cluster("one")).unwrap().progress, "");
+    world.check();
+}
+
+#[tokio::test]
+async fn nobody_else_says_what_is_waited_for() {
+    let world = World::with_cloudlet().await;
+    world.crm.set("Create", Manner::AtOnce);
+    let inst = over(&cluster("one"), |inst| inst.progress = "for nothing".into());
+    world.create_cluster(&inst).await.ok();
+    assert_eq!(world.cluster(&inst).unwrap().progress, "");
+}
+
+#[tokio::test]
 async fn a_report_before_the_wait_counts() {
     let world = World::with_cloudlet().await;
     world.crm.set("Create", Manner::AtOnce);

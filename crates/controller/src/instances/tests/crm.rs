@@ -29,6 +29,8 @@ pub(super) enum Manner {
     Hangs,
     /// Ends without ever having said that it began.
     AtOnce,
+    /// Says what it waits for, one after the other, and works.
+    Waits(&'static [&'static str]),
 }
 
 #[derive(Debug, Default)]
@@ -167,9 +169,17 @@ async fn answer<I: Reported>(inst: &I, verb: Verb, script: &Mutex<Script>) {
         (Manner::Fails(text), _) => {
             report(inst, verb.failed(), &[text.to_owned()], script).await;
         }
-        (Manner::Works | Manner::AtOnce, Verb::Delete) => {
+        (Manner::Works | Manner::AtOnce | Manner::Waits(_), Verb::Delete) => {
             script.lock().reality.remove(&inst.key_text());
             report(inst, TrackedState::NotPresent, &[], script).await;
+        }
+        (Manner::Waits(sentences), _) => {
+            let listener = script.lock().listener.clone();
+            for (sentence, listener) in sentences.iter().zip(listener.iter().cycle()) {
+                inst.tell_progress(listener, sentence).await;
+            }
+            script.lock().reality.insert(inst.key_text());
+            report(inst, TrackedState::Ready, &[], script).await;
         }
         (Manner::Works | Manner::AtOnce, _) => {
             script.lock().reality.insert(inst.key_text());
@@ -201,6 +211,11 @@ pub(super) trait Reported: Instance {
         errors: &[String],
         gone: bool,
     ) -> impl Future<Output = ()> + Send;
+
+    /// Says what a creation waits for.
+    fn tell_progress(&self, _: &InstanceService, _: &str) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 impl Reported for ClusterInst {
@@ -218,6 +233,16 @@ impl Reported for ClusterInst {
             ..Default::default()
         };
         service.cluster_inst_info(info, gone).await;
+    }
+
+    async fn tell_progress(&self, service: &InstanceService, sentence: &str) {
+        let info = ClusterInstInfo {
+            key: self.key.clone(),
+            state: TrackedState::Creating.into(),
+            progress: sentence.to_owned(),
+            ..Default::default()
+        };
+        service.cluster_inst_info(info, false).await;
     }
 }
 

@@ -16,7 +16,7 @@ use tonic::{Code, Request, transport::Channel};
 use zeroize::Zeroizing;
 
 use super::wanted::POOL;
-use crate::{Error, Result};
+use crate::{Error, Result, platform::Progress};
 
 /// Header that names the owner of what is made. A certificate says the same;
 /// with `--insecure` there is none.
@@ -125,12 +125,19 @@ impl Api {
     }
 
     /// Follows a cluster until a look at it says how it ended, for so long at
-    /// most. What it waits for goes to the log, and into the error.
-    pub(super) async fn follow(&self, name: &str, limit: Duration, look: Look<'_>) -> Result<()> {
-        let mut last = String::new();
+    /// most. What it waits for goes to the log, to whoever listens, and into the
+    /// error.
+    pub(super) async fn follow(
+        &self,
+        name: &str,
+        limit: Duration,
+        progress: &Progress,
+        look: Look<'_>,
+    ) -> Result<()> {
+        let mut narrator = Narrator::new(progress);
         let followed = async {
             loop {
-                match self.follow_stream(name, &mut last, look).await {
+                match self.follow_stream(name, &mut narrator, look).await {
                     Ok(Some(outcome)) => return outcome,
                     Ok(None) => {}
                     Err(error) if is_missing(&error) => {
@@ -149,8 +156,9 @@ impl Api {
         let outcome = tokio::time::timeout(limit, followed).await;
         outcome.unwrap_or_else(|_| {
             let minutes = limit.as_secs() / 60;
+            let waited_for = narrator.sentence;
             Err(Error::state(format!(
-                "Kubernetes cluster {name} is not there after {minutes} minutes: {last}"
+                "Kubernetes cluster {name} is not there after {minutes} minutes: {waited_for}"
             )))
         })
     }
@@ -158,7 +166,7 @@ impl Api {
     async fn follow_stream(
         &self,
         name: &str,
-        last: &mut String,
+        narrator: &mut Narrator<'_>,
         look: Look<'_>,
     ) -> Result<Option<Result<()>>> {
         let mut request = self.request(WatchClusterRequest { name: name.to_owned() });
@@ -166,16 +174,78 @@ impl Api {
         request.metadata_mut().remove("grpc-timeout");
         let mut changes = self.beyond().watch_cluster(request).await?.into_inner();
         while let Some(change) = changes.message().await? {
-            if let Some(cluster) = &change.cluster
-                && cluster.status_message != *last
-            {
-                last.clone_from(&cluster.status_message);
-                tracing::info!(name, status = cluster.status, waits_for = last, "cluster");
+            if let Some(cluster) = &change.cluster {
+                narrator.see(cluster);
             }
             if let Some(outcome) = look(change.cluster.as_ref()) {
                 return Ok(Some(outcome));
             }
         }
         Ok(None)
+    }
+}
+
+/// Tells of a cluster's way whenever a step of it changes. The sentence alone is
+/// another one every second: it says since when a machine is waited for.
+struct Narrator<'a> {
+    progress: &'a Progress,
+    /// Status, then phase and reason of each machine.
+    steps: Vec<[String; 3]>,
+    /// Sentence as it was last.
+    sentence: String,
+}
+
+impl<'a> Narrator<'a> {
+    fn new(progress: &'a Progress) -> Self {
+        Self { progress, steps: Vec::new(), sentence: String::new() }
+    }
+
+    fn see(&mut self, cluster: &Cluster) {
+        self.sentence.clone_from(&cluster.status_message);
+        let machines = cluster.machines.iter();
+        let machines = machines.map(|m| [m.name.clone(), m.phase.clone(), m.message.clone()]);
+        let whole = [cluster.status.clone(), String::new(), String::new()];
+        let steps: Vec<[String; 3]> = std::iter::once(whole).chain(machines).collect();
+        if steps == self.steps || self.sentence.is_empty() {
+            return;
+        }
+        self.steps = steps;
+        let (name, status) = (&cluster.name, &cluster.status);
+        tracing::info!(name, status, waits_for = self.sentence, "cluster");
+        self.progress.tell(&self.sentence);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use selvage_api::selvage::clusters::Machine;
+
+    use super::*;
+
+    #[test]
+    fn a_step_is_told_once_however_long_it_takes() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&heard);
+        let progress = Progress::new(move |text| listener.lock().push(text.to_owned()));
+        let mut narrator = Narrator::new(&progress);
+        for (phase, sentence) in [
+            ("Booting", "waiting for a (Booting 1s)"),
+            ("Booting", "waiting for a (Booting 2s)"),
+            ("Joining", "waiting for a (Joining 0s)"),
+            ("Ready", ""),
+        ] {
+            let machine = Machine { name: "a".into(), phase: phase.into(), ..Machine::default() };
+            narrator.see(&Cluster {
+                status: "PROVISIONING".into(),
+                status_message: sentence.into(),
+                machines: vec![machine],
+                ..Cluster::default()
+            });
+        }
+        assert_eq!(*heard.lock(), ["waiting for a (Booting 1s)", "waiting for a (Joining 0s)"]);
     }
 }

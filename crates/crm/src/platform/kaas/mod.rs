@@ -24,7 +24,8 @@ use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 
 use self::{access::Kubeconfigs, api::Api};
 use super::{
-    ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, Resources, Restarts, Usage,
+    ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, Progress, Resources,
+    Restarts, Usage,
     kubernetes::{self, Kubernetes},
 };
 use crate::{Error, KaasSite, Result};
@@ -156,10 +157,10 @@ impl Kaas {
                 }
             }
         }
-        self.until_running(&name, CREATE_TIMEOUT).await
+        self.until_running(&name, CREATE_TIMEOUT, &order.progress).await
     }
 
-    async fn until_running(&self, name: &str, limit: Duration) -> Result<()> {
+    async fn until_running(&self, name: &str, limit: Duration, progress: &Progress) -> Result<()> {
         let gone = format!("Kubernetes cluster {name}");
         let mut look = |cluster: Option<&selvage_api::selvage::clusters::Cluster>| {
             let Some(cluster) = cluster else { return Some(Err(Error::missing(gone.clone()))) };
@@ -170,14 +171,14 @@ impl Kaas {
                 _ => None,
             }
         };
-        self.api.follow(name, limit, &mut look).await
+        self.api.follow(name, limit, progress, &mut look).await
     }
 
     async fn until_gone(&self, name: &str) -> Result<()> {
         let mut look = |cluster: Option<&selvage_api::selvage::clusters::Cluster>| {
             cluster.is_none().then_some(Ok(()))
         };
-        self.api.follow(name, CHANGE_TIMEOUT, &mut look).await
+        self.api.follow(name, CHANGE_TIMEOUT, &Progress::default(), &mut look).await
     }
 
     /// Asks for the end of clusters of this cloudlet that belong to nothing.
@@ -238,7 +239,7 @@ impl Platform for Kaas {
         let key = order.cluster.key.clone().unwrap_or_default();
         let name = self.name(&key)?;
         self.api.scale(&name, wanted::node_count(order)?).await?;
-        self.until_running(&name, CHANGE_TIMEOUT).await?;
+        self.until_running(&name, CHANGE_TIMEOUT, &order.progress).await?;
         self.cluster(&key).await?.kubernetes.update_cluster(order, facts).await
     }
 

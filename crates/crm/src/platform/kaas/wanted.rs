@@ -108,6 +108,7 @@ mod tests {
     use selvage_api::edgeproto::{ClusterInst, ClusterKey, Flavor, FlavorKey, OperatorKey};
 
     use super::*;
+    use crate::platform::Progress;
 
     fn cloudlet(name: &str) -> Machine {
         let operator_key = Some(OperatorKey { name: "tmus".into() });
@@ -123,7 +124,8 @@ mod tests {
         let key = Some(key("Acme", "edge"));
         let cluster = ClusterInst { key, num_masters, num_nodes, ..ClusterInst::default() };
         let key = Some(FlavorKey { name: flavor.into() });
-        ClusterOrder { cluster, flavor: Flavor { key, ..Flavor::default() } }
+        let flavor = Flavor { key, ..Flavor::default() };
+        ClusterOrder { cluster, flavor, progress: Progress::default() }
     }
 
     #[test]
