@@ -7,9 +7,11 @@ use std::{
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use selvage_kit::tasks::Tasks;
+use selvage_kit::{config::SecretFile, tasks::Tasks};
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
+use selvage_restic::{Backend, Directory, S3, S3Options, Secret};
 use selvage_store::{SharedStore, Table, clock::SystemClock};
+use zeroize::Zeroizing;
 
 use crate::{
     Dependencies, Kaas, Keyring, Manager, Members, Options, ProviderKind,
@@ -19,7 +21,8 @@ use crate::{
         artifacts::{Artifacts, Source},
         mirror::Mirror,
     },
-    pki::Seal,
+    options::RepositoryOptions,
+    pki::{Seal, create_secret},
     provider::{Provider, agents::Agents, local::Local, maas::Maas, sim::Sim, ssh::Ssh},
     record::Machine,
     vault::Vault,
@@ -29,8 +32,12 @@ use crate::{
 const SEAL: &str = "pki/kaas.key";
 /// Folder with programs that came from a mirror.
 const FETCHED: &str = "kaas/artifacts";
-/// Folder with snapshots of etcd.
-const BACKUPS: &str = "kaas/backups";
+/// Folder with the repository of backups, where no other one is set.
+const REPOSITORY: &str = "kaas/repository";
+/// Folder with backups that are on their way.
+const SCRATCH: &str = "kaas/scratch";
+/// File with the password of the repository, where no other one is set.
+const PASSWORD: &str = "pki/kaas-backup.password";
 
 /// Description of the cluster service.
 pub struct KaasPart;
@@ -61,8 +68,7 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let store = context.store()?;
     let catalogue = Catalogue::load(options.catalogue.as_deref()).context("kaas.catalogue")?;
     let seal = Seal::load(&context.data.join(SEAL))?;
-    let own = Seal::load(&context.data.join(SEAL))?;
-    let vault = Arc::new(Vault::new(context.data.join(BACKUPS), own));
+    let vault = Arc::new(vault(&context.data, &options.backup)?);
     let clock = Arc::new(SystemClock::new());
     let keyring =
         Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
@@ -103,6 +109,34 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let manager = Manager::open(store, options.settings(), dependencies).await?;
     let compat = options.compat().map_err(anyhow::Error::msg)?;
     Ok(Kaas::new(manager, compat))
+}
+
+/// The repository of backups. Nothing is asked of it yet.
+fn vault(data: &Path, options: &RepositoryOptions) -> Result<Vault> {
+    let file = match &options.password_file {
+        Some(file) => file.clone(),
+        None => {
+            let path = data.join(PASSWORD);
+            let fresh = Zeroizing::new(hex::encode(rand::random::<[u8; 32]>()));
+            create_secret(&path, fresh.as_bytes()).context(PASSWORD)?;
+            SecretFile(path)
+        }
+    };
+    let password = Secret::new(file.read().context("kaas.backup.password_file")?.expose());
+    let backend: Arc<dyn Backend> = match options.location().map_err(anyhow::Error::msg)? {
+        Some(location) => {
+            let secret = options.secret_access_key_file.as_ref().map(SecretFile::read);
+            let secret = secret.transpose().context("kaas.backup.secret_access_key_file")?;
+            let secret = secret.as_ref().map_or("", |secret| secret.expose());
+            let place = S3Options::new(options.endpoint.clone(), location);
+            let access_key = options.access_key_id.clone();
+            let s3 = S3::new(S3Options { access_key, secret_key: Secret::new(secret), ..place });
+            Arc::new(s3.context("kaas.backup")?)
+        }
+        None if options.repository.is_empty() => Arc::new(Directory::new(data.join(REPOSITORY))),
+        None => Arc::new(Directory::new(&options.repository)),
+    };
+    Ok(Vault::new(backend, password, data.join(SCRATCH)))
 }
 
 /// Programs that machines are sent. Those of this host see the folder themselves.

@@ -94,7 +94,7 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// Writes a snapshot of the cluster's etcd.
-    async fn save(&self, cluster: &Snapshot, into: &mut Writer<'_>) -> Result<(), Error>;
+    async fn save(&self, cluster: &Snapshot, into: &mut Writer) -> Result<(), Error>;
 
     /// Tells members of a cluster what changed around them, such as machines
     /// that came and went.

@@ -55,8 +55,8 @@ impl Error {
             Self::Exhausted(_) => Code::ResourceExhausted,
             Self::Denied(_) => Code::PermissionDenied,
             Self::Backup(_) => Code::Unavailable,
-            Self::Vault(crate::vault::Error::File { .. }) => Code::Internal,
-            Self::Keys { .. } | Self::Vault(_) => Code::DataLoss,
+            Self::Vault(error) => error.code(),
+            Self::Keys { .. } => Code::DataLoss,
             Self::Store(error) => error.code(),
         }
     }

@@ -5,6 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use selvage_store::{Revision, SharedStore, Table, clock::Clock};
+use zeroize::Zeroizing;
 
 use crate::{
     Error, Result,
@@ -101,6 +102,28 @@ impl Keyring {
         let stored = self.table.get(&cluster.uid);
         let stored = stored.ok_or_else(|| Error::ClusterNotFound(cluster.name.clone()))?;
         Ok(stored.value.sealed.clone())
+    }
+
+    /// Opens keys as they are stored, to be kept where another seal protects them.
+    pub(crate) fn unseal(
+        &self,
+        cluster: &str,
+        uid: &str,
+        sealed: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>> {
+        let failed = |source| Error::Keys { cluster: cluster.to_owned(), source };
+        self.seal.open_sealed(uid, sealed).map_err(failed)
+    }
+
+    /// Seals keys that [`Self::unseal`] opened, here or at another controller.
+    pub(crate) fn seal(
+        &self,
+        cluster: &str,
+        uid: &str,
+        plain: Zeroizing<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        let failed = |source| Error::Keys { cluster: cluster.to_owned(), source };
+        self.seal.seal(uid, plain).map_err(failed)
     }
 
     /// Seals the keys of one cluster for another, and tells the generation of their

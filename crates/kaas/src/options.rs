@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use selvage_kit::config::Duration;
+use selvage_kit::config::{Duration, SecretFile};
+use selvage_restic::Location;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -87,6 +88,58 @@ pub struct Options {
     /// Snapshots of a cluster that are kept of each kind: on schedule, before
     /// upgrades, asked for.
     pub snapshot_keep: usize,
+    /// Repository of clusters' backups.
+    pub backup: RepositoryOptions,
+}
+
+/// Repository of clusters' backups, in restic's format.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RepositoryOptions {
+    /// Folder of the repository, or `s3://BUCKET/PREFIX`, with `?region=REGION`
+    /// behind it where that is needed. Empty: `kaas/repository` in the data
+    /// directory.
+    pub repository: String,
+    /// Address of the object store, such as `https://s3.example`. Empty: AWS.
+    pub endpoint: String,
+    /// Access key of the object store.
+    pub access_key_id: String,
+    /// File with the secret that belongs to the access key.
+    pub secret_access_key_file: Option<SecretFile>,
+    /// File with the password of the repository. Empty:
+    /// `pki/kaas-backup.password` in the data directory, which is made.
+    pub password_file: Option<SecretFile>,
+}
+
+impl RepositoryOptions {
+    /// Place in an object store, if it is in one.
+    pub(crate) fn location(&self) -> Result<Option<Location>, String> {
+        let wrong = |reason: String| format!("kaas.backup.repository: {reason}");
+        if !self.repository.starts_with("s3://") {
+            return Ok(None);
+        }
+        let location: Location =
+            self.repository.parse().map_err(|error| wrong(selvage_api::chain(&error)))?;
+        if location.snapshot.is_some() {
+            return Err(wrong("names a snapshot; a repository is needed".into()));
+        }
+        Ok(Some(location))
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let remote = self.location()?.is_some();
+        let keys = !self.access_key_id.is_empty() || self.secret_access_key_file.is_some();
+        if !remote && (keys || !self.endpoint.is_empty()) {
+            let text = "kaas.backup.endpoint and keys: are of an object store, and \
+                        kaas.backup.repository does not begin with s3://";
+            return Err(text.into());
+        }
+        if self.access_key_id.is_empty() == self.secret_access_key_file.is_some() {
+            let text = "kaas.backup.access_key_id and secret_access_key_file: give both, or none";
+            return Err(text.into());
+        }
+        Ok(())
+    }
 }
 
 /// Machines of this host.
@@ -128,6 +181,7 @@ impl Default for Options {
             health_period: Duration(settings.health_period),
             snapshot_interval: Duration(settings.snapshot_interval),
             snapshot_keep: settings.snapshot_keep,
+            backup: RepositoryOptions::default(),
         }
     }
 }
@@ -156,6 +210,7 @@ impl Options {
     /// Finds what no single key shows to be wrong.
     pub fn validate(&self) -> Result<(), String> {
         self.compat()?;
+        self.backup.validate()?;
         if self.provider == ProviderKind::Maas {
             self.maas.validate()?;
         }

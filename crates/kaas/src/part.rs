@@ -137,6 +137,9 @@ async fn sweep(manager: &Manager, stop: &CancellationToken) {
         if let Err(error) = manager.sweep().await {
             tracing::warn!(%error, "machines that nobody knows of were not looked for");
         }
+        if let Err(error) = manager.tend_backups().await {
+            tracing::warn!(%error, "the repository of backups was not looked at");
+        }
         if stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_none() {
             return;
         }

@@ -28,7 +28,7 @@ impl Config {
             &dashboard.kubeconfig,
             &self.kaas.ssh.key_file,
         ];
-        let secrets: [&Option<SecretFile>; 8] = [
+        let secrets: [&Option<SecretFile>; 10] = [
             &store.password_file,
             &influx.password_file,
             &influx.token_file,
@@ -37,6 +37,8 @@ impl Config {
             &dashboard.ceph.password_file,
             &dashboard.prometheus.token_file,
             &self.kaas.maas.api_key_file,
+            &self.kaas.backup.secret_access_key_file,
+            &self.kaas.backup.password_file,
         ];
         let machines =
             self.kaas.ssh.machines.values().filter_map(|machine| machine.key_file.clone());
@@ -77,6 +79,10 @@ mod tests {
             },
             "kaas": {
                 "maas": { "api_key_file": "/s/maas" },
+                "backup": {
+                    "secret_access_key_file": "/s/s3",
+                    "password_file": "/s/backup.password",
+                },
                 "ssh": {
                     "key_file": "/s/ssh",
                     "machines": { "m": { "address": "a", "host_keys": [], "key_file": "/s/ssh-m" } },
@@ -97,7 +103,7 @@ mod tests {
         // Whoever adds a setting of this kind adds it above, too.
         let written = serde_json::to_value(&config).unwrap().to_string();
         let settings = written.matches("_file\":").count() + written.matches("\"key\":").count();
-        assert_eq!(settings, 14, "{written}");
+        assert_eq!(settings, 16, "{written}");
         for kept in ["pki", "joined", "joined-cloudlet", "joined-dme", "store.redb"] {
             assert!(protected.contains(&PathBuf::from("/data").join(kept)), "{kept}");
         }

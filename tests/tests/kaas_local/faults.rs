@@ -1,4 +1,4 @@
-//! Three control planes whose parts die and whose network is cut.
+//! Three control planes whose parts die, whose network is cut and whose plug is pulled.
 
 use std::process::Command;
 
@@ -55,33 +55,33 @@ fn set_link(machine: &str, state: &str) {
     assert!(output.status.success(), "{output:?}");
 }
 
-#[test]
-fn three_control_planes_survive_the_death_of_their_parts_and_a_cut_network() {
-    let Some(site) = Site::open(3) else { return };
-    site.cli.ok(&["kaas", "create", "ha", "--control-plane", "3", "--wait"]);
-    // Each component of one machine.
+/// Each component of one machine dies.
+fn survives_the_death_of_components(site: &Site) {
     let (machine, _) = site.machines().remove(0);
     for component in COMPONENTS {
         let old = site.process(&machine, component).expect(component);
         kill(old);
-        writes(&site, &format!("without-{component}"));
+        writes(site, &format!("without-{component}"));
         site.until(component, || match site.process(&machine, component) {
             Some(new) if new != old => Ok(()),
             other => Err(format!("{other:?} after {old}")),
         });
     }
-    nodes_are_ready(&site, "True True True");
+    nodes_are_ready(site, "True True True");
+}
 
-    // etcd where it leads: another one does.
-    let first = leader(&site);
-    kill(site.process(&first, "etcd").unwrap());
-    writes(&site, "without-the-leader");
-    nodes_are_ready(&site, "True True True");
+/// etcd dies where it leads: another one does.
+fn survives_the_death_of_the_leader(site: &Site) {
+    kill(site.process(&leader(site), "etcd").unwrap());
+    writes(site, "without-the-leader");
+    nodes_are_ready(site, "True True True");
+}
 
-    // A machine that nobody reaches: the others go on, and it comes back.
-    let cut = leader(&site);
+/// A machine that nobody reaches: the others go on, and it comes back.
+fn survives_a_cut_network(site: &Site) {
+    let cut = leader(site);
     set_link(&cut, "down");
-    writes(&site, "without-a-machine");
+    writes(site, "without-a-cable");
     let members = site.members("ha");
     let node = &members.iter().find(|[.., at]| *at == cut).unwrap()[0];
     let status = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
@@ -91,10 +91,34 @@ fn three_control_planes_survive_the_death_of_their_parts_and_a_cut_network() {
         if shown.contains("DEGRADED") { Ok(()) } else { Err(shown) }
     });
     set_link(&cut, "up");
-    nodes_are_ready(&site, "True True True");
+    nodes_are_ready(site, "True True True");
     site.is_running("ha");
+}
+
+/// The plug of the machine where etcd leads is pulled, and it comes back.
+fn survives_a_cut_of_the_power(site: &Site) {
+    let name = leader(site);
+    let first = site.machines().into_iter().find(|(machine, _)| *machine == name).unwrap().1;
+    kill(first);
+    writes(site, "without-power");
+    site.until("the machine", || match site.process(&name, "kube-apiserver") {
+        Some(_) => Ok(()),
+        None => Err(format!("{:?}", site.machines())),
+    });
+    nodes_are_ready(site, "True True True");
+    site.is_running("ha");
+}
+
+#[test]
+fn three_control_planes_survive_the_loss_of_any_part() {
+    let Some(site) = Site::open(3) else { return };
+    site.cli.ok(&["kaas", "create", "ha", "--control-plane", "3", "--wait"]);
+    survives_the_death_of_components(&site);
+    survives_the_death_of_the_leader(&site);
+    survives_a_cut_network(&site);
+    survives_a_cut_of_the_power(&site);
     let made = site.kubectl(&["get", "configmaps", "-o", "name"]).unwrap();
-    assert_eq!(made.matches("configmap/without-").count(), COMPONENTS.len() + 2, "{made}");
+    assert_eq!(made.matches("configmap/without-").count(), COMPONENTS.len() + 3, "{made}");
     site.cli.ok(&["kaas", "delete", "ha", "--yes", "--wait"]);
     site.close();
 }

@@ -1,7 +1,10 @@
-//! From nothing to a pod, through a drain and the death of everything, back to
-//! nothing.
+//! From nothing to a pod, through a drain, the death of everything and a long sleep,
+//! back to nothing.
 
-use crate::site::{IMAGE, Site, agent, kill};
+use crate::{
+    hibernate::hibernates_and_wakes,
+    site::{IMAGE, Site, agent, kill},
+};
 
 /// Two pods of which a budget keeps as many as it says.
 fn workload(keeps: u32) -> String {
@@ -114,7 +117,7 @@ fn survives(site: &mut Site) {
 }
 
 #[test]
-fn a_cluster_runs_pods_drains_survives_and_leaves_nothing() {
+fn a_cluster_runs_pods_drains_survives_sleeps_and_leaves_nothing() {
     let Some(mut site) = Site::open(3) else { return };
     let told = site.cli.ok(&["kaas", "create", "demo", "--pool", "web=2", "--wait"]);
     assert!(told.contains("demo is RUNNING"), "{told}");
@@ -126,6 +129,8 @@ fn a_cluster_runs_pods_drains_survives_and_leaves_nothing() {
     site.shows(&["logs", "first"], "hello");
     drains_within_the_budget(&site);
     survives(&mut site);
+    hibernates_and_wakes(&mut site);
+    site.shows(&READY, "2");
     site.cli.ok(&["kaas", "delete", "demo", "--yes", "--wait"]);
     site.close();
 }

@@ -1,5 +1,7 @@
 //! A snapshot brings back what was there: in place, and after all is gone.
 
+use std::process::Command;
+
 use crate::site::Site;
 
 fn made(site: &Site, name: &str) {
@@ -20,6 +22,28 @@ fn nodes(site: &Site) -> Vec<String> {
     listed.lines().map(|line| line.trim_start_matches("node/").to_owned()).collect()
 }
 
+/// Backups are no secret of this program.
+fn is_read_by_restic(site: &Site, id: &str) {
+    let data = site.folder().join("data");
+    let restic = |arguments: &[&str]| {
+        let output = Command::new("restic")
+            .args(["--no-cache", "-r"])
+            .arg(data.join("kaas/repository"))
+            .arg("--password-file")
+            .arg(data.join("pki/kaas-backup.password"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let listed = restic(&["snapshots", "--json"]);
+    assert!(listed.contains(&format!("name={id}")), "{listed}");
+    restic(&["check", "--read-data"]);
+    let files = restic(&["ls", "latest"]);
+    assert!(files.contains("/demo/"), "{files}");
+}
+
 #[test]
 fn a_snapshot_is_restored_in_place_and_after_the_cluster_is_gone() {
     let Some(site) = Site::open(1) else { return };
@@ -28,6 +52,7 @@ fn a_snapshot_is_restored_in_place_and_after_the_cluster_is_gone() {
     let (kept, before) = (uid(&site, "kept"), nodes(&site));
     let backup = site.cli.json(&["kaas", "backup", "demo", "-o", "json"]);
     let id = backup["id"].as_str().unwrap();
+    is_read_by_restic(&site, id);
     site.kubectl(&["delete", "configmap", "kept"]).unwrap();
     made(&site, "later");
 

@@ -55,12 +55,21 @@ impl Manager {
         }
     }
 
+    /// Removes a snapshot from its repository, then from what is known.
     async fn remove_backup(&self, backup: &Backup) -> Result<()> {
-        match self.inner.backups.delete(&backup.id).await {
-            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
+        let vault = &self.inner.dependencies.vault;
+        if backup.repository == vault.id().await? {
+            vault.remove(&backup.snapshot).await?;
+            self.inner.pruning.lock().removed = true;
         }
-        Ok(self.inner.dependencies.vault.remove(&backup.id)?)
+        self.forget_backup(&backup.id).await
+    }
+
+    pub(super) async fn forget_backup(&self, id: &str) -> Result<()> {
+        match self.inner.backups.delete(id).await {
+            Ok(_) | Err(selvage_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn take_backup(
@@ -79,12 +88,15 @@ impl Manager {
         }
         let dependencies = &self.inner.dependencies;
         let (id, taken_at) = (new_id(&cluster.name, self.now()), self.now());
-        let mut writer = dependencies.vault.create(&id)?;
+        let (vault, keyring) = (&dependencies.vault, &dependencies.keyring);
+        let sealed_keys = keyring.sealed(cluster).await?;
+        let mut writer =
+            vault.create(&keyring.unseal(&cluster.name, &cluster.uid, &sealed_keys)?)?;
         let saved = dependencies.driver.save(snapshot, &mut writer).await;
         saved.map_err(|error| Error::Backup(error.to_string()))?;
-        let size = writer.finish()?;
+        let written = writer.finish()?;
         let version = versions_of(snapshot).0.map_or_else(String::new, |found| found.to_string());
-        let backup = Backup {
+        let mut backup = Backup {
             id,
             cluster: cluster.name.clone(),
             uid: cluster.uid.clone(),
@@ -93,19 +105,29 @@ impl Manager {
             occasion: occasion.into(),
             reason,
             version,
-            size,
-            sealed_keys: dependencies.keyring.sealed(cluster).await?,
+            size: written.size,
+            sealed_keys,
             control_plane: cluster.control_plane.clone(),
             pools: snapshot.pools.iter().filter(|pool| !pool.deleting).cloned().collect(),
+            repository: vault.id().await?,
+            snapshot: String::new(),
         };
-        self.inner.backups.create(backup.clone()).await?;
-        tracing::info!(cluster = cluster.name, backup = backup.id, size, "snapshot of etcd taken");
-        self.prune_backups(&backup).await?;
+        backup.snapshot = vault.store(written, &backup).await?;
+        match self.inner.backups.create(backup.clone()).await {
+            // Somebody looked into the repository in between.
+            Ok(_) | Err(selvage_store::Error::AlreadyExists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let (cluster, size) = (&cluster.name, backup.size);
+        tracing::info!(cluster, backup = backup.id, size, "snapshot of etcd taken");
+        if let Err(error) = self.thin_out_backups(&backup).await {
+            tracing::warn!(cluster, %error, "old backups stay for now");
+        }
         Ok(backup)
     }
 
     /// Removes the oldest of those that were taken on the same occasion.
-    async fn prune_backups(&self, newest: &Backup) -> Result<()> {
+    async fn thin_out_backups(&self, newest: &Backup) -> Result<()> {
         let stored = self.inner.backups.by_index(BY_CLUSTER, &newest.cluster);
         let mut alike: Vec<Backup> = stored
             .iter()
@@ -195,10 +217,7 @@ impl Manager {
     /// name is given.
     pub async fn restore(&self, caller: &Caller, id: &str, name: &str) -> Result<Snapshot> {
         let backup = self.owned_backup(caller, id)?;
-        if !self.inner.dependencies.vault.has(id) {
-            let text = format!("the file of backup {id:?} is not in this data directory");
-            return Err(Error::Precondition(text));
-        }
+        self.check_backup(&backup).await?;
         let version = self.runnable(&backup.version)?;
         let name = if name.is_empty() { backup.cluster.as_str() } else { name };
         let mut wrong = Vec::new();
@@ -213,6 +232,17 @@ impl Manager {
             Some(_) => Err(Error::ClusterExists(name.to_owned())),
             None => self.restore_as_new(caller, &backup, name, version).await,
         }
+    }
+
+    /// Refuses a backup that is not there, before anything is given back for it.
+    async fn check_backup(&self, backup: &Backup) -> Result<()> {
+        let vault = &self.inner.dependencies.vault;
+        let here = backup.repository == vault.id().await?;
+        if here && vault.has(&backup.snapshot).await? {
+            return Ok(());
+        }
+        let text = format!("backup {:?} is not in the repository (kaas.backup)", backup.id);
+        Err(Error::Precondition(text))
     }
 
     /// The version, if machines can run it.
@@ -293,19 +323,6 @@ impl Manager {
         self.inner.clusters.wait_for(revision).await?;
         self.inner.pools.wait_for(revision).await?;
         Ok(snapshot)
-    }
-
-    /// Removes files that no record speaks of: a process ended while it wrote
-    /// them.
-    pub(super) fn sweep_backups(&self) {
-        let vault = &self.inner.dependencies.vault;
-        for name in vault.list() {
-            if self.inner.backups.get(&name).is_none()
-                && let Err(error) = vault.remove(&name)
-            {
-                tracing::warn!(%error, "a snapshot that nobody knows of stays");
-            }
-        }
     }
 }
 

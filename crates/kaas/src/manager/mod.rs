@@ -10,6 +10,7 @@ mod preview;
 mod quarantine;
 mod reconcile;
 mod remedy;
+mod repository;
 mod rotate;
 mod step;
 mod sweep;
@@ -78,7 +79,7 @@ pub struct Dependencies {
     pub catalogue: Catalogue,
     pub keyring: Arc<Keyring>,
     pub clock: Arc<dyn Clock>,
-    /// Storage of etcd snapshots.
+    /// Repository of backups.
     pub vault: Arc<Vault>,
 }
 
@@ -99,6 +100,7 @@ struct Inner {
     dependencies: Dependencies,
     kubeconfigs: Mutex<HashMap<(String, String), keys::CachedKubeconfig>>,
     health: Mutex<HashMap<String, reconcile::Health>>,
+    pruning: Mutex<repository::Pruning>,
 }
 
 impl fmt::Debug for Manager {
@@ -130,9 +132,9 @@ impl Manager {
             dependencies,
             kubeconfigs: Mutex::default(),
             health: Mutex::default(),
+            pruning: Mutex::default(),
         };
         let manager = Self { inner: Arc::new(inner) };
-        manager.sweep_backups();
         manager.exclude_quarantined();
         Ok(manager)
     }

@@ -1,8 +1,11 @@
 //! Snapshots of etcd, from the machines that have it and back to one.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use selvage_api::selvage::kubernetes::{EtcdPeer, RestoreEtcdRequest, SnapshotEtcdRequest};
+use selvage_api::{
+    Code,
+    selvage::kubernetes::{EtcdPeer, RestoreEtcdRequest, SnapshotEtcdRequest},
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -11,7 +14,7 @@ use crate::{
     driver::Error,
     plan::Snapshot,
     record::{Machine, Phase},
-    vault::{self, Vault, Writer},
+    vault::{self, Content, Writer},
 };
 
 /// A large etcd over a slow line.
@@ -21,9 +24,10 @@ const PIECE: usize = 256 << 10;
 
 impl From<vault::Error> for Error {
     fn from(error: vault::Error) -> Self {
-        match error {
-            vault::Error::NotWhole => Self::Unavailable(error.to_string()),
-            other => Self::Refused(other.to_string()),
+        let passing = [Code::Unavailable, Code::Internal, Code::Aborted];
+        match passing.contains(&error.code()) {
+            true => Self::Unavailable(error.to_string()),
+            false => Self::Refused(error.to_string()),
         }
     }
 }
@@ -33,7 +37,7 @@ impl Members {
     pub(super) async fn save_etcd(
         &self,
         snapshot: &Snapshot,
-        into: &mut Writer<'_>,
+        into: &mut Writer,
     ) -> Result<(), Error> {
         let votes = |m: &&Machine| {
             m.is_control_plane() && m.phase() == Phase::Ready && !m.running.control_plane.is_empty()
@@ -62,7 +66,11 @@ impl Members {
             return Ok(());
         }
         let none = || Error::Refused(format!("backup {id} is not here"));
-        let vault = self.vault.as_ref().filter(|vault| vault.has(id)).ok_or_else(none)?;
+        let vault = self.vault.as_ref().ok_or_else(none)?;
+        let content = match vault.open(id).await {
+            Err(error) if error.code() == Code::NotFound => return Err(none()),
+            content => content?,
+        };
         self.artifacts.send_restorer(agent, etcd).await?;
         let first = RestoreEtcdRequest {
             cluster: snapshot.cluster.name.clone(),
@@ -70,7 +78,7 @@ impl Members {
             version: etcd.to_owned(),
             data: Vec::new(),
         };
-        let request = timed(pieces(Arc::clone(vault), id.clone(), first), TIMEOUT);
+        let request = timed(pieces(content, id.clone(), first), TIMEOUT);
         agent.restore_etcd(request).await.map_err(|status| refused(&status))?;
         tracing::info!(cluster = snapshot.cluster.name, backup = id, "etcd has the snapshot");
         Ok(())
@@ -80,7 +88,7 @@ impl Members {
 /// The snapshot in pieces. One that cannot be read to its end does not have its
 /// digest behind it, and is refused.
 fn pieces(
-    vault: Arc<Vault>,
+    mut content: Content,
     id: String,
     first: RestoreEtcdRequest,
 ) -> ReceiverStream<RestoreEtcdRequest> {
@@ -90,8 +98,7 @@ fn pieces(
             if sender.blocking_send(first).is_err() {
                 return Ok(());
             }
-            let mut reader = vault.open(&id)?;
-            while let Some(piece) = reader.piece()? {
+            while let Some(piece) = content.piece()? {
                 for data in piece.chunks(PIECE) {
                     let request =
                         RestoreEtcdRequest { data: data.to_vec(), ..RestoreEtcdRequest::default() };

@@ -486,7 +486,7 @@ impl Driver for Members {
         preflight::obstacles(&self.client(cluster).await?).await
     }
 
-    async fn save(&self, cluster: &Snapshot, into: &mut Writer<'_>) -> Result<(), Error> {
+    async fn save(&self, cluster: &Snapshot, into: &mut Writer) -> Result<(), Error> {
         self.save_etcd(cluster, into).await
     }
 

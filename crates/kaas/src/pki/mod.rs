@@ -22,6 +22,7 @@ pub use authority::{Authority, Issued, Leaf};
 pub use kubeconfig::kubeconfig;
 pub use profile::{Member, Use, VOLUMES, leaf};
 pub use seal::Seal;
+pub(crate) use seal::create_secret;
 
 /// Life of an authority.
 pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

@@ -32,11 +32,8 @@ impl Seal {
     pub fn load(path: &Path) -> Result<Self, Error> {
         let path_text = path.display().to_string();
         let failed = |source| Error::File { path: path_text.clone(), source };
-        match create(path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(error)),
-        }
+        let fresh = Zeroizing::new(rand::random::<[u8; KEY_LEN]>());
+        create_secret(path, fresh.as_slice()).map_err(failed)?;
         let mut file = fs::File::open(path).map_err(failed)?;
         let wrong = |reason| Error::KeyFile { path: path_text.clone(), reason };
         if file.metadata().map_err(failed)?.mode() & 0o077 != 0 {
@@ -90,21 +87,23 @@ impl Seal {
     }
 }
 
-/// Writes a new key and waits until the disk has it.
-fn create(path: &Path) -> io::Result<()> {
+/// Writes a secret, unless there is one, and waits until the disk has it.
+pub(crate) fn create_secret(path: &Path, secret: &[u8]) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let key = Zeroizing::new(rand::random::<[u8; KEY_LEN]>());
     let fresh = path.with_extension(format!("new-{:08x}", rand::random::<u32>()));
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    file.write_all(key.as_slice())?;
+    file.write_all(secret)?;
     file.sync_all()?;
     // Whoever is first wins; a link never replaces a file.
     let linked = fs::hard_link(&fresh, path);
     fs::remove_file(&fresh)?;
-    linked
+    match linked {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    }
 }

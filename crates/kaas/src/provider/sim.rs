@@ -520,7 +520,7 @@ impl Driver for Sim {
         Ok(told.collect())
     }
 
-    async fn save(&self, cluster: &Snapshot, into: &mut Writer<'_>) -> Result<(), driver::Error> {
+    async fn save(&self, cluster: &Snapshot, into: &mut Writer) -> Result<(), driver::Error> {
         let content = self.call(|_| cluster.cluster.name.clone().into_bytes()).await?;
         // As etcd does it.
         let digest = Sha256::digest(&content);

@@ -16,7 +16,7 @@ pub enum BackupTrigger {
     Upgrade = 2,
 }
 
-/// A snapshot. Its bytes are in a file of the same name.
+/// A snapshot. Its bytes are in the repository of backups, under its id.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Backup {
     #[prost(string, tag = "1")]
@@ -47,6 +47,12 @@ pub struct Backup {
     pub control_plane: ControlPlane,
     #[prost(message, repeated, tag = "12")]
     pub pools: Vec<Pool>,
+    /// Repository that it is in.
+    #[prost(string, tag = "13")]
+    pub repository: String,
+    /// Snapshot in that repository.
+    #[prost(string, tag = "14")]
+    pub snapshot: String,
 }
 
 impl Record for Backup {

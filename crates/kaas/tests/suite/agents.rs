@@ -17,7 +17,7 @@ use selvage_kaas::{
     provider::{
         self, Acquired, Capabilities, Observed, Offer, OperationId, Owned, Provider, Request, Wipe,
     },
-    record::{Cluster, ControlPlane, Machine, Phase, Versions},
+    record::{Backup, Cluster, ControlPlane, Machine, Phase, Versions},
     vault::Vault,
 };
 use selvage_store::clock::Clock;
@@ -26,7 +26,7 @@ use tokio_stream::{Stream, wrappers::UnixListenerStream};
 use tonic::{Response, Status, transport::Channel};
 use x509_parser::extensions::ParsedExtension;
 
-use super::lab::Lab;
+use super::lab::{Lab, vault};
 
 /// Calls that a fake agent got, and its answers.
 #[derive(Default)]
@@ -281,8 +281,7 @@ impl Scene {
         let seal = Seal::new(&[3; 32], "test").unwrap();
         let keyring = Keyring::open(lab.store.clone(), seal, clock.clone()).await.unwrap();
         let provider = Arc::new(Fakes(folder.path().to_owned()));
-        let seal = Seal::new(&[3; 32], "test").unwrap();
-        let vault = Arc::new(Vault::new(folder.path().join("backups"), seal));
+        let vault = Arc::new(vault(folder.path()));
         let own = Arc::clone(&keyring);
         let driver = Members::new(provider, own, Catalogue::load(None).unwrap(), clock)
             .with_vault(Arc::clone(&vault));
@@ -467,9 +466,12 @@ async fn a_snapshot_comes_from_a_control_plane_and_goes_to_the_founder_of_the_ne
     let scene = Scene::new().await;
     scene.agent("cp-1");
     let snapshot = cluster(&[machine("cp-1", "", 1, Phase::Ready)]);
-    let mut writer = scene.vault.create("b").unwrap();
+    let mut writer = scene.vault.create(b"keys").unwrap();
     scene.driver.save(&snapshot, &mut writer).await.unwrap();
-    assert_eq!(writer.finish().unwrap(), 4 + 32);
+    let written = writer.finish().unwrap();
+    assert_eq!(written.size, 4 + 32);
+    let about = Backup { id: "b".into(), cluster: "demo".into(), ..Backup::default() };
+    scene.vault.store(written, &about).await.unwrap();
 
     let agent = scene.agent("cp-2");
     let mut founder = machine("cp-2", "", 2, Phase::Bootstrapping);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use selvage_kaas::{
     Error,
-    record::{BackupTrigger, Machine, Phase},
+    record::{Backup, BackupTrigger, Machine, Phase},
 };
 use selvage_store::clock::Clock;
 
@@ -101,10 +101,11 @@ async fn snapshots_are_taken_on_schedule_and_the_oldest_go() {
     assert!(backups.iter().any(|backup| backup.id == asked.id), "others stay");
     let last = backups.last().unwrap();
     assert_eq!((last.occasion(), last.taken_at), (BackupTrigger::Schedule, lab.clock.now()));
-    assert_eq!(lab.files().len(), backups.len(), "a file for each");
+    assert_eq!(lab.stored().await.len(), backups.len(), "a snapshot for each");
 
     lab.manager.delete_backup(&admin(), &asked.id).await.unwrap();
-    assert_eq!(lab.files().len(), backups.len() - 1);
+    let left = lab.stored().await;
+    assert!(left.len() == backups.len() - 1 && !left.contains(&asked.id), "{left:?}");
     let gone = lab.manager.delete_backup(&admin(), &asked.id).await.unwrap_err();
     assert!(matches!(gone, Error::BackupNotFound(_)));
 }
@@ -131,6 +132,41 @@ async fn a_cluster_that_is_gone_comes_back_with_its_keys() {
     let exists = lab.manager.restore(&admin(), &backup.id, "copy").await.unwrap_err();
     assert!(matches!(exists, Error::ClusterExists(_)), "{exists}");
     assert_eq!(lab.sim.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn another_controller_makes_a_cluster_of_what_is_in_the_repository() {
+    let lab = Lab::new().await;
+    let other = lab.beside().await;
+    // There is no repository before somebody needs one.
+    other.manager.tend_backups().await.unwrap();
+    assert!(!lab.folder.path().join("repository").exists());
+    lab.running("demo", 1, &[("a", 1)]).await;
+    let authority = lab.authority("demo").await;
+    let backup = lab.manager.backup(&admin(), "demo").await.unwrap();
+
+    for _ in 0..2 {
+        other.manager.tend_backups().await.unwrap();
+    }
+    let found = other.manager.backups(&admin(), "demo");
+    assert_eq!(found.len(), 1);
+    let same = Backup { sealed_keys: backup.sealed_keys.clone(), ..found[0].clone() };
+    assert_eq!(same, backup);
+    other.manager.restore(&admin(), &backup.id, "").await.unwrap();
+    other.settle("demo").await;
+    assert_eq!((other.status("demo").as_str(), machines(&other, "demo").len()), ("RUNNING", 2));
+    assert_eq!(other.authority("demo").await, authority);
+
+    // One that is removed there is not restored here, and is forgotten in time.
+    other.manager.delete_backup(&admin(), &backup.id).await.unwrap();
+    let gone = lab.manager.restore(&admin(), &backup.id, "").await.unwrap_err();
+    assert!(matches!(&gone, Error::Precondition(text) if text.contains("not in the repository")));
+    assert_eq!(lab.status("demo"), "RUNNING", "nothing was given back for it");
+    lab.manager.tend_backups().await.unwrap();
+    assert_eq!(lab.manager.backups(&admin(), "").len(), 1, "it may be on its way");
+    lab.clock.advance(Duration::from_secs(2 * 3600));
+    lab.manager.tend_backups().await.unwrap();
+    assert!(lab.manager.backups(&admin(), "").is_empty());
 }
 
 #[tokio::test]

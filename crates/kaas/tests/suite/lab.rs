@@ -14,6 +14,7 @@ use selvage_kaas::{
     Caller, Dependencies, Keyring, Manager, Origin, Result, Settings, catalogue::Catalogue,
     pki::Seal, plan::Snapshot, provider::sim::Sim, vault::Vault,
 };
+use selvage_restic::{Directory, Secret};
 use selvage_store::{
     SharedStore,
     clock::{Clock, ManualClock},
@@ -40,6 +41,16 @@ impl Lab {
         Self { sim, manager, clock, store, folder }
     }
 
+    /// Another controller, with nothing in common but the repository of backups.
+    pub(crate) async fn beside(&self) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (sim, clock) = (Sim::default(), self.clock.clone());
+        let store = open(folder.path().join("store.redb")).await;
+        let own = (vault(self.folder.path()), 9);
+        let manager = manager_of(&store, &sim, &clock, own, Settings::default()).await;
+        Self { sim, manager, clock, store, folder }
+    }
+
     /// Ends the process, as far as it can be seen from outside, and starts
     /// another.
     pub(crate) async fn restart(&mut self) {
@@ -53,10 +64,10 @@ impl Lab {
         manager(&self.store, &self.sim, &self.clock, self.folder.path()).await
     }
 
-    /// Files of snapshots.
-    pub(crate) fn files(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.folder.path().join("backups")).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    /// Ids of backups in the repository.
+    pub(crate) async fn stored(&self) -> Vec<String> {
+        let stored = vault(self.folder.path()).list().await.unwrap();
+        stored.into_iter().map(|one| one.backup.id).collect()
     }
 
     /// Certificate of the authority of a cluster.
@@ -170,6 +181,12 @@ pub(crate) async fn manager(
     manager_with(store, sim, clock, folder, Settings::default()).await
 }
 
+/// The repository of backups in a folder.
+pub(crate) fn vault(folder: &Path) -> Vault {
+    let backend = Arc::new(Directory::new(folder.join("repository")));
+    Vault::new(backend, Secret::new("password"), folder.join("scratch"))
+}
+
 pub(crate) async fn manager_with(
     store: &SharedStore,
     sim: &Sim,
@@ -177,7 +194,18 @@ pub(crate) async fn manager_with(
     folder: &Path,
     settings: Settings,
 ) -> Manager {
-    let seal = Seal::new(&[7; 32], "test").unwrap();
+    manager_of(store, sim, clock, (vault(folder), 7), settings).await
+}
+
+/// The same with a repository of backups and a key that seals.
+async fn manager_of(
+    store: &SharedStore,
+    sim: &Sim,
+    clock: &ManualClock,
+    (vault, key): (Vault, u8),
+    settings: Settings,
+) -> Manager {
+    let seal = Seal::new(&[key; 32], "test").unwrap();
     let keyring = Keyring::open(Arc::clone(store), seal, Arc::new(clock.clone())).await.unwrap();
     let dependencies = Dependencies {
         provider: Arc::new(sim.clone()),
@@ -185,7 +213,7 @@ pub(crate) async fn manager_with(
         catalogue: Catalogue::load(None).unwrap(),
         keyring,
         clock: Arc::new(clock.clone()),
-        vault: Arc::new(Vault::new(folder.join("backups"), Seal::new(&[7; 32], "test").unwrap())),
+        vault: Arc::new(vault),
     };
     Manager::open(Arc::clone(store), settings, dependencies).await.unwrap()
 }

@@ -17,7 +17,7 @@ use selvage_kaas::{
     plan::Snapshot,
     provider::maas::{InstanceType, Maas, MaasOptions, TOKEN_FILE},
     record::Machine,
-    vault::{Vault, Writer},
+    vault::Writer,
 };
 use selvage_kit::{
     config::SecretFile,
@@ -31,6 +31,7 @@ use selvage_store::{
 };
 
 use super::sim::{KEY, Sim};
+use crate::lab::vault;
 
 /// More rounds than anything here needs.
 const ROUNDS: usize = 1_000;
@@ -253,7 +254,7 @@ async fn open(
         catalogue: Catalogue::load(None).unwrap(),
         keyring: Keyring::open(Arc::clone(store), seal, own.clone()).await.unwrap(),
         clock: own,
-        vault: Arc::new(Vault::new(backups, Seal::new(&[7; 32], "test").unwrap())),
+        vault: Arc::new(vault(&backups)),
     };
     let manager =
         Manager::open(Arc::clone(store), Settings::default(), dependencies).await.unwrap();
@@ -349,7 +350,7 @@ impl Driver for Pretended {
         Ok(Progress::Done)
     }
 
-    async fn save(&self, _: &Snapshot, _: &mut Writer<'_>) -> Result<(), driver::Error> {
+    async fn save(&self, _: &Snapshot, _: &mut Writer) -> Result<(), driver::Error> {
         Err(driver::Error::Refused("there is no etcd here".into()))
     }
 }
