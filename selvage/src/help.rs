@@ -9,7 +9,7 @@ use clap::Command;
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Run it", &["up", "down", "status", "dashboard", "health", "controller", "crm", "dme"]),
     (OBJECTS, &["run", "app", "appinst", "apply", "unapply", "export", "exec", "logs"]),
-    ("Machines", &["node", "machine", "join-token", "join"]),
+    ("Machines", &["node", "machine", "join-token", "join", "pki"]),
     ("Volumes and backups", &["volume", "backup", "lvmd"]),
     ("Clusters", &["kaas", "kubectl"]),
     ("People and keys", &["login", "logout", "whoami", "context", "user"]),

@@ -73,6 +73,7 @@ pub(crate) struct Cluster {
     folder: TempDir,
     binary: PathBuf,
     tls: Option<TlsOptions>,
+    flags: &'static [&'static str],
     namespaces: AtomicU32,
 }
 
@@ -83,10 +84,19 @@ impl Cluster {
 
     /// With certificates, every connection needs one.
     pub(crate) async fn start_with(size: usize, tls: Option<TlsOptions>) -> Option<Self> {
+        Self::start_as(size, tls, &[]).await
+    }
+
+    /// The same with further flags for the servers.
+    pub(crate) async fn start_as(
+        size: usize,
+        tls: Option<TlsOptions>,
+        flags: &'static [&'static str],
+    ) -> Option<Self> {
         let binary = binary()?;
         // The port is free when we look and may be taken when etcd does.
         for attempt in 0.. {
-            let mut cluster = Self::prepare(binary.clone(), size, tls.clone());
+            let mut cluster = Self { flags, ..Self::prepare(binary.clone(), size, tls.clone()) };
             for index in 0..size {
                 cluster.launch(index);
             }
@@ -111,6 +121,7 @@ impl Cluster {
             folder: tempfile::tempdir().unwrap(),
             binary,
             tls,
+            flags: &[],
             namespaces: AtomicU32::new(0),
         }
     }
@@ -139,6 +150,7 @@ impl Cluster {
             .args(["--initial-cluster-token", "selvage-test"])
             // Tests look for dead connections more often than a server likes.
             .args(["--grpc-keepalive-min-time", "100ms"])
+            .args(self.flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -192,10 +204,29 @@ impl Cluster {
         self.members[index].end();
     }
 
+    /// Starts a member and does not wait for it.
+    pub(crate) fn restart_unseen(&mut self, index: usize) {
+        self.launch(index);
+    }
+
     pub(crate) async fn restart(&mut self, index: usize) {
         self.launch(index);
         let restarted = self.answers(index);
         tokio::time::timeout(Duration::from_secs(120), restarted).await.expect("it is back");
+    }
+
+    /// Copies what a member that does not run has on disk.
+    pub(crate) fn copy(&self, index: usize) -> TempDir {
+        let copy = tempfile::tempdir().unwrap();
+        copy_tree(&self.folder.path().join(&self.members[index].name), copy.path());
+        copy
+    }
+
+    /// Gives a member that does not run such a copy instead of what it has.
+    pub(crate) fn put_back(&self, index: usize, copy: &TempDir) {
+        let place = self.folder.path().join(&self.members[index].name);
+        std::fs::remove_dir_all(&place).unwrap();
+        copy_tree(copy.path(), &place);
     }
 
     /// Cuts a member off: it neither answers nor hears until `resume`.
@@ -205,5 +236,18 @@ impl Cluster {
 
     pub(crate) fn resume(&self, index: usize) {
         kill(self.members[index].pid(), Signal::SIGCONT).unwrap();
+    }
+}
+
+fn copy_tree(from: &std::path::Path, to: &std::path::Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
     }
 }

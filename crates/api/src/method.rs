@@ -92,7 +92,7 @@ pub fn part_of(package: &str) -> Option<&'static str> {
         "proto" | "selvage.volumes" => "lvmd",
         "os" | "machine" | "network" | "time" | "securityapi" | "selvage.node"
         | "selvage.kubernetes" => "node",
-        "services.auth" | "selvage.identity" => "auth",
+        "services.auth" | "selvage.identity" | "selvage.pki" => "auth",
         "stats" | "selvage.dashboard" => "dashboard",
         "selvage.system" => "system",
         _ => return None,

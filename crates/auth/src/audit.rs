@@ -65,6 +65,17 @@ pub(crate) fn refused(action: &'static str, caller: &Caller, subject: &str, reas
     );
 }
 
+/// A certificate that its machine had replaced was renewed.
+pub(crate) fn copy_suspected(caller: &Caller, machine: &str) {
+    tracing::warn!(
+        target: "audit",
+        action = "machine.renew", peer = peer_text(caller.peer.as_ref()),
+        subject = %Clean(machine),
+        "a certificate was renewed that its machine had replaced already: somebody may have a copy \
+         of its key. Block the machine and let it join again under another name"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

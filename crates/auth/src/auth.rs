@@ -6,21 +6,28 @@ use axum::Router;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use selvage_api::{
-    Code, selvage::identity::identity_service_server::IdentityServiceServer,
+    Code,
+    selvage::{
+        identity::identity_service_server::IdentityServiceServer,
+        pki::pki_service_server::PkiServiceServer,
+    },
     services::auth::auth_service_server::AuthServiceServer,
 };
-use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Machine, Refused, Role};
+use selvage_kit::identity::{
+    Authenticator, Credentials, Grant, Identity, Machine, Refused, Role, ShownCertificate,
+};
 use selvage_store::{SharedStore, Table, transact};
 use zeroize::Zeroizing;
 
 use crate::{
-    AuthApi, CertificateAuthority, GeneratedPassword, IdentityApi, Options,
+    AuthApi, CertificateAuthority, GeneratedPassword, IdentityApi, Options, PkiApi,
     error::{Error, Result},
     http_routes,
     limits::Limiter,
     oidc::Oidc,
     password::Hasher,
     records::{BlockedMachine, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User},
+    rotation::Rotation,
 };
 
 /// Name of the first administrator.
@@ -40,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) issues: Arc<Table<Issue>>,
     pub(crate) blocked: Arc<Table<BlockedMachine>>,
     pub(crate) members: Arc<Table<Member>>,
+    pub(crate) rotation: Rotation,
     /// Sessions whose use is being written.
     pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
@@ -76,6 +84,7 @@ impl Auth {
             issues: Table::open(Arc::clone(&store)).await?,
             blocked: Table::open(Arc::clone(&store)).await?,
             members: Table::open(Arc::clone(&store)).await?,
+            rotation: Rotation::open(&store).await?,
             touching: Mutex::default(),
             hasher: Hasher::new(options.argon2, options.hashing_concurrency).await?,
             limiter: Arc::new(Limiter::new(options.limits, Arc::clone(&options.clock))),
@@ -127,6 +136,11 @@ impl Auth {
         IdentityServiceServer::new(IdentityApi(self.clone()))
     }
 
+    /// Certificate authorities.
+    pub fn pki_service(&self) -> PkiServiceServer<PkiApi> {
+        PkiServiceServer::new(PkiApi(self.clone()))
+    }
+
     /// OpenID Connect, and the few plain routes that browsers use.
     pub fn http_routes(&self) -> Router {
         http_routes::router(self.clone())
@@ -170,6 +184,14 @@ impl Authenticator for Auth {
 
     fn machine_allowed(&self, machine: &Machine) -> bool {
         !self.is_blocked(machine)
+    }
+
+    fn certificate_allowed(&self, certificate: &ShownCertificate) -> bool {
+        self.authorities().map_or(true, |authorities| authorities.trust().believes(certificate))
+    }
+
+    fn certificate_is_current(&self, certificate: &ShownCertificate) -> bool {
+        self.authorities().map_or(true, |authorities| authorities.trust().is_current(certificate))
     }
 }
 

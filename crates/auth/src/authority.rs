@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use jiff::Timestamp;
-use selvage_kit::identity::Machine;
+use selvage_kit::{identity::Machine, pki::Authorities};
 
 /// A certificate authority.
 pub trait CertificateAuthority: Send + Sync + 'static {
@@ -13,11 +13,22 @@ pub trait CertificateAuthority: Send + Sync + 'static {
     fn sign(&self, csr_pem: &str, machine: &Machine, names: &[String])
     -> Result<Signed, SignError>;
 
-    /// The authority's own certificate.
+    /// The authority's own certificate; of several that are believed, all.
     fn ca_pem(&self) -> String;
 
-    /// SHA-256 of that certificate, lower-case hexadecimal.
+    /// SHA-256 of the certificate of the one that signs, lower-case hexadecimal.
     fn ca_sha256(&self) -> String;
+
+    /// What to show after a certificate that was signed now, PEM. Empty: the
+    /// authority's own certificate.
+    fn chain_pem(&self) -> String {
+        String::new()
+    }
+
+    /// The authorities, where they can be replaced.
+    fn authorities(&self) -> Option<Authorities> {
+        None
+    }
 }
 
 /// A new certificate.

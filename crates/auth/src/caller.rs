@@ -1,7 +1,9 @@
 //! The caller of a method, as the listener left it in the request's extensions.
 
+use std::sync::Arc;
+
 use http::Extensions;
-use selvage_kit::identity::{Connection, Identity, Kind, Machine, Peer, Role};
+use selvage_kit::identity::{Connection, Identity, Kind, Machine, Peer, Role, ShownCertificate};
 
 use crate::error::{Error, Result};
 
@@ -11,6 +13,8 @@ pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) peer: Option<Peer>,
     pub(crate) machine: Option<Machine>,
+    /// The certificate of that machine.
+    pub(crate) certificate: Option<Arc<ShownCertificate>>,
 }
 
 impl Caller {
@@ -21,6 +25,7 @@ impl Caller {
             identity: extensions.get().cloned().unwrap_or_else(Identity::anonymous),
             peer: connection.map(|connection| connection.peer.clone()),
             machine: connection.and_then(|connection| connection.machine.clone()),
+            certificate: connection.and_then(|connection| connection.certificate.clone()),
         }
     }
 

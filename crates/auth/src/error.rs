@@ -87,6 +87,21 @@ pub enum Error {
     /// There is nothing to sign certificates with.
     #[error("this server has no certificate authority")]
     NoAuthority,
+    /// No authority is being replaced.
+    #[error("no authority is being replaced: `selvage pki rotate start` begins it")]
+    NoRotation,
+    /// The next step of a rotation would cut somebody off.
+    #[error("the old authority stays: waiting for {}", .0.join("; "))]
+    RotationWaits(Vec<String>),
+    /// The keys on disk are not those that the store tells of.
+    #[error(
+        "pki/ holds other authorities than the store knows: copy pki/ from another controller, or \
+         restore pki/ and the store from the same backup"
+    )]
+    OtherAuthorities,
+    /// Keys or certificates of authorities cannot be used.
+    #[error(transparent)]
+    Pki(#[from] selvage_kit::pki::Error),
     /// Signing failed for a reason that is not the caller's.
     #[error("the certificate could not be signed")]
     Signing(#[source] Box<dyn StdError + Send + Sync>),
@@ -131,7 +146,11 @@ impl Error {
             | Self::PasswordLoginOff(_)
             | Self::NoPasswordHere { .. }
             | Self::NotAnAgent
+            | Self::NoRotation
+            | Self::RotationWaits(_)
+            | Self::OtherAuthorities
             | Self::NoAuthority => Code::FailedPrecondition,
+            Self::Pki(error) => error.code(),
             Self::Signing(_) | Self::Hashing(_) => Code::Internal,
             Self::Store(error) => error.code(),
             Self::Contended => Code::Aborted,

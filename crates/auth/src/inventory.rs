@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use selvage_api::selvage::identity as wire;
 use selvage_kit::{
-    identity::{Kind, Machine, Peer},
+    identity::{Kind, Machine, Peer, ShownCertificate},
     labels::{self, Selector},
     pki,
 };
@@ -27,6 +27,7 @@ use crate::{
 
 const MOST_NAMES: usize = 16;
 const LONGEST_VERSION: usize = 64;
+const MOST_AUTHORITIES: usize = 8;
 /// Machines report several times a minute; that they did is written once.
 const SEEN_EVERY: i64 = 60_000;
 /// A machine reaches itself by these, whatever else it is called.
@@ -41,6 +42,10 @@ pub struct Report {
     pub labels: BTreeMap<String, String>,
     /// Of the agent.
     pub version: String,
+    /// SHA-256 of the authorities that it believes.
+    pub believes: Vec<String>,
+    /// SHA-256 of the authority of the certificate that it shows.
+    pub authority: String,
 }
 
 impl Auth {
@@ -61,6 +66,8 @@ impl Auth {
             member.address.clone_from(&report.address);
             member.labels.clone_from(&report.labels);
             member.version.clone_from(&report.version);
+            member.believes.clone_from(&report.believes);
+            member.authority.clone_from(&report.authority);
             member.last_seen = now;
             tx.put(&member)?;
             Ok::<(), Error>(())
@@ -91,7 +98,15 @@ impl Auth {
             certificate_ends: issue.and_then(|issue| time(issue.value.not_after)),
             blocked: self.inner.blocked.get(&member.machine).is_some(),
             version: member.version.clone(),
+            copy_suspected_at: time(member.copy_suspected_at),
         }
+    }
+
+    /// SHA-256 of the authority of a certificate, if it is one of ours.
+    fn authority_of(&self, shown: &ShownCertificate) -> Option<String> {
+        let authorities = self.authorities().ok()?.all();
+        let signed = authorities.iter().find(|ca| ca.is_named(&shown.issuer))?;
+        Some(signed.sha256())
     }
 
     /// A report as it came in, and what its sender should know.
@@ -110,7 +125,11 @@ impl Auth {
             Machine::Cloudlet { .. } => false,
             Machine::Controller => return Err(Error::NotAnAgent),
         };
-        let report = read(asked, caller.peer.as_ref())?;
+        let mut report = read(asked, caller.peer.as_ref())?;
+        if let Some(shown) = &caller.certificate {
+            report.authority = self.authority_of(shown).unwrap_or_default();
+            self.note_used(&machine.to_string(), &shown.pem_sha256).await?;
+        }
         self.report(machine, report).await?;
         let reachable = |machine: &wire::Machine| {
             calls_others
@@ -122,6 +141,10 @@ impl Auth {
         Ok(wire::ReportResponse {
             machines: self.machines().into_iter().filter(reachable).collect(),
             blocked: blocked.iter().map(|blocked| blocked.value.machine.clone()).collect(),
+            ca: self.authority().map_or_else(|_| String::new(), |authority| authority.ca_pem()),
+            signing_authority: self
+                .authority()
+                .map_or_else(|_| String::new(), |authority| authority.ca_sha256()),
         })
     }
 
@@ -154,6 +177,8 @@ fn is_same(known: &Member, report: &Report) -> bool {
     known.address == report.address
         && known.labels == report.labels
         && known.version == report.version
+        && known.believes == report.believes
+        && known.authority == report.authority
 }
 
 fn read(asked: wire::ReportRequest, peer: Option<&Peer>) -> Result<Report> {
@@ -173,7 +198,16 @@ fn read(asked: wire::ReportRequest, peer: Option<&Peer>) -> Result<Report> {
         ("", _) => return Err(Error::invalid("address", "needed: the call comes from no address")),
         (given, _) => check_address(given)?.to_owned(),
     };
-    Ok(Report { address, labels, version: asked.version })
+    let believes = asked.authorities;
+    if believes.len() > MOST_AUTHORITIES || believes.iter().any(|one| !is_sha256(one)) {
+        let reason = format!("at most {MOST_AUTHORITIES} SHA-256 digests, hexadecimal");
+        return Err(Error::invalid("authorities", reason));
+    }
+    Ok(Report { address, labels, version: asked.version, believes, authority: String::new() })
+}
+
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn check_address(address: &str) -> Result<&str> {
@@ -241,5 +275,7 @@ pub(crate) async fn remember(
     member.names.clone_from(&token.names);
     member.joined_from = joined_from.to_owned();
     member.joined_at = now;
+    // It has a new key. Who renews with the old one is found out once more.
+    member.copy_suspected_at = 0;
     Ok(tx.put(&member)?)
 }

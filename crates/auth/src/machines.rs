@@ -13,7 +13,7 @@ use crate::{
     clock,
     error::{Error, Result},
     inventory, names,
-    records::{Issue, JoinToken, from_millis},
+    records::{Issue, JoinToken, Member, from_millis},
     secrets,
 };
 
@@ -105,31 +105,61 @@ impl Auth {
             let reason = "only a machine that shows its certificate may renew it";
             return Err(Error::Denied(reason.into()));
         };
-        let outcome = self.try_renew(csr, &machine.to_string()).await;
+        let machine = &machine.to_string();
+        let shown = caller.certificate.as_deref().map(|shown| shown.pem_sha256.as_str());
+        let outcome = self.try_renew(csr, machine, shown.unwrap_or_default()).await;
         match &outcome {
-            Ok(certified) => audit::done("machine.renew", caller, &certified.machine),
-            Err(error) => {
-                audit::refused("machine.renew", caller, &machine.to_string(), error.class());
-            }
+            Ok((certified, _)) => audit::done("machine.renew", caller, &certified.machine),
+            Err(error) => audit::refused("machine.renew", caller, machine, error.class()),
         }
-        outcome
+        if let Ok((_, true)) = outcome {
+            audit::copy_suspected(caller, machine);
+        }
+        outcome.map(|(certified, _)| certified)
     }
 
-    async fn try_renew(&self, csr: &str, machine: &str) -> Result<Certified> {
+    /// A new certificate, and whether the one that was shown is a copy: the
+    /// machine had replaced it, and used the newer one.
+    async fn try_renew(&self, csr: &str, machine: &str, shown: &str) -> Result<(Certified, bool)> {
         // Whoever has the key may call from anywhere: that makes no names.
         let known = self.inner.members.get(machine);
         let (names, address) = known.map_or_else(Default::default, |member| {
             (member.value.names.clone(), member.value.joined_from.clone())
         });
         let certified = self.certify(csr, machine, &names, &address)?;
-        let issue = &certified.issue("renew", self.now());
+        let now = self.now();
+        let issue = &certified.issue("renew", now);
         let issued = transact(&self.inner.store, |tx| async move {
             blocking::require_unblocked(&tx, machine).await?;
+            let newest = tx.get::<Issue>(machine).await?;
+            let copied = newest.is_some_and(|newest| is_copy(&newest, shown));
+            if let (true, Some(mut member)) = (copied, tx.get::<Member>(machine).await?) {
+                member.copy_suspected_at = now.as_millisecond();
+                tx.put(&member)?;
+            }
             tx.put(issue)?;
+            Ok::<_, Error>(copied)
+        });
+        let issued = issued.await?;
+        self.inner.issues.wait_for(issued.revision).await?;
+        Ok((certified, issued.value))
+    }
+
+    /// Notes that the machine uses its newest certificate: an older one that
+    /// renews later is a copy, and not one whose answer was lost.
+    pub(crate) async fn note_used(&self, machine: &str, shown: &str) -> Result<()> {
+        let is_news = |issue: &Issue| !issue.used && issue.certificate_digest == shown;
+        if !self.inner.issues.get(machine).is_some_and(|issue| is_news(&issue.value)) {
+            return Ok(());
+        }
+        let noted = transact(&self.inner.store, |tx| async move {
+            if let Some(mut issue) = tx.get::<Issue>(machine).await?.filter(is_news) {
+                issue.used = true;
+                tx.put(&issue)?;
+            }
             Ok::<(), Error>(())
         });
-        self.inner.issues.wait_for(issued.await?.revision).await?;
-        Ok(certified)
+        Ok(self.inner.issues.wait_for(noted.await?.revision).await?)
     }
 
     pub(crate) fn authority(&self) -> Result<&dyn CertificateAuthority> {
@@ -152,11 +182,19 @@ impl Auth {
         let named = names::check_machine("machine", machine)?;
         let authority = self.authority()?;
         let names = inventory::certificate_names(&named, given, joined_from);
+        // Before it signs: at worst a machine is thought to be behind.
+        let sha256 = authority.ca_sha256();
         let signed = authority.sign(csr, &named, &names).map_err(|error| match error {
             SignError::BadRequest(reason) => Error::invalid("csr", reason),
             failed @ SignError::Failed(_) => Error::Signing(Box::new(failed)),
         })?;
-        Ok(Certified { signed, ca: authority.ca_pem(), machine: machine.into() })
+        Ok(Certified {
+            signed,
+            authority: sha256,
+            ca: authority.ca_pem(),
+            chain: authority.chain_pem(),
+            machine: machine.into(),
+        })
     }
 
     pub(crate) async fn sweep_join_tokens(&self) -> Result<usize> {
@@ -175,6 +213,12 @@ impl Auth {
     }
 }
 
+/// Returns whether a certificate that is shown was replaced by one that is in
+/// use. Nothing is known of those that an earlier release issued.
+fn is_copy(newest: &Issue, shown: &str) -> bool {
+    newest.used && !shown.is_empty() && newest.certificate_digest != shown
+}
+
 fn check_usable(token: &JoinToken, now: Timestamp) -> Result<()> {
     if token.used_at != 0 {
         return Err(Error::JoinTokenUsed);
@@ -188,7 +232,10 @@ fn check_usable(token: &JoinToken, now: Timestamp) -> Result<()> {
 /// A certificate with what it takes to use it.
 pub(crate) struct Certified {
     signed: Signed,
+    /// SHA-256 of the authority that signed it.
+    authority: String,
     ca: String,
+    chain: String,
     machine: String,
 }
 
@@ -200,6 +247,8 @@ impl Certified {
             not_after: self.signed.not_after.as_millisecond(),
             certificate_digest: secrets::sha256_hex(&self.signed.certificate_pem),
             by: by.into(),
+            authority: self.authority.clone(),
+            used: false,
         }
     }
 
@@ -207,6 +256,7 @@ impl Certified {
         wire::CertificateResponse {
             certificate: self.signed.certificate_pem,
             ca: self.ca,
+            chain: self.chain,
             not_after: Some(clock::to_wire(self.signed.not_after)),
             machine: self.machine,
         }

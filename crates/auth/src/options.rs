@@ -31,6 +31,8 @@ pub struct Options {
     pub oidc: Vec<OidcProvider>,
     /// The address under which browsers reach this system. Needed for OIDC.
     pub public_url: Option<Url>,
+    /// True if other processes may use the same store.
+    pub shares_store: bool,
     /// Source of the time.
     pub clock: Arc<dyn Clock>,
 }
@@ -47,6 +49,7 @@ impl Default for Options {
             password_login: true,
             oidc: Vec::new(),
             public_url: None,
+            shares_store: true,
             clock: Arc::new(SystemClock),
         }
     }

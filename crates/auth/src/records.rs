@@ -205,6 +205,13 @@ pub(crate) struct Issue {
     /// `join` or `renew`.
     #[prost(string, tag = "5")]
     pub(crate) by: String,
+    /// SHA-256 of the authority that signed it. Empty: written by a release that
+    /// knew one only.
+    #[prost(string, tag = "6")]
+    pub(crate) authority: String,
+    /// The machine has shown it.
+    #[prost(bool, tag = "7")]
+    pub(crate) used: bool,
 }
 
 impl Record for Issue {
@@ -239,6 +246,15 @@ pub(crate) struct Member {
     /// for none that it calls from later.
     #[prost(string, tag = "8")]
     pub(crate) joined_from: String,
+    /// SHA-256 of the authorities that it believes.
+    #[prost(string, repeated, tag = "9")]
+    pub(crate) believes: Vec<String>,
+    /// SHA-256 of the authority whose certificate it showed when it last reported.
+    #[prost(string, tag = "10")]
+    pub(crate) authority: String,
+    /// When a certificate that it had replaced was renewed. 0: never.
+    #[prost(int64, tag = "11")]
+    pub(crate) copy_suspected_at: i64,
 }
 
 impl Record for Member {

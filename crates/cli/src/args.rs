@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     commands::{
         api, apply, backup, call, context, dashboard, dme, events, exec, explain, export, join,
-        kaas, login, machine, node, operation, run, shell, user, volume,
+        kaas, login, machine, node, operation, pki, run, shell, user, volume,
     },
     duration,
     edge::flags,
@@ -150,6 +150,9 @@ pub enum Command {
     /// Keep machines out, or let them in again
     #[command(subcommand)]
     Machine(machine::Machine),
+    /// Show and replace the certificate authority
+    #[command(subcommand)]
+    Pki(pki::Pki),
     /// Say what the server is and which parts it runs
     Status,
     /// List and describe services, methods and messages

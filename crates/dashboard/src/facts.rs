@@ -154,6 +154,8 @@ pub struct Machine {
     /// Time of its last report, to the minute.
     pub last_seen: Option<Timestamp>,
     pub certificate_ends: Option<Timestamp>,
+    /// When a certificate that it had replaced was renewed.
+    pub copy_suspected: Option<Timestamp>,
     pub blocked: bool,
 }
 

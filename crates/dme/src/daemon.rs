@@ -136,15 +136,15 @@ async fn joined(context: &Context) -> Result<Upstream> {
     let keys = dial::channel(tls.clone(), &member.endpoints())?;
     let addresses = member.controllers();
     let controllers = ClientOptions { addresses, tls, ..ClientOptions::default() };
-    let mirror = mirror(context, member.ca_pem()).await?;
+    let mirror = mirror(context, &member.region()).await?;
     Ok(Upstream { controllers, keys: Arc::new(RemoteKeys::new(keys)), mirror })
 }
 
 /// Mirror of the engine's last run. Without a disk to keep it on, it has to be
 /// told.
-async fn mirror(context: &Context, ca_pem: &str) -> Result<Option<Mirror>> {
+async fn mirror(context: &Context, region: &str) -> Result<Option<Mirror>> {
     let path = context.data.join(Kind::Dme.directory()).join(MIRROR);
-    match Mirror::open(&path, ca_pem).await {
+    match Mirror::open(&path, region).await {
         Ok(mirror) => Ok(Some(mirror)),
         Err(error) if error.code() == Code::FailedPrecondition => {
             Err(error).with_context(|| path.display().to_string())

@@ -217,6 +217,15 @@ impl fmt::Display for Peer {
     }
 }
 
+/// Facts of the certificate that a machine showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownCertificate {
+    /// SHA-256 of the certificate as PEM, hexadecimal.
+    pub pem_sha256: String,
+    /// Name of the authority that signed it, DER.
+    pub issuer: Box<[u8]>,
+}
+
 /// Facts of a connection, in the extensions of every request.
 #[derive(Debug, Clone)]
 pub struct Connection {
@@ -224,6 +233,8 @@ pub struct Connection {
     pub peer: Peer,
     /// The machine whose certificate the other end showed, verified.
     pub machine: Option<Machine>,
+    /// Facts of that certificate.
+    pub certificate: Option<Arc<ShownCertificate>>,
     /// True if the connection is encrypted.
     pub encrypted: bool,
 }
@@ -280,6 +291,19 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Returns whether a machine whose certificate holds is let in. The
     /// certificate itself cannot be taken back before it expires.
     fn machine_allowed(&self, _machine: &Machine) -> bool {
+        true
+    }
+
+    /// Returns whether the authority of a certificate is believed still. A
+    /// connection outlives the handshake in which its certificate was looked at.
+    fn certificate_allowed(&self, _certificate: &ShownCertificate) -> bool {
+        true
+    }
+
+    /// Returns whether a certificate is one of the authority that signs now. A
+    /// connection with another one is closed when it has nothing to say, so that
+    /// its client comes back with a new one.
+    fn certificate_is_current(&self, _certificate: &ShownCertificate) -> bool {
         true
     }
 }

@@ -13,6 +13,7 @@ pub mod dial;
 pub mod identity;
 pub mod labels;
 pub mod pki;
+pub mod seal;
 pub mod serve;
 pub mod tasks;
 pub mod telemetry;

@@ -15,6 +15,10 @@ const FILE: &str = "known.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     pub(super) controller: String,
+    /// What the region goes by for as long as this machine belongs to it: the
+    /// authority that it joined under. Empty: the one that it believes now.
+    #[serde(default)]
+    pub(super) region: String,
     /// Sorted by name.
     pub(super) machines: Vec<Neighbour>,
     pub(super) blocked: BTreeSet<String>,
@@ -36,7 +40,8 @@ impl Known {
         };
         let mut machines: Vec<_> = answer.machines.into_iter().map(neighbour).collect();
         machines.sort_by(|a, b| a.machine.cmp(&b.machine));
-        Self { controller: String::new(), machines, blocked: answer.blocked.into_iter().collect() }
+        let blocked = answer.blocked.into_iter().collect();
+        Self { machines, blocked, ..Self::default() }
     }
 
     pub(super) fn read(directory: &Path) -> io::Result<Self> {

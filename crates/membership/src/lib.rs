@@ -29,7 +29,7 @@ use selvage_kit::{
     clock::Clock,
     dial::{self, Endpoint},
     identity::{Machine, Secret},
-    pki::{self, Anchor, KeyRequest, RotatingIdentity},
+    pki::{self, Anchor, KeyRequest, RotatingIdentity, Trust},
 };
 use tonic::Status;
 
@@ -163,7 +163,7 @@ pub struct Member {
     directory: PathBuf,
     name: String,
     identity: RotatingIdentity,
-    ca_pem: String,
+    trust: Trust,
     controllers: ArcSwap<Endpoints>,
     known: ArcSwap<Known>,
 }
@@ -205,7 +205,7 @@ impl Member {
             directory: directory.to_owned(),
             name,
             identity,
-            ca_pem,
+            trust: Trust::of(&ca_pem)?,
             controllers: ArcSwap::from_pointee(controllers),
             known: ArcSwap::from_pointee(known),
         }))
@@ -239,7 +239,7 @@ impl Member {
         let request = KeyRequest::new()?;
         let answer = asked.join(invitation.token, request.csr_pem()).await;
         let answer = answer.map_err(failed(&controllers))?;
-        if !invitation.anchor.is(&answer.ca)? {
+        if !invitation.anchor.is_among(&answer.ca)? {
             return Err(Error::OtherCa);
         }
         if let Ok(machine) = Machine::parse(&answer.machine) {
@@ -247,7 +247,7 @@ impl Member {
         }
         pki::replace_private(&directory.join(CA), answer.ca.as_bytes())?;
         // The certificate comes last: it is what tells that a machine joined.
-        let chain = format!("{}{}", answer.certificate, answer.ca);
+        let chain = shown_chain(&answer);
         let path = directory.join(CERTIFICATE);
         RotatingIdentity::create_with(&path, &request, &chain, Arc::clone(&clock))?;
         Self::open(directory, invitation.kind, clock)?.ok_or(Error::OtherCa)
@@ -285,9 +285,21 @@ impl Member {
         Ok(())
     }
 
-    /// The CA's certificate, PEM.
-    pub fn ca_pem(&self) -> &str {
-        &self.ca_pem
+    /// Certificates of the authorities that it believes, PEM.
+    pub fn ca_pem(&self) -> String {
+        self.trust.pem()
+    }
+
+    /// Authorities that it believes.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// Text that is the same for as long as this machine belongs to the region,
+    /// whatever authorities come and go.
+    pub fn region(&self) -> String {
+        let known = self.known.load();
+        if known.region.is_empty() { self.trust.pem() } else { known.region.clone() }
     }
 
     /// The file with the CA's certificate.
@@ -302,18 +314,18 @@ impl Member {
 
     /// TLS of a listener: its certificate, and the CA of its clients.
     pub fn server_tls(&self) -> Result<Arc<rustls::ServerConfig>, Error> {
-        Ok(pki::machine_server_config(&self.identity, &self.ca_pem)?)
+        Ok(pki::trusting_machine_config(&self.identity, &self.trust)?)
     }
 
     /// TLS configuration of clients that show its certificate to any machine.
     pub fn client_tls(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
-        Ok(Arc::new(pki::client_config(&self.ca_pem, Some(&self.identity))?))
+        Ok(Arc::new(self.trust.client_config(Some(&self.identity))?))
     }
 
     /// TLS configuration of clients that show its certificate to controllers,
     /// and to nobody who is none.
     pub fn controller_tls(&self) -> Result<Arc<rustls::ClientConfig>, Error> {
-        Ok(Arc::new(pki::controller_config(&self.ca_pem, Some(&self.identity))?))
+        Ok(Arc::new(self.trust.controller_config(Some(&self.identity))?))
     }
 
     /// The way to its controller, or to the first of several that is there.
@@ -332,12 +344,18 @@ impl Member {
         if !self.identity.needs_renewal() {
             return Ok(false);
         }
+        self.renew(controller).await?;
+        Ok(true)
+    }
+
+    async fn renew(&self, controller: &dyn Controller) -> Result<(), Error> {
         let request = KeyRequest::new()?;
         let answer = controller.renew(request.csr_pem()).await;
         let answer = answer.map_err(failed(&self.controllers.load()))?;
-        let chain = format!("{}{}", answer.certificate, self.ca_pem);
-        self.identity.renew(&request, &chain)?;
-        Ok(true)
+        self.believe(&answer.ca)?;
+        self.identity.renew(&request, &shown_chain(&answer))?;
+        tracing::info!(not_after = self.not_after(), "certificate renewed");
+        Ok(())
     }
 
     /// Tells the controller where this machine is, and keeps what it says.
@@ -346,13 +364,51 @@ impl Member {
         controller: &dyn Controller,
         report: &wire::ReportRequest,
     ) -> Result<(), Error> {
-        let answer = controller.report(report.clone()).await;
+        let report =
+            wire::ReportRequest { authorities: self.trust.fingerprints(), ..report.clone() };
+        let answer = controller.report(report).await;
         let answer = answer.map_err(failed(&self.controllers.load()))?;
+        self.follow_authorities(controller, &answer).await?;
         let mut known = Known::of(answer);
-        known.controller.clone_from(&self.known.load().controller);
+        let before = self.known.load_full();
+        known.controller.clone_from(&before.controller);
+        known.region.clone_from(&before.region);
         if known != **self.known.load() {
             self.keep(known)?;
         }
+        Ok(())
+    }
+
+    /// Believes the authorities that the controller has now, and gets a
+    /// certificate of the one that signs.
+    async fn follow_authorities(
+        &self,
+        controller: &dyn Controller,
+        answer: &wire::ReportResponse,
+    ) -> Result<(), Error> {
+        self.believe(&answer.ca)?;
+        let signer = self.trust.authority(&answer.signing_authority);
+        match signer.is_some_and(|signer| !self.identity.is_signed_by(&signer)) {
+            true => self.renew(controller).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Believes these authorities from now on: on disk first, then in
+    /// handshakes. Controllers of earlier releases name none.
+    fn believe(&self, ca_pem: &str) -> Result<(), Error> {
+        if ca_pem.is_empty() || ca_pem == self.trust.pem() {
+            return Ok(());
+        }
+        // Nothing that cannot be used gets to the disk.
+        Trust::of(ca_pem)?;
+        let known = self.known.load_full();
+        if known.region.is_empty() {
+            self.keep(Known { region: self.trust.pem(), ..Known::clone(&known) })?;
+        }
+        pki::replace_private(&self.ca_path(), ca_pem.as_bytes())?;
+        self.trust.replace(ca_pem)?;
+        tracing::info!(authorities = ?self.trust.fingerprints(), "authorities changed");
         Ok(())
     }
 
@@ -369,9 +425,7 @@ impl Member {
         controller: &dyn Controller,
         report: &wire::ReportRequest,
     ) -> Result<(), Error> {
-        if self.renew_if_due(controller).await? {
-            tracing::info!(not_after = self.not_after(), "certificate renewed");
-        }
+        self.renew_if_due(controller).await?;
         self.report(controller, report).await
     }
 }
@@ -436,6 +490,12 @@ fn failed(controllers: &Endpoints) -> impl FnOnce(Status) -> Error {
     }
 }
 
+/// A new certificate with those that lead from it to the authorities.
+fn shown_chain(answer: &wire::CertificateResponse) -> String {
+    let rest = if answer.chain.is_empty() { &answer.ca } else { &answer.chain };
+    format!("{}{rest}", answer.certificate)
+}
+
 /// Report of an agent about itself.
 pub fn report_of(
     port: u16,
@@ -447,6 +507,7 @@ pub fn report_of(
         address: address.to_owned(),
         labels: labels.clone().into_iter().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        authorities: Vec::new(),
     }
 }
 

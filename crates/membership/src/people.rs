@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use selvage_api::{Code, selvage::identity::WhoAmIResponse};
 use selvage_kit::{
     clock::Clock,
-    identity::{Authenticator, Credentials, Grant, Identity, Kind, Machine, Refused, Role, Secret},
+    identity::{
+        Authenticator, Credentials, Grant, Identity, Kind, Machine, Refused, Role, Secret,
+        ShownCertificate,
+    },
 };
 use sha2::{Digest, Sha256};
 use tonic::Status;
@@ -120,5 +123,13 @@ impl Authenticator for People {
 
     fn machine_allowed(&self, machine: &Machine) -> bool {
         !self.member.is_blocked(machine)
+    }
+
+    fn certificate_allowed(&self, certificate: &ShownCertificate) -> bool {
+        self.member.trust().believes(certificate)
+    }
+
+    fn certificate_is_current(&self, certificate: &ShownCertificate) -> bool {
+        self.member.trust().is_current(certificate)
     }
 }

@@ -16,6 +16,8 @@ use super::*;
 /// A controller that signs with a real CA.
 struct Fake {
     ca: Ca,
+    /// The one that takes over, once it signs.
+    next: Mutex<Option<Ca>>,
     away: Mutex<bool>,
     renewed: AtomicUsize,
     asked: AtomicUsize,
@@ -28,12 +30,14 @@ impl Fake {
             return Err(Status::unavailable("away"));
         }
         let named = Machine::parse(machine).unwrap();
-        let signed = self.ca.sign_machine(csr, &named).unwrap();
+        let next = self.next.lock();
+        let signed = next.as_ref().unwrap_or(&self.ca).sign_machine(csr, &named).unwrap();
+        let next = next.as_ref().map(Ca::pem).unwrap_or_default();
         Ok(wire::CertificateResponse {
             certificate: signed.certificate_pem,
-            ca: self.ca.pem().to_owned(),
+            ca: format!("{next}{}", self.ca.pem()),
             machine: machine.to_owned(),
-            not_after: None,
+            ..Default::default()
         })
     }
 }
@@ -91,6 +95,7 @@ impl Region {
         let ca = Ca::open_or_create_with(&directory.path().join("pki"), Arc::new(clock.clone()));
         let controller = Arc::new(Fake {
             ca: ca.unwrap(),
+            next: Mutex::default(),
             away: Mutex::default(),
             renewed: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
@@ -214,6 +219,7 @@ async fn neighbours_and_the_blocked_are_known_without_the_controller() {
     *region.controller.report.lock() = wire::ReportResponse {
         machines: vec![machine("node/b", "192.0.2.2:1"), machine("node/a", "192.0.2.1:1")],
         blocked: vec!["node/stolen".into()],
+        ..Default::default()
     };
     let report = report_of(1, "", &BTreeMap::new());
     member.report(region.controller.as_ref(), &report).await.unwrap();
@@ -266,4 +272,46 @@ fn controllers_as_people_write_them() {
     for wrong in ["", "http://a:1", "a b", "https://a/b", "a:port"] {
         assert!(endpoint_of(wrong).is_err(), "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn a_member_follows_the_authorities_of_its_region() {
+    let region = Region::new();
+    let member = region.member().await;
+    let controller = region.controller.as_ref();
+    let (old, next) = (&controller.ca, controller.ca.next().unwrap());
+    let (old_pem, new_pem, new_der) =
+        (old.pem().to_owned(), next.pem().to_owned(), next.der().clone());
+    let told = |ca: String, signer: &str| {
+        let signing_authority = signer.to_owned();
+        *controller.report.lock() =
+            wire::ReportResponse { ca, signing_authority, ..Default::default() };
+    };
+    let report = report_of(1, "", &BTreeMap::new());
+    let name = member.region();
+
+    told(format!("{old_pem}{new_pem}"), &old.sha256());
+    member.report(controller, &report).await.unwrap();
+    assert_eq!(member.trust().fingerprints(), [old.sha256(), next.sha256()]);
+    assert_eq!(controller.renewed.load(Ordering::Relaxed), 0, "the old one signs still");
+    let again = region.open().unwrap().unwrap();
+    assert_eq!(again.trust().fingerprints().len(), 2, "on disk too");
+
+    let sha256 = next.sha256();
+    *controller.next.lock() = Some(next);
+    told(format!("{new_pem}{old_pem}"), &sha256);
+    member.report(controller, &report).await.unwrap();
+    member.report(controller, &report).await.unwrap();
+    assert_eq!(controller.renewed.load(Ordering::Relaxed), 1, "once");
+    assert!(member.identity.is_signed_by(&new_der));
+
+    told("garbage".to_owned(), &sha256);
+    assert!(member.report(controller, &report).await.is_err());
+    assert_eq!(member.trust().fingerprints().len(), 2, "nothing was lost");
+
+    told(new_pem.clone(), &sha256);
+    member.report(controller, &report).await.unwrap();
+    assert_eq!(member.trust().fingerprints(), [sha256]);
+    let again = region.open().unwrap().unwrap();
+    assert_eq!((again.ca_pem(), again.region()), (new_pem, name));
 }

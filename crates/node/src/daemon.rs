@@ -215,7 +215,7 @@ fn own_report(context: &Context) -> Report {
         (advertised, _) => advertised.to_owned(),
     };
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    Report { address, labels: context.labels.clone(), version }
+    Report { address, labels: context.labels.clone(), version, ..Report::default() }
 }
 
 /// An agent that nobody else can reach is of use to nobody else.

@@ -14,7 +14,8 @@ use anyhow::Context as _;
 use parking_lot::Mutex;
 use selvage_auth::Auth;
 use selvage_kit::{
-    clock::Clock, identity::Machine, pki::Ca, serve::Socket, tasks::Tasks, telemetry::Metrics,
+    clock::Clock, identity::Machine, pki::Authorities, serve::Socket, tasks::Tasks,
+    telemetry::Metrics,
 };
 use selvage_membership::{IssuedIdentity, Member};
 use selvage_store::SharedStore;
@@ -66,8 +67,8 @@ pub struct Context {
     pub store: Option<SharedStore>,
     /// Users, sessions, machines; `None` where they are the controller's.
     pub auth: Option<Auth>,
-    /// The CA; `None` with `--insecure` and in a process that joined.
-    pub ca: Option<Arc<Ca>>,
+    /// The authorities; `None` with `--insecure` and in a process that joined.
+    pub authorities: Option<Authorities>,
     /// The membership of a process that joined a controller.
     pub member: Option<Arc<Member>>,
     /// TLS configuration of the process's listeners; `None` with `--insecure`.
@@ -137,9 +138,9 @@ impl Context {
     /// Issues a certificate for a machine of this process, signed by its own
     /// CA and renewed by itself; `None` without a CA.
     pub fn issue(&self, machine: Machine, name: &str) -> Result<Option<Arc<IssuedIdentity>>> {
-        let Some(ca) = &self.ca else { return Ok(None) };
+        let Some(authorities) = &self.authorities else { return Ok(None) };
         let path = self.data.join(format!("{name}.pem"));
-        let issued = IssuedIdentity::issue(&path, Arc::clone(ca), machine)
+        let issued = IssuedIdentity::issue(&path, authorities.clone(), machine)
             .with_context(|| path.display().to_string())?;
         let issued = Arc::new(issued);
         let renewed = Arc::clone(&issued);

@@ -13,7 +13,7 @@ use selvage_auth::{Auth, GeneratedPassword};
 use selvage_kit::{
     clock::SystemClock,
     identity::Machine,
-    pki::Ca,
+    pki::{Authorities, ServerIdentity},
     serve::{Readiness, Server, Socket, Trust},
     tasks::Tasks,
 };
@@ -43,6 +43,9 @@ use crate::{
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A store that takes longer to return a number is of no use to callers.
 const STORE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Interval at which the authorities are compared with the region's.
+const AUTHORITIES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which what has expired is removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -83,7 +86,7 @@ impl Base {
                 let store = store::open(config).await?;
                 let keys = if config.insecure { None } else { Some(identity::keys(config)?) };
                 if let (Some(keys), StoreKind::Etcd) = (&keys, config.store.kind) {
-                    region::check_ca(&store, &keys.ca).await?;
+                    region::check_authorities(&store, &keys.authorities).await?;
                 }
                 let port = port(config, keys.as_ref().map(|keys| Arc::clone(&keys.server)))?;
                 let own = Own::open(config, process, store, keys, reconcilers).await?;
@@ -139,10 +142,16 @@ impl Own {
             true => (Machine::Controller, "controller.pem"),
             false => (Machine::Node { name: host_name() }, "node.pem"),
         };
+        let authorities = keys.as_ref().map(|keys| keys.authorities.clone());
+        let auth = identity::auth(config, Arc::clone(&store), authorities).await?;
+        auth.name_process(&format!("{}:{}", host_name(), config.listen.port));
+        auth.follow_authorities().await.context("authorities")?;
         let mut issued = None;
         if let Some(keys) = &keys {
+            // What is shown from the first connection on is of the right one.
+            keys.identity.refresh().context("server certificate")?;
             let path = config.data.join(file);
-            let identity = IssuedIdentity::issue(&path, Arc::clone(&keys.ca), machine);
+            let identity = IssuedIdentity::issue(&path, keys.authorities.clone(), machine);
             let identity = Arc::new(identity.with_context(|| path.display().to_string())?);
             let renewed = Arc::clone(&identity);
             let schedule = Schedule::every(IssuedIdentity::CHECK_INTERVAL);
@@ -152,8 +161,6 @@ impl Own {
             });
             issued = Some(identity);
         }
-        let ca = keys.as_ref().map(|keys| Arc::clone(&keys.ca));
-        let auth = identity::auth(config, Arc::clone(&store), ca).await?;
         Ok(Self { store, keys, issued, auth, first: None })
     }
 }
@@ -173,8 +180,8 @@ impl Foundation {
         }
     }
 
-    pub(super) fn ca(&self) -> Option<Arc<Ca>> {
-        self.keys().map(|keys| Arc::clone(&keys.ca))
+    pub(super) fn authorities(&self) -> Option<Authorities> {
+        self.keys().map(|keys| keys.authorities.clone())
     }
 
     fn keys(&self) -> Option<&Keys> {
@@ -236,6 +243,7 @@ impl Foundation {
             Self::Own(own) => {
                 mount.services().add(own.auth.auth_service());
                 mount.services().add(own.auth.identity_service());
+                mount.services().add(own.auth.pki_service());
                 mount.services().add(system(Some(Arc::clone(&own.store))));
                 mount.pages(own.auth.http_routes());
                 mount.ready(watch_store(reconcilers, Arc::clone(&own.store)));
@@ -290,6 +298,11 @@ impl Foundation {
                 let (auth, schedule) = (own.auth.clone(), Schedule::every(SWEEP_INTERVAL));
                 reconcilers.add_fn("auth housekeeping", schedule, move || sweep(auth.clone()));
                 if let Some(keys) = &own.keys {
+                    let (auth, shown) = (own.auth.clone(), Arc::clone(&keys.identity));
+                    let schedule = Schedule::fixed(AUTHORITIES_INTERVAL, AUTHORITIES_INTERVAL);
+                    reconcilers.add_fn("authorities", schedule, move || {
+                        follow_authorities(auth.clone(), Arc::clone(&shown))
+                    });
                     tasks.spawn(
                         "server certificate",
                         Arc::clone(&keys.identity).run(tasks.token().clone()),
@@ -342,7 +355,7 @@ impl Foundation {
         });
         let ca = match self {
             Self::Joined { member, .. } => Some(member.ca_path()),
-            _ => self.keys().map(|keys| keys.ca.path().to_owned()),
+            _ => self.keys().map(|keys| keys.authorities.signer().path().to_owned()),
         };
         Ok(Ready { endpoint, ca, admin, sockets })
     }
@@ -355,7 +368,7 @@ impl Foundation {
             // A certificate of the operator's own has names we do not know.
             Self::Own(_) if config.tls.certificate.is_some() => Ok(Speak::Connect),
             _ => match self.keys() {
-                Some(keys) => Speak::tls(keys.ca.pem()),
+                Some(keys) => Speak::tls(&keys.authorities.pem()),
                 None => Ok(Speak::Plain),
             },
         }
@@ -390,6 +403,15 @@ impl Foundation {
 async fn sweep(auth: Auth) -> Result<(), Failure> {
     let swept = auth.sweep().await;
     swept.map(|_| ()).map_err(|error| Failure::new(error.code(), error.to_string()))
+}
+
+/// Has the authorities of the region's stage, and shows a certificate of the one
+/// that signs.
+async fn follow_authorities(auth: Auth, shown: Arc<ServerIdentity>) -> Result<(), Failure> {
+    let followed = auth.follow_authorities().await;
+    followed.map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let refreshed = shown.refresh();
+    refreshed.map(|_| ()).map_err(|error| Failure::new(error.code(), error.to_string()))
 }
 
 /// Renews the certificate if that is due, and reports to the controller.

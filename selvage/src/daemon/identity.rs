@@ -6,32 +6,33 @@ use anyhow::Context;
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
 use selvage_kit::{
     identity::Machine,
-    pki::{self, Ca, ServerIdentity},
+    pki::{self, Authorities, ServerIdentity},
 };
 use selvage_store::SharedStore;
 
-use crate::config::Config;
+use crate::config::{Config, StoreKind};
 
 /// File with the first administrator's password.
 const PASSWORD_FILE: &str = "initial-admin-password";
 
 /// The keys of a process that is not `--insecure`.
 pub(super) struct Keys {
-    pub(super) ca: Arc<Ca>,
+    pub(super) authorities: Authorities,
     pub(super) identity: Arc<ServerIdentity>,
     pub(super) server: Arc<rustls::ServerConfig>,
 }
 
 /// Opens or makes the CA and the server's certificate.
 pub(super) fn keys(config: &Config) -> anyhow::Result<Keys> {
-    let ca = Arc::new(Ca::open_or_create(&config.data.join("pki")).context("certificates")?);
+    let directory = config.data.join("pki");
+    let authorities = Authorities::open_or_create(&directory).context("certificates")?;
     let identity = match (&config.tls.certificate, &config.tls.key) {
         (Some(certificate), Some(key)) => ServerIdentity::from_files(certificate, key),
-        _ => ServerIdentity::issued(Arc::clone(&ca), names(config)),
+        _ => ServerIdentity::issued(authorities.clone(), names(config)),
     };
     let identity = Arc::new(identity.context("server certificate")?);
-    let server = pki::server_config(&identity, &ca).context("TLS")?;
-    Ok(Keys { ca, identity, server })
+    let server = pki::trusting_server_config(&identity, authorities.trust()).context("TLS")?;
+    Ok(Keys { authorities, identity, server })
 }
 
 /// By what names clients on this machine and around it reach us.
@@ -57,7 +58,7 @@ pub(super) fn names(config: &Config) -> Vec<String> {
 pub(super) async fn auth(
     config: &Config,
     store: SharedStore,
-    ca: Option<Arc<Ca>>,
+    authorities: Option<Authorities>,
 ) -> anyhow::Result<Auth> {
     let public_url = match config.auth.public_url.as_str() {
         "" => None,
@@ -69,9 +70,11 @@ pub(super) async fn auth(
         password_login: config.auth.password_login,
         oidc: config.auth.oidc.clone(),
         public_url,
+        shares_store: config.store.kind == StoreKind::Etcd,
         ..selvage_auth::Options::default()
     };
-    let authority = ca.map(|ca| -> Arc<dyn CertificateAuthority> { Arc::new(Authority(ca)) });
+    let authority = authorities
+        .map(|authorities| -> Arc<dyn CertificateAuthority> { Arc::new(Authority(authorities)) });
     Auth::open(store, options, authority).await.context("auth")
 }
 
@@ -104,8 +107,8 @@ pub(super) fn password_file(config: &Config) -> PathBuf {
     config.data.join(PASSWORD_FILE)
 }
 
-/// The CA, as auth wants to see it.
-struct Authority(Arc<Ca>);
+/// The authorities, as auth wants to see them.
+struct Authority(Authorities);
 
 impl CertificateAuthority for Authority {
     fn sign(
@@ -128,10 +131,18 @@ impl CertificateAuthority for Authority {
     }
 
     fn ca_pem(&self) -> String {
-        self.0.pem().to_owned()
+        self.0.pem()
     }
 
     fn ca_sha256(&self) -> String {
-        self.0.sha256()
+        self.0.signer().sha256()
+    }
+
+    fn chain_pem(&self) -> String {
+        self.0.chain_pem()
+    }
+
+    fn authorities(&self) -> Option<Authorities> {
+        Some(self.0.clone())
     }
 }

@@ -208,7 +208,7 @@ impl Plan {
             labels: config.join.labels.clone(),
             store: foundation.store(),
             auth: foundation.auth(),
-            ca: foundation.ca(),
+            authorities: foundation.authorities(),
             member: foundation.member(),
             server_tls: foundation.server_tls()?,
             client_tls: foundation.client_tls()?,

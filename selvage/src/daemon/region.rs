@@ -3,44 +3,49 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use selvage_kit::pki::Ca;
+use selvage_auth::Auth;
+use selvage_kit::pki::Authorities;
 use selvage_store::{Compare, Op, SharedStore, StoreExt as _, Txn};
 
 /// Key of the CA's certificate in the store, PEM.
 const KEY: &str = "region/ca";
 
-/// Checks that our CA is the one of the controllers that share this store, and
-/// writes it down where it is the first: agents of one controller would not
-/// believe the others.
-pub(super) async fn check_ca(store: &SharedStore, ca: &Ca) -> anyhow::Result<()> {
-    let first = Txn::new().when(Compare::missing(KEY)).then(Op::put(KEY, ca.pem().to_owned()));
-    let written = store.txn(first).await.context("CA of the region")?;
-    if written.succeeded {
+/// Checks that our authorities are those of the controllers that share this
+/// store, and writes ours down where it is the first: agents of one controller
+/// would not believe the others. Those that are being replaced are another
+/// matter: one of them is enough to get the other.
+pub(super) async fn check_authorities(
+    store: &SharedStore,
+    authorities: &Authorities,
+) -> anyhow::Result<()> {
+    let mut known = Auth::region_certificates(store).await.context("authorities of the region")?;
+    if known.is_empty() {
+        known.push(first_of_all(store, authorities).await.context("CA of the region")?);
+    }
+    let ours = authorities.all();
+    if ours.iter().any(|ca| known.iter().any(|known| known.trim() == ca.pem().trim())) {
         return Ok(());
     }
-    let known = store.get(KEY).await.context("CA of the region")?;
-    let known = known.map(|item| String::from_utf8_lossy(&item.value).into_owned());
-    let known = known.unwrap_or_default();
-    let folder = ca.path().parent().unwrap_or(Path::new("."));
-    if !holds(folder, known.trim()) {
-        bail!(
-            "{} holds another CA than the controllers that share this store have: copy pki/ from \
-             one of them, or give this one a store.namespace of its own",
-            folder.display()
-        );
-    }
-    // After a change of the CA the old one is still among ours.
-    if known != ca.pem() {
-        store.put(KEY, ca.pem().to_owned()).await.context("CA of the region")?;
-    }
-    Ok(())
+    let signer = authorities.signer();
+    bail!(
+        "{} holds another CA than the controllers that share this store have: copy pki/ from one \
+         of them, or give this one a store.namespace of its own",
+        signer.path().parent().unwrap_or(Path::new(".")).display()
+    )
 }
 
-/// Returns whether a file of the folder has the certificate.
-fn holds(folder: &Path, certificate: &str) -> bool {
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
-    texts.any(|text| text.contains(certificate))
+/// The CA of the first controller that used this store.
+async fn first_of_all(
+    store: &SharedStore,
+    authorities: &Authorities,
+) -> Result<String, selvage_store::Error> {
+    let own = authorities.signer().pem().to_owned();
+    let first = Txn::new().when(Compare::missing(KEY)).then(Op::put(KEY, own.clone()));
+    if store.txn(first).await?.succeeded {
+        return Ok(own);
+    }
+    let known = store.get(KEY).await?;
+    Ok(known.map(|item| String::from_utf8_lossy(&item.value).into_owned()).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -55,16 +60,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(&folder.path().join("store"), Options::default()).await.unwrap();
         let store: SharedStore = store;
-        let own = Ca::open_or_create(&folder.path().join("a/pki")).unwrap();
-        check_ca(&store, &own).await.unwrap();
-        check_ca(&store, &own).await.unwrap();
-        let foreign = Ca::open_or_create(&folder.path().join("b/pki")).unwrap();
-        let refused = check_ca(&store, &foreign).await.unwrap_err().to_string();
+        let open = |name: &str| Authorities::open_or_create(&folder.path().join(name)).unwrap();
+        let own = open("a/pki");
+        check_authorities(&store, &own).await.unwrap();
+        check_authorities(&store, &own).await.unwrap();
+        let foreign = open("b/pki");
+        let refused = check_authorities(&store, &foreign).await.unwrap_err().to_string();
         assert!(refused.contains("b/pki holds another CA"), "{refused}");
-        // One that was changed and still trusts the old one.
-        std::fs::write(folder.path().join("b/pki/old.crt"), own.pem()).unwrap();
-        check_ca(&store, &foreign).await.unwrap();
-        let gone = check_ca(&store, &own).await.unwrap_err().to_string();
-        assert!(gone.contains("a/pki"), "{gone}");
     }
 }

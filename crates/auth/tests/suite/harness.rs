@@ -144,7 +144,12 @@ fn request<T>(from: &str, identity: Identity, machine: Option<Machine>, message:
     let mut request = Request::new(message);
     let peer = Peer::Ip(from.parse().unwrap());
     request.extensions_mut().insert(identity);
-    request.extensions_mut().insert(Connection { peer, machine, encrypted: true });
+    request.extensions_mut().insert(Connection {
+        peer,
+        machine,
+        certificate: None,
+        encrypted: true,
+    });
     request
 }
 
@@ -156,7 +161,12 @@ pub(crate) fn anonymous<T>(from: &str, message: T) -> Request<T> {
 pub(crate) fn as_root<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(Identity::all_powerful("local", Kind::Local));
-    let connection = Connection { peer: Peer::Unix(Some(0)), machine: None, encrypted: false };
+    let connection = Connection {
+        peer: Peer::Unix(Some(0)),
+        machine: None,
+        certificate: None,
+        encrypted: false,
+    };
     request.extensions_mut().insert(connection);
     request
 }

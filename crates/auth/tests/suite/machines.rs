@@ -305,6 +305,7 @@ async fn bad_reports_are_refused_by_field() {
         (ReportRequest { address: "here".into(), ..base() }, "address: "),
         (ReportRequest { address: "a b:1".into(), ..base() }, "address: "),
         (ReportRequest { version: "x\n".into(), ..base() }, "version: "),
+        (ReportRequest { authorities: vec!["x".into()], ..base() }, "authorities: "),
         (report(&[("a b", "c")]), "labels: "),
     ] {
         let refused = h.identities().report(as_machine("node/a", wrong)).await.unwrap_err();

@@ -10,6 +10,7 @@ mod oidc;
 mod oidc_real;
 mod oidc_tls;
 mod own_provider;
+mod rotation;
 mod secrecy;
 mod sessions;
 mod users;

@@ -20,6 +20,7 @@ pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod operation;
+pub(crate) mod pki;
 pub(crate) mod progress;
 pub(crate) mod revision;
 pub(crate) mod roll;
@@ -49,6 +50,7 @@ pub(crate) async fn dispatch(
         Command::JoinToken(args) => join::create_token(args, session).await,
         Command::Join(args) => join::join(&args, session).await,
         Command::Machine(args) => machine::run(args, session).await,
+        Command::Pki(args) => pki::run(args, session).await,
         Command::Status => status::status(session).await,
         Command::Api(args) => api::run(&args, session),
         Command::Run(args) => Box::pin(run::run(&args, session)).await,

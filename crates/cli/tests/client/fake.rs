@@ -273,6 +273,7 @@ impl IdentityService for Fake {
             ca: ca.pem.clone(),
             not_after: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
             machine: "node/rack3-7".into(),
+            chain: String::new(),
         }))
     }
 

@@ -63,6 +63,18 @@ pub(super) fn machine_blocked(context: &Context<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+pub(super) fn key_copied(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for machine in each(&context.facts.machines).filter(|machine| !machine.blocked) {
+        let Some(at) = machine.copy_suspected else { continue };
+        let object = &machine.object;
+        let summary =
+            format!("Somebody may have a copy of the key of {}", outside(&object.name, NAME));
+        let command = format!("selvage machine block {}", quoted(&object.name));
+        let detail = format!("a certificate that it had replaced was renewed at {at:.0}");
+        found.push(Finding::new(object, summary, command).detail(&detail).since(Some(at)));
+    }
+}
+
 pub(super) fn certificate_ends(context: &Context<'_>, found: &mut Vec<Finding>) {
     for machine in each(&context.facts.machines).filter(|machine| !machine.blocked) {
         let Some(ends) = machine.certificate_ends else { continue };

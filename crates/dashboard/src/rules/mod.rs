@@ -205,6 +205,14 @@ pub const RULES: &[Rule] = &[
         find: machines::machine_blocked,
     },
     Rule {
+        id: "key_copied",
+        severity: Severity::Critical,
+        about: "A certificate was renewed that its machine had replaced already.",
+        source: "selvage",
+        after: NOW,
+        find: machines::key_copied,
+    },
+    Rule {
         id: "certificate_ends",
         severity: Severity::Warning,
         about: "A machine's certificate ends within a week and was not renewed.",

@@ -56,6 +56,7 @@ fn machine(name: &str) -> Machine {
         joined: Some(noon()),
         last_seen: Some(noon()),
         certificate_ends: None,
+        copy_suspected: None,
         blocked: false,
     }
 }
@@ -177,6 +178,8 @@ async fn every_rule_of_ours_finds_its_problem() {
     found("certificate_ends", Warning, week, there()).await;
     let over = machines(|machine| machine.certificate_ends = Some(noon() - seconds(1)));
     found("certificate_ends", Critical, over, there()).await;
+    let copied = machines(|machine| machine.copy_suspected = Some(noon() - seconds(1)));
+    found("key_copied", Critical, copied, there()).await;
 
     let groups = |free, missing| {
         let group = Group { object: object("volume_group", "vg", ""), size: 100, free, missing };

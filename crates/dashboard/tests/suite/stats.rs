@@ -30,6 +30,7 @@ fn machine(name: &str, seen: i64) -> Machine {
         joined: Some(noon()),
         last_seen: Some(noon() - jiff::SignedDuration::from_secs(seen)),
         certificate_ends: None,
+        copy_suspected: None,
         blocked: false,
     }
 }

@@ -8,16 +8,14 @@ use std::{
     path::Path,
 };
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use selvage_kit::seal::{KEY_LEN, Sealer};
 use zeroize::Zeroizing;
 
 use super::Error;
 
-const KEY_LEN: usize = 32;
-
 /// A key that is kept beside the store, never in it.
 pub struct Seal {
-    key: LessSafeKey,
+    key: Sealer,
     path_text: String,
 }
 
@@ -46,26 +44,13 @@ impl Seal {
 
     /// Uses that key.
     pub fn new(key: &[u8], path_text: &str) -> Result<Self, Error> {
-        let key = UnboundKey::new(&AES_256_GCM, key).map_err(|_| Error::Random)?;
-        Ok(Self { key: LessSafeKey::new(key), path_text: path_text.to_owned() })
+        let key = Sealer::new(key).map_err(|_| Error::Random)?;
+        Ok(Self { key, path_text: path_text.to_owned() })
     }
 
     /// Seals the bytes for that owner, and no other.
-    pub(crate) fn seal(
-        &self,
-        owner: &str,
-        mut plain: Zeroizing<Vec<u8>>,
-    ) -> Result<Vec<u8>, Error> {
-        let nonce: [u8; NONCE_LEN] = rand::random();
-        let tag = self
-            .key
-            .seal_in_place_separate_tag(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(owner.as_bytes()),
-                &mut plain,
-            )
-            .map_err(|_| Error::Random)?;
-        Ok([nonce.as_slice(), &plain, tag.as_ref()].concat())
+    pub(crate) fn seal(&self, owner: &str, plain: Zeroizing<Vec<u8>>) -> Result<Vec<u8>, Error> {
+        self.key.seal(owner, plain).map_err(|_| Error::Random)
     }
 
     pub(crate) fn open_sealed(
@@ -73,17 +58,7 @@ impl Seal {
         owner: &str,
         sealed: &[u8],
     ) -> Result<Zeroizing<Vec<u8>>, Error> {
-        let wrong = || Error::Sealed(self.path_text.clone());
-        let (nonce, rest) = sealed.split_at_checked(NONCE_LEN).ok_or_else(wrong)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| wrong())?;
-        let mut bytes = Zeroizing::new(rest.to_vec());
-        let length = self
-            .key
-            .open_in_place(nonce, Aad::from(owner.as_bytes()), &mut bytes)
-            .map_err(|_| wrong())?
-            .len();
-        bytes.truncate(length);
-        Ok(bytes)
+        self.key.open(owner, sealed).map_err(|_| Error::Sealed(self.path_text.clone()))
     }
 }
 

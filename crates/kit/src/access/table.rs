@@ -436,6 +436,15 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("RemoveMachine", Write, NOBODY_ELSE),
         ],
     ),
+    // Certificates of authorities are for everybody who has to believe them.
+    (
+        "selvage.pki.PkiService",
+        &[
+            ("Show", Read, SIGNED_IN),
+            ("StartRotation", Write, NOBODY_ELSE),
+            ("FinishRotation", Write, NOBODY_ELSE),
+        ],
+    ),
     // Long work. The service shows each caller its own.
     (
         "selvage.operations.OperationService",

@@ -14,7 +14,9 @@ use rcgen::{
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
     SanType, SerialNumber, SubjectPublicKeyInfo,
 };
-use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, ServerName, pem::PemObject};
+use rustls_pki_types::{
+    CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, ServerName, pem::PemObject,
+};
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 use zeroize::Zeroizing;
 
@@ -25,6 +27,7 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock},
     identity::Machine,
+    seal::Sealer,
 };
 
 const KEY: &str = "ca.key";
@@ -82,13 +85,15 @@ impl Ca {
 
     /// The same, with a clock.
     pub fn open_or_create_with(directory: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        Ok(Self::open_all(directory, clock)?.swap_remove(0))
+    }
+
+    /// Opens all authorities of the directory, the one that signs first; makes
+    /// one where there is none.
+    pub(super) fn open_all(directory: &Path, clock: Arc<dyn Clock>) -> Result<Vec<Self>, Error> {
         if !holds_a_ca(directory)? {
             create(directory, clock.as_ref())?;
         }
-        Self::open(directory, clock)
-    }
-
-    fn open(directory: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let (key_path, path) = (directory.join(KEY), directory.join(CERTIFICATE));
         check_directory(directory)?;
         for (file, other) in [(&key_path, &path), (&path, &key_path)] {
@@ -98,24 +103,125 @@ impl Ca {
             }
         }
         let place = path.display().to_string();
-        let key = files::read_private(&key_path, files::OWNER_ONLY)?;
-        let unusable = || Error::Key { place: key_path.display().to_string() };
-        let key = KeyPair::from_pem(std::str::from_utf8(&key).map_err(|_| unusable())?)
-            .map_err(|_| unusable())?;
-
-        let der = chain(&place, &files::read(&path)?)?.swap_remove(0);
-        let certificate = parse(&place, &der)?;
-        if certificate.public_key().raw != key.subject_public_key_info() {
-            let key = key_path.display().to_string();
-            return Err(Error::Mismatch { key, certificate: place });
+        let keys = read_keys(&key_path)?;
+        let certificates = chain(&place, &files::read(&path)?)?;
+        let mut all = Vec::new();
+        for (index, der) in certificates.into_iter().enumerate() {
+            let key = keys.iter().find(|key| belongs(key, &place, &der));
+            match key {
+                Some(key) => all.push(Self::new(key, der, path.clone(), Arc::clone(&clock))?),
+                // A certificate without its key signs nothing.
+                None if index > 0 => {}
+                None => {
+                    parse(&place, &der)?;
+                    let key = key_path.display().to_string();
+                    return Err(Error::Mismatch { key, certificate: place });
+                }
+            }
         }
+        Ok(all)
+    }
+
+    fn new(
+        key: &PrivateKeyDer<'static>,
+        der: CertificateDer<'static>,
+        path: PathBuf,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let place = path.display().to_string();
+        let certificate = parse(&place, &der)?;
         if !certificate.is_ca() {
             return Err(Error::NotACa { path: place });
         }
         let validity = Validity::of(&certificate);
         validity.check(&place, clock.now())?;
+        let key = KeyPair::try_from(key).map_err(Error::Sign)?;
         let issuer = Issuer::from_ca_cert_der(&der, key).map_err(Error::Sign)?;
         Ok(Self { issuer, pem: pem(&der), der, path, validity, clock })
+    }
+
+    /// Makes an authority that takes over from this one some day.
+    pub fn next(&self) -> Result<Self, Error> {
+        let (key, params) = new_authority(self.clock.as_ref())?;
+        let der = params.self_signed(&key).map_err(Error::Sign)?.der().clone();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(|_| self.unusable())?;
+        Self::new(&key, der, self.path.clone(), Arc::clone(&self.clock))
+    }
+
+    /// Key of the next authority, sealed so that only one who has the key of this
+    /// one can open it.
+    pub fn seal_key_of(&self, next: &Self) -> Result<Vec<u8>, Error> {
+        let key = Zeroizing::new(next.issuer.key().serialize_der());
+        self.sealer()?.seal(&next.sha256(), key).map_err(|_| self.unusable())
+    }
+
+    /// Opens what [`Ca::seal_key_of`] sealed, for the authority of this
+    /// certificate.
+    pub fn open_next(&self, certificate_pem: &str, sealed_key: &[u8]) -> Result<Self, Error> {
+        let place = "certificate of the next CA";
+        let der = chain(place, certificate_pem.as_bytes())?.swap_remove(0);
+        let key = self.sealer()?.open(&fingerprint(&der), sealed_key);
+        let key = key.map_err(|_| Error::SealedForAnother { path: self.key_place() })?;
+        let key = PrivateKeyDer::try_from(key.to_vec()).map_err(|_| self.unusable())?;
+        if !belongs(&key, place, &der) {
+            return Err(Error::Mismatch { key: self.key_place(), certificate: place.to_owned() });
+        }
+        Self::new(&key, der, self.path.clone(), Arc::clone(&self.clock))
+    }
+
+    fn sealer(&self) -> Result<Sealer, Error> {
+        let secret = Zeroizing::new(self.issuer.key().serialize_der());
+        Sealer::derive(&secret, "selvage: key of the next CA").map_err(|_| self.unusable())
+    }
+
+    fn unusable(&self) -> Error {
+        Error::Key { place: self.key_place() }
+    }
+
+    fn key_place(&self) -> String {
+        self.path.with_file_name(KEY).display().to_string()
+    }
+
+    /// Signs the key of another authority, so that whoever believes only this
+    /// one believes that one's certificates too. Nothing where the other's name
+    /// is not one that we give.
+    pub(super) fn introduce(&self, other: &Self) -> Result<Option<CertificateDer<'static>>, Error> {
+        let parsed = parse("CA certificate", &other.der)?;
+        let mut names = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        let name = names.next().filter(|_| parsed.subject().iter().count() == 1);
+        let Some(name) = name else { return Ok(None) };
+        let mut params = params(Validity {
+            from: self.validity.from.max(other.validity.from),
+            until: self.validity.until.min(other.validity.until),
+        });
+        authority(&mut params, name, 0);
+        params.use_authority_key_identifier_extension = true;
+        let introduced = params.signed_by(other.issuer.key(), &self.issuer).map_err(Error::Sign)?;
+        let introduced = introduced.der().clone();
+        let same =
+            parse("CA certificate", &introduced)?.subject().as_raw() == parsed.subject().as_raw();
+        Ok(same.then_some(introduced))
+    }
+
+    /// The CA's private key, PEM.
+    pub(super) fn key_pem(&self) -> Zeroizing<String> {
+        Zeroizing::new(self.issuer.key().serialize_pem())
+    }
+
+    /// Name of the CA.
+    pub fn name(&self) -> String {
+        parse("CA certificate", &self.der)
+            .map_or_else(|_| String::new(), |parsed| parsed.subject().to_string())
+    }
+
+    /// Its first and its last second, since 1970.
+    pub fn life(&self) -> (i64, i64) {
+        (self.validity.from, self.validity.until)
+    }
+
+    /// Returns whether this is its name, DER.
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        parse("CA certificate", &self.der).is_ok_and(|parsed| parsed.subject().as_raw() == name)
     }
 
     /// The CA's certificate.
@@ -146,6 +252,15 @@ impl Ca {
     /// Makes a key and a certificate for a server with these DNS names and IP
     /// addresses.
     pub fn issue_server<S: AsRef<str>>(&self, names: &[S]) -> Result<Issued, Error> {
+        self.issue_server_with(names, &self.pem)
+    }
+
+    /// The same, with these certificates after the server's own.
+    pub(super) fn issue_server_with<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        chain_pem: &str,
+    ) -> Result<Issued, Error> {
         let mut params = self.leaf(SERVER_LIFETIME)?;
         params.subject_alt_names =
             names.iter().map(|name| server_name(name.as_ref())).collect::<Result<_, _>>()?;
@@ -156,7 +271,7 @@ impl Ca {
         let key = KeyPair::generate().map_err(Error::Sign)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(Error::Sign)?;
         Ok(Issued {
-            chain_pem: format!("{}{}", pem(certificate.der()), self.pem),
+            chain_pem: format!("{}{chain_pem}", pem(certificate.der())),
             key_pem: Zeroizing::new(key.serialize_pem()),
         })
     }
@@ -271,7 +386,8 @@ pub fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, Error> {
     }
 }
 
-fn pem(der: &CertificateDer<'_>) -> String {
+/// A certificate as PEM.
+pub fn pem(der: &CertificateDer<'_>) -> String {
     use base64::{Engine, prelude::BASE64_STANDARD};
     let body = BASE64_STANDARD.encode(der);
     let mut pem = String::with_capacity(body.len() + body.len() / 64 + 64);
@@ -326,20 +442,75 @@ fn create(directory: &Path, clock: &dyn Clock) -> Result<(), Error> {
 
 fn fill(directory: &Path, clock: &dyn Clock) -> Result<(), Error> {
     fs::DirBuilder::new().mode(0o700).create(directory).map_err(failed(directory, "create"))?;
-    let now = clock.now().as_second();
-    let mut params = params(Validity {
-        from: now - BACKDATE.as_secs() as i64,
-        until: now.saturating_add(CA_LIFETIME.as_secs() as i64),
-    });
-    // Two installations of ours must not look alike in a list of CAs.
-    let name = format!("Selvage CA {:08x}", rand::random::<u32>());
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(Error::Sign)?;
+    let (key, params) = new_authority(clock)?;
     let certificate = params.self_signed(&key).map_err(Error::Sign)?;
     let key = Zeroizing::new(key.serialize_pem());
     files::write_new(&directory.join(KEY), 0o600, key.as_bytes())?;
     files::write_new(&directory.join(CERTIFICATE), 0o644, pem(certificate.der()).as_bytes())?;
     files::sync_directory(directory)
+}
+
+fn new_authority(clock: &dyn Clock) -> Result<(KeyPair, CertificateParams), Error> {
+    let now = clock.now().as_second();
+    let mut params = params(Validity {
+        from: now - BACKDATE.as_secs() as i64,
+        until: now.saturating_add(CA_LIFETIME.as_secs() as i64),
+    });
+    // Two authorities of ours must not look alike in a list of CAs.
+    // Below it stand its own certificates, and one day the next authority.
+    authority(&mut params, &format!("Selvage CA {:08x}", rand::random::<u32>()), 1);
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(Error::Sign)?;
+    Ok((key, params))
+}
+
+fn authority(params: &mut CertificateParams, name: &str, others_below: u8) {
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(others_below));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+}
+
+/// The private keys of a file.
+fn read_keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, Error> {
+    let unusable = || Error::Key { place: path.display().to_string() };
+    let text = files::read_private(path, files::OWNER_ONLY)?;
+    let keys: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(&text).collect();
+    match keys {
+        Ok(keys) if !keys.is_empty() => Ok(keys),
+        _ => Err(unusable()),
+    }
+}
+
+/// Returns whether the key is that of the certificate.
+fn belongs(key: &PrivateKeyDer<'_>, place: &str, der: &CertificateDer<'_>) -> bool {
+    match (KeyPair::try_from(key), parse(place, der)) {
+        (Ok(key), Ok(certificate)) => certificate.public_key().raw == key.subject_public_key_info(),
+        _ => false,
+    }
+}
+
+/// Writes the authorities of a directory, the one that signs first. There is
+/// no moment at which a certificate is there without its key.
+pub(super) fn write_all(all: &[Arc<Ca>], before: &[Arc<Ca>]) -> Result<(), Error> {
+    let Some(first) = all.first() else { return Ok(()) };
+    let key_path = first.path.with_file_name(KEY);
+    let kept: Vec<&Arc<Ca>> =
+        before.iter().filter(|ca| !all.iter().any(|one| one.der == ca.der)).collect();
+    let keys = |dropped: &[&Arc<Ca>]| {
+        let keys = all.iter().chain(dropped.iter().copied()).map(|ca| ca.key_pem());
+        keys.fold(Zeroizing::new(String::new()), |mut text, key| {
+            text.push_str(&key);
+            text
+        })
+    };
+    files::replace(&key_path, 0o600, keys(&kept).as_bytes())?;
+    files::replace(&first.path, 0o644, bundle(all).as_bytes())?;
+    if !kept.is_empty() {
+        files::replace(&key_path, 0o600, keys(&[]).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Certificates of the authorities, PEM.
+pub(super) fn bundle(all: &[Arc<Ca>]) -> String {
+    all.iter().map(|ca| ca.pem.as_str()).collect()
 }

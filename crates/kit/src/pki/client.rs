@@ -9,7 +9,7 @@ use std::{
 use arc_swap::ArcSwap;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData};
 use rustls::{
-    ClientConfig, ConfigBuilder, RootCertStore, SignatureScheme, WantsVerifier,
+    ClientConfig, ConfigBuilder, SignatureScheme, WantsVerifier,
     client::{ResolvesClientCert, WantsClientCert},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
@@ -17,7 +17,8 @@ use rustls::{
 use zeroize::Zeroizing;
 
 use super::{
-    Error, Loaded, chain, files, fingerprint, kind::Controllers, load, machine_of, parse, provider,
+    Error, Loaded, Trust, chain, files, fingerprint, is_signed_by, load, machine_of, parse,
+    provider,
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -112,6 +113,11 @@ impl RotatingIdentity {
         self.current.0.load().machine.clone()
     }
 
+    /// Returns whether the certificate is one of this authority.
+    pub fn is_signed_by(&self, authority: &[u8]) -> bool {
+        is_signed_by(&self.current.0.load().loaded.certified.cert[0], authority)
+    }
+
     /// The certificate's last second, since 1970.
     pub fn not_after(&self) -> i64 {
         self.current.0.load().loaded.validity.until
@@ -200,8 +206,7 @@ pub fn client_config(
     ca_pem: &str,
     identity: Option<&RotatingIdentity>,
 ) -> Result<ClientConfig, Error> {
-    let builder = versions()?.with_root_certificates(roots(ca_pem)?);
-    Ok(showing(builder, identity))
+    Trust::of(ca_pem)?.client_config(identity)
 }
 
 /// The same towards controllers only: whoever shows the certificate of another
@@ -210,29 +215,16 @@ pub fn controller_config(
     ca_pem: &str,
     identity: Option<&RotatingIdentity>,
 ) -> Result<ClientConfig, Error> {
-    let verifier = Controllers::of(roots(ca_pem)?)?;
-    let builder = versions()?.dangerous().with_custom_certificate_verifier(verifier);
-    Ok(showing(builder, identity))
+    Trust::of(ca_pem)?.controller_config(identity)
 }
 
-fn versions() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, Error> {
+pub(super) fn versions() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, Error> {
     ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(|error| Error::Tls(error.to_string()))
 }
 
-fn roots(ca_pem: &str) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    for certificate in chain("CA certificate", ca_pem.as_bytes())? {
-        roots.add(certificate).map_err(|error| Error::Certificate {
-            place: "CA certificate".to_owned(),
-            reason: error.to_string(),
-        })?;
-    }
-    Ok(roots)
-}
-
-fn showing(
+pub(super) fn showing(
     builder: ConfigBuilder<ClientConfig, WantsClientCert>,
     identity: Option<&RotatingIdentity>,
 ) -> ClientConfig {

@@ -1,10 +1,12 @@
 //! Names of machines inside certificates.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
 use x509_parser::prelude::GeneralName;
 
-use super::{Error, parse};
-use crate::identity::Machine;
+use super::{Error, ca::pem, parse};
+use crate::identity::{Machine, ShownCertificate};
 
 const SCHEME: &str = "selvage:";
 /// Characters that a URI's path may not hold as they are, the slash being our
@@ -52,4 +54,13 @@ pub fn machine_of(certificate_der: &[u8]) -> Result<Option<Machine>, Error> {
         return Err(wrong("the machine's name is not spelled as we spell it"));
     }
     Ok(Some(machine))
+}
+
+/// Facts of a certificate that was shown.
+pub fn shown_certificate(certificate: &CertificateDer<'_>) -> Result<ShownCertificate, Error> {
+    let parsed = parse("machine certificate", certificate)?;
+    Ok(ShownCertificate {
+        pem_sha256: hex::encode(Sha256::digest(pem(certificate))),
+        issuer: parsed.issuer().as_raw().into(),
+    })
 }

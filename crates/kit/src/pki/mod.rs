@@ -1,7 +1,8 @@
 //! Keys and certificates, kept as files: the one thing besides the store that
 //! survives a restart.
 //!
-//! One CA per installation ([`Ca`]), made at the first start. It signs what
+//! One CA per installation ([`Ca`]), made at the first start, and beside it a
+//! second one while it is being replaced ([`Authorities`]). It signs what
 //! servers show ([`ServerIdentity`]) and what machines show
 //! ([`Ca::sign_machine`]). A machine's certificate names it by exactly one URI,
 //! `selvage:` and its path ([`machine_of`]); whatever names a request asks for
@@ -23,6 +24,7 @@
 //! default is installed or needed. Functions here read and write small files
 //! and block for that long.
 
+mod authorities;
 mod ca;
 mod client;
 mod files;
@@ -30,6 +32,7 @@ mod kind;
 mod machine;
 mod pin;
 mod server;
+mod trust;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -41,11 +44,16 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 pub use self::{
-    ca::{Ca, Issued, Signed, is_server_name, requested_key},
+    authorities::Authorities,
+    ca::{Ca, Issued, Signed, is_server_name, pem, requested_key},
     client::{KeyRequest, RotatingIdentity, client_config, controller_config},
-    machine::machine_of,
+    machine::{machine_of, shown_certificate},
     pin::{Anchor, pin_in_token, without_pin},
-    server::{ServerIdentity, machine_server_config, server_config},
+    server::{
+        ServerIdentity, machine_server_config, server_config, trusting_machine_config,
+        trusting_server_config,
+    },
+    trust::Trust,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -140,6 +148,15 @@ pub enum Error {
         /// The beginning.
         when: Timestamp,
     },
+    /// The next authority's key cannot be opened with ours.
+    #[error(
+        "{path}: does not open the key of the CA that follows: it is not that of the other \
+         controllers; copy pki/ from one of them"
+    )]
+    SealedForAnother {
+        /// The file with our key.
+        path: String,
+    },
     /// The certificate may sign nothing.
     #[error("{path}: the certificate is not that of a CA")]
     NotACa {
@@ -169,6 +186,12 @@ pub enum Error {
     Tls(String),
 }
 
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 impl Error {
     /// Code for the caller.
     pub fn code(&self) -> Code {
@@ -183,6 +206,7 @@ impl Error {
             | Self::Mismatch { .. }
             | Self::Expired { .. }
             | Self::NotYetValid { .. }
+            | Self::SealedForAnother { .. }
             | Self::NotACa { .. } => Code::FailedPrecondition,
             Self::Request(_)
             | Self::ServerName(_)
@@ -279,6 +303,18 @@ pub fn replace_private(path: &std::path::Path, content: &[u8]) -> Result<(), Err
     files::replace(path, 0o600, content)
 }
 
-fn fingerprint(der: &[u8]) -> String {
+/// Returns whether a certificate that was verified is one of this authority.
+/// Each of ours has a name that no other has.
+pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> bool {
+    match (parse("certificate", certificate), parse("CA certificate", authority)) {
+        (Ok(certificate), Ok(authority)) => {
+            certificate.issuer().as_raw() == authority.subject().as_raw()
+        }
+        _ => false,
+    }
+}
+
+/// Digest of a certificate, by which it is told from others.
+pub fn fingerprint(der: &[u8]) -> String {
     hex::encode(Sha256::digest(der))
 }

@@ -61,13 +61,19 @@ impl Anchor {
         }
     }
 
-    /// Returns whether the certificate is that of this CA.
-    pub fn is(&self, ca_pem: &str) -> Result<bool, Error> {
+    /// Returns whether this CA is among those that a controller says are its
+    /// own: while it is being replaced there are two.
+    pub fn is_among(&self, ca_pem: &str) -> Result<bool, Error> {
         let shown = chain("CA certificate", ca_pem.as_bytes())?;
-        let [shown] = shown.as_slice() else { return Ok(false) };
         match self {
-            Self::Digest(sha256) => Ok(fingerprint(shown) == normal(sha256)?),
-            Self::Certificate(pem) => Ok(chain("CA certificate", pem.as_bytes())?.contains(shown)),
+            Self::Digest(sha256) => {
+                let wanted = normal(sha256)?;
+                Ok(shown.iter().any(|one| fingerprint(one) == wanted))
+            }
+            Self::Certificate(pem) => {
+                let known = chain("CA certificate", pem.as_bytes())?;
+                Ok(shown.iter().any(|one| known.contains(one)))
+            }
         }
     }
 }

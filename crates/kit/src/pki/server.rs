@@ -10,8 +10,8 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::{
-    RootCertStore, ServerConfig,
-    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier},
+    ServerConfig,
+    server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 use rustls_pki_types::CertificateDer;
@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    Ca, Error, Loaded, RotatingIdentity, chain,
+    Authorities, Ca, Error, Loaded, RotatingIdentity, Trust,
     files::{self, Stamp},
-    fingerprint, load, provider, timestamp,
+    fingerprint, load, timestamp,
 };
 use crate::clock::{Clock, SystemClock};
 
@@ -29,8 +29,17 @@ use crate::clock::{Clock, SystemClock};
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 enum Source {
-    Issued { ca: Arc<Ca>, names: Vec<String> },
-    Files { certificate: PathBuf, key: PathBuf, seen: Mutex<Option<(Stamp, Stamp)>> },
+    /// With the authorities that there were when it was issued.
+    Issued {
+        authorities: Authorities,
+        names: Vec<String>,
+        under: Mutex<String>,
+    },
+    Files {
+        certificate: PathBuf,
+        key: PathBuf,
+        seen: Mutex<Option<(Stamp, Stamp)>>,
+    },
 }
 
 /// A listener's certificate, which renews itself or follows its files.
@@ -48,10 +57,17 @@ impl fmt::Debug for ServerIdentity {
 
 impl ServerIdentity {
     /// A certificate of our own CA for these names. It lives in memory and is
-    /// made anew at every start and when a third of its life is left.
-    pub fn issued(ca: Arc<Ca>, names: Vec<String>) -> Result<Self, Error> {
-        let clock = Arc::clone(ca.clock());
-        let source = Source::Issued { ca, names };
+    /// made anew at every start, when a third of its life is left and when the
+    /// authorities change.
+    pub fn issued<A>(ca: A, names: Vec<String>) -> Result<Self, Error>
+    where
+        A: TryInto<Authorities>,
+        Error: From<A::Error>,
+    {
+        let authorities: Authorities = ca.try_into()?;
+        let clock = Arc::clone(authorities.signer().clock());
+        let under = Mutex::new(authorities.pem());
+        let source = Source::Issued { authorities, names, under };
         let current = Current::new(source.load(clock.as_ref())?);
         Ok(Self { source, clock, current })
     }
@@ -88,8 +104,11 @@ impl ServerIdentity {
     /// the files.
     pub fn refresh(&self) -> Result<bool, Error> {
         let due = match &self.source {
-            Source::Issued { .. } => {
-                self.clock.now().as_second() >= self.current.0.load().validity.renew_at()
+            Source::Issued { authorities, under, .. } => {
+                // Before issuing: what changes meanwhile is seen next time.
+                let now = authorities.pem();
+                let changed = std::mem::replace(&mut *under.lock(), now.clone()) != now;
+                changed || self.clock.now().as_second() >= self.current.0.load().validity.renew_at()
             }
             Source::Files { seen, .. } => {
                 // Before reading: what changes while we read is seen next time.
@@ -141,8 +160,8 @@ impl Source {
 
     fn load(&self, clock: &dyn Clock) -> Result<Loaded, Error> {
         match self {
-            Self::Issued { ca, names } => {
-                let issued = ca.issue_server(names)?;
+            Self::Issued { authorities, names, .. } => {
+                let issued = authorities.issue_server(names)?;
                 let label = "server certificate";
                 load(
                     (label, issued.chain_pem.as_bytes()),
@@ -182,10 +201,18 @@ impl ResolvesServerCert for Current {
     }
 }
 
-/// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1. Clients may show a certificate; if
+/// TLS of a listener that shows this certificate. Clients may show one too; if
 /// they do it must be of `clients`, or there is no connection.
 pub fn server_config(identity: &ServerIdentity, clients: &Ca) -> Result<Arc<ServerConfig>, Error> {
-    config(Arc::clone(&identity.current) as Arc<dyn ResolvesServerCert>, &[clients.der().clone()])
+    trusting_server_config(identity, &Trust::of(clients.pem())?)
+}
+
+/// The same for clients of whatever authorities are believed at the moment.
+pub fn trusting_server_config(
+    identity: &ServerIdentity,
+    clients: &Trust,
+) -> Result<Arc<ServerConfig>, Error> {
+    clients.server_config(Arc::clone(&identity.current) as Arc<dyn ResolvesServerCert>)
 }
 
 /// The same for a machine that got its certificate from a CA elsewhere, whose
@@ -194,30 +221,13 @@ pub fn machine_server_config(
     identity: &RotatingIdentity,
     ca_pem: &str,
 ) -> Result<Arc<ServerConfig>, Error> {
-    config(identity.shown_to_clients(), &chain("CA certificate", ca_pem.as_bytes())?)
+    trusting_machine_config(identity, &Trust::of(ca_pem)?)
 }
 
-fn config(
-    shown: Arc<dyn ResolvesServerCert>,
-    clients: &[CertificateDer<'static>],
+/// The same for whatever authorities the machine believes at the moment.
+pub fn trusting_machine_config(
+    identity: &RotatingIdentity,
+    clients: &Trust,
 ) -> Result<Arc<ServerConfig>, Error> {
-    let mut roots = RootCertStore::empty();
-    for ca in clients {
-        roots.add(ca.clone()).map_err(|error| Error::Tls(error.to_string()))?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|error| Error::Tls(error.to_string()))?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-        .map_err(|error| Error::Tls(error.to_string()))?
-        .with_client_cert_verifier(verifier)
-        .with_cert_resolver(shown);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // A resumed session carries the client certificate of the first one and
-    // does not look at its date again.
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    clients.server_config(identity.shown_to_clients())
 }

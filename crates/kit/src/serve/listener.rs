@@ -32,7 +32,7 @@ use super::{
     front::Front,
 };
 use crate::{
-    identity::{Connection, Peer},
+    identity::{Connection, Peer, SharedAuthenticator},
     pki,
     telemetry::Metrics,
 };
@@ -103,6 +103,8 @@ pub(super) struct Listener {
     pub(super) front: Front,
     pub(super) limits: Limits,
     pub(super) metrics: Metrics,
+    /// None where callers need no credentials.
+    pub(super) authenticator: Option<SharedAuthenticator>,
 }
 
 /// A connection that was accepted, before its first byte.
@@ -153,8 +155,12 @@ impl Listener {
         let outcome = match accepted {
             Accepted::Unix(stream) => {
                 let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
-                let connection =
-                    Connection { peer: Peer::Unix(uid), machine: None, encrypted: false };
+                let connection = Connection {
+                    peer: Peer::Unix(uid),
+                    machine: None,
+                    certificate: None,
+                    encrypted: false,
+                };
                 Box::pin(self.serve_plain(stream, connection, member, stop)).await
             }
             Accepted::Tcp(stream, peer, tls) => {
@@ -163,6 +169,7 @@ impl Listener {
                 let connection = Connection {
                     peer: Peer::Ip(peer.ip().to_canonical()),
                     machine: None,
+                    certificate: None,
                     encrypted: tls.is_some(),
                 };
                 match tls {
@@ -200,6 +207,8 @@ impl Listener {
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         if let Some(certificate) = certificate {
             connection.machine = pki::machine_of(certificate).map_err(io::Error::other)?;
+            let shown = pki::shown_certificate(certificate).map_err(io::Error::other)?;
+            connection.certificate = Some(Arc::new(shown));
         }
         self.serve_http(stream, http2, connection, member, stop).await
     }
@@ -241,6 +250,9 @@ impl Listener {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let shown = self.authenticator.as_ref().zip(connection.certificate.clone());
+        let outdated =
+            || shown.as_ref().is_some_and(|(judge, shown)| !judge.certificate_is_current(shown));
         let service = self.front.for_connection(connection, member.activity());
         let service = TowerToHyperService::new(service);
         let io = TokioIo::new(stream);
@@ -254,7 +266,7 @@ impl Listener {
                 .keep_alive_interval(Duration::from_secs(30))
                 .keep_alive_timeout(Duration::from_secs(20))
                 .serve_connection(io, service);
-            drive(Box::pin(connection), &self.limits, member, stop).await
+            drive(Box::pin(connection), &self.limits, member, stop, outdated).await
         } else {
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -262,7 +274,7 @@ impl Listener {
                 .max_buf_size(64 * 1024)
                 .serve_connection(io, service)
                 .with_upgrades();
-            drive(Box::pin(connection), &self.limits, member, stop).await
+            drive(Box::pin(connection), &self.limits, member, stop, outdated).await
         }
     }
 }
@@ -342,7 +354,8 @@ impl<T> ConnectionService for T where
 }
 
 /// Runs a connection to its end. One that has nothing to say is closed, and
-/// so is one that has nothing left to say when the listener stops.
+/// so is one that has nothing left to say when the listener stops, or when there
+/// is a newer certificate with which its client can come back.
 ///
 /// The connection is in a box, for a future keeps as much room for what it is
 /// given as for what it works on, and there may be thousands.
@@ -351,8 +364,10 @@ async fn drive(
     limits: &Limits,
     member: Member,
     stop: CancellationToken,
+    outdated: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let mut look = tokio::time::interval(limits.header_timeout / 2);
+    let period = limits.header_timeout / 2;
+    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
     let mut draining = false;
     loop {
         tokio::select! {
@@ -368,6 +383,9 @@ async fn drive(
                         return Ok(());
                     }
                     draining = !stop.is_cancelled();
+                    connection.as_mut().drain();
+                } else if !draining && outdated() {
+                    draining = true;
                     connection.as_mut().drain();
                 }
             }

@@ -267,6 +267,10 @@ impl Server {
         let intake = intake::Intake::bodies();
         let now = CancellationToken::new();
         let stopping = rpc::Stopping { soon: Arc::new(stop.clone()), now: Arc::new(now.clone()) };
+        let authenticator = match &trust {
+            Trust::Credentials(authenticator) => Some(Arc::clone(authenticator)),
+            Trust::Socket | Trust::Everybody => None,
+        };
         let rpc = rpc::Rpc::new(&self, trust, intake.clone(), stopping);
         let pages = pages::router(
             rpc.clone(),
@@ -280,7 +284,8 @@ impl Server {
         let front = front::Front::new(rpc, pages, self.origins, self.limits.body_timeout, intake);
         // Streams without end get the last part of the drain time to be told.
         let drain_timeout = self.limits.drain.mul_f32(0.8);
-        let listener = listener::Listener { front, limits: self.limits, metrics: self.metrics };
+        let (limits, metrics) = (self.limits, self.metrics);
+        let listener = listener::Listener { front, limits, metrics, authenticator };
         let telling = async {
             if let Some(ready) = self.ready {
                 let _ = stop.run_until_cancelled(self.health.follow(&self.served, ready)).await;

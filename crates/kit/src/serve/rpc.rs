@@ -443,12 +443,19 @@ impl Shared {
         }
         let Some(machine) = &connection.machine else { return Ok(Identity::anonymous()) };
         let identity = Identity::machine(machine.clone());
-        if authenticator.machine_allowed(machine) {
+        let shown = connection.certificate.as_ref();
+        let denied = if !authenticator.machine_allowed(machine) {
+            Denied {
+                code: selvage_api::Code::PermissionDenied,
+                message: format!("not authorized: {machine} is blocked"),
+            }
+        } else if shown.is_some_and(|shown| !authenticator.certificate_allowed(shown)) {
+            Denied {
+                code: selvage_api::Code::Unauthenticated,
+                message: "the CA of the certificate is not believed any more: connect again".into(),
+            }
+        } else {
             return Ok(identity);
-        }
-        let denied = Denied {
-            code: selvage_api::Code::PermissionDenied,
-            message: format!("not authorized: {machine} is blocked"),
         };
         Err(refused("", &identity, &connection.peer, &denied))
     }

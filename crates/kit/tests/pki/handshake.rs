@@ -15,7 +15,7 @@ type Client = client::TlsStream<DuplexStream>;
 
 /// A handshake, and a byte each way: with TLS 1.3 a client learns only then
 /// that the server did not like its certificate.
-async fn connect(
+pub(super) async fn connect(
     server: Arc<ServerConfig>,
     client: ClientConfig,
     name: &'static str,

@@ -4,6 +4,7 @@
 mod files;
 mod handshake;
 mod names;
+mod rotation;
 
 use std::{
     fs,

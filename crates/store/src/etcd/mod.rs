@@ -2,6 +2,7 @@
 
 mod convert;
 mod failure;
+mod files;
 mod options;
 mod pool;
 mod watch;
@@ -33,6 +34,19 @@ struct Inner {
     closed: signal::Sender<bool>,
 }
 
+impl Inner {
+    /// The revision that a majority agrees on.
+    async fn revision(&self) -> Result<Revision> {
+        let request = RangeRequest::new(KeyRange::key("-")).keys_only();
+        let (key, options) = self.namespace.get(&request);
+        let reply = self.pool.call("asking for the revision", Repeat::Freely, |mut client| {
+            let (key, options) = (key.clone(), options.clone());
+            async move { client.get(key, Some(options)).await }
+        });
+        Ok(header_revision(reply.await?.header()))
+    }
+}
+
 /// A store in etcd.
 pub struct Etcd {
     inner: Arc<Inner>,
@@ -48,13 +62,8 @@ impl Etcd {
     /// Connects, and makes sure that somebody of a suitable version answers.
     pub async fn connect(options: EtcdOptions) -> Result<Arc<Self>> {
         options.validate()?;
-        let pool = Pool::new(
-            &options.endpoints,
-            options.connect_options()?,
-            options.connect_timeout,
-            options.request_timeout,
-        );
         let namespace = Namespace::new(&options.namespace);
+        let pool = Pool::new(options)?;
         let inner = Inner { pool, namespace, closed: signal::Sender::new(false) };
         let etcd = Self { inner: Arc::new(inner) };
         check_version(&etcd.status().await?.version)?;
@@ -190,8 +199,7 @@ impl Store for Etcd {
     }
 
     async fn revision(&self) -> Result<Revision> {
-        let request = RangeRequest::new(KeyRange::key("-")).keys_only();
-        Ok(self.range(request).await?.revision)
+        self.open()?.revision().await
     }
 
     async fn compact(&self, revision: Revision) -> Result<()> {

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions};
-use tokio::sync::OnceCell;
+use etcd_client::Client;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::failure::Failure;
+use super::files::Files;
+use super::options::EtcdOptions;
 use crate::{Error, Result};
 
 const MIN_BACKOFF: Duration = Duration::from_millis(20);
@@ -16,14 +18,19 @@ const MAX_BACKOFF: Duration = Duration::from_millis(500);
 pub(super) struct Pool {
     endpoints: Vec<Endpoint>,
     preferred: AtomicUsize,
-    options: ConnectOptions,
-    request_timeout: Duration,
-    connect_timeout: Duration,
+    options: EtcdOptions,
+    files: Files,
 }
 
 struct Endpoint {
     url: String,
-    client: OnceCell<Client>,
+    client: Mutex<Option<Kept>>,
+}
+
+/// A client, and the state of the files with which it was made.
+struct Kept {
+    client: Client,
+    made_with: u64,
 }
 
 /// Permission to send a call again when it is unknown what became of it.
@@ -34,20 +41,16 @@ pub(super) enum Repeat {
 }
 
 impl Pool {
-    pub(super) fn new(
-        urls: &[String],
-        options: ConnectOptions,
-        connect_timeout: Duration,
-        request_timeout: Duration,
-    ) -> Self {
-        let endpoint = |url: &String| Endpoint { url: url.clone(), client: OnceCell::new() };
-        Self {
-            endpoints: urls.iter().map(endpoint).collect(),
+    pub(super) fn new(options: EtcdOptions) -> Result<Self> {
+        // What is wrong with the options is said at once.
+        options.connect_options()?;
+        let endpoint = |url: &String| Endpoint { url: url.clone(), client: Mutex::default() };
+        Ok(Self {
+            endpoints: options.endpoints.iter().map(endpoint).collect(),
             preferred: AtomicUsize::new(0),
+            files: Files::of(options.tls.as_ref()),
             options,
-            request_timeout,
-            connect_timeout,
-        }
+        })
     }
 
     fn current(&self) -> usize {
@@ -65,17 +68,47 @@ impl Pool {
         }
     }
 
+    /// The client of an endpoint. One that was made with files that have changed
+    /// since is replaced, as soon as another can be made with those.
     async fn client(&self, index: usize) -> Result<Client, Failure> {
         let endpoint = &self.endpoints[index];
-        let connect = endpoint.client.get_or_try_init(|| async {
-            let client = Client::connect([&endpoint.url], Some(self.options.clone())).await?;
-            Ok::<_, Failure>(client)
-        });
-        // Nothing of the caller's has been sent yet.
-        match timeout(self.connect_timeout, connect).await {
-            Ok(client) => client.cloned(),
-            Err(_) => Err(Failure { without_effect: true, ..Failure::timeout("connecting") }),
+        let files = self.files.state();
+        let mut kept = endpoint.client.lock().await;
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.made_with == files) {
+            return Ok(kept.client.clone());
         }
+        // Nothing of the caller's has been sent yet.
+        let connecting =
+            timeout(self.options.connect_timeout, self.connect(endpoint, kept.is_some()));
+        let connected = connecting.await.unwrap_or_else(|_| {
+            Err(Failure { without_effect: true, ..Failure::timeout("connecting") })
+        });
+        match (connected, kept.as_mut()) {
+            (Ok(client), _) => {
+                *kept = Some(Kept { client: client.clone(), made_with: files });
+                Ok(client)
+            }
+            (Err(failure), Some(old)) => {
+                let (error, endpoint) = (&failure.error, &endpoint.url);
+                tracing::warn!(%error, endpoint, "the changed files of etcd are no good yet");
+                old.made_with = files;
+                self.files.look_again();
+                Ok(old.client.clone())
+            }
+            (Err(failure), None) => Err(failure),
+        }
+    }
+
+    /// Connects with the files as they are now. What replaces a client has to
+    /// have shown that it works.
+    async fn connect(&self, endpoint: &Endpoint, replaces: bool) -> Result<Client, Failure> {
+        let lasting = |error| Failure { error, transient: false, without_effect: true };
+        let options = self.options.connect_options().map_err(lasting)?;
+        let mut client = Client::connect([&endpoint.url], Some(options)).await?;
+        if replaces {
+            client.status().await?;
+        }
+        Ok(client)
     }
 
     /// Makes a call, on other endpoints if one does not answer.
@@ -88,8 +121,9 @@ impl Pool {
     where
         Fut: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let deadline = Instant::now() + self.request_timeout;
-        let share = self.request_timeout / u32::try_from(self.endpoints.len() + 1).unwrap_or(2);
+        let deadline = Instant::now() + self.options.request_timeout;
+        let attempts = u32::try_from(self.endpoints.len() + 1).unwrap_or(2);
+        let share = self.options.request_timeout / attempts;
         let mut pause = MIN_BACKOFF;
         loop {
             let index = self.current();
@@ -150,6 +184,6 @@ impl Pool {
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+        self.options.connect_timeout
     }
 }

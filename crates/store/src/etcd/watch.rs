@@ -4,12 +4,17 @@
 //! earlier and what is too old is dropped: etcd calls a watch compacted only
 //! if it starts before the compacted revision, and versions before 3.4.34 may
 //! have thrown away a delete made at that very revision.
+//!
+//! An etcd that was restored from an older snapshot is at a lower revision than
+//! the watch was, and would keep silent until it has caught up. So whenever a
+//! connection begins, it is compared with what was seen before; history that is
+//! another one is told in the same way as history that is gone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{ResponseHeader, WatchOptions, WatchResponse, WatchStream};
 use futures::stream;
 use tokio::time::{sleep, timeout};
 
@@ -31,6 +36,28 @@ struct Watcher {
     ready: VecDeque<WatchBatch>,
     pause: Duration,
     ended: bool,
+    /// The latest of what was seen, over all connections.
+    seen: Option<Seen>,
+    /// True once a new token was asked for and the watch not yet granted.
+    logged_in_again: bool,
+}
+
+/// A place in the history of an etcd cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    cluster: u64,
+    term: u64,
+    revision: Revision,
+}
+
+impl Seen {
+    fn of(header: &ResponseHeader) -> Self {
+        Self {
+            cluster: header.cluster_id(),
+            term: header.raft_term(),
+            revision: revision(header.revision()),
+        }
+    }
 }
 
 pub(super) fn watch(inner: Arc<Inner>, range: KeyRange, next: Revision) -> Watch {
@@ -42,6 +69,8 @@ pub(super) fn watch(inner: Arc<Inner>, range: KeyRange, next: Revision) -> Watch
         ready: VecDeque::new(),
         pause: MIN_BACKOFF,
         ended: false,
+        seen: None,
+        logged_in_again: false,
     };
     Watch::new(stream::unfold(watcher, |mut watcher| async move {
         let mut closed = watcher.inner.closed.subscribe();
@@ -90,7 +119,13 @@ impl Watcher {
             }
         };
         match stream.message().await {
-            Ok(Some(response)) => self.take(&response),
+            Ok(Some(response)) => {
+                self.check_history(&response).await?;
+                if is_refused(&response) && !self.logged_in_again {
+                    return self.log_in_again(&response).await;
+                }
+                self.take(&response)
+            }
             Ok(None) => Err(Error::Unavailable { reason: "the watch ended".to_owned() }),
             Err(error) => Err(Failure::from(error).error),
         }
@@ -119,6 +154,35 @@ impl Watcher {
         }
     }
 
+    /// Fails if this is not the history that was followed so far.
+    async fn check_history(&mut self, response: &WatchResponse) -> Result<()> {
+        let Some(now) = response.header().map(Seen::of) else { return Ok(()) };
+        let Some(before) = self.seen else {
+            self.seen = Some(now);
+            return Ok(());
+        };
+        let mut current = now.revision;
+        if now.revision < before.revision {
+            // A member may lag behind; what a majority agrees on does not.
+            current = self.inner.revision().await?;
+        }
+        let is_other = now.cluster != before.cluster || now.term < before.term;
+        if is_other || current < before.revision {
+            tracing::warn!(?before, ?now, "etcd went back in its history");
+            return Err(Error::Compacted { oldest: current + 1 });
+        }
+        self.seen = Some(Seen { revision: before.revision.max(now.revision), ..now });
+        Ok(())
+    }
+
+    /// Tokens end; calls get a new one by themselves, a watch does not.
+    async fn log_in_again(&mut self, response: &WatchResponse) -> Result<()> {
+        self.logged_in_again = true;
+        let (client, _) = self.inner.pool.pick().await?;
+        client.refresh_token().await.map_err(|error| Failure::from(error).error)?;
+        Err(Error::Unavailable { reason: response.cancel_reason().to_owned() })
+    }
+
     fn take(&mut self, response: &WatchResponse) -> Result<()> {
         if response.compact_revision() > 0 {
             let oldest = revision(response.compact_revision()) + 1;
@@ -126,12 +190,13 @@ impl Watcher {
         }
         if response.canceled() {
             let reason = response.cancel_reason().to_owned();
-            if reason.contains("permission denied") || reason.contains("auth") {
-                return Err(Error::Refused { reason });
-            }
-            return Err(Error::Unavailable { reason });
+            return Err(match is_refused(response) {
+                true => Error::Refused { reason },
+                false => Error::Unavailable { reason },
+            });
         }
         self.pause = MIN_BACKOFF;
+        self.logged_in_again = false;
         let events = response.events().iter().filter_map(|e| self.inner.namespace.event(e));
         let wanted: Vec<Event> = events.filter(|e| e.mod_revision() >= self.next).collect();
         for event in wanted {
@@ -144,4 +209,10 @@ impl Watcher {
         }
         Ok(())
     }
+}
+
+/// Returns whether etcd does not let us watch.
+fn is_refused(response: &WatchResponse) -> bool {
+    let reason = response.cancel_reason();
+    response.canceled() && (reason.contains("permission denied") || reason.contains("auth"))
 }

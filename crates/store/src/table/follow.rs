@@ -83,6 +83,12 @@ impl<R: Record> Fed<R> {
     /// Returns `Ok` when the store was closed.
     async fn follow_once(&self, store: &SharedStore) -> Result<()> {
         let from = self.revision() + 1;
+        // A store that was restored from an older copy keeps silent until it
+        // has caught up.
+        let now = store.revision().await?;
+        if now + 1 < from {
+            return Err(Error::Compacted { oldest: now + 1 });
+        }
         let mut watch = store.watch(KeyRange::prefix(prefix::<R>()), Some(from)).await?;
         while let Some(batch) = watch.next().await {
             let batch = batch?;
@@ -130,8 +136,14 @@ impl<R: Record> Fed<R> {
 
     async fn relist(&self, store: &SharedStore) -> Result<()> {
         let (listing, revision) = scan(store.as_ref(), KeyRange::prefix(prefix::<R>())).await?;
-        let changes = self.view.write().replace(listing);
+        let went_back = revision < self.revision();
+        if went_back {
+            tracing::warn!(kind = R::KIND, revision, "the store went back, so does the view");
+        }
+        let changes = self.view.write().replace(listing, went_back);
         self.announce(changes, revision);
+        // Only a listing may say so: it is newer than all that was seen.
+        self.progress.send_modify(|progress| progress.revision = revision);
         Ok(())
     }
 

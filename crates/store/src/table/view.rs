@@ -120,14 +120,19 @@ impl<R: Record> View<R> {
         }
     }
 
-    /// Becomes what a new listing says; gives what that changed.
-    pub(super) fn replace(&mut self, listing: Vec<KeyValue>) -> Vec<Change<R>> {
+    /// Becomes what a new listing says; gives what that changed. In another
+    /// history the same revision is another change.
+    pub(super) fn replace(
+        &mut self,
+        listing: Vec<KeyValue>,
+        another_history: bool,
+    ) -> Vec<Change<R>> {
         let mut changes = Vec::new();
         let mut seen = BTreeSet::new();
         for kv in listing {
             let Ok(key) = key_of::<R>(&kv.key) else { continue };
             seen.insert(key.clone());
-            if self.mod_revision(&key) != Some(kv.mod_revision) {
+            if another_history || self.mod_revision(&key) != Some(kv.mod_revision) {
                 changes.extend(self.put(kv));
             }
         }

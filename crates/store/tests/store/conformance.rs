@@ -2,6 +2,7 @@
 
 mod keys;
 mod leases;
+mod life;
 mod secured;
 mod three_nodes;
 mod transactions;

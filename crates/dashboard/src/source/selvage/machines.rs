@@ -60,6 +60,7 @@ fn machine(listed: Listed) -> Machine {
         joined: time(listed.joined_at),
         last_seen: time(listed.last_seen),
         certificate_ends: time(listed.certificate_ends),
+        copy_suspected: time(listed.copy_suspected_at),
         blocked: listed.blocked,
         address: listed.address,
         object: Object { kind: "machine".into(), name: listed.machine, ..Object::default() },

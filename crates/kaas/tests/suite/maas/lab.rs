@@ -144,7 +144,12 @@ impl MaasLab {
         let number: u8 = id.trim_start_matches("abc").parse().unwrap();
         let peer = Peer::Ip([192, 0, 2, number].into());
         request.extensions_mut().insert(Identity::anonymous());
-        request.extensions_mut().insert(Connection { peer, machine: None, encrypted: true });
+        request.extensions_mut().insert(Connection {
+            peer,
+            machine: None,
+            certificate: None,
+            encrypted: true,
+        });
         let mut identities = IdentityServiceClient::new(self.auth.identity_service());
         let joined = identities.join(request).await?.into_inner();
         let machine = Named::parse(&joined.machine).unwrap();

@@ -11,7 +11,7 @@ use crate::support::etcd::Cluster;
 
 /// A new authority in `folder`, and a certificate by it that is good for both
 /// ends.
-fn certificates(folder: &Path) -> TlsOptions {
+pub(super) fn certificates(folder: &Path) -> TlsOptions {
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -34,13 +34,15 @@ fn certificates(folder: &Path) -> TlsOptions {
 }
 
 /// Lets nobody in any more without a password.
-async fn demand_passwords(options: &EtcdOptions) {
-    let tls = options.tls.clone().unwrap();
+pub(super) async fn demand_passwords(options: &EtcdOptions) {
     let read = |path: Option<std::path::PathBuf>| std::fs::read(path.unwrap()).unwrap();
-    let tls = etcd_client::TlsOptions::new()
-        .ca_certificate(Certificate::from_pem(read(tls.ca)))
-        .identity(Identity::from_pem(read(tls.cert), read(tls.key)));
-    let connect = ConnectOptions::new().with_tls(tls);
+    let mut connect = ConnectOptions::new();
+    if let Some(tls) = options.tls.clone() {
+        let tls = etcd_client::TlsOptions::new()
+            .ca_certificate(Certificate::from_pem(read(tls.ca)))
+            .identity(Identity::from_pem(read(tls.cert), read(tls.key)));
+        connect = connect.with_tls(tls);
+    }
     let mut client = Client::connect(&options.endpoints, Some(connect)).await.unwrap();
     client.user_add("root", "a good word", None).await.unwrap();
     client.role_add("root").await.unwrap();
