@@ -9,7 +9,9 @@ use selvage_api::{
     Code, selvage::identity::identity_service_server::IdentityServiceServer,
     services::auth::auth_service_server::AuthServiceServer,
 };
-use selvage_kit::identity::{Authenticator, Credentials, Grant, Identity, Machine, Refused, Role};
+use selvage_kit::identity::{
+    Authenticator, Credentials, Form, Grant, Identity, Machine, Refused, Role,
+};
 use selvage_store::{SharedStore, Table, transact};
 use zeroize::Zeroizing;
 
@@ -20,7 +22,10 @@ use crate::{
     limits::Limiter,
     oidc::Oidc,
     password::Hasher,
-    records::{BlockedMachine, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User},
+    records::{
+        BlockedMachine, Credential, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User,
+    },
+    secrets,
 };
 
 /// Name of the first administrator.
@@ -36,11 +41,12 @@ pub(crate) struct Inner {
     pub(crate) store: SharedStore,
     pub(crate) users: Arc<Table<User>>,
     pub(crate) sessions: Arc<Table<Session>>,
+    pub(crate) credentials: Arc<Table<Credential>>,
     pub(crate) join_tokens: Arc<Table<JoinToken>>,
     pub(crate) issues: Arc<Table<Issue>>,
     pub(crate) blocked: Arc<Table<BlockedMachine>>,
     pub(crate) members: Arc<Table<Member>>,
-    /// Sessions whose use is being written.
+    /// Sessions, tokens and certificates whose use is being written.
     pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
     pub(crate) limiter: Arc<Limiter>,
@@ -56,6 +62,8 @@ pub struct Swept {
     pub sessions: usize,
     /// Join tokens that had expired.
     pub join_tokens: usize,
+    /// Tokens and certificates of people that had expired.
+    pub credentials: usize,
 }
 
 impl Auth {
@@ -72,6 +80,7 @@ impl Auth {
         let inner = Inner {
             users: Table::open(Arc::clone(&store)).await?,
             sessions: Table::open(Arc::clone(&store)).await?,
+            credentials: Table::open(Arc::clone(&store)).await?,
             join_tokens: Table::open(Arc::clone(&store)).await?,
             issues: Table::open(Arc::clone(&store)).await?,
             blocked: Table::open(Arc::clone(&store)).await?,
@@ -139,6 +148,7 @@ impl Auth {
         Ok(Swept {
             sessions: self.sweep_sessions().await?,
             join_tokens: self.sweep_join_tokens().await?,
+            credentials: self.sweep_credentials().await?,
         })
     }
 
@@ -158,14 +168,21 @@ impl Auth {
 #[async_trait::async_trait]
 impl Authenticator for Auth {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        let (Credentials::Bearer(token) | Credentials::Cookie(token)) = credentials;
-        match self.identify(token.expose()).await {
-            Some(identity) => Ok(identity),
-            None => Err(Refused {
-                code: Code::Unauthenticated,
-                message: Error::SessionEnded.to_string(),
-            }),
-        }
+        let identified = match credentials {
+            Credentials::Bearer(token) => match secrets::api_digest(token.expose()) {
+                Some(digest) => self.identify_delegate(&digest, Form::Token).await,
+                None => self.identify(token.expose()).await.ok_or(Error::SessionEnded),
+            },
+            // A browser has a session and nothing else.
+            Credentials::Cookie(token) => {
+                self.identify(token.expose()).await.ok_or(Error::SessionEnded)
+            }
+            Credentials::Certificate(shown) => {
+                self.identify_delegate(&shown.sha256, Form::Certificate).await
+            }
+        };
+        identified
+            .map_err(|error| Refused { code: Code::Unauthenticated, message: error.to_string() })
     }
 
     fn machine_allowed(&self, machine: &Machine) -> bool {

@@ -153,8 +153,12 @@ impl Listener {
         let outcome = match accepted {
             Accepted::Unix(stream) => {
                 let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
-                let connection =
-                    Connection { peer: Peer::Unix(uid), machine: None, encrypted: false };
+                let connection = Connection {
+                    peer: Peer::Unix(uid),
+                    machine: None,
+                    person: None,
+                    encrypted: false,
+                };
                 Box::pin(self.serve_plain(stream, connection, member, stop)).await
             }
             Accepted::Tcp(stream, peer, tls) => {
@@ -163,6 +167,7 @@ impl Listener {
                 let connection = Connection {
                     peer: Peer::Ip(peer.ip().to_canonical()),
                     machine: None,
+                    person: None,
                     encrypted: tls.is_some(),
                 };
                 match tls {
@@ -199,7 +204,10 @@ impl Listener {
         let http2 = session.alpn_protocol() == Some(b"h2");
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         if let Some(certificate) = certificate {
-            connection.machine = pki::machine_of(certificate).map_err(io::Error::other)?;
+            connection.person = pki::person_of(certificate).map_err(io::Error::other)?;
+            if connection.person.is_none() {
+                connection.machine = pki::machine_of(certificate).map_err(io::Error::other)?;
+            }
         }
         self.serve_http(stream, http2, connection, member, stop).await
     }

@@ -61,6 +61,10 @@ impl CertificateAuthority for Authority {
         Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
     }
 
+    fn sign_person(&self, _: &str, _: &str, _: Duration) -> Result<Signed, SignError> {
+        Err(SignError::BadRequest("no people here".into()))
+    }
+
     fn ca_pem(&self) -> String {
         self.0.pem().to_owned()
     }
@@ -143,7 +147,12 @@ impl MaasLab {
         let number: u8 = id.trim_start_matches("abc").parse().unwrap();
         let peer = Peer::Ip([192, 0, 2, number].into());
         request.extensions_mut().insert(Identity::anonymous());
-        request.extensions_mut().insert(Connection { peer, machine: None, encrypted: true });
+        request.extensions_mut().insert(Connection {
+            peer,
+            machine: None,
+            person: None,
+            encrypted: true,
+        });
         let mut identities = IdentityServiceClient::new(self.auth.identity_service());
         let joined = identities.join(request).await?.into_inner();
         let machine = Named::parse(&joined.machine).unwrap();

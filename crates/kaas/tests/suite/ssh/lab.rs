@@ -233,7 +233,12 @@ impl SshLab {
         let mut request = tonic::Request::new(asked);
         let peer = Peer::Ip([127, 0, 0, number].into());
         request.extensions_mut().insert(Identity::anonymous());
-        request.extensions_mut().insert(Connection { peer, machine: None, encrypted: true });
+        request.extensions_mut().insert(Connection {
+            peer,
+            machine: None,
+            person: None,
+            encrypted: true,
+        });
         let mut identities = IdentityServiceClient::new(self.auth.identity_service());
         let joined = identities.join(request).await?.into_inner();
         let machine = Machine::parse(&joined.machine).unwrap();
