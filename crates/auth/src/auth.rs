@@ -14,7 +14,7 @@ use selvage_api::{
     services::auth::auth_service_server::AuthServiceServer,
 };
 use selvage_kit::identity::{
-    Authenticator, Credentials, Grant, Identity, Machine, Refused, Role, ShownCertificate,
+    Authenticator, Credentials, Form, Grant, Identity, Machine, Refused, Role, ShownCertificate,
 };
 use selvage_store::{SharedStore, Table, transact};
 use zeroize::Zeroizing;
@@ -26,8 +26,11 @@ use crate::{
     limits::Limiter,
     oidc::Oidc,
     password::Hasher,
-    records::{BlockedMachine, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User},
+    records::{
+        BlockedMachine, Credential, Issue, JoinToken, Member, PASSWORD_SOURCE, Session, User,
+    },
     rotation::Rotation,
+    secrets,
 };
 
 /// Name of the first administrator.
@@ -43,12 +46,13 @@ pub(crate) struct Inner {
     pub(crate) store: SharedStore,
     pub(crate) users: Arc<Table<User>>,
     pub(crate) sessions: Arc<Table<Session>>,
+    pub(crate) credentials: Arc<Table<Credential>>,
     pub(crate) join_tokens: Arc<Table<JoinToken>>,
     pub(crate) issues: Arc<Table<Issue>>,
     pub(crate) blocked: Arc<Table<BlockedMachine>>,
     pub(crate) members: Arc<Table<Member>>,
     pub(crate) rotation: Rotation,
-    /// Sessions whose use is being written.
+    /// Sessions, tokens and certificates whose use is being written.
     pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
     pub(crate) limiter: Arc<Limiter>,
@@ -64,6 +68,8 @@ pub struct Swept {
     pub sessions: usize,
     /// Join tokens that had expired.
     pub join_tokens: usize,
+    /// Tokens and certificates of people that had expired.
+    pub credentials: usize,
 }
 
 impl Auth {
@@ -80,6 +86,7 @@ impl Auth {
         let inner = Inner {
             users: Table::open(Arc::clone(&store)).await?,
             sessions: Table::open(Arc::clone(&store)).await?,
+            credentials: Table::open(Arc::clone(&store)).await?,
             join_tokens: Table::open(Arc::clone(&store)).await?,
             issues: Table::open(Arc::clone(&store)).await?,
             blocked: Table::open(Arc::clone(&store)).await?,
@@ -153,6 +160,7 @@ impl Auth {
         Ok(Swept {
             sessions: self.sweep_sessions().await?,
             join_tokens: self.sweep_join_tokens().await?,
+            credentials: self.sweep_credentials().await?,
         })
     }
 
@@ -172,14 +180,21 @@ impl Auth {
 #[async_trait::async_trait]
 impl Authenticator for Auth {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        let (Credentials::Bearer(token) | Credentials::Cookie(token)) = credentials;
-        match self.identify(token.expose()).await {
-            Some(identity) => Ok(identity),
-            None => Err(Refused {
-                code: Code::Unauthenticated,
-                message: Error::SessionEnded.to_string(),
-            }),
-        }
+        let identified = match credentials {
+            Credentials::Bearer(token) => match secrets::api_digest(token.expose()) {
+                Some(digest) => self.identify_delegate(&digest, Form::Token).await,
+                None => self.identify(token.expose()).await.ok_or(Error::SessionEnded),
+            },
+            // A browser has a session and nothing else.
+            Credentials::Cookie(token) => {
+                self.identify(token.expose()).await.ok_or(Error::SessionEnded)
+            }
+            Credentials::Certificate(shown) => {
+                self.identify_delegate(&shown.sha256, Form::Certificate).await
+            }
+        };
+        identified
+            .map_err(|error| Refused { code: Code::Unauthenticated, message: error.to_string() })
     }
 
     fn machine_allowed(&self, machine: &Machine) -> bool {

@@ -1,6 +1,6 @@
-//! The signer of the certificates of machines.
+//! The signer of the certificates of machines and people.
 
-use std::error::Error as StdError;
+use std::{error::Error as StdError, time::Duration};
 
 use jiff::Timestamp;
 use selvage_kit::{identity::Machine, pki::Authorities};
@@ -12,6 +12,14 @@ pub trait CertificateAuthority: Send + Sync + 'static {
     /// carries are not looked at.
     fn sign(&self, csr_pem: &str, machine: &Machine, names: &[String])
     -> Result<Signed, SignError>;
+
+    /// Signs the key of the request in the name of a person, for clients alone.
+    fn sign_person(
+        &self,
+        csr_pem: &str,
+        name: &str,
+        lifetime: Duration,
+    ) -> Result<Signed, SignError>;
 
     /// The authority's own certificate; of several that are believed, all.
     fn ca_pem(&self) -> String;

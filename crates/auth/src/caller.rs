@@ -69,6 +69,7 @@ impl Caller {
         match self.identity.kind {
             Kind::Anonymous => "anonymous",
             Kind::User { .. } => "user",
+            Kind::Delegate(ref limits) => limits.form.name(),
             Kind::Machine(_) => "machine",
             Kind::Local => "local",
             Kind::Insecure => "insecure",

@@ -37,6 +37,9 @@ pub enum Error {
     /// The session is over, or the token never was one.
     #[error("the session has ended: log in again")]
     SessionEnded,
+    /// The code of a login is wrong, was used, or came too late.
+    #[error("code: not one of a login that waits here, or the verifier is another: begin again")]
+    LoginCode,
     /// The caller is known and may not.
     #[error("{0}")]
     Denied(String),
@@ -63,6 +66,34 @@ pub enum Error {
         /// Name of the provider at which the user logs in.
         provider: String,
     },
+    /// The token or certificate was never made, or was ended.
+    #[error("this {0} is not known here, or was ended: ask its owner for another")]
+    CredentialUnknown(&'static str),
+    /// The token or certificate is too old.
+    #[error("this {form} expired at {ended}: ask its owner for another")]
+    CredentialExpired {
+        /// Token or certificate.
+        form: &'static str,
+        /// Its end.
+        ended: jiff::Timestamp,
+    },
+    /// Nothing that it was made for is its owner's to do any more.
+    #[error("the owner of this {0} holds none of the roles that it was made for any more")]
+    CredentialVoid(&'static str),
+    /// The owner has one of that name.
+    #[error("{0:?} exists already: delete it first, or choose another name")]
+    CredentialExists(String),
+    /// The owner has too many.
+    #[error("user {username:?} has {most} tokens and certificates, which is the most: delete one")]
+    TooManyCredentials {
+        /// Their owner.
+        username: String,
+        /// The limit.
+        most: usize,
+    },
+    /// There is no such token or certificate.
+    #[error("token or certificate {0:?} not found")]
+    CredentialNotFound(String),
     /// The join token was never made, or is long gone.
     #[error("token: not a join token of this system, or expired")]
     JoinTokenUnknown,
@@ -132,6 +163,10 @@ impl Error {
             Self::WrongPassword
             | Self::NotLoggedIn
             | Self::SessionEnded
+            | Self::LoginCode
+            | Self::CredentialUnknown(_)
+            | Self::CredentialExpired { .. }
+            | Self::CredentialVoid(_)
             | Self::JoinTokenUnknown
             | Self::JoinTokenExpired(_)
             | Self::JoinTokenUsed => Code::Unauthenticated,
@@ -139,10 +174,12 @@ impl Error {
             Self::Denied(_) | Self::MachineBlocked(_) => Code::PermissionDenied,
             Self::UserNotFound(_)
             | Self::SessionNotFound(_)
+            | Self::CredentialNotFound(_)
             | Self::MachineNotBlocked(_)
             | Self::MachineNotFound(_) => Code::NotFound,
-            Self::UserExists(_) => Code::AlreadyExists,
-            Self::LastAdministrator(_)
+            Self::UserExists(_) | Self::CredentialExists(_) => Code::AlreadyExists,
+            Self::TooManyCredentials { .. }
+            | Self::LastAdministrator(_)
             | Self::PasswordLoginOff(_)
             | Self::NoPasswordHere { .. }
             | Self::NotAnAgent

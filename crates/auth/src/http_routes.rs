@@ -17,7 +17,7 @@ use crate::{
     Auth,
     caller::Caller,
     cookie,
-    oidc::{Callback, Entrance, Reason, Refusal},
+    oidc::{Arrival, Asked, Callback, Entrance, Program, Reason, Refusal},
 };
 
 const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
@@ -37,9 +37,15 @@ pub(crate) fn router(auth: Auth) -> Router {
 async fn begin(
     State(auth): State<Auth>,
     Path(name): Path<String>,
+    query: Result<Query<Asked>, QueryRejection>,
     extensions: Extensions,
 ) -> Response {
-    depart(&auth, &name, Entrance::Own, &extensions).await
+    let program = match query.map(|Query(asked)| Program::of(asked)) {
+        Ok(Ok(program)) => program,
+        Ok(Err(reason)) => return (StatusCode::BAD_REQUEST, reason).into_response(),
+        Err(_) => return (StatusCode::BAD_REQUEST, "the query cannot be read").into_response(),
+    };
+    depart(&auth, &name, Entrance::Own, program, &extensions).await
 }
 
 async fn begin_legacy(
@@ -47,17 +53,24 @@ async fn begin_legacy(
     Path(name): Path<String>,
     extensions: Extensions,
 ) -> Response {
-    depart(&auth, &name, Entrance::Legacy, &extensions).await
+    depart(&auth, &name, Entrance::Legacy, None, &extensions).await
 }
 
-async fn depart(auth: &Auth, name: &str, entrance: Entrance, extensions: &Extensions) -> Response {
+async fn depart(
+    auth: &Auth,
+    name: &str,
+    entrance: Entrance,
+    program: Option<Program>,
+    extensions: &Extensions,
+) -> Response {
     let caller = Caller::of_extensions(extensions);
-    match auth.begin_oidc(name, entrance, caller.peer.as_ref()).await {
+    let waiting = program.clone();
+    match auth.begin_oidc(name, entrance, program, caller.peer.as_ref()).await {
         Ok(departure) => {
             let binding = cookie::oidc(&departure.binding, crate::oidc::LOGIN_LIFETIME);
             redirect(departure.url.as_str(), &[binding])
         }
-        Err(refusal) => failed(&refusal),
+        Err(refusal) => failed(&refusal, waiting.as_ref()),
     }
 }
 
@@ -71,19 +84,25 @@ async fn finish(
     let caller = Caller::of_extensions(&extensions);
     let Ok(Query(callback)) = query else {
         let detail = "the callback's query cannot be read".to_owned();
-        return failed(&Refusal { reason: Reason::InvalidRequest, detail });
+        return failed(&Refusal { reason: Reason::InvalidRequest, detail }, None);
     };
     let binding = cookie::find(&headers, cookie::OIDC);
     match auth.finish_oidc(&name, callback, binding, caller.peer.as_ref()).await {
-        Ok(session) => {
+        Ok(Arrival::Page(session)) => {
             let session = cookie::session(&session.token, session.lifetime());
             redirect("/", &[session, cookie::end_oidc()])
         }
-        Err(refusal) => failed(&refusal),
+        Ok(Arrival::Program(place)) => redirect(place.as_str(), &[cookie::end_oidc()]),
+        Err(back) => failed(&back.refusal, back.program.as_ref()),
     }
 }
 
-fn failed(refusal: &Refusal) -> Response {
+/// Tells the page, or the program that waits, in a fixed word.
+fn failed(refusal: &Refusal, program: Option<&Program>) -> Response {
+    let place = program.and_then(|program| program.place("error", refusal.reason.word()));
+    if let Some(place) = place {
+        return redirect(place.as_str(), &[cookie::end_oidc()]);
+    }
     let target = format!("/?login=failed&reason={}", refusal.reason.word());
     redirect(&target, &[cookie::end_oidc()])
 }

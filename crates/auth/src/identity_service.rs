@@ -6,16 +6,19 @@ use std::mem::take;
 use jiff::Timestamp;
 use selvage_api::selvage::identity::{
     AddUserRequest, AddUserResponse, BlockMachineRequest, BlockMachineResponse,
-    CertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, JoinRequest,
-    ListBlockedMachinesRequest, ListBlockedMachinesResponse, ListMachinesRequest,
-    ListMachinesResponse, ListSessionsRequest, ListSessionsResponse, ListUsersRequest,
-    ListUsersResponse, RemoveMachineRequest, RemoveMachineResponse, RemoveUserRequest,
-    RemoveUserResponse, RenewRequest, ReportRequest, ReportResponse, RevokeSessionRequest,
-    RevokeSessionResponse, SetPasswordRequest, SetPasswordResponse, UnblockMachineRequest,
-    UnblockMachineResponse, UpdateUserRequest, UpdateUserResponse, WhoAmIRequest, WhoAmIResponse,
-    identity_service_server::IdentityService,
+    CertificateResponse, CheckCertificateRequest, CreateCertificateRequest,
+    CreateCertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, CreateTokenRequest,
+    CreateTokenResponse, DeleteCredentialRequest, DeleteCredentialResponse, FinishLoginRequest,
+    FinishLoginResponse, JoinRequest, ListBlockedMachinesRequest, ListBlockedMachinesResponse,
+    ListCredentialsRequest, ListCredentialsResponse, ListLoginProvidersRequest,
+    ListLoginProvidersResponse, ListMachinesRequest, ListMachinesResponse, ListSessionsRequest,
+    ListSessionsResponse, ListUsersRequest, ListUsersResponse, LoginProvider, RemoveMachineRequest,
+    RemoveMachineResponse, RemoveUserRequest, RemoveUserResponse, RenewRequest, ReportRequest,
+    ReportResponse, RevokeSessionRequest, RevokeSessionResponse, SetPasswordRequest,
+    SetPasswordResponse, UnblockMachineRequest, UnblockMachineResponse, UpdateUserRequest,
+    UpdateUserResponse, WhoAmIRequest, WhoAmIResponse, identity_service_server::IdentityService,
 };
-use selvage_kit::identity::Kind;
+use selvage_kit::identity::{Form, Kind};
 use tonic::{Request, Response, Status};
 use zeroize::Zeroizing;
 
@@ -23,10 +26,14 @@ use crate::{
     Auth, audit,
     caller::Caller,
     clock,
+    credentials::{Asked, NewCertificate},
     error::{Error, Result as OurResult},
     names,
     users::PasswordChange,
 };
+
+/// Longest code and verifier that are looked at.
+const LONGEST_CODE: usize = 256;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -39,16 +46,7 @@ impl IdentityService for IdentityApi {
     async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Answer<WhoAmIResponse> {
         let caller = Caller::of(&request);
         caller.require_known()?;
-        let expires = match caller.identity.kind {
-            Kind::User { expires, .. } => Timestamp::from_second(expires).ok(),
-            _ => None,
-        };
-        Ok(Response::new(WhoAmIResponse {
-            kind: caller.kind().into(),
-            grants: names::grants_to_wire(&caller.identity.grants),
-            expires: expires.map(clock::to_wire),
-            name: caller.identity.name,
-        }))
+        Ok(Response::new(who(caller)))
     }
 
     async fn add_user(&self, mut request: Request<AddUserRequest>) -> Answer<AddUserResponse> {
@@ -163,6 +161,119 @@ impl IdentityService for IdentityApi {
         Ok(Response::new(RevokeSessionResponse {}))
     }
 
+    async fn list_login_providers(
+        &self,
+        _: Request<ListLoginProvidersRequest>,
+    ) -> Answer<ListLoginProvidersResponse> {
+        let inner = &self.0.inner;
+        let entrances = inner.oidc.entrances().into_iter();
+        let providers = entrances
+            .map(|(name, label, login_url)| LoginProvider { name, label, login_url })
+            .collect();
+        let password = inner.options.password_login;
+        Ok(Response::new(ListLoginProvidersResponse { providers, password }))
+    }
+
+    async fn finish_login(
+        &self,
+        request: Request<FinishLoginRequest>,
+    ) -> Answer<FinishLoginResponse> {
+        let caller = Caller::of(&request);
+        let FinishLoginRequest { code, verifier } = request.into_inner();
+        let (code, verifier) = (Zeroizing::new(code), Zeroizing::new(verifier));
+        for (field, text) in [("code", &code), ("verifier", &verifier)] {
+            if text.is_empty() || text.len() > LONGEST_CODE {
+                return Err(Error::invalid(field, format!("1 to {LONGEST_CODE} bytes")).into());
+            }
+        }
+        let peer = caller.peer.as_ref();
+        let (session, username) = self.0.finish_program(&code, &verifier, peer).await?;
+        Ok(Response::new(FinishLoginResponse {
+            token: session.token.as_str().into(),
+            expires: Some(clock::to_wire(session.expires)),
+            username,
+        }))
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<CreateTokenRequest>,
+    ) -> Answer<CreateTokenResponse> {
+        let caller = Caller::of(&request);
+        let CreateTokenRequest { name, username, grants, methods, ttl_seconds } =
+            request.into_inner();
+        let username = owner(&caller, username, "make tokens of other users")?;
+        let asked = Asked { name, username, grants, methods, ttl_seconds };
+        let (made, token) = self.0.create_token(&caller, asked).await?;
+        audit::done("token.create", &caller, &made.full_name());
+        let (credential, token) = (Some(made.to_wire()), token.as_str().into());
+        Ok(Response::new(CreateTokenResponse { credential, token }))
+    }
+
+    async fn create_certificate(
+        &self,
+        request: Request<CreateCertificateRequest>,
+    ) -> Answer<CreateCertificateResponse> {
+        let caller = Caller::of(&request);
+        let CreateCertificateRequest { name, username, grants, ttl_seconds, csr } =
+            request.into_inner();
+        let username = owner(&caller, username, "make certificates of other users")?;
+        let asked = Asked { name, username, grants, methods: Vec::new(), ttl_seconds };
+        let made = self.0.create_certificate(&caller, asked, &csr).await?;
+        audit::done("certificate.create", &caller, &made.credential.full_name());
+        let credential = Some(made.credential.to_wire());
+        let NewCertificate { certificate, ca, .. } = made;
+        Ok(Response::new(CreateCertificateResponse { credential, certificate, ca }))
+    }
+
+    async fn list_credentials(
+        &self,
+        request: Request<ListCredentialsRequest>,
+    ) -> Answer<ListCredentialsResponse> {
+        let caller = Caller::of(&request);
+        let asked = request.into_inner().username;
+        let what = "list the tokens and certificates of other users";
+        let found = if asked == "*" {
+            caller.require_administrator(what)?;
+            self.0.list_credentials(None)
+        } else {
+            self.0.list_credentials(Some(&owner(&caller, asked, what)?))
+        };
+        let credentials = found.iter().map(|found| found.value.to_wire()).collect();
+        Ok(Response::new(ListCredentialsResponse { credentials }))
+    }
+
+    async fn delete_credential(
+        &self,
+        request: Request<DeleteCredentialRequest>,
+    ) -> Answer<DeleteCredentialResponse> {
+        let caller = Caller::of(&request);
+        caller.require_known()?;
+        let id = request.into_inner().id;
+        if id.is_empty() {
+            return Err(Error::invalid("id", "must not be empty").into());
+        }
+        // To whom it is not shown, it is not there.
+        let found = self.0.credential_by_id(&id).filter(|found| {
+            caller.is_administrator() || caller.username() == Some(found.value.username.as_str())
+        });
+        let found = found.ok_or(Error::CredentialNotFound(id))?;
+        self.0.delete_credentials(vec![found.key.clone()]).await?;
+        audit::done("credential.delete", &caller, &found.value.full_name());
+        Ok(Response::new(DeleteCredentialResponse {}))
+    }
+
+    async fn check_certificate(
+        &self,
+        request: Request<CheckCertificateRequest>,
+    ) -> Answer<WhoAmIResponse> {
+        let mut caller = Caller::of(&request);
+        caller.require_known()?;
+        let sha256 = request.into_inner().sha256;
+        caller.identity = self.0.identify_delegate(&sha256, Form::Certificate).await?;
+        Ok(Response::new(who(caller)))
+    }
+
     async fn create_join_token(
         &self,
         request: Request<CreateJoinTokenRequest>,
@@ -253,6 +364,33 @@ impl IdentityService for IdentityApi {
         audit::done("machine.remove", &caller, &machine);
         Ok(Response::new(RemoveMachineResponse {}))
     }
+}
+
+/// The caller, as WhoAmI says it.
+fn who(caller: Caller) -> WhoAmIResponse {
+    let (expires, methods) = match &caller.identity.kind {
+        Kind::User { expires, .. } => (Some(*expires), Vec::new()),
+        Kind::Delegate(limits) => (Some(limits.expires), limits.methods.clone()),
+        _ => (None, Vec::new()),
+    };
+    let expires = expires.and_then(|end| Timestamp::from_second(end).ok());
+    WhoAmIResponse {
+        kind: caller.kind().into(),
+        grants: names::grants_to_wire(&caller.identity.grants),
+        expires: expires.map(clock::to_wire),
+        name: caller.identity.name,
+        methods,
+    }
+}
+
+/// The user whose tokens and certificates a request is about: the caller, or
+/// anybody for an administrator.
+fn owner(caller: &Caller, named: String, what: &str) -> OurResult<String> {
+    let username = named_or_own(caller, named)?;
+    if caller.username() != Some(username.as_str()) {
+        caller.require_administrator(what)?;
+    }
+    Ok(username)
 }
 
 /// The user that a request names, or else the caller himself.

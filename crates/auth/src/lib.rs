@@ -1,6 +1,7 @@
 //! Identity and access for people and machines: users with passwords or from
 //! an OpenID Connect provider, their sessions, and the one-time tokens with
-//! which machines get their first certificate, where machines are, and which of
+//! which machines get their first certificate, tokens and certificates that people
+//! hand to programs, where machines are, and which of
 //! them are blocked.
 //!
 //! [`Auth`] serves `services.auth.AuthService` and
@@ -21,6 +22,7 @@ mod blocking;
 mod caller;
 mod clock;
 mod cookie;
+mod credentials;
 mod error;
 mod hash_memory;
 mod http_routes;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use selvage_api::selvage::identity as wire;
+use selvage_kit::identity::{Kind, Machine, Role};
 use selvage_store::transact;
 use zeroize::Zeroizing;
 
@@ -22,6 +23,7 @@ const MAX_TTL: u32 = 7 * 24 * 60 * 60;
 /// A join token is remembered for so long after it expired, so that who
 /// comes late is told that.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+const LET_IN: &str = "let machines in (an operator: cloudlet/<organisation>/<name> of his own)";
 /// Larger than any request for a certificate.
 const MAX_CSR: usize = 64 * 1024;
 
@@ -32,8 +34,8 @@ impl Auth {
         caller: &Caller,
         asked: &wire::CreateJoinTokenRequest,
     ) -> Result<(Zeroizing<String>, Timestamp)> {
-        caller.require_administrator("let machines in")?;
         let machine = names::check_machine("machine", &asked.machine)?;
+        may_let_in(caller, &machine)?;
         let ttl = match asked.ttl_seconds {
             0 => DEFAULT_TTL,
             ttl @ 1..=MAX_TTL => ttl,
@@ -173,21 +175,13 @@ impl Auth {
         given: &[String],
         joined_from: &str,
     ) -> Result<Certified> {
-        if csr.is_empty() {
-            return Err(Error::invalid("csr", "must not be empty"));
-        }
-        if csr.len() > MAX_CSR {
-            return Err(Error::invalid("csr", format!("at most {MAX_CSR} bytes")));
-        }
+        check_csr(csr)?;
         let named = names::check_machine("machine", machine)?;
         let authority = self.authority()?;
         let names = inventory::certificate_names(&named, given, joined_from);
         // Before it signs: at worst a machine is thought to be behind.
         let sha256 = authority.ca_sha256();
-        let signed = authority.sign(csr, &named, &names).map_err(|error| match error {
-            SignError::BadRequest(reason) => Error::invalid("csr", reason),
-            failed @ SignError::Failed(_) => Error::Signing(Box::new(failed)),
-        })?;
+        let signed = authority.sign(csr, &named, &names).map_err(refused_request)?;
         Ok(Certified {
             signed,
             authority: sha256,
@@ -217,6 +211,40 @@ impl Auth {
 /// use. Nothing is known of those that an earlier release issued.
 fn is_copy(newest: &Issue, shown: &str) -> bool {
     newest.used && !shown.is_empty() && newest.certificate_digest != shown
+}
+
+/// Lets administrators make tokens for all machines, operators for the cloudlets
+/// of their organisation. A program's token lets no controller in: that could
+/// do everything, for good.
+fn may_let_in(caller: &Caller, machine: &Machine) -> Result<()> {
+    let delegate = matches!(caller.identity.kind, Kind::Delegate(_));
+    if delegate && *machine == Machine::Controller {
+        return Err(Error::Denied("machine: log in as a person to let a controller in".into()));
+    }
+    let own = match machine {
+        Machine::Cloudlet { operator, .. } => {
+            caller.identity.organisations(Role::Operator).any(|own| own == operator)
+        }
+        _ => false,
+    };
+    if own { Ok(()) } else { caller.require_administrator(LET_IN) }
+}
+
+pub(crate) fn check_csr(csr: &str) -> Result<()> {
+    if csr.is_empty() {
+        return Err(Error::invalid("csr", "must not be empty"));
+    }
+    if csr.len() > MAX_CSR {
+        return Err(Error::invalid("csr", format!("at most {MAX_CSR} bytes")));
+    }
+    Ok(())
+}
+
+pub(crate) fn refused_request(error: SignError) -> Error {
+    match error {
+        SignError::BadRequest(reason) => Error::invalid("csr", reason),
+        failed @ SignError::Failed(_) => Error::Signing(Box::new(failed)),
+    }
 }
 
 fn check_usable(token: &JoinToken, now: Timestamp) -> Result<()> {

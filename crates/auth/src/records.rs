@@ -61,20 +61,11 @@ impl Record for User {
 impl User {
     /// A role that this version does not know grants nothing.
     pub(crate) fn grants(&self) -> Vec<Grant> {
-        self.grants
-            .iter()
-            .filter_map(|grant| names::parse_grant(&grant.role, &grant.organisation).ok())
-            .collect()
+        read_grants(&self.grants)
     }
 
     pub(crate) fn set_grants(&mut self, grants: &[Grant]) {
-        self.grants = grants
-            .iter()
-            .map(|grant| StoredGrant {
-                role: grant.role.name().into(),
-                organisation: grant.organisation.clone(),
-            })
-            .collect();
+        self.grants = stored_grants(grants);
     }
 
     pub(crate) fn is_administrator(&self) -> bool {
@@ -151,6 +142,87 @@ impl fmt::Debug for Session {
             .field("username", &self.username)
             .finish_non_exhaustive()
     }
+}
+
+/// A token or certificate that a person handed to a program.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[prost(skip_debug)]
+pub(crate) struct Credential {
+    /// SHA-256 of the token, or of the certificate, hexadecimal.
+    #[prost(string, tag = "1")]
+    pub(crate) digest: String,
+    #[prost(string, tag = "2")]
+    pub(crate) id: String,
+    /// `token` or `certificate`.
+    #[prost(string, tag = "3")]
+    pub(crate) form: String,
+    #[prost(string, tag = "4")]
+    pub(crate) name: String,
+    #[prost(string, tag = "5")]
+    pub(crate) username: String,
+    /// When that user was made: another of the same name is not its owner.
+    #[prost(int64, tag = "6")]
+    pub(crate) owner_since: i64,
+    #[prost(message, repeated, tag = "7")]
+    pub(crate) grants: Vec<StoredGrant>,
+    #[prost(string, repeated, tag = "8")]
+    pub(crate) methods: Vec<String>,
+    #[prost(int64, tag = "9")]
+    pub(crate) created_at: i64,
+    #[prost(int64, tag = "10")]
+    pub(crate) expires_at: i64,
+    /// 0: not yet.
+    #[prost(int64, tag = "11")]
+    pub(crate) last_used_at: i64,
+    #[prost(string, tag = "12")]
+    pub(crate) created_by: String,
+}
+
+impl Record for Credential {
+    const KIND: &'static str = "auth-credential";
+    const VERSION: u32 = 1;
+
+    fn key(&self) -> String {
+        self.digest.clone()
+    }
+
+    fn indexes(&self) -> Vec<(&'static str, String)> {
+        vec![("user", self.username.clone()), ("id", self.id.clone())]
+    }
+}
+
+impl Credential {
+    pub(crate) fn grants(&self) -> Vec<Grant> {
+        read_grants(&self.grants)
+    }
+
+    pub(crate) fn set_grants(&mut self, grants: &[Grant]) {
+        self.grants = stored_grants(grants);
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("id", &self.id)
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_grants(stored: &[StoredGrant]) -> Vec<Grant> {
+    let read = |grant: &StoredGrant| names::parse_grant(&grant.role, &grant.organisation).ok();
+    stored.iter().filter_map(read).collect()
+}
+
+fn stored_grants(grants: &[Grant]) -> Vec<StoredGrant> {
+    grants
+        .iter()
+        .map(|grant| StoredGrant {
+            role: grant.role.name().into(),
+            organisation: grant.organisation.clone(),
+        })
+        .collect()
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 const SESSION_PREFIX: &str = "slv_";
 const JOIN_PREFIX: &str = "slvj_";
+const API_PREFIX: &str = "slvt_";
 /// Letters and digits that are not taken for one another.
 const READABLE: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
 
@@ -58,6 +59,11 @@ pub(crate) fn new_session_token() -> Zeroizing<String> {
     Zeroizing::new(format!("{SESSION_PREFIX}{}", *random_text()))
 }
 
+/// A token for a program.
+pub(crate) fn new_api_token() -> Zeroizing<String> {
+    Zeroizing::new(format!("{API_PREFIX}{}", *random_text()))
+}
+
 /// A join token, with the kind of machine it is for and the digest of the CA
 /// at its end: a machine that is something else can tell before it spends it.
 pub(crate) fn new_join_token(kind: &str, ca_sha256: &str) -> Zeroizing<String> {
@@ -68,6 +74,12 @@ pub(crate) fn new_join_token(kind: &str, ca_sha256: &str) -> Zeroizing<String> {
 /// one.
 pub(crate) fn session_digest(token: &str) -> Option<String> {
     digest_of(token, SESSION_PREFIX)
+}
+
+/// Digest under which a program's token is stored; `None` for text that cannot be
+/// one.
+pub(crate) fn api_digest(token: &str) -> Option<String> {
+    digest_of(token, API_PREFIX)
 }
 
 /// Digest under which a join token is stored; `None` for text that cannot be
@@ -106,6 +118,10 @@ mod tests {
         assert_ne!(session_digest(&first), session_digest(&second));
         assert_eq!(session_digest(&first).unwrap().len(), 64);
         assert_eq!(join_digest(&first), None);
+        let api = new_api_token();
+        assert_eq!(api_digest(&first), None);
+        assert_eq!((session_digest(&api), join_digest(&api)), (None, None));
+        assert_eq!(api_digest(&api).unwrap().len(), 64);
         let join = new_join_token("node", &"ab".repeat(32));
         assert!(join.contains(".node.abab"));
         assert_eq!(session_digest(&join), None);

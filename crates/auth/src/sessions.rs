@@ -114,7 +114,10 @@ impl Auth {
     }
 
     pub(crate) fn is_live_token(&self, token: &str) -> bool {
-        self.find_session(token).is_some()
+        match secrets::api_digest(token) {
+            Some(digest) => self.is_live_api_token(&digest),
+            None => self.find_session(token).is_some(),
+        }
     }
 
     /// Identity of the token's owner. Counts as a use of the session.
@@ -139,20 +142,32 @@ impl Auth {
         if since(now, from_millis(session.value.last_used_at)) < step {
             return;
         }
-        // Of many calls at once one writes; the others go on.
-        let Some(_touching) = Touching::begin(&self.inner.touching, &session.key) else { return };
         let now = now.as_millisecond();
-        // Fails when the session has been deleted meanwhile, rather than
-        // bringing it back.
-        let written = self.inner.sessions.update(&session.key, |record| {
+        self.write_use(&self.inner.sessions, &session.key, |record: &mut Session| {
             record.last_used_at = record.last_used_at.max(now);
+        })
+        .await;
+    }
+
+    /// Writes down that a record was used.
+    pub(crate) async fn write_use<R: Record>(
+        &self,
+        table: &Arc<Table<R>>,
+        key: &str,
+        change: impl Fn(&mut R) + Send + Sync,
+    ) {
+        // Of many calls at once one writes; the others go on.
+        let Some(_touching) = Touching::begin(&self.inner.touching, key) else { return };
+        // Fails when the record has been deleted meanwhile, rather than
+        // bringing it back.
+        let written = table.update(key, |record| {
+            change(record);
             Ok::<(), selvage_store::Error>(())
         });
-        let id = &session.value.id;
         match tokio::time::timeout(TOUCH_TIMEOUT, written).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, session = id, "use of a session not written"),
-            Err(_) => tracing::warn!(session = id, "use of a session not written in time"),
+            Ok(Err(error)) => tracing::warn!(%error, kind = R::KIND, "a use not written"),
+            Err(_) => tracing::warn!(kind = R::KIND, "a use not written in time"),
         }
     }
 

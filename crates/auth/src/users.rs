@@ -101,6 +101,11 @@ impl Auth {
         });
         self.inner.users.wait_for(removed.await?.revision).await?;
         self.discard_sessions(ended).await;
+        // They count no more whether they are removed or not.
+        let keys = self.list_credentials(Some(username)).iter().map(|it| it.key.clone()).collect();
+        if let Err(error) = self.delete_credentials(keys).await {
+            tracing::warn!(%error, "tokens of a removed user not removed yet");
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     commands::{
         api, apply, backup, call, context, dashboard, dme, events, exec, explain, export, join,
-        kaas, login, machine, node, operation, pki, run, shell, user, volume,
+        kaas, login, machine, node, operation, pki, run, shell, token, user, volume,
     },
     duration,
     edge::flags,
@@ -142,6 +142,9 @@ pub enum Command {
     /// Add, change and remove people
     #[command(subcommand)]
     User(user::User),
+    /// Make, list and end tokens for programs
+    #[command(subcommand)]
+    Token(token::Token),
     /// Make tokens with which machines join
     #[command(subcommand)]
     JoinToken(join::JoinToken),

@@ -29,8 +29,8 @@ pub struct Options {
     pub update_timeout: Duration,
     /// Longest time it may take to delete one.
     pub delete_timeout: Duration,
-    /// Hosts from which manifests and configs may be fetched; empty: any with
-    /// a public address.
+    /// Hosts from which manifests and configs may be fetched, as name, name:port
+    /// or name:* (without a port 80 and 443); empty: any with a public address.
     pub fetch_hosts: Vec<String>,
     /// A database that all samples are sent to besides.
     pub influx: InfluxOptions,

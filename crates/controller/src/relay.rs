@@ -80,6 +80,10 @@ impl Guest {
             (Self::Caller(caller), Kind::User { .. }) => {
                 matches!(caller.kind, Kind::User { .. }) && caller.name == identity.name
             }
+            // Two tokens of one person are two callers.
+            (Self::Caller(caller), Kind::Delegate(_)) => {
+                matches!(caller.kind, Kind::Delegate(_)) && caller.name == identity.name
+            }
             (Self::Caller(caller), Kind::Machine(_)) => caller.kind == identity.kind,
         }
     }

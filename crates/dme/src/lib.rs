@@ -13,6 +13,7 @@
 //!
 //! Nothing here starts, places or watches an instance.
 
+mod cephes;
 mod cookie;
 mod daemon;
 mod developer;

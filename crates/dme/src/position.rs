@@ -1,5 +1,6 @@
 //! Locations, and the distances between them.
 
+use crate::cephes;
 use selvage_api::distributed_match_engine::Loc;
 
 /// Radius of the earth as the original takes it, so that its distances and ours
@@ -9,6 +10,8 @@ pub const EARTH_RADIUS_KM: f64 = 6371.0;
 /// A place on the earth with what distances are computed from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Position {
+    /// Degrees, as all who were given them have them: differences are made of
+    /// these.
     latitude: f64,
     longitude: f64,
     cos_latitude: f64,
@@ -19,13 +22,10 @@ pub struct Position {
 impl Position {
     /// From degrees.
     pub fn new(latitude: f64, longitude: f64) -> Self {
-        let latitude = radians(latitude);
-        let longitude = radians(longitude);
-        let (sin_latitude, cos_latitude) = latitude.sin_cos();
-        let (sin_longitude, cos_longitude) = longitude.sin_cos();
+        let (sin_latitude, cos_latitude) = radians(latitude).sin_cos();
+        let (sin_longitude, cos_longitude) = radians(longitude).sin_cos();
         let unit = [cos_latitude * cos_longitude, cos_latitude * sin_longitude, sin_latitude];
-        // Of an angle alone, as the formula wants it.
-        Self { latitude, longitude, cos_latitude: latitude.cos(), unit }
+        Self { latitude, longitude, cos_latitude: cephes::cos(radians(latitude)), unit }
     }
 
     pub(crate) fn of(loc: &Loc) -> Self {
@@ -37,15 +37,15 @@ impl Position {
     }
 
     /// The way along the surface, in km. The order of operations is part of
-    /// the contract: another one gives other last digits.
+    /// the contract, and so are the functions: others give other last digits.
     pub fn distance(&self, other: &Self) -> f64 {
-        let half_latitude = ((other.latitude - self.latitude) / 2.0).sin();
-        let half_longitude = ((other.longitude - self.longitude) / 2.0).sin();
+        let half_latitude = cephes::sin(radians(other.latitude - self.latitude) / 2.0);
+        let half_longitude = cephes::sin(radians(other.longitude - self.longitude) / 2.0);
         let a = half_latitude * half_latitude
             + half_longitude * half_longitude * self.cos_latitude * other.cos_latitude;
         // At opposite ends of the earth rounding makes more than 1 of it.
         let rest = (1.0 - a).max(0.0);
-        EARTH_RADIUS_KM * (2.0 * a.sqrt().atan2(rest.sqrt()))
+        EARTH_RADIUS_KM * (2.0 * cephes::atan2(a.sqrt(), rest.sqrt()))
     }
 }
 
@@ -65,14 +65,42 @@ mod tests {
 
     #[test]
     fn distances_are_the_originals_digit_for_digit() {
-        let here = Position::new(36.0, -96.0);
-        for (latitude, longitude, expected) in [
-            (1.0, 9.0, 11284.535631750952),
-            (1.0, 1.0, 10570.971178689932),
-            (1.0, 10.0, 11373.10678046936),
+        for (latitude, longitude, other_latitude, other_longitude, expected) in [
+            (36.0, -96.0, 1.0, 9.0, 11284.535631750952),
+            (36.0, -96.0, 1.0, 1.0, 10570.971178689932),
+            (36.0, -96.0, 1.0, 10.0, 11373.10678046936),
+            (36.0, -96.0, 31.0, -91.0, 723.6665596962978),
+            (36.0, -96.0, 35.0, -95.0, 143.38265213187304),
+            (31.0, -91.0, 51.2, -0.1, 7434.679306751769),
+            (50.73, 7.1, 52.52, 13.4, 478.0599467865183),
+            (50.65, 6.34, 50.73, 7.1, 54.27100114507048),
+            (-33.87, 151.21, 40.71, -74.01, 15988.393844977569),
+            (37.338, -121.886, 37.774, -122.419, 67.51218820039554),
+            (89.9, 10.0, -89.9, -170.0, 20015.086796020572),
+            (0.1, 0.2, 0.3, 0.4, 31.450570877566253),
+            (13.0827, 80.2707, -22.9068, -43.1729, 13969.69356414234),
+            (60.1699, 24.9384, 59.3293, 18.0686, 395.81955912781433),
         ] {
-            assert_eq!(here.distance(&Position::new(latitude, longitude)), expected);
+            let other = Position::new(other_latitude, other_longitude);
+            assert_eq!(Position::new(latitude, longitude).distance(&other), expected);
         }
+    }
+
+    /// All digits of 20,000 distances, drawn and summed up by a program in Go.
+    #[test]
+    fn distances_are_those_of_go_everywhere() {
+        let (mut state, mut sum) = (1_u64, 0_u64);
+        let mut draw = |scale: f64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005);
+            state = state.wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 11) as f64 / (1_u64 << 53) as f64 * 2.0 - 1.0) * scale
+        };
+        for _ in 0..20_000 {
+            let here = Position::new(draw(90.0), draw(180.0));
+            let there = Position::new(draw(90.0), draw(180.0));
+            sum = sum.wrapping_mul(31).wrapping_add(here.distance(&there).to_bits());
+        }
+        assert_eq!(sum, 3_378_192_847_934_168_574);
     }
 
     #[test]

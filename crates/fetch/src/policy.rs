@@ -31,11 +31,21 @@ impl Policy {
             return Err(denied("the address names no host"));
         };
         if !self.allowed_hosts.is_empty() && !is_listed(&self.allowed_hosts, &url) {
-            return Err(Failure::Denied(format!(
-                "{host} is not among the hosts that may be fetched from"
-            )));
+            return Err(Failure::Denied(self.not_listed(&url, host)));
         }
         Ok(url)
+    }
+
+    /// Reason for a host that is not listed, or not with this port.
+    fn not_listed(&self, url: &Url, host: &str) -> String {
+        let port = url.port_or_known_default().unwrap_or_default();
+        let by_name = |at: u16| self.allowed_hosts.iter().any(|pattern| matches(pattern, host, at));
+        let hint = if by_name(80) {
+            format!(": without a port only 80 and 443 are meant, list {host}:{port} or {host}:*")
+        } else {
+            String::new()
+        };
+        format!("{host}:{port} is not among the hosts that may be fetched from{hint}")
     }
 
     /// Judges the addresses that the host of a URL has. One that is not allowed
@@ -171,6 +181,21 @@ mod tests {
             decide("https://example.com/m.yaml", &[address], &open).unwrap();
         }
         decide("http://example.com:8080/", &["8.8.8.8"], &open).unwrap();
+    }
+
+    #[test]
+    fn a_host_that_is_listed_without_its_port_says_so() {
+        let listed = policy(&["files.example", "other.example:81"]);
+        let told = |url: &str| match listed.parse(url) {
+            Err(Failure::Denied(told)) => told,
+            other => unreachable!("{other:?}"),
+        };
+        assert!(listed.parse("http://files.example/a").is_ok());
+        let text = told("http://files.example:8080/a");
+        assert!(text.ends_with("list files.example:8080 or files.example:*"), "{text}");
+        for stranger in ["http://evil.example/", "http://other.example/"] {
+            assert!(told(stranger).ends_with("may be fetched from"), "{}", told(stranger));
+        }
     }
 
     #[test]

@@ -147,12 +147,78 @@ pub enum Kind {
         /// Latest end, seconds since 1970.
         expires: i64,
     },
+    /// A token or certificate that a person had made for a program.
+    Delegate(Arc<Delegation>),
     /// A machine with a certificate of our CA.
     Machine(Machine),
     /// Somebody who may open a unix socket of ours.
     Local,
     /// Everybody, with `--insecure`.
     Insecure,
+}
+
+/// Forms of what a person hands to a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A bearer token.
+    Token,
+    /// A client certificate.
+    Certificate,
+}
+
+impl Form {
+    /// The name on the wire and in the store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Certificate => "certificate",
+        }
+    }
+
+    /// The form of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Token, Self::Certificate].into_iter().find(|form| form.name() == name)
+    }
+}
+
+/// Limits of a token or certificate that acts in a person's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delegation {
+    /// What it is.
+    pub form: Form,
+    /// Names it, for revocation. Empty where only the controller knows.
+    pub id: String,
+    /// Latest end, seconds since 1970.
+    pub expires: i64,
+    /// `package.Service/Method` or `package.Service/*`; empty: whatever the
+    /// grants open.
+    pub methods: Vec<String>,
+}
+
+impl Delegation {
+    /// Returns whether its list of methods lets `/package.Service/Method` through.
+    pub fn opens(&self, path: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|method| covers(method, path))
+    }
+
+    /// Returns whether `/package.Service/Method` is named letter for letter.
+    pub fn names(&self, path: &str) -> bool {
+        let path = path.trim_start_matches('/');
+        self.methods.iter().any(|method| method == path)
+    }
+}
+
+/// Entry of a list of methods that opens the pages of metrics, which are no
+/// methods.
+pub const METRICS_PAGES: &str = "/metrics";
+
+/// Returns whether an entry of a list of methods covers the method of this path.
+pub fn covers(entry: &str, path: &str) -> bool {
+    let path = path.trim_start_matches('/');
+    match (entry.strip_suffix("/*"), path.split_once('/')) {
+        (Some(service), Some((of, _))) => service == of,
+        _ => entry == path,
+    }
 }
 
 /// The caller as all parts see it. Handlers find it in the request's
@@ -182,6 +248,11 @@ impl Identity {
     /// A machine that showed its certificate.
     pub fn machine(machine: Machine) -> Self {
         Self { name: machine.to_string(), kind: Kind::Machine(machine), grants: Vec::new() }
+    }
+
+    /// Returns whether a person calls, or what a person handed to a program.
+    pub fn is_person(&self) -> bool {
+        matches!(self.kind, Kind::User { .. } | Kind::Delegate(_))
     }
 
     /// Returns whether the caller holds the role anywhere.
@@ -235,8 +306,18 @@ pub struct Connection {
     pub machine: Option<Machine>,
     /// Facts of that certificate.
     pub certificate: Option<Arc<ShownCertificate>>,
+    /// The person's certificate that it showed instead, verified.
+    pub person: Option<PersonCertificate>,
     /// True if the connection is encrypted.
     pub encrypted: bool,
+}
+
+/// A person's certificate whose key the other end has. It is of our CA; whether
+/// it still counts is for the [`Authenticator`] to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PersonCertificate {
+    /// SHA-256 of the certificate, lower-case hex.
+    pub sha256: String,
 }
 
 /// A token that never shows itself.
@@ -269,6 +350,8 @@ pub enum Credentials {
     /// The session cookie. The listener has checked already that the browser
     /// meant this call (see `serve::csrf`).
     Cookie(Secret),
+    /// The certificate of a person.
+    Certificate(PersonCertificate),
 }
 
 /// Credentials that were shown and are not good.
@@ -334,6 +417,24 @@ mod tests {
         assert!(west.starts_with(CLUSTER_PREFIX) && west.ends_with('-'), "{west}");
         assert_eq!(west, prefix("cloudlet/tmus/west"));
         assert_ne!(west, prefix("cloudlet/tmus/east"));
+    }
+
+    #[test]
+    fn a_list_of_methods_opens_what_it_names() {
+        let limited = |methods: &[&str]| Delegation {
+            form: Form::Token,
+            id: String::new(),
+            expires: 0,
+            methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+        };
+        let show = "/edgeproto.AppApi/ShowApp";
+        assert!(limited(&[]).opens(show) && !limited(&[]).names(show));
+        assert!(limited(&["edgeproto.AppApi/*"]).opens(show));
+        assert!(!limited(&["edgeproto.AppApi/*"]).names(show));
+        assert!(limited(&["edgeproto.AppApi/ShowApp"]).names(show));
+        for other in ["edgeproto.App/*", "edgeproto.AppApi/Show", "*", "/*", "edgeproto.AppApi"] {
+            assert!(!limited(&[other]).opens(show), "{other}");
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use selvage_api::selvage::identity::{
-    CertificateResponse, JoinRequest, RenewRequest, ReportRequest, ReportResponse, WhoAmIRequest,
-    WhoAmIResponse, identity_service_client::IdentityServiceClient,
+    CertificateResponse, CheckCertificateRequest, JoinRequest, RenewRequest, ReportRequest,
+    ReportResponse, WhoAmIRequest, WhoAmIResponse, identity_service_client::IdentityServiceClient,
 };
 use selvage_kit::{
     dial::{self, Endpoint},
@@ -30,6 +30,9 @@ pub trait Controller: Send + Sync + 'static {
 
     /// Returns the owner of this token.
     async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status>;
+
+    /// Returns the owner of a person's certificate with this digest.
+    async fn whose_certificate(&self, sha256: &str) -> Result<WhoAmIResponse, Status>;
 }
 
 /// A controller elsewhere. It is called when it is needed and may be away.
@@ -84,5 +87,10 @@ impl Controller for RemoteController {
         shown.set_sensitive(true);
         request.metadata_mut().insert("authorization", shown);
         in_time(self.0.clone().who_am_i(request)).await
+    }
+
+    async fn whose_certificate(&self, sha256: &str) -> Result<WhoAmIResponse, Status> {
+        let request = CheckCertificateRequest { sha256: sha256.to_owned() };
+        in_time(self.0.clone().check_certificate(request)).await
     }
 }

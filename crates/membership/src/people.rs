@@ -10,8 +10,8 @@ use selvage_api::{Code, selvage::identity::WhoAmIResponse};
 use selvage_kit::{
     clock::Clock,
     identity::{
-        Authenticator, Credentials, Grant, Identity, Kind, Machine, Refused, Role, Secret,
-        ShownCertificate,
+        Authenticator, Credentials, Delegation, Form, Grant, Identity, Kind, Machine, Refused,
+        Role, Secret, ShownCertificate,
     },
 };
 use sha2::{Digest, Sha256};
@@ -31,6 +31,25 @@ pub struct People {
     controller: Arc<dyn Controller>,
     clock: Arc<dyn Clock>,
     known: Mutex<HashMap<[u8; 32], Known>>,
+}
+
+/// Credentials that the controller is asked about.
+enum Shown<'a> {
+    Token(&'a Secret),
+    /// Its digest. The key was proved to the listener, and to nobody else.
+    Certificate(&'a str),
+}
+
+impl Shown<'_> {
+    /// Key under which the answer is remembered. Whoever shows the digest of a
+    /// certificate as a token must not find what is known of the certificate.
+    fn digest(&self) -> [u8; 32] {
+        let (kind, text) = match self {
+            Self::Token(token) => ("token:", token.expose()),
+            Self::Certificate(sha256) => ("certificate:", *sha256),
+        };
+        Sha256::new().chain_update(kind).chain_update(text).finalize().into()
+    }
 }
 
 struct Known {
@@ -65,11 +84,15 @@ impl People {
         }
     }
 
-    async fn ask(&self, token: &Secret) -> Result<Identity, Refused> {
-        let answer = self.controller.who_is(token).await.map_err(|status| refused(&status))?;
+    async fn ask(&self, shown: &Shown<'_>) -> Result<Identity, Refused> {
+        let answer = match shown {
+            Shown::Token(token) => self.controller.who_is(token).await,
+            Shown::Certificate(sha256) => self.controller.whose_certificate(sha256).await,
+        };
+        let answer = answer.map_err(|status| refused(&status))?;
         read(answer).ok_or_else(|| Refused {
             code: Code::Unauthenticated,
-            message: "the token is not that of a person".into(),
+            message: "the token or certificate is not that of a person".into(),
         })
     }
 }
@@ -90,33 +113,38 @@ fn refused(status: &Status) -> Refused {
 }
 
 fn read(answer: WhoAmIResponse) -> Option<Identity> {
-    if answer.kind != "user" {
-        return None;
-    }
     let expires = answer.expires.map_or(i64::MAX, |end| end.seconds);
+    // Which session or token it is, only the controller knows.
+    let id = String::new();
+    let kind = match (answer.kind.as_str(), Form::parse(&answer.kind)) {
+        ("user", _) => Kind::User { session: id, expires },
+        (_, Some(form)) => {
+            Kind::Delegate(Arc::new(Delegation { form, id, expires, methods: answer.methods }))
+        }
+        _ => return None,
+    };
     let grants = answer.grants.into_iter().filter_map(|grant| {
         Some(Grant { role: Role::parse(&grant.role)?, organisation: grant.organisation })
     });
-    Some(Identity {
-        name: answer.name,
-        // Which session it is, only the controller knows.
-        kind: Kind::User { session: String::new(), expires },
-        grants: grants.collect(),
-    })
+    Some(Identity { name: answer.name, kind, grants: grants.collect() })
 }
 
 #[async_trait]
 impl Authenticator for People {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        let Credentials::Bearer(token) = credentials else {
-            let message = "sessions of browsers are the controller's: show a token".into();
-            return Err(Refused { code: Code::Unauthenticated, message });
+        let shown = match credentials {
+            Credentials::Bearer(token) => Shown::Token(token),
+            Credentials::Certificate(certificate) => Shown::Certificate(&certificate.sha256),
+            Credentials::Cookie(_) => {
+                let message = "sessions of browsers are the controller's: show a token".into();
+                return Err(Refused { code: Code::Unauthenticated, message });
+            }
         };
-        let digest: [u8; 32] = Sha256::digest(token.expose()).into();
+        let digest = shown.digest();
         if let Some(identity) = self.remembered(&digest) {
             return Ok(identity);
         }
-        let identity = self.ask(token).await?;
+        let identity = self.ask(&shown).await?;
         self.remember(digest, identity.clone());
         Ok(identity)
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use selvage_kit::{
     clock::ManualClock,
-    identity::{Authenticator, Credentials},
+    identity::{Authenticator, Credentials, PersonCertificate},
     pki::Ca,
 };
 use tempfile::TempDir;
@@ -69,7 +69,14 @@ impl Controller for Fake {
                 name: "ann".into(),
                 kind: "user".into(),
                 grants: vec![wire::Grant { role: "viewer".into(), organisation: String::new() }],
-                expires: None,
+                ..Default::default()
+            }),
+            "ann+ci" => Ok(wire::WhoAmIResponse {
+                name: "ann+ci".into(),
+                kind: "token".into(),
+                grants: vec![wire::Grant { role: "viewer".into(), organisation: String::new() }],
+                methods: vec!["os.OSService/*".into()],
+                ..Default::default()
             }),
             "machine" => Ok(wire::WhoAmIResponse {
                 name: "node/a".into(),
@@ -78,6 +85,19 @@ impl Controller for Fake {
             }),
             "away" => Err(Status::deadline_exceeded("nobody there")),
             _ => Err(Status::unauthenticated("the session has ended: log in again")),
+        }
+    }
+
+    async fn whose_certificate(&self, sha256: &str) -> Result<wire::WhoAmIResponse, Status> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        match sha256 {
+            "ab" => Ok(wire::WhoAmIResponse {
+                name: "ann+laptop".into(),
+                kind: "certificate".into(),
+                grants: vec![wire::Grant { role: "admin".into(), organisation: String::new() }],
+                ..Default::default()
+            }),
+            _ => Err(Status::unauthenticated("this certificate is not known here")),
         }
     }
 }
@@ -257,6 +277,35 @@ async fn people_are_whom_the_controller_takes_them_for() {
     }
     let cookie = Credentials::Cookie(Secret::new("ann"));
     assert_eq!(people.authenticate(&cookie).await.unwrap_err().code, Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn tokens_and_certificates_keep_their_limits() {
+    let region = Region::new();
+    let member = Arc::new(region.member().await);
+    let controller = Arc::clone(&region.controller) as Arc<dyn Controller>;
+    let people = People::new(member, controller, Arc::new(region.clock.clone()));
+    let bearer = |token: &str| Credentials::Bearer(Secret::new(token));
+    let token = people.authenticate(&bearer("ann+ci")).await.unwrap();
+    let selvage_kit::identity::Kind::Delegate(limits) = &token.kind else {
+        unreachable!("{:?}", token.kind)
+    };
+    assert!(
+        limits.opens("/os.OSService/Memory") && !limits.opens("/network.NetworkService/Routes")
+    );
+
+    let certificate =
+        |sha256: &str| Credentials::Certificate(PersonCertificate { sha256: sha256.to_owned() });
+    let ann = people.authenticate(&certificate("ab")).await.unwrap();
+    assert_eq!(ann.name, "ann+laptop");
+    let refused = people.authenticate(&certificate("cd")).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unauthenticated);
+    // What is remembered of a certificate is not found by those who know its
+    // digest, which is no secret.
+    for token in ["ab", "certificate:ab"] {
+        let refused = people.authenticate(&bearer(token)).await.unwrap_err();
+        assert_eq!(refused.code, Code::Unauthenticated, "{token}");
+    }
 }
 
 #[test]

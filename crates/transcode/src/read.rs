@@ -3,7 +3,8 @@
 //! Reads straight into the message, so that what the contract does not know
 //! costs no memory, and says in every error which field it is about. Names
 //! may be those of the proto file or lowerCamel; unknown ones are skipped, as
-//! the originals did; an unknown name of an enum value is an error.
+//! the originals did, or refused by name; an unknown name of an enum value is an
+//! error.
 
 use std::{borrow::Cow, collections::HashMap, fmt};
 
@@ -16,16 +17,20 @@ use serde::de::{
 
 use crate::{Error, query, scalar};
 
+/// Of an unknown name so many characters are told.
+const LONGEST_NAME: usize = 100;
+
 /// The message that `body` holds; a body of nothing or of blanks is the zero
 /// message.
 pub(crate) fn message(
     descriptor: &MessageDescriptor,
     body: &[u8],
+    unknown: Unknown,
 ) -> Result<DynamicMessage, Error> {
     if body.trim_ascii().is_empty() {
         return Ok(DynamicMessage::new(descriptor.clone()));
     }
-    whole(body, MessageSeed { descriptor, at: At::Root })
+    whole(body, MessageSeed { descriptor, at: At::Root(unknown) })
         .map_err(|error| bad_json(descriptor.full_name(), &error))
 }
 
@@ -34,11 +39,12 @@ pub(crate) fn field(
     holder: &mut DynamicMessage,
     field: &FieldDescriptor,
     body: &[u8],
+    unknown: Unknown,
 ) -> Result<(), Error> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
-    let seed = FieldSeed { field, at: At::Field(&At::Root, field.name()) };
+    let seed = FieldSeed { field, at: At::Field(&At::Root(unknown), field.name()) };
     if let Some(value) = whole(body, seed).map_err(|error| bad_json(field.full_name(), &error))? {
         holder.set_field(field, value);
     }
@@ -59,10 +65,19 @@ fn bad_json(message: &str, error: &serde_json::Error) -> Error {
     Error::Json { message: message.to_owned(), reason: error.to_string() }
 }
 
+/// Treatment of names that a message does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// They are passed over.
+    Skipped,
+    /// They are an error.
+    Refused,
+}
+
 /// Position in the message, for error texts.
 #[derive(Clone, Copy)]
 enum At<'a> {
-    Root,
+    Root(Unknown),
     Field(&'a At<'a>, &'a str),
     Element(&'a At<'a>, usize),
     Key(&'a At<'a>, &'a str),
@@ -71,8 +86,8 @@ enum At<'a> {
 impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Root => Ok(()),
-            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Root(_) => Ok(()),
+            Self::Field(Self::Root(_), name) => f.write_str(name),
             Self::Field(parent, name) => write!(f, "{parent}.{name}"),
             Self::Element(parent, index) => write!(f, "{parent}[{index}]"),
             Self::Key(parent, key) => write!(f, "{parent}[{key:?}]"),
@@ -81,9 +96,18 @@ impl fmt::Display for At<'_> {
 }
 
 impl At<'_> {
+    fn unknown(&self) -> Unknown {
+        match self {
+            Self::Root(unknown) => *unknown,
+            Self::Field(parent, _) | Self::Element(parent, _) | Self::Key(parent, _) => {
+                parent.unknown()
+            }
+        }
+    }
+
     fn error<E: serde::de::Error>(&self, reason: impl fmt::Display) -> E {
         match self {
-            Self::Root => E::custom(reason),
+            Self::Root(_) => E::custom(reason),
             _ => E::custom(format_args!("field {self}: {reason}")),
         }
     }
@@ -113,7 +137,7 @@ impl<'de> Visitor<'de> for MessageSeed<'_> {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
-            At::Root => f.write_str("an object"),
+            At::Root(_) => f.write_str("an object"),
             _ => write!(f, "an object for field {}", self.at),
         }
     }
@@ -122,6 +146,11 @@ impl<'de> Visitor<'de> for MessageSeed<'_> {
         let mut message = DynamicMessage::new(self.descriptor.clone());
         while let Some(name) = map.next_key::<Cow<'de, str>>()? {
             let Some(field) = query::field(self.descriptor, &name) else {
+                if self.at.unknown() == Unknown::Refused {
+                    let name: String = name.chars().take(LONGEST_NAME).collect();
+                    let reason = format!("is not one of {}", self.descriptor.full_name());
+                    return Err(At::Field(&self.at, &name).error(reason));
+                }
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };

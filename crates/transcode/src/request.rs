@@ -7,7 +7,8 @@ use prost_reflect::DynamicMessage;
 use selvage_api::Method;
 
 use crate::{
-    Error, query, read,
+    Error, query,
+    read::{self, Unknown},
     route::{self, Lookup, Matched, Rpc},
 };
 
@@ -58,7 +59,11 @@ pub(crate) fn connect_method(rpc: Rpc, verb: &Verb) -> Result<&'static Method, E
 /// garbage is the caller's error and not ours.
 pub(crate) fn connect_message(method: &Method, codec: Codec, body: &[u8]) -> Result<Bytes, Error> {
     match codec {
-        Codec::Json => Ok(read::message(&method.input, body)?.encode_to_vec().into()),
+        Codec::Json => {
+            // Clients of this protocol may be newer than we are.
+            let message = read::message(&method.input, body, Unknown::Skipped)?;
+            Ok(message.encode_to_vec().into())
+        }
         Codec::Proto => match DynamicMessage::decode(method.input.clone(), body) {
             Ok(_) => Ok(Bytes::copy_from_slice(body)),
             Err(error) => Err(Error::Proto {
@@ -89,14 +94,17 @@ pub(crate) fn rest_message(
     if method.client_streaming {
         return Err(Error::ClientStream { method: method.path.clone() });
     }
+    // Routes of the originals are as lenient as those were.
+    let ours = method.input.package_name().starts_with("selvage.");
+    let unknown = if ours { Unknown::Refused } else { Unknown::Skipped };
     let mut taken: Vec<&str> = matched.captures.iter().map(|(name, _)| *name).collect();
     let mut message = match route.binding.body.as_str() {
-        "*" => read::message(&method.input, body)?,
+        "*" => read::message(&method.input, body, unknown)?,
         "" => DynamicMessage::new(method.input.clone()),
         name => {
             let mut message = DynamicMessage::new(method.input.clone());
             if let Some(field) = query::field(&method.input, name) {
-                read::field(&mut message, &field, body)?;
+                read::field(&mut message, &field, body, unknown)?;
             }
             taken.push(name);
             message
@@ -146,6 +154,9 @@ mod tests {
 
         let error = rest_message(&matched, None, br#"{"disabled":"yes"}"#).unwrap_err();
         assert!(error.to_string().contains("field user.disabled"), "{error}");
+        let error = rest_message(&matched, None, br#"{"grants":[{"roll":"x"}]}"#).unwrap_err();
+        let told = "field user.grants[0].roll: is not one of selvage.identity.Grant";
+        assert!(error.to_string().contains(told), "{error}");
         let zero = rest_message(&matched, None, b"").unwrap();
         assert_eq!(identity::AddUserRequest::decode(zero).unwrap().user.unwrap().username, "ann");
     }

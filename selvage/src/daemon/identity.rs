@@ -1,6 +1,6 @@
 //! The keys of a process, who may log in, and the first who may.
 
-use std::{fs, io, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{fs, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
@@ -107,6 +107,20 @@ pub(super) fn password_file(config: &Config) -> PathBuf {
     config.data.join(PASSWORD_FILE)
 }
 
+/// The CA's answer, as auth wants to see it.
+fn told(signed: Result<pki::Signed, pki::Error>) -> Result<Signed, SignError> {
+    let signed = signed.map_err(|error| {
+        if error.code() == selvage_api::Code::InvalidArgument {
+            SignError::BadRequest(error.to_string())
+        } else {
+            SignError::Failed(Box::new(error))
+        }
+    })?;
+    let not_after = jiff::Timestamp::from_second(signed.not_after)
+        .map_err(|error| SignError::Failed(Box::new(error)))?;
+    Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
+}
+
 /// The authorities, as auth wants to see them.
 struct Authority(Authorities);
 
@@ -117,17 +131,16 @@ impl CertificateAuthority for Authority {
         machine: &Machine,
         names: &[String],
     ) -> Result<Signed, SignError> {
-        let signed = self.0.sign_machine_for(csr_pem, machine, names, pki::MACHINE_LIFETIME);
-        let signed = signed.map_err(|error| {
-            if error.code() == selvage_api::Code::InvalidArgument {
-                SignError::BadRequest(error.to_string())
-            } else {
-                SignError::Failed(Box::new(error))
-            }
-        })?;
-        let not_after = jiff::Timestamp::from_second(signed.not_after)
-            .map_err(|error| SignError::Failed(Box::new(error)))?;
-        Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
+        told(self.0.sign_machine_for(csr_pem, machine, names, pki::MACHINE_LIFETIME))
+    }
+
+    fn sign_person(
+        &self,
+        csr_pem: &str,
+        name: &str,
+        lifetime: Duration,
+    ) -> Result<Signed, SignError> {
+        told(self.0.signer().sign_person(csr_pem, name, lifetime))
     }
 
     fn ca_pem(&self) -> String {

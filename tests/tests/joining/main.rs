@@ -177,6 +177,49 @@ fn holds(directory: &Path, text: &str) -> bool {
     })
 }
 
+/// Clients that can show a certificate and nothing else, at an agent itself.
+#[test]
+fn a_person_is_known_to_agents_by_certificate() {
+    let lab = Lab::new();
+    let a = lab.join("a", &[]);
+    lab.known(&["a"]);
+    let out = lab.place.path().join("own");
+    let path = |name: &str| out.join(name).display().to_string();
+    let place = out.display().to_string();
+    let line = ["user", "cert", "create", "laptop", "--role", "operator:tmus", "--out", &place];
+    lab.admin.ok(&line);
+    let (cert, key, ca) = (path("person.crt"), path("person.key"), path("ca.crt"));
+    let person = Cli::new();
+    let run = |endpoint: &str, line: &[&str]| {
+        let way = ["--endpoint", endpoint, "--ca", &ca, "--cert", &cert, "--key", &key];
+        person.run(&[&way[..], line].concat())
+    };
+    for endpoint in [a.endpoint(), lab.controller.endpoint()] {
+        let memory = run(endpoint, &["node", "memory"]);
+        assert_eq!(memory.code, 0, "{memory:?}");
+        // The role is an operator's, though the owner is an administrator.
+        let file = run(endpoint, &["node", "cat", "/etc/hostname"]);
+        assert_eq!(file.code, i32::from(Code::PermissionDenied.exit()), "{file:?}");
+    }
+    let who = run(lab.controller.endpoint(), &["whoami"]);
+    assert!(who.stdout.contains("admin+laptop"), "{who:?}");
+
+    let config = path("talosconfig");
+    let line = ["node", "-n", a.address(), "talosconfig", "--role", "viewer", "--file", &config];
+    lab.admin.ok(&line);
+    let written = fs::read_to_string(&config).unwrap();
+    assert!(written.contains(a.address()) && written.contains("crt:"), "{written}");
+
+    lab.admin.ok(&["user", "cert", "block", "laptop"]);
+    let now = run(lab.controller.endpoint(), &["node", "memory"]);
+    assert_eq!(now.code, i32::from(Code::Unauthenticated.exit()), "{now:?}");
+    // An agent believes the controller for a few seconds more.
+    wait_for("the agent to refuse it", || {
+        let printed = run(a.endpoint(), &["node", "memory"]);
+        (printed.code == i32::from(Code::Unauthenticated.exit())).then_some(())
+    });
+}
+
 #[test]
 fn a_blocked_machine_is_refused_by_all() {
     let lab = Lab::new();

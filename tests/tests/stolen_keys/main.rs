@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod clusters;
+mod credentials;
 mod files;
 mod notices;
 

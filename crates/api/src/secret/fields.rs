@@ -34,6 +34,8 @@ pub const FIELDS: &[&str] = &[
     "password",
     "relay",
     "secret_access_key",
+    "selvage.identity.FinishLoginRequest.code",
+    "selvage.identity.FinishLoginRequest.verifier",
     "service_account_key",
     "session_cookie",
     "session_token",

@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::{Reason, Refusal, pending::PendingLogin, people::Person};
+use super::{Program, Reason, Refusal, pending::PendingLogin, people::Person};
 use crate::{
     Auth, audit,
     error::Error,
@@ -44,14 +44,36 @@ pub(crate) struct Departure {
     pub(crate) binding: Zeroizing<String>,
 }
 
+/// A browser that came back from the provider.
+pub(crate) enum Arrival {
+    /// With a session for our page.
+    Page(NewSession),
+    /// On its way to the program that sent it.
+    Program(Url),
+}
+
+/// A login that did not work, and who waits for it.
+pub(crate) struct Return {
+    pub(crate) refusal: Refusal,
+    pub(crate) program: Option<Program>,
+}
+
+/// Facts of a login that are known before its end.
+#[derive(Default)]
+struct Seen {
+    username: String,
+    program: Option<Program>,
+}
+
 impl Auth {
     pub(crate) async fn begin_oidc(
         &self,
         name: &str,
         entrance: Entrance,
+        program: Option<Program>,
         peer: Option<&Peer>,
     ) -> Result<Departure, Refusal> {
-        let outcome = self.try_begin_oidc(name, entrance, peer).await;
+        let outcome = self.try_begin_oidc(name, entrance, program, peer).await;
         if let Err(refusal) = &outcome {
             report(refusal, "", peer, name);
         }
@@ -62,6 +84,7 @@ impl Auth {
         &self,
         name: &str,
         entrance: Entrance,
+        program: Option<Program>,
         peer: Option<&Peer>,
     ) -> Result<Departure, Refusal> {
         let oidc = &self.inner.oidc;
@@ -79,6 +102,7 @@ impl Auth {
             verifier: secrets::random_text(),
             binding_digest: secrets::sha256_hex(&binding),
             redirect_uri: format!("{}{path}", public_url.as_str().trim_end_matches('/')),
+            program,
             network: Network::of_peer(peer),
             started: self.now(),
         };
@@ -93,14 +117,49 @@ impl Auth {
         callback: Callback,
         binding: Option<&str>,
         peer: Option<&Peer>,
-    ) -> Result<NewSession, Refusal> {
-        let mut username = String::new();
-        let outcome = self.try_finish_oidc(name, callback, binding, peer, &mut username).await;
-        match &outcome {
-            Ok(session) => audit::login(&username, peer, &session.id, name),
-            Err(refusal) => report(refusal, &username, peer, name),
+    ) -> Result<Arrival, Return> {
+        let mut seen = Seen::default();
+        let outcome = self.try_finish_oidc(name, callback, binding, peer, &mut seen).await;
+        match outcome {
+            Ok(arrival) => {
+                if let Arrival::Page(session) = &arrival {
+                    audit::login(&seen.username, peer, &session.id, name);
+                }
+                Ok(arrival)
+            }
+            Err(refusal) => {
+                report(&refusal, &seen.username, peer, name);
+                Err(Return { refusal, program: seen.program })
+            }
         }
-        outcome
+    }
+
+    /// Trades the code of a program for a session.
+    pub(crate) async fn finish_program(
+        &self,
+        code: &str,
+        verifier: &str,
+        peer: Option<&Peer>,
+    ) -> Result<(NewSession, String), Error> {
+        // Codes cannot be guessed; who tries all the same is slowed down.
+        let attempt = self.inner.limiter.begin(None, peer).await?;
+        let vouched = self.inner.oidc.codes.take(code, verifier, self.now());
+        let Some(vouched) = vouched else {
+            audit::login_refused("", peer, "wrong_code", "oidc");
+            return Err(Error::LoginCode);
+        };
+        attempt.succeed();
+        let username = vouched.person.username.clone();
+        match self.admit(&vouched.provider, &vouched.person, peer, Carrier::Bearer).await {
+            Ok(session) => {
+                audit::login(&username, peer, &session.id, &vouched.provider);
+                Ok((session, username))
+            }
+            Err(refusal) => {
+                report(&refusal, &username, peer, &vouched.provider);
+                Err(Error::Denied(refusal.to_string()))
+            }
+        }
     }
 
     async fn try_finish_oidc(
@@ -109,14 +168,15 @@ impl Auth {
         callback: Callback,
         binding: Option<&str>,
         peer: Option<&Peer>,
-        username: &mut String,
-    ) -> Result<NewSession, Refusal> {
+        seen: &mut Seen,
+    ) -> Result<Arrival, Refusal> {
         let provider = self
             .inner
             .oidc
             .provider(name)
             .ok_or_else(|| Refusal::new(Reason::InvalidProvider, "no such provider"))?;
         let login = self.take_pending(name, &callback, binding)?;
+        seen.program.clone_from(&login.program);
         if let Some(error) = &callback.error {
             let denied = error == "access_denied";
             let reason = if denied { Reason::Denied } else { Reason::ProviderFailed };
@@ -129,8 +189,14 @@ impl Auth {
         }
         let claims = provider.claims(&callback.code, &login).await?;
         let person = Person::from_claims(&provider, &claims)?;
-        username.clone_from(&person.username);
-        self.admit(name, &person, peer).await
+        seen.username.clone_from(&person.username);
+        let Some(program) = &login.program else {
+            return self.admit(name, &person, peer, Carrier::Cookie).await.map(Arrival::Page);
+        };
+        let code = self.inner.oidc.codes.make(program, name, person, self.now());
+        let place = code.and_then(|code| program.place("code", &code));
+        let busy = || Refusal::new(Reason::InternalError, "too many logins of programs at once");
+        place.map(Arrival::Program).ok_or_else(busy)
     }
 
     /// The login that this browser began.
@@ -164,8 +230,9 @@ impl Auth {
         provider: &str,
         person: &Person,
         peer: Option<&Peer>,
+        carrier: Carrier,
     ) -> Result<NewSession, Refusal> {
-        let session = self.new_session(peer, Carrier::Cookie);
+        let session = self.new_session(peer, carrier);
         let new_session = &session;
         let done = transact(&self.inner.store, |tx| async move {
             let found = tx.get::<User>(&person.username).await?;

@@ -7,6 +7,7 @@ mod flow;
 mod id_token;
 mod pending;
 mod people;
+mod program;
 mod provider;
 
 use std::sync::Arc;
@@ -19,9 +20,11 @@ use crate::{
     options::Options,
 };
 
-pub(crate) use flow::{Callback, Entrance};
+pub(crate) use flow::{Arrival, Callback, Entrance};
 pub(crate) use pending::LIFETIME as LOGIN_LIFETIME;
 use pending::PendingLogins;
+use program::Codes;
+pub(crate) use program::{Asked, Program};
 use provider::Provider;
 
 /// Why a login did not work, as the browser is told. The words are fixed:
@@ -82,6 +85,7 @@ impl Refusal {
 pub(crate) struct Oidc {
     providers: Vec<Arc<Provider>>,
     pending: PendingLogins,
+    codes: Codes,
     public_url: Option<Url>,
 }
 
@@ -102,6 +106,7 @@ impl Oidc {
         Ok(Self {
             providers,
             pending: PendingLogins::default(),
+            codes: Codes::default(),
             public_url: options.public_url.clone(),
         })
     }
@@ -113,6 +118,15 @@ impl Oidc {
     /// Name and label of each provider.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         self.providers.iter().map(|provider| (provider.name.as_str(), provider.label.as_str()))
+    }
+
+    /// Name and label of each provider, and where a browser begins.
+    pub(crate) fn entrances(&self) -> Vec<(String, String, String)> {
+        let base = self.public_url.as_ref().map_or("", |url| url.as_str().trim_end_matches('/'));
+        let entrance = |(name, label): (&str, &str)| {
+            (name.to_owned(), label.to_owned(), format!("{base}/auth/oidc/{name}/login"))
+        };
+        self.names().map(entrance).collect()
     }
 
     /// The providers in a sentence.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
+use super::program::Program;
 use crate::{clock, limits::Network};
 
 /// Time that a user has to log in at the provider.
@@ -22,6 +23,8 @@ pub(crate) struct PendingLogin {
     /// SHA-256 of the cookie that the browser was given.
     pub(crate) binding_digest: String,
     pub(crate) redirect_uri: String,
+    /// The program that began it, if it was not a page.
+    pub(crate) program: Option<Program>,
     pub(crate) network: Option<Network>,
     pub(crate) started: Timestamp,
 }
@@ -77,6 +80,7 @@ mod tests {
             verifier: Zeroizing::default(),
             binding_digest: String::new(),
             redirect_uri: String::new(),
+            program: None,
             network: Some(network),
             started,
         }

@@ -23,8 +23,9 @@ use selvage_auth::{
 use selvage_kit::{
     clock::ManualClock,
     identity::{Authenticator, Connection, Credentials, Identity, Kind, Machine, Peer, Secret},
+    pki::Ca,
 };
-use selvage_store::{SharedStore, embedded};
+use selvage_store::{KeyRange, RangeRequest, SharedStore, StoreExt, embedded};
 use tonic::{Request, Response, Status};
 
 pub(crate) const HERE: &str = "192.0.2.1";
@@ -70,7 +71,7 @@ impl Harness {
     ) -> Self {
         let mut options = options(&clock);
         change(&mut options);
-        let ca = Arc::new(TestCa::new());
+        let ca = Arc::new(TestCa::new(&clock));
         let authority = Arc::clone(&ca) as Arc<dyn CertificateAuthority>;
         let auth = Auth::open(Arc::clone(&store), options, Some(authority)).await.unwrap();
         Self { auth, store, clock, ca }
@@ -123,6 +124,26 @@ impl Harness {
         request(HERE, identity, None, message)
     }
 
+    pub(crate) fn clock_seconds(&self) -> i64 {
+        selvage_kit::clock::Clock::now(&self.clock).as_second()
+    }
+
+    /// What the store has of tokens and certificates.
+    pub(crate) async fn credentials(&self) -> Vec<(String, Vec<u8>)> {
+        let all = self.store.range(RangeRequest::new(KeyRange::All)).await.unwrap();
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        let all = all.items.into_iter().map(|kv| (text(&kv.key), kv.value.to_vec()));
+        all.filter(|(key, _)| key.contains("auth-credential")).collect()
+    }
+
+    /// Writes that back.
+    pub(crate) async fn restore(&self, kept: &[(String, Vec<u8>)]) {
+        assert!(!kept.is_empty());
+        for (key, value) in kept {
+            self.store.put(key.clone(), value.clone()).await.unwrap();
+        }
+    }
+
     pub(crate) fn advance(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
     }
@@ -148,6 +169,7 @@ fn request<T>(from: &str, identity: Identity, machine: Option<Machine>, message:
         peer,
         machine,
         certificate: None,
+        person: None,
         encrypted: true,
     });
     request
@@ -165,6 +187,7 @@ pub(crate) fn as_root<T>(message: T) -> Request<T> {
         peer: Peer::Unix(Some(0)),
         machine: None,
         certificate: None,
+        person: None,
         encrypted: false,
     };
     request.extensions_mut().insert(connection);
@@ -190,15 +213,22 @@ pub(crate) struct TestCa {
     pem: String,
     /// Those of the last certificate.
     pub(crate) names: Mutex<Vec<String>>,
+    /// Signs for people.
+    people: Ca,
+    _folder: tempfile::TempDir,
 }
 
 impl TestCa {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(clock: &ManualClock) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let people =
+            Ca::open_or_create_with(&folder.path().join("pki"), Arc::new(clock.clone())).unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem, names: Mutex::default() }
+        let (issuer, names) = (Issuer::new(params, key), Mutex::default());
+        Self { issuer, pem, names, people, _folder: folder }
     }
 }
 
@@ -219,6 +249,18 @@ impl CertificateAuthority for TestCa {
             .map_err(|error| SignError::Failed(Box::new(error)))?;
         let not_after = "2027-06-01T12:00:00Z".parse().unwrap();
         Ok(Signed { certificate_pem: signed.pem(), not_after })
+    }
+
+    fn sign_person(
+        &self,
+        csr_pem: &str,
+        name: &str,
+        lifetime: Duration,
+    ) -> Result<Signed, SignError> {
+        let signed = self.people.sign_person(csr_pem, name, lifetime);
+        let signed = signed.map_err(|error| SignError::BadRequest(error.to_string()))?;
+        let not_after = jiff::Timestamp::from_second(signed.not_after).unwrap();
+        Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
     }
 
     fn ca_pem(&self) -> String {

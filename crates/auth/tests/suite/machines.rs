@@ -101,7 +101,7 @@ async fn of_several_who_join_with_one_token_one_wins() {
 #[tokio::test]
 async fn only_administrators_let_machines_in() {
     let h = Harness::new().await;
-    h.add("anna", &[("operator", "tmus"), ("viewer", "")]).await;
+    h.add("anna", &[("developer", "tmus"), ("viewer", "")]).await;
     let token = h.token("anna").await;
     let mut client = h.identities();
     for machine in ["cloudlet/tmus/c1", "cloudlet/other/c1", "node/n1", "controller", "dme/d1"] {

@@ -6,7 +6,7 @@ use axum::{
     http::{Request, Response, StatusCode},
 };
 use selvage_api::selvage::identity::{
-    ListUsersRequest, SetPasswordRequest, UpdateUserRequest, User,
+    FinishLoginRequest, ListUsersRequest, SetPasswordRequest, UpdateUserRequest, User,
 };
 use selvage_kit::identity::{Connection, Peer, Role};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tower::ServiceExt;
 use url::Url;
 
 use crate::{
-    harness::{HERE, Harness, PASSWORD, as_root, code, wire_grants},
+    harness::{HERE, Harness, PASSWORD, anonymous, as_root, code, wire_grants},
     own_provider::{OwnProvider, Twist},
 };
 
@@ -38,7 +38,7 @@ impl Browser {
             request = request.header("cookie", &self.cookie);
         }
         let peer = Peer::Ip(HERE.parse().unwrap());
-        let connection = Connection { peer, machine: None, certificate: None, encrypted: true };
+        let connection = Connection { peer, machine: None, certificate: None, person: None, encrypted: true };
         let request = request.extension(connection).body(Body::empty()).unwrap();
         self.routes.clone().oneshot(request).await.unwrap()
     }
@@ -370,4 +370,75 @@ async fn the_plain_routes_answer_as_the_original() {
     let reply = browser.send("GET", "/api/clear-site-data").await;
     assert!(reply.status().is_success());
     assert_eq!(reply.headers()["clear-site-data"], r#""cache", "cookies", "storage""#);
+}
+
+const VERIFIER: &str = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+const CHALLENGE: &str = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
+
+/// Place to which a browser goes back that a program sent.
+async fn sent_by_a_program(h: &Harness, provider: &OwnProvider) -> Url {
+    let mut browser = Browser::new(h);
+    let query_of = format!("{LOGIN}?port=7123&challenge={CHALLENGE}&state=s1");
+    let url = browser.begin(&query_of).await;
+    let code = provider.approve(&url);
+    let path = format!("{CALLBACK}?code={code}&state={}", query(&url, "state"));
+    let reply = browser.send("GET", &path).await;
+    assert!(set_cookie(&reply, "__Host-sid").is_none(), "the session is the program's");
+    Url::parse(location(&reply)).unwrap()
+}
+
+async fn trade(h: &Harness, code: &str, verifier: &str) -> Result<String, Code> {
+    let request = FinishLoginRequest { code: code.into(), verifier: verifier.into() };
+    let answer = h.identities().finish_login(anonymous(HERE, request)).await;
+    answer.map(|answer| answer.into_inner().token).map_err(|status| status.code())
+}
+
+#[tokio::test]
+async fn a_program_gets_a_session_for_its_code_once() {
+    let (h, provider) = with_provider().await;
+    let place = sent_by_a_program(&h, &provider).await;
+    assert_eq!(place.origin().ascii_serialization(), "http://127.0.0.1:7123");
+    assert_eq!(query(&place, "state"), "s1");
+    assert!(listed(&h).await.is_empty(), "nobody is in before the code is traded");
+    let code = query(&place, "code");
+    let token = trade(&h, &code, VERIFIER).await.unwrap();
+    assert_eq!(h.identity(&token).await.unwrap().name, "anna");
+    assert_eq!(trade(&h, &code, VERIFIER).await, Err(Code::Unauthenticated));
+}
+
+#[tokio::test]
+async fn a_code_in_other_hands_is_worth_nothing() {
+    let (h, provider) = with_provider().await;
+    let code = query(&sent_by_a_program(&h, &provider).await, "code");
+    assert_eq!(trade(&h, &code, "another verifier").await, Err(Code::Unauthenticated));
+    // Who tried has spent it.
+    assert_eq!(trade(&h, &code, VERIFIER).await, Err(Code::Unauthenticated));
+    let code = query(&sent_by_a_program(&h, &provider).await, "code");
+    h.advance(60);
+    assert_eq!(trade(&h, &code, VERIFIER).await, Err(Code::Unauthenticated));
+    assert_eq!(trade(&h, "", VERIFIER).await, Err(Code::InvalidArgument));
+    assert_eq!(trade(&h, &"x".repeat(257), VERIFIER).await, Err(Code::InvalidArgument));
+    assert!(listed(&h).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_browser_is_sent_to_this_machine_or_nowhere() {
+    let (h, _provider) = with_provider().await;
+    let browser = Browser::new(&h);
+    for wrong in [
+        "port=70000&challenge=x&state=s",
+        "port=7123",
+        "port=evil.example&challenge=x&state=s",
+        "challenge=x&state=s",
+    ] {
+        let reply = browser.send("GET", &format!("{LOGIN}?{wrong}")).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{wrong}");
+    }
+    // What the provider refuses, the program hears in a fixed word.
+    let mut browser = Browser::new(&h);
+    let begin = format!("{LOGIN}?port=7123&challenge={CHALLENGE}&state=s1");
+    let url = browser.begin(&begin).await;
+    let path = format!("{CALLBACK}?error=access_denied&state={}", query(&url, "state"));
+    let reply = browser.send("GET", &path).await;
+    assert_eq!(location(&reply), "http://127.0.0.1:7123/?error=denied&state=s1");
 }

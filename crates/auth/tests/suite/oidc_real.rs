@@ -5,6 +5,7 @@
 
 use std::{env, process::Stdio, time::Duration};
 
+use selvage_api::selvage::identity::FinishLoginRequest;
 use selvage_auth::{GroupGrant, OidcProvider};
 use selvage_kit::{
     clock::SystemClock,
@@ -14,7 +15,7 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 
 use crate::{
-    harness::Harness,
+    harness::{HERE, Harness, anonymous},
     oidc::{Browser, PUBLIC, query},
 };
 
@@ -112,5 +113,20 @@ async fn a_login_through_a_real_provider_works() {
     let (code, state) = (query(&back, "code"), query(&back, "state"));
     let sent = [("code", code.as_str()), ("state", state.as_str())];
     assert_eq!(browser.finish(back.path(), &sent).await.unwrap_err(), "not_allowed");
+    // A program on the person's machine, by way of the same provider.
+    let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+    let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
+    let begin = format!("/auth/oidc/mock/login?port=7123&challenge={challenge}&state=s1");
+    let url = browser.begin(&begin).await;
+    let back = approve(&url, "s-anna").await;
+    let place = browser.send("GET", &format!("{}?{}", back.path(), back.query().unwrap())).await;
+    let place: url::Url = place.headers()["location"].to_str().unwrap().parse().unwrap();
+    assert_eq!((place.host_str(), place.port()), (Some("127.0.0.1"), Some(7123)));
+    assert_eq!(query(&place, "state"), "s1");
+    let code = query(&place, "code");
+    let request = FinishLoginRequest { code, verifier: verifier.into() };
+    let answer = h.identities().finish_login(anonymous(HERE, request)).await.unwrap().into_inner();
+    assert_eq!(answer.username, "anna");
+    assert_eq!(h.identity(&answer.token).await.unwrap().name, "anna");
     provider.process.kill().await.unwrap();
 }

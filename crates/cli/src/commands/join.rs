@@ -154,11 +154,7 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
     let files = OutputFiles::prepare(&args.out, args.force)?;
     let token = token(session)?;
     let authorities = authorities(args, &endpoint, &token, session).await?;
-    let key = KeyPair::generate().map_err(no_key)?;
-    let request = CertificateParams::default()
-        .serialize_request(&key)
-        .and_then(|request| request.pem())
-        .map_err(no_key)?;
+    let (key, request) = key_and_request()?;
     // Before the call: a directory that cannot be written to must not cost
     // the token.
     let staged_key = Staged::new(&files.key, key.serialize_pem().as_bytes(), 0o600)
@@ -193,6 +189,16 @@ pub(crate) async fn join(args: &Join, session: &mut Session<'_>) -> Result<(), E
         record["not_after"] = time.map(|time| time.to_string()).into();
     }
     session.printer().record(&record)
+}
+
+/// A new key, and the request to have it signed.
+pub(super) fn key_and_request() -> Result<(KeyPair, String), Error> {
+    let key = KeyPair::generate().map_err(no_key)?;
+    let request = CertificateParams::default()
+        .serialize_request(&key)
+        .and_then(|request| request.pem())
+        .map_err(no_key)?;
+    Ok((key, request))
 }
 
 struct OutputFiles {
@@ -271,7 +277,14 @@ fn check(
     if !authorities.iter().any(|ca| known.contains(&connect::fingerprint(ca))) {
         return Err(wrong("its CA is another than the one trusted"));
     }
-    let certificates = target::certificates_in(&answer.certificate, "the answer's certificate")?;
+    require_own_key(&answer.certificate, key)
+}
+
+/// Refuses a certificate that is for another key.
+pub(super) fn require_own_key(certificate: &str, key: &KeyPair) -> Result<(), Error> {
+    let wrong =
+        |what: &str| Error::Unexpected(format!("the server's answer cannot be used: {what}"));
+    let certificates = target::certificates_in(certificate, "the answer's certificate")?;
     let leaf = certificates.first().map(|der| X509Certificate::from_der(der));
     let Some(Ok((_, leaf))) = leaf else { return Err(wrong("the certificate cannot be read")) };
     if leaf.public_key().raw != key.subject_public_key_info().as_slice() {

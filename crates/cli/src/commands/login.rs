@@ -12,7 +12,7 @@ use selvage_api::{
 use selvage_kit::identity::Secret;
 use serde::Deserialize;
 
-use super::trust;
+use super::{browser, trust};
 use crate::{
     Error,
     client::Client,
@@ -31,6 +31,7 @@ Examples:
   selvage login https://10.0.0.5:8443 --username ada --ca-sha256 3f9a…
   selvage login --ready-file /run/selvage/ready.json
   pass edge | selvage login --username ada --password-file -
+  selvage login https://edge.example.org:8443 --oidc
 
 A server's CA is trusted when you name it (--ca, --ca-sha256, --ready-file),
 when this system trusts it already, or when you say yes to its fingerprint.")]
@@ -46,6 +47,16 @@ pub struct Login {
     /// File whose first line is the password, or - for stdin
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
+
+    /// Log in through this OIDC provider in a browser [default: the only one]
+    #[arg(
+        long,
+        value_name = "PROVIDER",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["username", "password_file", "ready_file"]
+    )]
+    pub oidc: Option<String>,
 
     /// Trust the CA with this SHA-256 fingerprint if the server shows it
     #[arg(long, value_name = "HEX")]
@@ -110,7 +121,10 @@ pub(crate) async fn login(args: &Login, session: &mut Session<'_>) -> Result<(),
         None
     } else {
         let remembered = known.and_then(|context| context.user);
-        let (username, entry) = with_password(&plan, remembered, &client, session).await?;
+        let (username, entry) = match &args.oidc {
+            Some(provider) => with_browser(provider, &endpoint, &client, session).await?,
+            None => with_password(&plan, remembered, &client, session).await?,
+        };
         session.io.say(&format!("Logged in to {endpoint} as {username}."))?;
         context.user = Some(username);
         Some(entry)
@@ -238,6 +252,19 @@ async fn with_password(
         .map(|time| time.to_string());
     let endpoint = plan.endpoint.to_string();
     Ok((username, config::Login::new(&endpoint, &Secret::new(answer.token), expires)))
+}
+
+async fn with_browser(
+    provider: &str,
+    endpoint: &str,
+    client: &Client,
+    session: &mut Session<'_>,
+) -> Result<(String, config::Login), Error> {
+    let answer = browser::login(provider, client, session).await?;
+    let expires = answer.expires.and_then(|t| jiff::Timestamp::new(t.seconds, t.nanos).ok());
+    let token = Secret::new(answer.token);
+    let login = config::Login::new(endpoint, &token, expires.map(|time| time.to_string()));
+    Ok((answer.username, login))
 }
 
 fn ask_username(remembered: Option<String>, session: &mut Session<'_>) -> Result<String, Error> {

@@ -4,7 +4,9 @@ pub(crate) mod api;
 pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod batch;
+pub(crate) mod browser;
 pub(crate) mod call;
+pub(crate) mod certificate;
 pub(crate) mod context;
 pub(crate) mod dashboard;
 pub(crate) mod dme;
@@ -28,6 +30,7 @@ pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod status;
+pub(crate) mod token;
 pub(crate) mod trust;
 pub(crate) mod user;
 pub(crate) mod volume;
@@ -47,6 +50,7 @@ pub(crate) async fn dispatch(
         Command::Call(args) => call::run(args, session).await,
         Command::Explain(args) => explain::run(&args, session),
         Command::User(args) => user::run(args, session).await,
+        Command::Token(args) => token::run(args, session).await,
         Command::JoinToken(args) => join::create_token(args, session).await,
         Command::Join(args) => join::join(&args, session).await,
         Command::Machine(args) => machine::run(args, session).await,

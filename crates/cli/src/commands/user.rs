@@ -9,6 +9,7 @@ use selvage_api::selvage::identity::{
 };
 use selvage_kit::identity::Role;
 
+use super::certificate::{self, Certificate};
 use crate::{Error, client::Client, output, session::Session, suggest};
 
 const PASSWORD_HINT: &str = "give the password with --password-file FILE, or - for stdin";
@@ -34,6 +35,9 @@ pub enum User {
     Passwd(Passwd),
     /// Remove a person and end his sessions
     Remove(Remove),
+    /// Get, list and block certificates of people
+    #[command(subcommand)]
+    Cert(Certificate),
 }
 
 /// `selvage user add`
@@ -98,11 +102,12 @@ pub(crate) async fn run(command: User, session: &mut Session<'_>) -> Result<(), 
         User::Update(args) => update(args, session).await,
         User::Passwd(args) => passwd(args, session).await,
         User::Remove(args) => remove(args, session).await,
+        User::Cert(args) => certificate::run(args, session).await,
     }
 }
 
 /// Reads `admin`, `viewer`, `operator:ORG`, `developer:ORG`.
-fn grant(text: &str) -> Result<Grant, String> {
+pub(super) fn grant(text: &str) -> Result<Grant, String> {
     let (name, organisation) = text.split_once(':').unwrap_or((text, ""));
     let Some(role) = Role::parse(name) else {
         let close = suggest::closest(name, Role::ALL.map(Role::name));

@@ -50,6 +50,20 @@ const CHOSEN: &[(&str, &[&str])] = &[
         "selvage.identity.Session",
         &["id", "username", "kind", "peer", "last_used_at", "expires", "current", "+created_at"],
     ),
+    (
+        "selvage.identity.Credential",
+        &[
+            "name",
+            "username",
+            "grants",
+            "methods",
+            "expires",
+            "last_used_at",
+            "+id",
+            "+created_at",
+            "+created_by",
+        ],
+    ),
     ("selvage.identity.BlockedMachine", &["machine", "blocked_at", "blocked_by"]),
     ("selvage.system.Part", &["name", "state", "+services"]),
     (

@@ -34,6 +34,7 @@ use selvage_api::selvage::{
 
 pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const TOKEN: &str = "token-canary-1";
+pub(crate) const API_TOKEN: &str = "slvt_canary-1";
 pub(crate) const JOIN_TOKEN: &str = "join-canary-1";
 
 /// A CA and what it signs.
@@ -55,6 +56,18 @@ impl Authority {
             sha256: hex::encode(Sha256::digest(certificate.der())),
             issuer: Issuer::new(params, key),
         }
+    }
+
+    /// A certificate for the key of a request, or for another key.
+    fn sign(&self, csr: &str, swaps_keys: bool) -> String {
+        let certificate = if swaps_keys {
+            let key = KeyPair::generate().unwrap();
+            CertificateParams::default().signed_by(&key, &self.issuer).unwrap()
+        } else {
+            let request = CertificateSigningRequestParams::from_pem(csr).unwrap();
+            request.signed_by(&self.issuer).unwrap()
+        };
+        certificate.pem()
     }
 
     /// A server's chain, the CA in it, and key.
@@ -79,6 +92,10 @@ pub(crate) struct ServerState {
     pub(crate) authority: Option<Arc<Authority>>,
     pub(crate) users: Mutex<BTreeMap<String, User>>,
     pub(crate) blocked: Mutex<BTreeMap<String, BlockedMachine>>,
+    pub(crate) credentials: Mutex<Vec<Credential>>,
+    pub(crate) providers: Mutex<Vec<LoginProvider>>,
+    /// Verifier of the last login through a browser.
+    pub(crate) verifier: Mutex<String>,
     /// Passwords set, by name; empty name for one's own.
     pub(crate) passwords: Mutex<Vec<SetPasswordRequest>>,
     /// Metadata of the last call to ShowFlavor.
@@ -86,6 +103,31 @@ pub(crate) struct ServerState {
     /// Notices whose stream ended in order.
     pub(crate) completed: Mutex<Vec<usize>>,
     pub(crate) logged_out: Mutex<bool>,
+}
+
+impl ServerState {
+    /// Remembers a token or certificate.
+    fn credential(
+        &self,
+        kind: &str,
+        name: String,
+        grants: Vec<Grant>,
+        methods: Vec<String>,
+    ) -> Credential {
+        let mut all = self.credentials.lock().unwrap();
+        let made = Credential {
+            id: format!("id-{}", all.len()),
+            kind: kind.into(),
+            name,
+            username: "admin".into(),
+            grants,
+            methods,
+            expires: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
+            ..Credential::default()
+        };
+        all.push(made.clone());
+        made
+    }
 }
 
 #[derive(Clone)]
@@ -99,6 +141,7 @@ impl Fake {
             kind: kind.into(),
             grants: vec![Grant { role: "admin".into(), organisation: String::new() }],
             expires: None,
+            methods: Vec::new(),
         };
         if request.peer_certs().is_some_and(|certificates| !certificates.is_empty()) {
             return Ok(who("node/rack3-7", "machine"));
@@ -240,6 +283,83 @@ impl IdentityService for Fake {
         Err(Status::unimplemented("not here"))
     }
 
+    async fn list_login_providers(
+        &self,
+        _: Request<ListLoginProvidersRequest>,
+    ) -> Result<Response<ListLoginProvidersResponse>, Status> {
+        let providers = self.0.providers.lock().unwrap().clone();
+        Ok(Response::new(ListLoginProvidersResponse { providers, password: true }))
+    }
+
+    async fn finish_login(
+        &self,
+        request: Request<FinishLoginRequest>,
+    ) -> Result<Response<FinishLoginResponse>, Status> {
+        let FinishLoginRequest { code, verifier } = request.into_inner();
+        if code != "code-canary-1" || verifier.len() != 43 {
+            return Err(Status::unauthenticated("code: not one of a login that waits here"));
+        }
+        *self.0.verifier.lock().unwrap() = verifier;
+        Ok(Response::new(FinishLoginResponse {
+            token: TOKEN.into(),
+            expires: Some(prost_types::Timestamp { seconds: 4_000_000_000, nanos: 0 }),
+            username: "anna".into(),
+        }))
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<CreateTokenRequest>,
+    ) -> Result<Response<CreateTokenResponse>, Status> {
+        self.caller(&request)?;
+        let CreateTokenRequest { name, username, grants, methods, ttl_seconds } =
+            request.into_inner();
+        assert_eq!((username.as_str(), ttl_seconds), ("", 7200));
+        let credential = self.0.credential("token", name, grants, methods);
+        Ok(Response::new(CreateTokenResponse {
+            credential: Some(credential),
+            token: API_TOKEN.into(),
+        }))
+    }
+
+    async fn create_certificate(
+        &self,
+        request: Request<CreateCertificateRequest>,
+    ) -> Result<Response<CreateCertificateResponse>, Status> {
+        self.caller(&request)?;
+        let CreateCertificateRequest { name, grants, csr, .. } = request.into_inner();
+        let ca = self.0.authority.as_ref().unwrap();
+        let certificate = ca.sign(&csr, self.0.swaps_keys);
+        let credential = Some(self.0.credential("certificate", name, grants, Vec::new()));
+        let ca = ca.pem.clone();
+        Ok(Response::new(CreateCertificateResponse { credential, certificate, ca }))
+    }
+
+    async fn list_credentials(
+        &self,
+        request: Request<ListCredentialsRequest>,
+    ) -> Result<Response<ListCredentialsResponse>, Status> {
+        self.caller(&request)?;
+        let credentials = self.0.credentials.lock().unwrap().clone();
+        Ok(Response::new(ListCredentialsResponse { credentials }))
+    }
+
+    async fn delete_credential(
+        &self,
+        request: Request<DeleteCredentialRequest>,
+    ) -> Result<Response<DeleteCredentialResponse>, Status> {
+        let id = request.into_inner().id;
+        self.0.credentials.lock().unwrap().retain(|credential| credential.id != id);
+        Ok(Response::new(DeleteCredentialResponse {}))
+    }
+
+    async fn check_certificate(
+        &self,
+        _: Request<CheckCertificateRequest>,
+    ) -> Result<Response<WhoAmIResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn create_join_token(
         &self,
         request: Request<CreateJoinTokenRequest>,
@@ -262,14 +382,8 @@ impl IdentityService for Fake {
             return Err(Status::unauthenticated("the join token is unknown or used"));
         }
         let ca = self.0.authority.as_ref().unwrap();
-        let certificate = if self.0.swaps_keys {
-            let key = KeyPair::generate().unwrap();
-            CertificateParams::default().signed_by(&key, &ca.issuer).unwrap()
-        } else {
-            CertificateSigningRequestParams::from_pem(&csr).unwrap().signed_by(&ca.issuer).unwrap()
-        };
         Ok(Response::new(CertificateResponse {
-            certificate: certificate.pem(),
+            certificate: ca.sign(&csr, self.0.swaps_keys),
             ca: ca.pem.clone(),
             not_after: Some(prost_types::Timestamp { seconds: 1_800_000_000, nanos: 0 }),
             machine: "node/rack3-7".into(),

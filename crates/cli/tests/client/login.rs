@@ -1,8 +1,10 @@
 use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
 
+use selvage_api::selvage::identity::LoginProvider;
+
 use crate::{
-    fake::{self, Authority, PASSWORD, ServerState, TOKEN},
-    harness::Person,
+    fake::{self, Authority, PASSWORD, Running, ServerState, TOKEN},
+    harness::{Outcome, Person},
 };
 
 #[tokio::test]
@@ -30,7 +32,7 @@ async fn login_whoami_and_logout_over_tls() {
     // The CA and the token are remembered: neither file is needed again.
     fs::remove_file(ca_file).unwrap();
     let who = person.run(&["whoami"]).await.good();
-    assert_eq!(who, "name     admin\nkind     user\ngrants   admin\nexpires  -\n");
+    assert_eq!(who, "name     admin\nkind     user\ngrants   admin\nexpires  -\nmethods  -\n");
 
     person.run(&["logout"]).await.good();
     assert!(*server.state.logged_out.lock().unwrap());
@@ -225,4 +227,67 @@ async fn a_token_stays_with_the_server_it_is_for() {
     let (code, told) = person.run(&["--endpoint", "http://192.0.2.1:1", "whoami"]).await.bad();
     assert_eq!(code, 3);
     assert!(told.contains("in clear text") && !told.contains(TOKEN), "{told}");
+}
+
+/// A browser that comes back to the port it was given; before it, strangers.
+const BROWSER: &str = r#"#!/bin/bash
+port=${1##*port=}; port=${port%%&*}
+state=${1##*state=}
+visit() { exec 3<>"/dev/tcp/127.0.0.1/$port"; printf 'GET %s HTTP/1.1\r\n\r\n' "$1" >&3; cat <&3; }
+visit '/favicon.ico'
+visit '/?code=stolen&state=other'
+visit "/?ANSWER&state=$state"
+"#;
+
+async fn through_a_browser(answer: &str, line: &[&str]) -> (Outcome, Running, Person) {
+    let ca = Arc::new(Authority::new());
+    let server = fake::https(ServerState::default(), &ca).await;
+    for name in ["corp", "lab"] {
+        server.state.providers.lock().unwrap().push(LoginProvider {
+            name: name.into(),
+            label: "Corporate".into(),
+            login_url: format!("https://edge.example/auth/oidc/{name}/login"),
+        });
+    }
+    let mut person = Person::new();
+    let script = person.file("browser", &BROWSER.replace("ANSWER", answer));
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    person.env.push(("BROWSER".into(), script.display().to_string()));
+    let login = ["login", &server.endpoint, "--ca-sha256", &ca.sha256];
+    let outcome = person.run(&[&login[..], line].concat()).await;
+    (outcome, server, person)
+}
+
+#[tokio::test]
+async fn a_login_through_a_browser() {
+    let (outcome, server, mut person) =
+        through_a_browser("code=code-canary-1", &["--oidc", "corp"]).await;
+    assert!(outcome.err.contains("as anna."), "{}", outcome.err);
+    let url = outcome.err.lines().find(|line| line.contains("https://edge.example")).unwrap();
+    let url = url::Url::parse(url.trim()).unwrap();
+    assert_eq!(url.path(), "/auth/oidc/corp/login");
+    // The server is shown the verifier in the end, the browser its digest.
+    let verifier = server.state.verifier.lock().unwrap().clone();
+    assert!(!outcome.err.contains(&verifier) && !outcome.err.contains("canary"));
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(&verifier);
+    let digest = base64::Engine::encode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, digest);
+    assert!(url.query_pairs().any(|(name, value)| name == "challenge" && value == digest));
+    outcome.good();
+    person.run(&["whoami"]).await.good();
+}
+
+#[tokio::test]
+async fn a_login_through_a_browser_that_fails() {
+    let (outcome, _, _) = through_a_browser("error=not_allowed", &["--oidc", "corp"]).await;
+    let (code, told) = outcome.bad();
+    assert_eq!(code, 3);
+    assert!(told.contains("not_allowed"), "{told}");
+    let (outcome, _, _) = through_a_browser("code=wrong", &["--oidc", "corp"]).await;
+    assert_eq!(outcome.bad().0, 6);
+    let (outcome, _, _) = through_a_browser("", &["--oidc", "crop"]).await;
+    let (code, told) = outcome.bad();
+    assert_eq!(code, 4);
+    assert!(told.contains("did you mean corp"), "{told}");
+    let (outcome, _, _) = through_a_browser("", &["--oidc"]).await;
+    assert!(outcome.bad().1.contains("--oidc corp or --oidc lab"));
 }

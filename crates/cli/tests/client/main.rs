@@ -4,6 +4,7 @@
 
 mod call;
 mod contexts;
+mod credentials;
 mod failures;
 mod fake;
 mod harness;

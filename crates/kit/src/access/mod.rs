@@ -11,6 +11,9 @@ use selvage_api::{Code, Method};
 use self::path::StringPath;
 use crate::identity::{Identity, Kind, Machine, Role};
 
+/// Method that tells a caller who it is.
+const WHO_AM_I: &str = "/selvage.identity.IdentityService/WhoAmI";
+
 /// Effect of calling a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
@@ -125,6 +128,19 @@ pub struct Rule {
     pub effect: Effect,
     who: &'static [Who],
     owners: Vec<Owner>,
+    delegates: Delegates,
+}
+
+/// Reach of tokens and certificates that people handed to programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delegates {
+    /// As far as their grants and their list of methods.
+    Welcome,
+    /// Only those whose list names the method letter for letter: what it makes
+    /// outlives them.
+    IfNamed,
+    /// Not at all: one that was stolen must not leave another behind.
+    Never,
 }
 
 #[derive(Debug)]
@@ -179,7 +195,9 @@ impl Rule {
                 owners.push(Owner { role: *role, field, path: resolved });
             }
         }
-        Ok(Self { path, method, effect, who, owners })
+        let listed = table::DELEGATES.iter().find(|(listed, _)| *listed == path);
+        let delegates = listed.map_or(Delegates::Welcome, |(_, delegates)| *delegates);
+        Ok(Self { path, method, effect, who, owners, delegates })
     }
 
     /// Returns whether callers need no credentials.
@@ -193,6 +211,11 @@ impl Rule {
         table::OWN.iter().find(|(path, _)| *path == self.path).map(|(_, limit)| *limit)
     }
 
+    /// Reach of tokens and certificates of people.
+    pub fn delegates(&self) -> Delegates {
+        self.delegates
+    }
+
     /// Those whom the rule lets in besides admins.
     pub fn who(&self) -> &'static [Who] {
         self.who
@@ -201,6 +224,7 @@ impl Rule {
     /// Refuses those whom no request message could let in, so that nobody has
     /// to wait for theirs.
     pub fn decide_early(&self, caller: &Identity) -> Result<(), Denied> {
+        self.decide_delegation(caller)?;
         let is_owner = self.owners.iter().any(|owner| caller.has_role(owner.role));
         if is_owner { Ok(()) } else { self.decide(caller, &[]).map(drop) }
     }
@@ -208,6 +232,7 @@ impl Rule {
     /// Decides a call whose request message has these bytes. For calls that
     /// stream their request the message is empty; no such rule has members.
     pub fn decide(&self, caller: &Identity, message: &[u8]) -> Result<Decision, Denied> {
+        self.decide_delegation(caller)?;
         if self.open_to_anyone() || caller.has_role(Role::Admin) {
             return Ok(Decision::Allow);
         }
@@ -228,13 +253,33 @@ impl Rule {
         }
     }
 
+    /// Refuses a token or certificate what lies outside its own limits, whatever
+    /// its owner may.
+    fn decide_delegation(&self, caller: &Identity) -> Result<(), Denied> {
+        let Kind::Delegate(limits) = &caller.kind else { return Ok(()) };
+        // Agents learn by it whose token they were shown.
+        if self.open_to_anyone() || self.path == WHO_AM_I {
+            return Ok(());
+        }
+        match self.delegates {
+            Delegates::Never => Err(self.denied(caller, "must log in as a person to call")),
+            Delegates::IfNamed if !limits.names(&self.path) => {
+                Err(self.denied(caller, "must have in its list of methods, by name,"))
+            }
+            _ if !limits.opens(&self.path) => {
+                Err(self.denied(caller, "is limited to other methods than"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn lets_in_whatever_the_message(&self, caller: &Identity) -> bool {
         if self.effect == Effect::Read && caller.has_role(Role::Viewer) {
             return true;
         }
         self.who.iter().any(|who| match who {
             Who::Anyone => true,
-            Who::Person => matches!(caller.kind, Kind::User { .. }),
+            Who::Person => caller.is_person(),
             Who::Holder(role) => caller.has_role(*role),
             Who::Machine(kind) => {
                 matches!(&caller.kind, Kind::Machine(machine) if MachineKind::of(machine) == *kind)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Access, Effect, MachineKind, Rule, TableError, Who};
+use super::{Access, Delegates, Effect, MachineKind, Rule, TableError, Who};
 use crate::identity::Role;
 
 const HEAD: &str = "\
@@ -26,6 +26,7 @@ pub fn page() -> Result<String, TableError> {
     let mut text = HEAD.to_owned();
     machines(&mut text, &rules);
     people(&mut text, &rules);
+    delegates(&mut text, &rules);
     Ok(text)
 }
 
@@ -74,6 +75,25 @@ fn people(text: &mut String, rules: &[&Rule]) {
             cell(rule, Role::Operator),
             if rule.open_to_anyone() { "yes" } else { "" },
         );
+    }
+}
+
+/// Methods that tokens and certificates of people do not open.
+fn delegates(text: &mut String, rules: &[&Rule]) {
+    text.push_str(
+        "\n## Tokens and certificates of people\n\n\
+         They open what their grants open to a person, as far as their owner holds those\n\
+         grants at that moment and their list of methods goes; of these methods less:\n\n\
+         | method | opened |\n\
+         |---|---|\n",
+    );
+    for rule in rules {
+        let opened = match rule.delegates {
+            Delegates::Welcome => continue,
+            Delegates::IfNamed => "only by a list of methods that has this very name",
+            Delegates::Never => "never",
+        };
+        let _ = writeln!(text, "| `{}` | {opened} |", name(rule));
     }
 }
 

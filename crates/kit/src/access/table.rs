@@ -3,7 +3,7 @@
 //! A method without a row is refused, and a test that walks the descriptors
 //! fails for it. Admins may call everything and appear in no row.
 
-use super::{Effect, Effect::*, MachineKind, Who};
+use super::{Delegates, Effect, Effect::*, MachineKind, Who};
 use crate::identity::Role;
 
 /// The rows of one service: method, what calling it does, who may besides
@@ -17,6 +17,13 @@ const SIGNED_IN: &[Who] = &[Who::Person];
 /// Everybody who is known. The reply is about the caller and nobody else.
 const EVERYBODY_KNOWN: &[Who] = &[
     Who::Person,
+    Who::Machine(MachineKind::Controller),
+    Who::Machine(MachineKind::Cloudlet),
+    Who::Machine(MachineKind::Node),
+    Who::Machine(MachineKind::Dme),
+];
+
+const EVERY_MACHINE: &[Who] = &[
     Who::Machine(MachineKind::Controller),
     Who::Machine(MachineKind::Cloudlet),
     Who::Machine(MachineKind::Node),
@@ -406,18 +413,18 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("SetPassword", Write, SIGNED_IN),
             ("ListSessions", ReadSecret, SIGNED_IN),
             ("RevokeSession", Write, SIGNED_IN),
-            ("CreateJoinToken", Write, NOBODY_ELSE),
+            ("ListLoginProviders", Read, ANYONE),
+            ("FinishLogin", Write, ANYONE),
+            // The caller's own, too.
+            ("CreateToken", Write, SIGNED_IN),
+            ("CreateCertificate", Write, SIGNED_IN),
+            ("ListCredentials", ReadSecret, SIGNED_IN),
+            ("DeleteCredential", Write, SIGNED_IN),
+            ("CheckCertificate", ReadSecret, EVERY_MACHINE),
+            // The service lets operators make those of their own cloudlets.
+            ("CreateJoinToken", Write, &[Who::Holder(Role::Operator)]),
             ("Join", Write, ANYONE),
-            (
-                "Renew",
-                Write,
-                &[
-                    Who::Machine(MachineKind::Controller),
-                    Who::Machine(MachineKind::Cloudlet),
-                    Who::Machine(MachineKind::Node),
-                    Who::Machine(MachineKind::Dme),
-                ],
-            ),
+            ("Renew", Write, EVERY_MACHINE),
             ("BlockMachine", Write, NOBODY_ELSE),
             ("UnblockMachine", Write, NOBODY_ELSE),
             ("ListBlockedMachines", ReadSecret, NOBODY_ELSE),
@@ -458,6 +465,27 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     ("selvage.system.SystemService", &[("GetStatus", Read, SIGNED_IN)]),
 ];
 
+/// Methods that make, change or end credentials, and how far tokens and
+/// certificates of people reach there. A test wants every method of
+/// [`IdentityService`](selvage_api::selvage::identity) that changes something
+/// to be here, or to be named in the test.
+pub(super) const DELEGATES: &[(&str, Delegates)] = &[
+    ("/selvage.identity.IdentityService/AddUser", Delegates::Never),
+    ("/selvage.identity.IdentityService/UpdateUser", Delegates::Never),
+    ("/selvage.identity.IdentityService/RemoveUser", Delegates::Never),
+    ("/selvage.identity.IdentityService/SetPassword", Delegates::Never),
+    ("/selvage.identity.IdentityService/ListSessions", Delegates::Never),
+    ("/selvage.identity.IdentityService/RevokeSession", Delegates::Never),
+    ("/selvage.identity.IdentityService/CreateToken", Delegates::Never),
+    ("/selvage.identity.IdentityService/CreateCertificate", Delegates::Never),
+    ("/selvage.identity.IdentityService/ListCredentials", Delegates::Never),
+    ("/selvage.identity.IdentityService/DeleteCredential", Delegates::Never),
+    ("/selvage.identity.IdentityService/CheckCertificate", Delegates::Never),
+    ("/selvage.identity.IdentityService/UnblockMachine", Delegates::Never),
+    ("/selvage.identity.IdentityService/CreateJoinToken", Delegates::IfNamed),
+    ("/selvage.identity.IdentityService/BlockMachine", Delegates::IfNamed),
+];
+
 /// Limits of what machines reach by a method that is open to their kind: each
 /// gets at what is its own. Controllers are not limited. A test wants a limit
 /// for every method that is open to another kind.
@@ -485,6 +513,10 @@ pub(super) const OWN: &[(&str, &str)] = &[
     ("/selvage.matching.MatchingService/ListCookieKeys", "the keys that all match engines share"),
     ("/selvage.identity.IdentityService/WhoAmI", "the machine's own name"),
     ("/selvage.identity.IdentityService/Renew", "a certificate for the machine's own name"),
+    (
+        "/selvage.identity.IdentityService/CheckCertificate",
+        "whose the certificate is that somebody showed to the machine",
+    ),
     (
         "/selvage.identity.IdentityService/Report",
         "the machine's own address; the reply lists machines",

@@ -2,8 +2,10 @@
 use prost::Message;
 use selvage_api::edgeproto::{App, AppKey, DeveloperKey};
 
+use std::sync::Arc;
+
 use super::*;
-use crate::identity::Grant;
+use crate::identity::{Delegation, Form, Grant};
 
 fn user(grants: &[(Role, &str)]) -> Identity {
     let grants = grants
@@ -222,6 +224,7 @@ const OF_MACHINES: [(&str, &[&str]); 3] = [
             "/selvage.clusters.ClusterService/GetCluster",
             "/selvage.clusters.ClusterService/ListVersions",
             "/selvage.clusters.ClusterService/WatchCluster",
+            "/selvage.identity.IdentityService/CheckCertificate",
             "/selvage.identity.IdentityService/Renew",
             "/selvage.identity.IdentityService/Report",
             "/selvage.identity.IdentityService/WhoAmI",
@@ -232,6 +235,7 @@ const OF_MACHINES: [(&str, &[&str]); 3] = [
         "dme/west",
         &[
             "/edgeproto.NotifyApi/StreamNotice",
+            "/selvage.identity.IdentityService/CheckCertificate",
             "/selvage.identity.IdentityService/Renew",
             "/selvage.identity.IdentityService/Report",
             "/selvage.identity.IdentityService/WhoAmI",
@@ -241,6 +245,7 @@ const OF_MACHINES: [(&str, &[&str]); 3] = [
     (
         "node/n1",
         &[
+            "/selvage.identity.IdentityService/CheckCertificate",
             "/selvage.identity.IdentityService/Renew",
             "/selvage.identity.IdentityService/Report",
             "/selvage.identity.IdentityService/WhoAmI",
@@ -274,5 +279,110 @@ fn what_a_machine_reaches_by_a_method_is_written_down() {
             .iter()
             .any(|who| matches!(who, Who::Machine(kind) if *kind != MachineKind::Controller));
         assert_eq!(rule.limit_of_machines().is_some(), machines, "{}", rule.path);
+    }
+}
+
+fn delegate(grants: &[(Role, &str)], methods: &[&str]) -> Identity {
+    let limits = Delegation {
+        form: Form::Token,
+        id: "t".into(),
+        expires: i64::MAX,
+        methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+    };
+    Identity { kind: Kind::Delegate(Arc::new(limits)), ..user(grants) }
+}
+
+const GRANTS: [&[(Role, &str)]; 5] = [
+    &[(Role::Admin, "")],
+    &[(Role::Operator, "Acme")],
+    &[(Role::Developer, "Acme")],
+    &[(Role::Viewer, "")],
+    &[(Role::Viewer, ""), (Role::Developer, "Acme"), (Role::Operator, "Acme")],
+];
+
+/// Requests of a rule: empty, and of two organisations where it has owners.
+fn messages(rule: &Rule) -> Vec<Vec<u8>> {
+    let named = rule.owners.iter().flat_map(|owner| {
+        ["Acme", "Evil"].into_iter().map(|organisation| owner.path.write(organisation))
+    });
+    [Vec::new()].into_iter().chain(named).collect()
+}
+
+#[test]
+fn a_token_reaches_nothing_that_a_person_of_its_grants_does_not() {
+    let access = Access::load().unwrap();
+    for grants in GRANTS {
+        for rule in access.rules() {
+            let (person, token) = (user(grants), delegate(grants, &[]));
+            for message in messages(rule) {
+                let (may, got) = (rule.decide(&person, &message), rule.decide(&token, &message));
+                let early = rule.decide_early(&token);
+                assert!(got.is_err() || early.is_ok(), "{}", rule.path);
+                match rule.delegates() {
+                    Delegates::Welcome => assert_eq!(got, may, "{}", rule.path),
+                    _ => assert!(got.is_err() && early.is_err(), "{}", rule.path),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_of_methods_opens_those_and_no_others() {
+    let access = Access::load().unwrap();
+    let admin = [(Role::Admin, "")];
+    for listed in access.rules() {
+        let token = delegate(&admin, &[listed.path.trim_start_matches('/')]);
+        for rule in access.rules() {
+            let open = rule.open_to_anyone() || rule.path == WHO_AM_I;
+            let own = rule.path == listed.path && rule.delegates() != Delegates::Never;
+            let allowed = rule.decide(&token, &[]).is_ok();
+            assert_eq!(allowed, open || own, "{} with {}", rule.path, listed.path);
+            assert_eq!(rule.decide_early(&token).is_ok(), allowed, "{}", rule.path);
+        }
+    }
+}
+
+#[test]
+fn a_service_on_the_list_does_not_open_what_makes_credentials() {
+    let access = Access::load().unwrap();
+    let token = delegate(&[(Role::Admin, "")], &["selvage.identity.IdentityService/*"]);
+    for rule in access.rules().filter(|rule| rule.delegates() != Delegates::Welcome) {
+        assert!(rule.decide(&token, &[]).is_err(), "{}", rule.path);
+    }
+    assert!(
+        access
+            .rule("/selvage.identity.IdentityService/ListUsers")
+            .is_some_and(|rule| { rule.decide(&token, &[]).is_ok() })
+    );
+}
+
+/// Methods of identities that change something and leave no credential behind.
+/// Written down here so that a new one is noticed.
+const HARMLESS: &[&str] = &[
+    // Open to anyone: they judge another credential, which is shown to them.
+    "/selvage.identity.IdentityService/Join",
+    "/selvage.identity.IdentityService/FinishLogin",
+    "/services.auth.AuthService/Login",
+    "/services.auth.AuthService/Logout",
+    // Machines only.
+    "/selvage.identity.IdentityService/Renew",
+    "/selvage.identity.IdentityService/RemoveMachine",
+];
+
+#[test]
+fn whatever_makes_credentials_needs_a_person() {
+    let access = Access::load().unwrap();
+    for rule in access.rules() {
+        let identities = ["/selvage.identity.", "/services.auth."];
+        let ours = identities.iter().any(|prefix| rule.path.starts_with(prefix));
+        if !ours || rule.effect != Effect::Write {
+            continue;
+        }
+        let harmless = HARMLESS.contains(&rule.path.as_str());
+        assert_eq!(rule.delegates() == Delegates::Welcome, harmless, "{}", rule.path);
+    }
+    for (path, _) in table::DELEGATES {
+        assert!(access.rule(path).is_some(), "{path}");
     }
 }

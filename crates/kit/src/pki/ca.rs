@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use super::{
     BACKDATE, CA_LIFETIME, Error, MACHINE_LIFETIME, SERVER_LIFETIME, Validity, chain, files,
-    files::failed, fingerprint, machine, parse,
+    files::failed, fingerprint, machine, parse, person,
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -302,6 +302,26 @@ impl Ca {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         name_subject(&mut params, &machine.to_string());
+        let certificate = params.signed_by(&key, &self.issuer).map_err(Error::Sign)?;
+        Ok(Signed { certificate_pem: pem(certificate.der()), not_after })
+    }
+
+    /// Signs a person's key, in this name and for clients alone: nobody serves
+    /// with it.
+    pub fn sign_person(
+        &self,
+        csr_pem: &str,
+        name: &str,
+        lifetime: Duration,
+    ) -> Result<Signed, Error> {
+        let key = requested_key(csr_pem)?;
+        let uri = person::uri(name)?;
+        let mut params = self.leaf(lifetime)?;
+        let not_after = params.not_after.unix_timestamp();
+        let uri = SanType::URI(uri.as_str().try_into().map_err(|_| Error::PersonName(uri))?);
+        params.subject_alt_names = vec![uri];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        name_subject(&mut params, name);
         let certificate = params.signed_by(&key, &self.issuer).map_err(Error::Sign)?;
         Ok(Signed { certificate_pem: pem(certificate.der()), not_after })
     }

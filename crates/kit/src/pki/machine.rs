@@ -8,7 +8,7 @@ use x509_parser::prelude::GeneralName;
 use super::{Error, ca::pem, parse};
 use crate::identity::{Machine, ShownCertificate};
 
-const SCHEME: &str = "selvage:";
+pub(super) const SCHEME: &str = "selvage:";
 /// Characters that a URI's path may not hold as they are, the slash being our
 /// separator.
 const ESCAPED: &AsciiSet =
@@ -30,27 +30,13 @@ pub(super) fn uri(machine: &Machine) -> Result<String, Error> {
 /// the certificate is genuine is for the handshake to say.
 pub fn machine_of(certificate_der: &[u8]) -> Result<Option<Machine>, Error> {
     let wrong = |reason: &str| Error::MachineCertificate(reason.to_owned());
-    let certificate = parse("machine certificate", certificate_der)?;
-    let names = certificate
-        .subject_alternative_name()
-        .map_err(|_| wrong("its alternative names cannot be read"))?;
-    let mut uris =
-        names.iter().flat_map(|extension| &extension.value.general_names).filter_map(|name| {
-            match name {
-                GeneralName::URI(uri) => uri.strip_prefix(SCHEME).map(|path| (*uri, path)),
-                _ => None,
-            }
-        });
-    let Some((uri_found, path)) = uris.next() else { return Ok(None) };
-    if uris.next().is_some() {
-        return Err(wrong("it names more than one machine"));
-    }
-    let path = percent_decode_str(path)
+    let Some(found) = own_path(certificate_der)? else { return Ok(None) };
+    let path = percent_decode_str(&found)
         .decode_utf8()
         .map_err(|_| wrong("the machine's name is not valid UTF-8"))?;
     let machine = Machine::parse(&path).map_err(|error| wrong(&error.to_string()))?;
     // One machine, one spelling: else a slash could hide behind its escape.
-    if uri(&machine)? != uri_found {
+    if uri(&machine)? != format!("{SCHEME}{found}") {
         return Err(wrong("the machine's name is not spelled as we spell it"));
     }
     Ok(Some(machine))
@@ -63,4 +49,25 @@ pub fn shown_certificate(certificate: &CertificateDer<'_>) -> Result<ShownCertif
         pem_sha256: hex::encode(Sha256::digest(pem(certificate))),
         issuer: parsed.issuer().as_raw().into(),
     })
+}
+
+/// The one name of ours in a certificate, without its scheme.
+pub(super) fn own_path(certificate_der: &[u8]) -> Result<Option<String>, Error> {
+    let wrong = |reason: &str| Error::MachineCertificate(reason.to_owned());
+    let certificate = parse("machine certificate", certificate_der)?;
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|_| wrong("its alternative names cannot be read"))?;
+    let mut paths =
+        names.iter().flat_map(|extension| &extension.value.general_names).filter_map(|name| {
+            match name {
+                GeneralName::URI(uri) => uri.strip_prefix(SCHEME),
+                _ => None,
+            }
+        });
+    let found = paths.next().map(str::to_owned);
+    if paths.next().is_some() {
+        return Err(wrong("it names more than one machine"));
+    }
+    Ok(found)
 }

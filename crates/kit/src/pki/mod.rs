@@ -30,6 +30,7 @@ mod client;
 mod files;
 mod kind;
 mod machine;
+mod person;
 mod pin;
 mod server;
 mod trust;
@@ -48,6 +49,7 @@ pub use self::{
     ca::{Ca, Issued, Signed, is_server_name, pem, requested_key},
     client::{KeyRequest, RotatingIdentity, client_config, controller_config},
     machine::{machine_of, shown_certificate},
+    person::{certificate_sha256, person_of},
     pin::{Anchor, pin_in_token, without_pin},
     server::{
         ServerIdentity, machine_server_config, server_config, trusting_machine_config,
@@ -172,6 +174,9 @@ pub enum Error {
     /// A machine cannot be called that.
     #[error("machine name {0:?} cannot stand in a certificate")]
     MachineName(String),
+    /// A person cannot be called that.
+    #[error("name {0:?} of a person cannot stand in a certificate")]
+    PersonName(String),
     /// A certificate of our CA that names its machine wrongly.
     #[error("machine certificate: {0}")]
     MachineCertificate(String),
@@ -211,6 +216,7 @@ impl Error {
             Self::Request(_)
             | Self::ServerName(_)
             | Self::MachineName(_)
+            | Self::PersonName(_)
             | Self::Fingerprint(_) => Code::InvalidArgument,
             Self::MachineCertificate(_) => Code::Unauthenticated,
             Self::Sign(_) | Self::Tls(_) => Code::Internal,

@@ -123,6 +123,7 @@ mod tests {
             Credentials::Bearer(secret) | Credentials::Cookie(secret) => {
                 Some(secret.expose().to_owned())
             }
+            Credentials::Certificate(_) => None,
         }
     }
 

@@ -159,6 +159,7 @@ impl Listener {
                     peer: Peer::Unix(uid),
                     machine: None,
                     certificate: None,
+                    person: None,
                     encrypted: false,
                 };
                 Box::pin(self.serve_plain(stream, connection, member, stop)).await
@@ -170,6 +171,7 @@ impl Listener {
                     peer: Peer::Ip(peer.ip().to_canonical()),
                     machine: None,
                     certificate: None,
+                    person: None,
                     encrypted: tls.is_some(),
                 };
                 match tls {
@@ -206,9 +208,12 @@ impl Listener {
         let http2 = session.alpn_protocol() == Some(b"h2");
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         if let Some(certificate) = certificate {
-            connection.machine = pki::machine_of(certificate).map_err(io::Error::other)?;
-            let shown = pki::shown_certificate(certificate).map_err(io::Error::other)?;
-            connection.certificate = Some(Arc::new(shown));
+            connection.person = pki::person_of(certificate).map_err(io::Error::other)?;
+            if connection.person.is_none() {
+                connection.machine = pki::machine_of(certificate).map_err(io::Error::other)?;
+                let shown = pki::shown_certificate(certificate).map_err(io::Error::other)?;
+                connection.certificate = Some(Arc::new(shown));
+            }
         }
         self.serve_http(stream, http2, connection, member, stop).await
     }

@@ -16,7 +16,7 @@ use tonic::Status;
 
 use super::{MetricsPage, Readiness, WebSocketPage, front::refuse, rpc::Rpc, web_socket};
 use crate::{
-    identity::{Connection, Kind, Role},
+    identity::{Connection, Kind, METRICS_PAGES, Role},
     telemetry::{self, Metrics},
 };
 
@@ -107,6 +107,12 @@ async fn may_see_metrics(
 ) -> Result<(), Status> {
     let caller = pages.rpc.identify(headers, connection).await?;
     let known = matches!(caller.kind, Kind::Machine(_));
+    if let Kind::Delegate(limits) = &caller.kind
+        && !(limits.methods.is_empty() || limits.methods.iter().any(|it| it == METRICS_PAGES))
+    {
+        let text = "not authorized: this token is limited to methods, without /metrics";
+        return Err(Status::permission_denied(text));
+    }
     if known || caller.has_role(Role::Admin) || caller.has_role(Role::Viewer) {
         return Ok(());
     }

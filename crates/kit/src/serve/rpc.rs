@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
-    identity::{Connection, Identity, Kind, Peer, SharedAuthenticator},
+    identity::{Connection, Credentials, Identity, Kind, Peer, SharedAuthenticator},
     telemetry::{Metrics, Protocol},
 };
 
@@ -384,7 +384,7 @@ impl Shared {
     async fn infrastructure_stream(&self, parts: &request::Parts) -> Result<Permit, Status> {
         let connection = parts.extensions.get::<Connection>().ok_or_else(internal_error)?;
         let caller = self.identify(&parts.headers, connection, Effect::Read, true).await?;
-        if matches!(caller.kind, Kind::User { .. } | Kind::Machine(_)) {
+        if caller.is_person() || matches!(caller.kind, Kind::Machine(_)) {
             return Ok(Permit::Room { _permit: take(&self.streams, "streams")? });
         }
         let ticket = self.infrastructure.admit(&connection.peer)?;
@@ -430,7 +430,8 @@ impl Shared {
                 return Err(refused("", &Identity::anonymous(), &connection.peer, &denied));
             }
         };
-        if let Some(shown) = shown {
+        let of_connection = || connection.person.clone().map(Credentials::Certificate);
+        if let Some(shown) = shown.or_else(of_connection) {
             match authenticator.authenticate(&shown).await {
                 Ok(identity) => return Ok(identity),
                 // Somebody with a token that has ended must be able to log in.

@@ -3,7 +3,7 @@
 use std::io;
 
 use rustls_pki_types::ServerName;
-use selvage_kit::pki::machine_of;
+use selvage_kit::pki::{certificate_sha256, machine_of, person_of};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use tokio_util::sync::CancellationToken;
@@ -92,6 +92,53 @@ async fn a_foreign_ca_is_refused_both_ways() {
     let error = server.unwrap_err().to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
     assert!(client.is_err());
+}
+
+/// A certificate of a person opens connections and serves none, and nobody takes
+/// it for one of a machine.
+#[tokio::test]
+async fn a_person_is_a_client_and_nothing_else() {
+    let fixture = Fixture::new();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let csr = rcgen::CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+    let signed = fixture.ca.sign_person(&csr, "ann+localhost", DAY).unwrap();
+    let der = CertificateDer::from_pem_slice(signed.certificate_pem.as_bytes()).unwrap();
+    let sha256 = certificate_sha256(&signed.certificate_pem).unwrap();
+    assert_eq!(person_of(&der).unwrap().map(|person| person.sha256), Some(sha256));
+    assert!(machine_of(&der).is_err());
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(fixture.ca.der().clone()).unwrap();
+    let private = || rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let provider = || Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let client = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![der.clone()], private())
+        .unwrap();
+    let (server, _client) = connected(fixture.server(), client).await;
+    assert_eq!(server.get_ref().1.peer_certificates().unwrap()[0], der);
+
+    let server = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![der], private())
+        .unwrap();
+    let server = Arc::new(server);
+    for client in [fixture.client(None), controller_config(fixture.ca.pem(), None).unwrap()] {
+        let (_, client) = connect(Arc::clone(&server), client, "localhost").await;
+        assert!(client.is_err());
+    }
+    for name in ["", "a/b", "node/a", "a b", "ä"] {
+        assert!(fixture.ca.sign_person(&csr, name, DAY).is_err(), "{name}");
+    }
+    // Whoever has a machine's certificate is no person.
+    let machine = fixture.machine("machine.pem", &node("a"));
+    let (server, _client) = connected(fixture.server(), fixture.client(Some(&machine))).await;
+    let certificate = &server.get_ref().1.peer_certificates().unwrap()[0];
+    assert_eq!(person_of(certificate).unwrap(), None);
 }
 
 /// A node serves under its own names, which may be those of a controller.

@@ -116,6 +116,8 @@ pub enum NodeCommand {
     Upgrade(Upgrade),
     /// Watch machines on the whole screen
     Top(Top),
+    /// Write a configuration for osctl or talosctl, with a certificate in your name
+    Talosconfig(crate::commands::certificate::Talosconfig),
 }
 
 impl NodeCommand {

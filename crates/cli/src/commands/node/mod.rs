@@ -28,6 +28,7 @@ use fleet::Fleet;
 pub(crate) use processes::command as command_line;
 pub(crate) use size::{binary, span};
 
+use super::certificate;
 use crate::{Error, session::Session, top};
 
 pub(crate) async fn run(node: Node, session: &mut Session<'_>) -> Result<(), Error> {
@@ -52,6 +53,9 @@ async fn dispatch(
         NodeCommand::Reboot(args) => power::reboot(nodes, &args, session).await,
         NodeCommand::Shutdown(args) => power::shutdown(nodes, &args, session).await,
         NodeCommand::Cp(args) => copy::run(nodes, &args, session).await,
+        NodeCommand::Talosconfig(args) => {
+            certificate::talosconfig(nodes.nodes, args, session).await
+        }
         command => ask(&Fleet::connect(nodes, session).await?, command, session).await,
     }
 }
@@ -75,6 +79,7 @@ async fn ask(fleet: &Fleet, command: NodeCommand, session: &mut Session<'_>) -> 
         NodeCommand::Restart(args) => power::restart(fleet, args, session).await,
         NodeCommand::Upgrade(args) => power::upgrade(fleet, args, session).await,
         NodeCommand::Top(_)
+        | NodeCommand::Talosconfig(_)
         | NodeCommand::Reset(_)
         | NodeCommand::Reboot(_)
         | NodeCommand::Shutdown(_)

@@ -62,6 +62,10 @@ impl CertificateAuthority for Authority {
         Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
     }
 
+    fn sign_person(&self, _: &str, _: &str, _: Duration) -> Result<Signed, SignError> {
+        Err(SignError::BadRequest("no people here".into()))
+    }
+
     fn ca_pem(&self) -> String {
         self.0.pem().to_owned()
     }
@@ -148,6 +152,7 @@ impl MaasLab {
             peer,
             machine: None,
             certificate: None,
+            person: None,
             encrypted: true,
         });
         let mut identities = IdentityServiceClient::new(self.auth.identity_service());

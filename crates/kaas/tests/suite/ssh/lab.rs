@@ -237,6 +237,7 @@ impl SshLab {
             peer,
             machine: None,
             certificate: None,
+            person: None,
             encrypted: true,
         });
         let mut identities = IdentityServiceClient::new(self.auth.identity_service());
