@@ -43,7 +43,10 @@ impl IdentityService for IdentityApi {
             Kind::User { expires, .. } => Timestamp::from_second(expires).ok(),
             _ => None,
         };
+        let is_user = matches!(caller.identity.kind, Kind::User { .. });
+        let user = is_user.then(|| self.0.inner.users.get(&caller.identity.name)).flatten();
         Ok(Response::new(WhoAmIResponse {
+            first_password: user.is_some_and(|user| user.value.has_first_password()),
             kind: caller.kind().into(),
             grants: names::grants_to_wire(&caller.identity.grants),
             expires: expires.map(clock::to_wire),

@@ -65,7 +65,7 @@ impl Controller for Fake {
                 name: "ann".into(),
                 kind: "user".into(),
                 grants: vec![wire::Grant { role: "viewer".into(), organisation: String::new() }],
-                expires: None,
+                ..Default::default()
             }),
             "machine" => Ok(wire::WhoAmIResponse {
                 name: "node/a".into(),

@@ -98,7 +98,7 @@ impl Fake {
             name: name.into(),
             kind: kind.into(),
             grants: vec![Grant { role: "admin".into(), organisation: String::new() }],
-            expires: None,
+            ..Default::default()
         };
         if request.peer_certs().is_some_and(|certificates| !certificates.is_empty()) {
             return Ok(who("node/rack3-7", "machine"));
