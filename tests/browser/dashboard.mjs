@@ -18,7 +18,7 @@ const network = 160 + (process.pid % 60);
 writeFileSync(join(directory, "site.yaml"), `common: {network_scheme: 10.${network}.0.0/16}\n`);
 const server = new Server(binary, directory, [
   "--set", "crm.cloudlet=uiop/site", "--set", `crm.site=${join(directory, "site.yaml")}`, "--set", "crm.runtime=oci",
-  "--set", "kaas.provider=sim", "--set", `crm.image_folders=${join(image, "..")}`,
+  "--set", "kaas.provider=sim", "--set", "crm.samples=2s", "--set", `crm.image_folders=${join(image, "..")}`,
 ]);
 const browser = await openBrowser();
 const world = { server, browser, image, directory, shots: process.env.SELVAGE_TEST_SCREENSHOTS };

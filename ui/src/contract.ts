@@ -9,7 +9,7 @@ export interface Named { name?: string }
 export interface Grant { role?: string; organisation?: string }
 export interface User { username?: string; grants?: Grant[]; disabled?: boolean; createdAt?: Time; passwordChangedAt?: Time; source?: string }
 export interface Session { id?: string; username?: string; createdAt?: Time; lastUsedAt?: Time; expires?: Time; peer?: string; kind?: string; current?: boolean }
-export interface WhoAmI { name?: string; kind?: string; grants?: Grant[]; expires?: Time }
+export interface WhoAmI { name?: string; kind?: string; grants?: Grant[]; expires?: Time; firstPassword?: boolean }
 export interface Machine {
   machine?: string; address?: string; labels?: Record<string, string>; joinedAt?: Time; lastSeen?: Time;
   certificateEnds?: Time; blocked?: boolean; version?: string;

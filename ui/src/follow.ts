@@ -1,7 +1,7 @@
 // Long work that outlives the connection it was begun on: an operation goes on
 // when its caller is cut off, so the page finds it again and follows it.
 import type { Method, Operation, Request } from "./contract";
-import { BrokenOff, call, CallError, stream } from "./rpc";
+import { BrokenOff, call, isUnanswered, stream } from "./rpc";
 
 export type Streaming = Extract<Method, `edgeproto.${string}`>;
 
@@ -47,7 +47,7 @@ async function findAgain(work: Work, signal: AbortSignal): Promise<Operation | u
       const reply = await call("selvage.operations.OperationService/ListOperations", {}, { signal });
       return reply.operations?.find(work.isMine);
     } catch (error) {
-      if (signal.aborted || !isAway(error)) throw error;
+      if (signal.aborted || !isUnanswered(error)) throw error;
     }
     await pause();
   }
@@ -59,12 +59,10 @@ async function followToEnd(id: string, show: Show, signal: AbortSignal): Promise
     try {
       return await showAll(stream("selvage.operations.OperationService/FollowOperation", { id }, { signal }), show);
     } catch (error) {
-      if (signal.aborted || !(error instanceof BrokenOff || isAway(error))) throw error;
+      if (signal.aborted || !isUnanswered(error)) throw error;
     }
     await pause();
   }
 }
 
-/** The server did not say anything: an error of its own has a request id. */
-const isAway = (error: unknown) => error instanceof CallError && error.code === "unavailable" && !error.requestId;
 const pause = () => new Promise((resolve) => setTimeout(resolve, RETRY_INTERVAL_MS));

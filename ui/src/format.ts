@@ -58,6 +58,12 @@ export function measured(value: number, unit: string | undefined): string {
   return value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
 }
 
+/** Control characters but tabs and line ends, and what turns the direction of text. */
+const TURNING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Text of others as it stands on the page, lines and all. */
+export const calm = (text: string): string => text.replace(TURNING, "·");
+
 /**
  * Text of others, fit to stand in a line: no control characters, and nothing
  * that turns the direction of what follows it.

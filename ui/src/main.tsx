@@ -1,4 +1,5 @@
 import "./style.css";
+import "./shown";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { watchOverview } from "./overview";

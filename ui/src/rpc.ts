@@ -22,6 +22,10 @@ export class BrokenOff extends CallError {
   }
 }
 
+/** The server did not say anything, or not all of it: an error of its own has a request id. */
+export const isUnanswered = (error: unknown) =>
+  error instanceof BrokenOff || (error instanceof CallError && error.code === "unavailable" && !error.requestId);
+
 /** Whether the server can be reached; the page says so when it cannot. */
 export const reachable = signal(true);
 /** Grows when the server is back, so that what was open begins anew. */

@@ -36,7 +36,7 @@ export const cloudletState = (state: string | undefined): State => CLOUDLET[stat
 /** A state that another part has put in words already. */
 export function worded(state: string | undefined, severity?: Severity): State {
   const tone = severity && severity !== "OK" ? severityTone(severity) : state === "ready" ? "good" : "off";
-  return { word: (state ?? "unknown").replaceAll("_", " "), tone };
+  return { word: state === "errors" ? "has errors" : (state ?? "unknown").replaceAll("_", " "), tone };
 }
 
 export function severityTone(severity: Severity | undefined): Tone {

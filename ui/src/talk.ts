@@ -1,7 +1,7 @@
 // The conversation with a command in an instance: the web socket of
 // docs/shell.md.
 import type { ExecRequest } from "./contract";
-import { call, CallError, checkServer, reachable } from "./rpc";
+import { call, CallError, checkServer, isUnanswered, reachable } from "./rpc";
 
 export interface Talk {
   send: (bytes: Uint8Array<ArrayBuffer> | string) => void;
@@ -32,16 +32,30 @@ export async function talk(request: ExecRequest, size: [number, number] | undefi
     const socket = await open({ ...request, terminal: size !== undefined }, hearer, signal);
     if (socket) return conversation(socket, size);
     await checkServer();
-    if (attempt === ATTEMPTS || !reachable.value) throw new CallError("unavailable", "the web socket could not be opened; try again", METHOD);
+    if (attempt === ATTEMPTS || !reachable.value) throw new CallError("unavailable", "the connection could not be opened; try again", METHOD);
     await new Promise((resolve) => setTimeout(resolve, RETRY_INTERVAL_MS * attempt));
   }
 }
 
+/**
+ * Address of the socket; undefined where no reply came. It may be asked for again
+ * then: nothing runs before somebody comes to the socket.
+ */
+async function ask(request: ExecRequest, signal: AbortSignal): Promise<string | undefined> {
+  const reply = await call(METHOD, request, { signal }).catch((error: unknown) => {
+    if (signal.aborted || !isUnanswered(error)) throw error;
+    return undefined;
+  });
+  if (!reply) return undefined;
+  if (reply.err || !reply.answer) throw new CallError("unavailable", reply.err || "the cloudlet did not answer", METHOD);
+  return reply.answer;
+}
+
 /** An open socket; undefined where it broke before that. A token is good once, so each attempt asks for one. */
 async function open(request: ExecRequest, hearer: Hearer, signal: AbortSignal): Promise<WebSocket | undefined> {
-  const { answer, err } = await call(METHOD, request, { signal });
-  if (err || !answer) throw new CallError("unavailable", err || "the cloudlet did not answer", METHOD);
+  const answer = await ask(request, signal);
   signal.throwIfAborted();
+  if (answer === undefined) return undefined;
   const socket = new WebSocket(here(answer));
   socket.binaryType = "arraybuffer";
   // Browsers complain of a socket that is closed while it is being opened.

@@ -46,7 +46,10 @@ impl IdentityService for IdentityApi {
     async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Answer<WhoAmIResponse> {
         let caller = Caller::of(&request);
         caller.require_known()?;
-        Ok(Response::new(who(caller)))
+        let is_user = matches!(caller.identity.kind, Kind::User { .. });
+        let user = is_user.then(|| self.0.inner.users.get(&caller.identity.name)).flatten();
+        let first_password = user.is_some_and(|user| user.value.has_first_password());
+        Ok(Response::new(WhoAmIResponse { first_password, ..who(caller) }))
     }
 
     async fn add_user(&self, mut request: Request<AddUserRequest>) -> Answer<AddUserResponse> {
@@ -380,6 +383,7 @@ fn who(caller: Caller) -> WhoAmIResponse {
         expires: expires.map(clock::to_wire),
         name: caller.identity.name,
         methods,
+        ..WhoAmIResponse::default()
     }
 }
 

@@ -68,6 +68,11 @@ impl User {
         self.grants = stored_grants(grants);
     }
 
+    /// Returns true while the password is the one that the user was made with.
+    pub(crate) fn has_first_password(&self) -> bool {
+        !self.password_hash.is_empty() && self.password_changed_at == self.created_at
+    }
+
     pub(crate) fn is_administrator(&self) -> bool {
         !self.disabled && self.grants().iter().any(|grant| grant.role == Role::Admin)
     }

@@ -235,9 +235,17 @@ async fn run(agent: &AgentContext, job: Job) {
         let line = format!("selvage: {reason}\r\n");
         let _ = conversation.outgoing.send(Frame::Data(line.into())).await;
     }
-    // Fails where the caller has gone; the command has ended all the same.
-    let _ = conversation.outgoing.send(Frame::Exit { code, reason }).await;
-    conversation.close().await;
+    let (incoming, outgoing, mut carrier) = conversation.split();
+    // Somebody who pages through a log takes it over minutes.
+    let delivered = async {
+        // Fails where the caller has gone; the command has ended all the same.
+        let _ = outgoing.send(Frame::Exit { code, reason }).await;
+        drop((incoming, outgoing));
+        carrier.delivered().await;
+    };
+    if revoked.token.run_until_cancelled(delivered).await.is_none() {
+        carrier.cut_off();
+    }
 }
 
 /// Says when a caller has lost the right to a conversation.

@@ -224,14 +224,18 @@ fn objects(old: &Facts, new: &Facts) -> Vec<Event> {
         _ => old.machines.is_some() && new.machines.is_some(),
     };
     let event = |what: &str, object: &Object, state: &str| {
-        let text = match what {
-            "gone" => format!("{} is gone", object.name),
-            _ => match whys.get(object.name.as_str()) {
-                Some(why) => format!("{} is {state}: {why}", object.name),
-                None => format!("{} is {state}", object.name),
-            },
+        let gone = what == "gone";
+        let said = match state {
+            _ if gone => "is gone".to_owned(),
+            "errors" => "reports errors".to_owned(),
+            state => format!("is {state}"),
         };
-        let severity = if state == "failed" { Severity::Warning } else { Severity::Ok };
+        let text = match whys.get(object.name.as_str()) {
+            Some(why) if !gone => format!("{} {said}: {why}", object.name),
+            _ => format!("{} {said}", object.name),
+        };
+        let bad = !gone && matches!(state, "failed" | "errors" | "offline");
+        let severity = if bad { Severity::Warning } else { Severity::Ok };
         Event {
             what: what.into(),
             object: Some(object.clone()),

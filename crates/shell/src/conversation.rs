@@ -53,6 +53,18 @@ impl Conversation {
 }
 
 impl Carrier {
+    /// Waits until the other end has taken everything, however long it takes, or
+    /// is gone.
+    pub async fn delivered(&mut self) {
+        // Fails where the task was aborted or panicked: nothing more will be sent.
+        let _ = (&mut self.0).await;
+    }
+
+    /// Ends the conversation at once, whatever is still to be sent.
+    pub fn cut_off(self) {
+        self.0.abort();
+    }
+
     /// Waits a moment for the last frames to get out.
     pub async fn finish(mut self) {
         if tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut self.0).await.is_err() {

@@ -129,6 +129,9 @@ async function narrow({ browser, server }) {
     const wide = await person.page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(wide <= 391, `${hash} is ${wide} wide`);
   }
+  await person.go("#/people");
+  const end = await person.id("end-session").first().boundingBox();
+  assert.ok(end.x + end.width <= 390, "what can be done is within reach");
   await person.go("#/");
   await person.id("menu").click();
   await person.id("nav-apps").click();

@@ -58,16 +58,6 @@ async function aVolume({ admin }) {
   await admin.id("volume-class").selectOption("thin");
   await admin.id("submit").click();
   await admin.page.getByRole("cell", { name: "data", exact: true }).waitFor();
-  await admin.page.getByRole("button", { name: "Resize data" }).click();
-  await admin.id("resize-size").fill("2");
-  await admin.id("submit").click();
-  await admin.page.getByRole("cell", { name: "2.0 GiB" }).waitFor();
-  await admin.page.getByRole("button", { name: "Snapshot data" }).click();
-  await admin.id("snapshot-name").fill("data-before");
-  await admin.id("submit").click();
-  await admin.page.getByRole("cell", { name: "data-before", exact: true }).waitFor();
-  await admin.accessible("volumes");
-
   await admin.page.getByRole("button", { name: "Back up data", exact: true }).click();
   await admin.id("backup-name").fill("first");
   await admin.id("repository-path").fill("backups/test");
@@ -81,6 +71,16 @@ async function aVolume({ admin }) {
   await admin.id("restore-volume").fill("again");
   await admin.id("restore-class").selectOption("thin");
   await admin.id("submit").click();
+  // Meanwhile the other volume can be changed.
+  await admin.page.getByRole("button", { name: "Resize data" }).click();
+  await admin.id("resize-size").fill("2");
+  await admin.id("submit").click();
+  await admin.page.getByRole("cell", { name: "2.0 GiB" }).waitFor();
+  await admin.page.getByRole("button", { name: "Snapshot data" }).click();
+  await admin.id("snapshot-name").fill("data-before");
+  await admin.id("submit").click();
+  await admin.page.getByRole("cell", { name: "data-before", exact: true }).waitFor();
+  await admin.accessible("volumes");
   await admin.page.getByRole("cell", { name: "again", exact: true }).waitFor({ timeout: 60_000 });
   await admin.page.getByRole("button", { name: "Delete again" }).click();
   await admin.id("confirm-yes").click();

@@ -80,10 +80,70 @@ async function hostileNames({ admin }) {
     assert.ok(wide <= 1440, `${hash} is ${wide} wide`);
   }
   admin.expected = undefined;
+  await admin.go("#/");
+  await admin.id("problems").getByText("selvage cloudletinfo show --operator uiop --name evil").waitFor();
+  await admin.id("events").getByText("uiop/evil reports errors", { exact: true }).waitFor();
   await admin.go("#/cloudlets/uiop/evil");
   await admin.page.getByText("<img src=x").first().waitFor();
   assert.ok(!(await admin.page.locator("main").textContent()).includes("\u202e"), "nothing turns the direction of text");
   admin.quiet("hostile names");
+}
+
+/** In the page: whatever a reply says gets a tail that would like to be markup, to turn the text, and to fill the screen. */
+function hostile() {
+  const tail = `<img src=x onerror="globalThis.owned=1">\u202e\u0007`;
+  // Words by which the page decides, and numbers.
+  const kept = /^(kind|state|status|phase|role|severity|unit|what|id|source|outcome|deployment|proto|type|bytes|provider|expires)$/;
+  const twist = (value, name = "") => {
+    if (typeof value === "string") return kept.test(name) || /^([A-Z][A-Z0-9_]*|[-+.\d]+s?|\d{4}-\d\d-.*)?$/.test(value) ? value : value + tail + "x".repeat(value.length % 3 ? 50 : 10_000);
+    if (Array.isArray(value)) return value.map((one) => twist(one, name));
+    if (typeof value !== "object" || value === null || value.times) return value;
+    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, twist(one, key)]));
+  };
+  const [parse, json] = [JSON.parse, Response.prototype.json];
+  JSON.parse = (text, reviver) => twist(parse(text, reviver));
+  Response.prototype.json = async function json_() { return twist(await json.call(this)); };
+}
+
+/** Nothing of it ran, turned the text, or is wider than the screen, also in what is told on hover or to those who listen. */
+async function harmless(person, where) {
+  const found = await person.page.evaluate(() => {
+    const told = [...document.querySelectorAll("[title], [aria-label], [placeholder]")].flatMap((one) => [one.title, one.ariaLabel, one.placeholder]);
+    const turned = [document.title, document.body.textContent, ...told].filter((text) => /[\u202a-\u202e\u0007]/.test(text ?? "")).map((text) => text.slice(0, 60));
+    const over = document.documentElement.scrollWidth > innerWidth;
+    const wide = [...document.querySelectorAll(over ? "main *" : "none")].filter((one) => one.getBoundingClientRect().right > innerWidth + 1);
+    return { owned: globalThis.owned, images: document.images.length, turned, over, wide: wide.slice(-3).map((one) => one.outerHTML.slice(0, 150)) };
+  });
+  assert.deepEqual(found, { owned: undefined, images: 0, turned: [], over: false, wide: [] }, where);
+}
+
+/** Names and texts of all replies are hostile, on every page, on a large screen and on a telephone. */
+async function hostileReplies({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  await person.page.addInitScript(hostile);
+  await person.logIn("admin", server.password);
+  const look = async (where) => {
+    await person.page.locator("main h1").first().waitFor();
+    await until("all of the page", async () => (await person.page.locator(".waiting").count()) === 0);
+    for (const width of [390, 1440]) {
+      await person.page.setViewportSize({ width, height: 900 });
+      await harmless(person, `${where} at ${width}`);
+    }
+  };
+  for (const page of ["", "map", "apps", "instances", "clusters", "operations", "cloudlets", "machines", "machines/here", "volumes", "people", "audit", "about"]) {
+    await person.go(`#/${page}`);
+    await look(page);
+    const row = person.page.locator("main tbody tr.opens td a").first();
+    if ((await row.count()) === 0) continue;
+    await row.click();
+    await look(`the first of ${page}`);
+  }
+  for (const form of ["apps?new=app", "instances?new=instance", "cloudlets?new=cloudlet", "volumes?new=volume", "people?new=user"]) {
+    await person.go(`#/${form}`);
+    await person.page.locator("dialog form").waitFor();
+    await harmless(person, form);
+  }
+  await person.leave();
 }
 
 /** Ten thousand instances: few are drawn, and each can be reached. */
@@ -141,4 +201,4 @@ async function aLongList({ admin }) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { aRestart, aBrokenRead, aSessionThatEnds, hostileNames, aLongList };
+export default { aRestart, aBrokenRead, aSessionThatEnds, hostileNames, hostileReplies, aLongList };

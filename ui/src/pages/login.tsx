@@ -4,15 +4,17 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { asCallError } from "../live";
 import { Mark, Trouble } from "../parts/bits";
-import { call, type CallError, reachable, sessionEnded } from "../rpc";
-import { logIn, may, me } from "../session";
+import { type CallError, reachable, sessionEnded } from "../rpc";
+import { logIn, me } from "../session";
 import { PasswordDialog } from "./password";
 
 interface Provider { name: string; label?: string }
 interface Ways { providers: Provider[]; password: boolean }
 
-/** The password of a login that was made with a first password. */
-const first = signal<string | undefined>(undefined);
+/** The password of the login of a moment ago, which a change of it need not ask for again. */
+const typed = signal<string | undefined>(undefined);
+/** The change of a first password was put off, until the next login. */
+const later = signal(false);
 
 async function waysIn(): Promise<Ways> {
   const response = await fetch("/api/config", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
@@ -38,7 +40,8 @@ export function Login() {
     setError(undefined);
     try {
       await logIn(username, password);
-      void offerChange(password);
+      later.value = false;
+      typed.value = me.value?.firstPassword ? password : undefined;
     } catch (failure) {
       setError(asCallError(failure));
       setPassword("");
@@ -82,24 +85,16 @@ export function Login() {
   );
 }
 
-/** Whoever logged in with the password that the server or an admin made is offered a change. */
-async function offerChange(password: string): Promise<void> {
-  if (!may.listUsers()) return;
-  const reply = await call("selvage.identity.IdentityService/ListUsers", {}).catch(() => undefined);
-  const own = reply?.users?.find((user) => user.username === me.value?.name);
-  if (own?.createdAt && own.createdAt === own.passwordChangedAt) first.value = password;
-}
-
 export function FirstPassword() {
   const [open, setOpen] = useState(false);
-  if (first.value === undefined) return null;
+  if (!me.value?.firstPassword || later.value) return null;
   return (
     <>
       <p class="banner warn" role="status" data-testid="first-password">
-        You use the first password of this account. <button type="button" class="link" onClick={() => setOpen(true)}>Change it now</button> or{" "}
-        <button type="button" class="link" onClick={() => { first.value = undefined; }}>later</button>.
+        You use the first password of this account, which somebody else has seen. <button type="button" class="link" onClick={() => setOpen(true)} data-testid="change-first">Change it now</button> or{" "}
+        <button type="button" class="link" onClick={() => { later.value = true; }}>later</button>.
       </p>
-      {open && <PasswordDialog known={first.value} close={() => setOpen(false)} changed={() => { first.value = undefined; }} />}
+      {open && <PasswordDialog known={typed.value} close={() => setOpen(false)} />}
     </>
   );
 }

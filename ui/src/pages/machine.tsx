@@ -86,7 +86,7 @@ function LiveHost({ headers }: { headers: Headers }) {
       <div class="columns">
         <Card title="What it is"><Facts items={[["Name", plain(host.name)], ["Up since", <When time={host.started} />], ["Load", `${(host.load1 ?? 0).toFixed(2)}, ${(host.load5 ?? 0).toFixed(2)}, ${(host.load15 ?? 0).toFixed(2)}`], ["Running", `${number(host.runningProcesses)} processes`]]} /></Card>
         <Card title="File systems">
-          {(host.filesystems ?? []).filter((one) => number(one.sizeBytes) > 0).slice(0, 8).map((one) => (
+          {disks(host).slice(0, 8).map((one) => (
             <div class="room" key={one.mountedOn}>
               <p><strong class="mono">{plain(one.mountedOn, 50)}</strong> <span>{bytes(one.availableBytes)} of {bytes(one.sizeBytes)} free</span></p>
               <Meter used={number(one.sizeBytes) - number(one.availableBytes)} total={number(one.sizeBytes)} ticks={[0.85, 0.95]} label={`${one.mountedOn} used`} />
@@ -96,6 +96,13 @@ function LiveHost({ headers }: { headers: Headers }) {
       </div>
     </>
   );
+}
+
+/** File systems that can get full: those of devices, each once, by its shortest path. */
+function disks({ filesystems = [] }: Host) {
+  const real = filesystems.filter((one) => number(one.sizeBytes) > 0 && !/^\/(dev|proc|run|sys)(\/|$)/.test(one.mountedOn ?? ""));
+  const shortest = [...real].sort((a, b) => (a.mountedOn ?? "").length - (b.mountedOn ?? "").length);
+  return shortest.filter((one, at) => shortest.findIndex((other) => other.device === one.device) === at);
 }
 
 function Processes({ headers }: { headers: Headers }) {

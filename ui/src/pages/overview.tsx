@@ -1,11 +1,11 @@
 // The first page: what is wrong and why, on one screen.
 import { useState } from "preact/hooks";
-import type { Capacity, Problem, Series } from "../contract";
+import type { Capacity, Happening, Problem, Series } from "../contract";
 import { ago, bytes, exact, now, number, plain, plural } from "../format";
 import { thingHref } from "../keys";
 import { useLoad } from "../live";
 import { happenings, heard, overview, overviewError, problems } from "../overview";
-import { Badge, Card, Command, Facts, Glyph, Meter, Trouble, Waiting, When } from "../parts/bits";
+import { Badge, Card, Command, Copy, Facts, Glyph, Meter, Trouble, Waiting, When } from "../parts/bits";
 import { Dialog } from "../parts/dialog";
 import { Radar, Reasons } from "../parts/radar";
 import { Sparkline } from "../parts/sparkline";
@@ -85,12 +85,13 @@ function Problems() {
       ) : (
         <ul class="list" tabIndex={0} aria-label="Problems, worst first">
           {list.slice(0, 100).map((problem) => (
-            <li key={problem.id}>
+            <li key={problem.id} class="problem">
               <button type="button" class="line" onClick={() => setOpen(problem)}>
                 <Badge state={{ word: severityWord(problem.severity), tone: severityTone(problem.severity) }} />
                 <span class="what">{plain(problem.summary, 220)}</span>
                 <span class="soft fine"><When time={problem.since} fallback="" /></span>
               </button>
+              {problem.command && <p class="fix"><code>{plain(problem.command, 160)}</code><Copy text={problem.command} /></p>}
             </li>
           ))}
         </ul>
@@ -178,15 +179,22 @@ function Happened() {
     <Card title="What happened" className="happened" testid="events">
       {list.length === 0 ? <p class="soft">Nothing in the last hour.</p> : (
         <ul class="list" tabIndex={0} aria-label="Events, newest first">
-          {list.slice(0, 60).map((event) => (
-            <li key={event.id} class="event">
-              <Glyph tone={severityTone(event.severity)} />
-              <span class="what">{thingHref(event.object) ? <a href={thingHref(event.object)}>{plain(event.text, 160)}</a> : plain(event.text, 160)}</span>
-              <span class="soft fine"><When time={event.time} /></span>
-            </li>
-          ))}
+          {list.slice(0, 60).map((event) => <Event key={event.id} event={event} />)}
         </ul>
       )}
     </Card>
+  );
+}
+
+/** What happened, in its own words; of a problem also that it is over. */
+function Event({ event }: { event: Happening }) {
+  const over = event.what === "ended";
+  const [href, text] = [thingHref(event.object), plain(event.text, 160)];
+  return (
+    <li class="event">
+      <Glyph tone={over ? "good" : severityTone(event.severity)} />
+      <span class="what">{over && <b>Over: </b>}{href ? <a href={href}>{text}</a> : text}</span>
+      <span class="soft fine"><When time={event.time} /></span>
+    </li>
   );
 }

@@ -4,8 +4,9 @@ import { plural } from "../format";
 import { Dialog, note } from "../parts/dialog";
 import { Form, Text } from "../parts/form";
 import { call } from "../rpc";
+import { whoAmI } from "../session";
 
-export function PasswordDialog({ close, username, known, changed }: { close: () => void; username?: string; known?: string; changed?: () => void }) {
+export function PasswordDialog({ close, username, known }: { close: () => void; username?: string; known?: string }) {
   const [old, setOld] = useState(known ?? "");
   const [fresh, setFresh] = useState("");
   const [again, setAgain] = useState("");
@@ -17,7 +18,7 @@ export function PasswordDialog({ close, username, known, changed }: { close: () 
       username ? { username, newPassword: fresh } : { currentPassword: old, newPassword: fresh });
     const ended = reply.sessionsEnded ?? 0;
     note(`The password is changed${ended ? `; ${plural(ended, "other session")} ended` : ""}.`);
-    changed?.();
+    if (!username) await whoAmI();
     close();
   };
   return (

@@ -128,7 +128,7 @@ function Sessions({ everybody }: { everybody: boolean }) {
       <Trouble error={error} retry={refresh} />
       {!data ? !error && <Waiting /> : (
         <table aria-label="Sessions">
-          <thead><tr><th scope="col">User</th><th scope="col">From</th><th scope="col" class="wide">Kind</th><th scope="col" class="wide">Began</th><th scope="col">Last used</th><th scope="col">End it</th></tr></thead>
+          <thead><tr><th scope="col">User</th><th scope="col">From</th><th scope="col" class="wide">Kind</th><th scope="col" class="wide">Began</th><th scope="col" class="wide">Last used</th><th scope="col">End it</th></tr></thead>
           <tbody>
             {data.map((session) => (
               <tr key={session.id}>
@@ -136,7 +136,7 @@ function Sessions({ everybody }: { everybody: boolean }) {
                 <td class="mono">{plain(session.peer, 60)}</td>
                 <td class="wide">{session.kind === "cookie" ? "browser" : "token"}</td>
                 <td class="wide"><When time={session.createdAt} /></td>
-                <td><When time={session.lastUsedAt} /></td>
+                <td class="wide"><When time={session.lastUsedAt} /></td>
                 <td>{session.current ? <span class="soft">log out instead</span> : <button type="button" class="quiet danger small" data-testid="end-session" aria-label={`End the session of ${session.username} from ${session.peer}`} onClick={() => void end(session)}>End it</button>}</td>
               </tr>
             ))}

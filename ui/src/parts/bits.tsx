@@ -21,7 +21,7 @@ export function Glyph({ tone }: { tone: Tone }) {
 }
 
 export function Badge({ state, title }: { state: State; title?: string }) {
-  return <span class={`badge ${state.tone}`} title={title}><Glyph tone={state.tone} />{plain(state.word, 60)}</span>;
+  return <span class={`badge ${state.tone}`} title={title && plain(title, 1000)}><Glyph tone={state.tone} />{plain(state.word, 60)}</span>;
 }
 
 /** How long ago, with the exact time on hover and for those who listen. */
@@ -81,7 +81,8 @@ export const Waiting = ({ what = "Loading" }: { what?: string }) => <p class="wa
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
   const [done, setDone] = useState(false);
   const copy = async () => {
-    await navigator.clipboard.writeText(text).then(() => setDone(true), () => setDone(false));
+    // A command that is pasted into a terminal must not press Enter.
+    await navigator.clipboard.writeText(plain(text, Infinity)).then(() => setDone(true), () => setDone(false));
     setTimeout(() => setDone(false), 2000);
   };
   return <button type="button" class="quiet small" onClick={copy}>{done ? "Copied" : label}</button>;

@@ -30,7 +30,10 @@ export function Chart({ title, times, lines, unit, top, height = 170 }: {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const dark = theme.value;
+  // One sample is no line, and an axis without an extent has no times.
+  const drawn = times.length > 1;
   useEffect(() => {
+    if (!drawn) return undefined;
     let live = true;
     const watch = new ResizeObserver(() => box.current && plot.current?.setSize({ width: box.current.clientWidth, height }));
     void lazy<{ default: typeof uPlot }>("chart").then(({ default: Plot }) => {
@@ -44,12 +47,13 @@ export function Chart({ title, times, lines, unit, top, height = 170 }: {
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [lines.map((line) => line.label).join(), unit, dark]);
+  }, [lines.map((line) => line.label).join(), unit, dark, drawn]);
   useEffect(() => plot.current?.setData(data(times, lines)), [times, lines]);
   return (
     <figure class="chart">
       <figcaption>{title} <span class="soft fine">{lines.map((line) => `${lines.length > 1 ? `${line.label} ` : ""}${last(line, unit)}`).join(" · ")}</span></figcaption>
-      <div ref={box} role="img" aria-label={`${title}: ${lines.map((line) => `${line.label} now ${last(line, unit)}`).join(", ")}`} style={{ minHeight: `${height}px` }} />
+      {!drawn && <p class="soft fine">Drawn from the second sample on.</p>}
+      <div ref={box} role="img" hidden={!drawn} aria-label={`${title}: ${lines.map((line) => `${line.label} now ${last(line, unit)}`).join(", ")}`} style={{ minHeight: `${height}px` }} />
     </figure>
   );
 }

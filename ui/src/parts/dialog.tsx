@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { signal } from "@preact/signals";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { plain } from "../format";
 import { asCallError } from "../live";
 import type { CallError } from "../rpc";
 import { Trouble } from "./bits";
@@ -20,7 +21,7 @@ export function Dialog({ title, children, close, wide, testid }: {
       onClick={(event) => event.target === box.current && close()}>
       <div class="inner">
         <header>
-          <h2 id={id}>{title}</h2>
+          <h2 id={id}>{plain(title)}</h2>
           <button type="button" class="quiet small" aria-label="Close" onClick={close}>✕</button>
         </header>
         {children}
@@ -74,5 +75,5 @@ export function note(text: string): void {
 }
 
 export function Notes() {
-  return <div class="notes" role="status" aria-live="polite">{notes.value.map(({ id, text }) => <p key={id}>{text}</p>)}</div>;
+  return <div class="notes" role="status" aria-live="polite">{notes.value.map(({ id, text }) => <p key={id}>{plain(text)}</p>)}</div>;
 }

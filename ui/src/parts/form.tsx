@@ -1,6 +1,7 @@
 // Fields of forms: a label, a hint, and what is wrong, read together.
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
+import { plain } from "../format";
 import { asCallError } from "../live";
 import type { CallError } from "../rpc";
 import { Trouble } from "./bits";
@@ -52,7 +53,7 @@ export function Choice({ value, set, label, hint, wrong, testid, options }: Base
     <Wrapped {...{ label, hint, wrong, id }}>
       <select id={id} data-testid={testid} value={value} onChange={(event) => set(event.currentTarget.value)}
         aria-invalid={wrong ? true : undefined} aria-describedby={wrong || hint ? `${id}-more` : undefined}>
-        {options.map((option) => <option key={option.value} value={option.value}>{option.text}</option>)}
+        {options.map((option) => <option key={option.value} value={option.value}>{plain(option.text, 120)}</option>)}
       </select>
     </Wrapped>
   );

@@ -8,7 +8,9 @@ import { talk } from "../talk";
 import { Trouble } from "./bits";
 
 const KEPT = 5000;
+/** When it is opened anew: soon where it broke off, later where it ended or was refused. */
 const RETRY_INTERVAL_MS = 1000;
+const LOOK_INTERVAL_MS = 4000;
 
 /** Lines of a stream of bytes, the last of which may go on. */
 class Lines {
@@ -42,15 +44,22 @@ export function Logs({ instance }: { instance: AppInst }) {
       [fresh, first] = [[], false];
       setLines((old) => [...(anew ? [] : old), ...more].slice(-KEPT));
     }, 100);
-    setEnded("");
-    setError(undefined);
+    const again = (wait: number) => { retry = window.setTimeout(() => setTurn((old) => old + 1), wait); };
     talk({ appInstKey: instance.key, logs: { follow: true, tail: "1000" } }, undefined, {
       data: (bytes) => fresh.push(...reader.add(bytes)),
+      // A log ends with its container; after an update or a crash there is another.
       ended: (code, reason) => {
-        setEnded(code === undefined ? `${reason}; connecting again …` : reason || "the log has ended");
-        if (code === undefined) retry = window.setTimeout(() => setTurn((old) => old + 1), RETRY_INTERVAL_MS);
+        setEnded(code === undefined ? `${reason}; connecting again …` : `${reason || "the log has ended"}; looking for another …`);
+        again(code === undefined ? RETRY_INTERVAL_MS : LOOK_INTERVAL_MS);
       },
-    }, abort.signal).catch((failure: unknown) => abort.signal.aborted || setError(asCallError(failure)));
+    }, abort.signal).then(() => {
+      setEnded("");
+      setError(undefined);
+    }, (failure: unknown) => {
+      if (abort.signal.aborted) return;
+      setError(asCallError(failure));
+      again(LOOK_INTERVAL_MS);
+    });
     return () => {
       abort.abort();
       clearInterval(timer);

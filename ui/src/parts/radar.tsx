@@ -41,7 +41,8 @@ export function Radar({ marks }: { marks: Mark[] }) {
 
 /** Why the marks are not higher. */
 export function Reasons({ marks }: { marks: Mark[] }) {
-  const lost = marks.flatMap((mark) => (mark.reasons ?? []).map((reason) => ({ mark, reason })))
+  // What takes next to nothing is not worth a line.
+  const lost = marks.flatMap((mark) => (mark.reasons ?? []).map((reason) => ({ mark, reason }))).filter(({ reason }) => (reason.points ?? 0) >= 0.5)
     .sort((a, b) => (b.reason.points ?? 0) - (a.reason.points ?? 0));
   if (lost.length === 0) return <p class="soft fine">Nothing takes points from any of the five marks.</p>;
   return (

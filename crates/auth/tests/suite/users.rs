@@ -1,6 +1,6 @@
 //! Users, passwords and what a table of roles cannot see.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use selvage_api::selvage::identity::{
     AddUserRequest, AddUserResponse, ListUsersRequest, RemoveUserRequest, SetPasswordRequest,
@@ -221,4 +221,25 @@ async fn everybody_learns_who_he_is() {
     assert_eq!(reply.kind, "local");
     let nobody = client.who_am_i(anonymous(HERE, WhoAmIRequest {})).await;
     assert_eq!(code(nobody), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_first_password_is_told_of_until_it_is_changed() {
+    let h = Harness::new().await;
+    h.add("bert", &[("viewer", "")]).await;
+    let token = h.token("bert").await;
+    let mut client = h.identities();
+    let request = h.with_token(&token, WhoAmIRequest {}).await;
+    assert!(client.who_am_i(request).await.unwrap().into_inner().first_password);
+    h.clock.advance(Duration::from_secs(60));
+    let change = SetPasswordRequest {
+        current_password: PASSWORD.into(),
+        new_password: "new horse 1".into(),
+        ..Default::default()
+    };
+    client.set_password(h.with_token(&token, change).await).await.unwrap();
+    let request = h.with_token(&token, WhoAmIRequest {}).await;
+    assert!(!client.who_am_i(request).await.unwrap().into_inner().first_password);
+    let machine = client.who_am_i(as_machine("cloudlet/tmus/c1", WhoAmIRequest {})).await.unwrap();
+    assert!(!machine.into_inner().first_password);
 }

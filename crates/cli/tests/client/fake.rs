@@ -140,8 +140,7 @@ impl Fake {
             name: name.into(),
             kind: kind.into(),
             grants: vec![Grant { role: "admin".into(), organisation: String::new() }],
-            expires: None,
-            methods: Vec::new(),
+            ..Default::default()
         };
         if request.peer_certs().is_some_and(|certificates| !certificates.is_empty()) {
             return Ok(who("node/rack3-7", "machine"));
