@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 /// The longest time a limited flow may have been idle and still catch up.
 const CREDIT: Duration = Duration::from_millis(250);
 
+/// Longest time for which a thread that waits notices nothing.
+const SLICE: Duration = Duration::from_millis(50);
+
 /// The limits of a repository's work. Shared by whoever sets them and the
 /// jobs that obey.
 #[derive(Debug, Default)]
@@ -30,6 +33,8 @@ pub struct Rate {
     bytes: AtomicU64,
     /// When the flow so far is paid for.
     paid: Mutex<Option<Instant>>,
+    /// Counts the times that the limit was set.
+    changes: AtomicU64,
     changed: Notify,
 }
 
@@ -45,6 +50,7 @@ impl Rate {
     pub fn set(&self, bytes_per_second: Option<u64>) {
         self.bytes.store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
         *self.paid.lock() = None;
+        self.changes.fetch_add(1, Ordering::Release);
         self.changed.notify_waiters();
     }
 
@@ -64,12 +70,24 @@ impl Rate {
         }
     }
 
-    /// The same for a thread that may block. A changed limit is felt after
-    /// the piece in hand.
-    pub(crate) fn take_blocking(&self, bytes: usize) {
-        if let Some(wait) = self.claim(bytes) {
-            std::thread::sleep(wait);
+    /// The same for a thread that may block, until `check` fails: at one byte a
+    /// second a job would not end for days after it was cancelled.
+    pub(crate) fn take_blocking<E>(
+        &self,
+        bytes: usize,
+        check: impl Fn() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let Some(wait) = self.claim(bytes) else { return Ok(()) };
+        let started = Instant::now();
+        while let Some(left) = wait.checked_sub(started.elapsed())
+            && !left.is_zero()
+            && self.changes.load(Ordering::Acquire) == changes
+        {
+            check()?;
+            std::thread::sleep(left.min(SLICE));
         }
+        Ok(())
     }
 
     /// Puts the bytes on the bill and says how long to wait for them.
@@ -87,7 +105,30 @@ impl Rate {
 
 #[cfg(test)]
 mod tests {
+    use std::{convert::Infallible, sync::Arc};
+
     use super::*;
+
+    #[test]
+    fn a_thread_that_waits_goes_on_when_the_limit_is_lifted() {
+        let rate = Arc::new(Rate::of(Some(1)));
+        let (waits, waited) = (Arc::clone(&rate), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            waits.take_blocking(1 << 20, || {
+                let _ = waited.0.send(());
+                Ok::<(), Infallible>(())
+            })
+        });
+        assert_eq!(waited.1.recv(), Ok(()), "it waits");
+        rate.set(None);
+        assert!(thread.join().is_ok_and(|took| took.is_ok()));
+    }
+
+    #[test]
+    fn a_thread_that_waits_ends_when_its_job_is_cancelled() {
+        let rate = Rate::of(Some(1));
+        assert_eq!(rate.take_blocking(1 << 20, || Err("cancelled")), Err("cancelled"));
+    }
 
     #[test]
     fn without_a_limit_nobody_waits() {

@@ -109,22 +109,25 @@ impl Pace {
     }
 }
 
-/// All of them, by operation.
+/// All of them, by operation, from their first step until their end is on record.
 #[derive(Default)]
 pub(crate) struct RunningJobs(Mutex<HashMap<String, Arc<RunningJob>>>);
 
-/// A job that is known for as long as this is.
-pub(crate) struct RunningGuard<'a> {
-    running: &'a RunningJobs,
-    operation: String,
+/// A step of a job that goes on for as long as this is held.
+pub(crate) struct RunningGuard {
     pub(crate) live: Arc<RunningJob>,
 }
 
 impl RunningJobs {
-    pub(crate) fn enter(&self, operation: &str, live: RunningJob) -> RunningGuard<'_> {
+    pub(crate) fn enter(&self, operation: &str, live: RunningJob) -> RunningGuard {
         let live = Arc::new(live);
         self.0.lock().insert(operation.to_owned(), Arc::clone(&live));
-        RunningGuard { running: self, operation: operation.to_owned(), live }
+        RunningGuard { live }
+    }
+
+    /// Forgets a job whose end is on record.
+    pub(crate) fn remove(&self, operation: &str) {
+        self.0.lock().remove(operation);
     }
 
     pub(crate) fn standing(&self, operation: &str) -> Option<JobProgress> {
@@ -133,11 +136,12 @@ impl RunningJobs {
     }
 }
 
-impl Drop for RunningGuard<'_> {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
-        // Whoever drops it does not wait for the job any more.
+        // Whoever drops it does not wait for the job any more. Its progress stays: a
+        // watcher must not see it fall back to nothing while the job is wound up.
         self.live.job.cancel();
-        self.running.0.lock().remove(&self.operation);
+        self.live.enter("finishing");
     }
 }
 
@@ -161,6 +165,17 @@ mod tests {
         assert_eq!(live.at(start + Duration::from_millis(1100), copied(500)).rate, 100);
         let later = live.at(start + Duration::from_secs(2), copied(300));
         assert_eq!(later.rate, 130);
+    }
+
+    #[test]
+    fn progress_stays_until_the_end_is_on_record() {
+        let running = RunningJobs::default();
+        let step = running.enter("op", RunningJob::new("upload"));
+        assert_eq!(running.standing("op").map(|standing| standing.phase), Some("waiting"));
+        drop(step);
+        assert_eq!(running.standing("op").map(|standing| standing.phase), Some("finishing"));
+        running.remove("op");
+        assert_eq!(running.standing("op"), None);
     }
 
     #[test]

@@ -168,6 +168,7 @@ impl Shared {
         });
         let done = done.await?;
         self.ended.push(done.value.clone());
+        self.running.remove(scope.id());
         self.keychain.drop_for(key);
         let Job { name, message: result, .. } = &done.value;
         let kind = word(done.value.kind());
@@ -190,6 +191,7 @@ impl Shared {
         });
         let failed = failed.await?;
         self.ended.push(failed.value.clone());
+        self.running.remove(scope.id());
         self.keychain.drop_failed(key);
         let Job { name, error, .. } = &failed.value;
         let kind = word(failed.value.kind());

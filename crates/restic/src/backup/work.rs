@@ -277,7 +277,7 @@ impl Engine {
     }
 
     fn read(&self, offset: u64, length: usize, buffer: &mut Vec<u8>) -> Result<()> {
-        self.repository.options().limits.read.take_blocking(length);
+        self.repository.options().limits.read.take_blocking(length, || self.job.check())?;
         buffer.resize(length, 0);
         self.source.read_at(offset, buffer).map_err(|source| Error::Source { offset, source })?;
         add(&self.job.counters().read, length as u64);
