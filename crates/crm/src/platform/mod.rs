@@ -189,7 +189,10 @@ pub struct ClusterOrder {
 /// Listener to what long work waits for. Clones are the same; the default one
 /// listens to nothing.
 #[derive(Clone, Default)]
-pub struct Progress(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+pub struct Progress(Option<Arc<ProgressSink>>);
+
+/// Takes each sentence about progress.
+type ProgressSink = dyn Fn(&str) + Send + Sync;
 
 impl Progress {
     pub fn new(listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
