@@ -120,7 +120,7 @@ async fn a_cluster_inst_becomes_a_cluster_with_an_app_that_is_found() {
         let waits = scope.spawn(|| site.cli.run(&made));
         wait_for("machines", || (!site.machines().is_empty()).then_some(()));
         wait_for("a word about it", || {
-            state(&site, "clusterinst").contains("waiting for slv-").then_some(())
+            state(&site, "clusterinst").contains("machines are ready; waiting for").then_some(())
         });
         kill(selvage);
         waits.join().unwrap()
