@@ -68,9 +68,9 @@ export async function list<M extends Method>(method: M, request: Request<M>, opt
   return all;
 }
 
-/** Methods that change nothing: they may be called again when no reply came. */
-const isRead = (method: string) => /\/(Get|List|Show|Watch|Follow|Find|WhoAmI|Plan|Containers|Dmesg|ServiceList)/.test(method);
-const READ_ATTEMPTS = 3;
+/** Methods that may be called again when no reply came: they change nothing, or begin a session that then nobody uses. */
+const isRepeatable = (method: string) => /\/(Get|List|Show|Watch|Follow|Find|WhoAmI|Plan|Containers|Dmesg|ServiceList|Login)/.test(method);
+const ATTEMPTS = 3;
 
 async function send(method: string, type: string, body: BodyInit, { signal: abort, headers }: CallOptions): Promise<Response> {
   for (let attempt = 1; ; attempt += 1) {
@@ -84,7 +84,7 @@ async function send(method: string, type: string, body: BodyInit, { signal: abor
     } catch (error) {
       if (abort?.aborted) throw error;
       await checkServer();
-      if (reachable.value && isRead(method) && attempt < READ_ATTEMPTS) continue;
+      if (reachable.value && isRepeatable(method) && attempt < ATTEMPTS) continue;
       throw new CallError("unavailable", reachable.value ? "The connection broke off; try again." : "The server cannot be reached.", method);
     }
   }

@@ -138,10 +138,14 @@ async function aSlowShell({ browser, server }) {
   await person.leave();
 }
 
-/** Neither a request that breaks off, as when this machine's network changes, nor a socket that never opens keeps a log silent. */
+/** Neither a login nor a request that breaks off, as when this machine's network changes, nor a socket that never opens keeps a log silent. */
 async function aLogAgainstOdds({ browser, server }) {
   const person = await Person.sit(browser, server);
-  let [requests, sockets] = [0, 0];
+  let [requests, sockets, logins] = [0, 0, 0];
+  await person.page.route("**/services.auth.AuthService/Login", (route) => {
+    logins += 1;
+    return logins === 1 ? route.abort("connectionreset") : route.continue();
+  });
   await person.page.route("**/edgeproto.ExecApi/RunCommand", (route) => {
     requests += 1;
     return requests === 1 ? route.abort("connectionreset") : route.continue();
@@ -159,7 +163,7 @@ async function aLogAgainstOdds({ browser, server }) {
   await person.page.clock.fastForward(10_000);
   await person.id("log").getByText("started").waitFor();
   assert.equal(await person.id("trouble").count(), 0, "nobody is told of it");
-  assert.deepEqual([requests, sockets], [3, 2]);
+  assert.deepEqual([logins, requests, sockets], [2, 3, 2]);
   person.quiet("log against odds");
   await person.leave();
 }

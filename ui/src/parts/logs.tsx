@@ -8,9 +8,10 @@ import { talk } from "../talk";
 import { Trouble } from "./bits";
 
 const KEPT = 5000;
-/** When it is opened anew: soon where it broke off, later where it ended or was refused. */
+/** When it is opened anew: soon where it broke off, later where it ended or was refused, and ever later while there is nothing: each time is a line of the audit. */
 const RETRY_INTERVAL_MS = 1000;
 const LOOK_INTERVAL_MS = 4000;
+const LONGEST_INTERVAL_MS = 120_000;
 
 /** Lines of a stream of bytes, the last of which may go on. */
 class Lines {
@@ -31,6 +32,7 @@ export function Logs({ instance }: { instance: AppInst }) {
   const [ended, setEnded] = useState("");
   const [error, setError] = useState<CallError>();
   const [turn, setTurn] = useState(0);
+  const looks = useRef(0);
   const back = reconnects.value;
   useEffect(() => {
     const abort = new AbortController();
@@ -45,12 +47,20 @@ export function Logs({ instance }: { instance: AppInst }) {
       setLines((old) => [...(anew ? [] : old), ...more].slice(-KEPT));
     }, 100);
     const again = (wait: number) => { retry = window.setTimeout(() => setTurn((old) => old + 1), wait); };
+    const look = () => {
+      again(Math.min(LOOK_INTERVAL_MS * 2 ** looks.current, LONGEST_INTERVAL_MS));
+      looks.current += 1;
+    };
     talk({ appInstKey: instance.key, logs: { follow: true, tail: "1000" } }, undefined, {
-      data: (bytes) => fresh.push(...reader.add(bytes)),
+      data: (bytes) => {
+        looks.current = 0;
+        fresh.push(...reader.add(bytes));
+      },
       // A log ends with its container; after an update or a crash there is another.
       ended: (code, reason) => {
         setEnded(code === undefined ? `${reason}; connecting again …` : `${reason || "the log has ended"}; looking for another …`);
-        again(code === undefined ? RETRY_INTERVAL_MS : LOOK_INTERVAL_MS);
+        if (code === undefined) again(RETRY_INTERVAL_MS);
+        else look();
       },
     }, abort.signal).then(() => {
       setEnded("");
@@ -58,7 +68,7 @@ export function Logs({ instance }: { instance: AppInst }) {
     }, (failure: unknown) => {
       if (abort.signal.aborted) return;
       setError(asCallError(failure));
-      again(LOOK_INTERVAL_MS);
+      look();
     });
     return () => {
       abort.abort();
