@@ -96,15 +96,15 @@ async fn a_stolen_token_or_certificate_stays_within_its_limits() {
     let selvage = Selvage::up(&[]);
     let admin = Client::admin(&selvage).await;
     let access = Access::load().unwrap();
-    let one = ["edgeproto.AppApi/ShowApp"];
+    let (none, one): (&[&str], &[&str]) = (&[], &["edgeproto.AppApi/ShowApp"]);
     let acme = grants("developer", "Acme");
     let cases = [
-        (certificate(&selvage, &admin, acme.clone()).await.0, Role::Developer, "Acme", &[][..]),
-        (token(&selvage, &admin, acme, &[]).await.0, Role::Developer, "Acme", &[]),
-        (token(&selvage, &admin, grants("viewer", ""), &[]).await.0, Role::Viewer, "", &[]),
-        (token(&selvage, &admin, grants("operator", "T"), &[]).await.0, Role::Operator, "T", &[]),
+        (certificate(&selvage, &admin, acme.clone()).await.0, Role::Developer, "Acme", none),
+        (token(&selvage, &admin, acme, none).await.0, Role::Developer, "Acme", none),
+        (token(&selvage, &admin, grants("viewer", ""), none).await.0, Role::Viewer, "", none),
+        (token(&selvage, &admin, grants("operator", "T"), none).await.0, Role::Operator, "T", none),
         // An administrator's, limited to one method.
-        (token(&selvage, &admin, grants("admin", ""), &one).await.0, Role::Admin, "", &one),
+        (token(&selvage, &admin, grants("admin", ""), one).await.0, Role::Admin, "", one),
     ];
     for (thief, role, organisation, methods) in &cases {
         let known = identity(*role, organisation, methods);
