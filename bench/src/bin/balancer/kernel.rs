@@ -22,7 +22,7 @@ use selvage_bench::report::{Report, at_least, of_goal};
 use selvage_crm::{
     FetchPolicy, Forwarding, ImageFolders, Platform, Registries,
     platform::{
-        ClusterOrder, PortForward,
+        ClusterOrder, PortForward, Progress,
         containers::{self, Containers, Range},
     },
 };
@@ -80,7 +80,8 @@ impl Lab {
 
     fn build(&self, prefix: &str) -> Result<()> {
         let cluster = ClusterInst { key: Some(self.cluster.clone()), ..ClusterInst::default() };
-        let order = ClusterOrder { cluster, flavor: Flavor::default() };
+        let order =
+            ClusterOrder { cluster, flavor: Flavor::default(), progress: Progress::default() };
         let facts = self.platform.plan_cluster(&order, &[])?;
         self.tokio.block_on(self.platform.create_cluster(&order, &facts))?;
         let links = std::fs::read_dir("/sys/class/net")?.flatten();

@@ -38,7 +38,8 @@ impl Browser {
             request = request.header("cookie", &self.cookie);
         }
         let peer = Peer::Ip(HERE.parse().unwrap());
-        let connection = Connection { peer, machine: None, certificate: None, person: None, encrypted: true };
+        let connection =
+            Connection { peer, machine: None, certificate: None, person: None, encrypted: true };
         let request = request.extension(connection).body(Body::empty()).unwrap();
         self.routes.clone().oneshot(request).await.unwrap()
     }
