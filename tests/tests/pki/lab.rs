@@ -118,11 +118,16 @@ impl Lab {
     pub(crate) fn wait_until_all_is_signed_anew(&self) {
         wait_for("everything to be signed anew", || {
             let shown = self.admin.json(&["pki", "rotate", "status", "-o", "json"]);
-            let waits = shown["waits_for"].as_array().is_some_and(|waits| !waits.is_empty())
-                || shown["waitsFor"].as_array().is_some_and(|waits| !waits.is_empty());
-            (shown["stage"] == "2" && !waits).then_some(())
+            let waits = shown["waits_for"].as_array().is_some_and(|waits| !waits.is_empty());
+            (stage(&shown) == 2 && !waits).then_some(())
         });
     }
+}
+
+/// Stage of the authorities, as JSON of the wire or of the command tells it.
+pub(crate) fn stage(shown: &serde_json::Value) -> u64 {
+    let stage = &shown["stage"];
+    stage.as_u64().or_else(|| stage.as_str()?.parse().ok()).unwrap_or_default()
 }
 
 fn start(part: &str, directory: &Path, flags: &[String]) -> Selvage {
