@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod controllers;
-#[allow(dead_code)]
+// Not all of it is used here.
+#[allow(dead_code, unused_imports)]
 #[path = "../controllers/fleet.rs"]
 mod fleet;
 mod hammer;
@@ -89,7 +90,7 @@ fn a_controller_that_is_killed_at_each_stage_ends_the_rotation() {
 
 #[test]
 fn a_machine_that_is_away_keeps_the_old_authority_until_it_comes_back() {
-    let mut lab = Lab::start(&[]);
+    let lab = Lab::start(&[]);
     let mut away = lab.node("away");
     away.kill();
     lab.admin.ok(&["pki", "rotate", "start"]);
@@ -111,7 +112,7 @@ fn a_machine_that_is_away_keeps_the_old_authority_until_it_comes_back() {
 
 #[test]
 fn one_who_is_left_behind_by_force_joins_again() {
-    let mut lab = Lab::start(&[]);
+    let lab = Lab::start(&[]);
     let mut lost = lab.node("lost");
     lost.kill();
     let token = lab.token("node/spare");
