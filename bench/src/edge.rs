@@ -177,7 +177,7 @@ pub fn app_inst(app: wire::AppKey, cluster: &wire::ClusterInst) -> wire::AppInst
 pub fn ready_app_inst(number: usize, cloudlet: wire::CloudletKey) -> wire::AppInst {
     let flavor = flavor("x1.small");
     let name = format!("app-{number:06}");
-    let uri = format!("{}.sim.mobiledgex.net", cloudlet.name);
+    let uri = format!("{}.sim.selvage.internal", cloudlet.name);
     wire::AppInst {
         cloudlet_loc: Some(location()),
         mapped_ports: vec![AppPort {

@@ -150,6 +150,10 @@ pub(crate) struct Serve {
     /// Of `up` alone.
     #[arg(skip)]
     pub(crate) demo: bool,
+
+    /// It is `up`: the whole system.
+    #[arg(skip)]
+    pub(crate) whole: bool,
 }
 
 const NODE_EXAMPLES: &str = "\
@@ -251,6 +255,20 @@ pub(crate) struct Dme {
     pub(crate) join: Join,
     #[command(subcommand)]
     pub(crate) command: Option<selvage_cli::DmeCommand>,
+}
+
+const DNS_EXAMPLES: &str = "\
+The server runs beside the controller where dns.listen says so; `selvage up` has
+one on a free port of loopback, which `selvage status` shows:
+  selvage dns lookup autoclusterhello.here.demo.selvage.internal
+  selvage controller --set dns.listen=192.0.2.7:53";
+
+/// Questions to the name server.
+#[derive(Args)]
+#[command(after_help = DNS_EXAMPLES)]
+pub(crate) struct Dns {
+    #[command(subcommand)]
+    pub(crate) command: selvage_cli::DnsCommand,
 }
 
 const KAAS_EXAMPLES: &str = "\
@@ -363,6 +381,12 @@ impl PartArgs for Dme {
             None => Asked::Daemon { part, serve: self.serve, join: self.join },
             Some(command) => Asked::Client(selvage_cli::Command::Dme(command)),
         }
+    }
+}
+
+impl PartArgs for Dns {
+    fn asked(self, _: &'static str) -> Asked {
+        Asked::Client(selvage_cli::Command::Dns(self.command))
     }
 }
 

@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::Write,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -84,20 +85,34 @@ fn busybox() -> anyhow::Result<&'static Path> {
 }
 
 /// Makes everything, telling how it goes.
-pub(crate) async fn run(config: Config) {
+pub(crate) async fn run(config: Config, names: Option<SocketAddr>) {
     let text = match make(&config).await {
-        Ok(address) => guide(&address),
+        Ok(made) => guide(&made, names),
         Err(error) => format!("\n  The demonstration did not come up: {error:#}\n\n"),
     };
     // A closed stdout is no reason to stop serving.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-fn guide(address: &str) -> String {
-    format!(
-        "\n  The app {} runs on {CLOUDLET}, which is this machine. Try:\n        curl http://{address}/\n        selvage appinst show\n        selvage dme find --developer demo --appname hello --appvers 1 --carrier demo --latitude 50 --longitude 8\n\n",
+/// The instance that runs.
+struct Made {
+    address: String,
+    /// Name by which the match engine sends devices there.
+    name: String,
+}
+
+/// Next steps; the last reaches the app by its name, where a name server runs.
+fn guide(made: &Made, names: Option<SocketAddr>) -> String {
+    let Made { address, name } = made;
+    let mut text = format!(
+        "\n  The app {} runs on {CLOUDLET}, which is this machine. Try:\n        curl http://{address}/\n        selvage appinst show\n        selvage dme find --developer demo --appname hello --appvers 1 --carrier demo --latitude 50 --longitude 8\n",
         app().map(|app| app.name).unwrap_or_default(),
-    )
+    );
+    if let Some(server) = names {
+        let lookup = format!("selvage dns lookup --server {server} {name}");
+        text += &format!("        curl --resolve {name}:80:$({lookup}) http://{name}/\n");
+    }
+    text + "\n"
 }
 
 /// The file of its image.
@@ -105,8 +120,8 @@ pub(crate) fn image(data: &Path) -> PathBuf {
     data.join("demo-image.tar")
 }
 
-/// Makes everything; where the app answers.
-async fn make(config: &Config) -> anyhow::Result<String> {
+/// Makes everything.
+async fn make(config: &Config) -> anyhow::Result<Made> {
     let image = image(&config.data);
     write_image(&image)?;
     let channel = dial::unix(&config.socket("dme"));
@@ -117,7 +132,8 @@ async fn make(config: &Config) -> anyhow::Result<String> {
     let shown = instances.show_app_inst(instance()).await;
     let mut shown = shown.map_err(|status| failed("ShowAppInst", &status))?.into_inner();
     let found = shown.message().await.map_err(|status| failed("ShowAppInst", &status))?;
-    address(&found.context("the instance is gone again")?)
+    let found = found.context("the instance is gone again")?;
+    Ok(Made { address: address(&found)?, name: found.uri })
 }
 
 /// Address of an instance; why it has none, where an earlier start made one
@@ -229,6 +245,17 @@ mod tests {
     use selvage_api::edgeproto::AppInstRuntime;
 
     use super::*;
+
+    #[test]
+    fn the_last_step_reaches_the_app_by_its_name() {
+        let made = Made { address: "10.101.1.1".into(), name: "hello.here.example".into() };
+        let told = guide(&made, Some(([127, 0, 0, 1], 5300).into()));
+        let last = told.trim_end().lines().last().unwrap().trim();
+        let expected = "curl --resolve hello.here.example:80:$(selvage dns lookup --server \
+                        127.0.0.1:5300 hello.here.example) http://hello.here.example/";
+        assert_eq!(last, expected);
+        assert!(!guide(&made, None).contains("resolve"), "no name server, no name");
+    }
 
     #[test]
     fn the_address_that_is_told_is_the_instances() {

@@ -7,7 +7,7 @@ use clap::Command;
 /// Groups of commands. Objects of the contracts, and whatever is listed
 /// nowhere, are in [`OBJECTS`].
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Run it", &["up", "down", "status", "dashboard", "health", "controller", "crm", "dme"]),
+    ("Run it", &["up", "down", "status", "dashboard", "health", "controller", "crm", "dme", "dns"]),
     (OBJECTS, &["run", "app", "appinst", "apply", "unapply", "export", "exec", "logs"]),
     ("Machines", &["node", "machine", "join-token", "join", "pki"]),
     ("Volumes and backups", &["volume", "backup", "lvmd"]),

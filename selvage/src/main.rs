@@ -69,6 +69,7 @@ impl Task {
         match command {
             Command::Up(Up { mut serve, demo }) => {
                 serve.demo = demo;
+                serve.whole = true;
                 let parts = parts::ALL.iter().map(|info| info.name).collect();
                 Self::Daemon { parts, serve, join: args::Join::default() }
             }

@@ -10,7 +10,7 @@ use selvage_part::{Configured, ConfiguredPart, Kind, Part};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Asked, Dashboard, Dme, Joining, Kaas, LVMD_EXAMPLES, Node, Serve},
+    args::{Asked, Dashboard, Dme, Dns, Joining, Kaas, LVMD_EXAMPLES, Node, Serve},
     config::{Auth, Join, Listen, Store, Tls, default_data_dir},
 };
 
@@ -125,6 +125,8 @@ parts! {
     crm: selvage_crm::CrmPart => Crm(Joining),
     /// Run the match engine alone; or, with a command, ask one as a device does
     dme: selvage_dme::DmePart => Dme(Dme),
+    /// Ask the name server for the names of apps
+    dns: selvage_dns::DnsPart => Dns(Dns),
     /// Run the Kubernetes cluster service alone; or, with a command, make and change clusters
     kaas: selvage_kaas::KaasPart => Kaas(Kaas),
     /// Run this machine's agent alone; or, with a command, see and steer machines

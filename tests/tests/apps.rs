@@ -42,6 +42,16 @@ fn fetch(place: SocketAddr) -> Option<String> {
     text.contains(" 200 OK").then_some(text)
 }
 
+/// Output of a line that people are told to type.
+fn run_as_advised(line: &str) -> String {
+    let program = selvage_tests::process::binary();
+    let folder = program.parent().unwrap().display().to_string();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    let mut shell = std::process::Command::new("sh");
+    let output = shell.args(["-c", line]).env("PATH", path).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// An image with a web server that answers so.
 fn write_image(path: &Path, answer: &str) {
     let busybox = std::fs::read("/bin/busybox").unwrap();
@@ -81,7 +91,16 @@ fn the_demonstration_runs_survives_a_kill_and_goes() {
     });
     let device = ["--carrier", "demo", "--latitude", "50", "--longitude", "8"];
     let found = cli.ok(&[&["dme", "find"][..], &DEMO_APP, &device].concat());
-    assert!(found.contains("here.demo.mobiledgex.net"), "{found}");
+    assert!(found.contains("here.demo.selvage.internal"), "{found}");
+    let advice = wait_for("the advice", || {
+        let log = selvage.log();
+        log.lines().find(|line| line.contains("curl --resolve")).map(|line| line.trim().to_owned())
+    });
+    let name = found.split_whitespace().find(|word| word.ends_with("selvage.internal")).unwrap();
+    assert!(advice.ends_with(&format!("http://{name}/")), "{advice}");
+    wait_for("the app's page by its name", || {
+        run_as_advised(&advice).contains("Hello from the edge").then_some(())
+    });
 
     let containers = |cli: &Cli| cli.ok(&["node", "containers", "--namespace", "selvage"]);
     let before = containers(&cli);
@@ -117,12 +136,15 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     let cli = Cli::admin_of(&selvage);
     let made = cli.json(&["join-token", "create", "cloudlet/op/site", "-o", "json"]);
     std::fs::write(path("token"), made["token"].as_str().unwrap()).unwrap();
-    std::fs::write(path("site.yaml"), "common: {network_scheme: 10.102.0.0/16}\n").unwrap();
+    let common = "common: {network_scheme: 10.102.0.0/16, dns_zone: shop.example}\n";
+    std::fs::write(path("site.yaml"), common).unwrap();
     write_image(Path::new(&path("web.tar")), "joined");
     let site = format!("crm.site={}", path("site.yaml"));
     let token = path("token");
     let images = format!("crm.image_folders={}", directory.path().display());
+    let names = ["--set", "dns.listen=127.0.0.1:0", "--set", "dns.zones=shop.example"];
     let flags = ["--set", &site, "--set", "crm.runtime=oci", "--set", &images];
+    let flags = [&flags[..], &names].concat();
     let joining = ["--controller", selvage.address(), "--join-file", &token];
     let home = directory.path().join("crm");
     std::fs::create_dir(&home).unwrap();
@@ -146,11 +168,20 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     let place = SocketAddr::from(([10, 102, 1, 1], 8080));
     assert!(fetch(place).unwrap().contains("joined"));
 
+    // It answers for its own zone, with what it sees itself.
+    let name = "autoclusterweb.site.op.shop.example";
+    let lookup = |crm: &Selvage| {
+        let server = crm.ready()["addresses"]["dns"].as_str().unwrap().to_owned();
+        Cli::new().run(&["dns", "lookup", "--server", &server, name]).stdout
+    };
+    wait_for("the name", || (lookup(&crm) == "10.102.1.1\n").then_some(()));
+
     // The crm comes back without the token.
     crm.kill();
     assert_eq!(fetch(place), None, "nobody leads there any more");
     let crm = Selvage::start("crm", &home, &flags);
     assert!(fetch(place).unwrap().contains("joined"), "{}", crm.log());
+    assert_eq!(lookup(&crm), "10.102.1.1\n", "known from the start");
 
     // Of other files on its machine nobody hears whether there are any.
     for (name, file) in [("other", "file:///etc/passwd"), ("none", "file:///etc/no-such-file")] {

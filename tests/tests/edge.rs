@@ -82,7 +82,7 @@ fn the_smoke_order() {
         assert_eq!(cluster[field], expected, "{cluster}");
     }
     let inst = show(&cli, "appinst").remove(0);
-    assert_eq!(inst["uri"], "tmus-cloud-1.tmus.mobiledgex.net");
+    assert_eq!(inst["uri"], "tmus-cloud-1.tmus.selvage.internal");
     let public: Vec<_> =
         inst["mapped_ports"].as_array().unwrap().iter().map(|port| &port["public_port"]).collect();
     assert_eq!(public, [80, 443, 10002]);

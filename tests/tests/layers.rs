@@ -30,6 +30,7 @@ const LAYERS: &[&[&str]] = &[
         "selvage-controller",
         "selvage-dashboard",
         "selvage-dme",
+        "selvage-dns",
         "selvage-crm",
         "selvage-kaas",
         "selvage-lvmd",

@@ -182,7 +182,7 @@ async fn change_instances(house: &House, streams: usize, round: usize) -> Result
     let table = &house.part.controller().tables.app_insts;
     for number in 0..CHANGED {
         let mut changed = instance(number * 7 % streams, streams);
-        changed.uri = format!("moved-{round}.sim.mobiledgex.net");
+        changed.uri = format!("moved-{round}.sim.selvage.internal");
         table.put(Row(changed)).await?;
     }
     Ok(())

@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     commands::{
-        api, apply, backup, call, context, dashboard, dme, events, exec, explain, export, join,
-        kaas, login, machine, node, operation, pki, run, shell, token, user, volume,
+        api, apply, backup, call, context, dashboard, dme, dns, events, exec, explain, export,
+        join, kaas, login, machine, node, operation, pki, run, shell, token, user, volume,
     },
     duration,
     edge::flags,
@@ -190,6 +190,8 @@ pub enum Command {
     Node(node::Node),
     #[command(skip)]
     Dme(dme::DmeCommand),
+    #[command(skip)]
+    Dns(dns::DnsCommand),
     #[command(skip)]
     Kaas(kaas::KaasCommand),
     /// Run kubectl against a cluster of yours

@@ -31,6 +31,7 @@ use std::process::ExitCode;
 pub use args::{Colour, Command, Global};
 pub use commands::dashboard::Dashboard;
 pub use commands::dme::DmeCommand;
+pub use commands::dns::DnsCommand;
 pub use commands::kaas::{KaasCommand, Kubectl};
 pub use commands::node::{Node, NodeCommand, Nodes};
 pub use edge::catalog::meaning_objects;

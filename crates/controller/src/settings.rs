@@ -41,7 +41,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            root_domain: "mobiledgex.net".into(),
+            root_domain: "selvage.internal".into(),
             registry: "docker.mobiledgex.net".into(),
             host: "localhost".into(),
             external_address: "127.0.0.1:55001".into(),

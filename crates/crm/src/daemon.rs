@@ -89,6 +89,7 @@ impl OpenPart for Opened {
         footprint.write(&settings.data)?;
         let crm = Arc::new(Crm::open(settings).await.context("crm")?);
         crm.keep_claim(claim);
+        self.context.shared.offer(crm.instances());
         crm.spawn(tasks);
         Ok(())
     }

@@ -7,7 +7,7 @@ use selvage_api::edgeproto::{
     AppInst, AppInstKey, CloudletInfo, CloudletKey, CloudletState, ClusterInst, ClusterInstKey,
     ExecRequest, Node, NodeKey, NodeType,
 };
-use selvage_cloudlet::{AgentCaches, ObjectKind};
+use selvage_cloudlet::{AgentCaches, ObjectKind, SiteInstances};
 use selvage_fetch::Policy;
 use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, ClientStatus, KeyWorker, Letters, NotifyClient, ObjectKey};
@@ -241,6 +241,11 @@ impl Crm {
     /// Keeps a claim for as long as the crm lives.
     pub(crate) fn keep_claim(&self, claim: Option<Claim>) {
         *self.claim.lock() = claim;
+    }
+
+    /// Instances as this crm sees them, for other parts of its process.
+    pub(crate) fn instances(&self) -> SiteInstances {
+        SiteInstances::of(&self.agent.caches)
     }
 
     /// Makes what was made run again, and ends what was begun to be removed.

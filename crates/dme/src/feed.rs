@@ -8,7 +8,8 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use selvage_api::edgeproto::{App, AppInst, CloudletInfo, CloudletState, TrackedState};
+use selvage_api::edgeproto::{App, AppInst, CloudletInfo, CloudletState};
+use selvage_cloudlet::is_serving;
 use selvage_notify::{Cache, Change, Sink};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -252,29 +253,11 @@ impl Known {
     fn entry(&self, name: &AppName, stats: &Stats) -> Option<AppEntry> {
         let parts = self.apps.get(name)?;
         let app = parts.app.as_ref()?;
-        let usable = parts.instances.iter().filter(|(site, instance)| {
-            serves(instance) && answers(instance) && self.is_online(&site.cloudlet)
-        });
+        let usable = parts
+            .instances
+            .iter()
+            .filter(|(site, instance)| is_serving(instance) && self.is_online(&site.cloudlet));
         let instances = usable.map(|(site, instance)| Instance::new(site.clone(), instance));
         Some(AppEntry::new(name.clone(), app, instances, stats.of(name)))
     }
-}
-
-/// Returns true if an instance has a version that serves. While it is updated,
-/// and when that has failed, that is the old one, where the crm says where it
-/// is: those of the original have none then.
-fn serves(instance: &AppInst) -> bool {
-    let keeps_old = || instance.runtime_info.as_ref().is_some_and(|it| !it.addresses.is_empty());
-    match instance.state() {
-        TrackedState::Ready => true,
-        TrackedState::UpdateRequested | TrackedState::Updating | TrackedState::UpdateError => {
-            keeps_old()
-        }
-        _ => false,
-    }
-}
-
-/// Returns true unless its crm saw that its ports do not answer.
-fn answers(instance: &AppInst) -> bool {
-    instance.runtime_info.as_ref().is_none_or(|runtime| runtime.unhealthy.is_empty())
 }

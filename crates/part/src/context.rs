@@ -90,6 +90,8 @@ pub struct Context {
     pub shared: Shared,
     /// Unix sockets that parts have bound.
     pub sockets: Mutex<Vec<UnixSocket>>,
+    /// Addresses that parts answer on besides the port of the process.
+    pub addresses: Mutex<Vec<(&'static str, SocketAddr)>>,
 }
 
 impl Context {
@@ -133,6 +135,16 @@ impl Context {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).with_context(failed)?;
         self.sockets.lock().push(UnixSocket { name, path: path.to_owned(), socket });
         Ok(())
+    }
+
+    /// Tells people that a part answers on an address of its own.
+    pub fn announce(&self, part: &'static str, address: SocketAddr) {
+        self.addresses.lock().push((part, address));
+    }
+
+    /// Returns the addresses that parts answer on besides the port.
+    pub fn announced(&self) -> Vec<(&'static str, SocketAddr)> {
+        self.addresses.lock().clone()
     }
 
     /// Issues a certificate for a machine of this process, signed by its own

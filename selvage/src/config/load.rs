@@ -78,6 +78,9 @@ pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
     if serve.demo && config.crm.cloudlet.is_empty() {
         config.crm.cloudlet = demo::CLOUDLET.into();
     }
+    if serve.whole {
+        config.dns.listen_by_default();
+    }
     config.validate()?;
     // Paths in what we write must mean the same to whoever reads them.
     config.data = std::path::absolute(&config.data).context("data")?;

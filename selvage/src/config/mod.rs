@@ -59,6 +59,7 @@ impl Config {
         self.node.own_runtime |= !self.crm.cloudlet.is_empty() && self.crm.drives_containers();
         self.crm.image_folders.push(demo::image(&self.data));
         self.node.protected = self.protected();
+        self.dns.root_domain.clone_from(&self.controller.root_domain);
     }
 }
 

@@ -231,14 +231,9 @@ impl Foundation {
     }
 
     /// Adds what every process serves.
-    pub(super) fn mount(
-        &self,
-        mount: &mut Mount,
-        config: &Config,
-        process: &Process,
-        reconcilers: &Reconcilers,
-    ) {
-        let system = |store| System::service(process, store, config.insecure, reconcilers);
+    pub(super) fn mount(&self, mount: &mut Mount, config: &Config, context: &Context) {
+        let reconcilers = &context.reconcilers;
+        let system = |store| System::service(context, store, config.insecure);
         match self {
             Self::Own(own) => {
                 mount.services().add(own.auth.auth_service());
@@ -357,7 +352,8 @@ impl Foundation {
             Self::Joined { member, .. } => Some(member.ca_path()),
             _ => self.keys().map(|keys| keys.authorities.signer().path().to_owned()),
         };
-        Ok(Ready { endpoint, ca, admin, sockets })
+        let addresses = context.announced().into_iter().collect();
+        Ok(Ready { endpoint, ca, admin, sockets, addresses })
     }
 
     /// Returns the protocol by which to ask the port whether it answers.

@@ -37,6 +37,10 @@ pub(super) fn own(
         }
         None => {}
     }
+    if let Some(address) = ready.addresses.get("dns") {
+        let root = &config.controller.root_domain;
+        text += &format!("\n  Names of apps below {root} are answered by DNS on {address}\n");
+    }
     let is_missing = |name: &&str| Info::find(name).is_some_and(|info| !info.built);
     let missing: Vec<&str> = process.running.iter().copied().filter(is_missing).collect();
     if !missing.is_empty() {

@@ -138,7 +138,8 @@ impl Plan {
             running.ready.write(path)?;
         }
         if serve.demo {
-            tasks.spawn("demonstration", demo::run(self.config.clone()));
+            let names = running.ready.addresses.get("dns").copied();
+            tasks.spawn("demonstration", demo::run(self.config.clone(), names));
         }
         if let Some(frugal) = frugal {
             tasks.spawn("memory", process::stay_small(frugal, tasks.token().clone()));
@@ -173,7 +174,7 @@ impl Plan {
         foundation.make_first_administrator(config).await?;
 
         let mut mount = Mount::new(metrics, tasks.clone());
-        foundation.mount(&mut mount, config, &self.process, &reconcilers);
+        foundation.mount(&mut mount, config, &context);
         open.iter_mut().for_each(|part| part.mount(&mut mount));
         let server = mount.server(limits(config), config.listen.origins.clone()).await;
         let server = server.context("server")?;
@@ -219,6 +220,7 @@ impl Plan {
             metrics: metrics.clone(),
             shared: Shared::default(),
             sockets: parking_lot::Mutex::default(),
+            addresses: parking_lot::Mutex::default(),
         }))
     }
 }

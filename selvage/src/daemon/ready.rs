@@ -1,6 +1,7 @@
 //! The ready file: written once everything answers, for scripts and tests.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -28,6 +29,9 @@ pub(super) struct Ready {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) admin: Option<Admin>,
     pub(super) sockets: Sockets,
+    /// Addresses of parts that have one of their own.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) addresses: BTreeMap<&'static str, SocketAddr>,
 }
 
 #[derive(Debug, Serialize)]

@@ -1,12 +1,12 @@
 //! `selvage.system`: what this process is and what it serves.
 
-use std::time::Instant;
+use std::{net::SocketAddr, time::Instant};
 
 use selvage_api::selvage::system::{
     GetStatusRequest, GetStatusResponse, Part as PartStatus, Reconciler,
     system_service_server::{SystemService, SystemServiceServer},
 };
-use selvage_part::Process;
+use selvage_part::{Context, Process};
 use selvage_store::SharedStore;
 use selvage_work::{ReconcilerStatus, Reconcilers};
 use tonic::{Request, Response, Status};
@@ -18,6 +18,8 @@ const EVERYWHERE: [&str; 2] = ["auth", "system"];
 
 pub(super) struct System {
     process: Process,
+    /// Addresses of parts that have one of their own.
+    addresses: Vec<(&'static str, SocketAddr)>,
     /// None in an agent that belongs to a controller.
     store: Option<SharedStore>,
     insecure: bool,
@@ -27,19 +29,25 @@ pub(super) struct System {
 
 impl System {
     pub(super) fn service(
-        process: &Process,
+        context: &Context,
         store: Option<SharedStore>,
         insecure: bool,
-        reconcilers: &Reconcilers,
     ) -> SystemServiceServer<Self> {
         let system = Self {
-            process: process.clone(),
+            process: context.process.clone(),
+            addresses: context.announced(),
             store,
             insecure,
-            reconcilers: reconcilers.clone(),
+            reconcilers: context.reconcilers.clone(),
             started: Instant::now(),
         };
         SystemServiceServer::new(system)
+    }
+
+    /// Address of a part's own; empty for none.
+    fn address(&self, part: &str) -> String {
+        let found = self.addresses.iter().find(|(name, _)| *name == part);
+        found.map(|(_, address)| address.to_string()).unwrap_or_default()
     }
 
     fn parts(&self) -> Vec<PartStatus> {
@@ -48,8 +56,11 @@ impl System {
             _ => (name, "serving"),
         });
         let parts = parts::ALL.iter().map(|info| {
+            let listens = !self.address(info.name).is_empty();
             let state = match (self.process.runs(info.name), info.built) {
+                _ if listens => "serving",
                 (false, _) => "elsewhere",
+                (true, true) if services_of(info.name).is_empty() => "off",
                 (true, true) => "serving",
                 (true, false) => "not built",
             };
@@ -59,6 +70,7 @@ impl System {
             name: name.into(),
             state: state.into(),
             services: services_of(name),
+            address: self.address(name),
         };
         everywhere.into_iter().chain(parts).map(row).collect()
     }

@@ -86,8 +86,8 @@ async fn a_second_engine() {
     let listed = device.grpc.get_app_inst_list(list(&own)).await.unwrap().into_inner();
     assert_eq!(listed.cloudlets.len(), 2, "{listed:?}");
     for cookie in [&cookie, &own] {
-        device.is_sent(question(cookie, 36.0, -96.0), "cloud-2.dmuus.mobiledgex.net").await;
-        beside.is_sent(question(cookie, 36.0, -96.0), "cloud-2.dmuus.mobiledgex.net").await;
+        device.is_sent(question(cookie, 36.0, -96.0), "cloud-2.dmuus.selvage.internal").await;
+        beside.is_sent(question(cookie, 36.0, -96.0), "cloud-2.dmuus.selvage.internal").await;
     }
     // The other one has newer keys by now, and this one finds them.
     let mut later = beside.cookie(&APP).await;
@@ -95,7 +95,7 @@ async fn a_second_engine() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         later = beside.cookie(&APP).await;
     }
-    device.is_sent(question(&later, 36.0, -96.0), "cloud-2.dmuus.mobiledgex.net").await;
+    device.is_sent(question(&later, 36.0, -96.0), "cloud-2.dmuus.selvage.internal").await;
 
     wait_for("the engine among the nodes", || {
         site.cli.ok(&["nodes", "show"]).contains("west").then_some(())
@@ -131,15 +131,15 @@ async fn a_second_engine() {
     let alone = device.grpc.get_app_inst_list(list(&own)).await.unwrap().into_inner();
     assert_eq!(alone, listed);
     let fresh = device.cookie(&APP).await;
-    device.is_sent(question(&fresh, 36.0, -96.0), "cloud-2.dmuus.mobiledgex.net").await;
+    device.is_sent(question(&fresh, 36.0, -96.0), "cloud-2.dmuus.selvage.internal").await;
 }
 
 /// What an engine knew it knows after a power cut, with nobody there to tell it,
 /// and its cookies hold. When the controller is back it knows better.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_starts_while_its_controller_is_away() {
-    const FIRST: &str = "cloud-1.dmuus.mobiledgex.net";
-    const SECOND: &str = "cloud-2.dmuus.mobiledgex.net";
+    const FIRST: &str = "cloud-1.dmuus.selvage.internal";
+    const SECOND: &str = "cloud-2.dmuus.selvage.internal";
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("controller");
     std::fs::create_dir(&home).unwrap();

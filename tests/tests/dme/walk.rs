@@ -12,9 +12,9 @@ use tonic::Code;
 
 use crate::site::{APP, Device, SAMSUNG, Site, question, registration};
 
-const CLOUD1: &str = "cloud-1.dmuus.mobiledgex.net";
-const CLOUD2: &str = "cloud-2.dmuus.mobiledgex.net";
-const AZURE: &str = "acmeappcosomeapplication10.autocluster.cloud-9.azure.mobiledgex.net";
+const CLOUD1: &str = "cloud-1.dmuus.selvage.internal";
+const CLOUD2: &str = "cloud-2.dmuus.selvage.internal";
+const AZURE: &str = "acmeappcosomeapplication10.autocluster.cloud-9.azure.selvage.internal";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn find_cloudlet() {

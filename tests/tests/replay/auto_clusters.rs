@@ -5,14 +5,14 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::scene::{
-    apply, assert_nothing_left, assert_shows, call, data, golden, messages, objects,
+    ORIGINAL, apply, assert_nothing_left, assert_shows, call, data, golden, messages, objects,
 };
 
 /// The key of an instance in an auto-cluster is rewritten to what the cluster
 /// is called in kubernetes.
 #[tokio::test]
 async fn an_auto_cluster_gets_a_lower_case_name() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     let client = Client::admin(&selvage).await;
     apply(&cli, "golden_refs.yaml");
@@ -49,7 +49,7 @@ async fn an_auto_cluster_gets_a_lower_case_name() {
 /// that it makes itself.
 #[test]
 fn an_instance_of_an_auto_cluster_goes_with_its_file_however_it_is_spelled() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     let data = std::fs::read_to_string(data("crminfo.yaml")).unwrap();
     let mixed = data.replace("autoclustersomeapplication1", "autoclusterSomeApplication1");

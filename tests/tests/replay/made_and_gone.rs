@@ -5,12 +5,13 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::scene::{
-    apply, assert_nothing_left, assert_shows, call, golden, messages, objects, shown, unapply,
+    ORIGINAL, apply, assert_nothing_left, assert_shows, call, golden, messages, objects, shown,
+    unapply,
 };
 
 #[test]
 fn add_delete_twice() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     let expected = golden("add_delete");
     for round in 1..=2 {
@@ -30,7 +31,7 @@ fn add_delete_twice() {
 
 #[tokio::test]
 async fn an_instance_is_deleted_and_made_again() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     let client = Client::admin(&selvage).await;
     apply(&cli, "add_delete.yaml");
@@ -77,7 +78,7 @@ fn assert_shows_same_but_for_the_order_of_cluster_apps(cli: &Cli, expected: &str
 
 #[test]
 fn objects_named_twice_are_made_once() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     let told = apply(&cli, "add_delete_2apps.yaml");
     let ending = |with: &str| told.lines().filter(|line| line.ends_with(with)).count();
@@ -99,7 +100,7 @@ fn objects_named_twice_are_made_once() {
 
 #[test]
 fn ten_cloudlets_with_twenty_auto_clusters() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     apply(&cli, "appdata_10.yaml");
     assert_eq!(objects(&cli, "cloudlet").len(), 10);
@@ -177,7 +178,7 @@ fn assert_ten(instance: &Value) {
 #[test]
 fn instances_follow_a_cloudlet_that_moves() {
     let directory = tempfile::tempdir().unwrap();
-    let mut selvage = Selvage::up_in(directory.path(), &[]);
+    let mut selvage = Selvage::up_in(directory.path(), &ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     apply(&cli, "crminfo.yaml");
     let told = apply(&cli, "move_cloudlet1.yaml");
@@ -190,23 +191,23 @@ fn instances_follow_a_cloudlet_that_moves() {
 
     selvage.signal(nix::sys::signal::Signal::SIGTERM);
     assert!(selvage.wait().success());
-    let mut selvage = Selvage::up_in(directory.path(), &[]);
+    let mut selvage = Selvage::up_in(directory.path(), &ORIGINAL);
     assert_shows(&Cli::admin_of(&selvage), &moved);
 
     selvage.kill();
-    let mut selvage = Selvage::up_in(directory.path(), &[]);
+    let mut selvage = Selvage::up_in(directory.path(), &ORIGINAL);
     assert_shows(&Cli::admin_of(&selvage), &moved);
 
     // Back again, and the power goes at once.
     apply(&Cli::admin_of(&selvage), "crminfo.yaml");
     selvage.kill();
-    let selvage = Selvage::up_in(directory.path(), &[]);
+    let selvage = Selvage::up_in(directory.path(), &ORIGINAL);
     assert_shows(&Cli::admin_of(&selvage), &golden("crminfo"));
 }
 
 #[test]
 fn crminfo_is_as_it_was_to_the_letter() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     apply(&cli, "crminfo.yaml");
     assert_shows(&cli, &golden("crminfo"));

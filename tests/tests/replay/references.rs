@@ -4,12 +4,12 @@ use selvage_tests::{Client, Selvage, process::Cli};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::scene::{apply, assert_nothing_left, call, messages, objects, unapply};
+use crate::scene::{ORIGINAL, apply, assert_nothing_left, call, messages, objects, unapply};
 
 /// The smoke order's numbers.
 #[test]
 fn references_count_what_is_there_and_nothing_after() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     apply(&cli, "crminfo.yaml");
     let show = ["cloudletrefs", "show", "--name", "tmus-cloud-1", "-o", "json"];
@@ -44,7 +44,7 @@ fn cluster_on(cloudlet: &str, cluster: &str, flavor: &str) -> Value {
 
 #[tokio::test]
 async fn the_closest_flavor_is_taken() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     let client = Client::admin(&selvage).await;
     apply(&cli, "golden_refs.yaml");
@@ -97,7 +97,7 @@ fn golden_refs(cli: &Cli) -> Vec<(String, u64, u64, u64, u64, Value)> {
 
 #[test]
 fn the_golden_sums_of_references() {
-    let selvage = Selvage::up(&[]);
+    let selvage = Selvage::up(&ORIGINAL);
     let cli = Cli::admin_of(&selvage);
     apply(&cli, "golden_refs.yaml");
     assert!(golden_refs(&cli).is_empty(), "made with the first instance");

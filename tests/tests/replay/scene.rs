@@ -21,6 +21,9 @@ const KINDS: [&str; 10] = [
     "clusterrefs",
 ];
 
+/// Settings under which names are those of the original's data.
+pub(crate) const ORIGINAL: [&str; 2] = ["--set", "controller.root_domain=mobiledgex.net"];
+
 pub(crate) fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("edge").join(name)
 }

@@ -10,6 +10,7 @@ pub(crate) mod certificate;
 pub(crate) mod context;
 pub(crate) mod dashboard;
 pub(crate) mod dme;
+pub(crate) mod dns;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod explain;
@@ -68,6 +69,7 @@ pub(crate) async fn dispatch(
         Command::Events(args) => events::run(args, session).await,
         Command::Health => dashboard::health(session).await,
         Command::Dme(args) => dme::run(args, session).await,
+        Command::Dns(args) => dns::run(args, session).await,
         Command::Kaas(args) => Box::pin(kaas::run(args, session)).await,
         Command::Kubectl(args) => kaas::kubectl(args, session).await,
         Command::Exec(args) => Box::pin(exec::exec(args, session)).await,

@@ -121,7 +121,7 @@ fn a_list_among_other_fields_comes_after_them() {
     let part = |name: &str| selvage_api::selvage::system::Part {
         name: name.into(),
         state: "serving".into(),
-        services: Vec::new(),
+        ..Default::default()
     };
     let status = selvage_api::selvage::system::GetStatusResponse {
         version: "1.2.3".into(),
@@ -141,9 +141,9 @@ uptime_seconds  0
 insecure        false
 store_failure   -
 
-NAME  STATE
-auth  serving
-dme   serving
+NAME  STATE    ADDRESS
+auth  serving  -
+dme   serving  -
 "
     );
 }
@@ -154,7 +154,7 @@ fn rows_that_come_later_line_up_with_the_first() {
         let part = selvage_api::selvage::system::Part {
             name: name.into(),
             state: "serving".into(),
-            services: Vec::new(),
+            ..Default::default()
         };
         dynamic("selvage.system.Part", &part).unwrap()
     };
@@ -165,7 +165,7 @@ fn rows_that_come_later_line_up_with_the_first() {
             p.row(&row("dme")).unwrap();
             p.flush().unwrap();
         }),
-        "NAME       STATE\ndashboard  serving\ndme        serving\n"
+        "NAME       STATE    ADDRESS\ndashboard  serving  -\ndme        serving  -\n"
     );
 }
 

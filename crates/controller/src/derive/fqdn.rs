@@ -3,10 +3,13 @@
 
 use std::net::IpAddr;
 
-use selvage_api::edgeproto::{AppInstKey, AppKey, CloudletKey, ClusterInstKey};
+use selvage_api::edgeproto::{AppInstKey, ClusterInstKey};
+pub(super) use selvage_cloudlet::app_label;
+/// Of the shared load balancer of a cloudlet.
+pub(crate) use selvage_cloudlet::cloudlet_domain as root_load_balancer;
 
 use super::{Error, Result, names, names::dns, ports::Exposure};
-use crate::keys::{AppInstKeyParts, AppKeyParts, CloudletKeyParts, ClusterInstKeyParts};
+use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
 
 const MAX_FQDN: usize = 253;
 /// Under how many names a developer may run one instance himself.
@@ -14,11 +17,6 @@ const MAX_PUBLIC: usize = 32;
 
 /// A service of an App is reached under `<service>.<fqdn>`.
 const LONGEST_PREFIX: usize = names::MAX_LABEL + 1;
-
-/// Of the shared load balancer of a cloudlet.
-pub(crate) fn root_load_balancer(key: &CloudletKey, root: &str) -> String {
-    format!("{}.{}.{root}", dns(&key.name), dns(&key.operator_or_empty().name))
-}
 
 /// Of a cluster with an address of its own.
 pub(crate) fn cluster(key: &ClusterInstKey, root: &str) -> String {
@@ -105,11 +103,6 @@ pub(super) fn check(fqdn: &str) -> Result<()> {
     Ok(())
 }
 
-/// Developer, App and version as one label.
-pub(super) fn app_label(key: &AppKey) -> String {
-    format!("{}{}{}", dns(&key.developer_or_empty().name), dns(&key.name), dns(&key.version))
-}
-
 /// Claim that no other ClusterInst or AppInst on the same cloudlet may have:
 /// its name in DNS, and on the cloudlet itself.
 pub(crate) fn cluster_claim(key: &ClusterInstKey) -> String {
@@ -139,7 +132,7 @@ pub(crate) fn app_inst_claim(key: &AppInstKey, exposure: Exposure) -> Option<Str
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use selvage_api::edgeproto::{ClusterKey, DeveloperKey, OperatorKey};
+    use selvage_api::edgeproto::{AppKey, CloudletKey, ClusterKey, DeveloperKey, OperatorKey};
 
     use super::*;
 

@@ -25,25 +25,11 @@ pub(crate) const MAX_LABEL: usize = 63;
 /// Longest suffix of a name made from an App's name.
 const LONGEST_APP_SUFFIX: &str = "-deployment";
 
-/// As part of the path of an image.
-pub(crate) use selvage_cloudlet::image_path_part as docker;
-
-/// As part of a DNS label.
-pub(crate) fn dns(name: &str) -> String {
-    sanitise(name, " &,.!")
-}
-
-/// As the name of an object in Kubernetes.
-pub(crate) fn kubernetes(name: &str) -> String {
-    sanitise(name, " &,!")
-}
-
-fn sanitise(name: &str, dropped: &str) -> String {
-    name.chars()
-        .filter(|letter| !dropped.contains(*letter))
-        .map(|letter| if letter == '_' { '-' } else { letter.to_ascii_lowercase() })
-        .collect()
-}
+/// As part of the path of an image, of a DNS label, and as the name of an
+/// object in Kubernetes.
+pub(crate) use selvage_cloudlet::{
+    dns_label as dns, image_path_part as docker, kubernetes_name as kubernetes,
+};
 
 pub(crate) fn is_default_cloudlet(key: &CloudletKey) -> bool {
     key.operator_or_empty().name == DEFAULT_OPERATOR && key.name == DEFAULT_CLOUDLET

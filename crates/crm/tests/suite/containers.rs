@@ -90,6 +90,48 @@ async fn busybox(runtime: &dyn Runtime, id: &str, words: &[&str]) -> (String, i3
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_of_a_cluster_find_themselves_and_each_other_by_name() {
+    if !can_run() {
+        return;
+    }
+    let place = TestCloudlet::new("names", 231);
+    let controller = TestController::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    let runtime = running.runtime.as_ref();
+    let id = runtime.list("selvage").await.unwrap()[0].runtime_id.clone();
+    let asked = async |id: &str, host: &str| {
+        let url = format!("http://{host}:8080/");
+        busybox(runtime, id, &["wget", "-T", "5", "-qO", "/dev/null", &url]).await
+    };
+    assert_eq!(asked(&id, &id).await, (String::new(), 0), "its own name");
+    assert_ne!(asked(&id, "neighbour").await.1, 0, "nobody is there yet");
+
+    let (app, neighbour) = place.neighbour();
+    controller.apps.put(app).unwrap();
+    controller.instances.put(neighbour.clone()).unwrap();
+    let key = neighbour.key.as_ref().unwrap();
+    let info = controller.instance_state(key, TrackedState::Ready).await;
+    let other = info.runtime_info.clone().unwrap().container_ids[0].clone();
+    for (from, to) in [(&id, "neighbour"), (&id, other.as_str()), (&other, "hello")] {
+        assert_eq!(asked(from, to).await, (String::new(), 0), "{from} asks {to}");
+    }
+
+    controller.instances.remove(&neighbour).unwrap();
+    wait_for("the name to go", || async {
+        let hosts = place.directory.path().join("hosts.d");
+        let files = std::fs::read_dir(hosts).unwrap().flatten();
+        let texts = files.map(|file| std::fs::read_to_string(file.path()).unwrap());
+        texts.collect::<String>().matches("neighbour").next().is_none().then_some(())
+    })
+    .await;
+    assert_ne!(asked(&id, "neighbour").await.1, 0, "it is gone");
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
 fn disk(sample: &Metric) -> Option<u64> {
     let value = sample.vals.iter().find(|value| value.name == "disk")?;
     match value.value.as_ref()? {

@@ -38,7 +38,7 @@ async fn an_app_lives_and_dies_with_the_canonical_words() {
     assert_eq!(world.create_app(&inst).await.ok(), ["Creating", "Ready", "Created successfully"]);
     let row = world.app(&inst).unwrap();
     assert_eq!(row.state(), TrackedState::Ready);
-    assert_eq!(row.uri, "cloud-1.tmus.mobiledgex.net");
+    assert_eq!(row.uri, "cloud-1.tmus.selvage.internal");
     assert_eq!(row.flavor.clone().unwrap().name, "x1.small");
     assert_eq!(row.cloudlet_loc.unwrap().latitude, 31.0);
     assert_eq!(row.runtime_info.unwrap().container_ids, ["c1"]);
@@ -150,7 +150,7 @@ async fn dedicated_instances_touch_no_shared_ports() {
     world.create_app(&app_inst("app", "one")).await.ok();
     world.create_app(&app_inst("app", "two")).await.ok();
     let row = world.app(&app_inst("app", "two")).unwrap();
-    assert_eq!(row.uri, "two.cloud-1.tmus.mobiledgex.net");
+    assert_eq!(row.uri, "two.cloud-1.tmus.selvage.internal");
     assert_eq!(row.mapped_ports[0].public_port, 80);
     world.delete_app(&app_inst("app", "two")).await.ok();
     assert_eq!(world.refs("tmus", "cloud-1").root_lb_ports, [(80, 1)].into());
@@ -264,7 +264,7 @@ async fn a_virtual_machine_needs_no_cluster_and_is_counted() {
     let inst = app_inst("vm", "");
     world.create_app(&inst).await.ok();
     let row = world.app(&inst).unwrap();
-    assert_eq!(row.uri, "acmevm10.cloud-1.tmus.mobiledgex.net");
+    assert_eq!(row.uri, "acmevm10.cloud-1.tmus.selvage.internal");
     assert_eq!(row.mapped_ports[0].public_port, 80);
     assert_eq!(world.refs("tmus", "cloud-1").used_ram, 2048);
     world.check();
@@ -284,7 +284,7 @@ async fn clouds_with_an_address_per_service_name_every_app() {
     });
     world.create_app(&inst).await.ok();
     let row = world.app(&inst).unwrap();
-    assert_eq!(row.uri, "acmeapp10.autoclusterapp.cloud-9.azure.mobiledgex.net");
+    assert_eq!(row.uri, "acmeapp10.autoclusterapp.cloud-9.azure.selvage.internal");
     assert!(row.mapped_ports.iter().all(|port| port.proto() == LProto::Tcp));
     world.delete_app(&inst).await.ok();
     assert_eq!(world.refs("azure", "cloud-9").used_dynamic_ips, 0);

@@ -5,6 +5,7 @@ mod collisions;
 mod conntrack;
 mod files;
 mod filter;
+mod hosts;
 mod image;
 mod names;
 pub mod namespaces;
@@ -17,7 +18,6 @@ mod volumes;
 
 use std::{
     collections::HashMap,
-    fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
@@ -38,6 +38,7 @@ use tokio::time::Instant;
 
 use self::{
     files::Files,
+    hosts::Hosts,
     image::Images,
     names::{ClusterNames, InstanceNames, Namer},
     nat::Nat,
@@ -123,6 +124,7 @@ pub struct Containers {
     images: Images,
     nat: Arc<Nat>,
     files: Files,
+    hosts: Hosts,
     volumes: Volumes,
     /// Container that serves, by the first name of its instance.
     serving: Mutex<HashMap<String, String>>,
@@ -132,7 +134,7 @@ impl Containers {
     /// Must be called inside a tokio runtime.
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
         let namer = Namer::new(cloudlet)?;
-        let opened = Self {
+        Ok(Self {
             site: naming::text(cloudlet)?,
             networks: Networks::open(options.range)?,
             images: Images::new(&options),
@@ -143,18 +145,18 @@ impl Containers {
                 options.egress.clone(),
             )),
             files: Files::new(&options.data),
+            hosts: Hosts::new(&options.data),
             volumes: Volumes::new(options.lvmd.clone(), &options.data),
             serving: Mutex::default(),
             namer,
             options,
-        };
-        fs::write(opened.hosts(), order::KNOWN_NAMES)
-            .during("writing the names that instances know")?;
-        Ok(opened)
+        })
     }
 
-    fn hosts(&self) -> PathBuf {
-        self.options.data.join("hosts")
+    /// Lets neighbours in its cluster find an instance by the name of its app.
+    fn is_found(&self, key: &AppInstKey, container: &str) -> Result<()> {
+        let app = key.app_key.as_ref().map_or("", |app| &app.name);
+        self.hosts.serves(container, &selvage_cloudlet::dns_label(app))
     }
 
     fn namespace(&self) -> &str {
@@ -192,7 +194,8 @@ impl Containers {
         mounts.extend(self.files.provide(&names.container, &order.app)?);
         let network = order.in_cluster()?.network;
         let namespace = namespaces::path(&names.namespace);
-        let (group, hosts) = (cluster.group.clone(), self.hosts());
+        let group = cluster.group.clone();
+        let hosts = self.hosts.enter(&cluster.bridge, &names.container, address)?;
         let place = order::Placement { namespace, group, mounts, hosts };
         let mut spec = order::spec(order, &names.container, image, place)?;
         spec.labels.insert(SITE_LABEL.into(), self.site.clone());
@@ -373,6 +376,7 @@ impl Platform for Containers {
 
     async fn retire_instance(&self, key: &AppInstKey, facts: &InstanceFacts) -> Result<()> {
         let (retired, successor) = self.places_of(key, facts)?;
+        self.is_found(key, &successor.container)?;
         self.serving.lock().insert(self.owner(key)?, successor.container);
         self.retire(&retired).await
     }
@@ -387,6 +391,8 @@ impl Platform for Containers {
         let cluster = self.namer.cluster(&order.cluster)?;
         let address = inner(facts)?;
         let owner = self.owner(&order.key)?;
+        self.hosts.enter(&cluster.bridge, &names.container, address)?;
+        self.is_found(&order.key, &names.container)?;
         let known = self.serving.lock().insert(owner.clone(), names.container.clone());
         if known.is_none() {
             // An update that a former process did not finish, or finish with.
@@ -529,6 +535,7 @@ impl Containers {
         network::blocking(move || group::kill(&group).during("ending a cluster's processes"))
             .await?;
         group::remove(&names.group).during("removing a cluster's control group")?;
+        self.hosts.remove(&names.bridge)?;
         let (bridges, _) = self.networks.found(&self.namer).await?;
         if bridges.is_empty() { self.nat.close().await } else { Ok(()) }
     }

@@ -17,9 +17,6 @@ use crate::{
 /// Files with the machine's name servers; the first that is there counts. A
 /// local forwarder cannot be reached from another network.
 pub(super) const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
-/// Names that containers know without a name server.
-pub(super) const KNOWN_NAMES: &str =
-    "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 /// Variables of containers, in the contract's word for it.
 const VARIABLES: &str = "envVarsYaml";
 /// More processes than any service needs, and less than it takes to stop the

@@ -72,6 +72,7 @@ impl Containers {
     ) -> Result<()> {
         self.serving.lock().insert(self.owner(&order.key)?, names.container.clone());
         self.run(order, names, address).await?;
+        self.is_found(&order.key, &names.container)?;
         self.until_it_answers(order, &names.container, address).await
     }
 
@@ -161,6 +162,7 @@ impl Containers {
     pub(super) async fn discard(&self, names: &InstanceNames) -> Result<()> {
         self.remove(&names.container).await?;
         self.networks.remove_instance(names).await?;
+        self.hosts.leave(&names.container)?;
         self.files.remove(&names.container)
     }
 }
