@@ -1,6 +1,6 @@
 //! One certificate authority takes over from another.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use selvage_api::selvage::{
@@ -35,6 +35,10 @@ impl CertificateAuthority for Signer {
         let signed = self.0.sign_machine_for(csr, machine, names, pki::MACHINE_LIFETIME).unwrap();
         let not_after = jiff::Timestamp::from_second(signed.not_after).unwrap();
         Ok(Signed { certificate_pem: signed.certificate_pem, not_after })
+    }
+
+    fn sign_person(&self, _: &str, _: &str, _: Duration) -> Result<Signed, SignError> {
+        Err(SignError::BadRequest("no people here".into()))
     }
 
     fn ca_pem(&self) -> String {
@@ -290,7 +294,7 @@ async fn the_old_one_stays_while_a_machine_uses_it() {
     assert!(a.auth.certificate_is_current(&shown(&renewed)));
     assert!(!a.auth.certificate_is_current(&shown(&second)), "its connections are closed");
     tokio::time::pause();
-    tokio::time::advance(std::time::Duration::from_secs(30)).await;
+    tokio::time::advance(Duration::from_secs(30)).await;
     assert!(a.auth.certificate_allowed(&shown(&renewed)));
     assert!(!a.auth.certificate_allowed(&shown(&second)));
 }

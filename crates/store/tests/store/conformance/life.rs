@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
 use selvage_store::etcd::{Credentials, Etcd, EtcdOptions};
-use selvage_store::{KeyRange, SharedStore, StoreExt, Table};
+use selvage_store::{KeyRange, SharedStore, Store, StoreExt, Table};
 
 use super::secured::{certificates, demand_passwords};
 use crate::support::etcd::Cluster;
