@@ -100,28 +100,28 @@ async fn a_connection_of_the_old_one_is_told_from_one_of_the_new_one() {
 #[test]
 fn the_files_hold_every_authority_with_its_key_at_every_moment() {
     let r = Rotation::new();
-    let (old, new) = (r.old.sha256(), r.new.sha256());
+    let (old, new) = (&r.old.sha256(), &r.new.sha256());
     let pki = r.dir.path().join("pki");
     let files = || (fs::read(pki.join("ca.key")).unwrap(), fs::read(pki.join("ca.crt")).unwrap());
     let alone = files();
     r.has(&[&r.old, &r.new]);
-    assert_eq!(r.reopened(), [old.clone(), new.clone()]);
+    assert_eq!(r.reopened(), [old.as_str(), new]);
     let both = files();
     // Killed after the keys were written, before the certificates.
     put(&pki.join("ca.crt"), &alone.1, 0o644);
-    assert_eq!(r.reopened(), [old.clone()]);
+    assert_eq!(r.reopened(), [old.as_str()]);
     put(&pki.join("ca.crt"), &both.1, 0o644);
 
     r.has(&[&r.new, &r.old]);
-    assert_eq!(r.reopened(), [new.clone(), old.clone()]);
+    assert_eq!(r.reopened(), [new.as_str(), old]);
     let signing = files();
     r.has(&[&r.new]);
-    assert_eq!(r.reopened(), [new.clone()]);
+    assert_eq!(r.reopened(), [new.as_str()]);
     let key = fs::read_to_string(pki.join("ca.key")).unwrap();
     assert_eq!(key.matches("BEGIN PRIVATE KEY").count(), 1, "the old key is gone");
     // Killed after the certificates were written, before the keys.
     put(&pki.join("ca.key"), &signing.0, 0o600);
-    assert_eq!(r.reopened(), [new]);
+    assert_eq!(r.reopened(), [new.as_str()]);
     assert_eq!(mode(&pki.join("ca.key")), 0o600);
 }
 
