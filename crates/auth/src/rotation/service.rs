@@ -73,8 +73,8 @@ impl Auth {
     fn certificate(&self, member: &Member, region: &Region) -> Option<Certificate> {
         let issue = self.inner.issues.get(&member.machine)?;
         let reports = member.last_seen != 0 && !member.authority.is_empty();
-        let signer = self.authorities().ok().map(|authorities| authorities.signer());
-        let waits = signer.filter(|_| region.stage().phase() == Phase::Signing);
+        let signing = region.stage().phase() == Phase::Signing;
+        let waits = self.signer_of(region).filter(|_| signing);
         let waits = waits.and_then(|signer| self.why_wait(member, &signer));
         Some(Certificate {
             machine: member.machine.clone(),

@@ -1,5 +1,7 @@
 //! Whom a rotation waits for.
 
+use std::sync::Arc;
+
 use selvage_kit::pki::Ca;
 
 use super::{Phase, Region, Stage};
@@ -23,8 +25,10 @@ impl Auth {
             Phase::Alone => waits.clear(),
             Phase::Introduced => waits.push("the new authority to sign".to_owned()),
             Phase::Signing => {
-                let Ok(authorities) = self.authorities() else { return waits };
-                let signer = authorities.signer();
+                let Some(signer) = self.signer_of(region) else {
+                    waits.push("this controller to have the new authority".to_owned());
+                    return waits;
+                };
                 waits.extend(self.inner.members.list().iter().filter_map(|member| {
                     let why = self.why_wait(&member.value, &signer)?;
                     Some(format!("{}: {why}", member.value.machine))
@@ -32,6 +36,14 @@ impl Auth {
             }
         }
         waits
+    }
+
+    /// The authority that signs at the region's stage, which this process may not
+    /// have come to yet.
+    pub(super) fn signer_of(&self, region: &Region) -> Option<Arc<Ca>> {
+        let authorities = region.authorities();
+        let signer = &authorities.first()?.certificate_pem;
+        self.authorities().ok()?.all().into_iter().find(|ca| ca.pem() == signer)
     }
 
     /// Why the old authority cannot be dropped because of this machine.

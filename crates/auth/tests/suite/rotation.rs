@@ -270,7 +270,9 @@ async fn the_old_one_stays_while_a_machine_uses_it() {
     for machine in [&first, &second] {
         a.report(machine).await;
     }
-    a.begin().await;
+    let begun = a.begin().await;
+    let machines = begun.waits_for.iter().filter(|one| one.starts_with("node/")).count();
+    assert_eq!((begun.stage, machines), (2, 2), "before it has come there itself");
     a.follow().await;
     a.follow().await;
     let told = a.report(&first).await;
