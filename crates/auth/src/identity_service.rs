@@ -35,6 +35,9 @@ use crate::{
 /// Longest code and verifier that are looked at.
 const LONGEST_CODE: usize = 256;
 
+/// Hexadecimal digits of a SHA-256.
+const SHA256_DIGITS: usize = 64;
+
 type Answer<T> = Result<Response<T>, Status>;
 
 /// Serves the contract.
@@ -273,6 +276,12 @@ impl IdentityService for IdentityApi {
         let mut caller = Caller::of(&request);
         caller.require_known()?;
         let sha256 = request.into_inner().sha256;
+        let is_digest = sha256.len() == SHA256_DIGITS
+            && sha256.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        if !is_digest {
+            let reason = format!("{SHA256_DIGITS} lower-case hexadecimal digits");
+            return Err(Error::invalid("sha256", reason).into());
+        }
         caller.identity = self.0.identify_delegate(&sha256, Form::Certificate).await?;
         Ok(Response::new(who(caller)))
     }
