@@ -65,7 +65,7 @@ const CHOSEN: &[(&str, &[&str])] = &[
         ],
     ),
     ("selvage.identity.BlockedMachine", &["machine", "blocked_at", "blocked_by"]),
-    ("selvage.system.Part", &["name", "state", "+services"]),
+    ("selvage.system.Part", &["name", "state", "address", "+services"]),
     (
         "selvage.operations.Operation",
         &[

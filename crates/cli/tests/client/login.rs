@@ -32,7 +32,9 @@ async fn login_whoami_and_logout_over_tls() {
     // The CA and the token are remembered: neither file is needed again.
     fs::remove_file(ca_file).unwrap();
     let who = person.run(&["whoami"]).await.good();
-    assert_eq!(who, "name     admin\nkind     user\ngrants   admin\nexpires  -\nmethods  -\n");
+    let told = "name            admin\nkind            user\ngrants          admin\n\
+                expires         -\nmethods         -\nfirst_password  false\n";
+    assert_eq!(who, told);
 
     person.run(&["logout"]).await.good();
     assert!(*server.state.logged_out.lock().unwrap());
