@@ -337,7 +337,7 @@ async fn containers_with_runc_conform() {
     if !can_run() {
         return;
     }
-    let place = TestCloudlet::new("conform-oci", 206);
+    let place = TestCloudlet::new("conform-oci", 176);
     let runtime = place.runtime().await;
     conforms(&InContainers { place, runtime, namespace: "selvage" }).await;
 }
@@ -354,6 +354,6 @@ async fn containers_with_containerd_conform() {
     };
     let runtime: Arc<dyn Runtime> = Arc::new(containerd::Containerd::new(options));
     wait_for("containerd", || async { runtime.version().await.ok() }).await;
-    let place = TestCloudlet::new("conform-containerd", 207);
+    let place = TestCloudlet::new("conform-containerd", 177);
     conforms(&InContainers { place, runtime, namespace: "selvage-crm-conforms" }).await;
 }

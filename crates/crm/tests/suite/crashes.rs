@@ -71,7 +71,7 @@ async fn a_new_crm_finds_what_runs_without_a_controller() {
     if !can_run() {
         return;
     }
-    let place = TestCloudlet::new("again", 203);
+    let place = TestCloudlet::new("again", 173);
     let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
@@ -100,7 +100,7 @@ async fn what_the_controller_no_longer_knows_goes() {
     if !can_run() {
         return;
     }
-    let place = TestCloudlet::new("unknown", 204);
+    let place = TestCloudlet::new("unknown", 174);
     let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
@@ -123,7 +123,7 @@ async fn a_container_that_is_taken_away_comes_back() {
     if !can_run() {
         return;
     }
-    let place = TestCloudlet::new("back", 205);
+    let place = TestCloudlet::new("back", 175);
     let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;

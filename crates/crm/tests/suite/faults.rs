@@ -62,7 +62,7 @@ async fn a_port_that_somebody_else_has_is_named_and_may_be_had_later() {
     if !can_run() {
         return;
     }
-    let place = TestCloudlet::new("port", 231);
+    let place = TestCloudlet::new("port", 184);
     let (controller, running) = with_a_cluster(&place).await;
     let taken = std::net::TcpListener::bind(place.public()).unwrap();
     let text = refusal(&controller, &place).await;

@@ -95,5 +95,5 @@ impl Fixture for InNamespaces {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_of_kubernetes_conform() {
     let Some(cluster) = Cluster::shared().await else { return };
-    conforms(&InNamespaces { place: TestCloudlet::new("conform-kube", 208), cluster }).await;
+    conforms(&InNamespaces { place: TestCloudlet::new("conform-kube", 178), cluster }).await;
 }
