@@ -44,6 +44,9 @@ async fn converse(release: &str) {
     };
     let mut client = Command::new(program)
         .args(["what ", "is typed"])
+        // What it logs would be among what it prints.
+        .env("PION_LOG_DISABLE", "all")
+        .env("PIONS_LOG_DISABLE", "all")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
