@@ -233,7 +233,7 @@ fn a_name_leads_to_what_answers_and_to_nothing_else() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
-    std::fs::write(path("site.yaml"), "common: {network_scheme: 10.117.0.0/16}\n").unwrap();
+    std::fs::write(path("site.yaml"), "common: {network_scheme: 10.186.0.0/16}\n").unwrap();
     let busybox = std::fs::read("/bin/busybox").unwrap();
     let image = ImageBuilder::busybox(&busybox, &["sh", "httpd", "sleep", "killall"]).unwrap();
     let image = image.file("www/index.html", 0o644, b"named").unwrap();
@@ -278,11 +278,11 @@ fn a_name_leads_to_what_answers_and_to_nothing_else() {
     let found = cli.ok(&[&["dme", "find"][..], &APP, &device].concat());
     assert!(found.contains(NAME), "{found}");
     let named = || Some(short(server, NAME, "A")).filter(|found| !found.is_empty());
-    assert_eq!(wait_for("the name", named), ["10.117.1.1"]);
-    assert_eq!(cli.ok(&["dns", "lookup", NAME]), "10.117.1.1\n");
+    assert_eq!(wait_for("the name", named), ["10.186.1.1"]);
+    assert_eq!(cli.ok(&["dns", "lookup", NAME]), "10.186.1.1\n");
     let service = format!("_acmeweb1._tcp.{NAME}");
     assert_eq!(short(server, &service, "SRV"), [format!("0 0 8080 {NAME}.")]);
-    let mut page = TcpStream::connect("10.117.1.1:8080").unwrap();
+    let mut page = TcpStream::connect("10.186.1.1:8080").unwrap();
     page.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
     page.read_to_string(&mut text).unwrap();

@@ -93,14 +93,14 @@ impl Lab {
             skip("crm", "this needs root and runc");
             return None;
         }
-        let (directory, mut flags) = self.invited("crm", &self.token("cloudlet/op/site"));
+        let (directory, mut flags) = self.invited("crm", &self.token("cloudlet/op/rotated"));
         let site = directory.join("site.yaml");
         fs::write(&site, "common: {network_scheme: 10.137.0.0/16}\n").unwrap();
         let site = format!("crm.site={}", site.display());
         flags.extend(["--set", &site, "--set", "crm.runtime=oci"].map(str::to_owned));
         let crm = start("crm", &directory, &flags);
         self.admin.ok(&["operator", "create", "--name", "op"]);
-        let named = ["cloudlet", "create", "--operator", "op", "--name", "site"];
+        let named = ["cloudlet", "create", "--operator", "op", "--name", "rotated"];
         let place = ["--latitude", "1", "--longitude", "1", "--numdynamicips", "9"];
         self.admin.ok(&[&named[..], &place].concat());
         self.wait_for_cloudlet();
