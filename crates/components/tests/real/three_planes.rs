@@ -14,7 +14,12 @@ async fn join(lab: &Lab, cluster: &Cluster, first: &Agent, new: &Agent, all: &[&
     let peer = EtcdPeer { name: new.name.clone(), address: new.address.to_string() };
     let request = AddEtcdMemberRequest { peer: Some(peer) };
     let mut client = first.connect().await;
-    let added = client.add_etcd_member(request.clone()).await.unwrap().into_inner();
+    // etcd takes nobody while it does not know yet how those are that it has.
+    let added = until("an etcd that takes one more", async || {
+        let answer = first.connect().await.add_etcd_member(request.clone()).await;
+        answer.map_err(|status| status.message().to_owned())
+    });
+    let added = added.await.into_inner();
     // Asking again adds nobody.
     let again = client.add_etcd_member(request).await.unwrap().into_inner();
     assert_eq!(again.member.unwrap().id, added.member.unwrap().id);
