@@ -27,7 +27,7 @@ pub trait CertificateAuthority: Send + Sync + 'static {
     /// SHA-256 of the certificate of the one that signs, lower-case hexadecimal.
     fn ca_sha256(&self) -> String;
 
-    /// What to show after a certificate that was signed now, PEM. Empty: the
+    /// Certificates to show after one that was signed now, PEM. Empty: the
     /// authority's own certificate.
     fn chain_pem(&self) -> String {
         String::new()

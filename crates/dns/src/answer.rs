@@ -25,14 +25,14 @@ const PLAIN_LIMIT: u16 = 512;
 /// Largest message by TCP.
 const TCP_LIMIT: usize = u16::MAX as usize;
 
-/// How a question came.
+/// Transport of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Udp,
     Tcp,
 }
 
-/// What is sent back.
+/// Reply to a packet.
 pub(crate) enum Reply {
     /// Nothing: this was no question.
     Silence,
@@ -45,7 +45,7 @@ pub(crate) enum Reply {
 /// Answers questions about the zones of a directory.
 pub(crate) struct Responder {
     directory: Arc<Directory>,
-    /// Who may have whole zones.
+    /// Addresses that may have whole zones.
     secondaries: Vec<IpAddr>,
     pub(crate) counts: Arc<Counts>,
 }

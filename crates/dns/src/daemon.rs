@@ -32,7 +32,7 @@ use crate::{
 const CONTROLLER: &str = "controller";
 /// and the one that tells of those of a site.
 const CRM: &str = "crm";
-/// How often a free port is looked for that is free for UDP and TCP.
+/// Number of times that a port is looked for that is free for UDP and TCP.
 const PORT_TRIES: usize = 16;
 /// Longest wait at the start for the controller to tell everything.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ const BURST: f64 = 2.0;
 /// advice to come by TCP, so that those who are real get through.
 const ADVISED: u64 = 2;
 
-/// What to do about a question.
+/// Treatment of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Answer,

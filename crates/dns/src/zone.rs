@@ -10,7 +10,7 @@ use hickory_proto::rr::{
     rdata::{HINFO, NS, SOA, SRV},
 };
 
-/// How long a secondary waits before it looks again, unless it is told,
+/// Seconds that a secondary waits before it looks again, unless it is told,
 const REFRESH: i32 = 300;
 /// before it tries again when nobody answered,
 const RETRY: i32 = 60;

@@ -184,7 +184,7 @@ impl Form {
 /// Limits of a token or certificate that acts in a person's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delegation {
-    /// What it is.
+    /// Its form.
     pub form: Form,
     /// Names it, for revocation. Empty where only the controller knows.
     pub id: String,

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Length of a key.
 pub const KEY_LEN: usize = 32;
 
-/// What is sealed cannot be opened with this key, or nothing can be sealed.
+/// Failure to open something with this key, or to seal it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not sealed with this key, or damaged")]
 pub struct Broken;

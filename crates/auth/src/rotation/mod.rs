@@ -38,7 +38,7 @@ const PROCESS_TTL: Duration = Duration::from_secs(30);
 /// Interval at which a process says that it is up.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// What this process knows of the rotation.
+/// State of the rotation, as this process knows it.
 pub(crate) struct Rotation {
     pub(crate) region: Arc<Table<Region>>,
     pub(crate) processes: Arc<Table<Process>>,

@@ -18,7 +18,7 @@ impl Auth {
         behind.map(|process| format!("the controller at {}", process.value.name)).collect()
     }
 
-    /// Who the next step of the rotation waits for, in words.
+    /// Returns whom the next step of the rotation waits for, in words.
     pub(super) fn waits_for(&self, region: &Region) -> Vec<String> {
         let mut waits = self.processes_behind(region.stage());
         match region.stage().phase() {

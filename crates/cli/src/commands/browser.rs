@@ -88,7 +88,7 @@ async fn provider(name: &str, client: &Client) -> Result<LoginProvider, Error> {
     }
 }
 
-/// Where the browser begins. What the server says is shown to a person and
+/// Address at which the browser begins. What the server says is shown to a person and
 /// given to a browser, so it must be an address and nothing else.
 fn entrance(provider: &LoginProvider) -> Result<Url, Error> {
     let url = Url::parse(&provider.login_url).ok();

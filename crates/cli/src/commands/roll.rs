@@ -70,7 +70,7 @@ async fn shown(
     }
 }
 
-/// What is wanted of an object that is there.
+/// Change of an object that is there.
 fn entry(kind: &'static Kind, wanted: &Draft, object: &DynamicMessage) -> Entry {
     let mut draft = wanted.clone();
     draft.take_key(object);

@@ -266,7 +266,7 @@ impl Run {
         Ok((name, self.appvers.clone().unwrap_or_else(|| tag.to_owned())))
     }
 
-    /// Where the cloudlet finds the image.
+    /// Location of the image, as the cloudlet finds it.
     fn image_path(&self) -> String {
         let is_file = self.image.starts_with('/') && self.image.ends_with(".tar");
         if is_file { format!("file://{}", self.image) } else { self.image.clone() }

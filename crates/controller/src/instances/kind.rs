@@ -24,7 +24,7 @@ pub(crate) trait Info: Send + Sync + 'static {
     fn errors(&self) -> &[String];
     fn runtime(&self) -> Option<&AppInstRuntime>;
 
-    /// What the crm waits for while it works; empty where it does not say.
+    /// Progress that the crm reports while it works; empty where it does not.
     fn progress(&self) -> &str {
         ""
     }
@@ -55,7 +55,7 @@ pub(crate) trait Instance: HasTable {
     /// anything changed.
     fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool;
 
-    /// What the crm waits for while it works on the instance.
+    /// Progress that the crm reports while it works on the instance.
     fn progress(&self) -> &str {
         ""
     }

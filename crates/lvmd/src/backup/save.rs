@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// Stores the volume from where it is, again if it was written to meanwhile.
-    /// What was uploaded before is not uploaded again.
+    /// Uploads nothing again that was uploaded before.
     async fn save_in_place(
         &self,
         job: &Job,

@@ -86,7 +86,7 @@ pub struct Quarantine {
     pub release: Option<String>,
 }
 
-/// How a change is made.
+/// Manner of a change.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub struct How {
     /// Wait until it is done, and tell of each machine's step

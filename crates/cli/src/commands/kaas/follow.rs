@@ -54,7 +54,7 @@ pub(super) async fn until_settled(
     }
 }
 
-/// What was told already.
+/// State that was printed already.
 #[derive(Default)]
 struct Known {
     status: String,
@@ -62,7 +62,7 @@ struct Known {
 }
 
 impl Known {
-    /// What is new about the cluster.
+    /// Returns the news about the cluster.
     fn lines(&mut self, cluster: &Cluster) -> Vec<String> {
         let mut lines = Vec::new();
         for machine in &cluster.machines {

@@ -99,7 +99,7 @@ pub fn prefix(cloudlet: &CloudletKey) -> Result<String> {
     Ok(Namer::new(cloudlet)?.bridges())
 }
 
-/// What of a cloudlet's networks is on this machine.
+/// Networks of a cloudlet that are on this machine.
 pub(crate) struct Survey {
     /// Bridges of its clusters.
     pub(crate) bridges: Vec<String>,
