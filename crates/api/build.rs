@@ -11,7 +11,7 @@ use prost_types::{DescriptorProto, FileDescriptorSet};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
-    println!("cargo:rerun-if-changed={}", root.display());
+    watch(&root)?;
     println!("cargo:rerun-if-changed=src/secret/fields.rs");
     let mut files = Vec::new();
     collect(&root, &mut files)?;
@@ -43,6 +43,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         .include_file("packages.rs")
         .emit_rerun_if_changed(false)
         .compile_fds_with_config(compiler.file_descriptor_set(), types)?;
+    Ok(())
+}
+
+/// Has this run again when a contract changes. Not when `wire.lock` does, which lies
+/// beside the folders and would have everything built again.
+fn watch(root: &PathBuf) -> Result<(), Box<dyn Error>> {
+    for entry in fs::read_dir(root)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 //! canonical JSON, [`lock`] keeps the wire as it was published,
 //! [`secret`] keeps secrets out of sight.
 //!
-//! What is here knows the shape of a message and, of its meaning, only what
+//! This crate knows the shape of a message and, of its meaning, only what
 //! the contracts repeat on every object, such as which names a key may hold:
 //! no rule of a part, no state, no I/O.
 

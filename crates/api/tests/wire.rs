@@ -33,6 +33,27 @@ fn the_wire_is_as_locked() {
     assert_eq!(proto("wire.lock"), render(pool()), "same lines in another order");
 }
 
+/// Names of all files of a folder, from the root of the contracts on.
+fn contracts(folder: &Path, root: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let found = entries.flat_map(|path| match path.is_dir() {
+        true => contracts(&path, root),
+        false => vec![path.strip_prefix(root).unwrap().display().to_string()],
+    });
+    found.filter(|name| name.ends_with(".proto")).collect()
+}
+
+/// The build script is told of changes by folder, and not of a folder that is new.
+#[test]
+fn no_contract_is_forgotten_by_the_build() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    let known: Vec<String> = pool().files().map(|file| file.name().to_owned()).collect();
+    let mut forgotten = contracts(&root, &root);
+    assert!(forgotten.len() > 20, "{forgotten:?}");
+    forgotten.retain(|name| !known.contains(name));
+    assert!(forgotten.is_empty(), "touch crates/api/build.rs, {forgotten:?} came later");
+}
+
 #[test]
 fn the_wire_is_as_published() {
     let complaints = unpublished(&proto("published.tsv"), pool());

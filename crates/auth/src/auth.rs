@@ -21,6 +21,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     AuthApi, CertificateAuthority, GeneratedPassword, IdentityApi, Options, PkiApi,
+    assertions::Assertions,
     error::{Error, Result},
     http_routes,
     limits::Limiter,
@@ -52,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) blocked: Arc<Table<BlockedMachine>>,
     pub(crate) members: Arc<Table<Member>>,
     pub(crate) rotation: Rotation,
+    pub(crate) assertions: Assertions,
     /// Sessions, tokens and certificates whose use is being written.
     pub(crate) touching: Mutex<HashSet<String>>,
     pub(crate) hasher: Hasher,
@@ -92,6 +94,7 @@ impl Auth {
             blocked: Table::open(Arc::clone(&store)).await?,
             members: Table::open(Arc::clone(&store)).await?,
             rotation: Rotation::open(&store).await?,
+            assertions: Assertions::new()?,
             touching: Mutex::default(),
             hasher: Hasher::new(options.argon2, options.hashing_concurrency).await?,
             limiter: Arc::new(Limiter::new(options.limits, Arc::clone(&options.clock))),
@@ -192,6 +195,7 @@ impl Authenticator for Auth {
             Credentials::Certificate(shown) => {
                 self.identify_delegate(&shown.sha256, Form::Certificate).await
             }
+            Credentials::Assertion(shown) => return self.identify_asserted(shown).await,
         };
         identified
             .map_err(|error| Refused { code: Code::Unauthenticated, message: error.to_string() })

@@ -164,6 +164,12 @@ impl Auth {
         Ok(identity)
     }
 
+    /// The same by its id.
+    pub(crate) async fn identify_credential(&self, id: &str, form: Form) -> Result<Identity> {
+        let found = self.credential_by_id(id).ok_or(Error::CredentialUnknown(form.name()))?;
+        self.identify_delegate(&found.key, form).await
+    }
+
     pub(crate) fn is_live_api_token(&self, digest: &str) -> bool {
         let found = self.inner.credentials.get(digest);
         found.is_some_and(|found| self.delegate(&found.value, Form::Token).is_ok())

@@ -133,6 +133,9 @@ pub enum Error {
     /// Keys or certificates of authorities cannot be used.
     #[error(transparent)]
     Pki(#[from] selvage_kit::pki::Error),
+    /// An assertion of a caller is not made or not believed.
+    #[error("not authorized: {0}")]
+    Assertion(#[from] selvage_kit::assertion::Error),
     /// Signing failed for a reason that is not the caller's.
     #[error("the certificate could not be signed")]
     Signing(#[source] Box<dyn StdError + Send + Sync>),
@@ -188,6 +191,7 @@ impl Error {
             | Self::OtherAuthorities
             | Self::NoAuthority => Code::FailedPrecondition,
             Self::Pki(error) => error.code(),
+            Self::Assertion(error) => error.code(),
             Self::Signing(_) | Self::Hashing(_) => Code::Internal,
             Self::Store(error) => error.code(),
             Self::Contended => Code::Aborted,

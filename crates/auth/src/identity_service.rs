@@ -5,25 +5,26 @@ use std::mem::take;
 
 use jiff::Timestamp;
 use selvage_api::selvage::identity::{
-    AddUserRequest, AddUserResponse, BlockMachineRequest, BlockMachineResponse,
-    CertificateResponse, CheckCertificateRequest, CreateCertificateRequest,
+    AddUserRequest, AddUserResponse, Assertion, BlockMachineRequest, BlockMachineResponse,
+    CertificateResponse, CheckAssertionRequest, CheckCertificateRequest, CreateCertificateRequest,
     CreateCertificateResponse, CreateJoinTokenRequest, CreateJoinTokenResponse, CreateTokenRequest,
     CreateTokenResponse, DeleteCredentialRequest, DeleteCredentialResponse, FinishLoginRequest,
-    FinishLoginResponse, JoinRequest, ListBlockedMachinesRequest, ListBlockedMachinesResponse,
-    ListCredentialsRequest, ListCredentialsResponse, ListLoginProvidersRequest,
-    ListLoginProvidersResponse, ListMachinesRequest, ListMachinesResponse, ListSessionsRequest,
-    ListSessionsResponse, ListUsersRequest, ListUsersResponse, LoginProvider, RemoveMachineRequest,
+    FinishLoginResponse, IssueAssertionsRequest, IssueAssertionsResponse, JoinRequest,
+    ListBlockedMachinesRequest, ListBlockedMachinesResponse, ListCredentialsRequest,
+    ListCredentialsResponse, ListLoginProvidersRequest, ListLoginProvidersResponse,
+    ListMachinesRequest, ListMachinesResponse, ListSessionsRequest, ListSessionsResponse,
+    ListUsersRequest, ListUsersResponse, LoginProvider, RemoveMachineRequest,
     RemoveMachineResponse, RemoveUserRequest, RemoveUserResponse, RenewRequest, ReportRequest,
     ReportResponse, RevokeSessionRequest, RevokeSessionResponse, SetPasswordRequest,
     SetPasswordResponse, UnblockMachineRequest, UnblockMachineResponse, UpdateUserRequest,
     UpdateUserResponse, WhoAmIRequest, WhoAmIResponse, identity_service_server::IdentityService,
 };
-use selvage_kit::identity::{Form, Kind};
+use selvage_kit::identity::{Form, Kind, Machine};
 use tonic::{Request, Response, Status};
 use zeroize::Zeroizing;
 
 use crate::{
-    Auth, audit,
+    Auth, Issued, audit,
     caller::Caller,
     clock,
     credentials::{Asked, NewCertificate},
@@ -286,6 +287,42 @@ impl IdentityService for IdentityApi {
         Ok(Response::new(who(caller)))
     }
 
+    async fn issue_assertions(
+        &self,
+        request: Request<IssueAssertionsRequest>,
+    ) -> Answer<IssueAssertionsResponse> {
+        let caller = Caller::of(&request);
+        let Some(by @ Machine::Node { .. }) = &caller.machine else {
+            let reason = "only a node that shows its certificate calls others for somebody";
+            return Err(Error::Denied(reason.into()).into());
+        };
+        // The token says who calls, so nobody has looked at the machine yet.
+        if self.0.is_blocked(by) {
+            return Err(Error::MachineBlocked(by.to_string()).into());
+        }
+        let IssueAssertionsRequest { method, machines } = request.into_inner();
+        let issued = self.0.issue_assertions(&caller.identity, by, &method, machines).await?;
+        let assertions = issued.into_iter();
+        let assertions = assertions
+            .map(|Issued { machine, assertion }| Assertion { machine, assertion })
+            .collect();
+        Ok(Response::new(IssueAssertionsResponse { assertions }))
+    }
+
+    async fn check_assertion(
+        &self,
+        request: Request<CheckAssertionRequest>,
+    ) -> Answer<WhoAmIResponse> {
+        let mut caller = Caller::of(&request);
+        let Some(machine) = caller.machine.clone() else {
+            let reason = "only a machine that shows its certificate was called for somebody";
+            return Err(Error::Denied(reason.into()).into());
+        };
+        let text = request.into_inner().assertion;
+        caller.identity = self.0.check_assertion(&text, &machine).await?;
+        Ok(Response::new(who(caller)))
+    }
+
     async fn create_join_token(
         &self,
         request: Request<CreateJoinTokenRequest>,
@@ -406,7 +443,7 @@ fn owner(caller: &Caller, named: String, what: &str) -> OurResult<String> {
     Ok(username)
 }
 
-/// The user that a request names, or else the caller himself.
+/// The user that a request names, or else the caller.
 fn named_or_own(caller: &Caller, named: String) -> OurResult<String> {
     if !named.is_empty() {
         names::check_username("username", &named)?;

@@ -14,6 +14,7 @@
 //! of late ones and the OpenID Connect logins under way, all bounded and kept
 //! in memory.
 
+mod assertions;
 mod audit;
 mod auth;
 mod auth_service;
@@ -41,6 +42,7 @@ mod secrets;
 mod sessions;
 mod users;
 
+pub use assertions::Issued;
 pub use auth::{Auth, FIRST_USER, Swept};
 pub use auth_service::AuthApi;
 pub use authority::{CertificateAuthority, SignError, Signed};

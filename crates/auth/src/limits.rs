@@ -375,7 +375,7 @@ mod tests {
         };
         exhaust().await;
         login("192.0.2.1").await.unwrap();
-        // His own failures do.
+        // Their own failures do.
         for _ in 0..3 {
             fail(&limiter, "anna", "192.0.2.1").await.unwrap();
         }

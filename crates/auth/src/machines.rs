@@ -23,7 +23,7 @@ const MAX_TTL: u32 = 7 * 24 * 60 * 60;
 /// A join token is remembered for so long after it expired, so that who
 /// comes late is told that.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
-const LET_IN: &str = "let machines in (an operator: cloudlet/<organisation>/<name> of his own)";
+const LET_IN: &str = "let machines in (an operator: cloudlet/<organisation>/<name> of their own)";
 /// Larger than any request for a certificate.
 const MAX_CSR: usize = 64 * 1024;
 

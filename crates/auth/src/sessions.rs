@@ -124,14 +124,15 @@ impl Auth {
     pub(crate) async fn identify(&self, token: &str) -> Option<Identity> {
         let (session, user) = self.find_session(token)?;
         self.touch(&session).await;
-        Some(Identity {
-            name: user.value.username.clone(),
-            kind: Kind::User {
-                session: session.value.id.clone(),
-                expires: from_millis(session.value.expires_at).as_second(),
-            },
-            grants: user.value.grants(),
-        })
+        Some(identity_of(&session.value, &user.value))
+    }
+
+    /// The same by the session's id.
+    pub(crate) async fn identify_session(&self, id: &str) -> Option<Identity> {
+        let session = self.session_by_id(id)?;
+        let user = self.live(&session.value)?;
+        self.touch(&session).await;
+        Some(identity_of(&session.value, &user.value))
     }
 
     /// Writes the use down if the last one written is old enough. That it
@@ -242,6 +243,17 @@ impl Auth {
         let count = ended.len();
         self.delete_sessions(ended).await?;
         Ok(count)
+    }
+}
+
+fn identity_of(session: &Session, user: &User) -> Identity {
+    Identity {
+        name: user.username.clone(),
+        kind: Kind::User {
+            session: session.id.clone(),
+            expires: from_millis(session.expires_at).as_second(),
+        },
+        grants: user.grants(),
     }
 }
 

@@ -29,6 +29,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }

@@ -36,6 +36,8 @@ pub struct Endpoint {
     pub port: u16,
     /// The name that its certificate must have, if that is not the host.
     pub certificate_name: Option<String>,
+    /// The machine that answers there, such as `node/rack3-7`, if that is known.
+    pub machine: Option<String>,
     /// It is this very process.
     pub here: bool,
 }
@@ -43,7 +45,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint whose certificate has the name by which it is reached.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
-        Self { host: host.into(), port, certificate_name: None, here: false }
+        Self { host: host.into(), port, certificate_name: None, machine: None, here: false }
     }
 
     /// Reads `host`, `host:port`, an IPv4 or IPv6 address, `[ipv6]` or

@@ -352,6 +352,22 @@ pub enum Credentials {
     Cookie(Secret),
     /// The certificate of a person.
     Certificate(PersonCertificate),
+    /// A statement of a controller, passed on by a node that calls for another.
+    Assertion(ShownAssertion),
+}
+
+/// An [assertion](crate::assertion), and the call that it came with.
+#[derive(Debug, Clone)]
+pub struct ShownAssertion {
+    /// Its text.
+    pub text: Secret,
+    /// Machine that passes it on.
+    pub by: Machine,
+    /// `/package.Service/Method` that is called.
+    pub method: String,
+    /// True if the call was let in before and goes on: an assertion is for
+    /// the beginning of a call, and the right to the rest can end.
+    pub goes_on: bool,
 }
 
 /// Credentials that were shown and are not good.

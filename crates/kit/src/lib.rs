@@ -6,6 +6,7 @@
 //! the store, except the keys and certificates that [`pki`] keeps as files.
 
 pub mod access;
+pub mod assertion;
 pub mod build;
 pub mod clock;
 pub mod config;

@@ -56,7 +56,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> Outcome for Result<(), E
     }
 }
 
-/// Delays between restarts of a task.
+/// Delays between attempts: they double up to a bound, and are spread by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// After the first failure, on average three quarters of this.
@@ -81,9 +81,18 @@ impl Backoff {
     /// The wait after so many failures in a row; `chance` in 0..1 spreads it
     /// over the upper half of its range.
     pub fn delay(&self, failures: u32, chance: f64) -> Duration {
+        self.bound(failures).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// The same spread over the whole range, for many who lost the same server and
+    /// must not come back as one.
+    pub fn spread(&self, failures: u32, chance: f64) -> Duration {
+        self.bound(failures).mul_f64(chance.clamp(0.0, 1.0))
+    }
+
+    fn bound(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
-        let full = self.first.saturating_mul(doubled).min(self.longest);
-        full.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
+        self.first.saturating_mul(doubled).min(self.longest)
     }
 }
 

@@ -3,9 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures::StreamExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use selvage_api::edgeproto::Metric;
 use selvage_api::selvage::metrics::{
     ListSamplesRequest,
@@ -29,6 +34,7 @@ use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
 };
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Code, Request, Response, Status,
@@ -38,8 +44,9 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 use tonic_reflection::pb::v1::{
-    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
-    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    ServerReflectionRequest, ServerReflectionResponse,
+    server_reflection_client::ServerReflectionClient, server_reflection_request::MessageRequest,
+    server_reflection_response::MessageResponse,
 };
 
 /// Login says who is calling, or fails with many words, Logout panics, CheckToken takes its time.
@@ -217,7 +224,7 @@ async fn through_socket(path: &Path) -> AuthServiceClient<Channel> {
         let path = path.clone();
         async move {
             let stream = tokio::net::UnixStream::connect(path).await?;
-            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+            Ok::<_, std::io::Error>(TokioIo::new(stream))
         }
     });
     let endpoint = Endpoint::from_static("http://socket");
@@ -470,6 +477,78 @@ async fn reflection_goes_on_after_a_question_without_an_answer() {
     assert_eq!(error.error_code, Code::NotFound as i32);
     assert!(matches!(next().await, MessageResponse::FileDescriptorResponse(_)));
     assert!(answers.message().await.unwrap().is_none());
+}
+
+/// As `buf curl` asks: by the protocol of its call, the answer to one question
+/// before the next.
+#[tokio::test]
+async fn reflection_speaks_connect() {
+    let running = on_tcp(Limits::default()).await;
+    for version in ["v1", "v1alpha"] {
+        let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+        let (questions, mut answers) = connect_stream(&running, &path).await;
+        for (symbol, known) in [
+            ("no.such.Thing", false),
+            ("services.auth.AuthService", true),
+            ("edgeproto.Metric", true),
+            ("edgeproto.VersionHash", true),
+        ] {
+            let question = ServerReflectionRequest {
+                host: String::new(),
+                message_request: Some(MessageRequest::FileContainingSymbol(symbol.to_owned())),
+            };
+            questions.send(enveloped(&question.encode_to_vec())).await.unwrap();
+            let (flags, answer) = next_envelope(&mut answers).await;
+            let answer = ServerReflectionResponse::decode(answer.as_slice()).unwrap();
+            let found = answer.message_response.unwrap();
+            assert_eq!(flags, 0);
+            assert_eq!(matches!(found, MessageResponse::FileDescriptorResponse(_)), known);
+        }
+        drop(questions);
+        assert_eq!(next_envelope(&mut answers).await, (2, b"{}".to_vec()), "the end");
+    }
+}
+
+type Pieces = tokio::sync::mpsc::Sender<Bytes>;
+
+/// Opens a stream of the Connect protocol, both directions at once.
+async fn connect_stream(running: &Running, path: &str) -> (Pieces, hyper::body::Incoming) {
+    let address = running.address.unwrap();
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut requests, connection) = builder.handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let (pieces, sent) = tokio::sync::mpsc::channel::<Bytes>(1);
+    let frames = ReceiverStream::new(sent).map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
+    let request = http::Request::post(format!("http://{address}{path}"))
+        .header("content-type", "application/connect+proto")
+        .header("connect-protocol-version", "1")
+        .body(StreamBody::new(frames))
+        .unwrap();
+    let answer = requests.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "application/connect+proto");
+    (pieces, answer.into_body())
+}
+
+fn enveloped(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0][..], &length, message].concat().into()
+}
+
+/// Flags and content of the next envelope.
+async fn next_envelope(body: &mut hyper::body::Incoming) -> (u8, Vec<u8>) {
+    let mut read = Vec::new();
+    loop {
+        if let Some((head, rest)) = read.split_at_checked(5) {
+            let length = u32::from_be_bytes(head[1..].try_into().unwrap()) as usize;
+            if rest.len() == length {
+                return (head[0], rest.to_vec());
+            }
+        }
+        let frame = body.frame().await.expect("an envelope").unwrap();
+        read.extend_from_slice(&frame.into_data().unwrap());
+    }
 }
 
 #[tokio::test]

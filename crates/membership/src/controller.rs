@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use selvage_api::selvage::identity::{
-    CertificateResponse, CheckCertificateRequest, JoinRequest, RenewRequest, ReportRequest,
-    ReportResponse, WhoAmIRequest, WhoAmIResponse, identity_service_client::IdentityServiceClient,
+    CertificateResponse, CheckAssertionRequest, CheckCertificateRequest, IssueAssertionsRequest,
+    IssueAssertionsResponse, JoinRequest, RenewRequest, ReportRequest, ReportResponse,
+    WhoAmIRequest, WhoAmIResponse, identity_service_client::IdentityServiceClient,
 };
 use selvage_kit::{
     dial::{self, Endpoint},
@@ -33,6 +34,17 @@ pub trait Controller: Send + Sync + 'static {
 
     /// Returns the owner of a person's certificate with this digest.
     async fn whose_certificate(&self, sha256: &str) -> Result<WhoAmIResponse, Status>;
+
+    /// Has the owner of this token vouched for, at each of these machines for
+    /// this method.
+    async fn issue_assertions(
+        &self,
+        token: &Secret,
+        asked: IssueAssertionsRequest,
+    ) -> Result<IssueAssertionsResponse, Status>;
+
+    /// Returns the caller of an assertion, if the right to the call is left.
+    async fn check_assertion(&self, assertion: &Secret) -> Result<WhoAmIResponse, Status>;
 }
 
 /// A controller elsewhere. It is called when it is needed and may be away.
@@ -58,6 +70,17 @@ async fn in_time<T>(
     answer.map(Response::into_inner).map_err(with_causes)
 }
 
+/// A request with the token of a person.
+fn showing<T>(token: &Secret, message: T) -> Result<Request<T>, Status> {
+    let mut shown: MetadataValue<_> = format!("Bearer {}", token.expose())
+        .parse()
+        .map_err(|_| Status::unauthenticated("the token is not text"))?;
+    shown.set_sensitive(true);
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", shown);
+    Ok(request)
+}
+
 /// Of a connection that fails, only the causes say why.
 fn with_causes(status: Status) -> Status {
     let cause = std::error::Error::source(&status);
@@ -80,17 +103,24 @@ impl Controller for RemoteController {
     }
 
     async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status> {
-        let mut request = Request::new(WhoAmIRequest {});
-        let mut shown: MetadataValue<_> = format!("Bearer {}", token.expose())
-            .parse()
-            .map_err(|_| Status::unauthenticated("the token is not text"))?;
-        shown.set_sensitive(true);
-        request.metadata_mut().insert("authorization", shown);
-        in_time(self.0.clone().who_am_i(request)).await
+        in_time(self.0.clone().who_am_i(showing(token, WhoAmIRequest {})?)).await
     }
 
     async fn whose_certificate(&self, sha256: &str) -> Result<WhoAmIResponse, Status> {
         let request = CheckCertificateRequest { sha256: sha256.to_owned() };
         in_time(self.0.clone().check_certificate(request)).await
+    }
+
+    async fn issue_assertions(
+        &self,
+        token: &Secret,
+        asked: IssueAssertionsRequest,
+    ) -> Result<IssueAssertionsResponse, Status> {
+        in_time(self.0.clone().issue_assertions(showing(token, asked)?)).await
+    }
+
+    async fn check_assertion(&self, assertion: &Secret) -> Result<WhoAmIResponse, Status> {
+        let request = CheckAssertionRequest { assertion: assertion.expose().to_owned() };
+        in_time(self.0.clone().check_assertion(request)).await
     }
 }

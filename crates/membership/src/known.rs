@@ -15,7 +15,7 @@ const FILE: &str = "known.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     pub(super) controller: String,
-    /// What the region goes by for as long as this machine belongs to it: the
+    /// Identity of the region for as long as this machine belongs to it: the
     /// authority that it joined under. Empty: the one that it believes now.
     #[serde(default)]
     pub(super) region: String,

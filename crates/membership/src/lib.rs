@@ -258,6 +258,11 @@ impl Member {
         &self.name
     }
 
+    /// Its whole name, such as `node/rack3-7`.
+    pub fn machine_name(&self) -> Machine {
+        self.identity.machine()
+    }
+
     /// Endpoint of its controller; of several all, with commas.
     pub fn controller(&self) -> String {
         self.controllers.load().to_string()

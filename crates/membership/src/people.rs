@@ -8,10 +8,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::{Code, selvage::identity::WhoAmIResponse};
 use selvage_kit::{
+    assertion,
     clock::Clock,
     identity::{
         Authenticator, Credentials, Delegation, Form, Grant, Identity, Kind, Machine, Refused,
-        Role, Secret, ShownCertificate,
+        Role, Secret, ShownAssertion, ShownCertificate,
     },
 };
 use sha2::{Digest, Sha256};
@@ -38,6 +39,8 @@ enum Shown<'a> {
     Token(&'a Secret),
     /// Its digest. The key was proved to the listener, and to nobody else.
     Certificate(&'a str),
+    /// Of a call that goes on.
+    Assertion(&'a Secret),
 }
 
 impl Shown<'_> {
@@ -47,6 +50,7 @@ impl Shown<'_> {
         let (kind, text) = match self {
             Self::Token(token) => ("token:", token.expose()),
             Self::Certificate(sha256) => ("certificate:", *sha256),
+            Self::Assertion(assertion) => ("assertion:", assertion.expose()),
         };
         Sha256::new().chain_update(kind).chain_update(text).finalize().into()
     }
@@ -84,10 +88,19 @@ impl People {
         }
     }
 
+    /// The caller for whom a node calls this machine.
+    fn asserted(&self, shown: &ShownAssertion) -> Result<Identity, assertion::Error> {
+        let (machine, now) = (self.member.machine_name(), self.clock.now());
+        let call = assertion::Call { by: &shown.by, to: &machine, method: &shown.method };
+        let verify = if shown.goes_on { assertion::verify_ongoing } else { assertion::verify };
+        verify(shown.text.expose(), self.member.trust(), &call, now)?.caller()
+    }
+
     async fn ask(&self, shown: &Shown<'_>) -> Result<Identity, Refused> {
         let answer = match shown {
             Shown::Token(token) => self.controller.who_is(token).await,
             Shown::Certificate(sha256) => self.controller.whose_certificate(sha256).await,
+            Shown::Assertion(assertion) => self.controller.check_assertion(assertion).await,
         };
         let answer = answer.map_err(|status| refused(&status))?;
         read(answer).ok_or_else(|| Refused {
@@ -135,6 +148,15 @@ impl Authenticator for People {
         let shown = match credentials {
             Credentials::Bearer(token) => Shown::Token(token),
             Credentials::Certificate(certificate) => Shown::Certificate(&certificate.sha256),
+            // A call begins by what a controller signed; none has to be there. The
+            // right to a call that lasts can end meanwhile, so it is asked.
+            Credentials::Assertion(shown) => {
+                let caller = self.asserted(shown)?;
+                if !shown.goes_on {
+                    return Ok(caller);
+                }
+                Shown::Assertion(&shown.text)
+            }
             Credentials::Cookie(_) => {
                 let message = "sessions of browsers are the controller's: show a token".into();
                 return Err(Refused { code: Code::Unauthenticated, message });

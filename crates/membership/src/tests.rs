@@ -1,12 +1,13 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use selvage_kit::{
+    assertion,
     clock::ManualClock,
-    identity::{Authenticator, Credentials, PersonCertificate},
+    identity::{Authenticator, Credentials, PersonCertificate, ShownAssertion},
     pki::Ca,
 };
 use tempfile::TempDir;
@@ -98,6 +99,23 @@ impl Controller for Fake {
                 ..Default::default()
             }),
             _ => Err(Status::unauthenticated("this certificate is not known here")),
+        }
+    }
+
+    async fn issue_assertions(
+        &self,
+        _: &Secret,
+        _: wire::IssueAssertionsRequest,
+    ) -> Result<wire::IssueAssertionsResponse, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn check_assertion(&self, _: &Secret) -> Result<wire::WhoAmIResponse, Status> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let ended = *self.away.lock();
+        match ended {
+            true => Err(Status::unauthenticated("the session has ended: log in again")),
+            false => self.who_is(&Secret::new("ann")).await,
         }
     }
 }
@@ -306,6 +324,51 @@ async fn tokens_and_certificates_keep_their_limits() {
         let refused = people.authenticate(&bearer(token)).await.unwrap_err();
         assert_eq!(refused.code, Code::Unauthenticated, "{token}");
     }
+}
+
+/// A call for another begins by what a controller signed, wherever that is now;
+/// the right to one that lasts is asked for.
+#[tokio::test]
+async fn calls_for_others_begin_without_the_controller() {
+    let region = Region::new();
+    let member = Arc::new(region.member().await);
+    let controller = Arc::clone(&region.controller) as Arc<dyn Controller>;
+    let people = People::new(member, controller, Arc::new(region.clock.clone()));
+    let request = KeyRequest::new().unwrap();
+    let signed = region.controller.ca.sign_machine(request.csr_pem(), &Machine::Controller);
+    let signer = assertion::Signer::new(&request, &signed.unwrap().certificate_pem).unwrap();
+    let ann = people.authenticate(&Credentials::Bearer(Secret::new("ann"))).await.unwrap();
+    let asked = || region.controller.asked.load(Ordering::Relaxed);
+    let before = asked();
+    let machine = |name: &str| Machine::parse(name).unwrap();
+    let (by, method) = (machine("node/b"), "/os.OSService/Memory");
+    let shown = |to: &str, goes_on| {
+        let call = assertion::Call { by: &by, to: &machine(to), method };
+        let text = signer.sign(&ann, &call, region.clock.now()).unwrap();
+        let text = Secret::new(text);
+        Credentials::Assertion(ShownAssertion {
+            text,
+            by: by.clone(),
+            method: method.into(),
+            goes_on,
+        })
+    };
+    let mine = shown("node/a", false);
+    assert_eq!(people.authenticate(&mine).await.unwrap(), ann);
+    let refused = people.authenticate(&shown("node/c", false)).await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    assert_eq!(asked(), before, "nobody was asked");
+
+    let lasting = shown("node/a", true);
+    region.clock.advance(Duration::from_secs(600));
+    assert_eq!(people.authenticate(&mine).await.unwrap_err().code, Code::Unauthenticated);
+    people.authenticate(&lasting).await.unwrap();
+    assert_eq!(asked(), before + 2, "the controller, which asked itself");
+    *region.controller.away.lock() = true;
+    region.clock.advance(Duration::from_secs(11));
+    assert_eq!(people.authenticate(&lasting).await.unwrap_err().code, Code::Unauthenticated);
+    let refused = people.authenticate(&shown("node/c", true)).await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied, "not even asked about");
 }
 
 #[test]

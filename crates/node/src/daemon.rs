@@ -15,7 +15,7 @@ use selvage_work::{Failure, Schedule};
 
 use crate::{
     NodeAgent, Options, Settings,
-    fanout::{self, Fanout, Inventory, Machines, StaticDirectory},
+    fanout::{self, AssertionSource, Fanout, Inventory, Machines, StaticDirectory},
     machine::SystemPower,
     security::{IdentityEnroller, SecurityApi},
 };
@@ -186,8 +186,6 @@ fn fanout(context: &Context, options: &Options) -> Result<Fanout> {
         port,
         own: context.names.clone(),
         own_port,
-        // Calls go to machines that are known, not to whatever answers.
-        by_address: false,
         ..fanout::Settings::default()
     };
     let is_agent = context.process.runs(NodePart::NAME);
@@ -197,7 +195,27 @@ fn fanout(context: &Context, options: &Options) -> Result<Fanout> {
         (None, None) => anyhow::bail!("nothing says which machines there are"),
     };
     let directory = Arc::new(Inventory::new(written, machines, is_agent.then_some(own)));
-    Ok(Fanout::new(settings, directory, context.client_tls.clone()))
+    let tls = context.client_tls.clone();
+    Ok(match assertions(context)? {
+        None => Fanout::of_controller(settings, directory, tls),
+        Some(source) => Fanout::of_node(settings, directory, tls, source),
+    })
+}
+
+/// Source of assertions of callers, where this process shows itself as a node.
+fn assertions(context: &Context) -> Result<Option<Arc<dyn AssertionSource>>> {
+    if let Some(member) = &context.member {
+        let controller = Arc::new(member.to_controller()?);
+        return Ok(Some(Arc::new(fanout::Joined(controller))));
+    }
+    let own = match &context.auth {
+        Some(auth) if !context.process.runs("controller") => fanout::Own {
+            auth: auth.clone(),
+            machine: Machine::Node { name: context.host.clone() },
+        },
+        _ => return Ok(None),
+    };
+    Ok(context.client_tls.is_some().then(|| Arc::new(own) as Arc<dyn AssertionSource>))
 }
 
 /// Lists this process's own machine among the others.

@@ -4,6 +4,8 @@
 //! It keeps no state: what it tells is read from the kernel and from the
 //! container runtimes. Those are behind `selvage_runtime`.
 
+#![allow(clippy::disallowed_methods, reason = "it tells the time of its machine")]
+
 mod daemon;
 pub mod fanout;
 pub mod history;

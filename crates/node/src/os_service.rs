@@ -150,7 +150,7 @@ impl OsService for Os {
             false => selvage_runtime::Restart::Full { grace },
         };
         let runtime = self.runtimes.select(driver, &namespace).map_err(|error| status(&error))?;
-        // Goes on without the caller: he may give up when the container has
+        // Goes on without the caller, who may give up when the container has
         // ended and does not run again yet.
         let restarting = tokio::spawn(async move { runtime.restart(&namespace, &id, how).await });
         let restarted = match restarting.await {

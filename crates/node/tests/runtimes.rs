@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../runtime/tests/real/mod.rs"]
-mod real;
-
 use std::{
     fs,
     path::Path,
@@ -15,7 +12,6 @@ use std::{
     },
 };
 
-use real::{IMAGE, wait_for};
 use selvage_api::os::{ContainersRequest, Stat, StatsRequest, os_service_client::OsServiceClient};
 use selvage_kit::{
     serve::{Limits, Server, Services, Socket, Trust},
@@ -24,6 +20,7 @@ use selvage_kit::{
 };
 use selvage_node::{NodeAgent, Settings};
 use selvage_runtime::{ContainerSpec, Runtime, containerd, oci, select};
+use selvage_testkit::containers::{self as real, IMAGE, wait_for};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 

@@ -128,7 +128,7 @@ impl Harness {
         selvage_kit::clock::Clock::now(&self.clock).as_second()
     }
 
-    /// What the store has of tokens and certificates.
+    /// Rows of the store about tokens and certificates.
     pub(crate) async fn credentials(&self) -> Vec<(String, Vec<u8>)> {
         let all = self.store.range(RangeRequest::new(KeyRange::All)).await.unwrap();
         let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
@@ -192,6 +192,11 @@ pub(crate) fn as_root<T>(message: T) -> Request<T> {
     };
     request.extensions_mut().insert(connection);
     request
+}
+
+/// A call of a machine that shows the token of a person as well.
+pub(crate) fn as_machine_for<T>(name: &str, caller: Identity, message: T) -> Request<T> {
+    request(HERE, caller, Some(Machine::parse(name).unwrap()), message)
 }
 
 pub(crate) fn as_machine<T>(name: &str, message: T) -> Request<T> {

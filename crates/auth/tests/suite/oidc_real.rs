@@ -74,8 +74,7 @@ async fn approve(url: &url::Url, subject: &str) -> url::Url {
 async fn a_login_through_a_real_provider_works() {
     let mut provider = match start().await {
         Ok(provider) => provider,
-        Err(reason) if env::var("CI").is_ok_and(|ci| ci == "true") => panic!("{reason}"),
-        Err(reason) => return println!("SKIPPED: oidc: {reason}"),
+        Err(reason) => return selvage_testkit::skip("oidc", &reason),
     };
     let mut settings = OidcProvider::new("mock", &provider.issuer, "selvage");
     settings.client_secret = Some(Secret::new("any"));

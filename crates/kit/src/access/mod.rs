@@ -11,8 +11,12 @@ use selvage_api::{Code, Method};
 use self::path::StringPath;
 use crate::identity::{Identity, Kind, Machine, Role};
 
-/// Method that tells a caller who it is.
-const WHO_AM_I: &str = "/selvage.identity.IdentityService/WhoAmI";
+/// Methods by which agents learn about the caller whose token they were shown.
+/// What they tell is limited as the token is.
+const ABOUT_THE_CALLER: [&str; 2] = [
+    "/selvage.identity.IdentityService/WhoAmI",
+    "/selvage.identity.IdentityService/IssueAssertions",
+];
 
 /// Effect of calling a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,7 +252,7 @@ impl Rule {
         let mine: Vec<&Owner> =
             self.owners.iter().filter(|owner| caller.has_role(owner.role)).collect();
         match mine.as_slice() {
-            [] => Err(self.denied(caller, "is not among those who may call")),
+            [] => Err(self.denied_for_role(caller)),
             owners => self.decide_by_owner(caller, owners, message),
         }
     }
@@ -257,8 +261,7 @@ impl Rule {
     /// its owner may.
     fn decide_delegation(&self, caller: &Identity) -> Result<(), Denied> {
         let Kind::Delegate(limits) = &caller.kind else { return Ok(()) };
-        // Agents learn by it whose token they were shown.
-        if self.open_to_anyone() || self.path == WHO_AM_I {
+        if self.open_to_anyone() || ABOUT_THE_CALLER.contains(&self.path.as_str()) {
             return Ok(());
         }
         match self.delegates {
@@ -316,6 +319,22 @@ impl Rule {
             return Err(self.denied(caller, &why));
         }
         narrow(caller, owner)
+    }
+
+    /// Refuses a caller with none of the roles that could let them in, and names
+    /// those.
+    fn denied_for_role(&self, caller: &Identity) -> Denied {
+        let mut roles = vec![Role::Admin.name()];
+        roles.extend(self.who.iter().filter_map(|who| match who {
+            Who::Holder(role) | Who::Member(role, _) => Some(role.name()),
+            Who::Anyone | Who::Person | Who::Machine(_) => None,
+        }));
+        if self.effect == Effect::Read {
+            roles.push(Role::Viewer.name());
+        }
+        let mut denied = self.denied(caller, "is not among those who may call");
+        denied.message = format!("{}; that takes the role {}", denied.message, roles.join(" or "));
+        denied
     }
 
     fn denied(&self, caller: &Identity, why: &str) -> Denied {

@@ -33,13 +33,26 @@ const EVERY_MACHINE: &[Who] = &[
 const APP: &[Who] = &[Who::Member(Role::Developer, "key.developer_key.name")];
 const APP_INST: &[Who] = &[Who::Member(Role::Developer, "key.app_key.developer_key.name")];
 const CLUSTER_INST: &[Who] = &[Who::Member(Role::Developer, "key.developer")];
+/// Operators see what runs on their sites, whosever it is.
+const APP_INST_READERS: &[Who] = &[
+    Who::Member(Role::Developer, "key.app_key.developer_key.name"),
+    Who::Member(Role::Operator, "key.cluster_inst_key.cloudlet_key.operator_key.name"),
+];
+const CLUSTER_INST_READERS: &[Who] = &[
+    Who::Member(Role::Developer, "key.developer"),
+    Who::Member(Role::Operator, "key.cloudlet_key.operator_key.name"),
+];
 /// Controllers ask each other for what agents told only one of them.
 const APP_INST_AND_PEERS: &[Who] = &[
     Who::Member(Role::Developer, "key.app_key.developer_key.name"),
+    Who::Member(Role::Operator, "key.cluster_inst_key.cloudlet_key.operator_key.name"),
     Who::Machine(MachineKind::Controller),
 ];
-const CLUSTER_INST_AND_PEERS: &[Who] =
-    &[Who::Member(Role::Developer, "key.developer"), Who::Machine(MachineKind::Controller)];
+const CLUSTER_INST_AND_PEERS: &[Who] = &[
+    Who::Member(Role::Developer, "key.developer"),
+    Who::Member(Role::Operator, "key.cloudlet_key.operator_key.name"),
+    Who::Machine(MachineKind::Controller),
+];
 const CLOUDLET: &[Who] = &[Who::Member(Role::Operator, "key.operator_key.name")];
 const EXEC: &[Who] = &[Who::Member(Role::Developer, "app_inst_key.app_key.developer_key.name")];
 const PEOPLE_AND_CRMS: &[Who] = &[Who::Person, Who::Machine(MachineKind::Cloudlet)];
@@ -97,7 +110,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("CreateAppInst", Write, APP_INST),
             ("DeleteAppInst", Write, APP_INST),
             ("UpdateAppInst", Write, APP_INST),
-            ("ShowAppInst", Read, APP_INST),
+            ("ShowAppInst", Read, APP_INST_READERS),
         ],
     ),
     (
@@ -118,7 +131,9 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
     (
         "edgeproto.CloudletInfoApi",
         &[
-            ("ShowCloudletInfo", Read, CLOUDLET),
+            // The service shows others than its operators whether a site is up, and
+            // no more.
+            ("ShowCloudletInfo", Read, SIGNED_IN),
             ("InjectCloudletInfo", Write, NOBODY_ELSE),
             ("EvictCloudletInfo", Write, NOBODY_ELSE),
         ],
@@ -140,7 +155,7 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("CreateClusterInst", Write, CLUSTER_INST),
             ("DeleteClusterInst", Write, CLUSTER_INST),
             ("UpdateClusterInst", Write, CLUSTER_INST),
-            ("ShowClusterInst", Read, CLUSTER_INST),
+            ("ShowClusterInst", Read, CLUSTER_INST_READERS),
         ],
     ),
     ("edgeproto.ClusterInstInfoApi", &[("ShowClusterInstInfo", Read, CLUSTER_INST_AND_PEERS)]),
@@ -421,6 +436,10 @@ pub(super) const TABLE: &[(&str, Rows)] = &[
             ("ListCredentials", ReadSecret, SIGNED_IN),
             ("DeleteCredential", Write, SIGNED_IN),
             ("CheckCertificate", ReadSecret, EVERY_MACHINE),
+            // With the certificate of a node besides; the service judges whether
+            // the caller may call the method that the request names.
+            ("IssueAssertions", ReadSecret, SIGNED_IN),
+            ("CheckAssertion", ReadSecret, &[Who::Machine(MachineKind::Node)]),
             // The service lets operators make those of their own cloudlets.
             ("CreateJoinToken", Write, &[Who::Holder(Role::Operator)]),
             ("Join", Write, ANYONE),
@@ -516,6 +535,10 @@ pub(super) const OWN: &[(&str, &str)] = &[
     (
         "/selvage.identity.IdentityService/CheckCertificate",
         "whose the certificate is that somebody showed to the machine",
+    ),
+    (
+        "/selvage.identity.IdentityService/CheckAssertion",
+        "whether the caller of a stream at this machine may go on",
     ),
     (
         "/selvage.identity.IdentityService/Report",

@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used)]
 use prost::Message;
-use selvage_api::edgeproto::{App, AppKey, DeveloperKey};
+use selvage_api::edgeproto::{
+    App, AppInst, AppInstKey, AppKey, CloudletKey, ClusterInstKey, DeveloperKey, OperatorKey,
+};
 
 use std::sync::Arc;
 
@@ -46,6 +48,49 @@ fn a_developer_creates_only_his_own_apps() {
     // The same organisation's name with another role is another thing.
     let operator = user(&[(Role::Operator, "Acme")]);
     assert_eq!(decide(create, &operator, &app_of("Acme")), Err(Code::PermissionDenied));
+}
+
+#[test]
+fn a_refusal_names_the_roles_that_would_do() {
+    let access = Access::load().unwrap();
+    let told = |path: &str, role| {
+        let refused = access.rule(path).unwrap().decide(&user(&[(role, "Acme")]), &[]);
+        refused.unwrap_err().message
+    };
+    assert_eq!(
+        told("/edgeproto.AppApi/CreateApp", Role::Viewer),
+        "not authorized: someone is not among those who may call edgeproto.AppApi/CreateApp; that \
+         takes the role admin or developer"
+    );
+    let flavors = told("/edgeproto.FlavorApi/CreateFlavor", Role::Developer);
+    assert!(flavors.ends_with("CreateFlavor; that takes the role admin"), "{flavors}");
+    let refs = told("/edgeproto.CloudletRefsApi/ShowCloudletRefs", Role::Developer);
+    assert!(refs.ends_with("; that takes the role admin or operator or viewer"), "{refs}");
+}
+
+#[test]
+fn operators_see_what_runs_on_their_sites() {
+    let show = "/edgeproto.AppInstApi/ShowAppInst";
+    let on = |operator: &str| {
+        let operator_key = Some(OperatorKey { name: operator.into() });
+        let cloudlet_key = Some(CloudletKey { operator_key, ..Default::default() });
+        let cluster_inst_key = Some(ClusterInstKey { cloudlet_key, ..Default::default() });
+        let key = Some(AppInstKey { cluster_inst_key, ..Default::default() });
+        AppInst { key, ..Default::default() }.encode_to_vec()
+    };
+    let operator = user(&[(Role::Operator, "Tele")]);
+    assert_eq!(decide(show, &operator, &[]), Ok(Decision::Narrow(on("Tele"))));
+    assert_eq!(decide(show, &operator, &on("Tele")), Ok(Decision::Allow));
+    assert_eq!(decide(show, &operator, &on("Other")), Err(Code::PermissionDenied));
+    // They look, and that is all.
+    let delete = "/edgeproto.AppInstApi/DeleteAppInst";
+    assert_eq!(decide(delete, &operator, &on("Tele")), Err(Code::PermissionDenied));
+    let developer = user(&[(Role::Developer, "Tele")]);
+    let Ok(Decision::Narrow(own)) = decide(show, &developer, &on("Other")) else {
+        unreachable!("a developer sees what is the developer's, wherever it runs")
+    };
+    let own = AppInst::decode(own.as_slice()).unwrap().key.unwrap();
+    assert_eq!(own.app_key.unwrap().developer_key.unwrap().name, "Tele");
 }
 
 #[test]
@@ -245,6 +290,7 @@ const OF_MACHINES: [(&str, &[&str]); 3] = [
     (
         "node/n1",
         &[
+            "/selvage.identity.IdentityService/CheckAssertion",
             "/selvage.identity.IdentityService/CheckCertificate",
             "/selvage.identity.IdentityService/Renew",
             "/selvage.identity.IdentityService/Report",
@@ -334,7 +380,7 @@ fn a_list_of_methods_opens_those_and_no_others() {
     for listed in access.rules() {
         let token = delegate(&admin, &[listed.path.trim_start_matches('/')]);
         for rule in access.rules() {
-            let open = rule.open_to_anyone() || rule.path == WHO_AM_I;
+            let open = rule.open_to_anyone() || ABOUT_THE_CALLER.contains(&rule.path.as_str());
             let own = rule.path == listed.path && rule.delegates() != Delegates::Never;
             let allowed = rule.decide(&token, &[]).is_ok();
             assert_eq!(allowed, open || own, "{} with {}", rule.path, listed.path);

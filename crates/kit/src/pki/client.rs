@@ -47,6 +47,11 @@ impl KeyRequest {
         Ok(Self { csr_pem: request.pem().map_err(Error::Sign)?, key })
     }
 
+    /// The private key, for what signs with it in this process.
+    pub(crate) fn key_der(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.key.serialize_der())
+    }
+
     /// Certificate signing request, for the signer.
     pub fn csr_pem(&self) -> &str {
         &self.csr_pem

@@ -281,6 +281,17 @@ fn chain(place: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error>
     if chain.is_empty() { Err(error("no certificate in it".to_owned())) } else { Ok(chain) }
 }
 
+/// Certificates of a text, PEM; there is at least one.
+pub(crate) fn certificates(place: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    chain(place, pem.as_bytes())
+}
+
+/// The public key of a certificate, as its algorithm writes keys.
+pub(crate) fn public_key(certificate: &[u8]) -> Result<Vec<u8>, Error> {
+    let parsed = parse("certificate", certificate)?;
+    Ok(parsed.public_key().subject_public_key.data.to_vec())
+}
+
 /// A certificate with its key, ready to be shown.
 struct Loaded {
     certified: Arc<CertifiedKey>,

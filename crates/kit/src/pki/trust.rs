@@ -8,6 +8,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
     SignatureScheme,
@@ -28,9 +29,9 @@ use super::{
     client::{showing, versions},
     fingerprint,
     kind::Expected,
-    parse, provider,
+    machine_of, parse, provider,
 };
-use crate::identity::ShownCertificate;
+use crate::identity::{Machine, ShownCertificate};
 
 /// Time within which connections of an authority that was dropped come to their
 /// end. None is made any more.
@@ -108,6 +109,22 @@ impl Trust {
     /// the first.
     pub fn is_current(&self, certificate: &ShownCertificate) -> bool {
         self.0.now.load().subjects.first() == Some(&certificate.issuer)
+    }
+
+    /// Checks a certificate with those that lead to an authority, the way a
+    /// handshake does; returns the machine that it names.
+    pub fn machine_of_chain(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: Timestamp,
+    ) -> Result<Option<Machine>, Error> {
+        let wrong = |reason: &str| Error::MachineCertificate(reason.to_owned());
+        let (certificate, rest) = chain.split_first().ok_or_else(|| wrong("there is none"))?;
+        let now = u64::try_from(now.as_second()).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        let verified = self.clients().verify_client_cert(certificate, rest, now);
+        verified.map_err(|error| wrong(&error.to_string()))?;
+        machine_of(certificate)
     }
 
     /// TLS 1.2 and 1.3 towards servers of these authorities and no others. With

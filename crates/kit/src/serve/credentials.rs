@@ -33,7 +33,7 @@ pub(super) fn shown(headers: &HeaderMap, effect: Effect) -> Result<Option<Creden
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<Secret> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<Secret> {
     let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?.trim();
     // The original dashboard's clients send the bare token as well.
     let token = match value.split_once(' ') {
@@ -123,7 +123,7 @@ mod tests {
             Credentials::Bearer(secret) | Credentials::Cookie(secret) => {
                 Some(secret.expose().to_owned())
             }
-            Credentials::Certificate(_) => None,
+            Credentials::Certificate(_) | Credentials::Assertion(_) => None,
         }
     }
 

@@ -38,6 +38,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, server::NamedService};
 use tower::Service;
 
+pub use selvage_transcode::grpc_timeout;
+
+#[doc(hidden)]
+pub use self::authority::fuzz;
 pub use self::{
     authority::Lenient,
     credentials::SESSION_COOKIE,

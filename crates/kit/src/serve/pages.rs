@@ -1,7 +1,7 @@
 //! The plain pages that every listener has: is it alive, what does it count,
 //! what can be called.
 
-use std::sync::LazyLock;
+use std::{io::Write, sync::LazyLock};
 
 use axum::{
     Router,
@@ -12,6 +12,7 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
 use tonic::Status;
 
 use super::{MetricsPage, Readiness, WebSocketPage, front::refuse, rpc::Rpc, web_socket};
@@ -83,7 +84,7 @@ async fn metrics_page(
     if let Err(status) = may_see_metrics(&pages, &connection, &headers).await {
         return refuse(&status);
     }
-    ([(header::CONTENT_TYPE, telemetry::CONTENT_TYPE)], pages.metrics.render()).into_response()
+    counts(&headers, telemetry::CONTENT_TYPE, pages.metrics.render().into())
 }
 
 async fn more_metrics(
@@ -95,8 +96,44 @@ async fn more_metrics(
     if let Err(status) = may_see_metrics(&pages, &connection, &headers).await {
         return refuse(&status);
     }
-    let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], page().await).into_response()
+    counts(&headers, "text/plain; version=0.0.4; charset=utf-8", page().await)
+}
+
+/// A page of counts, compressed for those who take it so: scrapers come every
+/// few seconds, and their links may be paid by the byte.
+fn counts(asked: &HeaderMap, content_type: &'static str, page: Bytes) -> Response<Body> {
+    let zipped = takes_gzip(asked).then(|| gzip(&page)).and_then(Result::ok);
+    let is_zipped = zipped.is_some();
+    let mut response = Response::new(Body::from(zipped.unwrap_or(page)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    if is_zipped {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
+}
+
+fn gzip(page: &[u8]) -> std::io::Result<Bytes> {
+    let mut zip = GzEncoder::new(Vec::with_capacity(page.len() / 4), Compression::fast());
+    zip.write_all(page)?;
+    Ok(zip.finish()?.into())
+}
+
+/// Returns true if `Accept-Encoding` names gzip, or everything, and does not
+/// refuse it by `q=0`.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let listed = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|it| it.to_str().ok());
+    let codings: Vec<&str> = listed.flat_map(|list| list.split(',')).collect();
+    let weight = |wanted: &str| {
+        codings.iter().find_map(|coding| {
+            let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+            let weight = parameters.trim().strip_prefix("q=").map(|q| q.trim().parse::<f32>());
+            let is_it = name.trim().eq_ignore_ascii_case(wanted);
+            is_it.then(|| weight.and_then(Result::ok).unwrap_or(1.0))
+        })
+    };
+    weight("gzip").or_else(|| weight("*")).is_some_and(|weight| weight > 0.0)
 }
 
 /// Counts can tell a stranger a lot: machines and those who may look.
@@ -139,4 +176,44 @@ async fn docs_page(uri: Uri) -> Response<Body> {
         return (StatusCode::NOT_FOUND, "Not Found\n").into_response();
     };
     ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], bytes).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Read;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn asking(encodings: &[&str]) -> HeaderMap {
+        encodings.iter().map(|it| (header::ACCEPT_ENCODING, it.parse().unwrap())).collect()
+    }
+
+    #[tokio::test]
+    async fn counts_are_compressed_for_those_who_take_it() {
+        let page = Bytes::from("up 1\n".repeat(500));
+        let zipped =
+            counts(&asking(&["deflate, gzip;q=0.5"]), telemetry::CONTENT_TYPE, page.clone());
+        assert_eq!(zipped.headers()[header::CONTENT_ENCODING], "gzip");
+        let bytes = zipped.into_body().collect().await.unwrap().to_bytes();
+        assert!(bytes.len() < page.len());
+        let mut read = String::new();
+        flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut read).unwrap();
+        assert_eq!(read.as_bytes(), page);
+        let plain = counts(&HeaderMap::new(), telemetry::CONTENT_TYPE, page.clone());
+        assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));
+        assert_eq!(plain.into_body().collect().await.unwrap().to_bytes(), page);
+    }
+
+    #[test]
+    fn encodings_are_read_as_http_means_them() {
+        for yes in [&["gzip"][..], &["br", "GZIP"], &["*"], &["gzip;q=1.0,*;q=0"]] {
+            assert!(takes_gzip(&asking(yes)), "{yes:?}");
+        }
+        for no in [&[][..], &["br"], &["gzip;q=0"], &["gzip; q=0.0, *"], &["identity"]] {
+            assert!(!takes_gzip(&asking(no)), "{no:?}");
+        }
+    }
 }

@@ -1,16 +1,14 @@
 //! Calls that are meant for other processes.
 //!
 //! A [`Relay`] sees a call after it was identified and authorised here, and
-//! may take it to others. The others must know on whose behalf: the relay
-//! sends [`CALLER`] along, and `on_behalf` decides who is believed.
+//! may take it to others. The others must know on whose behalf:
 //!
-//! * A controller may speak for everybody: it holds the keys to all anyway.
-//! * A node may speak for others only to look, and for nobody above a viewer:
-//!   an administrator whom it names sees what a viewer sees. Every machine has
-//!   such a certificate, so one that was taken over could otherwise steer all
-//!   others in an administrator's name, or read what is secret there. For more
-//!   than that on other machines, call through a controller.
-//! * Anybody else who sends the header is refused, whatever the rights.
+//! * A controller says so in [`CALLER`] and is believed: it holds the keys to
+//!   all anyway.
+//! * A node is not believed: every machine has such a certificate. It passes an
+//!   [assertion] on that a controller signed for this caller, this
+//!   method and this machine, in [`assertion::HEADER`].
+//! * Anybody else who sends either is refused, whatever the rights.
 //!
 //! Only methods of nodes are relayed. Tokens and cookies are never sent on:
 //! whoever gets them could use them.
@@ -25,10 +23,11 @@ use tonic::{Status, body::Body};
 
 use crate::{
     access::{Denied, Effect, Rule},
-    identity::{Grant, Identity, Kind, Machine, Role},
+    assertion,
+    identity::{Grant, Identity, Kind, Machine, Role, Secret, ShownAssertion},
 };
 
-/// Header in which a relay tells on whose behalf it calls.
+/// Header in which a controller tells on whose behalf it calls.
 pub const CALLER: &str = "selvage-caller-bin";
 
 /// The part whose methods may be called on behalf of others.
@@ -108,6 +107,11 @@ pub fn caller_header(caller: &Identity) -> Result<HeaderValue, Status> {
     })
 }
 
+/// The token that a caller showed, for a controller to see.
+pub fn token(headers: &HeaderMap) -> Option<Secret> {
+    super::credentials::bearer(headers)
+}
+
 fn read(value: &HeaderValue) -> Option<Identity> {
     let json = BASE64.decode(value.as_bytes()).ok()?;
     let header: CallerHeader = serde_json::from_slice(&json).ok()?;
@@ -123,45 +127,62 @@ fn read(value: &HeaderValue) -> Option<Identity> {
     Some(Identity { name: header.name, kind, grants })
 }
 
-/// Caller for whom the peer speaks, if it speaks for another and may.
+/// Caller for whom a peer calls.
+#[derive(Debug)]
+pub(super) enum OnBehalf {
+    /// The peer itself.
+    Nobody,
+    /// Whom a controller named.
+    Named(Identity),
+    /// Whom an assertion names, which has to be checked.
+    Asserted(ShownAssertion),
+}
+
+/// Tells for whom the peer calls, if it calls for another and may.
 pub(super) fn on_behalf(
     peer: &Identity,
     headers: &HeaderMap,
     rule: &Rule,
-) -> Result<Option<Identity>, Denied> {
-    let mut header = headers.get_all(CALLER).iter();
-    let Some(value) = header.next() else { return Ok(None) };
-    let denied = |why: String| {
+) -> Result<OnBehalf, Denied> {
+    let named: Vec<_> = headers.get_all(CALLER).iter().collect();
+    let asserted: Vec<_> = headers.get_all(assertion::HEADER).iter().collect();
+    // They may do everything without being believed anything.
+    let needs_nobody = matches!(peer.kind, Kind::Local | Kind::Insecure);
+    if needs_nobody || (named.is_empty() && asserted.is_empty()) {
+        return Ok(OnBehalf::Nobody);
+    }
+    let denied = |why: &str| {
         Err(Denied { code: Code::PermissionDenied, message: format!("not authorized: {why}") })
     };
-    match &peer.kind {
-        // They may do everything without being believed anything.
-        Kind::Local | Kind::Insecure => return Ok(None),
-        Kind::Machine(Machine::Controller) => {}
-        Kind::Machine(Machine::Node { .. }) if rule.effect == Effect::Read => {}
-        Kind::Machine(Machine::Node { .. }) => {
-            return denied(format!(
-                "{} may speak for others only to look: to change something on other machines, \
-                 call through a controller",
-                peer.name
-            ));
-        }
-        _ => return denied("only controllers and nodes may speak for others".into()),
-    }
-    if rule.method.part != RELAYED_PART || header.next().is_some() {
-        return denied("only calls to nodes are made for others, each for one".into());
-    }
-    let unreadable = || Denied {
-        code: Code::InvalidArgument,
-        message: format!("{CALLER} is not as a relay writes it"),
+    let Kind::Machine(by @ (Machine::Controller | Machine::Node { .. })) = &peer.kind else {
+        return denied("only controllers and nodes may speak for others");
     };
-    let mut caller = read(value).ok_or_else(unreadable)?;
-    if matches!(peer.kind, Kind::Machine(Machine::Node { .. })) {
-        for grant in caller.grants.iter_mut().filter(|grant| grant.role == Role::Admin) {
-            grant.role = Role::Viewer;
-        }
+    if rule.method.part != RELAYED_PART {
+        return denied("only calls to nodes are made for others");
     }
-    Ok(Some(caller))
+    match (by, named.as_slice(), asserted.as_slice()) {
+        (Machine::Controller, [value], []) => {
+            let unreadable = || Denied {
+                code: Code::InvalidArgument,
+                message: format!("{CALLER} is not as a relay writes it"),
+            };
+            read(value).map(OnBehalf::Named).ok_or_else(unreadable)
+        }
+        (Machine::Node { .. }, [], [value]) => {
+            let text = value.to_str().unwrap_or_default();
+            Ok(OnBehalf::Asserted(ShownAssertion {
+                text: Secret::new(text),
+                by: by.clone(),
+                method: rule.path.clone(),
+                goes_on: false,
+            }))
+        }
+        (Machine::Node { .. }, ..) => denied(
+            "a node speaks for others only by what a controller signed for one caller: both must \
+             be of this release",
+        ),
+        _ => denied("each call is made for one caller"),
+    }
 }
 
 #[cfg(test)]
@@ -181,11 +202,23 @@ mod tests {
         }
     }
 
-    fn judge(peer: Identity, path: &str) -> Result<Option<Identity>, Code> {
-        let mut headers = HeaderMap::new();
-        headers.insert(CALLER, caller_header(&admin()).unwrap());
+    fn judge_with(
+        peer: &Identity,
+        path: &str,
+        headers: &[(&'static str, HeaderValue)],
+    ) -> Result<OnBehalf, Code> {
+        let headers: HeaderMap =
+            headers.iter().map(|(name, value)| (name.parse().unwrap(), value.clone())).collect();
         let access = Access::load().unwrap();
-        on_behalf(&peer, &headers, access.rule(path).unwrap()).map_err(|denied| denied.code)
+        on_behalf(peer, &headers, access.rule(path).unwrap()).map_err(|denied| denied.code)
+    }
+
+    fn told() -> (&'static str, HeaderValue) {
+        (CALLER, caller_header(&admin()).unwrap())
+    }
+
+    fn signed() -> (&'static str, HeaderValue) {
+        (assertion::HEADER, HeaderValue::from_static("a.b.c"))
     }
 
     fn machine(name: &str) -> Identity {
@@ -195,24 +228,36 @@ mod tests {
     const READ: &str = "/os.OSService/Memory";
     const SECRET: &str = "/machine.MachineService/Read";
     const CHANGE: &str = "/machine.MachineService/Reboot";
+    const ELSEWHERE: &str = "/selvage.identity.IdentityService/AddUser";
 
     #[test]
     fn a_controller_speaks_for_everybody_to_nodes_alone() {
+        let controller = machine("controller");
         for path in [READ, SECRET, CHANGE] {
-            assert_eq!(judge(machine("controller"), path), Ok(Some(admin())), "{path}");
+            let judged = judge_with(&controller, path, &[told()]).unwrap();
+            assert!(matches!(judged, OnBehalf::Named(caller) if caller == admin()), "{path}");
         }
-        let elsewhere = "/selvage.identity.IdentityService/AddUser";
-        assert_eq!(judge(machine("controller"), elsewhere), Err(Code::PermissionDenied));
+        let elsewhere = judge_with(&controller, ELSEWHERE, &[told()]).unwrap_err();
+        assert_eq!(elsewhere, Code::PermissionDenied);
     }
 
     #[test]
-    fn a_node_speaks_for_others_only_to_look() {
-        let believed = judge(machine("node/n1"), READ).unwrap().unwrap();
-        assert!(believed.has_role(Role::Viewer) && !believed.has_role(Role::Admin));
-        assert_eq!((believed.name, believed.kind), (admin().name, admin().kind));
-        for path in [SECRET, CHANGE] {
-            assert_eq!(judge(machine("node/n1"), path), Err(Code::PermissionDenied), "{path}");
+    fn a_nodes_own_word_counts_nowhere() {
+        let node = machine("node/n1");
+        for path in [READ, SECRET, CHANGE, ELSEWHERE] {
+            for headers in [&[told()][..], &[told(), signed()], &[signed(), signed()]] {
+                let refused = judge_with(&node, path, headers).unwrap_err();
+                assert_eq!(refused, Code::PermissionDenied, "{path}");
+            }
         }
+        for path in [READ, SECRET, CHANGE] {
+            let OnBehalf::Asserted(shown) = judge_with(&node, path, &[signed()]).unwrap() else {
+                unreachable!("{path}")
+            };
+            assert_eq!((shown.by.to_string().as_str(), shown.method.as_str()), ("node/n1", path));
+        }
+        assert_eq!(judge_with(&node, ELSEWHERE, &[signed()]).unwrap_err(), Code::PermissionDenied);
+        assert!(matches!(judge_with(&node, READ, &[]).unwrap(), OnBehalf::Nobody));
     }
 
     #[test]
@@ -221,25 +266,25 @@ mod tests {
         for peer in
             [plain, admin(), Identity::anonymous(), machine("dme/d"), machine("cloudlet/a/b")]
         {
-            assert_eq!(judge(peer, READ), Err(Code::PermissionDenied));
+            for header in [told(), signed()] {
+                let refused = judge_with(&peer, READ, &[header]).unwrap_err();
+                assert_eq!(refused, Code::PermissionDenied);
+            }
         }
         let local = Identity::all_powerful("local", Kind::Local);
-        assert_eq!(judge(local, CHANGE), Ok(None));
+        assert!(matches!(judge_with(&local, CHANGE, &[told()]).unwrap(), OnBehalf::Nobody));
     }
 
     #[test]
     fn what_is_not_as_a_relay_writes_it_is_refused() {
-        let access = Access::load().unwrap();
-        let rule = access.rule(READ).unwrap();
+        let controller = machine("controller");
         for wrong in ["", "!", "e30", "eyJuYW1lIjoiYSJ9"] {
-            let mut headers = HeaderMap::new();
-            headers.insert(CALLER, HeaderValue::from_static(wrong));
-            let refused = on_behalf(&machine("controller"), &headers, rule).unwrap_err();
-            assert_eq!(refused.code, Code::InvalidArgument, "{wrong}");
+            let header = (CALLER, HeaderValue::from_static(wrong));
+            let refused = judge_with(&controller, READ, &[header]).unwrap_err();
+            assert_eq!(refused, Code::InvalidArgument, "{wrong}");
         }
-        let mut twice = HeaderMap::new();
-        twice.append(CALLER, caller_header(&admin()).unwrap());
-        twice.append(CALLER, caller_header(&Identity::anonymous()).unwrap());
-        assert!(on_behalf(&machine("controller"), &twice, rule).is_err());
+        for twice in [&[told(), told()][..], &[told(), signed()], &[signed()]] {
+            assert!(judge_with(&controller, READ, twice).is_err());
+        }
     }
 }

@@ -32,13 +32,16 @@ pub use self::standing::Standing;
 use super::{
     Limits, Server, audit, brief, credentials, frame,
     intake::{Intake, Ticket},
-    internal_error, relay,
+    internal_error,
+    relay::{self, OnBehalf},
     request_id::RequestId,
     watched,
 };
 use crate::{
     access::{Access, Decision, Denied, Effect, Rule},
-    identity::{Connection, Credentials, Identity, Kind, Peer, SharedAuthenticator},
+    identity::{
+        Connection, Credentials, Identity, Kind, Peer, Refused, SharedAuthenticator, ShownAssertion,
+    },
     telemetry::{Metrics, Protocol},
 };
 
@@ -349,8 +352,8 @@ impl Shared {
         let caller =
             self.identify(&parts.headers, &connection, rule.effect, rule.open_to_anyone()).await?;
         let peer = &connection.peer;
-        let behalf = relay::on_behalf(&caller, &parts.headers, rule)
-            .map_err(|denied| refused(&rule.path, &caller, peer, &denied))?;
+        let behalf = self.on_behalf(&caller, &parts.headers, rule, false).await;
+        let behalf = behalf.map_err(|denied| refused(&rule.path, &caller, peer, &denied))?;
         let caller = behalf.unwrap_or(caller);
         let refuse = |denied: Denied| refused(&rule.path, &caller, peer, &denied);
         rule.decide_early(&caller).map_err(refuse)?;
@@ -377,6 +380,25 @@ impl Shared {
         parts.extensions.insert(caller);
         let held = CallResources { _permit: Permit::Room { _permit: permit }, audit };
         Ok(Admitted { request: Request::from_parts(parts, body), held })
+    }
+
+    /// Caller for whom the peer calls, if it calls for another and may. A call
+    /// that goes on is looked at again.
+    async fn on_behalf(
+        &self,
+        peer: &Identity,
+        headers: &HeaderMap,
+        rule: &Rule,
+        goes_on: bool,
+    ) -> Result<Option<Identity>, Denied> {
+        let shown = match relay::on_behalf(peer, headers, rule)? {
+            OnBehalf::Nobody => return Ok(None),
+            OnBehalf::Named(caller) => return Ok(Some(caller)),
+            OnBehalf::Asserted(shown) => ShownAssertion { goes_on, ..shown },
+        };
+        let Trust::Credentials(authenticator) = &self.trust else { return Ok(None) };
+        let caller = authenticator.authenticate(&Credentials::Assertion(shown)).await;
+        caller.map(Some).map_err(|Refused { code, message }| Denied { code, message })
     }
 
     /// Room for a stream of infrastructure: known callers have that of all

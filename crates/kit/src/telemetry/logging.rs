@@ -107,6 +107,7 @@ where
 struct Rfc3339;
 
 impl FormatTime for Rfc3339 {
+    #[allow(clippy::disallowed_methods, reason = "lines of a log have the time of the machine")]
     fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
         write!(writer, "{:.6}", jiff::Timestamp::now())
     }

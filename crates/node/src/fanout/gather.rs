@@ -14,7 +14,7 @@ use selvage_kit::{
 };
 use tonic::{Status, body::Body};
 
-use super::{Inner, body_of, in_time, splice, wire};
+use super::{Inner, behalf::OnBehalf, body_of, in_time, splice, wire};
 
 /// A node of the request, and where it is.
 pub(super) struct Target {
@@ -28,6 +28,7 @@ pub(super) struct Round {
     pub(super) inner: Arc<Inner>,
     pub(super) method: &'static Method,
     pub(super) headers: HeaderMap,
+    pub(super) behalf: OnBehalf,
     pub(super) extensions: Extensions,
     /// The request, framed.
     pub(super) body: Bytes,
@@ -87,9 +88,14 @@ impl Round {
     }
 
     async fn begin(&self, endpoint: Result<Endpoint, Status>) -> Answer {
-        let route = self.inner.route(&endpoint?, &self.here)?;
+        let endpoint = endpoint?;
+        let route = self.inner.route(&endpoint, &self.here)?;
         let body = body_of(self.body.clone());
-        let mut request = wire::request(&self.method.path, self.headers.clone(), body)?;
+        let mut headers = self.headers.clone();
+        if let wire::Route::There(_) = route {
+            self.behalf.write(&mut headers, &endpoint)?;
+        }
+        let mut request = wire::request(&self.method.path, headers, body)?;
         if let wire::Route::Here(_) = route {
             *request.extensions_mut() = self.extensions.clone();
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
-use selvage_kit::{identity::Identity, serve::relay};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use selvage_kit::{assertion, serve::relay};
 use tonic::Status;
 
 pub(super) const PROXY_FROM: &str = "proxyfrom";
@@ -46,7 +46,6 @@ pub(super) fn within_limit(names: &[String]) -> Result<(), Status> {
 /// Returns the caller's headers that a node is sent.
 pub(super) fn outgoing(
     incoming: &HeaderMap,
-    extensions: &Extensions,
     timeout: Option<Duration>,
 ) -> Result<HeaderMap, Status> {
     let mut headers = HeaderMap::with_capacity(incoming.len() + 6);
@@ -69,13 +68,10 @@ pub(super) fn outgoing(
                 .map_err(|_| Status::internal("a timeout cannot be written"))?,
         );
     }
-    let anonymous = Identity::anonymous();
-    let caller = extensions.get::<Identity>().unwrap_or(&anonymous);
-    headers.insert(relay::CALLER, relay::caller_header(caller)?);
     Ok(headers)
 }
 
-/// Headers about the caller's connection, his browser or his credentials.
+/// Headers about the caller's connection, browser or credentials.
 fn stays_here(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with(INTERNAL)
@@ -90,6 +86,7 @@ fn stays_here(name: &HeaderName) -> bool {
                 | NODE
                 | NODE_TIMEOUT
                 | relay::CALLER
+                | assertion::HEADER
                 | "accept"
                 | "accept-encoding"
                 | "accept-language"
@@ -114,22 +111,6 @@ fn stays_here(name: &HeaderName) -> bool {
         )
 }
 
-pub(super) fn parse_timeout(text: &str) -> Option<Duration> {
-    let unit = text.chars().next_back()?;
-    let digits = text.strip_suffix(unit)?;
-    let valid = (1..=8).contains(&digits.len()) && digits.bytes().all(|d| d.is_ascii_digit());
-    let amount: u64 = digits.parse().ok().filter(|_| valid)?;
-    match unit {
-        'H' => Some(Duration::from_secs(amount * 3600)),
-        'M' => Some(Duration::from_secs(amount * 60)),
-        'S' => Some(Duration::from_secs(amount)),
-        'm' => Some(Duration::from_millis(amount)),
-        'u' => Some(Duration::from_micros(amount)),
-        'n' => Some(Duration::from_nanos(amount)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -145,6 +126,7 @@ mod tests {
             "nodes",
             "node",
             "selvage-caller-bin",
+            "selvage-assertion",
             "x-selvage-protocol",
             "host",
             "grpc-timeout",
@@ -154,7 +136,7 @@ mod tests {
         }
         incoming.insert("signal-only", HeaderValue::from_static("yes"));
         incoming.insert(AUTHORITY, HeaderValue::from_static("entry:1"));
-        let sent = outgoing(&incoming, &Extensions::new(), Some(Duration::from_secs(2))).unwrap();
+        let sent = outgoing(&incoming, Some(Duration::from_secs(2))).unwrap();
         assert!(!format!("{sent:?}").contains("canary"), "{sent:?}");
         assert_eq!(sent["signal-only"], "yes");
         assert_eq!(sent["proxyfrom"], "entry:1");

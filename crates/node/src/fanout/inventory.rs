@@ -9,10 +9,7 @@ use selvage_kit::{
 };
 use tonic::Status;
 
-use super::{Directory, StaticDirectory};
-
-/// Prefix of the names of nodes in certificates.
-const NODE: &str = "node/";
+use super::{Directory, StaticDirectory, target::NODE};
 
 /// Knows the machines that joined: the controller's store, or what an agent
 /// was last told of it.
@@ -46,6 +43,7 @@ impl<M: Machines> Inventory<M> {
         let mut endpoint = Endpoint::parse(&machine.address, 0).ok_or_else(|| {
             Status::unavailable(format!("machine {name:?} has not told where it is"))
         })?;
+        endpoint.machine = Some(machine.machine.clone());
         endpoint.here = self.own.as_deref() == Some(name);
         // Whoever answers there must be the machine that was meant.
         endpoint.certificate_name = pki::is_server_name(name).then(|| name.to_owned());

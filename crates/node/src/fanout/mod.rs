@@ -1,7 +1,7 @@
 //! One call to many nodes.
 //!
 //! Whoever serves with a [`Fanout`] as its relay is an entry: a caller names
-//! nodes in the metadata of his call, and the entry makes it there for him.
+//! nodes in the metadata of a call, and the entry makes the call there.
 //!
 //! 1. `proxyfrom`: the call has been relayed once. It is answered here, so
 //!    that no call goes in circles.
@@ -25,15 +25,17 @@
 //! # Who is believed
 //!
 //! The entry has authenticated the caller and has looked up in the access
-//! table that he may call the method, before it asks anybody. It connects to
+//! table that it may call the method, before it asks anybody. It connects to
 //! nodes as itself, by its own machine certificate, and never passes on the
-//! caller's token or cookie. It tells the caller's name and roles in
-//! [`relay::CALLER`]. The node believes that from controllers, and from other
-//! nodes for methods that only look (the reasons are at [`relay`]); it then
-//! consults the same table again for the caller, so an entry that is wrong
-//! about somebody's rights does not widen them. From anybody else the header
-//! is refused.
+//! caller's token or cookie. A controller tells the caller's name and roles in
+//! [`relay::CALLER`] and is believed. An entry that is a node shows the token to
+//! its controller and passes on what that signs, for each node by itself (the
+//! reasons are at [`relay`]); nodes check that without the controller. They then
+//! consult the same table again for the caller, so an entry that is wrong
+//! about somebody's rights does not widen them. From anybody else the headers
+//! are refused.
 
+mod behalf;
 mod gather;
 mod headers;
 mod inventory;
@@ -52,23 +54,27 @@ use selvage_kit::{
     access::Effect,
     dial::Endpoint,
     labels::Selector,
-    serve::relay::{self, Answer, Call, Relay},
+    serve::{
+        grpc_timeout,
+        relay::{self, Answer, Call, Relay},
+    },
 };
 use tokio::time::Instant;
 use tonic::{Status, body::Body};
 
+pub(crate) use self::behalf::{Joined, Own};
 pub(crate) use self::wire::text;
-use self::{
-    gather::Round,
-    headers::{
-        NODE, NODE_TIMEOUT, NODES, PROXY_FROM, names, outgoing, parse_timeout, within_limit,
-    },
-    pool::Pool,
-    wire::Route,
-};
 pub use self::{
+    behalf::AssertionSource,
     inventory::{Inventory, Machines},
     target::{BadEntry, Directory, StaticDirectory},
+};
+use self::{
+    behalf::OnBehalf,
+    gather::Round,
+    headers::{NODE, NODE_TIMEOUT, NODES, PROXY_FROM, names, outgoing, within_limit},
+    pool::Pool,
+    wire::Route,
 };
 
 /// The port that the agents of the original listen on.
@@ -104,7 +110,7 @@ impl Default for Settings {
             port: DEFAULT_PORT,
             own: Vec::new(),
             own_port: DEFAULT_PORT,
-            by_address: true,
+            by_address: false,
             look_timeout: Duration::from_secs(10),
             // Stopping something may take its whole grace time.
             change_timeout: Duration::from_secs(60),
@@ -123,6 +129,8 @@ struct Inner {
     own: HashSet<(String, u16)>,
     directory: Arc<dyn Directory>,
     pool: Pool,
+    /// None of a controller, which is believed.
+    source: Option<Arc<dyn AssertionSource>>,
 }
 
 impl std::fmt::Debug for Fanout {
@@ -132,17 +140,36 @@ impl std::fmt::Debug for Fanout {
 }
 
 impl Fanout {
-    /// An entry that shows itself to nodes by this TLS configuration; without
-    /// one it speaks in the clear, for laboratories.
-    pub fn new(
+    /// An entry that shows itself to nodes as a controller by this TLS
+    /// configuration; without one it speaks in the clear, for laboratories.
+    pub fn of_controller(
         settings: Settings,
         directory: Arc<dyn Directory>,
         tls: Option<Arc<rustls::ClientConfig>>,
     ) -> Self {
+        Self::new(settings, directory, tls, None)
+    }
+
+    /// An entry that shows itself as a node, and has callers vouched for.
+    pub fn of_node(
+        settings: Settings,
+        directory: Arc<dyn Directory>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        source: Arc<dyn AssertionSource>,
+    ) -> Self {
+        Self::new(settings, directory, tls, Some(source))
+    }
+
+    fn new(
+        settings: Settings,
+        directory: Arc<dyn Directory>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        source: Option<Arc<dyn AssertionSource>>,
+    ) -> Self {
         let own = settings.own.iter().filter_map(|name| Endpoint::parse(name, settings.own_port));
         let own = own.map(|endpoint| (endpoint.host, endpoint.port)).collect();
         let pool = Pool::new(tls, settings.idle);
-        Self(Arc::new(Inner { settings, own, directory, pool }))
+        Self(Arc::new(Inner { settings, own, directory, pool, source }))
     }
 
     /// Lets go of unused connections.
@@ -188,7 +215,7 @@ impl Inner {
         }
         let timeout = self.timeout(&call)?;
         let (parts, body) = call.request.into_parts();
-        let headers = outgoing(&parts.headers, &parts.extensions, left(call.deadline))?;
+        let mut headers = outgoing(&parts.headers, left(call.deadline))?;
         if node == ALL || Selector::is_one(node) {
             return Err(Status::invalid_argument(format!(
                 "node {node:?} stands for many: use nodes"
@@ -196,6 +223,10 @@ impl Inner {
         }
         let target = self.locate(node).await?;
         let route = self.route(&target, &call.here)?;
+        if let Route::There(_) = route {
+            let behalf = self.on_behalf(&parts, &call.method.path, [&target]);
+            in_time(timeout, behalf).await?.write(&mut headers, &target)?;
+        }
         let mut request = wire::request(&call.method.path, headers, body)?;
         if let Route::Here(_) = route {
             *request.extensions_mut() = parts.extensions;
@@ -226,18 +257,35 @@ impl Inner {
         let method = call.method;
         let (parts, body) = call.request.into_parts();
         let deadline = if method.server_streaming { left(call.deadline) } else { Some(timeout) };
-        let headers = outgoing(&parts.headers, &parts.extensions, deadline)?;
+        let headers = outgoing(&parts.headers, deadline)?;
+        let endpoints = targets.iter().filter_map(|target| target.endpoint.as_ref().ok());
+        let behalf = in_time(timeout, self.on_behalf(&parts, &method.path, endpoints)).await;
+        let behalf = behalf.unwrap_or_else(OnBehalf::Refused);
         let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
         let round = Round {
             inner: self,
             method,
             headers,
+            behalf,
             extensions: parts.extensions,
             body,
             here: call.here,
             timeout,
         };
         if method.server_streaming { round.stream(targets) } else { round.join(targets).await }
+    }
+
+    /// Finds out how to speak for the caller at those that are elsewhere.
+    async fn on_behalf<'a>(
+        &self,
+        request: &http::request::Parts,
+        method: &str,
+        targets: impl IntoIterator<Item = &'a Endpoint>,
+    ) -> Result<OnBehalf, Status> {
+        let elsewhere = targets.into_iter().filter(|endpoint| !self.is_here(endpoint));
+        let machines = elsewhere.filter_map(|endpoint| endpoint.machine.clone()).collect();
+        let source = self.source.as_deref();
+        behalf::on_behalf(source, &request.headers, &request.extensions, method, machines).await
     }
 
     /// The nodes with what stands for many written out.
@@ -267,11 +315,13 @@ impl Inner {
     /// Returns the timeout of each node.
     fn timeout(&self, call: &Call) -> Result<Duration, Status> {
         let asked = match call.request.headers().get(NODE_TIMEOUT) {
-            Some(value) => Some(value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
-                Status::invalid_argument(format!(
-                    "{NODE_TIMEOUT} is not 1 to 8 digits and one of H, M, S, m, u, n"
-                ))
-            })?),
+            Some(value) => {
+                Some(value.to_str().ok().and_then(grpc_timeout::parse).ok_or_else(|| {
+                    Status::invalid_argument(format!(
+                        "{NODE_TIMEOUT} is not 1 to 8 digits and one of H, M, S, m, u, n"
+                    ))
+                })?)
+            }
             None => None,
         };
         let default = match call.effect {
@@ -308,8 +358,12 @@ impl Inner {
         }
     }
 
+    fn is_here(&self, endpoint: &Endpoint) -> bool {
+        endpoint.here || self.own.contains(&(endpoint.host.clone(), endpoint.port))
+    }
+
     fn route(&self, endpoint: &Endpoint, here: &relay::Here) -> Result<Route, Status> {
-        if endpoint.here || self.own.contains(&(endpoint.host.clone(), endpoint.port)) {
+        if self.is_here(endpoint) {
             Ok(Route::Here(Arc::clone(here)))
         } else {
             self.pool.channel(endpoint).map(Route::There)

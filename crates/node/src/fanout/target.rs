@@ -6,6 +6,9 @@ use async_trait::async_trait;
 use selvage_kit::{dial::Endpoint, labels::Selector};
 use tonic::Status;
 
+/// Prefix of the names of nodes in certificates.
+pub(super) const NODE: &str = "node/";
+
 /// Knows nodes by name.
 #[async_trait]
 pub trait Directory: Send + Sync + 'static {
@@ -57,7 +60,11 @@ impl StaticDirectory {
     ) -> Result<Self, BadEntry> {
         let entry =
             |(name, address): (&String, &String)| match Endpoint::parse(address, default_port) {
-                Some(place) => Ok((name.clone(), place)),
+                Some(place) => {
+                    let machine =
+                        Some(format!("{NODE}{}", name.strip_prefix(NODE).unwrap_or(name)));
+                    Ok((name.clone(), Endpoint { machine, ..place }))
+                }
                 None => Err(BadEntry { name: name.clone(), address: address.clone() }),
             };
         entries.into_iter().map(entry).collect::<Result<_, _>>().map(Self)

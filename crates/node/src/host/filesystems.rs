@@ -60,7 +60,7 @@ pub struct Filesystems {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Somebody is looking. If he never comes back, nobody else gets stuck.
+    /// Somebody is looking. If they never come back, nobody else gets stuck.
     busy: bool,
     last: Vec<Filesystem>,
 }

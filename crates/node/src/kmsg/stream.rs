@@ -1,5 +1,5 @@
 //! Streams of records. All who follow share one reader of new records; what
-//! is in the ring already each reads for himself.
+//! is in the ring already each reads alone.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +26,7 @@ use super::{
     time::Boot,
 };
 
-/// Records that a slow follower may be behind before he is told of a gap.
+/// Records that a slow follower may be behind before being told of a gap.
 const BEHIND: usize = 4096;
 
 /// Messages that wait for a slow client.

@@ -1,6 +1,6 @@
 //! The services of a machine: what the agent's own process runs, told as it
-//! is. Whoever has services that callers may steer brings a [`Supervisor`] of
-//! his own.
+//! is. Whoever has services that callers may steer brings its own
+//! [`Supervisor`].
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -15,13 +15,14 @@ use selvage_api::{
     },
 };
 use selvage_kit::{
-    identity::{Authenticator, Credentials, Grant, Identity, Kind, Machine, Refused, Role},
+    assertion,
+    identity::{Authenticator, Credentials, Grant, Identity, Kind, Machine, Refused, Role, Secret},
     pki::{self, Ca, KeyRequest, RotatingIdentity, ServerIdentity},
     serve::{Limits, Server, Services, Socket, Trust},
     telemetry::Metrics,
 };
 use selvage_node::{
-    fanout::Fanout,
+    fanout::{AssertionSource, Fanout},
     machine::{self, LogPieces, LogSource, MachineApi, Operation, Supervisor},
 };
 use tokio::net::TcpStream;
@@ -93,13 +94,27 @@ impl LogSource for TenLines {
     }
 }
 
-/// Tokens are the names of roles.
-struct ByRole;
+/// Tokens are the names of roles. What a controller signed is believed, as a
+/// machine that joined believes it.
+struct ByRole {
+    machine: Machine,
+    trust: pki::Trust,
+}
 
 #[async_trait]
 impl Authenticator for ByRole {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        let Credentials::Bearer(token) = credentials else { panic!("a cookie") };
+        let token = match credentials {
+            Credentials::Bearer(token) => token,
+            Credentials::Assertion(shown) => {
+                let (by, to, method) = (&shown.by, &self.machine, shown.method.as_str());
+                let call = assertion::Call { by, to, method };
+                let now = jiff::Timestamp::now();
+                let verified = assertion::verify(shown.text.expose(), &self.trust, &call, now)?;
+                return Ok(verified.caller()?);
+            }
+            other => panic!("{other:?}"),
+        };
         let role = Role::parse(token.expose()).ok_or_else(|| Refused {
             code: selvage_api::Code::Unauthenticated,
             message: "bad token".into(),
@@ -109,6 +124,32 @@ impl Authenticator for ByRole {
             kind: Kind::User { session: "s".into(), expires: i64::MAX },
             grants: vec![Grant { role, organisation: String::new() }],
         })
+    }
+}
+
+/// A controller that vouches for whoever shows a token to a node.
+pub(crate) struct Vouches {
+    pub(crate) signer: assertion::Signer,
+    pub(crate) by: Machine,
+}
+
+#[async_trait]
+impl AssertionSource for Vouches {
+    async fn assertions(
+        &self,
+        caller: &Identity,
+        token: Option<Secret>,
+        method: &str,
+        machines: Vec<String>,
+    ) -> Result<Vec<(String, String)>, Status> {
+        token.ok_or_else(|| Status::permission_denied("no token"))?;
+        let sign = |machine: String| {
+            let to = Machine::parse(&machine).unwrap();
+            let call = assertion::Call { by: &self.by, to: &to, method };
+            let signed = self.signer.sign(caller, &call, jiff::Timestamp::now());
+            (machine, signed.unwrap())
+        };
+        Ok(machines.into_iter().map(sign).collect())
     }
 }
 
@@ -145,6 +186,25 @@ impl Lab {
         self.serve(manner, "127.0.0.1:0", None, Vec::new()).await
     }
 
+    /// An agent of the machine `node/NAME`.
+    pub(crate) async fn named(&self, name: &str, manner: Manner) -> Agent {
+        self.listen_as(server(manner, Vec::new()).await, "127.0.0.1:0", name)
+    }
+
+    /// Signs as this machine.
+    pub(crate) fn signer(&self, machine: &str) -> assertion::Signer {
+        let request = KeyRequest::new().unwrap();
+        let named = Machine::parse(machine).unwrap();
+        let signed = self.ca.sign_machine(request.csr_pem(), &named).unwrap();
+        assertion::Signer::new(&request, &signed.certificate_pem).unwrap()
+    }
+
+    /// Vouches for callers at this machine.
+    pub(crate) fn vouches(&self, machine: &str) -> Arc<Vouches> {
+        let by = Machine::parse(machine).unwrap();
+        Arc::new(Vouches { signer: self.signer("controller"), by })
+    }
+
     /// An agent that is also an entry.
     pub(crate) async fn entry(&self, relay: Fanout) -> Agent {
         self.serve(Manner::Answers("entry".into()), "127.0.0.1:0", Some(relay), Vec::new()).await
@@ -175,11 +235,18 @@ impl Lab {
     }
 
     fn listen(&self, server: Server, address: &str) -> Agent {
+        self.listen_as(server, address, "agent")
+    }
+
+    fn listen_as(&self, server: Server, address: &str, name: &str) -> Agent {
+        let machine = Machine::Node { name: name.to_owned() };
+        let trust = pki::Trust::of(self.ca.pem()).unwrap();
+        let callers = Arc::new(ByRole { machine, trust });
         let tls = Some(Arc::clone(&self.server));
         let socket = Socket::tcp(address.parse().unwrap(), tls).unwrap();
         let address = socket.address().unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(server.run(socket, Trust::Credentials(Arc::new(ByRole)), stop.clone()));
+        tokio::spawn(server.run(socket, Trust::Credentials(callers), stop.clone()));
         Agent { address, _stop: stop.drop_guard() }
     }
 

@@ -148,5 +148,4 @@ fn put_string(string: &[u8], output: &mut BytesMut) {
 }
 
 #[cfg(test)]
-#[path = "hpack_tests.rs"]
 mod tests;

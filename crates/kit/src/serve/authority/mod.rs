@@ -11,6 +11,7 @@
 //! them are decompressed here, and handed on plain.
 
 mod frames;
+pub mod fuzz;
 mod hpack;
 mod huffman;
 mod table;

@@ -11,7 +11,7 @@ use http::{HeaderMap, request};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
-use super::{Shared, Trust, refused, relay};
+use super::{Shared, Trust, refused};
 use crate::{
     access::{Denied, Effect, Rule},
     identity::Connection,
@@ -106,7 +106,8 @@ impl Standing {
         let caller =
             self.shared.identify(&self.headers, &self.connection, rule.effect, false).await?;
         let refuse = |denied: Denied| refused(&rule.path, &caller, &self.connection.peer, &denied);
-        let behalf = relay::on_behalf(&caller, &self.headers, rule).map_err(refuse)?;
+        let behalf = self.shared.on_behalf(&caller, &self.headers, rule, true).await;
+        let behalf = behalf.map_err(refuse)?;
         rule.decide_early(behalf.as_ref().unwrap_or(&caller)).map_err(refuse)
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 fn kmsg() -> Option<Kmsg> {
     let writable = std::fs::OpenOptions::new().write(true).open("/dev/kmsg").is_ok();
     if !writable || Device::open(Path::new("/dev/kmsg")).is_err() {
-        eprintln!("SKIPPED: /dev/kmsg: cannot be read and written here");
+        selvage_testkit::say_skipped("/dev/kmsg", "it cannot be read and written here");
         return None;
     }
     Some(Kmsg::new("/dev/kmsg"))

@@ -162,7 +162,7 @@ fn a_bind_mount_leads_to_the_same_keys() {
     let (Some(_keys), Some(_data)) =
         (keys, Mount::bind(&lab.path("data"), &lab.path("open/everything")))
     else {
-        eprintln!("SKIPPED: bind mounts: only root may mount");
+        selvage_testkit::say_skipped("bind mounts", "only root may mount");
         return;
     };
     lab.must_refuse(&lab.path("open/keys/ca.key"));

@@ -127,7 +127,7 @@ fn another_title_of_the_same_program_is_noticed() {
         command.args([option, script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(child) = command.spawn() else {
             assert_eq!(program, "perl", "every machine has a shell");
-            eprintln!("SKIPPED: no perl");
+            selvage_testkit::say_skipped("perl", "it is not installed");
             continue;
         };
         let mut child = Guard(child);
