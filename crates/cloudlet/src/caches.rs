@@ -6,9 +6,9 @@ use selvage_api::edgeproto::{
     App, AppInst, AppInstInfo, AppInstRuntime, Cloudlet, CloudletInfo, ClusterInst,
     ClusterInstInfo, ExecRequest, Flavor, Metric, Node, TrackedState,
 };
-use selvage_notify::{Cache, Error, Exchange, Letters, Mailbox, ObjectKey};
+use selvage_notify::{Cache, Error, Exchange, Mailbox, MessageReceiver, ObjectKey};
 
-use crate::ObjectKind;
+use selvage_edge::ObjectKind;
 
 /// Peers that resume never do so towards a crm.
 const HISTORY: usize = 16;
@@ -50,7 +50,7 @@ impl AgentCaches {
     }
 
     /// Types that are sent and received, in the original's order.
-    pub fn exchange(&self) -> Result<(Exchange, Letters<ExecRequest>), Error> {
+    pub fn exchange(&self) -> Result<(Exchange, MessageReceiver<ExecRequest>), Error> {
         let (mailbox, letters) = Mailbox::new(EXECS)?;
         let exchange = Exchange::new()
             .send(self.cloudlet_infos.clone())

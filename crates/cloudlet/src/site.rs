@@ -48,9 +48,9 @@ impl SiteInstances {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use selvage_api::edgeproto::{AppInstKey, AppInstRuntime, AppKey, TrackedState};
+    use selvage_edge::is_serving;
 
     use super::*;
-    use crate::is_serving;
 
     fn key(app: &str) -> Option<AppInstKey> {
         let app_key = Some(AppKey { name: app.into(), ..AppKey::default() });

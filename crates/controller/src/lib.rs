@@ -22,6 +22,7 @@ mod derive;
 mod error;
 mod exec;
 pub mod guard;
+pub mod import;
 pub mod instances;
 pub mod keys;
 mod memory;

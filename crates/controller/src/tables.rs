@@ -32,6 +32,11 @@ macro_rules! tables {
                     $($field: Table::open(Arc::clone(store)).await?,)+
                 })
             }
+
+            /// Returns true if there is no object of any type.
+            pub fn is_empty(&self) -> bool {
+                [$(self.$field.is_empty(),)+].into_iter().all(|is_empty| is_empty)
+            }
         }
 
         $(impl HasTable for wire::$message {

@@ -1,4 +1,4 @@
-//! Tokens by which a developer says that a device may use an app of his: JWTs
+//! Tokens by which a developer says that a device may use their app: JWTs
 //! signed with RS256, checked by the public key of the app.
 
 use jiff::Timestamp;

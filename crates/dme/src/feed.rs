@@ -9,7 +9,7 @@ use std::{
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{App, AppInst, CloudletInfo, CloudletState};
-use selvage_cloudlet::is_serving;
+use selvage_edge::is_serving;
 use selvage_notify::{Cache, Change, Sink};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

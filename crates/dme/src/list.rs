@@ -95,7 +95,7 @@ fn describe(
     }
 }
 
-/// The addresses of an app that its developer runs himself.
+/// The addresses of an app that its developer runs.
 fn addresses(app: &AppEntry) -> Option<AppFqdn> {
     let instances = app.carrier(DEVELOPER)?.instances().iter();
     let mut own: Vec<_> = instances.filter(|own| own.site.cloudlet.is_default()).collect();

@@ -16,7 +16,7 @@ const SLACK: f64 = 1e-12;
 
 /// Places, in an order of its own.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Near {
+pub(crate) struct SpatialIndex {
     positions: Vec<Position>,
     /// Coordinates of the places one after the other, apart from the rest:
     /// they are all that most of a lookup reads.
@@ -46,7 +46,7 @@ pub(crate) struct Found {
     pub(crate) distance: f64,
 }
 
-impl Near {
+impl SpatialIndex {
     /// Arranges places. Tells by old indices what the order is now.
     pub(crate) fn new(places: &[Position]) -> (Self, Vec<usize>) {
         let mut order: Vec<usize> = (0..places.len()).collect();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn agrees(places: &[Position], here: &Position) {
-        let (near, order) = Near::new(places);
+        let (near, order) = SpatialIndex::new(places);
         let found = near.nearest(here, |a, b| order[a] < order[b]);
         let found = found.map(|found| (order[found.index], found.distance));
         assert_eq!(found, by_all(places, here));
@@ -232,6 +232,6 @@ mod tests {
     fn ten_thousand_in_one_place_are_no_trouble() {
         let places = vec![Position::new(50.0, 7.0); 10_000];
         agrees(&places, &Position::new(-30.0, 150.0));
-        assert!(Near::new(&[]).0.nearest(&places[0], |_, _| false).is_none());
+        assert!(SpatialIndex::new(&[]).0.nearest(&places[0], |_, _| false).is_none());
     }
 }

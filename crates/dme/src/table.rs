@@ -13,7 +13,7 @@ use selvage_api::{
 };
 
 use crate::{
-    near::{Found, Near},
+    near::{Found, SpatialIndex},
     position::Position,
     stats::AppStats,
 };
@@ -110,7 +110,7 @@ impl Instance {
 /// The instances of an app at one carrier.
 #[derive(Debug, Default)]
 pub(crate) struct Carrier {
-    near: Near,
+    near: SpatialIndex,
     /// In the order of the places.
     instances: Vec<Instance>,
 }
@@ -119,7 +119,7 @@ impl Carrier {
     fn new(instances: Vec<Instance>) -> Self {
         let places: Vec<_> =
             instances.iter().map(|instance| Position::of(&instance.location)).collect();
-        let (near, order) = Near::new(&places);
+        let (near, order) = SpatialIndex::new(&places);
         let mut instances: Vec<_> = instances.into_iter().map(Some).collect();
         let instances = order.into_iter().filter_map(|at| instances.get_mut(at)?.take()).collect();
         Self { near, instances }

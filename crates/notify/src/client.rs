@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use prost::{Message, Name};
 use rustls::ClientConfig;
-use selvage_kit::identity::Identity;
+use selvage_kit::{identity::Identity, tasks::Backoff};
 use tokio::{
     sync::{oneshot, watch},
     time::Instant,
@@ -35,35 +35,12 @@ use crate::{
     stats::{Stats, count},
 };
 
-/// Delay before the next attempt: random, up to a bound that doubles, so that
-/// clients who lost the same server do not come back as one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
-    /// The bound after the first failure.
-    pub first: Duration,
-    /// The largest bound.
-    pub longest: Duration,
-    /// A stream that lived so long makes up for the failures before it.
-    pub healthy_after: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            first: Duration::from_millis(100),
-            longest: Duration::from_secs(10),
-            healthy_after: Duration::from_secs(60),
-        }
-    }
-}
-
-impl Backoff {
-    /// The wait after so many failures in a row, for a `chance` in 0..1.
-    pub fn delay(&self, failures: u32, chance: f64) -> Duration {
-        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
-        self.first.saturating_mul(doubled).min(self.longest).mul_f64(chance.clamp(0.0, 1.0))
-    }
-}
+/// Delays before a client connects again.
+const RECONNECT: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(10),
+    healthy_after: Duration::from_secs(60),
+};
 
 /// Options of a client.
 #[derive(Debug, Clone)]
@@ -93,7 +70,7 @@ impl Default for ClientOptions {
             addresses: Vec::new(),
             filter: false,
             tls: None,
-            backoff: Backoff::default(),
+            backoff: RECONNECT,
             negotiation: Duration::from_secs(5),
             ping_every: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(30),
@@ -223,7 +200,7 @@ impl NotifyClient {
             tracing::debug!(server = name, reason, failures, "not connected");
             *shared.last_error.lock() = Some(reason);
             at = (at + 1) % shared.addresses.len();
-            tokio::time::sleep(shared.options.backoff.delay(failures, rand::random())).await;
+            tokio::time::sleep(shared.options.backoff.spread(failures, rand::random())).await;
         }
     }
 
@@ -402,8 +379,7 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_a_bound_and_spread_over_all_of_it() {
-        let backoff = Backoff::default();
-        let delay = |failures, chance| backoff.delay(failures, chance).as_millis();
+        let delay = |failures, chance| RECONNECT.spread(failures, chance).as_millis();
         assert_eq!((delay(1, 1.0), delay(2, 1.0), delay(4, 1.0)), (100, 200, 800));
         assert_eq!((delay(8, 1.0), delay(u32::MAX, 1.0)), (10_000, 10_000));
         assert_eq!((delay(1, 0.0), delay(8, 0.5)), (0, 5_000));

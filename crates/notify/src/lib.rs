@@ -40,7 +40,7 @@ mod stats;
 mod worker;
 
 pub use cache::{Cache, Change};
-pub use client::{Backoff, ClientOptions, ClientStatus, NotifyClient};
+pub use client::{ClientOptions, ClientStatus, NotifyClient};
 pub use error::Error;
 pub use exchange::Exchange;
 pub use frame::{Action, Frame, Payload, VERSION};
@@ -48,7 +48,8 @@ pub use gate::{Claim, Gate, IdentityGate, OpenGate};
 pub use history::History;
 pub use hub::Changes;
 pub use kind::{Kind, ObjectKey, Reach, cloudlet_text};
-pub use mailbox::{Letters, Mailbox};
+pub use mailbox::{Mailbox, MessageReceiver};
+pub use selvage_kit::tasks::Backoff;
 pub use server::{NotifyServer, NotifyService, PeerStatus, ServerOptions};
 pub use source::{
     Checkpoint, Incoming, Lineage, MessageSink, PeerInfo, Role, Sink, Source, Stream,

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::{Error, Kind, MessageSink, Stream};
 
 /// The end of a mailbox that messages come out of, with the stream of each.
-pub type Letters<M> = mpsc::Receiver<(M, Stream)>;
+pub type MessageReceiver<M> = mpsc::Receiver<(M, Stream)>;
 
 /// Hands messages to a task. When it is too slow, messages are dropped and
 /// counted rather than the stream held up.
@@ -25,7 +25,7 @@ pub struct Mailbox<M> {
 
 impl<M: Object + Send + 'static> Mailbox<M> {
     /// A mailbox for so many messages, and the end they come out of.
-    pub fn new(limit: usize) -> Result<(Arc<Self>, Letters<M>), Error> {
+    pub fn new(limit: usize) -> Result<(Arc<Self>, MessageReceiver<M>), Error> {
         let (messages, receiver) = mpsc::channel(limit.max(1));
         let kind = Kind::of::<M>()?;
         Ok((Arc::new(Self { kind, messages, dropped: AtomicU64::new(0) }), receiver))

@@ -15,7 +15,7 @@ use selvage_api::edgeproto::{
 };
 use selvage_cloudlet::AgentCaches;
 use selvage_notify::{
-    Cache, ClientOptions, ClientStatus, Error, KeyWorker, Letters, NotifyClient, ObjectKey,
+    Cache, ClientOptions, ClientStatus, Error, KeyWorker, MessageReceiver, NotifyClient, ObjectKey,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -402,7 +402,7 @@ fn watch(inner: &Arc<CrmInner>) {
 }
 
 /// Answers requests to run a command for as long as the crm is there.
-async fn answer(inner: Weak<CrmInner>, mut execs: Letters<ExecRequest>) {
+async fn answer(inner: Weak<CrmInner>, mut execs: MessageReceiver<ExecRequest>) {
     while let Some((request, _)) = execs.recv().await {
         let Some(inner) = inner.upgrade() else { return };
         inner.infra.count(|counters| counters.execs += 1);

@@ -27,6 +27,6 @@ pub use faults::{Fault, FaultRule};
 pub use fleet::SimFleet;
 pub use infra::{Counters, Infrastructure};
 pub use options::{ClusterUpdate, Exec, Limits, Mode, Resync, SimOptions};
-pub use selvage_cloudlet::{ObjectKind, Verb};
+pub use selvage_edge::{ObjectKind, Verb};
 pub use selvage_notify::Error;
 pub use steps::{Stage, Step};

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use selvage_api::edgeproto::TrackedState;
+use selvage_edge::deployment;
 use selvage_notify::ObjectKey;
 
 use crate::{
@@ -119,7 +120,7 @@ fn missing(inner: &CrmInner, kind: ObjectKind, verb: Verb, key: &ObjectKey) -> O
         return Some(format!("Flavor {} not found", flavor.name));
     }
     let cluster = instance.key.clone()?.cluster_inst_key.unwrap_or_default();
-    let on_machine = inner.app_of(key).is_some_and(|app| app.deployment == "vm");
+    let on_machine = inner.app_of(key).is_some_and(|app| app.deployment == deployment::VM);
     if !on_machine && inner.reports.clusters.find(&cluster).is_none() {
         let name = cluster.cluster_key.unwrap_or_default().name;
         return Some(format!("Cluster instance {name} not found"));

@@ -160,9 +160,11 @@ impl Downstream {
         self.past.began(revision);
     }
 
-    /// Keeps agents up to date until told to stop.
+    /// Keeps agents up to date until told to stop, and tells them then: they find
+    /// another controller the sooner they know.
     pub(crate) async fn run(&self, stop: CancellationToken) {
         self.sources.clone().run(stop).await;
+        self.server.close().await;
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{
     Error, Result, access_ports, deployment, manifest,
     manifest::KUBERNETES_BASIC,
-    names, public_key,
+    names, ports as public_ports, public_key,
     remote::{Failure, Fetched, Purpose, Request, is_address},
     volumes,
 };
@@ -78,7 +78,7 @@ fn check(mut app: App, before: Option<&App>, settings: &Settings) -> Result<App>
     public_key::check(&app.auth_public_key)?;
     deployment::settle(&mut app)?;
     volumes::total_gb(&app)?;
-    access_ports::check_reserved(&ports, &app.deployment)?;
+    public_ports::check_reserved(&ports, &app.deployment)?;
     app.access_ports = access_ports::render(&ports);
     if app.image_path.is_empty() {
         app.image_path = deployment::default_image_path(&app, &settings.registry)?;
@@ -281,5 +281,4 @@ pub(crate) fn changes_of_instances(before: &App, after: &App) -> Vec<&'static st
 }
 
 #[cfg(test)]
-#[path = "app_tests.rs"]
 mod tests;

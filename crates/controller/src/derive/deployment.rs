@@ -5,10 +5,7 @@ use selvage_api::edgeproto::{App, ClusterInst, ImageType, IpAccess};
 use super::{Error, Result, names};
 use crate::keys::AppKeyParts;
 
-pub(crate) const KUBERNETES: &str = "kubernetes";
-pub(crate) const VM: &str = "vm";
-pub(crate) const HELM: &str = "helm";
-pub(crate) const DOCKER: &str = "docker";
+pub(crate) use selvage_edge::deployment::{DOCKER, HELM, KUBERNETES, VM};
 
 const KNOWN: [&str; 4] = [KUBERNETES, VM, HELM, DOCKER];
 

@@ -4,15 +4,15 @@
 use std::net::IpAddr;
 
 use selvage_api::edgeproto::{AppInstKey, ClusterInstKey};
-pub(super) use selvage_cloudlet::app_label;
+pub(super) use selvage_edge::app_label;
 /// Of the shared load balancer of a cloudlet.
-pub(crate) use selvage_cloudlet::cloudlet_domain as root_load_balancer;
+pub(crate) use selvage_edge::cloudlet_domain as root_load_balancer;
 
 use super::{Error, Result, names, names::dns, ports::Exposure};
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
 
 const MAX_FQDN: usize = 253;
-/// Under how many names a developer may run one instance himself.
+/// Most names of one instance that its developer runs.
 const MAX_PUBLIC: usize = 32;
 
 /// A service of an App is reached under `<service>.<fqdn>`.

@@ -4,7 +4,6 @@
 //! The one exception is [`remote::fetch`], which does the downloads that
 //! [`app::needs`] asks for; it is called outside of transactions.
 
-pub(crate) mod access_ports;
 pub(crate) mod app;
 pub(crate) mod deployment;
 pub(crate) mod flavors;
@@ -19,6 +18,7 @@ pub(crate) mod resources;
 pub(crate) mod volumes;
 
 use selvage_api::Code;
+pub(crate) use selvage_edge::access_ports;
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -29,6 +29,12 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) struct Error {
     code: Code,
     text: String,
+}
+
+impl From<access_ports::Error> for Error {
+    fn from(error: access_ports::Error) -> Self {
+        Self::invalid(error.to_string())
+    }
 }
 
 impl Error {

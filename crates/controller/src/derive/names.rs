@@ -6,7 +6,7 @@ use selvage_api::edgeproto::{AppKey, CloudletKey, ClusterInstKey};
 use super::{Error, Result, fqdn};
 use crate::keys::{CloudletKeyParts, ClusterInstKeyParts};
 
-/// Operator of the cloudlet that stands for "the developer runs it himself".
+/// Operator of the cloudlet that stands for "the developer runs it".
 const DEFAULT_OPERATOR: &str = "developer";
 const DEFAULT_CLOUDLET: &str = "default";
 
@@ -16,9 +16,6 @@ const IP_PER_SERVICE_OPERATORS: [&str; 2] = ["gcp", "azure"];
 /// Developer whose Apps may go into anyone's cluster.
 const PLATFORM_DEVELOPER: &str = "MobiledgeX";
 
-/// Beginning of the names of clusters that the controller makes by itself.
-const AUTO_CLUSTER: &str = "autocluster";
-
 /// The longest label that DNS knows.
 pub(crate) const MAX_LABEL: usize = 63;
 
@@ -27,8 +24,9 @@ const LONGEST_APP_SUFFIX: &str = "-deployment";
 
 /// As part of the path of an image, of a DNS label, and as the name of an
 /// object in Kubernetes.
-pub(crate) use selvage_cloudlet::{
-    dns_label as dns, image_path_part as docker, kubernetes_name as kubernetes,
+pub(crate) use selvage_edge::{
+    AUTO_CLUSTER, dns_label as dns, image_path_part as docker, is_auto_cluster,
+    kubernetes_name as kubernetes,
 };
 
 pub(crate) fn is_default_cloudlet(key: &CloudletKey) -> bool {
@@ -39,10 +37,6 @@ pub(crate) fn is_default_cloudlet(key: &CloudletKey) -> bool {
 /// that there is no load balancer to share.
 pub(crate) fn has_ip_per_service(key: &CloudletKey) -> bool {
     IP_PER_SERVICE_OPERATORS.contains(&key.operator_or_empty().name.as_str())
-}
-
-pub(crate) fn is_auto_cluster(cluster: &str) -> bool {
-    cluster.starts_with(AUTO_CLUSTER)
 }
 
 pub(crate) fn may_use_any_cluster(developer: &str) -> bool {
@@ -151,8 +145,6 @@ mod tests {
         assert!(has_ip_per_service(&cloudlet("azure", "x")));
         assert!(!has_ip_per_service(&cloudlet("Azure", "x")));
         assert!(may_use_any_cluster("MobiledgeX"));
-        assert!(is_auto_cluster("autoclusterx"));
-        assert!(!is_auto_cluster("AutoCluster"));
         assert_eq!(
             check_operator("developer").unwrap_err().to_string(),
             "Cannot create operator with name = developer"

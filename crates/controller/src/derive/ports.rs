@@ -1,4 +1,5 @@
-//! Which public ports and paths lead to the ports of an instance.
+//! Public ports and paths of an instance: [`allocate`] decides which of them lead to
+//! the ports that its App names. `ports/tests.rs` has every case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -8,7 +9,9 @@ use selvage_api::{
     edgeproto::{App, AppInst, AppInstKey, CloudletKey, IpAccess},
 };
 
-use super::{Error, Result, access_ports, deployment, manifest, names, names::dns};
+use super::{
+    Error, Result, access_ports, access_ports::PortSpec, deployment, manifest, names, names::dns,
+};
 use crate::keys::{AppInstKeyParts, AppKeyParts, ClusterInstKeyParts};
 
 /// Range for ports that cannot keep their number.
@@ -16,6 +19,7 @@ const REMAPPED: RangeInclusive<i32> = 10_000..=64_999;
 
 /// Port at which load balancers serve http for everybody.
 const HTTP_PORT: i32 = 443;
+/// Port at which agents reach load balancers.
 const SSH_PORT: i32 = 22;
 
 const TCP_BIT: i32 = 1;
@@ -37,7 +41,7 @@ pub(crate) enum Exposure {
     PerService,
     /// It is a virtual machine with an address of its own.
     Machine,
-    /// The developer runs it and sees to it himself.
+    /// The developer runs it and publishes it.
     DefaultCloudlet,
 }
 
@@ -225,6 +229,19 @@ impl Balancer<'_> {
     }
 }
 
+/// Refuses ports that the platform needs itself. Virtual machines have an
+/// address of their own and may use all.
+pub(crate) fn check_reserved(ports: &[PortSpec], deployment: &str) -> Result<()> {
+    let taken =
+        |spec: &&PortSpec| !spec.is_udp() && spec.ports().any(|port| i32::from(port) == SSH_PORT);
+    match ports.iter().find(taken) {
+        Some(port) if deployment != deployment::VM => Err(Error::invalid(format!(
+            "Invalid Access Ports: {port}, port {SSH_PORT} is reserved for SSH to load balancers"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn no_free_ports() -> Error {
     Error::exhausted("no free external ports")
 }
@@ -245,5 +262,4 @@ pub(crate) fn release(mapped: &[AppPort], exposure: Exposure, root_lb_ports: &mu
 }
 
 #[cfg(test)]
-#[path = "ports_tests.rs"]
 mod tests;

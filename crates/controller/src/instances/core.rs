@@ -255,7 +255,7 @@ impl Core {
                 Err(Refusal { error: Error::Busy(running), .. }) => running,
                 begun => return begun,
             };
-            // Any transient state does: the question is whether he may at all.
+            // Any transient state does: the question is whether the caller may at all.
             let takes_over = request.over().takes_over(TrackedState::Creating);
             if takes_over {
                 self.take_over(engine, &running).await?;

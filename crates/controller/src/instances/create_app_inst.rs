@@ -139,7 +139,7 @@ impl CreateAppInst {
         let begun = self.0.begin_create_cluster(by, &request, Origin::Internal).await;
         match begun.map_err(|refusal| refusal.error) {
             Ok(begun) => super::relay(scope, begun).await,
-            // Somebody else was faster: his will do.
+            // Somebody else was faster: theirs will do.
             Err(Error::KeyExists) => {
                 work.own_cluster = false;
                 scope.checkpoint(work).await
@@ -243,7 +243,7 @@ impl Core {
     }
 
     /// Checks a new AppInst, and writes it if nothing has to happen before.
-    /// What has to happen is checked too, so that nothing is begun that cannot
+    /// Checks all that has to happen too, so that nothing is begun that cannot
     /// be finished.
     pub(super) async fn place_app(
         &self,

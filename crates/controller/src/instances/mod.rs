@@ -53,7 +53,7 @@ use selvage_kit::serve::Services;
 use selvage_work::{Engine, Failure, Scope};
 
 pub use self::error::Error;
-pub use self::reconcile::Caretaker;
+pub use self::reconcile::InstanceReconciler;
 
 use self::core::{Begun, Core, Initiator};
 use crate::controller::{Foundation, Instances, Mode, Progress};
@@ -87,8 +87,8 @@ impl InstanceService {
 
     /// Returns the periodic work that takes care of instances without an
     /// operation.
-    pub fn caretaker(&self) -> Caretaker {
-        Caretaker::new(Arc::clone(&self.core), self.engine.clone())
+    pub fn caretaker(&self) -> InstanceReconciler {
+        InstanceReconciler::new(Arc::clone(&self.core), self.engine.clone())
     }
 
     /// Mounts the services.

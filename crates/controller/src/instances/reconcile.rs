@@ -36,7 +36,7 @@ use crate::row::{Row, StoredObject};
 const WHO: &str = "controller";
 
 /// See the module.
-pub struct Caretaker {
+pub struct InstanceReconciler {
     core: Arc<Core>,
     engine: Engine,
     /// Deletions and differences seen at the last run: once may be a moment's
@@ -44,7 +44,7 @@ pub struct Caretaker {
     suspects: Mutex<BTreeSet<String>>,
 }
 
-impl Caretaker {
+impl InstanceReconciler {
     pub(super) fn new(core: Arc<Core>, engine: Engine) -> Self {
         Self { core, engine, suspects: Mutex::default() }
     }
@@ -55,7 +55,7 @@ impl Caretaker {
 }
 
 #[async_trait]
-impl Reconcile for Caretaker {
+impl Reconcile for InstanceReconciler {
     fn name(&self) -> &str {
         "instances"
     }
@@ -74,7 +74,7 @@ impl Reconcile for Caretaker {
     }
 }
 
-impl Caretaker {
+impl InstanceReconciler {
     /// Gives a ClusterInst that is on its way somewhere an operation.
     async fn adopt_cluster(&self, inst: &ClusterInst) -> Result<bool, Error> {
         let Some(verb) = self.abandoned(inst) else { return Ok(false) };

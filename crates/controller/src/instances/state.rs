@@ -3,7 +3,7 @@
 
 use selvage_api::edgeproto::{CrmOverride, TrackedState};
 use selvage_api::object::camel_name;
-pub use selvage_cloudlet::Verb;
+pub use selvage_edge::Verb;
 
 use TrackedState::{
     CreateError, CreateRequested, Creating, DeleteError, DeletePrepare, DeleteRequested, Deleting,

@@ -14,6 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use selvage_api::edgeproto as wire;
+use selvage_edge::measurement::{CLOUDLET, CLUSTER, CONNECTIONS, INSTANCE, value};
 use selvage_samples::{APP_TAG, CLOUDLET_TAG, CLUSTER_TAG};
 use wire::metric_val::Value;
 
@@ -52,31 +53,26 @@ const fn column(
     Column { measurement, value, name, help, counts_up }
 }
 
-const INSTANCE: &str = "crm-appinst";
-const CONNECTIONS: &str = "appinst-connections";
-const CLUSTER: &str = "crm-cluster";
-const CLOUDLET: &str = "cloudlet-utilization";
-
 #[rustfmt::skip]
 const COLUMNS: [Column; 18] = [
-    column((INSTANCE, "cpu"), "selvage_app_inst_cpu_percent", "Of one core", false),
-    column((INSTANCE, "mem"), "selvage_app_inst_memory_bytes", "In use", false),
-    column((INSTANCE, "disk"), "selvage_app_inst_disk_bytes", "On disk", false),
-    column((INSTANCE, "sendBytes"), "selvage_app_inst_sent_bytes", "To the network", true),
-    column((INSTANCE, "recvBytes"), "selvage_app_inst_received_bytes", "From the network", true),
-    column((CONNECTIONS, "active"), "selvage_app_inst_connections_open", "At public ports", false),
-    column((CONNECTIONS, "total"), "selvage_app_inst_connections", "At public ports so far", true),
-    column((CLUSTER, "cpu"), "selvage_cluster_cpu_percent", "Of what it may use", false),
-    column((CLUSTER, "mem"), "selvage_cluster_memory_percent", "Of what it may use", false),
-    column((CLUSTER, "sendBytes"), "selvage_cluster_sent_bytes", "By its instances", false),
-    column((CLUSTER, "recvBytes"), "selvage_cluster_received_bytes", "By its instances", false),
-    column((CLUSTER, "tcpConns"), "selvage_cluster_connections_open", "At public ports", false),
-    column((CLOUDLET, "vCpuUsed"), "selvage_cloudlet_cores_used", "By instances", false),
-    column((CLOUDLET, "vCpuMax"), "selvage_cloudlet_cores", "That there are", false),
-    column((CLOUDLET, "memUsed"), "selvage_cloudlet_memory_used_megabytes", "By instances", false),
-    column((CLOUDLET, "memMax"), "selvage_cloudlet_memory_megabytes", "That there are", false),
-    column((CLOUDLET, "diskMax"), "selvage_cloudlet_disk_gigabytes", "That there are", false),
-    column((CLOUDLET, "appInsts"), "selvage_cloudlet_app_insts", "That run", false),
+    column((INSTANCE, value::CPU), "selvage_app_inst_cpu_percent", "Of one core", false),
+    column((INSTANCE, value::MEMORY), "selvage_app_inst_memory_bytes", "In use", false),
+    column((INSTANCE, value::DISK), "selvage_app_inst_disk_bytes", "On disk", false),
+    column((INSTANCE, value::SENT), "selvage_app_inst_sent_bytes", "To the network", true),
+    column((INSTANCE, value::RECEIVED), "selvage_app_inst_received_bytes", "From the network", true),
+    column((CONNECTIONS, value::ACTIVE), "selvage_app_inst_connections_open", "At public ports", false),
+    column((CONNECTIONS, value::TOTAL), "selvage_app_inst_connections", "At public ports so far", true),
+    column((CLUSTER, value::CPU), "selvage_cluster_cpu_percent", "Of what it may use", false),
+    column((CLUSTER, value::MEMORY), "selvage_cluster_memory_percent", "Of what it may use", false),
+    column((CLUSTER, value::SENT), "selvage_cluster_sent_bytes", "By its instances", false),
+    column((CLUSTER, value::RECEIVED), "selvage_cluster_received_bytes", "By its instances", false),
+    column((CLUSTER, value::TCP_CONNECTIONS), "selvage_cluster_connections_open", "At public ports", false),
+    column((CLOUDLET, value::CORES_USED), "selvage_cloudlet_cores_used", "By instances", false),
+    column((CLOUDLET, value::CORES), "selvage_cloudlet_cores", "That there are", false),
+    column((CLOUDLET, value::MEMORY_USED), "selvage_cloudlet_memory_used_megabytes", "By instances", false),
+    column((CLOUDLET, value::MEMORY_MAX), "selvage_cloudlet_memory_megabytes", "That there are", false),
+    column((CLOUDLET, value::DISK_MAX), "selvage_cloudlet_disk_gigabytes", "That there are", false),
+    column((CLOUDLET, value::INSTANCES), "selvage_cloudlet_app_insts", "That run", false),
 ];
 
 /// Subject of a sample.
@@ -195,5 +191,4 @@ impl Newest {
 }
 
 #[cfg(test)]
-#[path = "newest_tests.rs"]
 mod tests;

@@ -17,7 +17,7 @@ use crate::tables::{HasTable, StoredRow};
 /// Number of objects that are looked at before others get their turn.
 const TURN: usize = 256;
 
-/// A snapshot of objects that goes to a caller at his pace.
+/// A snapshot of objects that goes to a caller at its pace.
 #[derive(Debug)]
 pub struct Shown<M> {
     rest: vec::IntoIter<StoredRow<M>>,

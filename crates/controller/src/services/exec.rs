@@ -85,7 +85,7 @@ impl wire::exec_api_server::ExecApi for Api {
     async fn run_command(&self, request: Request<wire::ExecRequest>) -> Reply<wire::ExecRequest> {
         let caller = request.extensions().get::<Identity>().cloned();
         let caller = caller.unwrap_or_else(Identity::anonymous);
-        // By the name that the caller knows us by he reaches us again.
+        // By the name that the caller used it reaches us again.
         let asked_at = request.metadata().get(AUTHORITY).and_then(|host| host.to_str().ok());
         let asked_at = asked_at.map(str::to_owned);
         let standing = Standing::of_call(&request);

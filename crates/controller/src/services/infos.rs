@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use futures::TryStreamExt;
 use prost::{Message, Name};
 use selvage_api::edgeproto as wire;
 use selvage_api::object::Filter;
 use selvage_api::selvage::metrics::{ListSamplesRequest, metrics_service_server::MetricsService};
+use selvage_kit::identity::{Identity, Role};
 use selvage_samples::{Counts, Samples, Scope, merged};
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status};
@@ -44,7 +46,16 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
         &self,
         request: Request<wire::CloudletInfo>,
     ) -> Reply<Self::ShowCloudletInfoStream> {
-        Ok(streamed(self.controller.show(request.get_ref())?))
+        let caller = caller(&request);
+        let filter = request.into_inner();
+        // Nor can anybody find out by asking for it.
+        let asked = wire::CloudletInfo { fields: filter.fields.clone(), ..in_brief(&filter) };
+        let filter = if sees_all(&caller, &filter) { filter } else { asked };
+        let shown = self.controller.show(&filter)?;
+        Ok(streamed(shown.map_ok(move |info| match sees_all(&caller, &info) {
+            true => info,
+            false => in_brief(&info),
+        })))
     }
 
     async fn inject_cloudlet_info(
@@ -61,6 +72,28 @@ impl wire::cloudlet_info_api_server::CloudletInfoApi for Api {
     ) -> Reply<wire::Result> {
         let (info, mode) = unpack_request(request)?;
         Ok(done(self.controller.evict_cloudlet_info(&info, mode).await?, mode))
+    }
+}
+
+/// Returns true if a caller sees all that a crm reports: operators of the
+/// cloudlet, and those who see everything.
+fn sees_all(caller: &Identity, info: &wire::CloudletInfo) -> bool {
+    let operator = info.key.as_ref().and_then(|key| key.operator_key.as_ref());
+    let operator = operator.map_or("", |key| key.name.as_str());
+    caller.has_role(Role::Admin)
+        || caller.has_role(Role::Viewer)
+        || caller.organisations(Role::Operator).any(|name| name == operator)
+}
+
+/// Parts of a report for those who want to run something on the cloudlet:
+/// whether it is up, and the sizes that it offers.
+fn in_brief(info: &wire::CloudletInfo) -> wire::CloudletInfo {
+    wire::CloudletInfo {
+        key: info.key.clone(),
+        state: info.state,
+        flavors: info.flavors.clone(),
+        dns_zone: info.dns_zone.clone(),
+        ..Default::default()
     }
 }
 

@@ -35,7 +35,7 @@ macro_rules! plain_service {
             async fn $show(&self, request: Request<wire::$message>) -> Reply<Self::$stream> {
                 let caller = caller(&request);
                 let mut filter = request.into_inner();
-                // Nor can he find out by asking for it.
+                // Nor can the caller find out by asking for it.
                 filter.hide_from(&caller);
                 let shown = self.controller.show(&filter)?;
                 Ok(streamed(shown.map_ok(move |mut object| {

@@ -241,7 +241,7 @@ async fn without_an_offer_the_two_meet_at_the_controller() {
     assert_eq!(relay, format!("{host}/{}", token(&relay)));
     assert_eq!(reply.relay, format!("{host}/{own}"));
     assert_eq!(reply.answer, format!("ws://{host}/selvage/v1/shell?token={own}"));
-    assert_ne!(own, token(&relay), "each has a token of his own");
+    assert_ne!(own, token(&relay), "each has its own token");
 
     let attach = |token: String| selvage_shell::attach(house.channel(), token, |_| {});
     let (caller, crm) = tokio::join!(attach(own.clone()), attach(token(&relay)));

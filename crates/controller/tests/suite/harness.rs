@@ -188,12 +188,7 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
 
 /// Waits for something that will be; fails when it takes absurdly long.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let waiting = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(120), waiting).await.expect(what);
+    selvage_testkit::wait_for(what, async || holds().await.then_some(())).await;
 }
 
 pub(crate) fn developer_key(name: &str) -> wire::DeveloperKey {

@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::StreamExt;
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
+use selvage_api::edgeproto::notify_api_client::NotifyApiClient;
 use selvage_api::selvage::metrics::ListSamplesRequest;
 use selvage_api::selvage::metrics::metrics_service_client::MetricsServiceClient;
 use selvage_notify::{Cache, ClientOptions, Exchange, NotifyClient};
@@ -94,7 +96,7 @@ async fn inject_and_evict() {
     let mut client = house.cloudlet_infos();
     let info = cloudlet_info("tmus", "west");
     client.inject_cloudlet_info(info.clone()).await.unwrap();
-    // Whoever was asked owns it, as if an agent were connected to him.
+    // The controller that was asked owns it, as if an agent were connected to it.
     let info = wire::CloudletInfo { controller: format!("localhost@{}", house.address), ..info };
     let shown = drain(client.show_cloudlet_info(wire::CloudletInfo::default()).await).await;
     assert_eq!(shown.unwrap(), std::slice::from_ref(&info));
@@ -181,6 +183,26 @@ async fn a_cloudlet_is_offline_when_its_agent_leaves() {
     wait_for_state(&house, "west", wire::CloudletState::Offline).await;
     let offline = house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west")).unwrap();
     assert_eq!(offline.os_max_ram, 500, "the rest stays as it was");
+}
+
+/// Not only when the time for calls in flight is over.
+#[tokio::test]
+async fn agents_are_told_at_once_that_a_controller_stops() {
+    let house = house().await;
+    let action = wire::NoticeAction::Version.into();
+    let hello = wire::Notice { action, version: 1, ..Default::default() };
+    let said = futures::stream::iter([hello]).chain(futures::stream::pending());
+    let mut client = NotifyApiClient::new(house.channel());
+    let mut notices = client.stream_notice(said).await.unwrap().into_inner();
+    assert!(notices.message().await.unwrap().is_some(), "its own version");
+    house.stop.cancel();
+    let ended = loop {
+        match notices.message().await {
+            Ok(Some(_)) => {}
+            ended => break ended,
+        }
+    };
+    assert_eq!(ended.unwrap_err().message(), "the server is shutting down");
 }
 
 /// Two processes with one identity: when one ends, the other still speaks.

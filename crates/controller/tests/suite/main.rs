@@ -7,19 +7,13 @@ mod apps;
 mod cloudlets;
 mod defects;
 mod dry_run;
-#[allow(dead_code)]
-#[path = "../../../../tests/shared/etcd.rs"]
-mod etcd;
 mod exec;
 mod harness;
 mod infos;
 mod lifecycle;
-#[path = "../../../../tests/shared/named.rs"]
-mod named;
 mod plain;
 mod races;
 mod references;
-mod regressions;
 mod resume;
 mod several;
 mod show;

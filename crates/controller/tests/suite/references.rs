@@ -20,7 +20,7 @@ async fn a_developer_is_kept_by_his_apps() {
     assert_eq!(house.controller.tables.apps.len(), 2, "nothing goes with what stays");
     house.apps().delete_app(app("Acme", "one")).await.unwrap();
     house.developers().delete_developer(developer("Acme")).await.unwrap();
-    assert!(house.controller.tables.apps.is_empty(), "an AUTO_DELETE app goes with him");
+    assert!(house.controller.tables.apps.is_empty(), "an AUTO_DELETE app goes with its developer");
 }
 
 #[tokio::test]

@@ -9,9 +9,9 @@ use selvage_store::SharedStore;
 use selvage_store::etcd::{Etcd, EtcdOptions};
 use tonic::{Response, Status, Streaming};
 
-use super::etcd::Cluster;
 use super::harness::*;
 use super::infos::{Agent, connected, sample, wait_for_state};
+use selvage_testkit::etcd::Cluster;
 
 fn node(name: &str, kind: wire::NodeType) -> wire::Node {
     wire::Node {

@@ -92,5 +92,5 @@ async fn a_slow_reader_stalls_nobody() {
         house.developers().create_developer(developer(&name)).await.unwrap();
     }
     let rest = stream.collect::<Vec<_>>().await;
-    assert_eq!(rest.len(), 1999, "what he sees is what was there when he asked");
+    assert_eq!(rest.len(), 1999, "a reader sees what was there when it asked");
 }

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use selvage_api::edgeproto as wire;
 use selvage_api::edgeproto::app_api_client::AppApiClient;
 use selvage_api::edgeproto::app_inst_metrics_api_client::AppInstMetricsApiClient;
+use selvage_api::edgeproto::cloudlet_info_api_client::CloudletInfoApiClient;
 use selvage_api::selvage::metrics::ListSamplesRequest;
 use selvage_api::selvage::metrics::metrics_service_client::MetricsServiceClient;
 use selvage_kit::identity::{
@@ -47,7 +48,7 @@ impl Authenticator for ByToken {
     }
 }
 
-/// A controller that asks everybody who he is.
+/// A controller that authenticates every caller.
 struct Guarded {
     house: House,
     ca: Arc<Ca>,
@@ -173,6 +174,32 @@ async fn agents_are_believed_what_is_theirs_and_people_shown_what_is_theirs() {
         let request = by(who, wire::AppInstMetrics::default());
         let shown = drain(client.show_app_inst_metrics(request).await).await.unwrap();
         assert_eq!(shown, [wire::AppInstMetrics { something }], "{who}");
+    }
+}
+
+#[tokio::test]
+async fn developers_see_whether_a_site_is_up_and_no_more() {
+    let world = Guarded::open().await;
+    let report = cloudlet_info("tmus", "west");
+    let report = wire::CloudletInfo { errors: vec!["disk 3".into()], ..report };
+    world.house.cloudlet_infos().inject_cloudlet_info(report).await.unwrap();
+
+    let report = async |who: &str, filter: wire::CloudletInfo| {
+        let mut client = CloudletInfoApiClient::new(world.people.clone());
+        let shown = drain(client.show_cloudlet_info(by(who, filter)).await).await.unwrap();
+        let mut shown = shown.into_iter();
+        shown.next().map(|info| {
+            (info.state(), info.os_max_ram, info.errors.len(), !info.controller.is_empty())
+        })
+    };
+    let (ready, all) = (wire::CloudletState::Ready, wire::CloudletInfo::default());
+    for who in ["operator/tmus", "admin/", "viewer/"] {
+        assert_eq!(report(who, all.clone()).await, Some((ready, 500, 1, true)), "{who}");
+    }
+    for who in ["developer/Acme", "operator/att"] {
+        assert_eq!(report(who, all.clone()).await, Some((ready, 0, 0, false)), "{who}");
+        let guess = wire::CloudletInfo { os_max_ram: 7, ..all.clone() };
+        assert!(report(who, guess).await.is_some(), "{who} learns the size by guessing");
     }
 }
 

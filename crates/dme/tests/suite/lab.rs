@@ -1,6 +1,6 @@
 //! Apps, instances, and an engine to put them into.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use selvage_api::{
@@ -16,6 +16,7 @@ use selvage_api::{
 };
 use selvage_dme::{AppName, Engine, Error, Session, Settings, keys::KeySource};
 use selvage_kit::clock::ManualClock;
+pub(crate) use selvage_testkit::wait_until as until;
 
 /// Keys that a test hands out.
 #[derive(Clone, Default)]
@@ -57,15 +58,6 @@ pub(crate) async fn engine_with(settings: Settings, keys: Keys, clock: ManualClo
     let engine = Engine::new(settings, Arc::new(keys), Arc::new(clock)).unwrap();
     engine.cookies().load().await.unwrap();
     engine
-}
-
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
-    while !so() {
-        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 pub(crate) fn name(app: &str) -> AppName {

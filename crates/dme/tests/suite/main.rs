@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cookies;
-mod defects;
 mod lab;
 mod location;
 mod mirror;

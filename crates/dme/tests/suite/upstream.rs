@@ -8,7 +8,7 @@ use selvage_api::edgeproto::{
 use selvage_dme::{Dme, Mirror, Settings, Upstream, keys::KeySource};
 use selvage_kit::{clock::SystemClock, tasks::Tasks};
 use selvage_notify::{
-    Backoff, Cache, ClientOptions, Exchange, Letters, Mailbox, NotifyServer, OpenGate,
+    Backoff, Cache, ClientOptions, Exchange, Mailbox, MessageReceiver, NotifyServer, OpenGate,
     ServerOptions,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -23,7 +23,7 @@ pub(crate) struct Controller {
     infos: Arc<Cache<CloudletInfo>>,
     nodes: Arc<Cache<Node>>,
     metrics: Arc<Mailbox<Metric>>,
-    letters: Letters<Metric>,
+    letters: MessageReceiver<Metric>,
 }
 
 pub(crate) struct Serving {

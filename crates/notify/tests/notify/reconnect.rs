@@ -11,8 +11,8 @@ use std::{
 
 use selvage_api::{Code, edgeproto::Node};
 use selvage_notify::{
-    Backoff, Cache, ClientOptions, Error, Exchange, Incoming, Kind, NotifyServer, ServerOptions,
-    Sink, Stream,
+    Cache, ClientOptions, Error, Exchange, Incoming, Kind, NotifyServer, ServerOptions, Sink,
+    Stream,
 };
 
 use crate::support::*;
@@ -79,11 +79,8 @@ async fn the_old_stream_does_not_flush_what_the_new_one_brought() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_refused_waits_longer_and_longer() {
     let begun = tokio::time::Instant::now();
-    let options = ClientOptions {
-        addresses: vec![nobody().await.to_string()],
-        backoff: Backoff::default(),
-        ..ClientOptions::default()
-    };
+    let options =
+        ClientOptions { addresses: vec![nobody().await.to_string()], ..ClientOptions::default() };
     let mut dme = dme(options);
     dme.link.start();
     while dme.link.client.status().stats.tries < 30 {

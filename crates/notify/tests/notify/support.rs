@@ -12,17 +12,9 @@ use selvage_notify::{
     Backoff, Cache, ClientOptions, Exchange, Mailbox, NotifyClient, NotifyServer, OpenGate,
     ServerOptions, Stream,
 };
+pub(crate) use selvage_testkit::wait_until as until;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
-
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
-    while !so() {
-        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
 
 pub(crate) fn lab() -> ServerOptions {
     ServerOptions { gate: Arc::new(OpenGate), ..ServerOptions::default() }

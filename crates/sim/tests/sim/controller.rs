@@ -10,19 +10,12 @@ use selvage_api::edgeproto::{
     OperatorKey, TrackedState,
 };
 use selvage_notify::{
-    Backoff, Cache, ClientOptions, Exchange, Letters, Mailbox, NotifyServer, OpenGate,
+    Backoff, Cache, ClientOptions, Exchange, Mailbox, MessageReceiver, NotifyServer, OpenGate,
     ServerOptions,
 };
 use selvage_sim::SimOptions;
+pub(crate) use selvage_testkit::wait_until as until;
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
-    while !so() {
-        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
 
 pub(crate) struct Controller {
     pub(crate) flavors: Arc<Cache<Flavor>>,
@@ -35,7 +28,7 @@ pub(crate) struct Controller {
     pub(crate) nodes: Arc<Cache<Node>>,
     pub(crate) server: NotifyServer,
     address: String,
-    pub(crate) execs: Letters<ExecRequest>,
+    pub(crate) execs: MessageReceiver<ExecRequest>,
     /// Every state that was reported, errors included.
     pub(crate) seen: Arc<Mutex<Vec<String>>>,
     _running: DropGuard,

@@ -140,7 +140,7 @@ impl Run {
         self.forget();
     }
 
-    /// Somebody changes his mind about something that is under way.
+    /// Cancels something that is under way.
     async fn cancel(&mut self) {
         let engine = self.world.controller.engine.clone();
         let active: Vec<_> =

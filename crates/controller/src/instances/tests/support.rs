@@ -364,7 +364,7 @@ pub(super) fn vm_app(name: &str, ports: &str) -> App {
     }
 }
 
-/// An instance of an App of the usual developer in one of his clusters.
+/// An instance of an App of the usual developer in one of their clusters.
 pub(super) fn app_inst(app: &str, cluster: &str) -> AppInst {
     AppInst {
         key: Some(AppInstKey {

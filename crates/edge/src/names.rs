@@ -1,7 +1,21 @@
-//! Names of cloudlets and apps in DNS and in Kubernetes, as controller and
-//! agents write them.
+//! Names of cloudlets, clusters and apps, in DNS and in Kubernetes too, as
+//! controller, agents and clients write them.
 
 use selvage_api::edgeproto::{AppKey, CloudletKey};
+
+/// Beginning of the names of clusters that a controller makes by itself.
+pub const AUTO_CLUSTER: &str = "autocluster";
+
+/// Returns true for a cluster that a controller makes by itself, and removes with
+/// the last instance in it.
+pub fn is_auto_cluster(cluster: &str) -> bool {
+    cluster.starts_with(AUTO_CLUSTER)
+}
+
+/// Returns the name of the cluster that a controller is to make for an app.
+pub fn auto_cluster(app: &str) -> String {
+    format!("{AUTO_CLUSTER}{}", app.to_lowercase())
+}
 
 /// Returns a name as part of a DNS label.
 pub fn dns_label(name: &str) -> String {
@@ -49,6 +63,13 @@ mod tests {
             version: "1.0".into(),
         };
         assert_eq!(app_label(&key), "acmecosome-app10");
+    }
+
+    #[test]
+    fn clusters_of_the_controllers_own_are_known_by_their_name() {
+        assert!(is_auto_cluster(&auto_cluster("Hello")));
+        assert_eq!(auto_cluster("Hello"), "autoclusterhello");
+        assert!(!is_auto_cluster("AutoCluster"));
     }
 
     #[test]

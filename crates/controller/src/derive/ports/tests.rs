@@ -290,3 +290,14 @@ proptest! {
         prop_assert_eq!(held, Bitmap::new());
     }
 }
+
+#[test]
+fn the_port_of_ssh_is_for_machines_only() {
+    let ports = access_ports::parse("udp:22,tcp:20-30").unwrap();
+    check_reserved(&ports, "vm").unwrap();
+    check_reserved(&access_ports::parse("udp:22,tcp:222").unwrap(), "docker").unwrap();
+    assert_eq!(
+        check_reserved(&ports, "docker").unwrap_err().to_string(),
+        "Invalid Access Ports: tcp:20-30, port 22 is reserved for SSH to load balancers"
+    );
+}

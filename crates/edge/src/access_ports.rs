@@ -4,32 +4,49 @@ use std::{collections::BTreeSet, fmt};
 
 use selvage_api::distributed_match_engine::LProto;
 
-use super::{Error, Result, deployment};
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Reason why a text names no ports. The text goes to the caller as it is; where the
+/// original has one, it is the original's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+impl Error {
+    fn invalid(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
 
 /// Most ports an App may have, ranges counted port by port.
 const MAX_PORTS: usize = 1000;
 
-/// Port at which agents reach load balancers.
-const SSH_PORT: u16 = 22;
-
 /// One item of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PortSpec {
-    pub(crate) proto: LProto,
-    pub(crate) first: u16,
+pub struct PortSpec {
+    /// Protocol: http is tcp that is routed by path.
+    pub proto: LProto,
+    /// First port, as the App has it inside.
+    pub first: u16,
     /// The same as `first` unless it is a range.
-    pub(crate) last: u16,
+    pub last: u16,
     /// The load balancer ends TLS: option `tls`.
-    pub(crate) tls: bool,
+    pub tls: bool,
     /// Not reachable from outside: option `intvis`.
-    pub(crate) internal_only: bool,
+    pub internal_only: bool,
     /// Largest datagram: option `maxpktsize=`.
-    pub(crate) max_packet: Option<u16>,
+    pub max_packet: Option<u16>,
 }
 
 impl PortSpec {
-    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + use<> {
+    /// Its ports, one by one.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + use<> {
         self.first..=self.last
+    }
+
+    /// Returns true if it is udp on the wire; http is tcp there.
+    pub fn is_udp(&self) -> bool {
+        self.proto == LProto::Udp
     }
 }
 
@@ -52,7 +69,8 @@ impl fmt::Display for PortSpec {
     }
 }
 
-pub(crate) fn proto_name(proto: LProto) -> &'static str {
+/// Name of a protocol in such a text.
+pub fn proto_name(proto: LProto) -> &'static str {
     match proto {
         LProto::Tcp => "tcp",
         LProto::Udp => "udp",
@@ -61,32 +79,34 @@ pub(crate) fn proto_name(proto: LProto) -> &'static str {
     }
 }
 
-/// Reads the list; the empty text is the empty list.
-pub(crate) fn parse(text: &str) -> Result<Vec<PortSpec>> {
-    if text.is_empty() {
-        return Ok(Vec::new());
-    }
-    let ports = text.split(',').map(parse_item).collect::<Result<Vec<_>>>()?;
+/// Reads the list of a new App: no port is named twice, and there are not too many.
+/// The empty text is the empty list.
+pub fn parse(text: &str) -> Result<Vec<PortSpec>> {
+    let ports = items(text)?;
     check_distinct(&ports)?;
     Ok(ports)
 }
 
+/// Reads the list of an App that some controller has accepted.
+pub fn items(text: &str) -> Result<Vec<PortSpec>> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(parse_item).collect()
+}
+
 /// The text that [`parse`] reads, in one spelling.
-pub(crate) fn render(ports: &[PortSpec]) -> String {
+pub fn render(ports: &[PortSpec]) -> String {
     ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Refuses ports that the platform needs itself. Virtual machines have an
-/// address of their own and may use all.
-pub(crate) fn check_reserved(ports: &[PortSpec], deployment: &str) -> Result<()> {
-    let taken =
-        |port: &PortSpec| port.proto != LProto::Udp && (port.first..=port.last).contains(&SSH_PORT);
-    match ports.iter().find(|port| taken(port)) {
-        Some(port) if deployment != deployment::VM => Err(Error::invalid(format!(
-            "Invalid Access Ports: {port}, port {SSH_PORT} is reserved for SSH to load balancers"
-        ))),
-        _ => Ok(()),
-    }
+/// Returns true if these ports have one, named by its number inside, with TLS.
+pub fn asks_for_tls(ports: &[PortSpec], proto: LProto, internal: i32) -> bool {
+    let covers = |spec: &&PortSpec| {
+        (i32::from(spec.first)..=i32::from(spec.last)).contains(&internal)
+            && spec.is_udp() == (proto == LProto::Udp)
+    };
+    ports.iter().filter(covers).any(|spec| spec.tls)
 }
 
 fn parse_item(item: &str) -> Result<PortSpec> {
@@ -184,7 +204,7 @@ fn check_distinct(ports: &[PortSpec]) -> Result<()> {
     let mut seen = BTreeSet::new();
     for spec in ports {
         for port in spec.ports() {
-            if !seen.insert((spec.proto == LProto::Udp, port)) {
+            if !seen.insert((spec.is_udp(), port)) {
                 return Err(Error::invalid(format!(
                     "Duplicate Access Port {}:{port}",
                     proto_name(spec.proto)
@@ -261,17 +281,25 @@ mod tests {
             "Too many Access Ports: 65535, at most 1000 are possible"
         );
         parse("tcp:80,udp:80").unwrap();
+        assert_eq!(items("tcp:80,http:80").unwrap().len(), 2, "not every controller minds");
     }
 
     #[test]
-    fn the_port_of_ssh_is_for_machines_only() {
-        let ports = parse("udp:22,tcp:20-30").unwrap();
-        check_reserved(&ports, "vm").unwrap();
-        check_reserved(&parse("udp:22,tcp:222").unwrap(), "docker").unwrap();
-        assert_eq!(
-            check_reserved(&ports, "docker").unwrap_err().to_string(),
-            "Invalid Access Ports: tcp:20-30, port 22 is reserved for SSH to load balancers"
-        );
+    fn tls_is_for_the_ports_that_name_it() {
+        let ports = parse("TCP:8080-8082:TLS,tcp:8083,http:80:tls,http:81,udp:8080").unwrap();
+        for (proto, number, asked) in [
+            (LProto::Tcp, 8080, true),
+            (LProto::Tcp, 8082, true),
+            (LProto::Tcp, 8083, false),
+            (LProto::Http, 80, true),
+            // Without a balancer http is plain tcp.
+            (LProto::Tcp, 80, true),
+            (LProto::Http, 81, false),
+            (LProto::Udp, 8080, false),
+            (LProto::Tcp, 0, false),
+        ] {
+            assert_eq!(asks_for_tls(&ports, proto, number), asked, "{proto:?} {number}");
+        }
     }
 
     proptest! {
