@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{footprint::Footprint, platform::containers::Range};
+use crate::{footprint::Footprint, platform::network::Range};
 
 /// Folder of the claims of this machine.
 const FOLDER: &str = "/run/selvage/cloudlets";

@@ -13,7 +13,7 @@ use selvage_runtime::{Runtime, containerd, oci, select::EMBEDDED};
 use crate::{
     Crm, Egress, Footprint, ImageFolders, Kind, Options, RuntimeKind, Settings, Site,
     claim::{Claim, Claims},
-    platform::containers,
+    platform::network,
     teardown,
 };
 
@@ -83,8 +83,8 @@ impl OpenPart for Opened {
         let containerd = containerd.filter(|_| !self.options.drives_containers());
         let footprint = Footprint::of(&settings, containerd);
         let claim = match settings.site.kind {
-            Kind::Containers => Some(claim(&settings, &footprint).await?),
-            Kind::Kubernetes | Kind::Machines => None,
+            Kind::Containers | Kind::Machines => Some(claim(&settings, &footprint).await?),
+            Kind::Kubernetes => None,
         };
         footprint.write(&settings.data)?;
         let crm = Arc::new(Crm::open(settings).await.context("crm")?);
@@ -184,7 +184,7 @@ async fn claim(settings: &Settings, footprint: &Footprint) -> Result<Claim> {
     let (claims, range) = (Claims::here()?, settings.site.range);
     let claim = claims.take(footprint, &settings.data)?;
     claims.check_range(footprint, range)?;
-    let survey = containers::survey(&settings.cloudlet, range).await?;
+    let survey = network::survey(&settings.cloudlet, range).await?;
     teardown::remove_orphans(&claim, &settings.data, !survey.bridges.is_empty()).await?;
     match survey.collision {
         Some(network) if survey.bridges.is_empty() => bail!(

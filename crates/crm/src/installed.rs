@@ -7,7 +7,7 @@ use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use parking_lot::Mutex;
 use prost::Message;
 use selvage_api::edgeproto::App;
-use selvage_cloudlet::ObjectKind;
+use selvage_edge::ObjectKind;
 use selvage_notify::ObjectKey;
 use selvage_store::{
     KeyRange, SharedStore, StoreExt,

@@ -11,6 +11,11 @@
 //! Which instances there should be, and what their ports and names are, is
 //! the controller's to say; containers, images and cgroups are the runtime's.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "files, containers and samples of this machine have its time"
+)]
+
 mod claim;
 mod daemon;
 mod error;
@@ -35,7 +40,7 @@ pub use options::{Options, RuntimeKind};
 pub use part::{Crm, Settings, Status};
 pub use platform::{
     ImageFolders, Platform,
-    containers::{Egress, Forwarding},
+    network::{Egress, Forwarding},
 };
 pub use registries::Registries;
 pub use selvage_fetch::Policy as FetchPolicy;

@@ -10,7 +10,10 @@ use prost::Message;
 use selvage_api::edgeproto::{
     AppInstKey, CloudletKey, ClusterInstKey, Metric, MetricTag, MetricVal, metric_val::Value,
 };
-use selvage_cloudlet::ObjectKind;
+use selvage_edge::{
+    ObjectKind,
+    measurement::{CLOUDLET, CLUSTER, CONNECTIONS, INSTANCE, value},
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -19,15 +22,6 @@ use crate::{
     platform::{ClusterSize, Resources, Usage},
     reconcile::AgentContext,
 };
-
-/// Samples of one instance,
-const INSTANCE: &str = "crm-appinst";
-/// of the connections to it,
-const CONNECTIONS: &str = "appinst-connections";
-/// of all of a cluster,
-const CLUSTER: &str = "crm-cluster";
-/// and of the cloudlet.
-const CLOUDLET: &str = "cloudlet-utilization";
 
 /// Sends samples until told to stop.
 pub(crate) async fn run(
@@ -57,7 +51,8 @@ pub(crate) async fn run(
             send(&agent, INSTANCE, tags.clone(), instance_values(share, &usage));
             let open = agent.publisher.connections(&text);
             if let Some(open) = open {
-                let values = vec![count("active", open.active), count("total", open.total)];
+                let values =
+                    vec![count(value::ACTIVE, open.active), count(value::TOTAL, open.total)];
                 send(&agent, CONNECTIONS, tags, values);
             }
             let cluster = clusters.entry(key.cluster_inst_key.unwrap_or_default()).or_default();
@@ -117,11 +112,11 @@ fn cluster_values(sum: &Sum, size: ClusterSize, all: &Resources) -> Vec<MetricVa
     let limit = |own: u64, whole: u64| if own == 0 { whole.max(1) } else { own } as f64;
     let memory = sum.memory_bytes as f64 / f64::from(1 << 20);
     vec![
-        number("cpu", sum.share / limit(size.vcores, all.vcores)),
-        number("mem", memory * 100.0 / limit(size.ram, all.ram)),
-        count("sendBytes", sum.sent_bytes),
-        count("recvBytes", sum.received_bytes),
-        count("tcpConns", sum.connections),
+        number(value::CPU, sum.share / limit(size.vcores, all.vcores)),
+        number(value::MEMORY, memory * 100.0 / limit(size.ram, all.ram)),
+        count(value::SENT, sum.sent_bytes),
+        count(value::RECEIVED, sum.received_bytes),
+        count(value::TCP_CONNECTIONS, sum.connections),
     ]
 }
 
@@ -166,22 +161,22 @@ fn instance_tags(key: &AppInstKey, cloudlet: &CloudletKey) -> Vec<MetricTag> {
 
 fn instance_values(share: f64, usage: &Usage) -> Vec<MetricVal> {
     vec![
-        number("cpu", share),
-        count("mem", usage.memory_bytes),
-        count("disk", usage.disk_bytes),
-        count("sendBytes", usage.sent_bytes),
-        count("recvBytes", usage.received_bytes),
+        number(value::CPU, share),
+        count(value::MEMORY, usage.memory_bytes),
+        count(value::DISK, usage.disk_bytes),
+        count(value::SENT, usage.sent_bytes),
+        count(value::RECEIVED, usage.received_bytes),
     ]
 }
 
 fn cloudlet_values(used: &Sum, instances: usize, all: &Resources) -> Vec<MetricVal> {
     vec![
-        number("vCpuUsed", used.share / 100.0),
-        count("memUsed", used.memory_bytes >> 20),
-        count("memMax", all.ram),
-        count("vCpuMax", all.vcores),
-        count("diskMax", all.disk),
-        count("appInsts", instances as u64),
+        number(value::CORES_USED, used.share / 100.0),
+        count(value::MEMORY_USED, used.memory_bytes >> 20),
+        count(value::MEMORY_MAX, all.ram),
+        count(value::CORES, all.vcores),
+        count(value::DISK_MAX, all.disk),
+        count(value::INSTANCES, instances as u64),
     ]
 }
 

@@ -43,12 +43,12 @@ pub struct Options {
     pub https: bool,
     /// Addresses of the public ports of clusters without one of their own.
     pub addresses: Vec<IpAddr>,
-    /// Forwarder of what comes to tcp and udp ports of containers from other
+    /// Forwarder of what comes to tcp and udp ports of apps from other
     /// machines: `kernel`, `proxy` (this process), or `auto`, which takes the
     /// kernel unless it cannot or a firewall drops what it passes on.
     pub forwarding: Forwarding,
-    /// Networks that are not public and that containers of apps may reach all
-    /// the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses of
+    /// Networks that are not public and that containers and virtual machines of
+    /// apps may reach all the same (`10.1.0.0/16`, `10.1.2.3`, either with `:PORT`), addresses of
     /// this machine included.
     pub egress: Vec<String>,
     /// Time an instance may take until it takes connections.

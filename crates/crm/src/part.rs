@@ -7,10 +7,13 @@ use selvage_api::edgeproto::{
     AppInst, AppInstKey, CloudletInfo, CloudletKey, CloudletState, ClusterInst, ClusterInstKey,
     ExecRequest, Node, NodeKey, NodeType,
 };
-use selvage_cloudlet::{AgentCaches, ObjectKind, SiteInstances};
+use selvage_cloudlet::{AgentCaches, SiteInstances};
+use selvage_edge::ObjectKind;
 use selvage_fetch::Policy;
 use selvage_kit::tasks::Tasks;
-use selvage_notify::{ClientOptions, ClientStatus, KeyWorker, Letters, NotifyClient, ObjectKey};
+use selvage_notify::{
+    ClientOptions, ClientStatus, KeyWorker, MessageReceiver, NotifyClient, ObjectKey,
+};
 use selvage_runtime::Runtime;
 use selvage_store::SharedStore;
 use tokio::{sync::Notify, time::Instant};
@@ -73,9 +76,9 @@ pub struct Settings {
     /// Addresses of the public ports of clusters without an address of their
     /// own.
     pub addresses: Vec<IpAddr>,
-    /// Forwarder of what comes to them from other machines, of containers.
+    /// Forwarder of what comes to them from other machines.
     pub forwarding: Forwarding,
-    /// Networks that containers reach beside public addresses.
+    /// Networks that instances reach beside public addresses.
     pub egress: Egress,
     /// For public ports that speak TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
@@ -92,7 +95,7 @@ pub struct Settings {
 
 impl Settings {
     fn registries(&self) -> Registries {
-        Registries::new(self.site.registry.clone(), self.pull_secrets.clone())
+        Registries::of_site(&self.site, self.pull_secrets.clone())
     }
 }
 
@@ -115,7 +118,7 @@ pub struct Crm {
     agent: Arc<AgentContext>,
     worker: Worker,
     intent: Mutex<Option<Intent>>,
-    execs: Mutex<Option<Letters<ExecRequest>>>,
+    execs: Mutex<Option<MessageReceiver<ExecRequest>>>,
     store: SharedStore,
     settings: Settings,
     /// The controller has other flavors than before.
@@ -183,6 +186,9 @@ impl Crm {
                     policy,
                     start_timeout: settings.start_timeout,
                     powerdown: POWERDOWN_TIMEOUT,
+                    range: settings.site.range,
+                    forwarding: settings.forwarding,
+                    egress: settings.egress.clone(),
                 },
             )?)),
         }

@@ -13,6 +13,7 @@ use selvage_api::{
     edgeproto::{ClusterInst, IpAccess},
 };
 use selvage_balancer::{Balancer, Health, Limits, Options, Port, PortStatus, Protocol, Service};
+use selvage_edge::access_ports;
 
 use crate::{
     Error, Result,
@@ -74,7 +75,11 @@ impl Publisher {
             self.withdraw(key).await;
         }
         let certified = self.tls.is_some();
-        let encrypted = |port: &AppPort| asks_for_tls(&order.app.access_ports, port);
+        // The port as the controller made it does not say whether it asks for TLS.
+        let asked = access_ports::items(&order.app.access_ports)
+            .map_err(|error| Error::invalid("access_ports", error.to_string()))?;
+        let encrypted =
+            |port: &AppPort| access_ports::asks_for_tls(&asked, port.proto(), port.internal_port);
         // Those without a public port are for neighbours in the cluster.
         let ports = order.instance.mapped_ports.iter().filter(|port| port.public_port != 0);
         let ports = ports.map(|port| public_port(port, facts, encrypted(port), certified));
@@ -213,22 +218,6 @@ impl Publisher {
     }
 }
 
-/// Returns whether an app's ports, `tcp:443:tls,udp:8000-8010`, have this one
-/// with TLS; the port as the controller made it of them does not say so.
-fn asks_for_tls(access_ports: &str, port: &AppPort) -> bool {
-    let stream = |name: &str| ["tcp", "http"].iter().any(|proto| name.eq_ignore_ascii_case(proto));
-    access_ports.split(',').any(|text| {
-        let mut parts = text.trim().split(':');
-        let (Some(proto), Some(numbers)) = (parts.next(), parts.next()) else { return false };
-        let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
-        let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse()) else { return false };
-        stream(proto)
-            && port.proto() != LProto::Udp
-            && (first..=last).contains(&port.internal_port)
-            && parts.any(|option| option.eq_ignore_ascii_case("tls"))
-    })
-}
-
 /// A port as a balancer takes it. All HTTP is encrypted where there is a
 /// certificate; what asks for encryption never goes without.
 fn public_port(
@@ -314,7 +303,6 @@ mod tests {
             public_port: 443,
             ..AppPort::default()
         };
-        let access = "TCP:8080-8082:TLS, tcp:8083,http:80:tls,http:81,udp:8080";
         for (proto, number, asked, encrypted) in [
             (LProto::Tcp, 8080, true, true),
             (LProto::Tcp, 8082, true, true),
@@ -324,7 +312,6 @@ mod tests {
             (LProto::Udp, 8080, false, false),
         ] {
             let port = port(proto, number);
-            assert_eq!(asks_for_tls(access, &port), asked, "{port:?}");
             let made = public_port(&port, &facts, asked, true).unwrap();
             assert_eq!(made.tls, encrypted, "{made:?}");
             let outside = ["198.51.100.4".parse().unwrap()];

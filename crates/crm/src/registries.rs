@@ -13,19 +13,24 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use selvage_cloudlet::registry_folder;
+use selvage_edge::registry_folder;
 use selvage_kit::config::Redacted;
 use selvage_runtime::Credentials;
 use serde::Deserialize;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use crate::{Error, Result, site::Registry};
+use crate::{
+    Error, Result,
+    site::{Registry, Site},
+};
 
 /// Rights of all developers of a cloudlet.
 #[derive(Debug, Clone, Default)]
 pub struct Registries {
     site: Option<Registry>,
+    /// File that has the site's password, which may be another by now.
+    site_file: Option<PathBuf>,
     /// Files `{developer}.json`, each as Docker's `config.json`.
     pull_secrets: Option<PathBuf>,
 }
@@ -50,7 +55,29 @@ struct Login {
 
 impl Registries {
     pub fn new(site: Option<Registry>, pull_secrets: Option<PathBuf>) -> Self {
-        Self { site, pull_secrets }
+        Self { site, site_file: None, pull_secrets }
+    }
+
+    /// Those of a site whose file is read again for each image.
+    pub fn of_site(site: &Site, pull_secrets: Option<PathBuf>) -> Self {
+        let site_file = site.file.clone();
+        Self { site_file, ..Self::new(site.registry.clone(), pull_secrets) }
+    }
+
+    /// The site's registry with the password that its file has now. A file that
+    /// cannot be read just now does not take away the last one.
+    fn current(&self) -> Option<Registry> {
+        let known = self.site.as_ref()?;
+        let read = self.site_file.as_ref().map(|path| (path, Site::read(path)));
+        match read {
+            Some((_, Ok(Site { registry: Some(now), .. }))) if now.host == known.host => Some(now),
+            Some((path, Err(error))) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "registry: the password of before is used");
+                Some(known.clone())
+            }
+            _ => Some(known.clone()),
+        }
     }
 
     /// The registry that the operator trusts to be anywhere.
@@ -73,12 +100,13 @@ impl Registries {
         if let Some(login) = self.logins(developer)?.remove(host) {
             return Ok(Some(login));
         }
-        let Some(site) = self.site.as_ref().filter(|site| site.host == host) else {
-            return Ok(None);
-        };
         let folder = format!("{}/", registry_folder(developer));
         let own = folder.len() > 1 && repository.to_ascii_lowercase().starts_with(&folder);
-        Ok(own.then(|| Credentials { user: site.user.clone(), password: site.password.clone() }))
+        if !own || self.host() != Some(host) {
+            return Ok(None);
+        }
+        let credentials = |site: Registry| Credentials { user: site.user, password: site.password };
+        Ok(self.current().map(credentials))
     }
 
     /// Returns what a cluster of the developer may hold to pull images with:
@@ -182,6 +210,31 @@ mod tests {
         }
         // No name is nobody's folder.
         assert_eq!(user("", "reg.example:5000//app:1"), None);
+    }
+
+    #[test]
+    fn a_new_password_counts_from_the_next_image_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.yaml");
+        let write = |host: &str, password: &str| {
+            let common =
+                format!("{{docker_registry: \"{host}\", docker_reg_pass: \"{password}\"}}");
+            std::fs::write(&path, format!("common: {common}\n")).unwrap();
+        };
+        write("reg.example", "joe:old");
+        let registries = Registries::of_site(&Site::read(&path).unwrap(), None);
+        let login = || {
+            let found = registries.credentials("acme", "reg.example/acme/app:1").unwrap().unwrap();
+            (found.user, found.password.to_string())
+        };
+        assert_eq!(login(), ("joe".into(), "old".into()));
+        write("reg.example", "jane:new");
+        assert_eq!(login(), ("jane".into(), "new".into()));
+        // A half written file, or one about another place, changes nothing.
+        std::fs::write(&path, "common: {docker_reg").unwrap();
+        assert_eq!(login(), ("joe".into(), "old".into()));
+        write("other.example", "jane:new");
+        assert_eq!(login(), ("joe".into(), "old".into()));
     }
 
     #[test]

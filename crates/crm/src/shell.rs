@@ -1,5 +1,5 @@
-//! Commands in instances: who asks is answered at once, and what he then has
-//! to say and to hear goes by a conversation of his own.
+//! Commands in instances: a caller is answered at once; input and output then go
+//! by a conversation of their own.
 //!
 //! A command is words, never a line for a shell: what a caller writes reaches
 //! the container and nothing else.
@@ -8,7 +8,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use selvage_api::edgeproto::{AppInstKey, ExecRequest};
-use selvage_notify::{Letters, ObjectKey};
+use selvage_notify::{MessageReceiver, ObjectKey};
 use selvage_runtime::{Exec, ExecInput, ExecOutput, ExecSpec, LogOptions, TerminalSize};
 use selvage_shell::{Conversation, Frame, peer};
 use tokio::{
@@ -72,7 +72,7 @@ impl Meeting {
 pub(crate) async fn answer(
     agent: Arc<AgentContext>,
     tls: Option<Arc<rustls::ClientConfig>>,
-    mut execs: Letters<ExecRequest>,
+    mut execs: MessageReceiver<ExecRequest>,
     stop: CancellationToken,
 ) {
     let room = Arc::new(Semaphore::new(MOST));
@@ -287,7 +287,7 @@ async fn command(
 ) -> Result<Option<i32>> {
     let (mut early, mut size) = (None, TerminalSize::default());
     if conversation.understood {
-        // He may have tried two ways at once: the word says that it is this one.
+        // The caller may have tried two ways at once: the word says that it is this one.
         let first = tokio::time::timeout(FIRST_FRAME_TIMEOUT, conversation.incoming.recv()).await;
         match first.ok().flatten() {
             Some(Frame::Size { columns, rows }) if columns > 0 && rows > 0 => {

@@ -13,7 +13,7 @@ use selvage_api::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::{Error, Result, platform::containers::Range};
+use crate::{Error, Result, platform::network::Range};
 
 /// Name of the common settings beside those of the kind.
 const COMMON: &str = "common";
@@ -51,6 +51,8 @@ pub struct Site {
     pub dns_zone: String,
     /// Makes each cluster out of machines instead of using one that is there.
     pub kaas: Option<KaasSite>,
+    /// The file that this was read from, if it was.
+    pub file: Option<PathBuf>,
 }
 
 /// Clusters on machines, as the cluster service makes them.
@@ -93,7 +95,8 @@ impl Site {
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|source| Error::File { path: path.to_owned(), source })?;
-        Self::parse(&text)
+        let text = Zeroizing::new(text);
+        Ok(Self { file: Some(path.to_owned()), ..Self::parse(&text)? })
     }
 
     /// The same from a text.
@@ -168,7 +171,7 @@ impl Site {
             return Err(Error::invalid("common.dns_zone", reason));
         }
         let dns_zone = common.dns_zone;
-        Ok(Self { kind, registry, range, kubeconfig: None, dns_zone, kaas: None })
+        Ok(Self { kind, registry, range, kubeconfig: None, dns_zone, kaas: None, file: None })
     }
 }
 

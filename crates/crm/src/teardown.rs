@@ -23,7 +23,8 @@ use crate::{
     footprint::Footprint,
     part,
     platform::{
-        containers::{self, Containers, Range, namespaces},
+        containers::{self, Containers},
+        network::{Range, namespaces},
         vm::{self, Machines},
     },
 };
@@ -54,18 +55,14 @@ pub fn directories() -> anyhow::Result<Vec<(Footprint, PathBuf)>> {
 /// data directory; returns what that was. Fails while its crm runs.
 pub async fn remove(cloudlet: &Footprint, data: &Path) -> anyhow::Result<Vec<String>> {
     let claim = match cloudlet.kind {
-        Kind::Containers => Some(Claims::here()?.take(cloudlet, data)?),
-        Kind::Machines => None,
+        Kind::Containers | Kind::Machines => Some(Claims::here()?.take(cloudlet, data)?),
         Kind::Kubernetes => bail!(
             "the apps of cloudlet {cloudlet} run in a cluster of Kubernetes, not on this machine: \
              delete them with `selvage appinst delete`"
         ),
     };
     let there = data.exists();
-    let mut removed = match cloudlet.kind {
-        Kind::Machines => machines(cloudlet, data)?.stop_all().await?,
-        _ => containers(cloudlet, data).await?.stop_all().await?,
-    };
+    let mut removed = stop_all(cloudlet, data).await?;
     removed.extend(remove_traces(data)?);
     if !there {
         // What looking there has made.
@@ -73,6 +70,13 @@ pub async fn remove(cloudlet: &Footprint, data: &Path) -> anyhow::Result<Vec<Str
     }
     finish(claim)?;
     Ok(removed)
+}
+
+async fn stop_all(cloudlet: &Footprint, data: &Path) -> anyhow::Result<Vec<String>> {
+    match cloudlet.kind {
+        Kind::Machines => Ok(machines(cloudlet, data)?.stop_all().await?),
+        _ => Ok(containers(cloudlet, data).await?.stop_all().await?),
+    }
 }
 
 /// Ends all containers of a data directory, whoever made them.
@@ -116,7 +120,7 @@ pub(crate) async fn remove_orphans(
         // The runtime has ended its containers already; networks are swept.
         remove_lost(data)?
     } else {
-        let mut removed = containers(&before.cloudlet, &before.data).await?.stop_all().await?;
+        let mut removed = stop_all(&before.cloudlet, &before.data).await?;
         removed.extend(remove_traces(&before.data)?);
         let _ = fs::remove_dir_all(&before.data);
         removed
@@ -165,6 +169,9 @@ fn machines(cloudlet: &Footprint, data: &Path) -> anyhow::Result<Machines> {
         policy: Policy::default(),
         start_timeout: Duration::ZERO,
         powerdown: POWERDOWN_TIMEOUT,
+        range: Range::parse(&cloudlet.network_scheme)?,
+        forwarding: Forwarding::Proxy,
+        egress: Egress::default(),
     };
     Ok(Machines::open(&cloudlet.cloudlet(), options)?)
 }

@@ -7,6 +7,7 @@ mod host;
 pub mod kaas;
 pub mod kubernetes;
 mod naming;
+pub mod network;
 pub mod vm;
 
 use std::{

@@ -1,6 +1,6 @@
 //! Clusters: made, changed and looked after.
 
-use selvage_cloudlet::{ObjectKind, Verb};
+use selvage_edge::{ObjectKind, Verb};
 use selvage_notify::ObjectKey;
 
 use super::AgentContext;

@@ -4,7 +4,8 @@ use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{AppInstRuntime, TrackedState};
-use selvage_cloudlet::{AgentCaches, ObjectKind, Verb};
+use selvage_cloudlet::AgentCaches;
+use selvage_edge::{ObjectKind, Verb};
 use selvage_notify::{NotifyClient, ObjectKey};
 use tokio::time::Instant;
 

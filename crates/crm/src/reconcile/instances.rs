@@ -1,7 +1,7 @@
 //! Instances: made, replaced and looked after.
 
 use selvage_api::edgeproto::{App, TrackedState};
-use selvage_cloudlet::{ObjectKind, Verb};
+use selvage_edge::{ObjectKind, Verb};
 use selvage_notify::ObjectKey;
 
 use super::{AgentContext, with_sources};

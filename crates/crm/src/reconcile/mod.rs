@@ -10,7 +10,7 @@ mod removal;
 use std::sync::Arc;
 
 use selvage_api::edgeproto::{AppInstRuntime, TrackedState};
-use selvage_cloudlet::{ObjectKind, Verb};
+use selvage_edge::{ObjectKind, Verb};
 use selvage_notify::ObjectKey;
 use tokio::time::Instant;
 
@@ -64,7 +64,13 @@ async fn run(agent: &AgentContext, kind: ObjectKind, verb: Verb, key: &ObjectKey
             (ObjectKind::Instance, Verb::Update) => update_instance(agent, key).await,
         }
     };
+    // The controller may not have heard yet that it is made, and whatever is
+    // wrong with it now is no reason to take it away.
+    let made = agent.installed.get(kind, key.text()).is_some_and(|row| row.phase.is_whole());
     let Err(error) = work.await else { return };
+    if made && verb == Verb::Create {
+        return note_trouble(agent, kind, key, &error);
+    }
     let text = format!("{}: {}", verb.failure(kind), with_sources(&error));
     tracing::warn!(key = key.text(), ?kind, ?verb, error = text, "failed");
     agent.failed.lock().insert((kind, key.text().to_owned()), (verb, Instant::now()));
@@ -101,10 +107,14 @@ async fn keep(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey) {
         }
     };
     if let Err(error) = kept.await {
-        let error = with_sources(&error);
-        tracing::warn!(key = key.text(), ?kind, error, "is not as it should be");
-        if kind == ObjectKind::Instance {
-            agent.note_unhealthy(key.text(), error);
-        }
+        note_trouble(agent, kind, key, &error);
+    }
+}
+
+fn note_trouble(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey, error: &Error) {
+    let error = with_sources(error);
+    tracing::warn!(key = key.text(), ?kind, error, "is not as it should be");
+    if kind == ObjectKind::Instance {
+        agent.note_unhealthy(key.text(), error);
     }
 }

@@ -6,7 +6,7 @@ use selvage_api::{
     edgeproto::{App, AppInstKey, ClusterInst, ClusterInstKey, Flavor, FlavorInfo, FlavorKey},
     selvage::flavors::FlavorSize,
 };
-use selvage_cloudlet::ObjectKind;
+use selvage_edge::{ObjectKind, deployment};
 use selvage_notify::ObjectKey;
 
 use super::AgentContext;
@@ -15,9 +15,6 @@ use crate::{
     installed::Row,
     platform::{ClusterOrder, InstanceFacts, InstanceOrder, Progress},
 };
-
-/// Deployment that needs no cluster.
-const VM: &str = "vm";
 
 impl AgentContext {
     pub(super) fn has_app(&self, kind: ObjectKind, key: &ObjectKey) -> bool {
@@ -99,7 +96,7 @@ impl AgentContext {
         let parsed: AppInstKey = key.decode()?;
         let (cluster, text) = self.cluster_of(&parsed)?;
         let cluster_facts = self.installed.cluster(&text);
-        if cluster_facts.is_none() && app.deployment != VM {
+        if cluster_facts.is_none() && app.deployment != deployment::VM {
             let name = cluster.cluster_key.unwrap_or_default().name;
             return Err(Error::missing(format!("Cluster instance {name}")));
         }

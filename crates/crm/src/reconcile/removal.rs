@@ -1,7 +1,7 @@
 //! Removal of what is not wanted any more.
 
 use selvage_api::edgeproto::{AppInstKey, ClusterInstKey};
-use selvage_cloudlet::{ObjectKind, Verb};
+use selvage_edge::{ObjectKind, Verb};
 use selvage_notify::ObjectKey;
 use tokio::time::Instant;
 

@@ -11,6 +11,7 @@ use selvage_crm::{
     platform::{
         ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Progress,
         containers::{self, Containers},
+        network,
     },
 };
 use selvage_runtime::{ExecInput, ExecOutput, ExecSpec, LogOptions, Runtime, containerd};
@@ -294,15 +295,15 @@ impl Fixture for InContainers {
         let options = containers::Options {
             runtime: Arc::clone(&self.runtime),
             namespace: self.namespace.into(),
-            range: containers::Range::parse(&range).unwrap(),
+            range: network::Range::parse(&range).unwrap(),
             registries: Registries::default(),
             policy: FetchPolicy::default(),
             images: ImageFolders::new([self.place.directory.path().to_owned()]),
             data: self.place.directory.path().to_owned(),
             lvmd: self.place.directory.path().join("lvmd.sock"),
             start_timeout: TEST_TIMEOUT,
-            forwarding: containers::Forwarding::default(),
-            egress: containers::Egress::default(),
+            forwarding: network::Forwarding::default(),
+            egress: network::Egress::default(),
         };
         Arc::new(Containers::open(cloudlet, options).unwrap())
     }

@@ -43,7 +43,7 @@ fn link_local(namespace: &str, bridge_at: Ipv4Addr, port: u16) -> SocketAddr {
     let bridge = lines().find(|words| words.contains(&of_bridge.as_str())).unwrap()[1].to_owned();
     let found = lines().find(|words| words[1] == bridge && words[2] == "inet6").unwrap();
     let address = found[3].split('/').next().unwrap().parse().unwrap();
-    let folder = selvage_crm::platform::containers::namespaces::FOLDER;
+    let folder = selvage_crm::platform::network::namespaces::FOLDER;
     let inside = Command::new("nsenter")
         .arg(format!("--net={folder}/{namespace}"))
         .args(["ip", "-o", "link", "show", "eth0"])

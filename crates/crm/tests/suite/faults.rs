@@ -195,7 +195,7 @@ fn ip(arguments: &[&str]) -> String {
 
 /// Runs `ip` in the namespace of an instance, which that program has no name for.
 fn ip_inside(namespace: &str, arguments: &[&str]) -> String {
-    let folder = selvage_crm::platform::containers::namespaces::FOLDER;
+    let folder = selvage_crm::platform::network::namespaces::FOLDER;
     let mut command = std::process::Command::new("nsenter");
     output(command.arg(format!("--net={folder}/{namespace}")).arg("ip").args(arguments))
 }
@@ -208,7 +208,7 @@ fn output(command: &mut std::process::Command) -> String {
 
 /// The bridge of a cloudlet with one cluster, and the cable of its one instance.
 fn bridge_and_cable(place: &TestCloudlet) -> (String, String) {
-    let bridges = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let bridges = selvage_crm::platform::network::prefix(&place.cloudlet()).unwrap();
     let cables = bridges.replacen("slv", "slw", 1);
     let links = ip(&["-o", "link"]);
     let names = links.lines().filter_map(|line| line.split([':', '@', ' ']).nth(2));
@@ -218,10 +218,10 @@ fn bridge_and_cable(place: &TestCloudlet) -> (String, String) {
 
 /// The namespace of a cloudlet's one instance.
 fn namespace(place: &TestCloudlet) -> String {
-    let site = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let site = selvage_crm::platform::network::prefix(&place.cloudlet()).unwrap();
     let begins = site.replacen("slv", "slv-", 1) + "-";
     let all =
-        std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap().flatten();
+        std::fs::read_dir(selvage_crm::platform::network::namespaces::FOLDER).unwrap().flatten();
     let mut names = all.map(|entry| entry.file_name().into_string().unwrap());
     names.find(|name| name.starts_with(&begins)).unwrap()
 }
@@ -255,6 +255,32 @@ async fn a_network_that_loses_parts_is_mended_around_what_runs() {
     answers(&place).await;
     assert!(ip_inside(&inside, &["route"]).contains("default via"), "there is a way out");
     assert_eq!(pid(&running).await, before, "the container was left alone");
+    goes(&place, &controller, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_made_stays_while_the_controller_has_not_heard_of_it() {
+    if !can_run() {
+        return;
+    }
+    let place = TestCloudlet::new("slow", 198);
+    let (controller, running) = with_a_cluster(&place).await;
+    controller.clusters.put(place.cluster(TrackedState::Ready)).unwrap();
+    // It stays requested: the controller is slow to take in that it is ready.
+    controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
+    controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
+    let before = pid(&running).await;
+    let (bridge, _) = bridge_and_cable(&place);
+    for _ in 0..5 {
+        ip(&["link", "del", &bridge]);
+        wait_for("the bridge", || async {
+            ip(&["-o", "link"]).contains(&format!(" {bridge}: ")).then_some(())
+        })
+        .await;
+        answers(&place).await;
+        assert_eq!(pid(&running).await, before, "the container was left alone");
+    }
+    controller.instances.put(place.instance(TrackedState::Ready)).unwrap();
     goes(&place, &controller, running).await;
 }
 

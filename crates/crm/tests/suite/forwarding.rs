@@ -35,7 +35,7 @@ fn with_mirror(name: &'static str, range: u8, at: u16) -> TestCloudlet {
 
 /// The table of a place, as the packet filter tells it.
 fn table(place: &TestCloudlet) -> serde_json::Value {
-    let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let prefix = selvage_crm::platform::network::prefix(&place.cloudlet()).unwrap();
     let name = format!("selvage_{prefix}");
     let told = Command::new("nft").args(["-j", "list", "table", "ip", &name]).output().unwrap();
     serde_json::from_slice(&told.stdout).unwrap_or_default()
@@ -167,7 +167,7 @@ async fn a_connection_outlives_the_crm_and_ends_with_its_instance() {
     controller.instance_state(&place.instance_key(), TrackedState::Ready).await;
     assert_eq!(led(&place).len(), 3);
     // Somebody takes the rules away, with all others of the machine perhaps.
-    let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let prefix = selvage_crm::platform::network::prefix(&place.cloudlet()).unwrap();
     let name = format!("selvage_{prefix}");
     let gone = Command::new("nft").args(["delete", "table", "ip", &name]).status().unwrap();
     assert!(gone.success());

@@ -16,6 +16,7 @@ use selvage_crm::{
     FetchPolicy, ImageFolders, Platform,
     platform::{
         InstanceFacts,
+        network::Range,
         vm::{Machines, Options},
     },
 };
@@ -52,8 +53,21 @@ const DISK: usize = 24 << 20;
 /// Script that runs when its power button is pressed.
 const OFF: &str = "#!/busybox sh\necho goodbye >/dev/console\n/busybox poweroff -f\n";
 
-/// The first and only program: the network that QEMU gives, the app, and what
-/// the seed says, for all to see.
+/// What a guest does with the address that it is told.
+const ADDRESSED: &str = "#!/busybox sh\nb=/busybox\n[ \"$1\" = bound ] || exit 0\n\
+    $b ip addr add $ip/$mask dev $interface\n$b ip route add default via $router\n\
+    echo \"address: $ip/$mask via $router dns $dns\"\n";
+
+/// A page that tells whether an address answers, asked from inside.
+const REACH: &str = "#!/busybox sh\necho Content-Type: text/plain\necho\n\
+    /busybox nc -w 3 ${QUERY_STRING%:*} ${QUERY_STRING#*:} </dev/null >/dev/null 2>&1 \
+    && echo reached || echo refused\n";
+
+/// First program of a machine that ends as soon as it starts.
+const ENDING: &str = "#!/busybox sh\n/busybox poweroff -f\n";
+
+/// The first and only program: the network, the app, and what the seed says,
+/// for all to see.
 fn init(modules: &[(String, Vec<u8>)]) -> String {
     let modules: String = modules.iter().map(|(name, _)| format!("$b insmod /{name}\n")).collect();
     format!(
@@ -63,7 +77,7 @@ fn init(modules: &[(String, Vec<u8>)]) -> String {
          $b mount -t vfat -o ro /dev/vdb /seed\n\
          echo \"seed: $($b cat /seed/meta-data) $($b tail -n +2 /seed/user-data)\"\n\
          $b ip link set lo up\n$b ip link set eth0 up\n\
-         $b ip addr add 10.0.2.15/24 dev eth0\n$b ip route add default via 10.0.2.2\n\
+         $b udhcpc -i eth0 -f -n -q -t 20 -T 1 -s /addressed\n\
          $b acpid\n$b httpd -p 8080 -h /www\necho {STARTED}\n\
          while :; do $b setsid $b cttyhack $b sh; done\n"
     )
@@ -104,9 +118,15 @@ fn modules(folder: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// A qcow2 that boots: a FAT disk with syslinux, a kernel and its first files.
 fn guest(kernel: &Path, directory: &Path) -> PathBuf {
+    let init = init(&modules(&kernel.join("modules")));
+    guest_with(kernel, &directory.join("guest.qcow2"), &init)
+}
+
+/// The same with another first program.
+fn guest_with(kernel: &Path, image: &Path, init: &str) -> PathBuf {
     let busybox = fs::read(find("busybox").unwrap()).unwrap();
     let modules = modules(&kernel.join("modules"));
-    let (init, directory_mode, file_mode) = (init(&modules), 0o040_755, 0o100_755);
+    let (directory_mode, file_mode) = (0o040_755, 0o100_755);
     let mut files: Vec<(&str, usize, &[u8])> = vec![
         ("init", file_mode, init.as_bytes()),
         ("busybox", file_mode, &busybox),
@@ -116,6 +136,9 @@ fn guest(kernel: &Path, directory: &Path) -> PathBuf {
         ("etc/acpi/PWRF/00000080", file_mode, OFF.as_bytes()),
         ("www", directory_mode, b""),
         ("www/index.html", file_mode, ANSWER.as_bytes()),
+        ("www/cgi-bin", directory_mode, b""),
+        ("www/cgi-bin/reach", file_mode, REACH.as_bytes()),
+        ("addressed", file_mode, ADDRESSED.as_bytes()),
     ];
     files.extend(modules.iter().map(|(name, content)| (name.as_str(), file_mode, &content[..])));
     let mut disk = vec![0; DISK];
@@ -133,23 +156,27 @@ fn guest(kernel: &Path, directory: &Path) -> PathBuf {
         volume.root_dir().create_file(name).unwrap().write_all(&content).unwrap();
     }
     volume.unmount().unwrap();
-    let (raw, image) = (directory.join("guest.img"), directory.join("guest.qcow2"));
+    let raw = image.with_extension("img");
     fs::write(&raw, disk).unwrap();
     run(Command::new("syslinux").arg("--install").arg(&raw));
-    run(Command::new("qemu-img").args(["convert", "-O", "qcow2"]).arg(&raw).arg(&image));
+    run(Command::new("qemu-img").args(["convert", "-O", "qcow2"]).arg(&raw).arg(image));
     fs::remove_file(raw).unwrap();
-    image
+    image.to_owned()
 }
 
-struct InMachines {
-    place: TestCloudlet,
+pub(crate) struct InMachines {
+    pub(crate) place: TestCloudlet,
+    kernel: PathBuf,
     image: PathBuf,
 }
 
 impl InMachines {
     /// Says so loudly when there can be none.
-    fn new(name: &'static str) -> Option<Self> {
-        for program in ["qemu-system-x86_64", "qemu-img", "syslinux", "busybox"] {
+    pub(crate) fn new(name: &'static str, range: u8) -> Option<Self> {
+        if !can_run() {
+            return None;
+        }
+        for program in ["qemu-system-x86_64", "qemu-img", "syslinux", "busybox", "nft"] {
             if !has_program(program) {
                 return None;
             }
@@ -158,13 +185,13 @@ impl InMachines {
             skip("a kernel", "SELVAGE_TEST_VM does not say where it is: run ./dev test");
             return None;
         };
-        let place = TestCloudlet::new(name, 0);
+        let place = TestCloudlet::new(name, range);
         let image = guest(&kernel, place.directory.path());
-        Some(Self { place, image })
+        Some(Self { place, kernel, image })
     }
 
     /// A cloudlet of a crm, with a public port that is free.
-    fn in_a_crm(mut self) -> Self {
+    pub(crate) fn in_a_crm(mut self) -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         self.place.public_port = free.local_addr().unwrap().port();
         self.place.kind = "kvm";
@@ -173,7 +200,7 @@ impl InMachines {
         self
     }
 
-    fn public(&self) -> SocketAddr {
+    pub(crate) fn public(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.place.public_port))
     }
 
@@ -190,19 +217,20 @@ impl InMachines {
     }
 
     /// Processes of its machines, by number.
-    fn processes(&self) -> Vec<i32> {
+    pub(crate) fn processes(&self) -> Vec<i32> {
         processes(self.place.directory.path())
     }
 }
 
 /// Processes of machines with their files in a directory.
-fn processes(directory: &Path) -> Vec<i32> {
-    let home = directory.display().to_string();
+pub(crate) fn processes(directory: &Path) -> Vec<i32> {
+    let home = directory.canonicalize().unwrap();
     let numbers = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
         let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).into_owned();
-        (line.contains("qemu-system") && line.contains(&home)).then_some(pid)
+        let folder = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+        let runs = String::from_utf8_lossy(&line).contains("qemu-system");
+        (runs && folder.starts_with(&home)).then_some(pid)
     });
     numbers.collect()
 }
@@ -223,6 +251,9 @@ impl Fixture for InMachines {
             policy: FetchPolicy::default(),
             start_timeout: TEST_TIMEOUT * 3,
             powerdown: Duration::from_millis(200),
+            range: Range::parse(&format!("10.{}.0.0/16", self.place.range)).unwrap(),
+            forwarding: self.place.forwarding,
+            egress: self.place.egress.clone(),
         };
         Arc::new(Machines::open(cloudlet, options).unwrap())
     }
@@ -262,6 +293,7 @@ impl Fixture for InMachines {
         let mut left: Vec<String> = self.processes().iter().map(ToString::to_string).collect();
         let machines = fs::read_dir(self.place.directory.path().join("vm/machines")).unwrap();
         left.extend(machines.map(|entry| entry.unwrap().path().display().to_string()));
+        left.extend(self.place.left_behind());
         left.sort();
         left
     }
@@ -269,11 +301,11 @@ impl Fixture for InMachines {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_conform() {
-    let Some(fixture) = InMachines::new("conform-vm") else { return };
+    let Some(fixture) = InMachines::new("conform-vm", 190) else { return };
     conforms(&fixture).await;
 }
 
-async fn made(controller: &TestController, place: &TestCloudlet) {
+pub(crate) async fn made(controller: &TestController, place: &TestCloudlet) {
     controller.furnish(place);
     let mut flavor = Flavor::clone(&controller.flavors.list()[0]);
     flavor.ram = 192;
@@ -285,10 +317,7 @@ async fn made(controller: &TestController, place: &TestCloudlet) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_outlives_its_crm_and_goes_with_its_instance() {
-    let Some(fixture) = InMachines::new("vm-crm").map(InMachines::in_a_crm) else { return };
-    if !can_run() {
-        return;
-    }
+    let Some(fixture) = InMachines::new("vm-crm", 191).map(InMachines::in_a_crm) else { return };
     let place = &fixture.place;
     let controller = TestController::start().await;
     let running = place.start(controller.address).await;
@@ -331,10 +360,7 @@ async fn a_machine_outlives_its_crm_and_goes_with_its_instance() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_power_cut_while_a_machine_is_made_is_made_up_for() {
-    let Some(fixture) = InMachines::new("vm-cut").map(InMachines::in_a_crm) else { return };
-    if !can_run() {
-        return;
-    }
+    let Some(fixture) = InMachines::new("vm-cut", 192).map(InMachines::in_a_crm) else { return };
     let (public, left) = (fixture.public(), fixture.place.directory.path().to_owned());
     let place = Arc::new(fixture.place);
     let controller = TestController::start().await;
@@ -357,4 +383,45 @@ async fn a_power_cut_while_a_machine_is_made_is_made_up_for() {
     .await;
     running.stop().await;
     assert_eq!(processes(&left), Vec::<i32>::new());
+}
+
+/// A machine is replaced in place: when the new one cannot be made, the one of
+/// before comes back and serves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_update_brings_the_machine_of_before_back() {
+    let Some(fixture) = InMachines::new("vm-back", 199).map(InMachines::in_a_crm) else { return };
+    if !can_run() {
+        return;
+    }
+    let place = &fixture.place;
+    let controller = TestController::start().await;
+    let running = place.start(controller.address).await;
+    made(&controller, place).await;
+    fixture.answers().await;
+    let good = App::clone(&controller.apps.list()[0]);
+    let folder = place.directory.path();
+    // One is not there, and from the other a machine starts that ends at once.
+    guest_with(&fixture.kernel, &folder.join("ending.qcow2"), ENDING);
+    for (image, why) in [("missing.qcow2", "missing.qcow2"), ("ending.qcow2", "ended")] {
+        let image_path = format!("file://{}", folder.join(image).display());
+        controller.apps.put(App { image_path, ..good.clone() }).unwrap();
+        controller.instances.put(place.instance(TrackedState::UpdateRequested)).unwrap();
+        let key = place.instance_key();
+        wait_for("the failure", || async {
+            let info = controller.instance_infos.find(&key)?;
+            let told = info.errors.iter().any(|error| error.contains(why));
+            (told && info.state() == TrackedState::UpdateError).then_some(())
+        })
+        .await;
+        controller.instances.put(place.instance(TrackedState::UpdateError)).unwrap();
+        fixture.answers().await;
+        assert_eq!(fixture.processes().len(), 1, "{image}");
+    }
+    controller.instances.put(place.instance(TrackedState::DeleteRequested)).unwrap();
+    wait_for("the instance's end", || async {
+        controller.instance_infos.find(&place.instance_key()).is_none().then_some(())
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(fixture.left().await, Vec::<String>::new());
 }

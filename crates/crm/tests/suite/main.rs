@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod clusters;
+mod confined;
 mod conformance;
 mod containers;
 mod crashes;
@@ -12,9 +13,10 @@ mod faults;
 mod forwarding;
 mod kubernetes;
 mod machines;
-#[path = "../../../runtime/tests/real/mod.rs"]
-mod real;
+mod power;
 mod registry;
 mod shell;
 mod support;
 mod updates;
+
+use selvage_testkit::containers as real;

@@ -98,7 +98,7 @@ async fn images_come_from_a_registry_by_tag_and_by_digest() {
         controller.unmake(&place).await;
     }
 
-    // What the registry says is what the developer reads, and he reads no
+    // What the registry says is what the developer reads, without the
     // password.
     let other = format!("sha256:{}", "0".repeat(64));
     for (name, says) in [

@@ -199,7 +199,7 @@ async fn early_keys_bursts_and_callers_who_go() {
     let (printed, _, code) = caller.run(&["sh", "-c", burst], false).await;
     assert_eq!((printed.len(), code), (4 * 65536, 0));
 
-    // Who hangs up takes his command with him.
+    // A command ends with its caller.
     let waiting =
         "trap 'touch /tmp/hung-up; exit' HUP; touch /tmp/waiting; while :; do sleep 1; done";
     let words = ["sh", "-c", waiting].map(str::to_owned).to_vec();

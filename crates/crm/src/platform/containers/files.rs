@@ -47,7 +47,7 @@ impl Files {
         private_directory(&self.folder)?;
         private_directory(&folder)?;
         let source = folder.join(number.to_string());
-        fs::write(&source, text)?;
+        selvage_files::replace(&source, text, 0o644)?;
         fs::set_permissions(&source, fs::Permissions::from_mode(0o644))?;
         Ok(Mount { source, target: path.into(), read_only: true })
     }

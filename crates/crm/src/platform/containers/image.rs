@@ -106,10 +106,8 @@ impl Images {
         let mut notes = before.clone();
         let changed = change(&mut notes);
         if notes != before {
-            let new = path.with_extension("new");
             let text = serde_json::to_vec(&notes).map_err(std::io::Error::other);
-            text.and_then(|text| fs::write(&new, text))
-                .and_then(|()| fs::rename(&new, &*path))
+            text.and_then(|text| selvage_files::replace(&path, &text, 0o600))
                 .during("noting an image")?;
         }
         Ok(changed)

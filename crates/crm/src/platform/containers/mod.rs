@@ -1,19 +1,11 @@
 //! Containers on this machine, with containerd or with an OCI runtime driven
 //! directly: a cluster is a network of its own, an instance a container in it.
 
-mod collisions;
-mod conntrack;
 mod files;
-mod filter;
 mod hosts;
 mod image;
-mod names;
-pub mod namespaces;
-mod nat;
-mod network;
 mod order;
 mod replace;
-mod rules;
 mod volumes;
 
 use std::{
@@ -36,19 +28,16 @@ use selvage_fetch::Policy;
 use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime, cgroup::group};
 use tokio::time::Instant;
 
-use self::{
-    files::Files,
-    hosts::Hosts,
-    image::Images,
-    names::{ClusterNames, InstanceNames, Namer},
-    nat::Nat,
-    network::Networks,
-    volumes::Volumes,
-};
-pub use self::{nat::Forwarding, network::Range, rules::Egress};
+use self::{files::Files, hosts::Hosts, image::Images, volumes::Volumes};
 use super::{
     ClusterFacts, ClusterOrder, ClusterSize, Forwarder, InstanceFacts, InstanceOrder, Platform,
     Resources, Restarts, Usage, host, naming,
+    network::{
+        self, Egress, Forwarding, Networks, Range,
+        names::{ClusterNames, InstanceNames, Namer},
+        namespaces,
+        nat::Nat,
+    },
 };
 use crate::{Error, ImageFolders, Registries, Result, error::During};
 
@@ -93,28 +82,6 @@ pub struct Options {
     pub egress: Egress,
 }
 
-/// Text that the names of bridges, control groups and rules of a cloudlet have
-/// in them.
-pub fn prefix(cloudlet: &CloudletKey) -> Result<String> {
-    Ok(Namer::new(cloudlet)?.bridges())
-}
-
-/// Networks of a cloudlet that are on this machine.
-pub(crate) struct Survey {
-    /// Bridges of its clusters.
-    pub(crate) bridges: Vec<String>,
-    /// Network of this machine that has addresses of the cloudlet's range.
-    pub(crate) collision: Option<String>,
-}
-
-/// Looks at the networks of this machine. Must be called inside a tokio
-/// runtime.
-pub(crate) async fn survey(cloudlet: &CloudletKey, range: Range) -> Result<Survey> {
-    let (namer, networks) = (Namer::new(cloudlet)?, Networks::open(range)?);
-    let (bridges, _) = networks.found(&namer).await?;
-    Ok(Survey { bridges, collision: networks.collision(&namer).await? })
-}
-
 /// The platform.
 pub struct Containers {
     options: Options,
@@ -156,7 +123,7 @@ impl Containers {
     /// Lets neighbours in its cluster find an instance by the name of its app.
     fn is_found(&self, key: &AppInstKey, container: &str) -> Result<()> {
         let app = key.app_key.as_ref().map_or("", |app| &app.name);
-        self.hosts.serves(container, &selvage_cloudlet::dns_label(app))
+        self.hosts.serves(container, &selvage_edge::dns_label(app))
     }
 
     fn namespace(&self) -> &str {

@@ -11,12 +11,9 @@ use serde::Deserialize;
 
 use crate::{
     Error, Result,
-    platform::{ClusterSize, InstanceOrder},
+    platform::{ClusterSize, InstanceOrder, network::rules::NAME_SERVERS},
 };
 
-/// Files with the machine's name servers; the first that is there counts. A
-/// local forwarder cannot be reached from another network.
-pub(super) const NAME_SERVERS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 /// Variables of containers, in the contract's word for it.
 const VARIABLES: &str = "envVarsYaml";
 /// More processes than any service needs, and less than it takes to stop the

@@ -14,10 +14,10 @@ use std::{
 use selvage_api::edgeproto::AppInstKey;
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{Containers, HOSTS, PROBE_INTERVAL, first_tcp_port, names::InstanceNames, volumes};
+use super::{Containers, HOSTS, PROBE_INTERVAL, first_tcp_port, volumes};
 use crate::{
     Error, Result,
-    platform::{InstanceFacts, InstanceOrder},
+    platform::{InstanceFacts, InstanceOrder, network::names::InstanceNames},
 };
 
 /// Time that a container without a tcp port has to keep running to count as

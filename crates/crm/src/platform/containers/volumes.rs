@@ -21,8 +21,7 @@ use selvage_runtime::{Mount, private_directory};
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
-use super::network::is_mounted;
-use crate::{Error, Result, error::During};
+use crate::{Error, Result, error::During, platform::network::is_mounted};
 
 /// Folder in the data directory that volumes are mounted in.
 pub(super) const FOLDER: &str = "volumes";
@@ -382,5 +381,4 @@ mod tests {
 }
 
 #[cfg(test)]
-#[path = "volumes_tests.rs"]
 mod with_a_service;

@@ -55,7 +55,7 @@ impl Charts<'_> {
         let new = path.with_extension("new");
         let mut file = std::fs::File::create(&new).during("keeping a chart")?;
         file.write_all(bytes).and_then(|()| file.sync_all()).during("keeping a chart")?;
-        std::fs::rename(&new, path).during("keeping a chart")
+        selvage_files::rename(&new, path).during("keeping a chart")
     }
 }
 

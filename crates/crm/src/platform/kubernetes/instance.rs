@@ -26,8 +26,7 @@ use crate::{
     platform::{InstanceFacts, InstanceOrder, Platform},
 };
 
-const KUBERNETES: &str = "kubernetes";
-const HELM: &str = "helm";
+use selvage_edge::deployment::{HELM, KUBERNETES};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Kinds that have pods in the end.
 const WORK: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "Pod"];

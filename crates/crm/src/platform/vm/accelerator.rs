@@ -7,9 +7,7 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use tokio::process::Command;
-
-use super::tools::Tools;
+use super::{tools::Tools, user::User};
 
 /// Way in which a machine is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +20,8 @@ pub(super) enum Accelerator {
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// With what the small machine ends: `PROOF << 1 | 1`.
 const DONE: i32 = 85;
+/// Name of the small machine's disk.
+const DISK: &str = "proof.img";
 /// Boot sectors end with this.
 const MARK: [u8; 2] = [0x55, 0xaa];
 
@@ -53,10 +53,16 @@ const PROOF: [u8; 150] = [
 ];
 
 impl Accelerator {
-    /// Finds out, with a file in this directory.
-    pub(super) async fn find(tools: &Tools, directory: &Path) -> Self {
-        let usable = rustix::fs::access("/dev/kvm", rustix::fs::Access::READ_OK).is_ok()
-            && Self::Kvm.works(tools, directory).await;
+    /// Finds out, with a folder in this directory, as a user like those that
+    /// machines have.
+    pub(super) async fn find(tools: &Tools, directory: &Path, user: User) -> Self {
+        let there = rustix::fs::access("/dev/kvm", rustix::fs::Access::EXISTS).is_ok();
+        let usable = there && Self::Kvm.works(tools, directory, user).await;
+        if there && !usable {
+            tracing::info!(
+                "/dev/kvm does not work for users of machines: give it a group, as udev does"
+            );
+        }
         let found = if usable { Self::Kvm } else { Self::Interpreter };
         tracing::info!(accelerator = ?found, "how machines are run");
         found
@@ -69,17 +75,18 @@ impl Accelerator {
         }
     }
 
-    async fn works(self, tools: &Tools, directory: &Path) -> bool {
+    async fn works(self, tools: &Tools, directory: &Path, user: User) -> bool {
         let mut sector = PROOF.to_vec();
         sector.resize(512 - MARK.len(), 0);
         sector.extend(MARK);
-        let Ok(disk) = tempfile_in(directory, &sector) else { return false };
+        let Ok(folder) = Proof::new(directory, &sector, user) else { return false };
         let description = serde_json::json!({
             "driver": "raw",
             "node-name": "disk",
-            "file": {"driver": "file", "filename": disk.0},
+            "file": {"driver": "file", "filename": DISK},
         });
-        let run = Command::new(&tools.qemu)
+        let run = tools
+            .machine(user, &folder.0, None)
             .args(self.arguments())
             .args(["-m", "32", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
@@ -95,40 +102,46 @@ impl Accelerator {
     }
 }
 
-/// Removed when dropped.
-struct Disk(std::path::PathBuf);
+/// Folder of the small machine, removed when dropped.
+struct Proof(std::path::PathBuf);
 
-impl Drop for Disk {
+impl Drop for Proof {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn tempfile_in(directory: &Path, content: &[u8]) -> std::io::Result<Disk> {
-    let disk = Disk(directory.join("proof.img"));
-    std::fs::write(&disk.0, content)?;
-    Ok(disk)
+impl Proof {
+    fn new(directory: &Path, content: &[u8], user: User) -> std::io::Result<Self> {
+        let folder = Self(directory.join("proof"));
+        std::fs::create_dir_all(&folder.0)?;
+        std::fs::write(folder.0.join(DISK), content)?;
+        user.own(&folder.0.join(DISK))?;
+        user.own(&folder.0)?;
+        Ok(folder)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
     use super::*;
 
     #[tokio::test]
     async fn the_small_machine_counts_and_ends() {
         let Ok(tools) = Tools::find() else {
-            assert!(std::env::var("CI").is_err(), "qemu is missing on CI");
-            use std::io::Write as _;
-            let _ =
-                writeln!(std::io::stderr(), "SKIPPED: qemu: it is not installed: run ./dev test");
-            return;
+            return selvage_testkit::skip("qemu", "it is not installed: run ./dev test");
         };
         let directory = tempfile::tempdir().unwrap();
-        assert!(Accelerator::Interpreter.works(&tools, directory.path()).await);
+        if !rustix::process::geteuid().is_root() {
+            return selvage_testkit::skip("qemu", "only root may become another user");
+        }
+        let user = User::of(std::net::Ipv4Addr::new(10, 101, 0, 0));
+        assert!(Accelerator::Interpreter.works(&tools, directory.path(), user).await);
         let mut other = tools.clone();
         other.qemu = "/bin/false".into();
-        assert!(!Accelerator::Interpreter.works(&other, directory.path()).await);
+        assert!(!Accelerator::Interpreter.works(&other, directory.path(), user).await);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

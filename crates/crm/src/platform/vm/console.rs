@@ -18,6 +18,7 @@ use tokio::{
     sync::mpsc,
 };
 
+use super::{qmp::connect, user::User};
 use crate::{Error, Result, error::During};
 
 /// Bytes of a log that are kept.
@@ -87,11 +88,12 @@ pub(super) async fn open(
     seats: &Seats,
     machine: &str,
     socket: &Path,
+    user: User,
     spec: &ExecSpec,
 ) -> Result<Exec> {
     check(spec)?;
     let seat = seats.take(machine)?;
-    let stream = UnixStream::connect(socket).await.during("opening the machine's console")?;
+    let stream = connect(socket, user).await.during("opening the machine's console")?;
     let (input, typed) = mpsc::channel(WAITING);
     let (shown, output) = mpsc::channel(WAITING);
     tokio::spawn(converse(stream, typed, shown, seat));
@@ -193,8 +195,12 @@ mod tests {
         let path = directory.path().join("console");
         let listener = UnixListener::bind(&path).unwrap();
         let seats = Seats::default();
-        let mut exec = open(&seats, "m", &path, &asked(&["sh"])).await.unwrap();
-        let error = open(&seats, "m", &path, &asked(&["sh"])).await.unwrap_err().to_string();
+        let mut exec =
+            open(&seats, "m", &path, User::of_this_process(), &asked(&["sh"])).await.unwrap();
+        let error = open(&seats, "m", &path, User::of_this_process(), &asked(&["sh"]))
+            .await
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "somebody else is at the machine's console");
         let (mut machine, _) = listener.accept().await.unwrap();
         exec.input.send(ExecInput::Stdin("ls\n".into())).await.unwrap();

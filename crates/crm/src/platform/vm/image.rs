@@ -2,6 +2,7 @@
 //! that a disk that builds on one never sees it change.
 
 use std::{
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -18,7 +19,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{
     Options, qcow2,
     source::{Location, Source},
-    tools::Tools,
 };
 use crate::{
     Error, ImageFolders, Result,
@@ -93,7 +93,6 @@ struct Version {
 pub(super) struct Images {
     directory: PathBuf,
     folders: ImageFolders,
-    tools: Tools,
     fetcher: Fetcher,
     downloads: Downloads,
     /// Held for reading while images come, for writing to remove some.
@@ -108,16 +107,17 @@ enum Asked {
 }
 
 impl Images {
-    pub(super) fn open(directory: PathBuf, options: &Options, tools: Tools) -> Result<Self> {
+    pub(super) fn open(directory: PathBuf, options: &Options) -> Result<Self> {
         std::fs::create_dir_all(&directory).during("making a place for images")?;
         // What was being fetched when an earlier process ended.
-        for path in with_end(&directory, PART)? {
-            std::fs::remove_file(path).during("tidying images up")?;
+        for end in [PART, selvage_files::UNFINISHED] {
+            for path in with_end(&directory, end)? {
+                std::fs::remove_file(path).during("tidying images up")?;
+            }
         }
         Ok(Self {
             directory,
             folders: options.images.clone(),
-            tools,
             fetcher: Fetcher::new(options.policy.clone()),
             downloads: Downloads::default(),
             coming: tokio::sync::RwLock::default(),
@@ -186,11 +186,8 @@ impl Images {
 
     fn write_note(&self, source: &Source, note: &Note) -> Result<()> {
         let path = self.note_path(source);
-        let part = path.with_extension(format!("{}.{PART}", uuid::Uuid::new_v4().simple()));
         let text = serde_json::to_vec(note).map_err(std::io::Error::other);
-        text.and_then(|text| std::fs::write(&part, text))
-            .and_then(|()| std::fs::rename(&part, &path))
-            .during("noting an image")
+        text.and_then(|text| selvage_files::replace(&path, &text, 0o600)).during("noting an image")
     }
 
     async fn ask(&self, source: &Source, known: Option<&Version>) -> Result<Asked> {
@@ -288,10 +285,15 @@ impl Images {
         };
         let mut note = taking.finish().await?;
         source.check(&note)?;
-        note.size = self.inspect(&part.0).await?;
+        // Whatever else is in it is for the process of a machine to read, as
+        // that machine's user.
+        let size = qcow2::check(&part.0).during("reading an image")?;
+        note.size = size.map_err(|reason| Error::invalid("image_path", reason))?;
         note.version = version;
         let path = self.image_path(&note);
-        std::fs::rename(&part.0, &path).during("keeping an image")?;
+        std::fs::set_permissions(&part.0, PermissionsExt::from_mode(0o444))
+            .and_then(|()| selvage_files::rename(&part.0, &path))
+            .during("keeping an image")?;
         self.used(source, &note)
     }
 
@@ -304,25 +306,6 @@ impl Images {
         }
         let (needs, free) = (length >> 20, free.saturating_sub(RESERVE) >> 20);
         Err(Error::state(format!("the image has {needs} MB and the disk has room for {free}")))
-    }
-
-    /// Returns the size of the disk. One that builds on another file would show
-    /// a machine files of this one.
-    async fn inspect(&self, path: &Path) -> Result<u64> {
-        // No tool looks at a file before this has: it may follow a name in it.
-        let header = qcow2::check(path).during("reading an image")?;
-        header.map_err(|reason| Error::invalid("image_path", reason))?;
-        let arguments = ["info", "-f", "qcow2", "--output=json"].map(AsRef::as_ref);
-        let said = self.tools.image(arguments.into_iter().chain([path.as_os_str()])).await?;
-        let said: serde_json::Value = serde_json::from_slice(&said)
-            .map_err(|error| Error::state(format!("qemu-img cannot be understood: {error}")))?;
-        let outside = said.get("backing-filename").is_some()
-            || !said["format-specific"]["data"]["data-file"].is_null();
-        if outside {
-            return Err(Error::invalid("image_path", "the image builds on a file outside of it"));
-        }
-        let size = said["virtual-size"].as_u64().filter(|size| *size > 0);
-        size.ok_or_else(|| Error::invalid("image_path", "the image is of an empty disk"))
     }
 
     /// Removes images that none of these disks builds on: those that others
@@ -423,5 +406,4 @@ impl Taking {
 }
 
 #[cfg(test)]
-#[path = "image_tests.rs"]
 mod tests;

@@ -2,36 +2,44 @@
 //! its own, and there are no clusters.
 //!
 //! Machines run in sessions of their own and go on when the crm ends; the next
-//! one finds them by what their processes were told they are called.
+//! one finds them by the users that they run as. Each has a user, and a network
+//! with the rules that containers have.
 
 mod accelerator;
 mod console;
+mod dhcp;
 mod image;
 mod keys;
 mod machine;
 mod names;
+mod network;
 mod process;
 mod qcow2;
 mod qmp;
 mod seed;
 mod source;
 mod tools;
+mod user;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
+use selvage_edge::deployment;
 use selvage_fetch::Policy;
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream, private_directory};
-use tokio::{io::AsyncReadExt, sync::OnceCell, time::Instant};
+use tokio::{net::TcpStream, sync::OnceCell, time::Instant};
 
 use self::{
     accelerator::Accelerator,
@@ -39,26 +47,23 @@ use self::{
     image::{Images, Wish},
     machine::{Machine, Plan},
     names::{Namer, Names},
+    network::Networking,
     tools::Tools,
+    user::User,
 };
 use super::{
-    ClusterFacts, ClusterOrder, InstanceFacts, InstanceOrder, Platform, PortEndpoint, Resources,
+    ClusterFacts, ClusterOrder, Forwarder, InstanceFacts, InstanceOrder, Platform, Resources,
     Usage, host,
+    network::{Egress, Forwarding, Range},
 };
 use crate::{Error, ImageFolders, Result, error::During};
 
-/// Deployment that this platform runs.
-const DEPLOYMENT: &str = "vm";
-/// Ports that lead into machines. The kernel gives none of these away by
-/// itself.
-const PORTS: std::ops::Range<u16> = 20_000..30_000;
-/// Interval of checking whether a machine takes connections, and time for which
-/// one must stay open: the way into a machine takes each, and drops those that
-/// the machine does not want.
+/// Interval of checking whether a machine takes connections, and time that it
+/// may take to answer.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-const OPEN: Duration = Duration::from_millis(500);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lines of a log that tell why a machine ended.
-const LAST_WORDS: u64 = 5;
+const LOG_TAIL_LINES: u64 = 5;
 
 /// Options of the platform.
 #[derive(Debug, Clone)]
@@ -74,6 +79,12 @@ pub struct Options {
     pub start_timeout: Duration,
     /// Time a machine may take to turn itself off.
     pub powerdown: Duration,
+    /// Range of the networks of machines.
+    pub range: Range,
+    /// Forwarder of what comes to public ports from other machines.
+    pub forwarding: Forwarding,
+    /// Networks that guests reach beside public addresses.
+    pub egress: Egress,
 }
 
 /// The platform.
@@ -84,10 +95,20 @@ pub struct Machines {
     images: Images,
     accelerator: OnceCell<Accelerator>,
     seats: Seats,
+    networking: Networking,
+    /// Addresses of machines that had none in the range: those that an earlier
+    /// release made.
+    moved: Mutex<HashMap<String, Ipv4Addr>>,
 }
 
 impl Machines {
+    /// Must be called inside a tokio runtime.
     pub fn open(cloudlet: &CloudletKey, options: Options) -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let reason = "a cloudlet of virtual machines needs root, to give each machine a user \
+                          and a network of its own";
+            return Err(Error::state(reason));
+        }
         let home = options.data.join("vm");
         private_directory(&home).during("making a place for machines")?;
         private_directory(&home.join("machines")).during("making a place for machines")?;
@@ -95,11 +116,13 @@ impl Machines {
         let tools = Tools::find()?;
         Ok(Self {
             namer: Namer::new(cloudlet, &home)?,
-            images: Images::open(home.join("images"), &options, tools.clone())?,
+            networking: Networking::open(cloudlet, &options)?,
+            images: Images::open(home.join("images"), &options)?,
             options: Options { data: home, ..options },
             tools,
             accelerator: OnceCell::new(),
             seats: Seats::default(),
+            moved: Mutex::default(),
         })
     }
 
@@ -111,28 +134,49 @@ impl Machines {
         Machine::at(self.directory().join(&names.machine))
     }
 
+    /// Address of a machine. One that an earlier release made gets one when it
+    /// is first looked at.
+    fn address(&self, names: &Names, facts: &InstanceFacts) -> Result<Ipv4Addr> {
+        if let IpAddr::V4(address) = facts.address
+            && self.options.range.network_of(address).is_some()
+        {
+            return Ok(address);
+        }
+        let mut moved = self.moved.lock();
+        if let Some(address) = moved.get(&names.machine) {
+            return Ok(*address);
+        }
+        // From the other end than new machines have theirs.
+        let mut addresses = self.networking.addresses().rev();
+        let free = |address: &Ipv4Addr| {
+            moved.values().all(|taken| taken != address) && !self.networking.is_used(*address)
+        };
+        let address = addresses.find(free).ok_or_else(|| self.networking.full())?;
+        moved.insert(names.machine.clone(), address);
+        Ok(address)
+    }
+
     /// Makes a machine anew and starts it.
     async fn make(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
         let names = self.namer.instance(&order.key)?;
         let machine = self.machine(&names)?;
         let image = self.images.provide(&Wish::of(order)).await?;
         machine.stop(&names.process, self.options.powerdown).await?;
-        machine.make(&self.tools, &image, &plan(order, facts, &names)).await?;
-        self.start(&machine, &names, order, facts).await
+        let plan = plan(order, &names, self.address(&names, facts)?);
+        machine.make(&self.tools, &image, &plan).await?;
+        self.start(&machine, order, &plan).await
     }
 
-    async fn start(
-        &self,
-        machine: &Machine,
-        names: &Names,
-        order: &InstanceOrder,
-        facts: &InstanceFacts,
-    ) -> Result<()> {
-        let find = || Accelerator::find(&self.tools, &self.options.data);
+    async fn start(&self, machine: &Machine, order: &InstanceOrder, plan: &Plan<'_>) -> Result<()> {
+        // Of the network that no machine has.
+        let nobody = User::of(self.options.range.address(0, 0));
+        let find = || Accelerator::find(&self.tools, &self.options.data, nobody);
         let accelerator = *self.accelerator.get_or_init(find).await;
-        let seed = seed::disk(&order.app, &names.machine)?;
-        machine.start(&self.tools, accelerator, &plan(order, facts, names), &seed).await?;
-        self.until_it_answers(machine, names, facts).await
+        let seed = seed::disk(&order.app, &plan.names.machine)?;
+        self.networking.provide(&order.key, plan.names, plan.address).await?;
+        let network = self.networking.plug(&order.key).await?;
+        machine.start(&self.tools, accelerator, plan, &seed, network).await?;
+        self.until_it_answers(machine, order, plan).await
     }
 
     /// Returns when the machine takes connections, or has had its time. Fails
@@ -140,23 +184,21 @@ impl Machines {
     async fn until_it_answers(
         &self,
         machine: &Machine,
-        names: &Names,
-        facts: &InstanceFacts,
+        order: &InstanceOrder,
+        plan: &Plan<'_>,
     ) -> Result<()> {
-        let place = facts.places.iter().find(|place| !place.udp).map(|place| place.at);
+        let port = first_tcp_port(order);
         let until = Instant::now() + self.options.start_timeout;
-        let mut up = false;
         loop {
-            if process::one(&names.process).await?.is_none() {
+            if machine.process(plan.names).await?.is_none() {
                 return Err(ended(machine).await);
             }
-            let Some(place) = place else { return Ok(()) };
-            up = up || machine.has_network().await;
-            if up && stays_open(place).await {
+            let Some(port) = port else { return Ok(()) };
+            if takes_connections((plan.address, port).into()).await {
                 return Ok(());
             }
             if Instant::now() >= until {
-                tracing::warn!(machine = names.machine, "runs and takes no connections yet");
+                tracing::warn!(machine = plan.names.machine, "runs and takes no connections yet");
                 return Ok(());
             }
             tokio::time::sleep(PROBE_INTERVAL).await;
@@ -190,33 +232,30 @@ impl Machines {
     }
 }
 
-fn plan<'a>(order: &InstanceOrder, facts: &'a InstanceFacts, names: &'a Names) -> Plan<'a> {
+fn plan<'a>(order: &InstanceOrder, names: &'a Names, address: Ipv4Addr) -> Plan<'a> {
     Plan {
         names,
         memory_mb: order.flavor.ram,
         cores: order.flavor.vcpus,
         disk_gb: order.flavor.disk,
-        places: &facts.places,
+        address,
     }
 }
 
-/// Returns whether a connection is taken and not dropped at once.
-async fn stays_open(place: SocketAddr) -> bool {
-    let tried = async {
-        let mut stream = tokio::net::TcpStream::connect(place).await.ok()?;
-        let mut first = [0];
-        match tokio::time::timeout(OPEN, stream.read(&mut first)).await {
-            // It speaks first, or waits for the other side to.
-            Ok(Ok(1)) | Err(_) => Some(()),
-            Ok(_) => None,
-        }
-    };
-    matches!(tokio::time::timeout(OPEN * 4, tried).await, Ok(Some(())))
+/// Port by which a machine shows that it serves.
+fn first_tcp_port(order: &InstanceOrder) -> Option<u16> {
+    let tcp = order.instance.mapped_ports.iter().find(|port| port.proto() != LProto::Udp)?;
+    u16::try_from(tcp.internal_port).ok()
+}
+
+async fn takes_connections(place: SocketAddr) -> bool {
+    let connected = tokio::time::timeout(PROBE_TIMEOUT, TcpStream::connect(place));
+    matches!(connected.await, Ok(Ok(_)))
 }
 
 /// Why a machine does not run any more, in its own words.
 async fn ended(machine: &Machine) -> Error {
-    let options = LogOptions { follow: false, tail: Some(LAST_WORDS) };
+    let options = LogOptions { follow: false, tail: Some(LOG_TAIL_LINES) };
     let mut words = Vec::new();
     if let Ok(mut log) = selvage_runtime::logs::follow_file(machine.log(), options).await {
         while let Some(Ok(piece)) = log.next().await {
@@ -229,20 +268,6 @@ async fn ended(machine: &Machine) -> Error {
     Error::state(format!("the machine ended{words}"))
 }
 
-/// A port of this machine that is free, beside those that are spoken for.
-fn free_port(first: u16, udp: bool, taken: impl Fn(u16) -> bool) -> Result<u16> {
-    let size = PORTS.end - PORTS.start;
-    let numbers = (0..size).map(|step| PORTS.start + (first % size + step) % size);
-    let free = |port: &u16| {
-        let place = (Ipv4Addr::LOCALHOST, *port);
-        let bound =
-            if udp { UdpSocket::bind(place).map(drop) } else { TcpListener::bind(place).map(drop) };
-        !taken(*port) && bound.is_ok()
-    };
-    let mut numbers = numbers.filter(free);
-    numbers.next().ok_or_else(|| Error::state("there is no port left that leads to a machine"))
-}
-
 /// A cloudlet of machines has no clusters.
 fn no_clusters() -> Error {
     Error::state("a cloudlet of virtual machines has no clusters: deployment vm needs none")
@@ -252,6 +277,10 @@ fn no_clusters() -> Error {
 impl Platform for Machines {
     fn kind(&self) -> &'static str {
         "vm"
+    }
+
+    fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {
+        Some(self.networking.forwarder())
     }
 
     async fn resources(&self) -> Result<Resources> {
@@ -284,49 +313,60 @@ impl Platform for Machines {
         order: &InstanceOrder,
         others: &[InstanceFacts],
     ) -> Result<InstanceFacts> {
-        if order.app.deployment != DEPLOYMENT {
+        if order.app.deployment != deployment::VM {
             let reason = format!(
-                "{:?} does not run on a cloudlet of virtual machines: use {DEPLOYMENT}",
-                order.app.deployment
+                "{:?} does not run on a cloudlet of virtual machines: use {}",
+                order.app.deployment,
+                deployment::VM
             );
             return Err(Error::invalid("deployment", reason));
         }
-        let names = self.namer.instance(&order.key)?;
-        let mut places: Vec<PortEndpoint> = Vec::new();
         for port in &order.instance.mapped_ports {
-            let internal = u16::try_from(port.internal_port).ok().filter(|port| *port > 0);
-            let internal = internal.ok_or_else(|| {
+            if u16::try_from(port.internal_port).ok().is_none_or(|port| port == 0) {
                 let reason = format!("{} is no port", port.internal_port);
-                Error::invalid("mapped_ports.internal_port", reason)
-            })?;
-            let udp = port.proto() == LProto::Udp;
-            let all = others.iter().flat_map(|other| &other.places).chain(&places);
-            let held: Vec<u16> =
-                all.filter(|place| place.udp == udp).map(|place| place.at.port()).collect();
-            let free = free_port(names.seed, udp, |port| held.contains(&port))?;
-            places.push(PortEndpoint {
-                internal,
-                udp,
-                at: SocketAddr::from((Ipv4Addr::LOCALHOST, free)),
-            });
+                return Err(Error::invalid("mapped_ports.internal_port", reason));
+            }
         }
-        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Ok(InstanceFacts { containers: vec![names.machine], address, places })
+        let names = self.namer.instance(&order.key)?;
+        let moved = self.moved.lock();
+        let free = |address: &Ipv4Addr| {
+            let taken = others.iter().any(|other| other.address == IpAddr::V4(*address));
+            !taken && moved.values().all(|taken| taken != address)
+        };
+        let address = self.networking.addresses().find(free);
+        let address = IpAddr::V4(address.ok_or_else(|| self.networking.full())?);
+        Ok(InstanceFacts { containers: vec![names.machine], address, places: Vec::new() })
     }
 
     async fn create_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
         self.make(order, facts).await
     }
 
+    async fn look_at_instance(
+        &self,
+        order: &InstanceOrder,
+        facts: &InstanceFacts,
+    ) -> Result<InstanceFacts> {
+        let names = self.namer.instance(&order.key)?;
+        let address = IpAddr::V4(self.address(&names, facts)?);
+        Ok(InstanceFacts { address, places: Vec::new(), ..facts.clone() })
+    }
+
     async fn keep_instance(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<bool> {
         let names = self.namer.instance(&order.key)?;
         let machine = self.machine(&names)?;
-        if process::one(&names.process).await?.is_some() {
+        let address = self.address(&names, facts)?;
+        if machine.process(&names).await?.is_some() {
             console::bound(&machine.log()).during("shortening a console's log")?;
-            return Ok(false);
+            let there = self.networking.provide(&order.key, &names, address).await?;
+            if there && machine.user() == Some(User::of(address)) {
+                return Ok(false);
+            }
+            // Without its card, or as a user that it shall not have.
+            machine.stop(&names.process, self.options.powerdown).await?;
         }
         if machine.is_made() {
-            self.start(&machine, &names, order, facts).await?;
+            self.start(&machine, order, &plan(order, &names, address)).await?;
         } else {
             self.make(order, facts).await?;
         }
@@ -338,6 +378,8 @@ impl Platform for Machines {
         let machine = self.machine(&names)?;
         machine.stop(&names.process, self.options.powerdown).await?;
         machine.remove()?;
+        self.moved.lock().remove(&names.machine);
+        self.networking.remove(key, &names).await?;
         self.images.tidy(&self.bases()?).map(drop)
     }
 
@@ -345,8 +387,8 @@ impl Platform for Machines {
         let known = instances.iter().map(|key| Ok(self.namer.instance(key)?.machine));
         let known: Vec<String> = known.collect::<Result<_>>()?;
         let (ours, processes) = (self.namer.processes(), known.clone());
-        let strays = process::find(move |found| {
-            let machine = found.strip_prefix(&ours);
+        let strays = process::find(move |seen| {
+            let machine = seen.name.strip_prefix(&ours);
             machine.is_some_and(|machine| !processes.iter().any(|known| known == machine))
         });
         let mut swept = Vec::new();
@@ -356,25 +398,28 @@ impl Platform for Machines {
         }
         for (name, machine) in self.found()? {
             if !known.contains(&name) {
+                machine.stop(&self.namer.process(&name), Duration::ZERO).await?;
                 machine.remove()?;
                 swept.push(format!("machine {name}"));
             }
         }
+        swept.extend(self.networking.sweep(instances).await?);
         swept.extend(self.images.tidy(&self.bases()?)?);
         Ok(swept)
     }
 
     /// Turns all machines off; their disks stay.
     async fn stop_all(&self) -> Result<Vec<String>> {
-        let ours = self.namer.processes();
-        let running = process::find(move |found| found.starts_with(&ours)).await?;
         let mut stopped = Vec::new();
-        for process in running {
-            let name = process.name.strip_prefix(&self.namer.processes()).unwrap_or_default();
-            let machine = Machine::at(self.directory().join(name))?;
-            machine.stop(&process.name, self.options.powerdown).await?;
+        for (name, machine) in self.found()? {
+            let process = self.namer.process(&name);
+            if process::of(machine.user(), &process).await?.is_empty() {
+                continue;
+            }
+            machine.stop(&process, self.options.powerdown).await?;
             stopped.push(format!("process of machine {name}"));
         }
+        stopped.extend(self.networking.sweep(&[]).await?);
         Ok(stopped)
     }
 
@@ -384,14 +429,15 @@ impl Platform for Machines {
 
     async fn usage(&self, key: &AppInstKey) -> Result<Usage> {
         let names = self.namer.instance(key)?;
-        let found = process::one(&names.process).await?;
+        let found = self.machine(&names)?.process(&names).await?;
         let usage = found.and_then(|process| process.usage());
         usage.ok_or_else(|| selvage_runtime::Error::ProcessFinished.into())
     }
 
     async fn exec(&self, key: &AppInstKey, container: &str, spec: ExecSpec) -> Result<Exec> {
         let (names, machine) = self.one_of(key, container)?;
-        console::open(&self.seats, &names.machine, &machine.console(), &spec).await
+        let user = machine.user().ok_or(selvage_runtime::Error::ProcessFinished)?;
+        console::open(&self.seats, &names.machine, &machine.console(), user, &spec).await
     }
 
     async fn logs(

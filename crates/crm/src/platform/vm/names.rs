@@ -33,9 +33,8 @@ pub(super) struct Names {
     /// Name that its process is told.
     pub(super) process: String,
     pub(super) uuid: String,
-    pub(super) mac: String,
-    /// First port to look at for free ones.
-    pub(super) seed: u16,
+    /// Address of its network card.
+    pub(super) mac: [u8; 6],
 }
 
 impl Namer {
@@ -62,15 +61,14 @@ impl Namer {
         let readable = readable(&format!("{}-{}", app.name, app.version), READABLE);
         let short = short(&digest, SHORT);
         let machine = format!("{readable}-{short}").trim_start_matches('-').to_owned();
-        let [_, _, _, _, a, b, c, d, e, ..] = digest;
+        let [_, _, _, _, a, b, c, ..] = digest;
         let mut id = [0; 16];
         id.copy_from_slice(&digest[16..]);
         Ok(Names {
             process: self.process(&machine),
             machine,
             uuid: uuid::Builder::from_custom_bytes(id).into_uuid().to_string(),
-            mac: format!("52:54:00:{a:02x}:{b:02x}:{c:02x}"),
-            seed: u16::from_be_bytes([d, e]),
+            mac: [0x52, 0x54, 0, a, b, c],
         })
     }
 }
@@ -105,7 +103,7 @@ mod tests {
         let here = Namer::new(&cloudlet, Path::new("/a")).unwrap();
         let one = here.instance(&key("acme", "Hello, World & Co")).unwrap();
         assert!(one.machine.starts_with("hello-world-co-1-0-"), "{one:?}");
-        assert!(one.process.starts_with(&here.processes()) && one.mac.len() == 17, "{one:?}");
+        assert!(one.process.starts_with(&here.processes()), "{one:?}");
         assert_eq!(one, here.instance(&key("acme", "Hello, World & Co")).unwrap());
         assert_ne!(one.machine, here.instance(&key("other", "Hello, World & Co")).unwrap().machine);
         let elsewhere = Namer::new(&cloudlet, Path::new("/b")).unwrap();

@@ -1,29 +1,41 @@
-//! The process of a machine, found by what it was told it is called. One that
-//! is held is held by the kernel's own handle: whoever has its number later is
-//! never taken for it.
+//! Processes of machines, found by their user: a process that a guest has taken
+//! over may call itself whatever it likes. One that is held is held by the
+//! kernel's own handle: whoever has its number later is never taken for it.
 
-use std::{
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
-    time::Duration,
-};
+use std::{os::fd::OwnedFd, time::Duration};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::net::unix::pipe;
 
-use crate::{Result, error::During, platform::Usage};
+use super::user::User;
+use crate::{
+    Result,
+    error::During,
+    platform::{Usage, network},
+};
 
 /// Time a process may take that was killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct Process {
     pub(super) name: String,
-    pid: i32,
+    pid: u32,
     handle: OwnedFd,
 }
 
-/// All processes of machines whose name is accepted. More than one of a name
-/// is there when a start was cut off.
-pub(super) async fn find(accept: impl Fn(&str) -> bool + Send + 'static) -> Result<Vec<Process>> {
+/// A process that may be a machine's.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// User of a machine; none of one that an earlier release started as the
+    /// user of this process.
+    pub(super) user: Option<User>,
+    /// Name that it was told; empty of one that says nothing.
+    pub(super) name: String,
+}
+
+/// All processes of machines that are accepted. More than one of a machine is
+/// there when a start was cut off.
+pub(super) async fn find(accept: impl Fn(&Seen) -> bool + Send + 'static) -> Result<Vec<Process>> {
     let looked = tokio::task::spawn_blocking(move || {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
@@ -36,18 +48,33 @@ pub(super) async fn find(accept: impl Fn(&str) -> bool + Send + 'static) -> Resu
     looked.await.map_err(std::io::Error::other).and_then(|found| found).during("looking at /proc")
 }
 
-/// The process of one machine.
-pub(super) async fn one(name: &str) -> Result<Option<Process>> {
+/// Processes of one machine.
+pub(super) async fn of(user: Option<User>, name: &str) -> Result<Vec<Process>> {
     let name = name.to_owned();
-    Ok(find(move |found| found == name).await?.into_iter().next())
+    find(move |seen| match seen.user {
+        Some(_) => seen.user == user,
+        None => seen.name == name,
+    })
+    .await
 }
 
-/// Name that a process was told, if it runs a machine and is ours.
-fn name_of(pid: i32) -> Option<String> {
-    let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    if owner != rustix::process::geteuid().as_raw() {
+fn look_at(pid: u32) -> Option<Seen> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("State:")?.starts_with(['Z', 'X']) {
         return None;
     }
+    let owner: u32 = field("Uid:")?.split_whitespace().next()?.parse().ok()?;
+    let user = User::from_number(owner);
+    if user.is_none() && owner != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    let name = told_name(pid);
+    (user.is_some() || name.is_some()).then(|| Seen { user, name: name.unwrap_or_default() })
+}
+
+/// Name that a process was told, if it runs a machine.
+fn told_name(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
@@ -59,11 +86,12 @@ fn name_of(pid: i32) -> Option<String> {
 }
 
 impl Process {
-    fn of(pid: i32, accept: impl Fn(&str) -> bool) -> Option<Self> {
-        let name = name_of(pid).filter(|name| accept(name))?;
-        let handle = rustix::process::pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
+    fn of(pid: u32, accept: impl Fn(&Seen) -> bool) -> Option<Self> {
+        let seen = look_at(pid).filter(|seen| accept(seen))?;
+        let handle = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let handle = rustix::process::pidfd_open(handle, PidfdFlags::NONBLOCK).ok()?;
         // Looked at again with the handle in hand: it is the same.
-        (name_of(pid)? == name).then_some(Self { name, pid, handle })
+        (look_at(pid)?.user == seen.user).then_some(Self { name: seen.name, pid, handle })
     }
 
     /// Waits for its end; whether it came in time.
@@ -95,7 +123,9 @@ impl Process {
     pub(super) fn usage(&self) -> Option<Usage> {
         let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", self.pid)).ok();
         let (stat, statm, io) = (read("stat")?, read("statm")?, read("io")?);
-        parse(&stat, &statm, &io, rustix::param::clock_ticks_per_second())
+        let usage = parse(&stat, &statm, &io, rustix::param::clock_ticks_per_second())?;
+        let (received_bytes, sent_bytes) = network::traffic(self.pid).unwrap_or_default();
+        Some(Usage { sent_bytes, received_bytes, ..usage })
     }
 }
 
@@ -135,13 +165,7 @@ mod tests {
         // This process has no such name, and another program may say what it
         // likes of itself.
         let mut stranger = std::process::Command::new("sleep").args(["60"]).spawn().unwrap();
-        assert!(
-            find(|_| true)
-                .await
-                .unwrap()
-                .iter()
-                .all(|found| { found.pid != i32::try_from(stranger.id()).unwrap() })
-        );
+        assert!(find(|_| true).await.unwrap().iter().all(|found| found.pid != stranger.id()));
         stranger.kill().unwrap();
         stranger.wait().unwrap();
     }

@@ -9,6 +9,8 @@ use tokio::{
     net::UnixStream,
 };
 
+use super::user::User;
+
 /// Time an answer may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -16,9 +18,9 @@ pub(super) struct Control(BufStream<UnixStream>);
 
 impl Control {
     /// Connects; a machine that is not ready yet says so by not answering.
-    pub(super) async fn open(socket: &Path) -> io::Result<Self> {
+    pub(super) async fn open(socket: &Path, user: User) -> io::Result<Self> {
         let opened = async {
-            let mut control = Self(BufStream::new(UnixStream::connect(socket).await?));
+            let mut control = Self(BufStream::new(connect(socket, user).await?));
             control.line().await?;
             control.ask("qmp_capabilities").await?;
             Ok(control)
@@ -29,13 +31,6 @@ impl Control {
     /// Presses the button that turns it off; what comes of it is the guest's.
     pub(super) async fn press_power_button(&mut self) -> io::Result<()> {
         in_time(self.ask("system_powerdown")).await.map(drop)
-    }
-
-    /// Returns whether the guest has taken its network into use: a card that
-    /// nobody has set up takes everything.
-    pub(super) async fn has_network(&mut self) -> io::Result<bool> {
-        let cards = in_time(self.ask("query-rx-filter")).await?;
-        Ok(cards.get(0).is_some_and(|card| card["promiscuous"] == json!(false)))
     }
 
     async fn ask(&mut self, command: &str) -> io::Result<Value> {
@@ -64,6 +59,17 @@ impl Control {
     }
 }
 
+/// Connects to a socket of a machine's process. The process has the folder of
+/// its sockets to itself and may put there whatever it likes: one that leads to
+/// anybody else is refused.
+pub(super) async fn connect(socket: &Path, user: User) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket).await?;
+    if stream.peer_cred()?.uid() == user.number() {
+        return Ok(stream);
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the socket is not the machine's own"))
+}
+
 async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(REPLY_TIMEOUT, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
@@ -84,7 +90,7 @@ mod tests {
             let mut stream = BufStream::new(listener.accept().await.unwrap().0);
             let says = [
                 "{\"QMP\": {}}\n{\"return\": {}}\n",
-                "{\"event\": \"NIC_RX_FILTER_CHANGED\"}\n{\"return\": [{\"promiscuous\": false}]}\n",
+                "{\"event\": \"POWERDOWN\"}\n{\"return\": {}}\n",
                 "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no button\"}}\n",
             ];
             let mut heard = String::new();
@@ -95,10 +101,20 @@ mod tests {
             }
             heard
         });
-        let mut control = Control::open(&path).await.unwrap();
-        assert!(control.has_network().await.unwrap());
+        let mut control = Control::open(&path, User::of_this_process()).await.unwrap();
+        control.press_power_button().await.unwrap();
         let error = control.press_power_button().await.unwrap_err();
         assert_eq!(error.to_string(), "no button");
         assert!(machine.await.unwrap().contains("system_powerdown"));
+    }
+
+    #[tokio::test]
+    async fn a_socket_of_somebody_else_is_not_talked_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let user = User::of(std::net::Ipv4Addr::new(10, 101, 1, 2));
+        let refused = Control::open(&path, user).await.err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 }

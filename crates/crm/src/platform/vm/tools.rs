@@ -9,18 +9,22 @@ use std::{
 
 use tokio::process::Command;
 
+use super::user::User;
 use crate::{Error, Result, error::During};
 
-/// Time a disk may take to be looked at or made; a stranger's may be made
-/// to take for ever.
+/// Time a disk may take to be made.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
     pub(super) qemu: PathBuf,
     image: PathBuf,
-    /// Gives a machine a session of its own.
-    pub(super) session: PathBuf,
+    /// Gives a machine a session of its own,
+    session: PathBuf,
+    /// lets it into its network,
+    enter: PathBuf,
+    /// and takes all rights from it.
+    surrender: PathBuf,
 }
 
 impl Tools {
@@ -29,16 +33,33 @@ impl Tools {
             qemu: program("qemu-system-x86_64")?,
             image: program("qemu-img")?,
             session: program("setsid")?,
+            enter: program("nsenter")?,
+            surrender: program("setpriv")?,
         })
     }
 
-    /// Returns what `qemu-img` says, or why it does not.
+    /// QEMU as another user, in this folder: of the files there it is told by
+    /// names alone, as it may not enter the folders above.
+    pub(super) fn machine(&self, user: User, folder: &Path, network: Option<&Path>) -> Command {
+        let mut command = Command::new(&self.session);
+        if let Some(network) = network {
+            command.arg(&self.enter).arg(format!("--net={}", network.display()));
+        }
+        command.arg(&self.surrender).args(user.arguments()).arg("--").arg(&self.qemu);
+        // Nothing that this process was told is for it.
+        command.env_clear().current_dir(folder);
+        command
+    }
+
+    /// Returns what `qemu-img` says in this folder, or why it does not.
     pub(super) async fn image<A: AsRef<OsStr>>(
         &self,
+        folder: &Path,
         arguments: impl IntoIterator<Item = A>,
     ) -> Result<Vec<u8>> {
         let run = Command::new(&self.image)
             .args(arguments)
+            .current_dir(folder)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output();

@@ -230,6 +230,15 @@ async fn an_update_replaces_prunes_and_failing_leaves_the_old_one() {
         fetch(edge.at()).await.filter(|answer| answer.ends_with("new\n"))
     })
     .await;
+    // Nor does the cluster go on trying: the version of before is what it wants.
+    wait_for("the version of before", || async {
+        let all = cluster.list("apps", "v1", "Deployment", "selvage.instance").await;
+        let mut mine = all.iter().filter(|of| of.metadata.namespace.as_ref() == Some(&namespace));
+        let of = mine.next()?;
+        let image = &of.data["spec"]["template"]["spec"]["containers"][0]["image"];
+        (*image == IMAGE && of.data["status"]["unavailableReplicas"].is_null()).then_some(())
+    })
+    .await;
 
     // More nodes, more to use.
     controller.clusters.put(edge.cluster(TrackedState::UpdateRequested, 5)).unwrap();

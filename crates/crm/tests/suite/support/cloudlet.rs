@@ -61,7 +61,12 @@ pub(crate) struct TestCloudlet {
 
 impl TestCloudlet {
     pub(crate) fn new(name: &'static str, range: u8) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::on(&std::env::temp_dir(), name, range)
+    }
+
+    /// The same, with its data in a folder of this one.
+    pub(crate) fn on(folder: &Path, name: &'static str, range: u8) -> Self {
+        let directory = tempfile::tempdir_in(folder).unwrap();
         let image = directory.path().join("hello.tar");
         let busybox = std::fs::read(find("busybox").unwrap()).unwrap();
         let start = "#!/bin/sh\necho started\nexec /bin/httpd -f -p 8080 -h /www\n";
@@ -266,7 +271,7 @@ impl TestCloudlet {
 
     /// Its tables of the packet filter.
     pub(crate) fn tables(&self) -> Vec<String> {
-        let site = selvage_crm::platform::containers::prefix(&self.cloudlet()).unwrap();
+        let site = selvage_crm::platform::network::prefix(&self.cloudlet()).unwrap();
         let tables = std::process::Command::new("nft").args(["list", "tables"]).output();
         let tables = tables.map(|told| told.stdout).unwrap_or_default();
         let tables = String::from_utf8_lossy(&tables).into_owned();
@@ -280,13 +285,15 @@ impl TestCloudlet {
         let links = std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap();
         let mine = format!("10.{}.", self.range);
         let links = String::from_utf8_lossy(&links.stdout).into_owned();
-        left.extend(links.lines().filter(|line| line.contains(&mine)).map(str::to_owned));
+        let site = selvage_crm::platform::network::prefix(&self.cloudlet()).unwrap();
+        // Machines of clusters that other tests make may have networks of the same range.
+        let own = |line: &&str| line.contains(&mine) && line.contains(&site);
+        left.extend(links.lines().filter(own).map(str::to_owned));
         let rules = std::process::Command::new("ip").args(["rule"]).output().unwrap();
         let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
         left.extend(rules.lines().filter(|line| line.contains(&mine)).map(str::to_owned));
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let home = self.directory.path().display().to_string();
-        let site = selvage_crm::platform::containers::prefix(&self.cloudlet()).unwrap();
         let groups = selvage_runtime::cgroup::group::inside("/selvage-clusters").unwrap();
         left.extend(groups.into_iter().filter(|group| group.starts_with(&site)));
         left.extend(self.tables());

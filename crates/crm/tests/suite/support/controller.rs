@@ -6,7 +6,9 @@ use selvage_api::edgeproto::{
     App, AppInst, AppInstInfo, AppInstKey, Cloudlet, CloudletInfo, ClusterInst, ClusterInstInfo,
     ClusterInstKey, ExecRequest, Flavor, FlavorKey, Metric, Node, TrackedState,
 };
-use selvage_notify::{Cache, Exchange, Letters, Mailbox, NotifyServer, OpenGate, ServerOptions};
+use selvage_notify::{
+    Cache, Exchange, Mailbox, MessageReceiver, NotifyServer, OpenGate, ServerOptions,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{TEST_TIMEOUT, TestCloudlet, wait_for};
@@ -23,8 +25,8 @@ pub(crate) struct TestController {
     pub(crate) instance_infos: Arc<Cache<AppInstInfo>>,
     server: NotifyServer,
     /// Answers of the crm to requests to run a command.
-    answers: tokio::sync::Mutex<Letters<ExecRequest>>,
-    samples: tokio::sync::Mutex<Letters<Metric>>,
+    answers: tokio::sync::Mutex<MessageReceiver<ExecRequest>>,
+    samples: tokio::sync::Mutex<MessageReceiver<Metric>>,
     pub(crate) address: SocketAddr,
     stop: CancellationToken,
 }

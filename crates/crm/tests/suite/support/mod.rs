@@ -27,9 +27,9 @@ pub(crate) fn can_run() -> bool {
 
 /// The network namespace of the instance of an app.
 pub(crate) fn namespace(place: &TestCloudlet, app: &str) -> String {
-    let prefix = selvage_crm::platform::containers::prefix(&place.cloudlet()).unwrap();
+    let prefix = selvage_crm::platform::network::prefix(&place.cloudlet()).unwrap();
     let begin = format!("slv-{}-{app}-", prefix.strip_prefix("slv").unwrap());
-    let all = std::fs::read_dir(selvage_crm::platform::containers::namespaces::FOLDER).unwrap();
+    let all = std::fs::read_dir(selvage_crm::platform::network::namespaces::FOLDER).unwrap();
     let mut names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.find(|name| name.starts_with(&begin)).unwrap()
 }
@@ -45,13 +45,19 @@ pub(crate) fn has_program(program: &str) -> bool {
 
 /// Answer at a public port; none when nobody answers.
 pub(crate) async fn fetch(place: SocketAddr) -> Option<String> {
+    fetch_path(place, "/").await
+}
+
+/// The same of a path.
+pub(crate) async fn fetch_path(place: SocketAddr, path: &str) -> Option<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
     let asked = async {
         let mut stream = tokio::net::TcpStream::connect(place).await.ok()?;
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.ok()?;
+        stream.write_all(request.as_bytes()).await.ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await.ok()?;
         text.contains(" 200 OK").then_some(text)
     };
-    tokio::time::timeout(Duration::from_secs(5), asked).await.ok().flatten()
+    tokio::time::timeout(Duration::from_secs(10), asked).await.ok().flatten()
 }

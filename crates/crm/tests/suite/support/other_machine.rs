@@ -90,7 +90,7 @@ pub(crate) fn spawn_in<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     // Those of the tests are where `ip netns` makes them.
-    let folders = [selvage_crm::platform::containers::namespaces::FOLDER, "/run/netns"];
+    let folders = [selvage_crm::platform::network::namespaces::FOLDER, "/run/netns"];
     let found =
         folders.iter().find_map(|folder| File::open(Path::new(folder).join(namespace)).ok());
     let namespace = found.unwrap();

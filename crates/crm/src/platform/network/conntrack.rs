@@ -53,7 +53,7 @@ const REPLY_TIMEOUT: i64 = 5;
 
 /// A connection that the kernel forwards to another address than the client asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(in crate::platform) struct Entry {
     udp: bool,
     /// Address that the client sends to, and the one it gets to.
     public: SocketAddrV4,
@@ -66,7 +66,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Returns whether it came by this forward.
-    pub(super) fn is_of(&self, forward: &PortForward) -> bool {
+    pub(in crate::platform) fn is_of(&self, forward: &PortForward) -> bool {
         let asked = forward.public.ip().is_unspecified() || forward.public.ip() == self.public.ip();
         asked
             && self.udp == forward.udp
@@ -75,18 +75,18 @@ impl Entry {
     }
 
     /// Returns whether it is more than remembered.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::platform) fn is_open(&self) -> bool {
         self.udp || self.state.is_none_or(|state| OPEN.contains(&state))
     }
 
     /// Returns whether it comes to an end by itself, if it is left alone.
-    pub(super) fn wants_time(&self) -> bool {
+    pub(in crate::platform) fn wants_time(&self) -> bool {
         !self.udp && self.is_open()
     }
 }
 
 /// All connections that are forwarded elsewhere.
-pub(super) async fn list() -> Result<Vec<Entry>> {
+pub(in crate::platform) async fn list() -> Result<Vec<Entry>> {
     off_thread(|| {
         let mut body = vec![INTERNET, 0, 0, 0];
         // Kernels that cannot choose give all of them.
@@ -101,7 +101,7 @@ pub(super) async fn list() -> Result<Vec<Entry>> {
 
 /// Makes the kernel forget connections: what still comes of them is looked at
 /// as if it were new.
-pub(super) async fn forget(entries: Vec<Entry>) -> Result<()> {
+pub(in crate::platform) async fn forget(entries: Vec<Entry>) -> Result<()> {
     if entries.is_empty() {
         return Ok(());
     }

@@ -4,124 +4,99 @@
 //! Clusters cannot reach each other's instances: what comes in by one bridge
 //! for another network is dropped by a routing rule. They reach each other's
 //! public ports as everybody does.
+//!
+//! A virtual machine is in no cluster: it has a bridge of its own, and in its
+//! namespace a tap instead of an address.
+
+mod collisions;
+mod conntrack;
+mod filter;
+pub(in crate::platform) mod names;
+pub mod namespaces;
+pub(in crate::platform) mod nat;
+mod range;
+mod room;
+pub(in crate::platform) mod rules;
 
 use std::{
-    fs::{self, File},
-    io,
+    fs,
     net::{IpAddr, Ipv4Addr},
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
+    os::fd::OwnedFd,
+    path::Path,
     sync::Arc,
 };
 
 use futures::TryStreamExt;
-use nix::sched::CloneFlags;
 use rtnetlink::{
-    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
+    Handle, LinkBridge, LinkUnspec,
     packet_route::{
-        link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkMessage},
+        link::{LinkAttribute, LinkFlags, LinkMessage},
         rule::RuleAction,
     },
 };
+use selvage_api::edgeproto::CloudletKey;
 use tokio::sync::Mutex;
 
-use super::{
+pub(in crate::platform) use self::room::guest_socket;
+use self::{
     names::{ClusterNames, InstanceNames, Namer},
-    namespaces,
+    range::CLUSTER_PREFIX,
+    room::{Inside, Room},
 };
+pub use self::{nat::Forwarding, range::Range, rules::Egress};
 use crate::{Error, Result, error::During};
 
-/// Addresses of a cluster.
-const CLUSTER_PREFIX: u8 = 24;
 /// Before the rule that asks the main table.
 const RULE_PRIORITY: u32 = 1000;
-/// The interface as the container sees it.
+/// The interface as a container sees it.
 const INSIDE: &str = "eth0";
 
-/// The range that clusters have their networks from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
-    base: Ipv4Addr,
-    prefix: u8,
+/// Text that the names of bridges, control groups and rules of a cloudlet have
+/// in them.
+pub fn prefix(cloudlet: &CloudletKey) -> Result<String> {
+    Ok(Namer::new(cloudlet)?.bridges())
 }
 
-impl Default for Range {
-    fn default() -> Self {
-        Self { base: Ipv4Addr::new(10, 101, 0, 0), prefix: 16 }
-    }
+/// Networks of a cloudlet that are on this machine.
+pub(crate) struct Survey {
+    /// Bridges of its clusters.
+    pub(crate) bridges: Vec<String>,
+    /// Network of this machine that has addresses of the cloudlet's range.
+    pub(crate) collision: Option<String>,
 }
 
-impl std::fmt::Display for Range {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.base, self.prefix)
-    }
-}
-
-impl Range {
-    /// Reads `10.101.0.0/16`, as `network_scheme` has it.
-    pub fn parse(text: &str) -> Result<Self> {
-        let wrong =
-            || Error::invalid("network_scheme", format!("{text:?} is not like 10.101.0.0/16"));
-        let (base, prefix) = text.split_once('/').ok_or_else(wrong)?;
-        let base: Ipv4Addr = base.parse().map_err(|_| wrong())?;
-        let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
-        if !(8..=CLUSTER_PREFIX).contains(&prefix) || !base.is_private() {
-            return Err(Error::invalid(
-                "network_scheme",
-                "must be a private range with a prefix from 8 to 24",
-            ));
-        }
-        let mask = u32::MAX << (32 - prefix);
-        Ok(Self { base: Ipv4Addr::from(u32::from(base) & mask), prefix })
-    }
-
-    /// Number of networks.
-    pub(super) fn size(self) -> u32 {
-        1 << (CLUSTER_PREFIX - self.prefix)
-    }
-
-    /// Returns whether a network has addresses of this range.
-    pub(super) fn meets(self, base: Ipv4Addr, prefix: u8) -> bool {
-        let shorter = u32::from(self.prefix.min(prefix));
-        let mask = u32::MAX.checked_shl(32 - shorter).unwrap_or(0);
-        u32::from(self.base) & mask == u32::from(base) & mask
-    }
-
-    /// Returns whether two ranges have addresses in common.
-    pub(crate) fn overlaps(self, other: Self) -> bool {
-        self.meets(other.base, other.prefix)
-    }
-
-    /// The address `host` of a network.
-    pub(super) fn address(self, network: u32, host: u8) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.base) | (network << (32 - CLUSTER_PREFIX)) | u32::from(host))
-    }
+/// Looks at the networks of this machine. Must be called inside a tokio
+/// runtime.
+pub(crate) async fn survey(cloudlet: &CloudletKey, range: Range) -> Result<Survey> {
+    let (namer, networks) = (Namer::new(cloudlet)?, Networks::open(range)?);
+    let (bridges, _) = networks.found(&namer).await?;
+    Ok(Survey { bridges, collision: networks.collision(&namer).await? })
 }
 
 /// The networks of this machine.
 #[derive(Clone)]
-pub(super) struct Networks {
-    pub(super) handle: Handle,
+pub(in crate::platform) struct Networks {
+    pub(in crate::platform) handle: Handle,
     range: Range,
     /// The kernel gives one list at a time over one socket.
-    pub(super) lists: Arc<Mutex<()>>,
+    pub(in crate::platform) lists: Arc<Mutex<()>>,
 }
 
 impl Networks {
     /// Must be called inside a tokio runtime.
-    pub(super) fn open(range: Range) -> Result<Self> {
+    pub(in crate::platform) fn open(range: Range) -> Result<Self> {
         let (connection, handle, _) =
             rtnetlink::new_connection().during("opening the kernel's network socket")?;
         tokio::spawn(connection);
         Ok(Self { handle, range, lists: Arc::default() })
     }
 
-    pub(super) fn range(&self) -> Range {
+    pub(in crate::platform) fn range(&self) -> Range {
         self.range
     }
 
     /// Makes a cluster's bridge, or sees that it is as it should be.
-    pub(super) async fn provide_cluster(
+    pub(in crate::platform) async fn provide_cluster(
         &self,
         names: &ClusterNames,
         network: u32,
@@ -158,7 +133,7 @@ impl Networks {
         tolerate(rule.execute().await, EXISTS).during("keeping clusters apart")
     }
 
-    pub(super) async fn remove_cluster(&self, names: &ClusterNames) -> Result<()> {
+    pub(in crate::platform) async fn remove_cluster(&self, names: &ClusterNames) -> Result<()> {
         self.remove_rules(&names.bridge).await?;
         self.remove_link(&names.bridge).await
     }
@@ -186,17 +161,37 @@ impl Networks {
 
     /// Makes the namespace of an instance, connected to its cluster's bridge.
     /// Of one that is there only what is missing is made; whether it was.
-    pub(super) async fn provide_instance(
+    pub(in crate::platform) async fn provide_instance(
         &self,
         cluster: &ClusterNames,
         names: &InstanceNames,
         network: u32,
         address: Ipv4Addr,
     ) -> Result<bool> {
+        let gateway = self.range.address(network, 1);
+        self.provide_room(cluster, names, Inside::Container { address, gateway }).await
+    }
+
+    /// The same of a virtual machine: `address` is this machine's own in that
+    /// network, from which the guest learns its own.
+    pub(in crate::platform) async fn provide_machine(
+        &self,
+        bridge: &ClusterNames,
+        names: &InstanceNames,
+        address: Ipv4Addr,
+    ) -> Result<bool> {
+        self.provide_room(bridge, names, Inside::Machine { address }).await
+    }
+
+    async fn provide_room(
+        &self,
+        cluster: &ClusterNames,
+        names: &InstanceNames,
+        inside: Inside,
+    ) -> Result<bool> {
         let bridge = self.index(&cluster.bridge).await?.ok_or_else(|| gone(&cluster.bridge))?;
         let path = namespaces::path(&names.namespace);
-        let gateway = self.range.address(network, 1);
-        let room = Room { path, cable: names.cable.clone(), address, gateway };
+        let room = Room { path, cable: names.cable.clone(), inside };
         let there = is_mounted(&room.path) && self.index(&names.cable).await?.is_some();
         let there = there && {
             let room = room.clone();
@@ -210,6 +205,13 @@ impl Networks {
         Ok(there)
     }
 
+    /// Network card for a virtual machine, connected in its namespace. It is
+    /// there for as long as the descriptor is.
+    pub(in crate::platform) async fn tap(&self, names: &InstanceNames) -> Result<OwnedFd> {
+        let path = namespaces::path(&names.namespace);
+        blocking(move || room::tap(&path)).await
+    }
+
     /// Connects a cable to a bridge, if it is not.
     async fn plug(&self, cable: &str, bridge: u32) -> Result<()> {
         let link = self.link(cable).await?.ok_or_else(|| gone(cable))?;
@@ -221,14 +223,14 @@ impl Networks {
         self.handle.link().set(plugged).execute().await.during("connecting to the bridge")
     }
 
-    pub(super) async fn remove_instance(&self, names: &InstanceNames) -> Result<()> {
+    pub(in crate::platform) async fn remove_instance(&self, names: &InstanceNames) -> Result<()> {
         let path = namespaces::path(&names.namespace);
         blocking(move || namespaces::remove(&path)).await?;
         self.remove_link(&names.cable).await
     }
 
     /// Removes a namespace that nobody knows; its cable goes with it.
-    pub(super) async fn remove_namespace(&self, name: &str) -> Result<()> {
+    pub(in crate::platform) async fn remove_namespace(&self, name: &str) -> Result<()> {
         let path = namespaces::path(name);
         blocking(move || namespaces::remove(&path)).await
     }
@@ -249,7 +251,10 @@ impl Networks {
     }
 
     /// Bridges and namespaces of ours.
-    pub(super) async fn found(&self, namer: &Namer) -> Result<(Vec<String>, Vec<String>)> {
+    pub(in crate::platform) async fn found(
+        &self,
+        namer: &Namer,
+    ) -> Result<(Vec<String>, Vec<String>)> {
         let listing = self.lists.lock().await;
         let mut links = self.handle.link().get().execute();
         let mut bridges = Vec::new();
@@ -275,7 +280,7 @@ async fn find_link(handle: &Handle, name: &str) -> Result<Option<LinkMessage>> {
 }
 
 /// Returns whether an address is one of this machine's.
-fn is_ours(address: IpAddr) -> bool {
+pub(in crate::platform) fn is_ours(address: IpAddr) -> bool {
     std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
@@ -290,8 +295,8 @@ const GONE: i32 = libc_errno::ENODEV;
 mod libc_errno {
     use nix::errno::Errno;
 
-    pub(super) const EEXIST: i32 = Errno::EEXIST as i32;
-    pub(super) const ENODEV: i32 = Errno::ENODEV as i32;
+    pub(in crate::platform) const EEXIST: i32 = Errno::EEXIST as i32;
+    pub(in crate::platform) const ENODEV: i32 = Errno::ENODEV as i32;
 }
 
 fn is(error: &rtnetlink::Error, number: i32) -> bool {
@@ -307,101 +312,16 @@ fn tolerate(outcome: Result<(), rtnetlink::Error>, number: i32) -> Result<(), rt
     }
 }
 
-pub(super) async fn blocking<T: Send + 'static>(
+pub(in crate::platform) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let ended = tokio::task::spawn_blocking(work).await;
     ended.map_err(|_| Error::state("work on the network was cut off"))?
 }
 
-/// The namespace of an instance, with its end of a cable.
-#[derive(Clone)]
-struct Room {
-    path: PathBuf,
-    /// The other end.
-    cable: String,
-    address: Ipv4Addr,
-    gateway: Ipv4Addr,
-}
-
-impl Room {
-    fn make(self) -> Result<()> {
-        on_a_thread(move || {
-            namespaces::reserve(&self.path)?;
-            let host = File::open("/proc/thread-self/ns/net").during("opening our namespace")?;
-            nix::sched::unshare(CloneFlags::CLONE_NEWNET).during("making a namespace")?;
-            rustix::mount::mount_bind("/proc/thread-self/ns/net", &self.path)
-                .map_err(io::Error::from)
-                .during("keeping a namespace")?;
-            in_here(async |handle| {
-                self.lay_cable(handle, &host).await?;
-                if self.furnish(handle).await? { Ok(()) } else { Err(gone(INSIDE)) }
-            })
-        })
-    }
-
-    /// Makes what is missing in one that is there; whether it has a cable.
-    fn mend(self) -> Result<bool> {
-        on_a_thread(move || {
-            let namespace = File::open(&self.path).during("opening a namespace")?;
-            nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET)
-                .during("entering a namespace")?;
-            in_here(async |handle| self.furnish(handle).await)
-        })
-    }
-
-    async fn lay_cable(&self, handle: &Handle, host: &File) -> Result<()> {
-        let outside = LinkMessageBuilder::<LinkUnspec>::new()
-            .name(&self.cable)
-            .setns_by_fd(host.as_raw_fd())
-            .build();
-        let pair = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
-            .name(INSIDE)
-            .set_info_data(InfoData::Veth(InfoVeth::Peer(outside)))
-            .build();
-        handle.link().add(pair).execute().await.during("making a cable")
-    }
-
-    /// Everything inside; false when there is no cable.
-    async fn furnish(&self, handle: &Handle) -> Result<bool> {
-        let up = |index| LinkUnspec::new_with_index(index).up().build();
-        handle.link().set(up(1)).execute().await.during("setting the loopback up")?;
-        let Some(link) = find_link(handle, INSIDE).await? else { return Ok(false) };
-        let index = link.header.index;
-        let added = handle.address().add(index, IpAddr::V4(self.address), CLUSTER_PREFIX);
-        tolerate(added.execute().await, EXISTS).during("giving an instance its address")?;
-        handle.link().set(up(index)).execute().await.during("setting the cable up")?;
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(self.gateway).build();
-        let added = handle.route().add(route).execute().await;
-        tolerate(added, EXISTS).during("adding the way out")?;
-        Ok(true)
-    }
-}
-
-/// A namespace belongs to a thread: what is done in another one is done on a
-/// thread of its own, which ends.
-fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let thread = std::thread::Builder::new().name("namespace".into());
-    let done = thread.spawn(work).during("starting a thread")?;
-    done.join().map_err(|_| Error::state("work in a namespace failed"))?
-}
-
-/// Talks to the kernel about the namespace that this thread is in.
-fn in_here<T>(work: impl AsyncFnOnce(&Handle) -> Result<T>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.during("working in a namespace")?.block_on(async {
-        let (connection, handle, _) =
-            rtnetlink::new_connection().during("opening the kernel's network socket")?;
-        let connection = tokio::spawn(connection);
-        let done = work(&handle).await;
-        connection.abort();
-        done
-    })
-}
-
 /// Bytes that came in and went out by the cable of the namespace that a
 /// process is in.
-pub(super) fn traffic(pid: u32) -> Option<(u64, u64)> {
+pub(in crate::platform) fn traffic(pid: u32) -> Option<(u64, u64)> {
     counted(&fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?)
 }
 
@@ -411,7 +331,7 @@ fn counted(table: &str) -> Option<(u64, u64)> {
     Some((columns.next()??, columns.nth(7)??))
 }
 
-pub(super) fn is_mounted(path: &Path) -> bool {
+pub(in crate::platform) fn is_mounted(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     let parent = path.parent().and_then(device);
@@ -438,30 +358,5 @@ mod tests {
                      eth0: 710 9 0 0 0 0 0 0 1234 8 0 0 0 0 0 0\n";
         assert_eq!(counted(table), Some((710, 1234)));
         assert_eq!(counted("lo: 1 2"), None);
-    }
-
-    #[test]
-    fn ranges_meet_what_is_in_them_and_what_they_are_in() {
-        let range = Range::parse("10.7.0.0/16").unwrap();
-        let meets = |base: &str, prefix| range.meets(base.parse().unwrap(), prefix);
-        assert!(meets("10.7.9.1", 32) && meets("10.7.200.0", 24) && meets("10.0.0.0", 8));
-        assert!(meets("10.7.0.0", 16) && meets("10.6.0.0", 15) && meets("0.0.0.0", 0));
-        assert!(!meets("10.8.0.0", 16) && !meets("10.6.255.255", 32) && !meets("192.168.0.0", 16));
-    }
-
-    #[test]
-    fn ranges_are_read_and_bad_ones_refused() {
-        let range = Range::parse("10.7.9.1/16").unwrap();
-        assert_eq!(range.size(), 256);
-        assert_eq!(range.address(3, 2), Ipv4Addr::new(10, 7, 3, 2));
-        assert_eq!(
-            Range::parse("192.168.5.0/24").unwrap().address(0, 1).to_string(),
-            "192.168.5.1"
-        );
-        for bad in ["", "10.0.0.0", "8.8.0.0/16", "10.0.0.0/25", "10.0.0.0/7", "x/16", "10.0.0.0/x"]
-        {
-            let error = Range::parse(bad).unwrap_err().to_string();
-            assert!(error.starts_with("network_scheme: "), "{error}");
-        }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 
-use super::network::is_mounted;
+use super::is_mounted;
 use crate::{Result, error::During};
 
 /// Folder of the network namespaces of this machine's instances.
@@ -23,20 +23,20 @@ const FORMER: &str = "/run/netns";
 
 /// Path of a namespace. One that an earlier release made stays where it is for
 /// as long as its instance runs.
-pub(super) fn path(name: &str) -> PathBuf {
+pub(in crate::platform) fn path(name: &str) -> PathBuf {
     let former = Path::new(FORMER).join(name);
     if is_mounted(&former) { former } else { Path::new(FOLDER).join(name) }
 }
 
 /// Makes the file that a new namespace is mounted on.
-pub(super) fn reserve(path: &Path) -> Result<()> {
+pub(in crate::platform) fn reserve(path: &Path) -> Result<()> {
     provide(Path::new(FOLDER)).during("making the folder of namespaces")?;
     File::create(path).during("making a namespace")?;
     Ok(())
 }
 
 /// Names of the namespaces that begin so.
-pub(super) fn list(prefix: &str) -> Result<Vec<String>> {
+pub(in crate::platform) fn list(prefix: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for folder in [FOLDER, FORMER] {
         let entries = match fs::read_dir(folder) {
@@ -55,7 +55,7 @@ pub(super) fn list(prefix: &str) -> Result<Vec<String>> {
 }
 
 /// Removes a namespace, if it is there.
-pub(super) fn remove(path: &Path) -> Result<()> {
+pub(in crate::platform) fn remove(path: &Path) -> Result<()> {
     while is_mounted(path) {
         unmount(path, UnmountFlags::DETACH)
             .map_err(io::Error::from)
@@ -112,7 +112,6 @@ fn is_mount_point(folder: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::io::Write;
 
     use rustix::mount::mount_bind_recursive;
 
@@ -128,8 +127,7 @@ mod tests {
     #[test]
     fn what_others_mount_does_not_keep_a_namespace() {
         if !nix::unistd::geteuid().is_root() {
-            let _ = writeln!(io::stderr(), "SKIPPED: mounts: only root may mount");
-            return;
+            return selvage_testkit::skip("mounts", "only root may mount");
         }
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("netns");

@@ -12,7 +12,7 @@ use crate::{
 const SITE: usize = 4;
 const SHORT: usize = 8;
 /// The control group that those of clusters are in.
-pub(super) const GROUPS: &str = "/selvage-clusters";
+pub(in crate::platform) const GROUPS: &str = "/selvage-clusters";
 /// Prefix of the cables of all cloudlets.
 const CABLES: &str = "slw";
 /// Characters of the app's name in the names of containers.
@@ -21,56 +21,61 @@ const READABLE: usize = 40;
 /// Gives names. Several crms on one machine, each of a cloudlet of its own, do
 /// not give the same.
 #[derive(Debug, Clone)]
-pub(super) struct Namer {
+pub(in crate::platform) struct Namer {
     site: String,
 }
 
 /// The names of what one cluster has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ClusterNames {
-    pub(super) bridge: String,
+pub(in crate::platform) struct ClusterNames {
+    pub(in crate::platform) bridge: String,
     /// The control group of all its containers.
-    pub(super) group: String,
+    pub(in crate::platform) group: String,
 }
 
 /// The names of what one instance has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct InstanceNames {
-    pub(super) container: String,
-    pub(super) namespace: String,
-    pub(super) cable: String,
+pub(in crate::platform) struct InstanceNames {
+    pub(in crate::platform) container: String,
+    pub(in crate::platform) namespace: String,
+    pub(in crate::platform) cable: String,
 }
 
 impl Namer {
-    pub(super) fn new(cloudlet: &CloudletKey) -> Result<Self> {
+    pub(in crate::platform) fn new(cloudlet: &CloudletKey) -> Result<Self> {
         Ok(Self { site: digest(&text(cloudlet)?, SITE) })
     }
 
     /// Prefix of all bridges.
-    pub(super) fn bridges(&self) -> String {
+    pub(in crate::platform) fn bridges(&self) -> String {
         format!("slv{}", self.site)
     }
 
     /// Prefixes of all interfaces: bridges, and cables of instances.
-    pub(super) fn interfaces(&self) -> [String; 2] {
+    pub(in crate::platform) fn interfaces(&self) -> [String; 2] {
         [self.bridges(), format!("{CABLES}{}", self.site)]
     }
 
     /// Prefix of all namespaces.
-    pub(super) fn namespaces(&self) -> String {
+    pub(in crate::platform) fn namespaces(&self) -> String {
         format!("slv-{}-", self.site)
     }
 
-    pub(super) fn cluster(&self, key: &ClusterInstKey) -> Result<ClusterNames> {
+    pub(in crate::platform) fn cluster(&self, key: &ClusterInstKey) -> Result<ClusterNames> {
+        Ok(Self::behind(format!("{}{}", self.bridges(), digest(&text(key)?, SHORT))))
+    }
+
+    /// Names of the network that a virtual machine has to itself.
+    pub(in crate::platform) fn machine(&self, key: &AppInstKey) -> Result<ClusterNames> {
         Ok(Self::behind(format!("{}{}", self.bridges(), digest(&text(key)?, SHORT))))
     }
 
     /// The names of the cluster that a bridge is of.
-    pub(super) fn behind(bridge: String) -> ClusterNames {
+    pub(in crate::platform) fn behind(bridge: String) -> ClusterNames {
         ClusterNames { group: format!("{GROUPS}/{bridge}"), bridge }
     }
 
-    pub(super) fn instance(&self, key: &AppInstKey) -> Result<InstanceNames> {
+    pub(in crate::platform) fn instance(&self, key: &AppInstKey) -> Result<InstanceNames> {
         let digest = digest(&text(key)?, SHORT);
         let app = key.app_key.clone().unwrap_or_default();
         let readable = readable(&format!("{}-{}", app.name, app.version), READABLE);
@@ -86,7 +91,7 @@ impl Namer {
 impl Namer {
     /// Names of the other place of an instance. An update runs the new version
     /// there while the old one serves, so the two take turns.
-    pub(super) fn standby(&self, key: &AppInstKey) -> Result<InstanceNames> {
+    pub(in crate::platform) fn standby(&self, key: &AppInstKey) -> Result<InstanceNames> {
         let first = self.instance(key)?;
         Ok(InstanceNames {
             namespace: format!("{}-b", first.namespace),

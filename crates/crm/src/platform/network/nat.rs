@@ -18,9 +18,8 @@ use async_trait::async_trait;
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{
-    conntrack, filter,
+    Range, conntrack, filter,
     names::Namer,
-    network::Range,
     rules::{Egress, Rules},
 };
 use crate::{
@@ -48,7 +47,7 @@ pub enum Forwarding {
 }
 
 /// The rules of one cloudlet.
-pub(super) struct Nat {
+pub(in crate::platform) struct Nat {
     table: String,
     bridges: String,
     range: Range,
@@ -99,14 +98,19 @@ impl State {
 }
 
 impl Nat {
-    pub(super) fn new(namer: &Namer, range: Range, forwarding: Forwarding, egress: Egress) -> Self {
+    pub(in crate::platform) fn new(
+        namer: &Namer,
+        range: Range,
+        forwarding: Forwarding,
+        egress: Egress,
+    ) -> Self {
         let bridges = namer.bridges();
         let table = format!("selvage_{bridges}");
         Self { table, bridges, range, forwarding, egress, state: Mutex::default() }
     }
 
     /// Opens the way out. A machine that cannot do so runs instances all the same.
-    pub(super) async fn open(&self) {
+    pub(in crate::platform) async fn open(&self) {
         let mut state = self.state.lock().await;
         if state.made {
             return;
@@ -254,7 +258,7 @@ impl Nat {
     }
 
     /// Removes all rules.
-    pub(super) async fn close(&self) -> Result<()> {
+    pub(in crate::platform) async fn close(&self) -> Result<()> {
         let mut state = self.state.lock().await;
         *state = State::default();
         let table = &self.table;

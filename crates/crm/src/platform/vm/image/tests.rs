@@ -2,12 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{
-    io::Write as _,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -15,26 +12,32 @@ use selvage_fetch::Policy;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::platform::{
+    network::{Egress, Forwarding, Range},
+    vm::tools::Tools,
+};
 
 fn tools() -> Option<Tools> {
     let tools = Tools::find().ok();
     if tools.is_none() {
-        assert!(std::env::var("CI").is_err(), "qemu is missing on CI");
-        let _ = writeln!(std::io::stderr(), "SKIPPED: qemu: it is not installed: run ./dev test");
+        selvage_testkit::skip("qemu", "it is not installed: run ./dev test");
     }
     tools
 }
 
 /// With files of a directory, and servers of this machine.
-fn open(home: &Path, directory: &tempfile::TempDir, tools: &Tools) -> Images {
+fn open(home: &Path, directory: &tempfile::TempDir) -> Images {
     let options = Options {
         data: home.to_owned(),
         images: ImageFolders::new([directory.path().to_owned()]),
         policy: Policy { private_hosts: vec!["127.0.0.1:*".into()], ..Policy::default() },
         start_timeout: Duration::ZERO,
         powerdown: Duration::ZERO,
+        range: Range::default(),
+        forwarding: Forwarding::default(),
+        egress: Egress::default(),
     };
-    Images::open(home.to_owned(), &options, tools.clone()).unwrap()
+    Images::open(home.to_owned(), &options).unwrap()
 }
 
 fn wish(path: &str) -> Wish<'_> {
@@ -43,7 +46,8 @@ fn wish(path: &str) -> Wish<'_> {
 
 async fn qcow(tools: &Tools, path: &Path, size: &str) {
     let arguments = ["create", "-q", "-f", "qcow2"].map(Path::new);
-    tools.image(arguments.into_iter().chain([path, Path::new(size)])).await.unwrap();
+    let arguments = arguments.into_iter().chain([path, Path::new(size)]);
+    tools.image(Path::new("/"), arguments).await.unwrap();
 }
 
 /// Server with an image, and a count of how often it gave it away.
@@ -96,7 +100,7 @@ async fn an_image_is_fetched_once_and_again_when_it_changed() {
     let web = Arc::new(Web::default());
     *web.content.lock() = std::fs::read(&original).unwrap();
     let (url, serving) = serve(Arc::clone(&web)).await;
-    let images = open(&home, &directory, &tools);
+    let images = open(&home, &directory);
     let first = images.provide(&wish(&url)).await.unwrap();
     assert_eq!(first.size, 3 << 20);
     assert_eq!(std::fs::read(&first.path).unwrap(), *web.content.lock());
@@ -130,13 +134,14 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     let Some(tools) = tools() else { return };
     let directory = tempfile::tempdir().unwrap();
     let home = directory.path().join("images");
-    let images = open(&home, &directory, &tools);
+    let images = open(&home, &directory);
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("text"), "not a disk").unwrap();
     qcow(&tools, &at("good"), "1M").await;
     let base = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"].map(Path::new);
     let (good, on_top) = (at("good"), at("on_top"));
-    tools.image(base.into_iter().chain([good.as_path(), &on_top])).await.unwrap();
+    let base = base.into_iter().chain([good.as_path(), &on_top]);
+    tools.image(directory.path(), base).await.unwrap();
     let told = async |name: &str, sum: &str| {
         let path = format!("file://{}{sum}", at(name).display());
         images.provide(&wish(&path)).await.unwrap_err().to_string()
@@ -163,7 +168,7 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     assert!(!error.to_string().contains("geheim"), "{error}");
     assert_eq!(names(&home), 0);
     std::fs::write(home.join("x.image.part"), "half").unwrap();
-    open(&home, &directory, &tools);
+    open(&home, &directory);
     assert_eq!(names(&home), 0, "what was being fetched is gone");
 }
 
@@ -183,10 +188,9 @@ async fn endless() -> String {
 
 #[tokio::test]
 async fn an_image_without_an_end_takes_no_more_than_its_flavor() {
-    let Some(tools) = tools() else { return };
     let directory = tempfile::tempdir().unwrap();
     let home = directory.path().join("images");
-    let images = open(&home, &directory, &tools);
+    let images = open(&home, &directory);
     let url = endless().await;
     let hostile = Wish { path: &url, developer: "Bmce", disk: Some(1 << 20) };
     let error = images.provide(&hostile).await.unwrap_err().to_string();
@@ -196,7 +200,6 @@ async fn an_image_without_an_end_takes_no_more_than_its_flavor() {
 
 #[tokio::test]
 async fn a_server_inside_is_not_asked() {
-    let Some(tools) = tools() else { return };
     let directory = tempfile::tempdir().unwrap();
     let web = Arc::new(Web::default());
     let (url, _serving) = serve(Arc::clone(&web)).await;
@@ -206,8 +209,11 @@ async fn a_server_inside_is_not_asked() {
         policy: Policy::default(),
         start_timeout: Duration::ZERO,
         powerdown: Duration::ZERO,
+        range: Range::default(),
+        forwarding: Forwarding::default(),
+        egress: Egress::default(),
     };
-    let images = Images::open(directory.path().join("images"), &options, tools).unwrap();
+    let images = Images::open(directory.path().join("images"), &options).unwrap();
     let error = images.provide(&wish(&url)).await.unwrap_err().to_string();
     assert!(error.ends_with("127.0.0.1 has an address that is not public"), "{error}");
     assert_eq!(web.asked.load(Ordering::SeqCst), 0);

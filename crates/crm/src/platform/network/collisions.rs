@@ -13,10 +13,7 @@ use rtnetlink::{
     },
 };
 
-use super::{
-    names::Namer,
-    network::{Networks, Range},
-};
+use super::{Networks, Range, names::Namer};
 use crate::{Result, error::During};
 
 /// A network that a machine has.
@@ -32,7 +29,7 @@ struct Network {
 impl Networks {
     /// Returns a network of this machine, other than the clusters' own, that
     /// has addresses of the range in it.
-    pub(super) async fn collision(&self, namer: &Namer) -> Result<Option<String>> {
+    pub(in crate::platform) async fn collision(&self, namer: &Namer) -> Result<Option<String>> {
         let names = self.interfaces().await?;
         let mut found = self.addresses(&names).await?;
         found.extend(self.routes(&names).await?);

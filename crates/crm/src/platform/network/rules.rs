@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-use super::{network::Range, order::NAME_SERVERS};
+use super::Range;
 use crate::{
     Error, Result,
     platform::{Listener, PortForward},
@@ -19,6 +19,10 @@ use crate::{
 const PRIVATE: &str = "{ 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, \
                        172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3 }";
 const DNS: u16 = 53;
+/// Files with the machine's name servers; the first that is there counts. A
+/// local forwarder cannot be reached from another network.
+pub(in crate::platform) const NAME_SERVERS: [&str; 2] =
+    ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 
 /// Networks that instances may reach though they are not public, and addresses
 /// of this machine.
@@ -80,7 +84,7 @@ impl Egress {
 
 /// Name servers in the file that instances get, as far as they are reached by
 /// a network.
-fn name_servers() -> Vec<Ipv4Addr> {
+pub(in crate::platform) fn name_servers() -> Vec<Ipv4Addr> {
     let text = NAME_SERVERS.iter().find_map(|path| fs::read_to_string(path).ok());
     let servers = text.iter().flat_map(|text| text.lines()).filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -95,16 +99,16 @@ fn name_servers() -> Vec<Ipv4Addr> {
 
 /// The table of one cloudlet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules<'a> {
-    pub(super) table: &'a str,
-    pub(super) bridges: &'a str,
-    pub(super) range: Range,
-    pub(super) egress: &'a Egress,
+pub(in crate::platform) struct Rules<'a> {
+    pub(in crate::platform) table: &'a str,
+    pub(in crate::platform) bridges: &'a str,
+    pub(in crate::platform) range: Range,
+    pub(in crate::platform) egress: &'a Egress,
 }
 
 impl Rules<'_> {
     /// The whole table, in place of whatever was there.
-    pub(super) fn all(
+    pub(in crate::platform) fn all(
         &self,
         forwards: Option<&BTreeSet<PortForward>>,
         listeners: &BTreeSet<Listener>,
@@ -138,7 +142,7 @@ impl Rules<'_> {
     /// Instances reach public addresses, public ports of other instances, and
     /// what is named; nothing else of this machine and of its networks.
     fn filtering(&self) -> String {
-        let (bridges, accepted) = (self.bridges, self.egress.accepted());
+        let (bridges, range, accepted) = (self.bridges, self.range, self.egress.accepted());
         format!(
             "set own_doors {{ type ipv4_addr . inet_proto . inet_service; }}\n\
              set every_door {{ type inet_proto . inet_service; }}\n\
@@ -149,12 +153,14 @@ impl Rules<'_> {
              chain passing {{\n\
              type filter hook forward priority 0; policy accept;\n\
              iifname != \"{bridges}*\" accept\n\
+             ip saddr != {range} drop\n\
              jump allowed\n\
              ip daddr {PRIVATE} drop\n\
              }}\n\
              chain entering {{\n\
              type filter hook input priority 0; policy accept;\n\
              iifname != \"{bridges}*\" accept\n\
+             ip saddr != {range} drop\n\
              jump allowed\n\
              meta l4proto {{ tcp, udp }} ip daddr . meta l4proto . th dport @own_doors accept\n\
              meta l4proto {{ tcp, udp }} meta l4proto . th dport @every_door accept\n\
@@ -166,7 +172,7 @@ impl Rules<'_> {
 
     /// Instances have no address of IPv6 but those that every interface makes
     /// itself: nothing of theirs is for this machine or for others.
-    pub(super) fn ipv6(&self) -> String {
+    pub(in crate::platform) fn ipv6(&self) -> String {
         let Self { table, bridges, .. } = self;
         let chain = |hook: &str| {
             format!(
@@ -203,7 +209,7 @@ impl Rules<'_> {
     }
 
     /// One forward, to be added or deleted.
-    pub(super) fn element(&self, what: &str, forward: &PortForward) -> String {
+    pub(in crate::platform) fn element(&self, what: &str, forward: &PortForward) -> String {
         let (table, protocol) = (self.table, protocol(forward.udp));
         let (address, port) = (forward.public.ip(), forward.public.port());
         let key = if address.is_unspecified() {
@@ -216,7 +222,7 @@ impl Rules<'_> {
     }
 
     /// These listeners and no others.
-    pub(super) fn listeners(&self, listeners: &BTreeSet<Listener>) -> String {
+    pub(in crate::platform) fn listeners(&self, listeners: &BTreeSet<Listener>) -> String {
         let table = self.table;
         let mut rules =
             format!("flush set ip {table} own_doors\nflush set ip {table} every_door\n");
@@ -276,8 +282,11 @@ mod tests {
         let allowed = egress(&["10.1.2.0/24", "192.168.7.9:5432"]).unwrap();
         for forwards in [None, Some(&BTreeSet::new())] {
             let told = rules(&allowed).all(forwards, &BTreeSet::new());
-            let [others, jump, last] = chain(&told, "forward")[..] else { panic!("{told}") };
+            let [others, forged, jump, last] = chain(&told, "forward")[..] else {
+                panic!("{told}")
+            };
             assert_eq!((others, jump), ("iifname != \"slvx*\" accept", "jump allowed"));
+            assert_eq!(forged, "ip saddr != 10.101.0.0/16 drop");
             assert!(last.contains("169.254.0.0/16") && last.ends_with(" drop"), "{last}");
             let entering = chain(&told, "input");
             assert_eq!(entering.last(), Some(&"drop"), "{told}");
