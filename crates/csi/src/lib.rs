@@ -10,10 +10,14 @@
 //! File systems on a volume are made here alone: lvmd knows nothing of them,
 //! and nothing here knows how volumes are kept.
 
+#![allow(clippy::disallowed_methods, reason = "times are written into objects of Kubernetes")]
+
 mod controller;
 mod driver;
 mod error;
 mod filesystem;
+#[doc(hidden)]
+pub mod fuzz;
 mod identity;
 mod lvmd;
 mod mounts;

@@ -62,7 +62,7 @@ impl Lvmd {
     /// Tells why volumes cannot be served, as long as they cannot. A group that
     /// is missing is no such reason: the others go on.
     pub fn readiness(&self) -> Readiness {
-        self.volumes.trouble()
+        self.volumes.health()
     }
 
     /// Adds its services to those that are served.

@@ -6,7 +6,8 @@
 //! process does; it only asks the allocator and the kernel.
 //!
 //! The workspace's one use of `unsafe` is here, in `system`. So are the other
-//! calls that have no safe way to them: [`cpu_time`], [`loop_devices`].
+//! calls that have no safe way to them: [`cpu_time`], [`loop_devices`], [`extents`],
+//! [`freeze`], [`tap`].
 
 mod maps;
 mod system;
@@ -107,6 +108,87 @@ pub fn loop_devices() -> impl Iterator<Item = LoopDevice> {
     })
 }
 
+/// A part of a file and its place on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Offset in the file.
+    pub logical: u64,
+    /// Offset on the disk. Means nothing unless the extent [is plain](Self::is_plain).
+    pub physical: u64,
+    pub length: u64,
+    flags: u32,
+}
+
+impl Extent {
+    const LAST: u32 = 1;
+    const UNWRITTEN: u32 = 0x800;
+    const MERGED: u32 = 0x1000;
+    const SHARED: u32 = 0x2000;
+
+    /// Returns whether its bytes are on the disk at `physical`, as they are and nowhere
+    /// else: it is not compressed, not waiting for a place, not beside metadata.
+    pub fn is_plain(&self) -> bool {
+        let harmless = Self::LAST | Self::UNWRITTEN | Self::MERGED | Self::SHARED;
+        self.flags & !harmless == 0
+    }
+
+    /// Returns whether it is reserved only, and reads as zeros.
+    pub fn is_unwritten(&self) -> bool {
+        self.flags & Self::UNWRITTEN != 0
+    }
+
+    /// Returns whether another file has it too.
+    pub fn is_shared(&self) -> bool {
+        self.flags & Self::SHARED != 0
+    }
+
+    /// Returns the offset behind it.
+    pub fn end(&self) -> u64 {
+        self.logical.saturating_add(self.length)
+    }
+}
+
+/// Returns the extents of a file, in order, after what was written to it is on disk.
+pub fn extents(file: &fs::File) -> io::Result<Vec<Extent>> {
+    let (mut found, mut start) = (Vec::<Extent>::new(), 0);
+    loop {
+        let part = system::extents_from(file, start)?;
+        let extents = part.iter().map(|raw| Extent {
+            logical: raw.logical,
+            physical: raw.physical,
+            length: raw.length,
+            flags: raw.flags,
+        });
+        let before = start;
+        for extent in extents {
+            start = extent.end();
+            found.push(extent);
+        }
+        let is_last = found.last().is_some_and(|extent| extent.flags & Extent::LAST != 0);
+        if part.is_empty() || is_last || start <= before {
+            return Ok(found);
+        }
+    }
+}
+
+/// Freezes the file system that a file or folder is on: what was written to it is on its
+/// device, and writes wait until it is thawed.
+pub fn freeze(file: &fs::File) -> io::Result<()> {
+    system::set_frozen(file, true)
+}
+
+/// Thaws the file system that a file or folder is on.
+pub fn thaw(file: &fs::File) -> io::Result<()> {
+    system::set_frozen(file, false)
+}
+
+/// Makes a network card of this name in the network namespace of the calling
+/// thread, for frames of Ethernet with virtio's headers. It goes when nobody has
+/// the descriptor any more.
+pub fn tap(name: &str) -> io::Result<OwnedFd> {
+    system::tap(name)
+}
+
 /// A process that is frugal with memory.
 #[derive(Debug, Clone)]
 pub struct Frugal {
@@ -158,6 +240,27 @@ mod tests {
         assert!(there.is_some() && gone.is_none(), "{there:?} {gone:?}");
         assert!(cpu_time(own).unwrap() > before);
         assert_eq!((cpu_time(0), cpu_time(-1)), (None, None), "no process has such a number");
+    }
+
+    #[test]
+    fn extents_are_what_was_written() {
+        use std::os::unix::fs::FileExt;
+        let path = std::env::temp_dir().join(format!("selvage-extents-{}", std::process::id()));
+        let file = fs::File::create_new(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        file.set_len(64 << 20).unwrap();
+        // More than are asked for at a time, none beside another.
+        for part in 0..600 {
+            file.write_all_at(&[1; 4096], part * 65536).unwrap();
+        }
+        let found = extents(&file).unwrap();
+        assert!(found.is_sorted_by_key(|extent| extent.logical));
+        for part in 0..600 {
+            let at = part * 65536;
+            let holds = |extent: &&Extent| extent.logical <= at && at < extent.end();
+            assert_eq!(found.iter().filter(holds).count(), 1, "{at} {found:?}");
+        }
+        assert!(found.iter().all(|extent| !extent.is_shared()), "{found:?}");
     }
 
     #[test]

@@ -150,6 +150,111 @@ pub(crate) fn clear_loop_device(_: &std::fs::File) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Freezes or thaws the file system that a file is on.
+#[cfg(target_os = "linux")]
+pub(crate) fn set_frozen(file: &std::fs::File, frozen: bool) -> io::Result<()> {
+    const FREEZE: u32 = 0xc004_5877;
+    const THAW: u32 = 0xc004_5878;
+    let request = if frozen { FREEZE } else { THAW };
+    // SAFETY: takes nothing, touches no memory.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), request as _, 0) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn set_frozen(_: &std::fs::File, _: bool) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Extent as the kernel tells of it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawExtent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) length: u64,
+    reserved: [u64; 2],
+    pub(crate) flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// Number of extents that are asked for at a time.
+#[cfg(target_os = "linux")]
+const EXTENTS: usize = 512;
+
+#[cfg(target_os = "linux")]
+#[repr(C)]
+struct ExtentRequest {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [RawExtent; EXTENTS],
+}
+
+/// Asks for extents of a file that end behind an offset, after what was written
+/// to it is on disk.
+#[cfg(target_os = "linux")]
+pub(crate) fn extents_from(file: &std::fs::File, start: u64) -> io::Result<Vec<RawExtent>> {
+    const FIEMAP: u32 = 0xc020_660b;
+    const SYNC: u32 = 1;
+    let none = RawExtent {
+        logical: 0,
+        physical: 0,
+        length: 0,
+        reserved: [0; 2],
+        flags: 0,
+        reserved_too: [0; 3],
+    };
+    let mut request = Box::new(ExtentRequest {
+        start,
+        length: u64::MAX - start,
+        flags: SYNC,
+        mapped: 0,
+        count: EXTENTS as u32,
+        reserved: 0,
+        extents: [none; EXTENTS],
+    });
+    // SAFETY: the kernel writes the head and as many extents as `count` says, which is
+    // as many as there are.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, &raw mut *request) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mapped = usize::try_from(request.mapped).unwrap_or(0).min(EXTENTS);
+    Ok(request.extents[..mapped].to_vec())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn extents_from(_: &std::fs::File, _: u64) -> io::Result<Vec<RawExtent>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Opens the device of network cards and names one.
+#[cfg(target_os = "linux")]
+pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
+    const SET_INTERFACE: u32 = 0x4004_54ca;
+    // Name, flags and padding of the kernel's `struct ifreq`.
+    let mut request = [0_u8; 40];
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', '%']) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as u16;
+    request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: the kernel reads and writes 40 bytes, as many as there are.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), SET_INTERFACE as _, request.as_mut_ptr()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(device.into()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn tap(_: &str) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Has pages of these mappings mapped one by one. The kernel does so where
 /// somebody asks it to note which pages are written. Nobody can write these,
 /// so that there is nothing to note and never anything to be told.

@@ -144,6 +144,12 @@ pub enum Error {
         /// Failure of the last attempt.
         reason: String,
     },
+    /// The store takes files and lets none be removed.
+    #[error(
+        "nothing can be removed from {0}: its store only lets us add. Prune it where the store is \
+         kept, or with keys that may delete"
+    )]
+    AppendOnly(String),
     /// Backups of several volumes fit.
     #[error("backups of several volumes fit: {0}; say which volume is meant")]
     AmbiguousVolume(String),
@@ -171,6 +177,7 @@ impl Error {
             Self::NotARepository { .. }
             | Self::Locked { .. }
             | Self::NotAVolume { .. }
+            | Self::AppendOnly(_)
             | Self::SourceChanged => Code::FailedPrecondition,
             Self::RepositoryExists(_) => Code::AlreadyExists,
             Self::WrongKey(_) => Code::PermissionDenied,

@@ -158,6 +158,7 @@ impl Repository {
         }
         let lock = Lock::take(self, false, job).await?;
         let remove = async {
+            self.check_removable().await?;
             for id in ids {
                 self.backend().remove(File::Named(Kind::Snapshot, *id)).await?;
             }
@@ -165,6 +166,20 @@ impl Repository {
         };
         let outcome = job.or_cancelled(remove).await;
         lock.finish(outcome).await
+    }
+}
+
+impl Repository {
+    /// Refuses if the store only lets us add files, before anything is copied or half of
+    /// what was asked for is done. Asks it to remove what is not there.
+    pub(crate) async fn check_removable(&self) -> Result<()> {
+        let nothing = File::Named(Kind::Snapshot, Id::from_bytes(rand::random()));
+        match self.backend().remove(nothing).await {
+            Err(Error::Refused { status: 401 | 403 | 405, .. }) => {
+                Err(Error::AppendOnly(self.backend().location()))
+            }
+            asked => asked,
+        }
     }
 }
 

@@ -20,6 +20,8 @@
 //! There are no volumes here and no RPC: where the bytes of a volume come
 //! from, what changed in it, and who may ask for it, is for those who call.
 
+#![allow(clippy::disallowed_methods, reason = "the age of files goes by this machine")]
+
 pub mod backend;
 mod backup;
 mod crypto;
@@ -27,6 +29,8 @@ mod diff;
 mod error;
 mod forget;
 pub mod format;
+#[doc(hidden)]
+pub mod fuzz;
 mod heal;
 mod id;
 mod index;
@@ -47,7 +51,7 @@ mod volume;
 mod walk;
 mod zeros;
 
-pub use backend::{Backend, Directory, Outage, S3, S3Options};
+pub use backend::{Backend, Directory, Outage, Rest, S3, StoreOptions};
 pub use backup::{BackupOptions, BackupSummary, Parent};
 pub use crypto::Secret;
 pub use error::{Error, Result};

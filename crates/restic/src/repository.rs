@@ -174,6 +174,7 @@ impl Repository {
         if backend.size(File::Config).await?.is_some() {
             return Err(Error::RepositoryExists(location));
         }
+        backend.prepare().await?;
         let master = Key::random();
         let (file, master) = seal_key(master, password.clone(), &options).await?;
         let key_id = Id::of(&file);

@@ -12,7 +12,7 @@ use std::{net::SocketAddr, process::Command, sync::Arc};
 use common::*;
 use selvage_api::Code;
 use selvage_kit::{clock::ManualClock, pki::Ca};
-use selvage_restic::{Error, Repository, S3, S3Options, Secret};
+use selvage_restic::{Error, Repository, S3, Secret, StoreOptions};
 use serde::{Deserialize, Serialize};
 use store::{Fault, Proxy, Server};
 use tokio::{
@@ -25,7 +25,7 @@ const TASK: &str = "SELVAGE_STORE_TASK";
 const OPENED: &str = "opened";
 const FAILED: &str = "failed: ";
 
-async fn open(options: S3Options) -> Result<Repository, Error> {
+async fn open(options: StoreOptions) -> Result<Repository, Error> {
     let backend = Arc::new(S3::new(options)?);
     Repository::open_or_init(backend, &password(), common::options()).await
 }
@@ -88,8 +88,8 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn options(&self) -> S3Options {
-        S3Options {
+    fn options(&self) -> StoreOptions {
+        StoreOptions {
             verify_tls: self.verify_tls,
             http_proxy: self.http_proxy.clone(),
             https_proxy: self.https_proxy.clone(),
@@ -233,6 +233,7 @@ async fn a_session_token_is_sent_and_signed() {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "both ends have a clock")]
 #[tokio::test(flavor = "multi_thread")]
 async fn clocks_that_differ_for_good_are_named() {
     let Some(server) = Server::rclone() else { return };

@@ -126,7 +126,7 @@ async fn packs_are_marked_first_and_live_again_if_they_are_needed() {
     assert!(marked.marked > 0);
     assert_eq!((marked.removed, stored(&repo)), (0, before));
 
-    // Somebody who lost his lock finishes after all.
+    // A process that lost its lock finishes after all.
     std::fs::write(repo.join("snapshots").join(kept.id.to_string()), document).unwrap();
     let again = repository.prune(&grace, &Job::new()).await.unwrap();
     assert_eq!((again.marked, again.removed), (0, 0));
@@ -290,7 +290,8 @@ impl Backend for Failing {
     }
 
     async fn remove(&self, file: File) -> selvage_restic::Result<()> {
-        if matches!(file, File::Named(Kind::Snapshot, _)) {
+        let there = self.below.size(file).await?.is_some();
+        if there && matches!(file, File::Named(Kind::Snapshot, _)) {
             Self::count(&self.removals)?;
         }
         self.below.remove(file).await

@@ -18,13 +18,13 @@ use common::*;
 use selvage_api::Code;
 use selvage_kit::clock::ManualClock;
 use selvage_restic::{
-    Error, Id, Job, Parent, PruneOptions, Repository, S3, S3Options, Secret, VerifyOptions,
+    Error, Id, Job, Parent, PruneOptions, Repository, S3, Secret, StoreOptions, VerifyOptions,
 };
 use store::{ACCESS_KEY, BUCKET, Fault, Proxy, SECRET_KEY, Server};
 
 const MIB: u64 = 1 << 20;
 
-async fn open(options: S3Options) -> Result<Repository, Error> {
+async fn open(options: StoreOptions) -> Result<Repository, Error> {
     let backend = Arc::new(S3::new(options)?);
     Repository::open_or_init(backend, &password(), common::options()).await
 }
@@ -132,7 +132,7 @@ async fn a_store_that_is_away_is_waited_for_and_told_of() {
         if state.load(Ordering::Relaxed) { Fault::Reset } else { Fault::None }
     })
     .await;
-    let options = S3Options {
+    let options = StoreOptions {
         attempts: 2,
         retry_for: Duration::from_secs(600),
         ..store::options(&proxy.endpoint(), "away")
@@ -184,7 +184,7 @@ async fn a_token_that_ends_in_the_middle_is_named_and_the_next_run_goes_on() {
         Fault::None
     })
     .await;
-    let options = |token: &str| S3Options {
+    let options = |token: &str| StoreOptions {
         session_token: Some(Secret::new(token)),
         ..store::options(&proxy.endpoint(), "token")
     };
@@ -221,6 +221,7 @@ async fn a_token_that_ends_in_the_middle_is_named_and_the_next_run_goes_on() {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "both ends have a clock")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_wrong_is_corrected_once() {
     let Some(server) = Server::moto() else { return };
@@ -261,7 +262,7 @@ async fn wrong_keys_buckets_and_addresses_are_told_apart() {
         let error = open(options).await.unwrap_err();
         assert_eq!(error.code(), Code::NotFound, "{error}");
     }
-    let quick = |endpoint: &str| S3Options {
+    let quick = |endpoint: &str| StoreOptions {
         attempts: 2,
         timeout: Duration::from_millis(300),
         connect_timeout: Duration::from_millis(300),

@@ -15,8 +15,8 @@ use std::{
 
 use selvage_api::{proto::data_source::S3 as Wire, selvage::volumes::Repository as Described};
 use selvage_restic::{
-    Backend, Directory, Limits, Location, Outage, Repository, RepositoryOptions, S3, S3Options,
-    Secret,
+    Backend, Directory, Limits, Location, Outage, Repository, RepositoryOptions, Rest, S3, Secret,
+    StoreOptions,
 };
 use zeroize::Zeroizing;
 
@@ -25,6 +25,9 @@ use crate::config;
 
 /// The endpoint of repositories in this machine's directory.
 const DIRECTORY: &str = "file:";
+/// Beginning of the endpoint of repositories on a server that speaks restic's REST protocol,
+/// as restic writes it.
+const REST: &str = "rest:";
 /// Ending of what the original's scripts made, on the disk of the machine.
 const ARCHIVE: &str = ".tar.gz";
 /// The name of credentials that are in the environment of this process.
@@ -89,7 +92,8 @@ impl Access {
                 let reason = "keys are given besides; give one of the two".to_owned();
                 return Err(Error::Invalid { field: "credentials", reason });
             }
-            (keys, password) = named(&from.credentials, &config.workdir)?;
+            let rest = from.endpoint.starts_with(REST);
+            (keys, password) = named(&from.credentials, &config.workdir, rest)?;
         }
         if password.is_empty()
             && let Some(path) = &config.encryption_key_file
@@ -110,7 +114,8 @@ impl Access {
             return Err(Error::Invalid { field: "path", reason: reason.to_owned() });
         }
         let verify_tls = !from.skip_tls_verify;
-        if !verify_tls && from.endpoint.starts_with("https:") {
+        let address = from.endpoint.strip_prefix(REST).unwrap_or(&from.endpoint);
+        if !verify_tls && address.starts_with("https:") {
             if config.require_tls_verify {
                 let reason = "this machine does not take object stores it cannot verify".into();
                 return Err(Error::Invalid { field: "verify_tls", reason });
@@ -161,7 +166,8 @@ impl Access {
             return Ok(Arc::new(Directory::new(folder).with_limits(Arc::clone(limits))));
         }
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        Ok(Arc::new(S3::new(S3Options {
+        let rest = self.endpoint.strip_prefix(REST);
+        let options = StoreOptions {
             access_key: self.keys.access_key.to_string(),
             secret_key: self.keys.secret_key.clone(),
             session_token: self.keys.session_token.clone(),
@@ -171,8 +177,12 @@ impl Access {
             limits: Arc::clone(limits),
             retry_for: outage.map_or(Duration::ZERO, |_| config.retry_for()),
             outage: outage.cloned().unwrap_or_default(),
-            ..S3Options::new(self.endpoint.clone(), self.location.clone())
-        })?))
+            ..StoreOptions::new(rest.unwrap_or(&self.endpoint), self.location.clone())
+        };
+        Ok(match rest {
+            Some(_) => Arc::new(Rest::new(options)?),
+            None => Arc::new(S3::new(options)?),
+        })
     }
 
     /// Opens the repository that is there. A job tells of outages, and sits
@@ -220,12 +230,12 @@ fn check_endpoint(endpoint: &str, config: &config::Backup) -> Result<()> {
     if endpoint.is_empty() {
         return Ok(());
     }
-    match url::Url::parse(endpoint) {
+    match url::Url::parse(endpoint.strip_prefix(REST).unwrap_or(endpoint)) {
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
             invalid("it holds a user or a password; use the fields for keys")
         }
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
-        _ => invalid("it is not http://HOST or https://HOST"),
+        _ => invalid("it is not http://HOST or https://HOST, nor rest: before one of these"),
     }
 }
 
@@ -261,10 +271,10 @@ fn read(path: &Path) -> Result<String> {
 
 /// Credentials of the machine: its environment, or a file that only its owner
 /// may read, of lines `NAME=VALUE`.
-fn named(name: &str, workdir: &Path) -> Result<(Keys, Secret)> {
+fn named(name: &str, workdir: &Path, rest: bool) -> Result<(Keys, Secret)> {
     let wrong = |reason: String| Error::Credentials { name: name.to_owned(), reason };
     if name == ENVIRONMENT {
-        return Ok(pick(|variable| std::env::var(variable).ok()));
+        return Ok(pick(|variable| std::env::var(variable).ok(), rest));
     }
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.starts_with('.') || !name.bytes().all(fits) {
@@ -281,15 +291,19 @@ fn named(name: &str, workdir: &Path) -> Result<(Keys, Secret)> {
         let found = lines.filter_map(|line| line.split_once('=')).find(|(key, _)| *key == variable);
         found.map(|(_, value)| value.trim_matches(['"', '\'']).to_owned())
     };
-    Ok(pick(value))
+    Ok(pick(value, rest))
 }
 
 /// The names that other programs use for the same.
-fn pick(value: impl Fn(&str) -> Option<String>) -> (Keys, Secret) {
+fn pick(value: impl Fn(&str) -> Option<String>, rest: bool) -> (Keys, Secret) {
+    let (user, password) = match rest {
+        true => ("RESTIC_REST_USERNAME", "RESTIC_REST_PASSWORD"),
+        false => ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    };
     let secret = |name: &str| Secret::new(value(name).unwrap_or_default());
     let keys = Keys {
-        access_key: Zeroizing::new(value("AWS_ACCESS_KEY_ID").unwrap_or_default()),
-        secret_key: secret("AWS_SECRET_ACCESS_KEY"),
+        access_key: Zeroizing::new(value(user).unwrap_or_default()),
+        secret_key: secret(password),
         session_token: value("AWS_SESSION_TOKEN").map(Secret::new).filter(|t| !t.is_empty()),
     };
     (keys, secret("RESTIC_PASSWORD"))
@@ -335,6 +349,33 @@ mod tests {
         for (from, start) in cases {
             let told = refused(from, &config);
             assert!(told.starts_with(start), "{told}");
+        }
+    }
+
+    #[test]
+    fn servers_that_speak_rest_have_names_and_keys_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            config::Backup { workdir: folder.path().to_owned(), ..config::Backup::default() };
+        let file = folder.path().join("credentials/here");
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        let lines = "AWS_ACCESS_KEY_ID=s3\nRESTIC_REST_USERNAME=me\nRESTIC_PASSWORD=word\n";
+        fs::write(&file, lines).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let on = |endpoint: &str| {
+            let (endpoint, credentials) = (endpoint.to_owned(), "here".to_owned());
+            let encryption_key = String::new();
+            Access::new(Described { endpoint, credentials, encryption_key, ..described() }, &config)
+        };
+        let rest = on("rest:https://store.example").unwrap();
+        assert_eq!(*rest.keys.access_key, "me");
+        assert_eq!(rest.repository_name(), "rest:https://store.example/bucket/prefix");
+        let backend = rest.backend(&config, &Arc::default(), None).unwrap();
+        assert_eq!(backend.location(), "rest:https://store.example/bucket/prefix");
+        assert_eq!(*on("https://store.example").unwrap().keys.access_key, "s3");
+        for wrong in ["rest:", "rest:store", "rest:ftp://store", "rest:https://a:b@store"] {
+            let told = on(wrong).err().map(|error| error.text()).unwrap_or_default();
+            assert!(told.starts_with("endpoint: "), "{wrong}: {told}");
         }
     }
 

@@ -81,7 +81,7 @@ struct Inner {
     reading: Mutex<()>,
     capacity: watch::Sender<Arc<Capacity>>,
     /// Why what is told may be old.
-    trouble: watch::Sender<std::result::Result<(), String>>,
+    health: watch::Sender<std::result::Result<(), String>>,
     holds: Holds,
     unfinished: Unfinished,
 }
@@ -98,7 +98,7 @@ impl Volumes {
             changing: tokio::sync::RwLock::default(),
             reading: Mutex::default(),
             capacity: watch::Sender::new(Arc::default()),
-            trouble: watch::Sender::new(Ok(())),
+            health: watch::Sender::new(Ok(())),
             holds: Holds::default(),
             unfinished: Unfinished::default(),
         };
@@ -154,8 +154,8 @@ impl Volumes {
     }
 
     /// Tells why volumes cannot be read, as long as they cannot.
-    pub fn trouble(&self) -> watch::Receiver<std::result::Result<(), String>> {
-        self.inner.trouble.subscribe()
+    pub fn health(&self) -> watch::Receiver<std::result::Result<(), String>> {
+        self.inner.health.subscribe()
     }
 
     /// Keeps a volume from being removed or resized; `why` completes
@@ -190,7 +190,7 @@ impl Volumes {
                 _ = reminder.tick() => self.inner.notify(),
                 () = tokio::time::sleep(POLL_INTERVAL) => {
                     let looked = self.look().await;
-                    self.inner.tell_trouble(looked.map_err(|error| error.to_string()));
+                    self.inner.report_health(looked.map_err(|error| error.to_string()));
                     self.remove_unfinished().await;
                     looks = looks.wrapping_add(1);
                     if looks.is_multiple_of(POLLS_PER_RESERVE) {
@@ -309,8 +309,8 @@ impl Inner {
     }
 
     /// Says whether volumes can be read, if it is news.
-    fn tell_trouble(&self, looked: std::result::Result<(), String>) {
-        self.trouble.send_if_modified(|known| {
+    fn report_health(&self, looked: std::result::Result<(), String>) {
+        self.health.send_if_modified(|known| {
             if *known == looked {
                 return false;
             }
@@ -327,12 +327,12 @@ impl Inner {
         let (classes, groups) = (self.classes.load(), self.groups.load());
         for class in classes.all() {
             let group = groups.get(&class.volume_group);
-            let trouble = match group.map(|group| class.free_in(group)) {
+            let reason = match group.map(|group| class.free_in(group)) {
                 Some(Ok(_)) => continue,
                 Some(Err(error)) => error.to_string(),
                 None => Error::GroupNotFound(class.volume_group.clone()).to_string(),
             };
-            tracing::warn!(class = %class.name, %trouble, "a device class has nothing to offer");
+            tracing::warn!(class = %class.name, %reason, "a device class has nothing to offer");
         }
     }
 }

@@ -242,7 +242,7 @@ fn maps(site: &Site, class: &'static str) {
     }
 }
 
-/// A volume that somebody uses is not removed from under him.
+/// A volume that somebody uses is not removed while they do.
 pub(crate) async fn in_use(site: &Site) {
     let made = site.create("", "busy", 16 * MIB).await.unwrap();
     let open = site.outside.keep_open(&made);

@@ -9,7 +9,7 @@ use selvage_api::proto::{Empty, WatchResponse, vg_service_client::VgServiceClien
 use selvage_lvmd::{NewSnapshot, NewVolume, backend::loopfile::LoopFiles, config::Config};
 
 use super::{
-    conformance, jobs,
+    changes, conformance, jobs,
     points_in_time::{self, Busy, Trial},
     requests, reverts,
     served::Served,
@@ -272,6 +272,37 @@ async fn backups_on_btrfs_are_points_in_time() {
     served.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_on_xfs_are_all_told() {
+    let Some(served) = served_on("xfs").await else { return };
+    changes::are_all_told(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_on_btrfs_are_all_told() {
+    let Some(served) = served_on("btrfs").await else { return };
+    changes::are_all_told(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_on_xfs_reads_what_changed() {
+    let Some(served) = served_on("xfs").await else { return };
+    changes::are_what_a_backup_reads(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mounted_volume_on_ext4_is_copied_while_it_is_written_to() {
+    let Some(disk) = Disk::make("ext4", 2 * GIB) else { return };
+    let at_once = |config: &mut Config| config.loop_files.copy_timeout = 0;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(served) = served_with(disk, at_once).await else { return };
+    changes::are_copied_while_mounted(&served, folder.path()).await;
+    served.stop().await;
+}
+
 /// A volume that the disk has no room for twice is read where it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_needs_no_room_for_a_copy() {
@@ -330,6 +361,20 @@ async fn prunes_that_differ_are_all_done() {
 async fn a_name_is_no_request() {
     let Some(served) = served().await else { return };
     requests::a_name_is_no_request(&served).await;
+    served.stop().await;
+}
+
+/// Later published clients read how large classes are.
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_are_told_how_large_classes_are() {
+    let Some(served) = served().await else { return };
+    let mut groups = VgServiceClient::new(served.channel());
+    let mut watch = groups.watch(Empty {}).await.unwrap().into_inner();
+    let told = watch.message().await.unwrap().unwrap();
+    let sizes = told.items.iter().map(|item| (item.device_class.as_str(), item.size_bytes));
+    assert_eq!(sizes.collect::<Vec<_>>(), [("thick", 4 * GIB), ("thin", GIB)]);
+    let pools = told.items.iter().map(|item| item.thin_pool.map(|pool| pool.size_bytes));
+    assert_eq!(pools.collect::<Vec<_>>(), [None, Some(GIB)]);
     served.stop().await;
 }
 

@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod changes;
 mod conformance;
-mod defects;
 mod failing_disks;
 mod jobs;
 mod loop_files;
 mod lvm;
-#[path = "../../../../tests/shared/named.rs"]
-mod named;
 mod namespaces;
 mod points_in_time;
 mod requests;

@@ -4,6 +4,7 @@
 //! last or one higher.
 
 use std::{
+    collections::BTreeSet,
     fs::{File, OpenOptions},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -129,7 +130,7 @@ pub(crate) async fn wait_for_short_writers(served: &Served, class: &str, trial: 
     served.remove_from(class, "data").await;
 }
 
-/// Where there is no room for a copy: quiet ones are backed up, those that are
+/// Volumes without room for a copy: quiet ones are backed up, those that are
 /// written to are read again, and no mixture is stored.
 pub(crate) async fn are_read_in_place(served: &Served, class: &str, size: u64) {
     let trial = Trial { busy: Busy::MayBeRefused, size, rounds: 1 };
@@ -143,10 +144,15 @@ pub(crate) async fn are_read_in_place(served: &Served, class: &str, size: u64) {
     let writer = Writer::start(numbered.path.clone(), size, SHORT, || true);
     served.wait("the writer is done", async || writer.rounds() == SHORT).await;
     writer.end();
+    // Another that begins now does not hide the writes from the first.
+    let other = served.start_backup("other", "data").await.unwrap();
+    served.until(&other, |job| job.phase == "upload" && job.done_bytes > 0).await;
     served.limits(0, 0).await;
     let ended = served.ended(&job).await;
     assert_eq!(ended.state(), JobState::JobComplete, "{ended:?}");
     assert!(ended.read_bytes > size, "it was read again: {ended:?}");
+    let other = served.ended(&other).await;
+    assert_eq!(other.state(), JobState::JobComplete, "{other:?}");
 
     let writer = Writer::start(numbered.path.clone(), size, u64::MAX, || true);
     served.wait("the writer writes", async || writer.rounds() > 3).await;
@@ -155,11 +161,12 @@ pub(crate) async fn are_read_in_place(served: &Served, class: &str, size: u64) {
     writer.end();
     assert_eq!(busy.state(), JobState::JobFailed, "{busy:?}");
     assert!(busy.error.contains("was written to each time"), "{busy:?}");
-    let names: Vec<String> = served.stored().await.into_iter().map(|it| it.name).collect();
-    assert_eq!(names, ["short"]);
-    // Now there is room for it.
+    let stored = served.stored().await.into_iter().map(|it| it.name);
+    assert_eq!(stored.collect::<BTreeSet<_>>(), BTreeSet::from(["other".into(), "short".into()]));
+    // Now there is room for them.
     served.remove_from(class, "data").await;
     numbered.check(&ended, "short", Busy::Works).await;
+    numbered.check(&other, "other", Busy::Works).await;
 }
 
 impl<'a> Numbered<'a> {

@@ -41,7 +41,7 @@ fn assert_holds(served: &Served, name: &str, seed: u64) {
 }
 
 /// A backup is written over a volume, and what it held before can be had again.
-/// What fails, or is in use, stays as it was.
+/// A volume whose restore fails, or that is in use, stays as it was.
 pub(crate) async fn a_restore_over_a_volume_can_be_undone(served: &Served) {
     let device = served.create("data", 64 * MIB).await.path;
     served.write("tg", "data", 0, CONTENT, 1);

@@ -201,13 +201,7 @@ impl Served {
         what: &str,
         mut fits: impl FnMut() -> F,
     ) {
-        let waiting = async {
-            while !fits().await {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        };
-        let waited = tokio::time::timeout(TIMEOUT, waiting).await;
-        waited.unwrap_or_else(|_| panic!("not within {TIMEOUT:?}: {what}"));
+        selvage_testkit::wait_for(what, async || fits().await.then_some(())).await;
     }
 
     /// Writes something that cannot be guessed or made smaller.

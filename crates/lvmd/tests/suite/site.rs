@@ -1,12 +1,13 @@
 //! A place to keep volumes in, for one test.
 
-use std::{io::Write, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use selvage_lvmd::{
     Capacity, Error, NewVolume, Volume, Volumes,
     backend::{self, Backend},
     config::Config,
 };
+pub(crate) use selvage_testkit::skip;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -104,14 +105,6 @@ impl Notices {
         let capacity = waited.expect("watchers are told").unwrap();
         Capacity::clone(&capacity)
     }
-}
-
-/// Says loudly that a test did not run. On CI a missing part is a failure.
-pub(crate) fn skip(part: &str, reason: &str) {
-    assert!(std::env::var_os("CI").is_none(), "{part} is missing on CI: {reason}");
-    // Straight to the file descriptor: the harness hides what passing tests
-    // print.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {part}: {reason}");
 }
 
 /// The code and text of a failure on the wire.

@@ -1,7 +1,11 @@
 //! Storage of the files of a repository.
 
 mod directory;
+mod options;
+mod outage;
+mod rest;
 mod s3;
+mod send;
 
 use std::{fmt, time::Duration};
 
@@ -11,7 +15,10 @@ use bytes::Bytes;
 use crate::{Id, Result};
 
 pub use directory::Directory;
-pub use s3::{Outage, S3, S3Options};
+pub use options::StoreOptions;
+pub use outage::Outage;
+pub use rest::Rest;
+pub use s3::S3;
 
 /// The kinds of files that are named by their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,6 +96,11 @@ pub struct Listed {
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns its name for messages. No secrets.
     fn location(&self) -> String;
+
+    /// Makes what has to be there before the first file of a repository.
+    async fn prepare(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// All files of a kind, in no order. What is not named by an id is passed
     /// over.

@@ -136,6 +136,7 @@ impl Repository {
         if options.dry_run {
             return Ok((forgotten, summary));
         }
+        self.check_removable().await?;
         self.sweep().await?;
         if plan.is_nothing(old.len()) {
             self.remove_forgotten(run, &forgotten).await?;

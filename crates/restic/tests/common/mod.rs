@@ -6,7 +6,6 @@
 pub mod ceph;
 
 use std::{
-    io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -18,14 +17,10 @@ use selvage_restic::{
     RepositoryOptions, RestoreOptions, RestoreSummary, Secret, Snapshot,
 };
 
+pub use selvage_testkit::skip;
+
 /// Password of every repository of the tests.
 pub const PASSWORD: &str = "correct horse battery staple";
-
-/// Says loudly that a test did not run. On CI a missing part is a failure.
-pub fn skip(part: &str, reason: &str) {
-    assert!(std::env::var("CI").is_err(), "{part} is missing on CI: {reason}");
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {part}: {reason}");
-}
 
 /// Returns whether stock restic is here.
 pub fn has_restic() -> bool {

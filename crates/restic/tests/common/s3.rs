@@ -22,7 +22,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use selvage_restic::{Id, Location, S3Options, Secret};
+use selvage_restic::{Id, Location, Secret, StoreOptions};
 use tokio::net::TcpListener;
 
 use crate::common::{
@@ -87,6 +87,19 @@ impl Server {
         })
     }
 
+    /// Speaks restic's REST protocol instead, to a user with a password.
+    pub fn rclone_rest(options: &[&str]) -> Option<Self> {
+        Self::start("rclone", "rclone", |command, folder, address| {
+            command
+                .args(["--config", "/dev/null", "serve", "restic"])
+                .arg(folder)
+                .args(["--addr", &address.to_string()])
+                .args(options)
+                .env("RCLONE_USER", ACCESS_KEY)
+                .env("RCLONE_PASS", SECRET_KEY);
+        })
+    }
+
     /// Knows conditions; checks no signatures.
     pub fn moto() -> Option<Self> {
         let server = Self::start("moto", "moto_server", |command, _, address| {
@@ -102,8 +115,7 @@ impl Server {
     /// takes a quarter of a minute to start.
     pub fn radosgw() -> Option<Self> {
         if std::env::var_os("SELVAGE_TEST_RADOSGW").is_none() {
-            let text = "SKIPPED: radosgw: SELVAGE_TEST_RADOSGW is not set";
-            let _ = writeln!(std::io::stderr(), "{text}");
+            selvage_testkit::say_skipped("radosgw", "SELVAGE_TEST_RADOSGW is not set");
             return None;
         }
         let python = tool("python").unwrap();
@@ -144,13 +156,28 @@ impl Server {
         Some(server)
     }
 
+    /// Folder of its files.
+    pub fn folder(&self) -> &std::path::Path {
+        match &self.processes {
+            Processes::One(_, folder) => folder.path(),
+            Processes::Ceph(_) => panic!("it has none"),
+        }
+    }
+
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Options for a prefix of its bucket.
-    pub fn options(&self, prefix: &str) -> S3Options {
+    pub fn options(&self, prefix: &str) -> StoreOptions {
         options(&self.endpoint(), prefix)
+    }
+
+    /// Stock restic on the same path of a server that speaks REST.
+    pub fn restic_rest(&self, prefix: &str) -> Restic {
+        let user = format!("{ACCESS_KEY}:{SECRET_KEY}");
+        let repository = format!("rest:http://{user}@{}/{BUCKET}/{prefix}/", self.address);
+        Restic { repository, environment: Vec::new() }
     }
 
     /// Stock restic on the same prefix.
@@ -176,14 +203,14 @@ impl Drop for Server {
 }
 
 /// Options that do not wait long.
-pub fn options(endpoint: &str, prefix: &str) -> S3Options {
+pub fn options(endpoint: &str, prefix: &str) -> StoreOptions {
     let location: Location = format!("{BUCKET}/{prefix}").parse().unwrap();
-    S3Options {
+    StoreOptions {
         access_key: ACCESS_KEY.to_owned(),
         secret_key: Secret::new(SECRET_KEY),
         longest_pause: Duration::from_millis(20),
         attempts: 12,
-        ..S3Options::new(endpoint, location)
+        ..StoreOptions::new(endpoint, location)
     }
 }
 

@@ -7,10 +7,11 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs::{self, File},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
 use selvage_memory::LoopDevice;
@@ -28,7 +29,8 @@ const WATCHDOG: &str = "timeout \"$1\" cat >/dev/null 2>&1; exec fsfreeze --unfr
 
 /// A file system that is frozen until this is dropped, but not for ever.
 pub(super) struct Frozen {
-    mount: PathBuf,
+    mount: File,
+    since: Instant,
     // Both go when it is thawed.
     _watchdog: Watchdog,
     _note: Note,
@@ -40,14 +42,20 @@ pub(super) fn freeze(device: &LoopDevice, folder: &Path) -> Result<Option<Frozen
     let Some(mount) = mounts_of(device).into_iter().next() else { return Ok(None) };
     let note = Note::write(folder.join(format!("{}.{NOTE}", device.minor)), &mount)?;
     let watchdog = Watchdog::start(&mount)?;
-    run("fsfreeze", &["--freeze"], &mount)?;
-    Ok(Some(Frozen { mount, _watchdog: watchdog, _note: note }))
+    let opened = File::open(&mount).map_err(Error::file(&mount))?;
+    // What is on the device before need not get there while all stands still.
+    rustix::fs::syncfs(&opened).map_err(|error| Error::file(&mount)(error.into()))?;
+    let since = Instant::now();
+    selvage_memory::freeze(&opened).map_err(Error::file(&mount))?;
+    Ok(Some(Frozen { mount: opened, since, _watchdog: watchdog, _note: note }))
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
         // It was thawed before if this is refused.
-        let _ = run("fsfreeze", &["--unfreeze"], &self.mount);
+        let _ = selvage_memory::thaw(&self.mount);
+        let milliseconds = self.since.elapsed().as_millis();
+        tracing::info!(milliseconds, "a file system was frozen");
     }
 }
 
@@ -170,15 +178,14 @@ fn unescape(text: &str) -> PathBuf {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-    use std::{fs::File, io::Write, os::unix::fs::MetadataExt};
+    use std::{fs::File, os::unix::fs::MetadataExt};
 
     use super::*;
 
     #[test]
     fn what_is_frozen_is_thawed_when_this_process_has_ended() {
         if !rustix::process::geteuid().is_root() {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: mounts: only root may make them");
-            return;
+            return selvage_testkit::skip("mounts", "only root may make them");
         }
         let folder = tempfile::tempdir().unwrap();
         let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));

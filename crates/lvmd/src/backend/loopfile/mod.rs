@@ -11,10 +11,14 @@
 //! loop devices are found again or let go.
 
 mod attach;
+mod copy;
 mod freeze;
 mod image;
 mod private;
 mod record;
+mod shared;
+mod trace;
+mod writes;
 
 use std::{
     collections::BTreeMap,
@@ -31,8 +35,10 @@ use std::{
 };
 
 use attach::Attachments;
+use copy::{Copied, Original};
 use parking_lot::Mutex;
 use record::{Record, Store};
+use writes::Watches;
 
 use super::{Backend, Create, Device, Groups, Ranges, Snapshot, WriteGuard};
 use crate::{
@@ -55,6 +61,7 @@ pub struct LoopFiles {
     attachments: Attachments,
     /// Seconds for which an image is copied again that is written to.
     copy_timeout: AtomicU64,
+    watches: Watches,
     /// Held as long as the process lives: two must not work in one folder.
     _lock: File,
 }
@@ -71,10 +78,23 @@ impl LoopFiles {
             attachments: Attachments::new(&directory),
             directory,
             copy_timeout: AtomicU64::default(),
+            watches: Watches::default(),
             _lock: lock,
         };
+        trace::remove_left_behind();
         this.configure(config)?;
         Ok(this)
+    }
+
+    /// The image of a volume, to be copied or watched.
+    fn original(&self, store: &Store, name: &str) -> Original {
+        let path = store.image(name);
+        Original {
+            device: self.attachments.of(&path),
+            path,
+            folder: store.folder().to_owned(),
+            watches: self.watches.clone(),
+        }
     }
 
     fn store(&self, group: &str) -> Result<Arc<Store>> {
@@ -190,7 +210,7 @@ impl Backend for LoopFiles {
 
     fn create(&self, create: &Create) -> Result<()> {
         let store = self.store(&create.group)?;
-        let record = Record {
+        let mut record = Record {
             name: create.name.clone(),
             size: create.size.div_ceil(EXTENT).saturating_mul(EXTENT),
             tags: create.tags.clone(),
@@ -199,7 +219,8 @@ impl Backend for LoopFiles {
             ..Record::default()
         };
         let image = store.image(&record.name);
-        store.add(&record, || image::make(&image, record.size, store.reserves(&record)))?;
+        store
+            .add(&mut record, |record| image::make(&image, record.size, store.reserves(record)))?;
         self.attachments.attach(&image, false, store.reserves(&record));
         Ok(())
     }
@@ -223,7 +244,7 @@ impl Backend for LoopFiles {
 
     fn snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         let (store, source) = self.volume(&snapshot.group, &snapshot.source)?;
-        let record = Record {
+        let mut record = Record {
             name: snapshot.name.clone(),
             size: source.size,
             tags: snapshot.tags.clone(),
@@ -231,13 +252,13 @@ impl Backend for LoopFiles {
             origin: Some(source.name.clone()),
             read_only: snapshot.read_only,
             created: record::now(),
+            ..Record::default()
         };
-        let (from, to) = (store.image(&source.name), store.image(&record.name));
-        let device = self.attachments.of(&from);
+        let (from, to) = (self.original(&store, &source.name), store.image(&record.name));
         let timeout = Duration::from_secs(self.copy_timeout.load(Ordering::Relaxed));
-        store.add(&record, || {
-            image::still(&from, &to, device.as_ref(), store.folder(), timeout)?;
-            if store.reserves(&record) { image::reserve(&to, record.size) } else { Ok(()) }
+        store.add(&mut record, |record| {
+            record.shares_blocks = from.copy_to(&to, timeout)? == Copied::Shared;
+            if store.reserves(record) { image::reserve(&to, record.size) } else { Ok(()) }
         })?;
         self.attachments.attach(&to, record.read_only, store.reserves(&record));
         Ok(())
@@ -245,9 +266,7 @@ impl Backend for LoopFiles {
 
     fn guard(&self, group: &str, name: &str) -> Result<Option<Box<dyn WriteGuard>>> {
         let (store, _) = self.volume(group, name)?;
-        let image = store.image(name);
-        let device = self.attachments.of(&image);
-        Ok(Some(Box::new(image::ImageGuard::new(&image, device, store.folder())?)))
+        Ok(Some(Box::new(self.original(&store, name).guard()?)))
     }
 
     fn snapshots_are_volumes(&self, _: &str, _: &str) -> Result<bool> {
@@ -288,8 +307,14 @@ impl Backend for LoopFiles {
         image::data(&image, record.size).map(Some)
     }
 
-    fn changed(&self, _: &str, _: &str, _: &str) -> Result<Option<Ranges>> {
-        Ok(None)
+    fn changed(&self, group: &str, older: &str, newer: &str) -> Result<Option<Ranges>> {
+        let (store, old) = self.volume(group, older)?;
+        let (_, new) = self.volume(group, newer)?;
+        let is_still = |record: &Record| record.read_only && record.shares_blocks;
+        if !is_still(&old) || !is_still(&new) || old.size != new.size {
+            return Ok(None);
+        }
+        shared::changed(&store.image(older), &store.image(newer), new.size)
     }
 }
 
@@ -307,9 +332,12 @@ fn describe(
     let mut volumes = BTreeMap::new();
     for record in store.all()? {
         let image = store.image(&record.name);
-        let held = image::held(&image);
-        // A snapshot that a job reads promises nothing to anybody.
-        let promised = if is_temporary(&record.tags, record.read_only) { 0 } else { record.size };
+        // A snapshot that a job reads promises nothing to anybody, and takes what no
+        // other has.
+        let is_temporary = is_temporary(&record.tags, record.read_only);
+        let alone = is_temporary.then(|| shared::alone(&image)).flatten();
+        let held = alone.unwrap_or_else(|| image::held(&image));
+        let promised = if is_temporary { 0 } else { record.size };
         match record.pool.as_ref().and_then(|pool| pools.get_mut(pool)) {
             Some(pool) => {
                 pool.promised += promised;

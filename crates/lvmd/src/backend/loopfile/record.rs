@@ -27,6 +27,8 @@ pub(super) struct Record {
     pub(super) pool: Option<String>,
     pub(super) origin: Option<String>,
     pub(super) read_only: bool,
+    /// A snapshot that had its blocks in common with its source when it was made.
+    pub(super) shares_blocks: bool,
     /// When it was made, in nanoseconds since 1970; 0 if that is not known.
     pub(super) created: u64,
 }
@@ -95,12 +97,16 @@ impl Store {
     }
 
     /// Makes a volume: its image first, then the record that makes it exist.
-    pub(super) fn add(&self, record: &Record, make: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(super) fn add(
+        &self,
+        record: &mut Record,
+        make: impl FnOnce(&mut Record) -> Result<()>,
+    ) -> Result<()> {
         if self.record(&record.name).exists() {
             let (group, name) = (self.name().to_owned(), record.name.clone());
             return Err(Error::Exists { group, name });
         }
-        let made = make().and_then(|()| self.write(record));
+        let made = make(record).and_then(|()| self.write(record));
         if made.is_err() {
             let _ = fs::remove_file(self.image(&record.name));
         }

@@ -22,7 +22,7 @@ pub(super) struct Metadata {
 }
 
 /// A logical volume of any kind.
-struct Logical<'a> {
+struct LogicalVolume<'a> {
     name: &'a str,
     id: String,
     visible: bool,
@@ -32,7 +32,7 @@ struct Logical<'a> {
     segments: Vec<&'a Section>,
 }
 
-impl<'a> Logical<'a> {
+impl<'a> LogicalVolume<'a> {
     fn read(name: &'a str, section: &'a Section) -> Self {
         let flags: Vec<&str> = texts(section.get("status"));
         let mut tags: Vec<String> =
@@ -90,9 +90,9 @@ pub(super) fn read(metadata: &str) -> Result<Metadata, String> {
     let physical: Vec<&Section> =
         inner("physical_volumes").values().filter_map(Node::section).collect();
     let devices = inner("physical_volumes");
-    let logical: Vec<Logical<'_>> = inner("logical_volumes")
+    let logical: Vec<LogicalVolume<'_>> = inner("logical_volumes")
         .iter()
-        .filter_map(|(name, node)| Some(Logical::read(name, node.section()?)))
+        .filter_map(|(name, node)| Some(LogicalVolume::read(name, node.section()?)))
         .collect();
     let total: u64 = physical.iter().map(|device| number(device, "pe_count")).sum();
     let used: u64 = logical.iter().map(|volume| taken(volume, devices)).sum();
@@ -121,7 +121,7 @@ pub(super) fn read(metadata: &str) -> Result<Metadata, String> {
 
 /// Extents that a volume takes on devices. What stands on other volumes takes
 /// none itself.
-fn taken(volume: &Logical<'_>, devices: &Section) -> u64 {
+fn taken(volume: &LogicalVolume<'_>, devices: &Section) -> u64 {
     let of_segment = |segment: &&Section| {
         let stripes = texts(segment.get("stripes"));
         let on_devices = stripes.iter().filter(|area| devices.contains_key(**area)).count() as u64;
@@ -131,7 +131,7 @@ fn taken(volume: &Logical<'_>, devices: &Section) -> u64 {
     volume.segments.iter().map(of_segment).sum()
 }
 
-fn pools(extent: u64, logical: &[Logical<'_>]) -> BTreeMap<String, Pool> {
+fn pools(extent: u64, logical: &[LogicalVolume<'_>]) -> BTreeMap<String, Pool> {
     let mut pools = BTreeMap::new();
     for volume in logical.iter().filter(|volume| volume.of_type("thin-pool").is_some()) {
         let size = volume.extents() * extent;
@@ -153,7 +153,7 @@ fn volumes(
     group: &str,
     group_id: &str,
     extent: u64,
-    logical: &[Logical<'_>],
+    logical: &[LogicalVolume<'_>],
 ) -> (BTreeMap<String, Volume>, HashMap<String, String>) {
     // A snapshot is written as a volume of its own that ties two others.
     let ties: HashMap<&str, &str> = logical

@@ -105,6 +105,10 @@ pub(super) fn locate_text(device: &File, area: (u64, u64)) -> io::Result<Option<
     if size > LARGEST_TEXT || size > area.1 || offset > area.1 {
         return Err(wrong("a metadata area holds more than fits into it"));
     }
+    // A tenant's disk can say what it likes of itself.
+    if area.0.checked_add(area.1).is_none() {
+        return Err(wrong("a metadata area has no end"));
+    }
     Ok(Some(TextLocation { area: area.0, area_size: area.1, offset, size, checksum: sum }))
 }
 

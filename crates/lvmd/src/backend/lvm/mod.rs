@@ -8,6 +8,8 @@
 //! program asked: at the start, and when a group appears or changes members.
 
 mod command;
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod kernel;
 mod label;

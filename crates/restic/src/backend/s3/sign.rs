@@ -12,29 +12,29 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// Signer of requests.
 #[derive(Debug, Clone)]
-pub(super) struct Signer {
-    pub(super) access_key: String,
-    pub(super) secret_key: Secret,
-    pub(super) session_token: Option<Secret>,
-    pub(super) region: String,
+pub(in super::super) struct Signer {
+    pub(in super::super) access_key: String,
+    pub(in super::super) secret_key: Secret,
+    pub(in super::super) session_token: Option<Secret>,
+    pub(in super::super) region: String,
 }
 
 /// Request that is to be signed.
 #[derive(Debug)]
-pub(super) struct Unsigned<'a> {
-    pub(super) method: &'a str,
-    pub(super) host: &'a str,
+pub(in super::super) struct Unsigned<'a> {
+    pub(in super::super) method: &'a str,
+    pub(in super::super) host: &'a str,
     /// Encoded, with a slash in front.
-    pub(super) path: &'a str,
+    pub(in super::super) path: &'a str,
     /// Encoded and sorted.
-    pub(super) query: &'a str,
+    pub(in super::super) query: &'a str,
     /// The SHA-256 of the body.
-    pub(super) payload: &'a Id,
-    pub(super) time: Timestamp,
+    pub(in super::super) payload: &'a Id,
+    pub(in super::super) time: Timestamp,
 }
 
 /// Encodes a path, slashes apart.
-pub(super) fn encode_path(path: &str) -> String {
+pub(in super::super) fn encode_path(path: &str) -> String {
     path.split('/')
         .map(|part| utf8_percent_encode(part, ENCODED).to_string())
         .collect::<Vec<_>>()
@@ -42,7 +42,7 @@ pub(super) fn encode_path(path: &str) -> String {
 }
 
 /// Encodes and sorts a query.
-pub(super) fn encode_query(pairs: &[(&str, &str)]) -> String {
+pub(in super::super) fn encode_query(pairs: &[(&str, &str)]) -> String {
     let encode = |text| utf8_percent_encode(text, ENCODED).to_string();
     let mut parts: Vec<String> =
         pairs.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value))).collect();
@@ -52,7 +52,7 @@ pub(super) fn encode_query(pairs: &[(&str, &str)]) -> String {
 
 impl Signer {
     /// The headers that make a request a signed one.
-    pub(super) fn headers(&self, request: &Unsigned<'_>) -> Vec<(&'static str, String)> {
+    pub(in super::super) fn headers(&self, request: &Unsigned<'_>) -> Vec<(&'static str, String)> {
         let (day, time) = stamps(request.time);
         let payload = request.payload.to_string();
         let mut signed = vec![

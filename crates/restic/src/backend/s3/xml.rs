@@ -13,9 +13,9 @@ pub(super) struct Page {
 
 /// Failure as an object store describes it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) code: String,
-    pub(super) message: String,
+pub(in super::super) struct Failure {
+    pub(in super::super) code: String,
+    pub(in super::super) message: String,
 }
 
 /// Calls back with the path and the text of every element, and with the path
@@ -94,7 +94,7 @@ pub(super) fn page(text: &[u8]) -> Result<Page, String> {
 }
 
 /// Reads what is said about a failure; nothing if it cannot be read.
-pub(super) fn failure(text: &[u8]) -> Failure {
+pub(in super::super) fn failure(text: &[u8]) -> Failure {
     let mut failure = Failure::default();
     let _ = walk(text, |path, content| {
         let last = path.last().map(String::as_str);

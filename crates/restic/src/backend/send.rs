@@ -9,14 +9,14 @@ use bytes::{Bytes, BytesMut};
 use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Body, Client, Method, Response, Url, header};
+use selvage_kit::tasks::Backoff;
 
 use super::{
-    S3Options,
+    File, StoreOptions,
     outage::Retry,
-    sign::{Signer, Unsigned},
-    xml::{self, Failure},
+    s3::{Failure, Signer, Unsigned, failure},
 };
-use crate::{Error, Id, Limits, Result};
+use crate::{Error, Id, Limits, Result, Secret};
 
 /// The shortest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -45,6 +45,8 @@ pub(super) struct StoreRequest {
     pub(super) range: Option<(u64, u64)>,
     pub(super) only_if_new: bool,
     pub(super) missing_is_fine: bool,
+    /// Form of the answer that is asked for.
+    pub(super) accept: Option<&'static str>,
 }
 
 impl StoreRequest {
@@ -59,6 +61,7 @@ impl StoreRequest {
             range: None,
             only_if_new: false,
             missing_is_fine: false,
+            accept: None,
         }
     }
 }
@@ -86,13 +89,20 @@ enum Trouble {
     Final(Error),
 }
 
+/// Proof of who asks.
+pub(super) enum Auth {
+    None,
+    Signed(Signer),
+    Basic { user: String, password: Secret },
+}
+
 /// Asks questions.
 pub(super) struct Sender {
     client: Client,
     endpoint: Url,
     host: String,
-    signer: Option<Signer>,
-    options: S3Options,
+    auth: Auth,
+    options: StoreOptions,
     /// Seconds to add to our time to get theirs.
     skew: AtomicI64,
     /// True if they cannot write only what is new.
@@ -100,12 +110,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(
-        client: Client,
-        endpoint: Url,
-        signer: Option<Signer>,
-        options: S3Options,
-    ) -> Self {
+    pub(super) fn new(client: Client, endpoint: Url, auth: Auth, options: StoreOptions) -> Self {
         let host = endpoint.host_str().unwrap_or_default();
         let host = match endpoint.port() {
             Some(port) => format!("{host}:{port}"),
@@ -115,7 +120,7 @@ impl Sender {
             client,
             endpoint,
             host,
-            signer,
+            auth,
             options,
             skew: AtomicI64::new(0),
             no_conditions: AtomicBool::new(false),
@@ -175,11 +180,9 @@ impl Sender {
     /// Anything up to twice the last one, so that many who failed together do
     /// not come back together.
     fn pause(&self, attempt: u32) -> Duration {
-        let longest = FIRST_PAUSE
-            .saturating_mul(1 << attempt.min(16))
-            .min(self.options.longest_pause)
-            .max(Duration::from_millis(1));
-        longest.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+        let longest = self.options.longest_pause.max(Duration::from_millis(1));
+        let backoff = Backoff { first: FIRST_PAUSE, longest, healthy_after: Duration::ZERO };
+        backoff.delay(attempt + 1, rand::random())
     }
 
     fn unreachable(&self, reason: impl Into<String>) -> Error {
@@ -248,7 +251,13 @@ impl Sender {
         url.set_path(&ask.path);
         url.set_query(Some(ask.query.as_str()).filter(|query| !query.is_empty()));
         let mut request = self.client.request(ask.method.clone(), url);
-        if let Some(signer) = &self.signer {
+        if let Some(accept) = ask.accept {
+            request = request.header(header::ACCEPT, accept);
+        }
+        if let Auth::Basic { user, password } = &self.auth {
+            request = request.basic_auth(user, Some(password.expose()));
+        }
+        if let Auth::Signed(signer) = &self.auth {
             let unsigned = Unsigned {
                 method: ask.method.as_str(),
                 host: &self.host,
@@ -268,7 +277,7 @@ impl Sender {
         if ask.only_if_new && !self.no_conditions.load(Ordering::Relaxed) {
             request = request.header(header::IF_NONE_MATCH, "*");
         }
-        if ask.method == Method::PUT {
+        if matches!(ask.method, Method::PUT | Method::POST) {
             request = request
                 .header(header::CONTENT_LENGTH, ask.body.len())
                 .header(header::CONTENT_TYPE, "application/octet-stream")
@@ -317,7 +326,7 @@ impl Sender {
         date: Option<Timestamp>,
         body: &Bytes,
     ) -> Result<StoreResponse, Trouble> {
-        let Failure { code, message } = xml::failure(body);
+        let Failure { code, message } = failure(body);
         let fine = match status {
             404 => ask.missing_is_fine && code != "NoSuchBucket",
             412 => ask.only_if_new,
@@ -329,14 +338,17 @@ impl Sender {
             return Ok(StoreResponse { status, length, partial, body });
         }
         let short = match (code.as_str(), message.as_str()) {
-            ("", _) => "it was refused".to_owned(),
+            ("", _) => plain(body),
             (code, "") => code.to_owned(),
             (code, message) => format!("{code}: {message}"),
         };
         let action = ask.what.clone();
         let by = date.map(|theirs| theirs.duration_since(self.options.clock.now()));
+        let signed = matches!(self.auth, Auth::Signed(_));
         let skewed = code == "RequestTimeTooSkewed"
-            || (matches!(status, 400 | 401 | 403) && by.is_some_and(|by| self.is_far(by)));
+            || (signed
+                && matches!(status, 400 | 401 | 403)
+                && by.is_some_and(|by| self.is_far(by)));
         let by = by.filter(|_| skewed);
         let message = if skewed { clocks_differ(by, &short) } else { short };
         let error = Error::Refused { action, message, status };
@@ -357,6 +369,32 @@ impl Sender {
         let passing =
             matches!(status, 408 | 429 | 500 | 502 | 503 | 504) || PASSING.contains(&code.as_str());
         Err(if passing { Trouble::Again(error) } else { Trouble::Final(error) })
+    }
+}
+
+/// The part of a file that was asked for, as an answer has it.
+pub(super) fn part(answer: StoreResponse, file: File, offset: u64, length: u64) -> Result<Bytes> {
+    let short = || Error::damaged(file, "it is too short");
+    match answer.status {
+        404 => Err(Error::MissingFile(file)),
+        416 => Err(short()),
+        _ if answer.partial && answer.body.len() as u64 == length => Ok(answer.body),
+        // A server that knows no ranges sends all of it.
+        200 if !answer.partial && answer.body.len() as u64 >= offset + length => {
+            Ok(answer.body.slice(offset as usize..(offset + length) as usize))
+        }
+        _ => Err(short()),
+    }
+}
+
+/// The beginning of an answer in plain text.
+fn plain(body: &Bytes) -> String {
+    let text = String::from_utf8_lossy(body);
+    let line = text.lines().next().unwrap_or_default().trim();
+    match line {
+        "" => "it was refused".to_owned(),
+        line if line.starts_with('<') => "it was refused".to_owned(),
+        line => line.chars().take(120).collect(),
     }
 }
 

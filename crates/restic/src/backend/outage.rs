@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::S3Options;
+use super::StoreOptions;
 use crate::Error;
 
 /// Tells those who follow a job that its object store is away. Clones are the
@@ -40,7 +40,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    pub(super) fn begin(options: &S3Options) -> Self {
+    pub(super) fn begin(options: &StoreOptions) -> Self {
         let outage = options.outage.clone();
         let mut state = outage.0.lock();
         if state.retrying == 0 {
@@ -52,7 +52,7 @@ impl Retry {
         Self { attempts: 1, since: Instant::now(), outage }
     }
 
-    pub(super) fn is_over(&self, options: &S3Options) -> bool {
+    pub(super) fn is_over(&self, options: &StoreOptions) -> bool {
         self.attempts >= options.attempts && self.since.elapsed() >= options.retry_for
     }
 

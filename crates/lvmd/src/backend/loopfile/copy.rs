@@ -1,0 +1,307 @@
+//! Images as they are at one instant.
+
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{FallocateFlags, IFlags},
+    io::Errno,
+};
+use selvage_memory::LoopDevice;
+
+use super::{
+    freeze,
+    image::{data_in, free_on_disk, write_in_place},
+    private,
+    trace::WriteTrace,
+    writes::{Watch, Watches, flush},
+};
+use crate::{Error, Result, backend::WriteGuard};
+
+/// Number of times at least that an image is copied that is written to meanwhile.
+const COPIES: usize = 5;
+/// First and longest pause between two copies.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Number of times that what was written meanwhile is copied, before the file system is
+/// frozen for the rest.
+const ROUNDS: usize = 8;
+/// Bytes that may be copied while a file system is frozen.
+const WHILE_FROZEN: u64 = 4 << 20;
+
+/// An image, its device if it has one, and the folder for notes.
+#[derive(Clone)]
+pub(super) struct Original {
+    pub(super) path: PathBuf,
+    pub(super) device: Option<LoopDevice>,
+    pub(super) folder: PathBuf,
+    pub(super) watches: Watches,
+}
+
+/// Way in which an image was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copied {
+    /// Both have the same blocks on the disk.
+    Shared,
+    /// Each has its own.
+    Apart,
+}
+
+impl Original {
+    /// Copies it as it is at one instant. Where the file system can share blocks, that
+    /// is one call. Elsewhere the image is copied, and what was written meanwhile is
+    /// copied again.
+    pub(super) fn copy_to(&self, to: &Path, timeout: Duration) -> Result<Copied> {
+        let source = self.open()?;
+        let target = private::create(to).map_err(Error::file(to))?;
+        // Only files of the same kind share blocks.
+        if rustix::fs::ioctl_getflags(&source).is_ok_and(|flags| flags.contains(IFlags::NOCOW)) {
+            write_in_place(&target);
+        }
+        // Whatever is on disk before need not get there while all stands still.
+        flush(self.device.as_ref())?;
+        source.sync_all().map_err(Error::file(&self.path))?;
+        let copied = if rustix::fs::ioctl_ficlone(&target, &source).is_ok() {
+            self.share_frozen(&source, &target);
+            Copied::Shared
+        } else {
+            self.check_room(&source)?;
+            if !self.copy_traced(&source, &target)? {
+                self.copy_unwritten(&source, &target, timeout)?;
+            }
+            Copied::Apart
+        };
+        target.sync_all().map_err(Error::file(to))?;
+        Ok(copied)
+    }
+
+    fn open(&self) -> Result<File> {
+        File::open(&self.path).map_err(Error::file(&self.path))
+    }
+
+    fn freeze(&self) -> Result<Option<freeze::Frozen>> {
+        let frozen = self.device.as_ref().map(|device| freeze::freeze(device, &self.folder));
+        Ok(frozen.transpose()?.flatten())
+    }
+
+    fn watch(&self, image: &File) -> Result<Watch> {
+        self.watches.begin(&self.path, image, self.device.as_ref())
+    }
+
+    fn is_written(&self, watch: &Watch, image: &File) -> Result<bool> {
+        watch.saw_writes(&self.path, image, self.device.as_ref())
+    }
+
+    /// Shares the blocks once more with its file system frozen, so that there is
+    /// no journal to replay. Without that it is what a loss of power would leave.
+    fn share_frozen(&self, source: &File, target: &File) {
+        let shared = self.freeze().and_then(|frozen| {
+            if frozen.is_none() {
+                return Ok(());
+            }
+            flush(self.device.as_ref())?;
+            let shared = rustix::fs::ioctl_ficlone(target, source);
+            shared.map_err(|error| Error::file(&self.folder)(error.into()))
+        });
+        if let Err(error) = shared {
+            tracing::warn!(%error, "a snapshot was taken without freezing the file system");
+        }
+    }
+
+    /// Refuses a copy that the disk has no room for, before it is full.
+    fn check_room(&self, source: &File) -> Result<()> {
+        let size = source.metadata().map_err(Error::file(&self.path))?.len();
+        let data = data_in(source, 0..size).map_err(Error::file(&self.path))?;
+        let requested = data.iter().map(|range| range.end - range.start).sum();
+        let free = free_on_disk(&self.folder);
+        if requested > free { Err(Error::NoSpace { free, requested }) } else { Ok(()) }
+    }
+
+    /// Copies the image of a mounted volume while it is in use, and then, again and
+    /// again, what was written meanwhile, until that is so little that the file system
+    /// can be frozen for it. Returns false where that does not do.
+    fn copy_traced(&self, source: &File, target: &File) -> Result<bool> {
+        let Some(mut trace) = self.device.as_ref().and_then(WriteTrace::start) else {
+            return Ok(false);
+        };
+        // Writes that were under way before the trace are in the image after this.
+        let Some(frozen) = self.freeze()? else { return Ok(false) };
+        drop(frozen);
+        copy(source, target).map_err(Error::file(&self.path))?;
+        let copy_written = |trace: &mut WriteTrace| {
+            let Some(written) = trace.take() else { return Ok(None) };
+            copy_ranges(source, target, &written).map_err(Error::file(&self.path))?;
+            Ok(Some(written.iter().map(|range| range.end - range.start).sum::<u64>()))
+        };
+        for _ in 0..ROUNDS {
+            flush(self.device.as_ref())?;
+            match copy_written(&mut trace)? {
+                None => return Ok(false),
+                Some(bytes) if bytes <= WHILE_FROZEN => break,
+                Some(_) => {}
+            }
+        }
+        let Some(_frozen) = self.freeze()? else { return Ok(false) };
+        let watch = self.watch(source)?;
+        if copy_written(&mut trace)?.is_none() {
+            return Ok(false);
+        }
+        // Somebody writes past the file system, or was not held up for so long.
+        Ok(!self.is_written(&watch, source)?)
+    }
+
+    /// Copies until nothing was written from the beginning of a copy to its end, or
+    /// time is up. At first a file system is frozen for an instant only, which
+    /// brings it to the image; if that does not do, until the copy is made.
+    fn copy_unwritten(&self, source: &File, target: &File, timeout: Duration) -> Result<()> {
+        let (started, mut pause) = (Instant::now(), PAUSES.0);
+        for copies in 1.. {
+            let frozen = self.freeze()?;
+            let is_frozen = frozen.is_some();
+            let _frozen = frozen.filter(|_| copies > 1);
+            let watch = self.watch(source)?;
+            copy(source, target).map_err(Error::file(&self.path))?;
+            if !self.is_written(&watch, source)? {
+                return Ok(());
+            }
+            let image = self.path.display();
+            tracing::info!(%image, "written to while it was copied: copying again");
+            if copies >= COPIES && started.elapsed() >= timeout {
+                break;
+            }
+            if !is_frozen {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+        let name = self.path.file_stem().unwrap_or_default();
+        Err(Error::BusyImage(name.to_string_lossy().into_owned()))
+    }
+
+    /// Watches it for writes while somebody reads it where it is. Freezes a file system
+    /// on it for an instant, which brings all of it to the image.
+    pub(super) fn guard(self) -> Result<ImageGuard> {
+        let image = self.open()?;
+        drop(self.freeze()?);
+        let watch = self.watch(&image)?;
+        Ok(ImageGuard { original: self, image, watch })
+    }
+}
+
+/// Watches an image for writes while somebody reads it.
+pub(super) struct ImageGuard {
+    original: Original,
+    image: File,
+    watch: Watch,
+}
+
+impl WriteGuard for ImageGuard {
+    fn is_unchanged(&self) -> Result<bool> {
+        Ok(!self.original.is_written(&self.watch, &self.image)?)
+    }
+}
+
+/// Copies data and leaves holes as they are. Nothing stays of what the target held.
+fn copy(source: &File, target: &File) -> io::Result<()> {
+    let size = source.metadata()?.len();
+    target.set_len(0)?;
+    target.set_len(size)?;
+    for range in data_in(source, 0..size)? {
+        copy_range(source, target, range)?;
+    }
+    Ok(())
+}
+
+/// Makes parts of the target what they are in the source.
+fn copy_ranges(source: &File, target: &File, ranges: &[Range<u64>]) -> io::Result<()> {
+    let size = source.metadata()?.len();
+    for range in ranges {
+        let range = range.start.min(size)..range.end.min(size);
+        let data = data_in(source, range.clone())?;
+        let held: u64 = data.iter().map(|part| part.end - part.start).sum();
+        if held < range.end - range.start {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(target, flags, range.start, range.end - range.start)?;
+        }
+        for part in data {
+            copy_range(source, target, part)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_range(source: &File, target: &File, range: Range<u64>) -> io::Result<()> {
+    let (mut read_at, mut write_at) = (range.start, range.start);
+    while read_at < range.end {
+        let wanted = usize::try_from(range.end - read_at).unwrap_or(usize::MAX);
+        let (at, to) = (Some(&mut read_at), Some(&mut write_at));
+        match rustix::fs::copy_file_range(source, at, target, to, wanted.min(1 << 30)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::backend::loopfile::image::make;
+
+    fn original(folder: &Path) -> Original {
+        let path = folder.join("data.img");
+        make(&path, 1 << 20, false).unwrap();
+        Original { path, device: None, folder: folder.into(), watches: Watches::default() }
+    }
+
+    /// Two backups read one image, and the second begins after a write.
+    #[test]
+    fn a_second_guard_hides_no_write_from_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let original = original(folder.path());
+        let image = File::options().write(true).open(&original.path).unwrap();
+        let guard = || original.clone().guard().unwrap();
+        let first = guard();
+        assert!(first.is_unchanged().unwrap());
+        image.write_all_at(b"new", 0).unwrap();
+        let second = guard();
+        assert!(!first.is_unchanged().unwrap(), "the first read what was there before");
+        assert!(second.is_unchanged().unwrap());
+        let other = guard();
+        image.write_all_at(b"newer", 0).unwrap();
+        assert!(!second.is_unchanged().unwrap() && !other.is_unchanged().unwrap());
+        let third = guard();
+        drop((first, second, other));
+        assert!(third.is_unchanged().unwrap());
+    }
+
+    /// A volume is copied again, and what it held the first time was discarded.
+    #[test]
+    fn nothing_stays_of_an_earlier_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let original = original(folder.path());
+        let image = File::options().read(true).write(true).open(&original.path).unwrap();
+        let target = private::create(&folder.path().join("copy.img")).unwrap();
+        let content = |file: &Path| std::fs::read(file).unwrap();
+        image.write_all_at(&[7; 65536], 65536).unwrap();
+        copy(&image, &target).unwrap();
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&image, flags, 65536, 32768).unwrap();
+        let same = || content(&original.path) == content(&folder.path().join("copy.img"));
+        assert!(!same());
+        copy_ranges(&image, &target, std::slice::from_ref(&(65536..131_072))).unwrap();
+        assert!(same(), "where something was written");
+        rustix::fs::fallocate(&image, flags, 98304, 32768).unwrap();
+        copy(&image, &target).unwrap();
+        assert!(same(), "all of it");
+    }
+}

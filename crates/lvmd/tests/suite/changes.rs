@@ -1,0 +1,208 @@
+//! Where file systems share blocks, it is known what changed without reading it.
+
+use std::{fs, ops::Range, path::Path};
+
+use selvage_api::{
+    proto::{GetLvListRequest, vg_service_client::VgServiceClient},
+    selvage::volumes::JobState,
+};
+use selvage_lvmd::{NewSnapshot, NewVolume};
+
+use super::{
+    conformance::run,
+    served::{Served, noise},
+};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+
+async fn create(served: &Served, size: u64) {
+    let new = NewVolume { name: "data".into(), size, ..NewVolume::default() };
+    served.volumes().create("thin", new).await.unwrap();
+}
+
+async fn snapshot(served: &Served, class: &str, name: &str) {
+    let new = NewSnapshot {
+        source: "data".into(),
+        name: name.into(),
+        read_only: true,
+        ..NewSnapshot::default()
+    };
+    served.volumes().snapshot(class, new).await.unwrap();
+}
+
+/// Numbers that look random and are the same every time.
+fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let bytes = noise(1 << 16, seed);
+    let mut at = 0;
+    move |below| {
+        at = (at + 8) % (bytes.len() - 8);
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) % below
+    }
+}
+
+/// Whatever differs between two snapshots is within what is told, however it was
+/// written, discarded or written back.
+pub(crate) async fn are_all_told(served: &Served) {
+    let size = 48 * MIB;
+    create(served, size).await;
+    served.write("tg", "data", 0, 24 << 20, 1);
+    let backend = served.volumes().backend();
+    let path = served.volumes().find("thin", "data").unwrap().path;
+    let mut number = numbers(2);
+    let read = |name: &str| served.read("tg", name, 0, size as usize);
+    snapshot(served, "thin", "s0").await;
+    let mut before = read("s0");
+    for round in 1..=8 {
+        let device = backend.open("tg", "data", true).unwrap();
+        for _ in 0..number(40) {
+            let length = 1 + number(3 * 65536);
+            let at = number(size - length);
+            match number(5) {
+                0 => device.zero(at, length).unwrap(),
+                4 => {
+                    let (at, length) = (at / 65536 * 65536, length.next_multiple_of(65536));
+                    device.sync().unwrap();
+                    discard(&path, at, length.min(size - at));
+                }
+                // As it was: not a change, whatever is told.
+                1 => device.write_at(&before[at as usize..(at + length) as usize], at).unwrap(),
+                _ => device.write_at(&noise(length as usize, round * 100 + at), at).unwrap(),
+            }
+        }
+        device.sync().unwrap();
+        drop(device);
+        let (older, newer) = (format!("s{}", round - 1), format!("s{round}"));
+        snapshot(served, "thin", &newer).await;
+        let told = backend.changed("tg", &older, &newer).unwrap().expect("blocks are shared");
+        let after = read(&newer);
+        for (at, (old, new)) in before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate() {
+            let at = (at * BLOCK) as u64;
+            let is_told = told.iter().any(|range: &Range<u64>| range.contains(&at));
+            assert!(old == new || is_told, "round {round}: {at} differs and is not told");
+        }
+        let bytes: u64 = told.iter().map(|range| range.end - range.start).sum();
+        assert!(bytes < size / 3, "round {round}: {bytes} of {size} are told");
+        before = after;
+    }
+    assert_eq!(backend.changed("tg", "s8", "s8").unwrap(), Some(Vec::new()));
+    assert_eq!(backend.changed("tg", "s8", "data").unwrap(), None, "it is being written to");
+}
+
+/// Gives a part of a volume back.
+fn discard(device: &Path, offset: u64, length: u64) {
+    let (offset, length) = (offset.to_string(), length.to_string());
+    let arguments = ["--offset", &offset, "--length", &length, device.to_str().unwrap()];
+    run("blkdiscard", &arguments);
+}
+
+/// A backup reads what changed since the last one, and holds all of it.
+pub(crate) async fn are_what_a_backup_reads(served: &Served) {
+    let size = 64 * MIB;
+    create(served, size).await;
+    served.write("tg", "data", 0, 40 << 20, 3);
+    let first = served.start_backup("first", "data").await.unwrap();
+    let first = served.ended(&first).await;
+    assert_eq!(first.state(), JobState::JobComplete, "{first:?}");
+    let listed = GetLvListRequest { device_class: "thin".into() };
+    let listed = VgServiceClient::new(served.channel()).get_lv_list(listed).await.unwrap();
+    let listed = listed.into_inner().volumes;
+    assert_eq!(listed.len(), 1, "what is kept to compare with is hidden: {listed:?}");
+    served.write("tg", "data", 10 * MIB + 5, 100_000, 4);
+    served.write("tg", "data", 50 * MIB, 4096, 5);
+    let second = served.start_backup("second", "data").await.unwrap();
+    let second = served.ended(&second).await;
+    assert_eq!(second.state(), JobState::JobComplete, "{second:?}");
+    assert!((100_000..MIB).contains(&second.read_bytes), "{second:?}");
+    let same = served.start_backup("same", "data").await.unwrap();
+    assert_eq!(served.ended(&same).await.read_bytes, 0);
+    for name in ["second", "same"] {
+        let job = served.start_restore(name, "back").await;
+        let restored = served.ended(&job).await;
+        assert_eq!(restored.state(), JobState::JobComplete, "{restored:?}");
+        let content = |name: &str| served.read("tg", name, 0, size as usize);
+        assert!(content("back") == content("data"), "{name} holds something else");
+        served.remove("back").await.unwrap();
+    }
+    served.remove_from("thin", "data").await;
+    let left = || served.volumes().list("thin").unwrap_or_default();
+    served.wait("what was kept is gone", async || left().is_empty()).await;
+}
+
+/// A volume whose file system is written to all the time, on files that share nothing.
+pub(crate) async fn are_copied_while_mounted(served: &Served, folder: &Path) {
+    let size = 128 * MIB;
+    let new = NewVolume { name: "data".into(), size, ..NewVolume::default() };
+    let volume = served.volumes().create("thick", new).await.unwrap();
+    let (device, mount) = (volume.path.to_str().unwrap(), folder.join("mount"));
+    fs::create_dir(&mount).unwrap();
+    let at = mount.to_str().unwrap();
+    run("mkfs.ext4", &["-q", device]);
+    run("mount", &[device, at]);
+    fs::write(mount.join("ballast"), noise(40 << 20, 6)).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let outcome = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_numbers(&mount, &stop));
+        let taken = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(async {
+                let wrote = async || mount.join("last").exists();
+                served.wait("the writer writes", wrote).await;
+                for name in ["one", "two", "three"] {
+                    let new = NewSnapshot {
+                        source: "data".into(),
+                        name: name.into(),
+                        read_only: true,
+                        ..NewSnapshot::default()
+                    };
+                    served.volumes().snapshot("thick", new).await?;
+                }
+                Ok::<_, selvage_lvmd::Error>(())
+            })
+        });
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        writer.join().unwrap();
+        taken
+    });
+    run("umount", &[at]);
+    outcome.unwrap();
+    for name in ["one", "two", "three"] {
+        let taken = served.volumes().find("thick", name).unwrap();
+        let device = taken.path.to_str().unwrap();
+        run("e2fsck", &["-fn", device]);
+        run("mount", &["-o", "ro", device, at]);
+        let count = |name: &str| {
+            let bytes = fs::read(mount.join(name)).unwrap();
+            u64::from_le_bytes(bytes[..8].try_into().unwrap())
+        };
+        let (first, last) = (count("first"), count("last"));
+        let ballast = fs::read(mount.join("ballast")).unwrap();
+        run("umount", &[at]);
+        assert!(first == last || first == last + 1, "{name}: {first} {last} never were");
+        assert!(ballast == noise(40 << 20, 6), "{name}");
+    }
+    let traces = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
+    let own = format!("selvage-{}-{}", std::process::id(), volume.minor);
+    assert!(traces.into_iter().all(|trace| trace.file_name() != *own), "{own} is left");
+}
+
+/// Numbers its writes, first to one file, then to another, and changes others.
+fn write_numbers(mount: &Path, stop: &std::sync::atomic::AtomicBool) {
+    let write = |name: &str, content: &[u8]| {
+        let mut options = fs::File::options();
+        options.write(true).create(true).truncate(false);
+        let file = options.open(mount.join(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, content, 0).unwrap();
+        file.sync_data().unwrap();
+    };
+    for round in 1_u64.. {
+        if stop.load(std::sync::atomic::Ordering::SeqCst) {
+            return;
+        }
+        write("first", &round.to_le_bytes());
+        write("last", &round.to_le_bytes());
+        if round % 8 == 0 {
+            let _ = fs::remove_file(mount.join("other"));
+            write("other", &noise(256 << 10, round));
+        }
+    }
+}
