@@ -349,7 +349,7 @@ mod tests {
         let whole = asked(&responder(), &packet, Transport::Tcp).unwrap();
         assert_eq!(whole.answers.len(), 100);
         assert!(!whole.metadata.truncation);
-        // However much somebody says he can take.
+        // However much a client says it can take.
         let mut edns = Edns::new();
         edns.set_max_payload(65_000);
         asked_for.set_edns(edns);

@@ -14,7 +14,11 @@ use selvage_cloudlet::SiteInstances;
 use selvage_kit::tasks::Tasks;
 use selvage_notify::{ClientOptions, Exchange, NotifyClient};
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
-use tokio::net::{TcpListener, UdpSocket};
+use selvage_work::{Schedule, Trigger};
+use tokio::{
+    net::{TcpListener, UdpSocket},
+    sync::watch,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -22,6 +26,7 @@ use crate::{
     answer::Responder,
     directory::{Directory, Settings},
     limit::{ConnectionLimit, RateLimit},
+    publisher::Publisher,
     secondaries,
     tcp::Tcp,
     telemetry,
@@ -36,6 +41,8 @@ const CRM: &str = "crm";
 const PORT_TRIES: usize = 16;
 /// Longest wait at the start for the controller to tell everything.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time until names that another name server did not take are sent again.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval of the check that everything was told.
 const SYNC_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -53,6 +60,9 @@ impl Part for DnsPart {
 
     fn check(process: &Process, options: &Options) -> Result<()> {
         let alone = !process.runs(CONTROLLER);
+        if alone && !options.update.server.is_empty() {
+            bail!("dns.update.server: updates are sent beside the controller, not by a crm");
+        }
         if alone && options.address()?.is_some() && options.zones.is_empty() {
             bail!(
                 "dns.zones: name the zone of this cloudlet, as its file has it in \
@@ -67,11 +77,23 @@ impl Part for DnsPart {
     }
 
     async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
-        let Some(wanted) = options.address()? else { return Ok(None) };
-        let failed = || format!("dns.listen: cannot listen on {wanted}");
-        let (udp, listener) = bind(wanted).await.with_context(failed)?;
-        let address = listener.local_addr().context("dns.listen")?;
-        context.announce(Self::NAME, address);
+        let primary = options.update.primary(&context.clock)?;
+        let wanted = options.address()?;
+        if wanted.is_none() && primary.is_none() {
+            return Ok(None);
+        }
+        let sockets = match wanted {
+            Some(wanted) => {
+                let failed = || format!("dns.listen: cannot listen on {wanted}");
+                Some(bind(wanted).await.with_context(failed)?)
+            }
+            None => None,
+        };
+        let address = sockets.as_ref().map(|(_, listener)| listener.local_addr());
+        let address = address.transpose().context("dns.listen")?;
+        if let Some(address) = address {
+            context.announce(Self::NAME, address);
+        }
         let of_region = context.process.runs(CONTROLLER);
         let settings = settings(options, address, of_region)?;
         let directory = Directory::new(settings, Arc::clone(&context.clock))?;
@@ -79,16 +101,42 @@ impl Part for DnsPart {
             true => Some(controller(context, &directory).await?),
             false => None,
         };
+        let publisher = match primary {
+            Some(primary) => {
+                let store = context.store()?;
+                Some(Publisher::open(Arc::clone(&directory), primary, store).await?)
+            }
+            None => None,
+        };
         let secondaries = options.secondaries()?;
         let responder = Arc::new(Responder::new(Arc::clone(&directory), &secondaries));
+        let server = sockets.map(|sockets| Server::new(sockets, &responder, options, context));
+        let context = Arc::clone(context);
+        let opened =
+            Opened { context, directory, client, responder, server, publisher, secondaries };
+        Ok(Some(Box::new(opened)))
+    }
+}
+
+/// Both listeners.
+struct Server {
+    udp: Udp,
+    tcp: Tcp,
+}
+
+impl Server {
+    fn new(
+        (udp, listener): (UdpSocket, TcpListener),
+        responder: &Arc<Responder>,
+        options: &Options,
+        context: &Context,
+    ) -> Self {
         let limit = RateLimit::new(options.rate, Arc::clone(&context.clock));
-        let udp = Udp { socket: udp, responder: Arc::clone(&responder), limit };
+        let udp = Udp { socket: udp, responder: Arc::clone(responder), limit };
         let idle_timeout = options.idle_timeout.0;
         let limit = ConnectionLimit::new(options.connections);
-        let tcp = Tcp { listener, responder: Arc::clone(&responder), limit, idle_timeout };
-        let context = Arc::clone(context);
-        let opened = Opened { context, directory, client, responder, udp, tcp, secondaries };
-        Ok(Some(Box::new(opened)))
+        let tcp = Tcp { listener, responder: Arc::clone(responder), limit, idle_timeout };
+        Self { udp, tcp }
     }
 }
 
@@ -107,8 +155,9 @@ struct Opened {
     /// None where the crm of this process tells.
     client: Option<NotifyClient>,
     responder: Arc<Responder>,
-    udp: Udp,
-    tcp: Tcp,
+    /// None where it only keeps the zones of another one.
+    server: Option<Server>,
+    publisher: Option<Publisher>,
     secondaries: Vec<SocketAddr>,
 }
 
@@ -119,10 +168,19 @@ impl OpenPart for Opened {
     }
 
     async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
-        let Self { context, directory, client, responder: _, udp, tcp, secondaries } = *self;
+        let Self { context, directory, client, responder: _, server, publisher, secondaries } =
+            *self;
         let stop = || tasks.token().clone();
-        tasks.spawn("dns: udp", udp.run(stop()));
-        tasks.spawn("dns: tcp", tcp.run(stop()));
+        if let Some(Server { udp, tcp }) = server {
+            tasks.spawn("dns: udp", udp.run(stop()));
+            tasks.spawn("dns: tcp", tcp.run(stop()));
+        }
+        if let Some(publisher) = publisher {
+            let schedule = Schedule::every(UPDATE_INTERVAL);
+            let trigger = context.reconcilers.add(publisher, schedule);
+            let waking = wake_by_versions(directory.versions(), trigger, stop());
+            tasks.spawn("dns: versions to publish", waking);
+        }
         for secondary in secondaries {
             let informing = secondaries::keep_informed(secondary, Arc::clone(&directory), stop());
             tasks.spawn(format!("dns: secondary {secondary}"), informing);
@@ -148,6 +206,20 @@ impl OpenPart for Opened {
     }
 }
 
+/// Runs the publisher for every new version of a zone.
+async fn wake_by_versions(
+    mut versions: watch::Receiver<u64>,
+    trigger: Trigger,
+    stop: CancellationToken,
+) {
+    let waking = async {
+        while versions.changed().await.is_ok() {
+            trigger.wake();
+        }
+    };
+    let _ = stop.run_until_cancelled(waking).await;
+}
+
 /// Keeps zones up to date from the moment that everything was told.
 async fn keep_zones(directory: Arc<Directory>, client: NotifyClient, stop: CancellationToken) {
     while !client.status().in_sync {
@@ -159,8 +231,8 @@ async fn keep_zones(directory: Arc<Directory>, client: NotifyClient, stop: Cance
     directory.run(stop).await;
 }
 
-fn settings(options: &Options, address: SocketAddr, of_region: bool) -> Result<Settings> {
-    let own = Some(address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
+fn settings(options: &Options, address: Option<SocketAddr>, of_region: bool) -> Result<Settings> {
+    let own = address.map(|address| address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
     let addresses = match options.addresses.is_empty() {
         true => own.into_iter().collect(),
         false => options.addresses.clone(),

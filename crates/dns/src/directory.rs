@@ -14,7 +14,8 @@ use selvage_api::{
     distributed_match_engine::{AppPort, LProto},
     edgeproto::{AppInst, CloudletInfo, CloudletKey, CloudletState},
 };
-use selvage_cloudlet::{SiteInstances, app_label, cloudlet_domain, is_serving};
+use selvage_cloudlet::SiteInstances;
+use selvage_edge::{app_label, cloudlet_domain, is_serving};
 use selvage_kit::clock::Clock;
 use selvage_notify::Cache;
 use tokio::sync::{Notify, watch};

@@ -8,19 +8,25 @@
 //!   those who attack others.
 //! * `transfer` hands whole zones to secondaries, `secondaries` tells them when
 //!   to come.
+//! * `publisher` keeps zones of another name server in step by the updates that
+//!   `update` sends.
 //!
 //! It never asks anybody else: there is no recursion.
 
 mod answer;
 mod daemon;
 mod directory;
+#[doc(hidden)]
+pub mod fuzz;
 mod limit;
 mod options;
+mod publisher;
 mod secondaries;
 mod tcp;
 mod telemetry;
 mod transfer;
 mod udp;
+mod update;
 mod zone;
 
 pub use daemon::DnsPart;

@@ -101,7 +101,7 @@ impl ConnectionLimit {
     }
 
     /// Room for a connection, if there is any.
-    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<ConnectionSlot> {
         let network = network(ip);
         let mut open = self.open.lock();
         let (all, own) = (open.values().sum::<usize>(), open.get(&network).copied().unwrap_or(0));
@@ -109,17 +109,17 @@ impl ConnectionLimit {
             return None;
         }
         *open.entry(network).or_default() += 1;
-        Some(Place { limit: Arc::clone(self), network })
+        Some(ConnectionSlot { limit: Arc::clone(self), network })
     }
 }
 
 /// A connection's place, given back when it ends.
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     limit: Arc<ConnectionLimit>,
     network: Network,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.limit.open.lock();
         if let Some(count) = open.get_mut(&self.network) {

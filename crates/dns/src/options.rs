@@ -1,12 +1,20 @@
 //! The section `[dns]` of the configuration.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, bail};
-use hickory_proto::rr::Name;
-use selvage_kit::config::Duration;
+use hickory_proto::rr::{Name, rdata::tsig::TsigAlgorithm};
+use selvage_kit::{
+    clock::{Clock, SystemClock},
+    config::{Duration, SecretFile},
+};
 use selvage_part::Result;
 use serde::{Deserialize, Serialize};
+
+use crate::update::Primary;
 
 /// Port of name servers.
 const DNS_PORT: u16 = 53;
@@ -41,9 +49,80 @@ pub struct Options {
     pub connections: usize,
     /// Time after which a TCP connection without a question is closed.
     pub idle_timeout: Duration,
+    /// Another name server that has the zones.
+    pub update: Update,
     /// The controller's root domain, from `[controller]`.
     #[serde(skip)]
     pub root_domain: String,
+}
+
+/// Options of the updates (RFC 2136) by which the zones of another name server are
+/// kept, for those whose DNS is elsewhere.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Update {
+    /// Name server that takes updates of the zones, `HOST` or `HOST:PORT`. Empty:
+    /// none is sent any.
+    pub server: String,
+    /// Name of the key that updates are signed with (TSIG), as the server has it.
+    pub key_name: String,
+    /// File with the key's secret in base64. Read again for each update.
+    pub key_file: Option<SecretFile>,
+    /// Algorithm of the key: `hmac-sha256`, `hmac-sha384` or `hmac-sha512`.
+    pub algorithm: String,
+}
+
+impl Default for Update {
+    fn default() -> Self {
+        Self {
+            server: String::new(),
+            key_name: "selvage".into(),
+            key_file: None,
+            algorithm: "hmac-sha256".into(),
+        }
+    }
+}
+
+impl Update {
+    /// The server with its port; `None` if there is none.
+    fn server(&self) -> Result<Option<String>> {
+        if self.server.is_empty() {
+            return Ok(None);
+        }
+        if let Ok(ip) = self.server.parse::<IpAddr>() {
+            return Ok(Some(SocketAddr::new(ip, DNS_PORT).to_string()));
+        }
+        let (host, port) = match self.server.rsplit_once(':') {
+            None => (self.server.as_str(), DNS_PORT),
+            Some((host, port)) => {
+                let wrong = || format!("dns.update.server: {port:?} is not a port");
+                (host, port.parse().with_context(wrong)?)
+            }
+        };
+        let is_address = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        if is_address.is_none() {
+            domain(host).context("dns.update.server")?;
+        }
+        Ok(Some(format!("{host}:{port}")))
+    }
+
+    /// The server with the key for it; `None` if there is none.
+    pub(crate) fn primary(&self, clock: &Arc<dyn Clock>) -> Result<Option<Primary>> {
+        let Some(server) = self.server()? else { return Ok(None) };
+        let key_name = domain(&self.key_name).context("dns.update.key_name")?;
+        let key_file = self.key_file.clone();
+        let key_file = key_file.context("dns.update.key_file: updates have to be signed")?;
+        let algorithm = match self.algorithm.to_ascii_lowercase().as_str() {
+            "hmac-sha256" => TsigAlgorithm::HmacSha256,
+            "hmac-sha384" => TsigAlgorithm::HmacSha384,
+            "hmac-sha512" => TsigAlgorithm::HmacSha512,
+            other => bail!(
+                "dns.update.algorithm: {other:?} is not hmac-sha256, hmac-sha384 or hmac-sha512"
+            ),
+        };
+        let clock = Arc::clone(clock);
+        Ok(Some(Primary { server, key_name, algorithm, key_file, clock }))
+    }
 }
 
 impl Default for Options {
@@ -59,6 +138,7 @@ impl Default for Options {
             rate: 200,
             connections: 256,
             idle_timeout: seconds(10),
+            update: Update::default(),
             root_domain: String::new(),
         }
     }
@@ -111,7 +191,7 @@ impl Options {
         self.nameservers.iter().map(|text| domain(text).context("dns.nameservers")).collect()
     }
 
-    /// Where the secondaries are.
+    /// Addresses of the secondaries.
     pub(crate) fn secondaries(&self) -> Result<Vec<SocketAddr>> {
         self.secondaries.iter().map(|text| secondary(text)).collect()
     }
@@ -122,6 +202,8 @@ impl Options {
         self.origins()?;
         self.nameservers()?;
         self.secondaries()?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        self.update.primary(&clock)?;
         if self.connections == 0 {
             bail!("dns.connections: without any, long answers could not be had");
         }
@@ -142,7 +224,7 @@ const MAX_TTL: u64 = 3600;
 /// The name of a domain; case does not matter, a dot at the end neither.
 pub(crate) fn domain(text: &str) -> Result<Name> {
     let parsed = Name::from_ascii(text.to_ascii_lowercase());
-    let mut name = parsed.ok().filter(|name| !name.is_root() && name.len() <= 200);
+    let mut name = parsed.ok().filter(|name| name.num_labels() > 0 && name.len() <= 200);
     if let Some(name) = &mut name {
         name.set_fqdn(true);
     }
@@ -193,6 +275,30 @@ mod tests {
         let found: Vec<_> =
             options.secondaries().unwrap().iter().map(ToString::to_string).collect();
         let expected = ["192.0.2.1:53", "192.0.2.1:5353", "[2001:db8::1]:53", "[2001:db8::1]:5353"];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn updates_need_a_server_and_a_key() {
+        let update = |server: &str| Update { server: server.into(), ..Update::default() };
+        let with_key = |server: &str| {
+            let key_file = Some(SecretFile("/etc/selvage/tsig".into()));
+            Update { key_file, ..update(server) }
+        };
+        let refused = |update: Update| {
+            let error = Options { update, ..Options::default() }.validate().unwrap_err();
+            format!("{error:#}")
+        };
+        assert!(refused(update("192.0.2.1")).contains("dns.update.key_file"));
+        assert!(refused(with_key("ns.example:dns")).contains("dns.update.server: \"dns\""));
+        assert!(refused(with_key("a..b")).contains("dns.update.server"));
+        let old = Update { algorithm: "hmac-md5".into(), ..with_key("192.0.2.1") };
+        assert!(refused(old).contains("dns.update.algorithm: \"hmac-md5\""));
+        let unnamed = Update { key_name: String::new(), ..with_key("192.0.2.1") };
+        assert!(refused(unnamed).contains("dns.update.key_name"));
+        let of = |text: &str| with_key(text).server().unwrap().unwrap();
+        let found = ["192.0.2.1", "2001:db8::1", "[2001:db8::1]:53", "ns.example:5353"].map(of);
+        let expected = ["192.0.2.1:53", "[2001:db8::1]:53", "[2001:db8::1]:53", "ns.example:5353"];
         assert_eq!(found, expected);
     }
 

@@ -157,7 +157,24 @@ impl Zone {
         Found::Records { answers, additionals }
     }
 
-    fn record(&self, name: &Name, datum: &Datum) -> Record {
+    /// Names with the records of instances: without the zone's own and those of
+    /// its name servers.
+    pub(crate) fn of_instances(&self) -> Names {
+        let of_servers: BTreeSet<&Name> = self
+            .names
+            .values()
+            .flatten()
+            .filter_map(|datum| match datum {
+                Datum::Ns(server) => Some(server),
+                _ => None,
+            })
+            .collect();
+        let is_theirs = |name: &Name| *name != self.origin && !of_servers.contains(name);
+        let named = self.names.iter().filter(|(name, data)| is_theirs(name) && !data.is_empty());
+        named.map(|(name, data)| (name.clone(), data.clone())).collect()
+    }
+
+    pub(crate) fn record(&self, name: &Name, datum: &Datum) -> Record {
         Record::from_rdata(name.clone(), self.ttl, datum.rdata())
     }
 
