@@ -3,6 +3,8 @@
 mod container;
 mod reconcile;
 mod stored_spec;
+#[cfg(test)]
+mod tests;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -71,7 +73,9 @@ pub(crate) struct Inner {
     status: watch::Sender<MemberStatus>,
     pub(crate) pod_volumes: watch::Sender<Option<Arc<PodVolumes>>>,
     changed: Notify,
-    /// Whoever changes the machine.
+    /// Held by whoever changes the spec or keys, which no pass holds up; a reset does.
+    telling: tokio::sync::Mutex<()>,
+    /// Held by whoever changes the machine, for as long as that takes; after `telling`.
     turn: tokio::sync::Mutex<reconcile::Done>,
     /// Parts of the machine that its own containers share.
     top: Top,
@@ -98,7 +102,7 @@ impl MemberAgent {
         });
         let artifacts = Artifacts::new(own, settings.artifacts);
         let top = Top::of(artifacts.folders().chain([paths.root.as_path(), &paths.run]));
-        Ok(Self(Arc::new(Inner {
+        let agent = Self(Arc::new(Inner {
             top,
             artifacts,
             keys: Keys::new(paths.root.join("pki")),
@@ -110,10 +114,13 @@ impl MemberAgent {
             status: watch::Sender::new(MemberStatus::default()),
             pod_volumes: watch::Sender::new(None),
             changed: Notify::new(),
+            telling: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             runtime,
             paths,
-        })))
+        }));
+        agent.0.report_spec();
+        Ok(agent)
     }
 
     /// Keeps the machine what it has to be, until told to stop. Containers run
@@ -134,7 +141,7 @@ impl MemberAgent {
     pub(crate) async fn apply(&self, spec: MemberSpec) -> Result<u64> {
         spec::check(&spec)?;
         let inner = &self.0;
-        let _turn = inner.turn.lock().await;
+        let _telling = inner.telling.lock().await;
         if let Some(kept) = inner.current_spec() {
             if kept.cluster != spec.cluster {
                 return Err(Error::OtherCluster(kept.cluster.clone()));
@@ -154,6 +161,7 @@ impl MemberAgent {
         stored_spec::write(&inner.paths.root, &spec)?;
         let generation = spec.generation;
         *inner.spec.lock() = Some(Arc::new(spec));
+        inner.report_spec();
         inner.changed.notify_one();
         Ok(generation)
     }
@@ -166,7 +174,7 @@ impl MemberAgent {
         renew: bool,
     ) -> Result<Vec<selvage_api::selvage::kubernetes::CertificateRequest>> {
         let inner = &self.0;
-        let _turn = inner.turn.lock().await;
+        let _telling = inner.telling.lock().await;
         if let Some(kept) = inner.current_spec()
             && kept.cluster != cluster
         {
@@ -225,6 +233,7 @@ impl MemberAgent {
     /// Makes the machine a member of nothing.
     pub(crate) async fn reset(&self, cluster: &str) -> Result<(Vec<String>, Vec<String>)> {
         let inner = &self.0;
+        let _telling = inner.telling.lock().await;
         let mut done = inner.turn.lock().await;
         let kept = inner.current_spec();
         match &kept {
@@ -245,6 +254,7 @@ impl MemberAgent {
         *done = reconcile::Done::default();
         inner.pod_volumes.send_replace(None);
         let outcome = inner.remove_everything(kept.as_deref()).await;
+        inner.report_reset();
         inner.changed.notify_one();
         Ok(outcome)
     }

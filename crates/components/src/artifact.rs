@@ -109,10 +109,24 @@ pub fn needed(
 }
 
 /// Names a program that a member of these versions needs and that is neither in
-/// the folder nor installed on this host; none where it has them all.
+/// the folder nor installed on this host, and a way to get it; none where it has them
+/// all.
 pub fn missing(artifacts: Option<&Path>, versions: &Versions) -> Option<String> {
     let folders = artifacts.map(Path::to_owned).into_iter().collect();
-    Some(Artifacts { folders }.missing(versions)?.to_string())
+    let error = Artifacts { folders }.missing(versions)?;
+    let package = match &error {
+        Error::Missing { folder: "containerd", .. } => Some("containerd"),
+        Error::Missing { folder: "cni", .. } => Some("containernetworking-plugins"),
+        _ => None,
+    };
+    Some(match (package, artifacts) {
+        // What is installed serves where there is no such folder.
+        (Some(package), _) => format!("{error}: install {package}"),
+        (None, Some(folder)) => format!("{error}: put it into {}", folder.display()),
+        (None, None) => format!(
+            "{error}: set kaas.artifacts to a folder that has it, such as `./dev kubernetes` makes"
+        ),
+    })
 }
 
 /// A program that is being written.
@@ -193,14 +207,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let versions = Versions { kubernetes: "1.2.3".into(), ..Versions::default() };
         let lacks = || missing(Some(folder.path()), &versions).unwrap();
-        assert_eq!(lacks(), "kube-apiserver 1.2.3 is not on this machine");
+        let place = folder.path().display();
+        assert_eq!(
+            lacks(),
+            format!("kube-apiserver 1.2.3 is not on this machine: put it into {place}")
+        );
         let put = |name: &str| {
             let artifacts = Artifacts::new(folder.path().to_owned(), None);
             let coming = artifacts.begin(KUBERNETES, "1.2.3", name).unwrap();
             coming.finish(&hex::encode(Sha256::digest(b""))).unwrap();
         };
         put("kube-apiserver");
-        assert_eq!(lacks(), "kube-controller-manager 1.2.3 is not on this machine");
+        assert!(lacks().starts_with("kube-controller-manager 1.2.3 is not on this machine: "));
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub const INIT: &str = "machine-init";
 
 /// Interval at which a machine is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// No machine takes longer to start or to end.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// No machine takes longer to start or to end, on a host with too much to do either.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A machine to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl Launcher {
         self.settings.root.join(name)
     }
 
-    /// Starts a machine; one that runs is left as it is.
+    /// Starts a machine; one that runs and has a network is left as it is.
     pub async fn start(&self, machine: &Machine) -> Result<()> {
         if !crate::spec::is_label(&machine.name) || machine.name.len() > 40 {
             return Err(Error::Invalid(vec![
@@ -88,8 +88,9 @@ impl Launcher {
             ]));
         }
         let folder = self.folder(&machine.name);
-        if folder::process(&folder).is_some() {
-            return Ok(());
+        if let Some(process) = folder::process(&folder) {
+            // Whoever started it may have ended before it had a network.
+            return network::complete(&self.settings.bridge, &machine.name, process).await;
         }
         folder::make(&folder, machine, self.settings.gateway)?;
         network::bridge(&self.settings.bridge, self.settings.gateway).await?;
@@ -163,6 +164,7 @@ impl Launcher {
         });
         ended.await.map_err(|_| late("does not end"))?;
         crate::reset::remove_groups(&folder::cgroup(name));
+        groups::weigh(folder::GROUP);
         network::unplug(name).await
     }
 
@@ -200,11 +202,19 @@ pub fn cgroup(name: &str) -> String {
     folder::cgroup(name)
 }
 
+/// Programs that a host with machines needs, and Debian's packages of them.
+const NEEDED: [(&str, &str); 3] = [("ip", "iproute2"), ("nft", "nftables"), ("runc", "runc")];
+
 /// Checks that this host can have machines; a sentence if it cannot.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        return Some("machines on this host need root".into());
+        return Some("machines on this host need root: start it as root".into());
     }
-    let missing = ["ip", "nft"].into_iter().find(|name| !folder::is_installed(Path::new(name)));
-    missing.map(|name| format!("machines on this host need the program {name:?}"))
+    let missing = NEEDED.iter().filter(|(name, _)| !folder::is_installed(Path::new(name)));
+    let (names, packages): (Vec<&str>, Vec<&str>) = missing.copied().unzip();
+    if names.is_empty() {
+        return None;
+    }
+    let (names, packages) = (names.join(", "), packages.join(" "));
+    Some(format!("machines on this host need {names}: install {packages}"))
 }

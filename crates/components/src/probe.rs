@@ -61,6 +61,10 @@ impl Prober {
 
 /// Lines that name what is wrong, of a page that also tells what is well.
 fn worst(text: &str) -> String {
+    // The API refuses in an object of its own.
+    let refusal: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let refusal = refusal.as_ref().and_then(|refusal| refusal["message"].as_str());
+    let text = refusal.unwrap_or(text);
     let bad: Vec<&str> = text.lines().filter(|line| line.starts_with("[-]")).collect();
     let lines = if bad.is_empty() { text.lines().take(1).collect() } else { bad };
     lines.join(", ").chars().filter(|letter| !letter.is_control()).take(200).collect()
@@ -73,5 +77,6 @@ mod tests {
         let page = "[+]ping ok\n[-]etcd failed: reason withheld\n[+]log ok\nreadyz check failed\n";
         assert_eq!(super::worst(page), "[-]etcd failed: reason withheld");
         assert_eq!(super::worst("no\nmore"), "no");
+        assert_eq!(super::worst(r#"{"kind":"Status","message":"forbidden"}"#), "forbidden");
     }
 }

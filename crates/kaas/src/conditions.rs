@@ -274,5 +274,4 @@ fn reason(machine: &Machine) -> &str {
 }
 
 #[cfg(test)]
-#[path = "conditions_tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use selvage_kit::{config::SecretFile, tasks::Tasks};
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
-use selvage_restic::{Backend, Directory, S3, S3Options, Secret};
+use selvage_restic::{Backend, Directory, S3, Secret, StoreOptions};
 use selvage_store::{SharedStore, Table, clock::SystemClock};
 use zeroize::Zeroizing;
 
@@ -128,9 +128,9 @@ fn vault(data: &Path, options: &RepositoryOptions) -> Result<Vault> {
             let secret = options.secret_access_key_file.as_ref().map(SecretFile::read);
             let secret = secret.transpose().context("kaas.backup.secret_access_key_file")?;
             let secret = secret.as_ref().map_or("", |secret| secret.expose());
-            let place = S3Options::new(options.endpoint.clone(), location);
+            let place = StoreOptions::new(options.endpoint.clone(), location);
             let access_key = options.access_key_id.clone();
-            let s3 = S3::new(S3Options { access_key, secret_key: Secret::new(secret), ..place });
+            let s3 = S3::new(StoreOptions { access_key, secret_key: Secret::new(secret), ..place });
             Arc::new(s3.context("kaas.backup")?)
         }
         None if options.repository.is_empty() => Arc::new(Directory::new(data.join(REPOSITORY))),

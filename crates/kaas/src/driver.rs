@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use selvage_api::Code;
 
-use crate::{plan::Snapshot, record::Machine, vault::Writer};
+use crate::{catalogue::Version, plan::Snapshot, record::Machine, vault::Writer};
 
 /// Result of a step: done, or still under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,9 +87,9 @@ pub trait Driver: Send + Sync + 'static {
     /// Removes everything of Kubernetes from the machine.
     async fn reset(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
 
-    /// Reasons not to upgrade the cluster now, a sentence each.
-    async fn obstacles(&self, cluster: &Snapshot) -> Result<Vec<String>, Error> {
-        let _ = cluster;
+    /// Reasons not to upgrade the cluster to that version now, a sentence each.
+    async fn obstacles(&self, cluster: &Snapshot, to: Version) -> Result<Vec<String>, Error> {
+        let _ = (cluster, to);
         Ok(Vec::new())
     }
 

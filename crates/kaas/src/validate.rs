@@ -320,5 +320,4 @@ fn is_domain(text: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "validate_tests.rs"]
 mod tests;

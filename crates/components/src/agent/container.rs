@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::Inner;
 use crate::{
     Error, Result,
-    component::{Component, Kind},
+    component::{Component, KINDS, Kind},
     images::EMPTY_IMAGE,
     status::Seen,
 };
@@ -57,6 +57,12 @@ impl Inner {
         let digest = digest(&component);
         let found = match found {
             Some(found) if found.labels.get(DIGEST) != Some(&digest) => {
+                if is_other_version(&component, &found)
+                    && let Some(first) = self.server_of(kind, spec)
+                    && let Err(reason) = self.runs_version(first, spec).await?
+                {
+                    return Ok(seen(&component, ComponentState::Waiting, reason, found.restarts));
+                }
                 tracing::info!(component = kind.name, "is replaced: it has to be another");
                 self.remove(kind.name).await?;
                 None
@@ -68,6 +74,27 @@ impl Inner {
             Some(found) => self.start_again(&component, &found).await,
             None => self.make(&component, digest).await,
         }
+    }
+
+    /// Component of this machine that has to be replaced before another one is.
+    fn server_of(&self, kind: &Kind, spec: &MemberSpec) -> Option<&'static Kind> {
+        let server = KINDS.iter().find(|other| Some(other.name) == kind.after)?;
+        server.is_wanted(spec, &self.paths).then_some(server)
+    }
+
+    /// Sees whether a component runs in the version that it has to, and is well; says
+    /// why not.
+    async fn runs_version(&self, kind: &Kind, spec: &MemberSpec) -> Result<Result<(), String>> {
+        let component = (kind.make)(&self.member(spec))?;
+        let waits =
+            |reason: &str| format!("waits for {} {}: {reason}", kind.name, component.version);
+        Ok(match self.find(kind.name).await? {
+            Some(found) if is_other_version(&component, &found) => Err(waits("it comes next")),
+            Some(found) if found.status.is_running() => {
+                self.prober.ask(&component.health).await.map_err(|reason| waits(&reason))
+            }
+            _ => Err(waits("it does not run")),
+        })
     }
 
     async fn find(&self, name: &str) -> Result<Option<Container>> {
@@ -169,6 +196,10 @@ impl Inner {
             ..ContainerSpec::default()
         }
     }
+}
+
+fn is_other_version(component: &Component, found: &Container) -> bool {
+    found.labels.get(VERSION).is_some_and(|version| *version != component.version)
 }
 
 fn whole(name: &str) -> Mount {

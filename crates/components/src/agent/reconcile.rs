@@ -84,6 +84,11 @@ impl Inner {
                 tracing::warn!(line, "something is left of a cluster");
             }
         }
+        self.report_reset()
+    }
+
+    /// Reports a machine without a spec; says whether nothing is left of the last one.
+    pub(super) fn report_reset(&self) -> bool {
         let resetting = stored_spec::is_resetting(&self.paths.root);
         self.publish(MemberStatus { resetting, ..MemberStatus::default() });
         !resetting
@@ -111,7 +116,12 @@ impl Inner {
         images::for_components(self.runtime.as_ref(), &self.top, &self.paths.root).await
     }
 
-    fn report(&self, spec: &MemberSpec, seen: &[Seen], obstacle: Option<String>) -> bool {
+    pub(super) fn report(
+        &self,
+        spec: &MemberSpec,
+        seen: &[Seen],
+        obstacle: Option<String>,
+    ) -> bool {
         let is_well = |one: &Seen| one.state == ComponentState::Healthy;
         let calm = obstacle.is_none() && seen.iter().all(is_well);
         let generation = spec.generation;
@@ -120,25 +130,42 @@ impl Inner {
         self.publish(MemberStatus {
             metadata: None,
             generation,
-            observed_generation: if calm { generation } else { self.observed() },
+            observed_generation: if calm { generation } else { self.observed(&spec.cluster) },
             cluster: spec.cluster.clone(),
             node: spec.node.clone(),
             components: seen.iter().map(|one| self.history.report(one, generation)).collect(),
             missing,
-            certificates: self.keys.status(),
+            certificates: Vec::new(),
             obstacles: obstacle.into_iter().collect(),
             resetting: false,
         });
         calm
     }
 
-    /// The generation that was reached last.
-    fn observed(&self) -> u64 {
-        self.status.borrow().observed_generation
+    /// Reports that there is another spec, before anything was done about it: whoever
+    /// told us of it, and asks, would otherwise tell us again.
+    pub(super) fn report_spec(&self) {
+        let Some(spec) = self.current_spec() else { return };
+        let known = self.status.borrow().clone();
+        let known = if known.cluster == spec.cluster { known } else { MemberStatus::default() };
+        let (cluster, node) = (spec.cluster.clone(), spec.node.clone());
+        self.publish(MemberStatus { cluster, node, ..known });
     }
 
-    fn publish(&self, status: MemberStatus) {
+    /// The generation that was reached last in a cluster.
+    fn observed(&self, cluster: &str) -> u64 {
+        let last = self.status.borrow();
+        if last.cluster == cluster { last.observed_generation } else { 0 }
+    }
+
+    /// Publishes a status with the newest spec's generation and certificates: a pass
+    /// that began with an older one does not hide that there is another.
+    fn publish(&self, mut status: MemberStatus) {
         self.status.send_if_modified(|old| {
+            if let Some(spec) = self.current_spec() {
+                status.generation = spec.generation;
+                status.certificates = self.keys.status();
+            }
             let changed = *old != status;
             *old = status;
             changed

@@ -55,23 +55,47 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) make: Make,
     wanted: fn(&MemberSpec, &Paths) -> bool,
+    /// Component that has to run its new version before this one is replaced by another
+    /// version: clients are never ahead of their servers.
+    pub(crate) after: Option<&'static str>,
 }
 
 /// All there are.
 pub(crate) const KINDS: [Kind; 9] = [
-    Kind { name: etcd::NAME, make: etcd::component, wanted: in_control_plane },
-    Kind { name: apiserver::NAME, make: apiserver::component, wanted: in_control_plane },
+    Kind { name: etcd::NAME, make: etcd::component, wanted: in_control_plane, after: None },
+    Kind {
+        name: apiserver::NAME,
+        make: apiserver::component,
+        wanted: in_control_plane,
+        after: Some(etcd::NAME),
+    },
     Kind {
         name: controller_manager::NAME,
         make: controller_manager::component,
         wanted: in_control_plane,
+        after: Some(apiserver::NAME),
     },
-    Kind { name: scheduler::NAME, make: scheduler::component, wanted: in_control_plane },
-    Kind { name: containerd::NAME, make: containerd::component, wanted: runs_pods },
-    Kind { name: lvmd::NAME, make: lvmd::component, wanted: keeps_volumes },
-    Kind { name: kubelet::NAME, make: kubelet::component, wanted: runs_pods },
-    Kind { name: proxy::NAME, make: proxy::component, wanted: runs_pods },
-    Kind { name: coredns::NAME, make: coredns::component, wanted: runs_pods },
+    Kind {
+        name: scheduler::NAME,
+        make: scheduler::component,
+        wanted: in_control_plane,
+        after: Some(apiserver::NAME),
+    },
+    Kind { name: containerd::NAME, make: containerd::component, wanted: runs_pods, after: None },
+    Kind { name: lvmd::NAME, make: lvmd::component, wanted: keeps_volumes, after: None },
+    Kind {
+        name: kubelet::NAME,
+        make: kubelet::component,
+        wanted: runs_pods,
+        after: Some(apiserver::NAME),
+    },
+    Kind {
+        name: proxy::NAME,
+        make: proxy::component,
+        wanted: runs_pods,
+        after: Some(apiserver::NAME),
+    },
+    Kind { name: coredns::NAME, make: coredns::component, wanted: runs_pods, after: None },
 ];
 
 impl Kind {

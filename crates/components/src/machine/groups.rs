@@ -2,10 +2,14 @@
 //! whatever names no group for what it starts would otherwise leave it beside
 //! those of the host and of other machines.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use nix::sched::CloneFlags;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use selvage_runtime::cgroup::Mounts;
 
 use crate::{Error, Result};
 
@@ -23,10 +27,14 @@ pub(super) fn enter(group: &str) -> Result<()> {
     let text =
         fs::read_to_string("/proc/self/mountinfo").map_err(Error::file("/proc/self/mountinfo"))?;
     let hierarchies = hierarchies(&text);
+    let made = crate::reset::make_groups(group);
+    if let Some(all) = Path::new(group).parent() {
+        weigh(&all.display().to_string());
+    }
     if hierarchies.is_empty() {
         return Ok(());
     }
-    crate::reset::make_groups(group)?;
+    made?;
     for hierarchy in &hierarchies {
         let folder = hierarchy.place.join(group.trim_start_matches('/'));
         fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
@@ -42,6 +50,32 @@ pub(super) fn enter(group: &str) -> Result<()> {
             .map_err(failed)?;
     }
     Ok(())
+}
+
+/// Files by which a group says what share of a busy CPU it gets, with the weight of one
+/// process and the largest one.
+const WEIGHTS: [(&str, u64, u64); 2] = [("cpu.shares", 1024, 262_144), ("cpu.weight", 100, 10_000)];
+
+/// Lets each machine below the group weigh as much as one process on each CPU of the
+/// host. Otherwise all machines together weigh as much as one, and a host with much else
+/// to do leaves them next to nothing. Where that cannot be set they are slow.
+pub(super) fn weigh(group: &str) {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    for folder in Mounts::read().map(|mounts| mounts.groups(group)).unwrap_or_default() {
+        let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let machines = below.filter(|entry| entry.path().is_dir()).count() as u64;
+        for (file, one, most) in WEIGHTS {
+            let path = folder.join(file);
+            let weight = weight(one, most, machines * cpus);
+            if path.exists() && fs::read_to_string(&path).is_ok_and(|old| old.trim() != weight) {
+                let _ = fs::write(&path, weight);
+            }
+        }
+    }
+}
+
+fn weight(one: u64, most: u64, processes: u64) -> String {
+    one.saturating_mul(processes.max(1)).min(most).to_string()
 }
 
 /// Hierarchies of version 1 that are mounted whole.
@@ -70,6 +104,13 @@ fn hierarchy(line: &str) -> Option<Hierarchy> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_weigh_as_much_as_their_number_says_within_limits() {
+        assert_eq!(weight(1024, 262_144, 0), "1024");
+        assert_eq!(weight(1024, 262_144, 6), "6144");
+        assert_eq!(weight(100, 10_000, 400), "10000");
+    }
 
     #[test]
     fn hierarchies_are_found_with_their_options() {

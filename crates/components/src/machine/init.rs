@@ -31,8 +31,9 @@ use crate::{Error, Result};
 const INSIDE: &str = "SELVAGE_MACHINE_INSIDE";
 /// Before an agent that ended is started again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The other end of the network has to be there by then.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// The other end of the network has to be there by then; longer than it takes a
+/// controller that ended to come back for it.
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Settings of the whole host that a kubelet wants to change.
 const SETTINGS: [&str; 6] = [
     "vm/overcommit_memory",

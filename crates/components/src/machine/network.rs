@@ -29,15 +29,27 @@ pub(super) async fn bridge(name: &str, gateway: Ipv4Addr) -> Result<()> {
     Ok(())
 }
 
-/// Puts one end into the machine and the other on the bridge.
+/// Puts one end into a machine that has just started, and the other on the bridge.
 pub(super) async fn plug_in(bridge: &str, name: &str, pid: i32) -> Result<()> {
-    let (link, pid) = (link(name), pid.to_string());
+    let link = link(name);
     if is_there(&link).await {
         run("ip", &["link", "delete", &link], None).await?;
     }
-    let arguments = ["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &pid];
-    run("ip", &arguments, None).await?;
-    run("ip", &["link", "set", &link, "master", bridge, "up"], None).await?;
+    complete(bridge, name, pid).await
+}
+
+/// Does what is left of plugging a machine in; nothing if all is done.
+pub(super) async fn complete(bridge: &str, name: &str, pid: i32) -> Result<()> {
+    let (link, pid) = (link(name), pid.to_string());
+    if !is_there(&link).await {
+        let ends = ["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &pid];
+        run("ip", &ends, None).await?;
+    }
+    // One whose cable was pulled stays as it is.
+    let shown = run("ip", &["-o", "link", "show", "dev", &link], None).await?;
+    if !shown.contains(&format!(" master {bridge} ")) {
+        run("ip", &["link", "set", &link, "master", bridge, "up"], None).await?;
+    }
     Ok(())
 }
 

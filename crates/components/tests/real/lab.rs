@@ -51,8 +51,7 @@ impl Lab {
         let programs = match programs() {
             Ok(programs) => programs,
             Err(reason) => {
-                assert!(std::env::var_os("CI").is_none(), "{reason}");
-                eprintln!("SKIPPED: {reason}");
+                selvage_testkit::skip("kubernetes", &reason);
                 return None;
             }
         };

@@ -9,6 +9,7 @@ use super::{Manager, versions_of};
 use crate::{
     Error, Result,
     caller::Caller,
+    catalogue::Version,
     conditions,
     error::violation,
     plan::Snapshot,
@@ -131,7 +132,7 @@ impl Manager {
         if version.is_empty() {
             return Err(Error::field("version", "is empty: name the version to upgrade to"));
         }
-        let wanted = version.parse::<crate::catalogue::Version>();
+        let wanted = version.parse::<Version>();
         let wanted = wanted
             .map_err(|error| Error::Invalid(vec![violation("version", error.to_string())]))?;
         let target = wanted.to_string();
@@ -147,7 +148,7 @@ impl Manager {
             return Err(Error::Precondition(lack));
         }
         if !origin.force {
-            self.check_obstacles(&snapshot).await?;
+            self.check_obstacles(&snapshot, wanted).await?;
         }
         let who = caller.name.clone();
         self.edit(name, |snapshot, now| {
@@ -160,12 +161,12 @@ impl Manager {
     }
 
     /// Refuses an upgrade that could not come to its end.
-    async fn check_obstacles(&self, snapshot: &Snapshot) -> Result<()> {
+    async fn check_obstacles(&self, snapshot: &Snapshot, to: Version) -> Result<()> {
         if conditions::status(&snapshot.cluster.conditions) != ClusterStatus::Running {
             return Ok(());
         }
         let name = &snapshot.cluster.name;
-        let obstacles = match self.inner.dependencies.driver.obstacles(snapshot).await {
+        let obstacles = match self.inner.dependencies.driver.obstacles(snapshot, to).await {
             Ok(obstacles) => obstacles,
             Err(error) => vec![format!("the API does not answer: {error}")],
         };
@@ -206,12 +207,7 @@ impl Manager {
         .await
     }
 
-    fn check_upgrade(
-        &self,
-        snapshot: &Snapshot,
-        to: crate::catalogue::Version,
-        force: bool,
-    ) -> Result<()> {
+    fn check_upgrade(&self, snapshot: &Snapshot, to: Version, force: bool) -> Result<()> {
         check_awake(snapshot)?;
         let status = conditions::status(&snapshot.cluster.conditions);
         let right = match status {

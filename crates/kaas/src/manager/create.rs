@@ -156,7 +156,7 @@ impl Manager {
                     "" => String::new(),
                     kind => format!(" of type {kind:?}"),
                 };
-                let text = format!("{count} machines{kind} are asked for and there are {total}");
+                let text = format!("machines{kind} asked for: {count}; there are {total}");
                 return Err(Error::Exhausted(self.none_free(text)));
             }
         }

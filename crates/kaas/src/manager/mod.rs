@@ -33,7 +33,7 @@ use crate::{
     keyring::Keyring,
     plan::{Policy, Snapshot},
     provider::Provider,
-    record::{BY_CLUSTER, Backup, Cluster, Machine, MachineFailures, Pool},
+    record::{BY_CLUSTER, Backup, Cluster, Condition, Machine, MachineFailures, Pool},
     validate::Limits,
     vault::Vault,
 };
@@ -191,6 +191,12 @@ impl Manager {
     /// The same, or an error that says that there is none.
     pub fn find(&self, name: &str) -> Result<Snapshot> {
         self.snapshot(name).ok_or_else(|| Error::ClusterNotFound(name.to_owned()))
+    }
+
+    /// Conditions of a cluster as the snapshot shows it. Those that are stored were true
+    /// when they were written, and views of machines may be behind or ahead of them.
+    pub fn conditions(&self, snapshot: &Snapshot) -> Vec<Condition> {
+        conditions::evaluate(snapshot, self.now())
     }
 
     /// Sentence that says what is being waited for.

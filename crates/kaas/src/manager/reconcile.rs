@@ -144,7 +144,12 @@ impl Manager {
             return Ok(());
         }
         let status = conditions::status(&found);
+        let generation = snapshot.cluster.generation;
         let change = |cluster: &mut Cluster| {
+            // Somebody asked for something else meanwhile: this is about what was before.
+            if cluster.generation != generation {
+                return Ok(());
+            }
             if conditions::status(&cluster.conditions) != status {
                 cluster.add_event(now, format!("status is {}", status.as_str_name()));
             }

@@ -79,7 +79,12 @@ impl Manager {
         match self.perform(snapshot, &mut machine, step).await {
             Ok(Progress::Done) => self.end_step(machine, step).await,
             Ok(Progress::Waiting(reason)) => {
-                self.note(&machine, |record| record.reason.clone_from(&reason)).await?;
+                // Whoever answers does not fail: what failed before it counts no longer.
+                self.note(&machine, |record| {
+                    record.reason.clone_from(&reason);
+                    record.retries = 0;
+                })
+                .await?;
                 Ok(Outcome::Waiting)
             }
             Err(StepError::Transient(reason)) => {

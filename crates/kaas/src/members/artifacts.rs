@@ -164,7 +164,7 @@ fn path(folder: &Path, artifact: &MissingArtifact) -> PathBuf {
     selvage_components::artifact_folder(folder, kind, version).join(name)
 }
 
-/// Whether a machine of these versions needs the program. What a machine says
+/// Returns true if a machine of these versions needs the program. What a machine says
 /// becomes a path here, so nothing else will do.
 fn is_needed(versions: &Versions, artifact: &MissingArtifact) -> bool {
     selvage_components::needed(versions).any(|(folder, version, name)| {

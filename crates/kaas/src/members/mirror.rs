@@ -167,5 +167,4 @@ fn parse_sums(text: &str) -> Digests {
 }
 
 #[cfg(test)]
-#[path = "mirror_tests.rs"]
 mod tests;

@@ -32,7 +32,7 @@ use tonic::{Request, Status, transport::Channel};
 
 use crate::{
     Keyring,
-    catalogue::Catalogue,
+    catalogue::{Catalogue, Version},
     driver::{Driver, Error, Node, Progress},
     pki::{self, Authorities, ClusterPki, MEMBER_LIFETIME},
     plan::Snapshot,
@@ -482,8 +482,8 @@ impl Driver for Members {
         }
     }
 
-    async fn obstacles(&self, cluster: &Snapshot) -> Result<Vec<String>, Error> {
-        preflight::obstacles(&self.client(cluster).await?).await
+    async fn obstacles(&self, cluster: &Snapshot, to: Version) -> Result<Vec<String>, Error> {
+        preflight::obstacles(&self.client(cluster).await?, to).await
     }
 
     async fn save(&self, cluster: &Snapshot, into: &mut Writer) -> Result<(), Error> {

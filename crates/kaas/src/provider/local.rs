@@ -162,11 +162,7 @@ impl Provider for Local {
         if self.releases.is_empty() {
             return None;
         }
-        let missing = selvage_components::missing(self.artifacts.as_deref(), &versions)?;
-        Some(match &self.artifacts {
-            None => format!("{missing}: set kaas.artifacts to a folder that has it"),
-            Some(folder) => format!("{missing}: put it into {}", folder.display()),
-        })
+        selvage_components::missing(self.artifacts.as_deref(), &versions)
     }
 
     async fn offers(&self, instance_type: &str) -> Result<Vec<Offer>, Error> {

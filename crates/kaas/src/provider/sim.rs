@@ -511,7 +511,11 @@ impl Driver for Sim {
         Ok(Progress::Done)
     }
 
-    async fn obstacles(&self, cluster: &Snapshot) -> Result<Vec<String>, driver::Error> {
+    async fn obstacles(
+        &self,
+        cluster: &Snapshot,
+        _: Version,
+    ) -> Result<Vec<String>, driver::Error> {
         let inner = self.inner.lock();
         let nodes = inner.clusters.get(&cluster.cluster.name).map(|known| &known.nodes);
         let guarded = nodes.into_iter().flatten().filter(|(_, node)| node.guarded > 0);

@@ -41,7 +41,7 @@ impl ClusterApi {
         ClusterItem {
             name: cluster.name.clone(),
             status_message: self.manager.message(snapshot),
-            status: conditions::status(&cluster.conditions).into(),
+            status: conditions::status(&self.manager.conditions(snapshot)).into(),
         }
     }
 

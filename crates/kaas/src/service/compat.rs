@@ -5,6 +5,8 @@ use tonic::{Code, Status};
 use crate::{Compat, Error, record::Phase};
 
 const CLUSTERS: &str = "CnctCluster.cluster.cnct.sds.samsung.com";
+/// Kind, as a read says it that misses, and resource, as a refused write does.
+const MACHINE_SET: &str = "CnctMachineSet.cluster.cnct.sds.samsung.com";
 const MACHINE_SETS: &str = "cnctmachinesets.cluster.cnct.sds.samsung.com";
 
 impl Compat {
@@ -19,7 +21,7 @@ impl Compat {
             }
             Error::PoolNotFound { pools, .. } => {
                 let name = pools.first().map_or("", String::as_str);
-                Status::not_found(format!("{MACHINE_SETS} {name:?} not found"))
+                Status::not_found(format!("{MACHINE_SET} {name:?} not found"))
             }
             Error::ClusterExists(name) => {
                 Status::internal(format!("namespaces {name:?} already exists"))

@@ -87,7 +87,8 @@ pub(super) fn backup(manager: &Manager, known: &Backup) -> wire::Backup {
 /// A cluster as `selvage.clusters` shows it.
 pub(super) fn cluster(manager: &Manager, snapshot: &Snapshot) -> wire::Cluster {
     let known = &snapshot.cluster;
-    let status = conditions::status(&known.conditions);
+    let conditions = manager.conditions(snapshot);
+    let status = conditions::status(&conditions);
     let control_plane = Pool {
         count: known.control_plane.count,
         instance_type: known.control_plane.instance_type.clone(),
@@ -107,7 +108,7 @@ pub(super) fn cluster(manager: &Manager, snapshot: &Snapshot) -> wire::Cluster {
         endpoint: known.endpoint.clone(),
         provider: known.provider.clone(),
         paused: known.paused,
-        conditions: known.conditions.iter().map(condition).collect(),
+        conditions: conditions.iter().map(condition).collect(),
         pools: pools.map(|shown| pool(snapshot, shown)).collect(),
         machines: in_order(snapshot).into_iter().map(machine).collect(),
         generation: known.generation,

@@ -2,16 +2,21 @@
 //! weaknesses. Those that concern a way to get machines which is not here are
 //! tested on what stands in its place.
 
-use selvage_api::cnct::kaas::api::{
-    CreateClusterMsg, DeleteClusterMsg, GetUpgradeClusterInformationMsg, KubernetesLabel,
-    cluster_server::Cluster,
+use base64::{Engine, prelude::BASE64_STANDARD};
+use selvage_api::{
+    cnct::kaas::api::{
+        CreateClusterMsg, DeleteClusterMsg, GetClusterMsg, GetUpgradeClusterInformationMsg,
+        GetVersionMsg, KubernetesLabel, cluster_server::Cluster,
+    },
+    selvage::kubernetes as wire,
 };
 use selvage_kaas::{
     ClusterApi, Compat, Error, Origin,
+    catalogue::Catalogue,
     provider::sim::Fault,
     record::{Phase, Pki},
 };
-use selvage_kit::identity::Identity;
+use selvage_kit::identity::{Grant, Identity, Kind, Role};
 use selvage_store::Table;
 use tonic::{Code, Request};
 
@@ -19,7 +24,7 @@ use super::lab::{Lab, admin, developer, request};
 
 fn insecure<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let kind = selvage_kit::identity::Kind::Insecure;
+    let kind = Kind::Insecure;
     request.extensions_mut().insert(Identity::all_powerful("test", kind));
     request
 }
@@ -29,8 +34,33 @@ async fn d01_callers_without_a_right_get_nothing() {
     let lab = Lab::new().await;
     lab.running("demo", 1, &[]).await;
     let api = ClusterApi::new(lab.manager.clone(), Compat::Precise);
-    let asked = Request::new(selvage_api::cnct::kaas::api::GetClusterMsg { name: "demo".into() });
-    assert_eq!(api.get_cluster(asked).await.unwrap_err().code(), Code::NotFound);
+    let asked = || GetClusterMsg { name: "demo".into() };
+    let nobody = api.get_cluster(Request::new(asked())).await.unwrap_err();
+    assert_eq!(nobody.code(), Code::NotFound);
+    // Those who may look get no key, and whoever gets one is no master of the cluster.
+    let mut looks = Request::new(asked());
+    let grants = vec![Grant { role: Role::Viewer, organisation: String::new() }];
+    let kind = Kind::User { session: "s".into(), expires: 0 };
+    looks.extensions_mut().insert(Identity { name: "vic".into(), kind, grants });
+    assert_eq!(api.get_cluster(looks).await.unwrap_err().code(), Code::PermissionDenied);
+    let config = api.get_cluster(insecure(asked())).await.unwrap().into_inner();
+    let (subject, _) = client_certificate(&config.cluster.unwrap().kubeconfig);
+    assert!(
+        subject.contains("CN=selvage:test") && !subject.contains("system:masters"),
+        "{subject}"
+    );
+}
+
+/// Subject of the certificate in a kubeconfig, and how long it is good for, in seconds.
+fn client_certificate(config: &str) -> (String, i64) {
+    let config: serde_json::Value = serde_json::from_str(config).unwrap();
+    let data = config["users"][0]["user"]["client-certificate-data"].as_str().unwrap();
+    let pem = BASE64_STANDARD.decode(data).unwrap();
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
+    let certificate = pem.parse_x509().unwrap();
+    let validity = certificate.validity();
+    let life = validity.not_after.timestamp() - validity.not_before.timestamp();
+    (certificate.subject().to_string(), life)
 }
 
 #[tokio::test]
@@ -61,6 +91,12 @@ async fn d04_a_create_that_fails_leaves_nothing_and_a_double_is_told_so() {
     lab.create("demo", "", 1, &[]).await.unwrap();
     let double = lab.create("demo", "", 1, &[]).await.unwrap_err();
     assert_eq!(double.code(), selvage_api::Code::AlreadyExists);
+    // The same request, sent again because its answer was lost, is no double.
+    let origin = Origin { request_id: "once".into(), ..Origin::default() };
+    let asked = request("again", "", 1, &[]);
+    let first = lab.manager.create(&admin(), &origin, &asked).await.unwrap();
+    let second = lab.manager.create(&admin(), &origin, &asked).await.unwrap();
+    assert_eq!(first.cluster.uid, second.cluster.uid);
 }
 
 #[tokio::test]
@@ -135,6 +171,9 @@ async fn d09_a_negative_size_is_refused_and_others_go_on() {
     lab.scale("demo", "a", 2).await.unwrap();
     lab.settle("demo").await;
     assert_eq!(lab.manager.find("demo").unwrap().machines.len(), 3);
+    lab.scale("other", "a", 3).await.unwrap();
+    lab.settle("other").await;
+    assert_eq!(lab.manager.find("other").unwrap().machines.len(), 4);
 }
 
 #[tokio::test]
@@ -149,6 +188,9 @@ async fn d10_a_machine_is_not_released_before_its_pods_have_left() {
         lab.manager.reconcile("demo").await.unwrap();
     }
     assert_eq!(lab.sim.owned(), 2);
+    lab.sim.change_node("demo", &node, true, 0, false);
+    lab.settle("demo").await;
+    assert_eq!(lab.sim.owned(), 1);
 }
 
 #[tokio::test]
@@ -215,16 +257,32 @@ async fn d14_keys_in_the_store_are_sealed_and_kubeconfigs_short_lived() {
     let keys: std::sync::Arc<Table<Pki>> = Table::open(lab.store.clone()).await.unwrap();
     let stored = keys.get(&cluster.uid).unwrap();
     assert!(!String::from_utf8_lossy(&stored.value.sealed).contains("PRIVATE KEY"));
-    assert!(lab.manager.settings().kubeconfig_lifetime.as_secs() <= 24 * 3600);
     assert!(config.contains("ann@demo"));
+    let (subject, life) = client_certificate(&config);
+    assert!(subject.contains("CN=selvage:ann"), "{subject}");
+    // A day, and what clocks may differ by.
+    assert!(life <= 25 * 3600, "{life}");
 }
 
-#[tokio::test]
-async fn d15_nothing_is_fetched_to_make_a_cluster() {
-    let catalogue = selvage_kaas::catalogue::Catalogue::load(None).unwrap();
+#[test]
+fn d15_every_program_of_a_cluster_has_one_exact_version() {
+    let catalogue = Catalogue::load(None).unwrap();
     for release in catalogue.releases() {
-        for pinned in [&release.etcd, &release.containerd, &release.cni, &release.coredns] {
-            assert!(pinned.parse::<selvage_kaas::catalogue::Version>().is_ok(), "{pinned}");
+        let versions = wire::Versions {
+            kubernetes: release.version.to_string(),
+            etcd: release.etcd.clone(),
+            coredns: release.coredns.clone(),
+            containerd: release.containerd.clone(),
+            cni: release.cni.clone(),
+            kubelet: String::new(),
+        };
+        let needed: Vec<_> = selvage_components::needed(&versions).collect();
+        for program in ["kube-apiserver", "kubelet", "etcd", "coredns", "containerd"] {
+            assert!(needed.iter().any(|(.., name)| *name == program), "{program}: {needed:?}");
+        }
+        for (folder, version, name) in needed {
+            let exact = version.parse::<selvage_kaas::catalogue::Version>();
+            assert!(exact.is_ok(), "{folder}/{version}/{name}");
         }
     }
 }
@@ -290,18 +348,28 @@ async fn d20_names_of_namespaces_are_names_like_others() {
 
 #[tokio::test]
 async fn d21_the_version_is_built_in() {
+    let lab = Lab::new().await;
+    let api = ClusterApi::new(lab.manager.clone(), Compat::Precise);
+    let reply = api.get_version_information(insecure(GetVersionMsg {})).await.unwrap();
+    let version = reply.into_inner().version_information.unwrap();
     let build = selvage_kit::build::build();
-    assert!(build.tag.len() > 1);
+    assert!(version.git_version.contains(&build.tag), "{version:?}");
+    for field in [version.git_version, version.go_version, version.compiler, version.platform] {
+        assert!(!field.is_empty());
+    }
 }
 
-#[tokio::test]
-async fn d22_a_catalogue_of_ones_own_is_read() {
+#[test]
+fn d22_a_setting_is_used_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("catalogue.toml");
     let text = include_str!("../../catalogue.toml").replace("1.37.1", "1.37.2");
     std::fs::write(&path, text).unwrap();
-    let own = selvage_kaas::catalogue::Catalogue::load(Some(&path)).unwrap();
+    let own = Catalogue::load(Some(&path)).unwrap();
     assert_eq!(own.newest().unwrap().to_string(), "1.37.2");
+    let options = r#"{ "provider": "maas", "maas": { "api_version": "2.0" } }"#;
+    let unused = serde_json::from_str::<selvage_kaas::Options>(options).unwrap_err();
+    assert!(unused.to_string().contains("api_version"), "{unused}");
 }
 
 #[tokio::test]

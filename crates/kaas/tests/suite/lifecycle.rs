@@ -1,7 +1,11 @@
 //! Clusters from their request to their end.
 
+use std::time::Duration;
+
 use selvage_api::cnct::kaas::api::{DeleteNodePoolMsg, ScaleNodePoolMsg, ScaleNodePoolSpec};
-use selvage_kaas::{Caller, Error, Origin, Settings, record::Phase, validate::Limits};
+use selvage_kaas::{
+    Caller, Error, Origin, Settings, provider::sim::Fault, record::Phase, validate::Limits,
+};
 
 use super::lab::{Lab, admin, developer, manager_with, request};
 
@@ -146,7 +150,7 @@ async fn what_can_never_be_had_is_refused_and_what_may_come_is_waited_for() {
     let lab = Lab::new().await;
     lab.sim.limit("", 2);
     let refused = lab.create("demo", "", 3, &[]).await.unwrap_err();
-    assert_eq!(refused.to_string(), "3 machines are asked for and there are 2");
+    assert_eq!(refused.to_string(), "machines asked for: 3; there are 2");
     lab.create("one", "", 1, &[("a", 1)]).await.unwrap();
     lab.settle("one").await;
     lab.create("two", "", 1, &[]).await.unwrap();
@@ -245,4 +249,27 @@ async fn a_quota_holds_for_cloudlets_and_for_growth() {
     assert!(matches!(refused, Error::Exhausted(_)), "{refused}");
     scale(2).await.unwrap();
     scale(1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_machine_that_answers_again_is_asked_again_soon() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[("a", 1)]).await;
+    let worker = || {
+        let machines = lab.manager.find("demo").unwrap().machines;
+        machines.into_iter().find(|machine| machine.pool == "a").unwrap()
+    };
+    lab.sim.change_node("demo", &worker().name, true, 1, false);
+    lab.scale("demo", "a", 0).await.unwrap();
+    lab.manager.reconcile("demo").await.unwrap();
+    assert_eq!(worker().phase(), Phase::Draining);
+    for failures in 1..=6 {
+        lab.sim.fault(1, Fault::Refuse);
+        lab.manager.reconcile("demo").await.unwrap();
+        assert_eq!(worker().retries, failures);
+        lab.clock.advance(Duration::from_secs(60));
+    }
+    // It answers that a budget keeps a pod: slow, and not broken.
+    lab.manager.reconcile("demo").await.unwrap();
+    assert_eq!((worker().phase(), worker().retries), (Phase::Draining, 0));
 }

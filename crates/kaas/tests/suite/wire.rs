@@ -5,8 +5,12 @@ use selvage_api::cnct::kaas::api::{
     GetClusterNodesStatusMsg, GetUpgradeClusterInformationMsg, GetVersionMsg, ScaleNodePoolMsg,
     UpgradeClusterMsg, cluster_server::Cluster,
 };
-use selvage_kaas::{ClusterApi, Compat};
+use selvage_kaas::{
+    ClusterApi, Compat,
+    record::{Pool, pool_key},
+};
 use selvage_kit::identity::{Grant, Identity, Kind, Role};
+use selvage_store::Table;
 use tonic::{Code, Request};
 
 use super::lab::{Lab, request};
@@ -90,6 +94,31 @@ async fn lists_show_each_caller_what_is_theirs_in_order_and_in_pages() {
     let rest = api.get_cluster_list(asked).await.unwrap();
     assert_eq!(rest.get_ref().clusters[0].name, "c");
     assert!(rest.metadata().get("x-next-page-token").is_none());
+}
+
+#[tokio::test]
+async fn a_status_is_of_the_records_that_are_shown() {
+    let lab = Lab::new().await;
+    let api = precise(&lab);
+    lab.running("demo", 1, &[("a", 1)]).await;
+    let status = async || {
+        let listed = api.get_cluster_list(as_admin(GetClusterListMsg {})).await.unwrap();
+        listed.into_inner().clusters[0].status()
+    };
+    assert_eq!(status().await, ClusterStatus::Running);
+    // A pool that grew, before anybody has looked at the cluster since.
+    let pools: std::sync::Arc<Table<Pool>> = Table::open(lab.store.clone()).await.unwrap();
+    let grow = |pool: &mut Pool| {
+        pool.count = 3;
+        Ok::<_, selvage_store::Error>(())
+    };
+    pools.update(&pool_key("demo", "a"), grow).await.unwrap();
+    while lab.manager.find("demo").unwrap().pools[0].count != 3 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status().await, ClusterStatus::Reconciling);
+    let get = api.get_cluster(as_admin(named("demo"))).await.unwrap().into_inner();
+    assert_eq!(get.cluster.unwrap().status(), ClusterStatus::Reconciling);
 }
 
 #[tokio::test]

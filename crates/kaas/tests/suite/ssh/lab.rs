@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write,
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -151,8 +150,7 @@ impl SshLab {
     pub(super) async fn open(machines: &[&str]) -> Option<Self> {
         let root = run("id", &["-u"]).trim() == "0";
         if !root || !Path::new(SSHD).exists() {
-            assert!(std::env::var_os("CI").is_none(), "sshd is missing on CI");
-            let _ = writeln!(std::io::stderr(), "SKIPPED: sshd: needs openssh-server and root");
+            selvage_testkit::skip("sshd", "it needs openssh-server and root");
             return None;
         }
         let folder = tempfile::Builder::new().prefix("slvssh").tempdir().unwrap();
