@@ -9,6 +9,9 @@ export interface Named { name?: string }
 export interface Grant { role?: string; organisation?: string }
 export interface User { username?: string; grants?: Grant[]; disabled?: boolean; createdAt?: Time; passwordChangedAt?: Time; source?: string }
 export interface Session { id?: string; username?: string; createdAt?: Time; lastUsedAt?: Time; expires?: Time; peer?: string; kind?: string; current?: boolean }
+export interface Credential {
+  id?: string; kind?: string; name?: string; username?: string; grants?: Grant[]; methods?: string[]; createdAt?: Time; expires?: Time; lastUsedAt?: Time; createdBy?: string;
+}
 export interface WhoAmI { name?: string; kind?: string; grants?: Grant[]; expires?: Time; firstPassword?: boolean }
 export interface Machine {
   machine?: string; address?: string; labels?: Record<string, string>; joinedAt?: Time; lastSeen?: Time;
@@ -97,7 +100,7 @@ export interface Mark { name?: string; value?: number; reasons?: Reason[] }
 export interface Count { kind?: string; total?: number; healthy?: number; states?: Record<string, number> }
 export interface Capacity {
   name?: string; object?: Thing; usedBytes?: Big; availableBytes?: Big; totalBytes?: Big; nearFull?: number; full?: number;
-  bytesPerDay?: number; fullAt?: Time;
+  bytesPerDay?: number; fullAt?: Time; fullEarliest?: Time; fullLatest?: Time; knownFor?: string;
 }
 export interface Source { name?: string; section?: string; fetchedAt?: Time; stale?: boolean; error?: string }
 export interface Place {
@@ -128,7 +131,7 @@ export interface Status {
 export interface KubeCluster { name?: string; statusMessage?: string; status?: string }
 export interface KubeDetails {
   name?: string; organisation?: string; createdBy?: string; createdAt?: Time; version?: string; status?: string; statusMessage?: string;
-  uid?: string; endpoint?: string; provider?: string; paused?: boolean;
+  uid?: string; endpoint?: string; provider?: string; paused?: boolean; hibernated?: boolean;
   conditions?: { type?: string; status?: boolean; reason?: string; message?: string; since?: Time }[];
   pools?: KubePool[]; machines?: KubeMachine[];
 }
@@ -136,6 +139,8 @@ export interface KubePool { name?: string; instanceType?: string; count?: number
 export interface KubeMachine {
   name?: string; pool?: string; phase?: string; since?: Time; message?: string; version?: string; targetVersion?: string; hostname?: string; address?: string;
 }
+export interface KubeBackup { id?: string; cluster?: string; clusterUid?: string; organisation?: string; takenAt?: Time; version?: string; size?: Big; reason?: string }
+export interface QuarantinedMachine { providerId?: string; hostname?: string; failures?: number; reason?: string; failedAt?: Time; cluster?: string }
 export interface NodePool { name?: string; instanceType?: string; count?: number }
 export interface NodeLabel { name?: string; value?: string }
 export interface NewPool extends NodePool { labels?: NodeLabel[] }
@@ -154,6 +159,9 @@ export interface Methods {
   "selvage.identity.IdentityService/SetPassword": [{ username?: string; currentPassword?: string; newPassword: string }, { sessionsEnded?: number }];
   "selvage.identity.IdentityService/ListSessions": [{ username?: string }, { sessions?: Session[] }];
   "selvage.identity.IdentityService/RevokeSession": [{ id: string }, Empty];
+  "selvage.identity.IdentityService/CreateToken": [{ name: string; username?: string; grants: Grant[]; methods?: string[]; ttlSeconds?: number }, { credential?: Credential; token?: string }];
+  "selvage.identity.IdentityService/ListCredentials": [{ username?: string }, { credentials?: Credential[] }];
+  "selvage.identity.IdentityService/DeleteCredential": [{ id: string }, Empty];
   "selvage.identity.IdentityService/CreateJoinToken": [{ machine: string; ttlSeconds?: number; names?: string[] }, { token?: string; expires?: Time; caSha256?: string }];
   "selvage.identity.IdentityService/ListMachines": [{ selector?: string }, { machines?: Machine[] }];
   "selvage.identity.IdentityService/RemoveMachine": [{ machine: string }, Empty];
@@ -226,6 +234,16 @@ export interface Methods {
   }, { steps?: string[] }];
   "selvage.clusters.ClusterService/PauseCluster": [{ name: string }, { cluster?: KubeDetails }];
   "selvage.clusters.ClusterService/ResumeCluster": [{ name: string }, { cluster?: KubeDetails }];
+  "selvage.clusters.ClusterService/AbortUpgrade": [{ name: string }, { cluster?: KubeDetails }];
+  "selvage.clusters.ClusterService/HibernateCluster": [{ name: string }, { cluster?: KubeDetails }];
+  "selvage.clusters.ClusterService/WakeCluster": [{ name: string }, { cluster?: KubeDetails }];
+  "selvage.clusters.ClusterService/RotateCertificates": [{ name: string }, { cluster?: KubeDetails }];
+  "selvage.clusters.ClusterService/BackupCluster": [{ name: string }, { backup?: KubeBackup }];
+  "selvage.clusters.ClusterService/ListBackups": [{ name?: string }, { backups?: KubeBackup[] }];
+  "selvage.clusters.ClusterService/DeleteBackup": [{ id: string }, Empty];
+  "selvage.clusters.ClusterService/RestoreCluster": [{ id: string; name?: string }, { cluster?: KubeDetails }];
+  "selvage.clusters.ClusterService/ListQuarantinedMachines": [Empty, { machines?: QuarantinedMachine[] }];
+  "selvage.clusters.ClusterService/ReleaseQuarantinedMachine": [{ providerId: string }, Empty];
   "selvage.clusters.ClusterService/ListVersions": [Empty, { versions?: { kubernetes?: string; etcd?: string; containerd?: string; coredns?: string }[]; provider?: string; problem?: string }];
   "selvage.dashboard.DashboardService/WatchOverview": [{ eventsSince?: Time }, OverviewUpdate];
   "selvage.dashboard.DashboardService/ListEvents": [{ since?: Time; kind?: string; name?: string; limit?: number }, { events?: Happening[] }];

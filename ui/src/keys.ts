@@ -1,5 +1,5 @@
 // Keys of objects: as one text, as an address, and back.
-import type { AppInst, AppInstKey, AppKey, CloudletKey, ClusterInstKey, Thing } from "./contract";
+import type { AppInst, AppInstKey, AppKey, CloudletKey, ClusterInstKey, Operation, Thing } from "./contract";
 import { to } from "./router";
 
 export const appName = (key: AppKey | undefined) => `${key?.name ?? ""} ${key?.version ?? ""}`.trim();
@@ -50,6 +50,31 @@ function camel(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(camel);
   if (typeof value !== "object" || value === null) return value;
   return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase()), camel(inner)]));
+}
+
+const VERBS: Record<string, string> = { Create: "Create", Update: "Update", Delete: "Delete", Refresh: "Refresh" };
+const NOUNS: Record<string, string> = { AppInst: "instance", ClusterInst: "cluster", Cloudlet: "cloudlet", App: "app" };
+
+/** "Create instance" of "CreateAppInst"; what is not known stays as it is. */
+function operationKind(kind = ""): string {
+  const [, verb = "", noun = ""] = /^([A-Z][a-z]+)([A-Z]\w*)$/.exec(kind) ?? [];
+  return VERBS[verb] && NOUNS[noun] ? `${VERBS[verb]} ${NOUNS[noun]}` : kind;
+}
+
+/** The object of an operation as people call it, and its page. */
+function operationObject({ kind = "", key }: Operation): { name: string; href?: string } {
+  const found = parsed<Partial<AppInstKey & ClusterInstKey & CloudletKey>>(key);
+  if (kind.endsWith("AppInst") && found?.appKey) return { name: `${appName(found.appKey)} on ${cloudletName(found.clusterInstKey?.cloudletKey)}`, href: instanceHref(found) };
+  if (kind.endsWith("ClusterInst") && found?.clusterKey) return { name: `${found.clusterKey.name} on ${cloudletName(found.cloudletKey)}`, href: "#/clusters" };
+  if (kind.endsWith("Cloudlet") && found?.operatorKey) return { name: cloudletName(found), href: cloudletHref(found) };
+  return { name: (key ?? "").replace(/[{}"]/g, " ").trim() };
+}
+
+export const operationWords = (operation: Operation) => ({ verb: operationKind(operation.kind), ...operationObject(operation) });
+
+export function operationText(operation: Operation): string {
+  const { verb, name } = operationWords(operation);
+  return `${verb} ${name}`;
 }
 
 /** Page about something that the overview names. */

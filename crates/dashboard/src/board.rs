@@ -18,7 +18,8 @@ use crate::{
     events::Events,
     facts::{Data, Facts, Section},
     rules::Thresholds,
-    snapshot::{Growth, Maker, Snapshot},
+    series::Trend,
+    snapshot::{Maker, Snapshot},
     source::Failure,
 };
 
@@ -184,7 +185,7 @@ impl Board {
     }
 
     /// Tells how objects grow, by kind and name.
-    pub(crate) fn grows(&self, growth: HashMap<String, Growth>) {
+    pub(crate) fn grows(&self, growth: HashMap<String, Trend>) {
         self.maker.lock().grows(growth);
     }
 

@@ -20,6 +20,8 @@ pub struct Options {
     pub near_full: f64,
     /// Share from which it is full.
     pub full: f64,
+    /// What will be full so soon, by its growth, is a problem today.
+    pub full_within: Duration,
     /// A machine that has not reported for so long is away.
     pub machine_away: Duration,
     /// A certificate that ends so soon should have been renewed.
@@ -79,6 +81,7 @@ impl Default for Options {
             audit_days: Settings::default().audit_days,
             near_full: limits.near_full,
             full: limits.full,
+            full_within: Duration(limits.full_within),
             machine_away: Duration(limits.machine_away),
             certificate: Duration(limits.certificate),
             operation_stuck: Duration(limits.operation_stuck),
@@ -116,6 +119,7 @@ impl Options {
         Thresholds {
             near_full: self.near_full,
             full: self.full,
+            full_within: self.full_within.0,
             machine_away: self.machine_away.0,
             certificate: self.certificate.0,
             operation_stuck: self.operation_stuck.0,

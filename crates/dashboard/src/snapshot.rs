@@ -13,10 +13,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use selvage_api::selvage::dashboard::{Overview, Problem, Source};
+use selvage_api::selvage::dashboard::{Capacity, Overview, Problem, Source};
 
 pub(crate) use self::{
-    capacity::{Growth, filesystem},
+    capacity::filesystem,
     counts::{cloudlet_word, kaas_word, tracked_word},
     view::view,
 };
@@ -25,6 +25,7 @@ use crate::{
     facts::Facts,
     radar,
     rules::{self, Context, Thresholds},
+    series::Trend,
     stamp,
 };
 
@@ -68,7 +69,7 @@ pub(crate) struct Maker {
     tracked: BTreeMap<String, Tracked>,
     /// Begin of problems that lasted when the process ended.
     recalled: HashMap<String, Timestamp>,
-    growth: HashMap<String, Growth>,
+    growth: HashMap<String, Trend>,
     version: u64,
 }
 
@@ -88,7 +89,7 @@ impl Maker {
         self.recalled.extend(began);
     }
 
-    pub(crate) fn grows(&mut self, growth: HashMap<String, Growth>) {
+    pub(crate) fn grows(&mut self, growth: HashMap<String, Trend>) {
         self.growth = growth;
     }
 
@@ -101,7 +102,8 @@ impl Maker {
         now: Timestamp,
         before: &Snapshot,
     ) -> (Snapshot, bool) {
-        let problems = self.problems(&facts, sources, now);
+        let capacity = capacity::capacity(&facts, &self.growth, now, &self.thresholds);
+        let problems = self.problems(&facts, &capacity, sources, now);
         let mut overview = Overview {
             version: before.overview.version,
             time: before.overview.time,
@@ -109,7 +111,7 @@ impl Maker {
             problems_total: u32::try_from(problems.len()).unwrap_or(u32::MAX),
             counts: counts::counts(&facts, now, &self.thresholds),
             radar: radar::marks(&facts, &problems, now, &self.thresholds),
-            capacity: capacity::capacity(&facts, &self.growth, now, &self.thresholds),
+            capacity,
             sources: sources.iter().filter(|source| !source.absent).map(to_source).collect(),
             places: counts::places(&facts, &problems),
             problems,
@@ -130,8 +132,14 @@ impl Maker {
     }
 
     /// The problems of now, worst first, then the oldest first.
-    fn problems(&mut self, facts: &Facts, sources: &[SourceState], now: Timestamp) -> Vec<Problem> {
-        let context = Context { facts, sources, thresholds: &self.thresholds, now };
+    fn problems(
+        &mut self,
+        facts: &Facts,
+        capacity: &[Capacity],
+        sources: &[SourceState],
+        now: Timestamp,
+    ) -> Vec<Problem> {
+        let context = Context { facts, capacity, sources, thresholds: &self.thresholds, now };
         let mut tracked = BTreeMap::new();
         for (rule, finding) in rules::findings(&context) {
             let id = rules::id(rule, &finding.object);

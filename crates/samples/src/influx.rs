@@ -235,5 +235,4 @@ impl Sink {
 }
 
 #[cfg(test)]
-#[path = "influx_tests.rs"]
 mod tests;

@@ -145,5 +145,4 @@ fn put_aside(path: &Path, error: &io::Error) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "keeper_tests.rs"]
 mod tests;

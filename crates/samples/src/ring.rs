@@ -277,5 +277,4 @@ fn has_tags(sample: &wire::Metric, wanted: &BTreeMap<String, String>) -> bool {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

@@ -17,8 +17,8 @@ const outcome = (line: AuditLine): State => {
   return line.outcome === "refused" ? { word: "refused", tone: "warn" } : { word: "failed", tone: "bad" };
 };
 
-/** "AppInstApi/CreateAppInst" of a full name. */
-const short = (method: string | undefined) => (method ?? "").split(".").pop() ?? "";
+/** "AppInstApi/CreateAppInst" of a full name; what is no call, such as "user.add", is short already. */
+const short = (method = "") => (method.includes("/") ? method.split(".").pop() ?? "" : method);
 
 export function AuditPage() {
   const [lines, setLines] = useState<AuditLine[]>();

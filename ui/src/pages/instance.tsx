@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import type { AppInst } from "../contract";
 import { number, plain } from "../format";
-import { appHref, appName, cloudletHref, cloudletName, developerOf, instanceHref, instanceKey, sameInstance } from "../keys";
+import { appHref, appName, cloudletHref, cloudletName, developerOf, instanceHref, instanceKey, operationWords, sameInstance } from "../keys";
 import { useLoad } from "../live";
 import { Badge, Card, Command, Empty, Facts, Trouble, Waiting, When } from "../parts/bits";
 import { Chart } from "../parts/chart";
@@ -17,7 +17,7 @@ import { list } from "../rpc";
 import { may } from "../session";
 import { operationState, tracked } from "../states";
 import { Page } from "./frame";
-import { links } from "./instances";
+import { links, named, type PortLink } from "./instances";
 
 const TABS: [string, string][] = [["", "Overview"], ["log", "Log"], ["shell", "Shell"], ["usage", "Usage"]];
 
@@ -107,6 +107,8 @@ function About({ instance }: { instance: AppInst }) {
   const cluster = key?.clusterInstKey;
   const work = (operations.use().data ?? []).filter((operation) => sameInstance(operation.key, key));
   const addresses = links(instance);
+  // Where no address is known the names are there already.
+  const names = instance.runtimeInfo?.addresses?.length ? named(instance) : [];
   const app = key?.appKey;
   return (
     <div class="columns">
@@ -115,10 +117,9 @@ function About({ instance }: { instance: AppInst }) {
           ["State", <Badge state={tracked(instance.state, instance.runtimeInfo?.unhealthy)} />],
           ["Not answering", instance.runtimeInfo?.unhealthy && plain(instance.runtimeInfo.unhealthy, 400)],
           ["Errors", instance.errors?.length ? <span class="wrong">{plain(instance.errors.join("; "), 1000)}</span> : undefined],
-          ["Address", addresses.length === 0 ? "none" : <ul>{addresses.map((one) => (
-            <li key={one.text} class="mono">{one.href ? <a href={one.href} target="_blank" rel="noopener noreferrer" data-testid="address">{one.text}</a> : one.text}</li>
-          ))}</ul>],
-          ["Name", instance.uri && <span class="mono">{plain(instance.uri)}</span>],
+          ["Address", addresses.length === 0 ? "none" : <Links list={addresses} testid="address" />],
+          ["Name", names.length > 0 ? <><Links list={names} testid="dns-name" /><p class="soft fine">It opens on machines whose DNS asks this system.</p></>
+            : instance.uri && <span class="mono">{plain(instance.uri)}</span>],
           ["App", <a href={appHref(app)}>{plain(appName(app))}</a>],
           ["Developer", plain(developerOf(app))],
           ["Cloudlet", <a href={cloudletHref(cluster?.cloudletKey)}>{plain(cloudletName(cluster?.cloudletKey))}</a>],
@@ -132,7 +133,7 @@ function About({ instance }: { instance: AppInst }) {
         {work.length === 0 ? <p class="soft">None within a day.</p> : (
           <ul class="list">{work.slice(0, 8).map((operation) => (
             <li key={operation.id} class="operation">
-              <p class="row"><Badge state={operationState(operation.state)} /> <b>{operation.kind}</b> <span class="soft">by {plain(operation.startedBy)}, <When time={operation.startedAt} /></span></p>
+              <p class="row"><Badge state={operationState(operation.state)} /> <b>{operationWords(operation).verb}</b> <span class="soft">by {plain(operation.startedBy)}, <When time={operation.startedAt} /></span></p>
               {operation.error && <p class="wrong">{plain(operation.error, 500)}</p>}
               {operation.state === "RUNNING" && <Cancel operation={operation} />}
             </li>
@@ -145,6 +146,12 @@ function About({ instance }: { instance: AppInst }) {
     </div>
   );
 }
+
+const Links = ({ list: all, testid }: { list: PortLink[]; testid: string }) => (
+  <ul>{all.map((one) => (
+    <li key={one.text} class="mono">{one.href ? <a href={one.href} target="_blank" rel="noopener noreferrer" data-testid={testid}>{one.text}</a> : one.text}</li>
+  ))}</ul>
+);
 
 function Usage({ instance }: { instance: AppInst }) {
   const { appKey, clusterInstKey } = instance.key ?? {};

@@ -1,5 +1,5 @@
 // Instances: apps that run.
-import type { AppInst } from "../contract";
+import type { AppInst, AppPort } from "../contract";
 import { number, plain } from "../format";
 import { appName, cloudletName, developerOf, instanceHref, instanceId } from "../keys";
 import { Badge, Empty, Trouble, Waiting, When } from "../parts/bits";
@@ -28,9 +28,18 @@ export interface PortLink { text: string; href?: string }
 /** Where clients reach an instance: each public port, by address where one is known, else by name. */
 export function links(instance: AppInst): PortLink[] {
   const hosts = instance.runtimeInfo?.addresses ?? [];
+  return hosts.length > 0 ? ports(instance, () => hosts) : named(instance);
+}
+
+/** The same by the names that match engines tell devices, and that this system's name server knows. */
+export function named(instance: AppInst): PortLink[] {
+  return instance.uri ? ports(instance, (port) => [`${port.fqdnPrefix ?? ""}${instance.uri}`]) : [];
+}
+
+function ports(instance: AppInst, hosts: (port: AppPort) => string[]): PortLink[] {
   return (instance.mappedPorts ?? []).flatMap((port) => {
     const kind = (port.proto ?? "").replace("L_PROTO_", "").toLowerCase();
-    const names = hosts.length > 0 ? hosts : [`${port.fqdnPrefix ?? ""}${instance.uri ?? ""}`];
+    const names = hosts(port);
     return names.map((name) => {
       const host = name.includes(":") && !name.startsWith("[") ? `[${name}]` : name;
       const text = `${kind}://${host}:${port.publicPort}${port.pathPrefix ? `/${port.pathPrefix}` : ""}`;

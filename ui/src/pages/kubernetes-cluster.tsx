@@ -11,6 +11,7 @@ import { call, stream, type CallError } from "../rpc";
 import { may } from "../session";
 import { Page } from "./frame";
 import { clusterState, machineState, STEPS } from "./kubernetes";
+import { KubeBackups, Upkeep } from "./kubernetes-upkeep";
 import { AddPool, DeleteCluster, DeletePool, Kubeconfig, ScalePool, Upgrade } from "./kubernetes-acts";
 
 type Act = { what: "upgrade" | "delete" | "kubeconfig" | "add" } | { what: "scale" | "drop"; pool: KubePool };
@@ -51,6 +52,7 @@ function Actions({ cluster, begin }: { cluster: KubeDetails; begin: (act: Act) =
   const [error, setError] = useState<CallError>();
   const name = cluster.name ?? "";
   const going = cluster.status === "STOPPING";
+  const asleep = cluster.hibernated;
   const toggle = async () => {
     setError(undefined);
     try {
@@ -63,8 +65,8 @@ function Actions({ cluster, begin }: { cluster: KubeDetails; begin: (act: Act) =
   return (
     <>
       <button type="button" data-testid="kubeconfig" onClick={() => begin({ what: "kubeconfig" })}>Kubeconfig</button>
-      {!going && <button type="button" class="quiet" data-testid="upgrade" onClick={() => begin({ what: "upgrade" })}>Upgrade</button>}
-      {!going && <button type="button" class="quiet" data-testid="pause" onClick={() => void toggle()}>{cluster.paused ? "Resume" : "Pause"}</button>}
+      {!going && !asleep && <button type="button" class="quiet" data-testid="upgrade" onClick={() => begin({ what: "upgrade" })}>Upgrade</button>}
+      {!going && !asleep && <button type="button" class="quiet" data-testid="pause" onClick={() => void toggle()}>{cluster.paused ? "Resume" : "Pause"}</button>}
       {!going && <button type="button" class="quiet danger" data-testid="delete-cluster" onClick={() => begin({ what: "delete" })}>Delete</button>}
       <Trouble error={error} />
     </>
@@ -78,11 +80,14 @@ function Details({ cluster, owner, begin }: { cluster: KubeDetails; owner: boole
   return (
     <>
       <div class="columns">
-        <Card title="Cluster" testid="cluster-facts"><Facts items={[
-          ["State", <Badge state={clusterState(cluster)} />], ["Now", plain(cluster.statusMessage, 500)], ["Kubernetes", plain(cluster.version)],
-          ["API", cluster.endpoint && <span class="mono">{plain(cluster.endpoint)}</span>], ["Organisation", plain(cluster.organisation) || "none: admins alone"],
-          ["Machines from", cluster.provider === "sim" ? "sim: simulated" : plain(cluster.provider)], ["Made", <><When time={cluster.createdAt} fallback="" /> by {plain(cluster.createdBy, 64)}</>],
-        ]} /></Card>
+        <div class="stack">
+          <Card title="Cluster" testid="cluster-facts"><Facts items={[
+            ["State", <Badge state={clusterState(cluster)} />], ["Now", plain(cluster.statusMessage, 500)], ["Kubernetes", plain(cluster.version)],
+            ["API", cluster.endpoint && <span class="mono">{plain(cluster.endpoint)}</span>], ["Organisation", plain(cluster.organisation) || "none: admins alone"],
+            ["Machines from", cluster.provider === "sim" ? "sim: simulated" : plain(cluster.provider)], ["Made", <><When time={cluster.createdAt} fallback="" /> by {plain(cluster.createdBy, 64)}</>],
+          ]} /></Card>
+          {owner && cluster.status !== "STOPPING" && <Upkeep cluster={cluster} />}
+        </div>
         <Conditions cluster={cluster} />
       </div>
       <section class="columns classes" aria-label="Pools" data-testid="pools">
@@ -101,6 +106,7 @@ function Details({ cluster, owner, begin }: { cluster: KubeDetails; owner: boole
         { title: "Kubernetes", value: versions, wide: true },
         { title: "Address", value: (one) => one.address ?? "", show: (one) => <span class="mono">{plain(one.address, 60)}</span>, wide: true },
       ]} />
+      <KubeBackups cluster={cluster} owner={owner} />
       <Events name={cluster.name ?? ""} turn={`${rows.map((one) => one.phase).join()} ${cluster.status} ${cluster.paused}`} />
     </>
   );

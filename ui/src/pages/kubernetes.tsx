@@ -8,13 +8,15 @@ import { query, setQuery, to } from "../router";
 import { may } from "../session";
 import type { State } from "../states";
 import { NewCluster } from "./kubernetes-form";
+import { OrphanBackups, Quarantine } from "./kubernetes-upkeep";
 
 const STATES: Record<string, State> = {
   RUNNING: { word: "running", tone: "good" }, PROVISIONING: { word: "starting", tone: "busy" }, RECONCILING: { word: "changing", tone: "busy" },
   STOPPING: { word: "being deleted", tone: "busy" }, ERROR: { word: "failed", tone: "bad" }, DEGRADED: { word: "degraded", tone: "warn" },
 };
 
-export function clusterState({ status, paused }: KubeCluster & Pick<KubeDetails, "paused">): State {
+export function clusterState({ status, paused, hibernated }: KubeCluster & Pick<KubeDetails, "paused" | "hibernated">): State {
+  if (hibernated && status === "DEGRADED") return { word: "asleep", tone: "off" };
   if (paused && status !== "STOPPING") return { word: "paused", tone: "warn" };
   return STATES[status ?? ""] ?? { word: "unknown", tone: "off" };
 }
@@ -26,6 +28,7 @@ export function machineState({ phase = "" }: KubeMachine): State {
   if (phase === "Ready") return { word: "ready", tone: "good" };
   if (phase === "Failed") return { word: "failed", tone: "bad" };
   if (phase === "NotReady") return { word: "not ready", tone: "bad" };
+  if (phase === "Hibernated") return { word: "asleep", tone: "off" };
   if (phase === "Cordoned" || phase === "Draining") return { word: phase.toLowerCase(), tone: "warn" };
   return { word: phase.toLowerCase() || "unknown", tone: phase ? "busy" : "off" };
 }
@@ -52,9 +55,11 @@ export function KubeClusters() {
           empty={<Empty title="No Kubernetes clusters yet">{next}</Empty>} columns={[
             { title: "Cluster", value: (one) => one.name ?? "" },
             { title: "State", value: (one) => clusterState(one).word, show: (one) => <Badge state={clusterState(one)} /> },
-            { title: "Now", value: (one) => one.statusMessage ?? "", show: (one) => <span title={one.statusMessage}>{plain(one.statusMessage, 120)}</span>, wide: true },
+            { title: "Now", value: (one) => one.statusMessage ?? "", show: (one) => <span title={plain(one.statusMessage, 1000)}>{plain(one.statusMessage, 120) || <span class="soft">as it was asked for</span>}</span>, wide: true },
           ]} />
       )}
+      {data && <OrphanBackups />}
+      {data && may.admin() && <Quarantine />}
       {query.value.get("new") === "kubernetes" && data && may.changeKubernetes() && <NewCluster close={() => setQuery("new", "")} />}
     </section>
   );

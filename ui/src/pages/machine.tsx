@@ -1,5 +1,5 @@
 // One machine: how it is, live; processes, containers, kernel log, services.
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import type { ContainerInfo, Host, ProcessInfo } from "../contract";
 import { bytes, number, plain } from "../format";
 import { asCallError, useLoad, useStream } from "../live";
@@ -37,7 +37,7 @@ export function MachinePage({ parts }: { parts: string[] }) {
         {TABS.map(([key, text]) => <a key={key} href={key ? `${address}?tab=${key}` : address} aria-current={tab === key ? "page" : undefined} data-testid={`tab-${key || "live"}`}>{text}</a>)}
       </nav>
       {tab === "processes" ? <Processes headers={headers} /> : tab === "containers" ? <Containers headers={headers} />
-        : tab === "log" ? <KernelLog headers={headers} /> : tab === "services" ? <Services headers={headers} /> : <LiveHost headers={headers} />}
+        : tab === "log" ? <KernelLog headers={headers} /> : tab === "services" ? <Services headers={headers} /> : <LiveHost headers={headers} machine={here ? undefined : parts.join("/")} />}
       {rebooting && (
         <Confirm title={`Reboot ${plain(title, 80)}?`} yes="Reboot it" close={() => setRebooting(false)} act={async () => {
           problem((await call("machine.MachineService/Reboot", {}, { headers })).messages);
@@ -57,31 +57,69 @@ function problem(messages: { metadata?: { hostname?: string; error?: string } }[
 }
 
 const KEPT = 300;
+/** What is drawn, as the history of the server calls it. */
+const DRAWN = ["cpu_percent", "memory_used_bytes", "received_bytes", "sent_bytes", "read_bytes", "written_bytes"] as const;
+type Sample = { time: number } & Partial<Record<(typeof DRAWN)[number], number>>;
 
-function LiveHost({ headers }: { headers: Headers }) {
-  const [history, setHistory] = useState<Host[]>([]);
+/** The last minutes before anybody looked, as the server has kept them. */
+function usePast(name: string | undefined): Sample[] {
+  const { data } = useLoad(async (signal) => (name ? (await call("selvage.dashboard.DashboardService/GetSeries", { names: [...DRAWN], kind: "machine", name, range: "600s", step: "15s" }, { signal })).series ?? [] : []), [name]);
+  return useMemo(() => {
+    const samples = new Map<number, Sample>();
+    for (const one of data ?? []) {
+      one.times?.forEach((at, index) => {
+        const time = Number(at);
+        samples.set(time, { ...(samples.get(time) ?? { time }), [one.name ?? ""]: one.values?.[index] });
+      });
+    }
+    return [...samples.values()].sort((a, b) => a.time - b.time);
+  }, [data]);
+}
+
+const sum = <K extends string>(list: Partial<Record<K, string | number>>[] | undefined, field: K) => (list ?? []).reduce((all, one) => all + number(one[field]), 0);
+const totals = (host: Host) => ({
+  received_bytes: sum(host.interfaces, "receivedBytes"), sent_bytes: sum(host.interfaces, "sentBytes"),
+  read_bytes: sum(host.disks, "readBytes"), written_bytes: sum(host.disks, "writtenBytes"),
+});
+
+/** A sample of a second, with rates since the one before. */
+function sample(host: Host, before: Host | undefined): Sample {
+  const time = Date.parse(host.time ?? "");
+  const used = (number(host.memory?.memtotal) - number(host.memory?.memavailable)) * 1024;
+  const found: Sample = { time, cpu_percent: host.cpuPercent ?? 0, memory_used_bytes: used };
+  if (!before) return found;
+  const seconds = Math.max(0.001, (time - Date.parse(before.time ?? "")) / 1000);
+  const [now, then] = [totals(host), totals(before)];
+  for (const name of Object.keys(now) as (keyof typeof now)[]) found[name] = Math.max(0, (now[name] - then[name]) / seconds);
+  return found;
+}
+
+function LiveHost({ headers, machine }: { headers: Headers; machine?: string }) {
+  const [host, setHost] = useState<Host>();
+  const [live, setLive] = useState<Sample[]>([]);
+  const last = useRef<Host>(undefined);
   const error = useStream((signal) => stream("selvage.node.NodeService/WatchHost", { period: "1s" }, { signal, headers }),
-    (host) => {
-      if (host.metadata?.error) throw asCallError(host.metadata.error);
-      setHistory((old) => [...old, host].slice(-KEPT));
+    (next) => {
+      if (next.metadata?.error) throw asCallError(next.metadata.error);
+      const taken = sample(next, last.current);
+      last.current = next;
+      setHost(next);
+      setLive((old) => [...old, taken].slice(-KEPT));
     }, [headers.nodes]);
-  const host = history[history.length - 1];
-  const times = useMemo(() => history.map((one) => Date.parse(one.time ?? "")), [history]);
+  const past = usePast(machine ?? (host?.name && `node/${host.name}`));
+  const samples = useMemo(() => [...past.filter((one) => one.time < (live[0]?.time ?? 0)), ...live], [past, live]);
+  const times = useMemo(() => samples.map((one) => one.time), [samples]);
   if (error) return <Trouble error={error} />;
   if (!host) return <Waiting what="Asking the machine" />;
   const memory = number(host.memory?.memtotal) * 1024;
-  const rate = (total: (one: Host) => ReturnType<typeof Number>) => history.map((one, at) => {
-    const before = history[at - 1];
-    return before ? Math.max(0, (total(one) - total(before)) / Math.max(0.001, (times[at]! - times[at - 1]!) / 1000)) : null;
-  });
-  const sum = <K extends string>(list: Partial<Record<K, string | number>>[] | undefined, field: K) => (list ?? []).reduce((all, one) => all + number(one[field]), 0);
+  const line = (label: string, name: (typeof DRAWN)[number]) => ({ label, values: samples.map((one) => one[name] ?? null) });
   return (
     <>
       <div class="columns">
-        <Card title="Processors"><Chart title={`${host.cpus?.length ?? 0} processors`} unit="percent" top={100} times={times} lines={[{ label: "busy", values: history.map((one) => one.cpuPercent ?? 0) }]} /></Card>
-        <Card title="Memory"><Chart title={`of ${bytes(memory)}`} unit="bytes" top={memory} times={times} lines={[{ label: "used", values: history.map((one) => memory - number(one.memory?.memavailable) * 1024) }]} /></Card>
-        <Card title="Network"><Chart title="All interfaces" unit="bytes/s" times={times} lines={[{ label: "received", values: rate((one) => sum(one.interfaces, "receivedBytes")) }, { label: "sent", values: rate((one) => sum(one.interfaces, "sentBytes")) }]} /></Card>
-        <Card title="Disks"><Chart title="All disks" unit="bytes/s" times={times} lines={[{ label: "read", values: rate((one) => sum(one.disks, "readBytes")) }, { label: "written", values: rate((one) => sum(one.disks, "writtenBytes")) }]} /></Card>
+        <Card title="Processors"><Chart title={`${host.cpus?.length ?? 0} processors`} unit="percent" top={100} times={times} lines={[line("busy", "cpu_percent")]} /></Card>
+        <Card title="Memory"><Chart title={`of ${bytes(memory)}`} unit="bytes" top={memory} times={times} lines={[line("used", "memory_used_bytes")]} /></Card>
+        <Card title="Network"><Chart title="All interfaces" unit="bytes/s" times={times} lines={[line("received", "received_bytes"), line("sent", "sent_bytes")]} /></Card>
+        <Card title="Disks"><Chart title="All disks" unit="bytes/s" times={times} lines={[line("read", "read_bytes"), line("written", "written_bytes")]} /></Card>
       </div>
       <div class="columns">
         <Card title="What it is"><Facts items={[["Name", plain(host.name)], ["Up since", <When time={host.started} />], ["Load", `${(host.load1 ?? 0).toFixed(2)}, ${(host.load5 ?? 0).toFixed(2)}, ${(host.load15 ?? 0).toFixed(2)}`], ["Running", `${number(host.runningProcesses)} processes`]]} /></Card>
@@ -98,9 +136,12 @@ function LiveHost({ headers }: { headers: Headers }) {
   );
 }
 
+/** What is smaller holds nobody's data. */
+const SMALLEST = 1 << 20;
+
 /** File systems that can get full: those of devices, each once, by its shortest path. */
 function disks({ filesystems = [] }: Host) {
-  const real = filesystems.filter((one) => number(one.sizeBytes) > 0 && !/^\/(dev|proc|run|sys)(\/|$)/.test(one.mountedOn ?? ""));
+  const real = filesystems.filter((one) => number(one.sizeBytes) >= SMALLEST && !/^\/(dev|proc|run|sys)(\/|$)/.test(one.mountedOn ?? ""));
   const shortest = [...real].sort((a, b) => (a.mountedOn ?? "").length - (b.mountedOn ?? "").length);
   return shortest.filter((one, at) => shortest.findIndex((other) => other.device === one.device) === at);
 }

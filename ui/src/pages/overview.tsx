@@ -1,7 +1,7 @@
 // The first page: what is wrong and why, on one screen.
 import { useState } from "preact/hooks";
 import type { Capacity, Happening, Problem, Series } from "../contract";
-import { ago, bytes, exact, now, number, plain, plural } from "../format";
+import { ago, bytes, exact, now, number, plain, plural, span } from "../format";
 import { thingHref } from "../keys";
 import { useLoad } from "../live";
 import { happenings, heard, overview, overviewError, problems } from "../overview";
@@ -145,14 +145,29 @@ function Numbers() {
 function Room({ room }: { room: Capacity }) {
   const [used, total] = [number(room.usedBytes), number(room.totalBytes)];
   const name = plain(room.object?.name || room.name, 40);
-  const full = Date.parse(room.fullAt ?? "");
   return (
     <div class="room">
       <p><strong>{name}</strong> <span>{bytes(used)} of {bytes(total)}</span></p>
       <Meter used={used} total={total} ticks={[room.nearFull || 0.85, room.full || 0.95]} label={`${name}: used`} />
-      <p class="soft fine">{Number.isFinite(full) ? <>full <span title={exact(full)}>{ago(full, now.value)}</span> if it goes on like this</> : `${bytes(room.availableBytes)} free`}</p>
+      <p class="soft fine" data-testid="forecast"><Forecast room={room} /></p>
     </div>
   );
+}
+
+/** When it is full, and how sure that is: what is not known is not told. */
+function Forecast({ room }: { room: Capacity }) {
+  const [at, earliest, latest] = [room.fullAt, room.fullEarliest, room.fullLatest].map((time) => Date.parse(time ?? ""));
+  const known = Number.parseInt(room.knownFor ?? "0", 10);
+  const free = `${bytes(room.availableBytes)} free`;
+  const left = (time: number) => span((time - now.value) / 1000);
+  const told = `Told by the growth of the last ${span(known)}, right nine times of ten.`;
+  if (!known) return <span title="A forecast needs an hour of the past.">{free}</span>;
+  if (Number.isFinite(at!)) {
+    const bounds = Number.isFinite(latest!) ? `${left(earliest!)} to ${left(latest!)}` : `not before ${left(earliest!)}`;
+    return <span title={`${told} ${exact(at!)}`}>full in <b>{left(at!)}</b> ({bounds}) if it goes on like this</span>;
+  }
+  if (Number.isFinite(earliest!)) return <span title={told}>{free}; grows unevenly, not full before {left(earliest!)}</span>;
+  return <span title={told}>{free}; not full for long</span>;
 }
 
 /** One line for all objects of a series: the sum, or the mean of shares. */

@@ -1,4 +1,4 @@
-// People: users and their roles, sessions that can be ended, tokens to join.
+// People: users and their roles, sessions, tokens and certificates that can be ended.
 import { useState } from "preact/hooks";
 import type { Grant, Session, User } from "../contract";
 import { plain } from "../format";
@@ -11,6 +11,7 @@ import { developers, operators, users } from "../resources";
 import { query, setQuery } from "../router";
 import { call } from "../rpc";
 import { may, me, roleWords } from "../session";
+import { Credentials } from "./credentials";
 import { Page } from "./frame";
 import { PasswordDialog } from "./password";
 
@@ -21,6 +22,7 @@ export function PeoplePage() {
     <Page title="People" actions={admin && <><Filter what="people" />{create}</>}>
       {admin && <Users />}
       <Sessions everybody={admin} />
+      <Credentials everybody={admin} />
       {admin && query.value.get("new") === "user" && <UserDialog close={() => setQuery("new", "")} />}
     </Page>
   );

@@ -4,6 +4,7 @@ import type { Operation } from "../contract";
 import { runWork, type Work } from "../follow";
 import { plain } from "../format";
 import { asCallError, refreshAll } from "../live";
+import { operationWords } from "../keys";
 import { call, type CallError } from "../rpc";
 import { operationState } from "../states";
 import { Badge, Glyph, Meter, Trouble } from "./bits";
@@ -56,6 +57,12 @@ export function Progress({ work, finished, close }: { work: Work; finished: () =
       </div>
     </div>
   );
+}
+
+/** What is done, and to what. */
+export function OperationName({ operation }: { operation: Operation }) {
+  const { verb, name, href } = operationWords(operation);
+  return <span title={operation.kind}><b>{plain(verb, 60)}</b> {href ? <a href={href}>{plain(name, 120)}</a> : plain(name, 120)}</span>;
 }
 
 export function Cancel({ operation }: { operation: Operation }) {

@@ -42,8 +42,9 @@ export function Radar({ marks }: { marks: Mark[] }) {
 /** Why the marks are not higher. */
 export function Reasons({ marks }: { marks: Mark[] }) {
   // What takes next to nothing is not worth a line.
-  const lost = marks.flatMap((mark) => (mark.reasons ?? []).map((reason) => ({ mark, reason }))).filter(({ reason }) => (reason.points ?? 0) >= 0.5)
-    .sort((a, b) => (b.reason.points ?? 0) - (a.reason.points ?? 0));
+  const lost = marks.flatMap((mark) => (mark.reasons ?? []).map((reason, rank) => ({ mark, reason, rank }))).filter(({ reason }) => (reason.points ?? 0) >= 0.5)
+    // The worst of each mark first, so that no mark is without a reason in sight.
+    .sort((a, b) => a.rank - b.rank || (b.reason.points ?? 0) - (a.reason.points ?? 0));
   if (lost.length === 0) return <p class="soft fine">Nothing takes points from any of the five marks.</p>;
   return (
     <ul class="reasons" tabIndex={0} aria-label="Why the marks are not higher">

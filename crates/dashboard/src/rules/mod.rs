@@ -10,7 +10,7 @@ mod system;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use selvage_api::selvage::dashboard::{Object, Problem, Severity};
+use selvage_api::selvage::dashboard::{Capacity, Object, Problem, Severity};
 
 pub(crate) use self::machines::{away, hosts};
 use crate::{board::SourceState, facts::Facts, text};
@@ -24,6 +24,8 @@ pub struct Thresholds {
     /// Shares of a volume group in use, 0 to 1.
     pub near_full: f64,
     pub full: f64,
+    /// What will be full so soon is a problem today.
+    pub full_within: Duration,
     /// A machine that has not reported for so long is away.
     pub machine_away: Duration,
     /// A certificate that ends so soon should have been renewed.
@@ -41,6 +43,7 @@ impl Default for Thresholds {
         Self {
             near_full: 0.85,
             full: 0.95,
+            full_within: Duration::from_secs(7 * 86_400),
             machine_away: Duration::from_secs(180),
             certificate: Duration::from_secs(7 * 86_400),
             operation_stuck: Duration::from_secs(600),
@@ -53,6 +56,8 @@ impl Default for Thresholds {
 /// Input of rules.
 pub(crate) struct Context<'a> {
     pub(crate) facts: &'a Facts,
+    /// Room for data, with its forecast.
+    pub(crate) capacity: &'a [Capacity],
     pub(crate) sources: &'a [SourceState],
     pub(crate) thresholds: &'a Thresholds,
     pub(crate) now: Timestamp,
@@ -243,6 +248,14 @@ pub const RULES: &[Rule] = &[
         source: "selvage",
         after: NOW,
         find: storage::volume_group_full,
+    },
+    Rule {
+        id: "full_soon",
+        severity: Severity::Warning,
+        about: "Room for data will be used up within days if it goes on like this.",
+        source: "selvage",
+        after: Duration::from_secs(600),
+        find: storage::full_soon,
     },
     Rule {
         id: "volume_group_missing",

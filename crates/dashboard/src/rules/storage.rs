@@ -1,5 +1,7 @@
 //! Volumes, backups, Ceph and the Kubernetes objects around it.
 
+use std::fmt::Write as _;
+
 use selvage_api::selvage::{dashboard::Severity, volumes::JobState};
 
 use super::{Context, Finding};
@@ -29,6 +31,49 @@ pub(super) fn volume_group_full(context: &Context<'_>, found: &mut Vec<Finding>)
         let finding = Finding::new(&group.object, summary, command).severity(severity);
         found.push(finding.detail(&detail));
     }
+}
+
+/// What is nearly full already has a problem of its own.
+pub(super) fn full_soon(context: &Context<'_>, found: &mut Vec<Finding>) {
+    for room in context.capacity {
+        let share = room.used_bytes as f64 / room.total_bytes.max(1) as f64;
+        let (Some(object), Some(full_at), true) =
+            (&room.object, room.full_at, share < room.near_full)
+        else {
+            continue;
+        };
+        let left = |at: &prost_types::Timestamp| at.seconds - context.now.as_second();
+        if left(&full_at).unsigned_abs() > context.thresholds.full_within.as_secs() {
+            continue;
+        }
+        let name = outside(&object.name, NAME);
+        let summary = format!("{name} will be full in {}", span(left(&full_at)));
+        let earliest = room.full_earliest.as_ref().unwrap_or(&full_at);
+        let mut detail = format!(
+            "{:.0} % of it is in use. If it goes on like this it is full in {} at the earliest",
+            share * 100.0,
+            span(left(earliest)),
+        );
+        if let Some(latest) = &room.full_latest {
+            let _ = write!(detail, ", in {} at the latest", span(left(latest)));
+        }
+        detail.push('.');
+        let command = match object.kind.as_str() {
+            "ceph" => "ceph df".to_owned(),
+            "volume_group" => "selvage volume list".to_owned(),
+            _ => "df -h".to_owned(),
+        };
+        found.push(Finding::new(object, summary, command).detail(&detail));
+    }
+}
+
+/// A time from now on, in words.
+fn span(seconds: i64) -> String {
+    let hours = seconds.max(0) / 3600;
+    let plural = |count: i64, unit: &str| {
+        if count == 1 { format!("1 {unit}") } else { format!("{count} {unit}s") }
+    };
+    if hours < 48 { plural(hours, "hour") } else { plural(hours / 24, "day") }
 }
 
 pub(super) fn volume_group_missing(context: &Context<'_>, found: &mut Vec<Finding>) {
@@ -144,5 +189,67 @@ pub(super) fn kubernetes_object(context: &Context<'_>, found: &mut Vec<Finding>)
             quoted(name)
         );
         found.push(Finding::new(&object, summary, command).detail(message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use jiff::Timestamp;
+    use selvage_api::selvage::dashboard::Capacity;
+
+    use super::*;
+    use crate::{facts::Facts, rules::Thresholds};
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn room(used: u64, [at, earliest, latest]: [Option<i64>; 3]) -> Capacity {
+        let days = |days: Option<i64>| {
+            days.map(|days| prost_types::Timestamp { seconds: NOW + days * 86_400, nanos: 0 })
+        };
+        Capacity {
+            object: Some(object("volume_group", "vg")),
+            used_bytes: used,
+            total_bytes: 100,
+            near_full: 0.85,
+            full: 0.95,
+            full_at: days(at),
+            full_earliest: days(earliest),
+            full_latest: days(latest),
+            ..Capacity::default()
+        }
+    }
+
+    fn found(room: Capacity) -> Option<(String, String)> {
+        let context = Context {
+            facts: &Facts::default(),
+            capacity: &[room],
+            sources: &[],
+            thresholds: &Thresholds::default(),
+            now: Timestamp::from_second(NOW).unwrap(),
+        };
+        let mut findings = Vec::new();
+        full_soon(&context, &mut findings);
+        findings.pop().map(|finding| (finding.summary, finding.detail))
+    }
+
+    #[test]
+    fn what_will_be_full_within_days_is_a_problem_today() {
+        let (summary, detail) = found(room(60, [Some(5), Some(1), Some(9)])).unwrap();
+        assert_eq!(summary, "vg will be full in 5 days");
+        let bounds = "full in 24 hours at the earliest, in 9 days at the latest.";
+        assert!(
+            detail.starts_with("60 % of it is in use.") && detail.ends_with(bounds),
+            "{detail}"
+        );
+        let (_, open) = found(room(60, [Some(5), Some(1), None])).unwrap();
+        assert!(open.ends_with("full in 24 hours at the earliest."), "{open}");
+    }
+
+    #[test]
+    fn what_is_far_or_not_sure_or_told_already_is_none() {
+        assert_eq!(found(room(60, [Some(8), Some(1), Some(9)])), None);
+        assert_eq!(found(room(60, [None, Some(1), None])), None);
+        assert_eq!(found(room(90, [Some(5), Some(1), Some(9)])), None);
     }
 }

@@ -29,7 +29,11 @@ pub(super) fn source_failing(context: &Context<'_>, found: &mut Vec<Finding>) {
                 .all(|other| other.section != source.section || other.failing());
         let severity = if only { Severity::Critical } else { Severity::Warning };
         let finding = Finding::new(&object, summary, "selvage status".into()).severity(severity);
-        let error = source.error.as_deref().unwrap_or("it has not answered yet");
+        let late = match source.fetched {
+            Some(_) => "it takes longer to answer than it should",
+            None => "it has not answered yet",
+        };
+        let error = source.error.as_deref().unwrap_or(late);
         found.push(finding.detail(error).since(source.fetched));
     }
 }

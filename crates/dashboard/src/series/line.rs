@@ -2,7 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::{COARSE, COARSE_POINTS, FINE, FINE_POINTS};
+use super::{
+    COARSE, COARSE_POINTS, FINE, FINE_POINTS,
+    trend::{Trend, surest, trend},
+};
+
+/// The shorter of the pasts that growth is told by: daily ups and downs are within it.
+const DAY: u64 = 86_400;
 
 /// Several values of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,10 +135,13 @@ impl Line {
         now.saturating_sub(last) > COARSE * COARSE_POINTS as u64
     }
 
-    /// Growth in a second, by the straight line that fits best;
-    /// None where too little of its past is known.
-    pub(crate) fn slope(&self, now: u64, shortest: u64, longest: u64) -> Option<f64> {
-        let since = now.saturating_sub(longest);
+    /// Growth by its past; None where too little of it is known.
+    pub(crate) fn trend(&self, now: u64, shortest: u64, longest: u64) -> Option<Trend> {
+        surest([longest, DAY].into_iter().filter_map(|span| self.trend_of(now, shortest, span)))
+    }
+
+    fn trend_of(&self, now: u64, shortest: u64, span: u64) -> Option<Trend> {
+        let since = now.saturating_sub(span);
         let day = now.saturating_sub(FINE * FINE_POINTS as u64);
         let month = self.coarse().filter(|(at, _)| *at < day);
         let points: Vec<(f64, f64)> = month
@@ -140,17 +149,8 @@ impl Line {
             .filter(|(at, _)| *at >= since)
             .map(|(at, summary)| (at.saturating_sub(since) as f64, f64::from(summary.mean)))
             .collect();
-        let (first, last) = (points.first()?.0, points.last()?.0);
-        if last - first < shortest as f64 {
-            return None;
-        }
-        let count = points.len() as f64;
-        let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), (at, value)| (x + at, y + value));
-        let (x, y) = (x / count, y / count);
-        let (over, under) = points.iter().fold((0.0, 0.0), |(over, under), (at, value)| {
-            (over + (at - x) * (value - y), under + (at - x) * (at - x))
-        });
-        (under > 0.0).then(|| over / under)
+        let known = points.last()?.0 - points.first()?.0;
+        (known >= shortest as f64).then(|| trend(&points)).flatten()
     }
 }
 
@@ -198,14 +198,15 @@ mod tests {
     #[test]
     fn growth_is_found_within_a_tenth() {
         let mut line = Line::default();
-        assert_eq!(line.slope(START, 3600, 7 * 86_400), None);
+        assert_eq!(line.trend(START, 3600, 7 * 86_400), None);
         // A gibibyte a day, with noise of a tenth of that.
         let rate = f64::from(1 << 30) / 86_400.0;
         for second in (0..3 * 86_400).step_by(15) {
             let noise = f64::from((second * 7919 % 200) as i32 - 100) / 100.0 * 1e8;
             line.add(START + second, 50e9 + rate * second as f64 + noise);
         }
-        let slope = line.slope(START + 3 * 86_400, 3600, 7 * 86_400).unwrap();
-        assert!((slope / rate - 1.0).abs() < 0.1, "{slope} is not {rate}");
+        let found = line.trend(START + 3 * 86_400, 3600, 7 * 86_400).unwrap();
+        assert!((found.rate / rate - 1.0).abs() < 0.1, "{found:?} is not {rate}");
+        assert!(found.low < rate && rate < found.high, "{found:?} is not around {rate}");
     }
 }

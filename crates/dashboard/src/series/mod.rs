@@ -5,6 +5,7 @@ mod keeper;
 mod line;
 mod measure;
 mod query;
+mod trend;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,8 +21,9 @@ use self::{keeper::Keeper, line::Line};
 pub(crate) use self::{
     measure::{METRICS, Metric},
     query::{Query, to_series},
+    trend::Trend,
 };
-use crate::snapshot::{Growth, Snapshot};
+use crate::snapshot::Snapshot;
 
 /// Time between points of the last day.
 pub(crate) const FINE: u64 = 15;
@@ -105,14 +107,13 @@ impl Series {
     }
 
     /// Growth of usage, by kind and name of the object.
-    pub(crate) fn growth(&self, now: Timestamp) -> HashMap<String, Growth> {
+    pub(crate) fn growth(&self, now: Timestamp) -> HashMap<String, Trend> {
         let now = seconds(now);
         let lines = self.lines.read();
         let used = lines.iter().filter(|(key, _)| key.metric == measure::USED);
         used.filter_map(|(key, line)| {
-            let slope = line.slope(now, SHORTEST_PAST, LONGEST_PAST)?;
-            let growth = Growth { bytes_per_day: (slope * 86_400.0).round() };
-            Some((format!("{}/{}", key.kind, key.object), growth))
+            let trend = line.trend(now, SHORTEST_PAST, LONGEST_PAST)?;
+            Some((format!("{}/{}", key.kind, key.object), trend))
         })
         .collect()
     }

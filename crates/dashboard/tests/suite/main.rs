@@ -5,6 +5,8 @@
 #![allow(clippy::print_stdout)]
 
 mod bad_input;
+#[path = "../../../../tests/shared/ceph.rs"]
+mod ceph;
 mod ceph_rest;
 mod golden;
 mod kept;

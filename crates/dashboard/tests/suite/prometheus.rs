@@ -151,8 +151,7 @@ fn start(folder: &Path, agent: &str, port: u16) -> Option<Real> {
     match started {
         Ok(child) => Some(Real(child)),
         Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "prometheus is missing on CI: {error}");
-            println!("SKIPPED: prometheus: {error}");
+            selvage_testkit::skip("prometheus", &error.to_string());
             None
         }
     }
