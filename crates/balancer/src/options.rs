@@ -28,6 +28,7 @@ pub struct Options {
 }
 
 impl Default for Options {
+    #[allow(clippy::disallowed_methods, reason = "tests bring another clock")]
     fn default() -> Self {
         Self {
             addresses: vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],

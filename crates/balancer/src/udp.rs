@@ -45,15 +45,19 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
     let mut sweep = tokio::time::interval((idle / 4).clamp(Duration::from_millis(1), SWEEP));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stop = gate.stop.clone();
-    let mut desk =
-        Desk { gate, public: Arc::new(socket), start: Instant::now(), sessions: HashMap::new() };
+    let mut listener = UdpListener {
+        gate,
+        public: Arc::new(socket),
+        start: Instant::now(),
+        sessions: HashMap::new(),
+    };
     let mut buffer = vec![0; DATAGRAM];
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            _ = sweep.tick() => desk.sweep(idle),
-            came = desk.public.receive(&mut buffer) => match came {
-                Ok((count, client, asked)) => desk.pass((client, asked), &buffer[..count]).await,
+            _ = sweep.tick() => listener.sweep(idle),
+            came = listener.public.receive(&mut buffer) => match came {
+                Ok((count, client, asked)) => listener.pass((client, asked), &buffer[..count]).await,
                 Err(error) => {
                     tracing::debug!(%error, "cannot receive datagrams");
                     tokio::time::sleep(BREATH).await;
@@ -67,7 +71,7 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
 type Ends = (SocketAddr, Asked);
 
 /// All sessions of one public socket.
-struct Desk {
+struct UdpListener {
     gate: Arc<Gate>,
     public: Arc<Public>,
     start: Instant,
@@ -84,7 +88,7 @@ struct Session {
 /// State that both directions of a session use.
 struct Link {
     socket: UdpSocket,
-    /// When something last moved, in milliseconds since the desk opened.
+    /// When something last moved, in milliseconds since the listener opened.
     moved: AtomicU64,
     refused: AtomicBool,
 }
@@ -102,7 +106,7 @@ impl Session {
     }
 }
 
-impl Desk {
+impl UdpListener {
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

@@ -58,8 +58,8 @@ struct Reading {
     path: PathBuf,
     file: File,
     position: u64,
-    /// Whoever does not follow gets what was there when he asked: one who
-    /// writes faster than he reads would have him read for ever.
+    /// A reader that does not follow gets what was there when it asked: a writer that
+    /// is faster would have it read for ever.
     end: u64,
     watch: Option<Watch>,
     /// Time for which nothing may have the log's name,

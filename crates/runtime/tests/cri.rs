@@ -3,19 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod real;
-
 use std::{fs, path::Path, time::Duration};
 
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{self, runtime_service_client::RuntimeServiceClient};
-use real::{IMAGE, wait_for};
 use selvage_api::Code;
 use selvage_runtime::{
     Container, ExecOutput, ExecSpec, Kind, LogOptions, Restart, Runtime, Status, containerd,
     cri::Cri,
 };
+use selvage_testkit::containers::{self as real, IMAGE, wait_for};
 use tonic::transport::{Channel, Endpoint};
 
 const NAMESPACE: &str = "k8s.io";

@@ -3,13 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod real;
-
 use std::{collections::HashMap, sync::Arc};
 
 use selvage_api::Code;
 use selvage_fetch::Policy;
 use selvage_runtime::{Credentials, Pull, Runtime, oci};
+use selvage_testkit::containers as real;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -16,6 +16,8 @@ mod conversation;
 mod dtls;
 mod error;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod peer;
 mod run;
 mod sockets;

@@ -124,6 +124,15 @@ pub async fn answer(offer: &str, options: Options) -> Result<(String, Conversati
     Ok((text, runner.spawn(options.arrival_timeout)))
 }
 
+/// Reads an offer as far as that is ours to do.
+pub(crate) fn fuzz(text: &str) -> String {
+    let sdp = read("offer", text).unwrap_or_else(|_| text.to_owned());
+    let sdp = normalized(&sdp);
+    let _ = (is_ours(&sdp), candidates(&sdp));
+    assert_eq!(normalized(&sdp), sdp, "once is enough");
+    sdp
+}
+
 async fn prepare(
     options: &Options,
     config: RtcConfig,

@@ -57,10 +57,10 @@ impl Exchange {
         }
     }
 
-    fn encode(self, method: &Method, message: Bytes) -> Result<Bytes, Failure> {
-        if self.codec == Codec::Proto {
+    fn encode(self, method: Option<&Method>, message: Bytes) -> Result<Bytes, Failure> {
+        let Some(method) = method.filter(|_| self.codec == Codec::Json) else {
             return Ok(message);
-        }
+        };
         let failed = |error: String| {
             tracing::error!(method = method.path, error, "inner reply has no JSON form");
             Failure::new(Code::Internal, format!("the service's reply has no JSON form: {error}"))
@@ -99,7 +99,7 @@ where
         }
     };
     match call(inner, limits, method, exchange, parts, body).await {
-        Ok(reply) if exchange.stream => stream_response(method, exchange, reply),
+        Ok(reply) if exchange.stream => stream_response(Some(method), exchange, reply),
         Ok(reply) => match unary_response(method, exchange, reply).await {
             Ok(response) => response,
             Err(failure) => refuse(&failure, None),
@@ -159,8 +159,62 @@ where
     let message = request::connect_message(method, exchange.codec, &body)?;
     drop(body);
     let inner_headers = headers::for_inner(&parts, "connect", timeout);
+    let message = grpc::single(&message);
     let limit = limits.max_response_unary;
-    grpc::call(inner, &method.path, inner_headers, parts.extensions, &message, limit).await
+    grpc::call(inner, &method.path, inner_headers, parts.extensions, message, limit).await
+}
+
+/// Reflection, which streams both ways. Clients that bring no contract, such as
+/// `buf curl`, ask for it by the protocol of their call. Messages of both
+/// protocols stand in the same frame, so what comes is passed on as it comes.
+pub(crate) async fn reflect<S, B>(
+    inner: S,
+    limits: Limits,
+    path: &'static str,
+    parts: Parts,
+    body: B,
+) -> Response<Body>
+where
+    S: Service<Request<tonic::body::Body>, Response = Response<tonic::body::Body>>,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    if parts.method == Verb::OPTIONS {
+        return rest::options(CONNECT_VERBS);
+    }
+    let exchange = match reflection_exchange(&parts) {
+        Ok(exchange) => exchange,
+        Err(error) => return refuse(&error.into(), None),
+    };
+    let called = async {
+        check_version(&parts.headers)?;
+        let timeout = headers::connect_timeout(&parts.headers)?;
+        media::require_identity(&parts.headers, "connect-content-encoding")?;
+        let inner_headers = headers::for_inner(&parts, "connect", timeout);
+        let body = tonic::body::Body::new(body);
+        let limit = limits.max_response_unary;
+        grpc::call(inner, path, inner_headers, parts.extensions, body, limit).await
+    };
+    match called.await {
+        Ok(reply) => stream_response(None, exchange, reply),
+        Err(failure) => refuse(&failure, Some(exchange)),
+    }
+}
+
+fn reflection_exchange(parts: &Parts) -> Result<Exchange, Error> {
+    if parts.method != Verb::POST {
+        let allow = CONNECT_VERBS.to_owned();
+        return Err(Error::Verb { verb: parts.method.to_string(), allow });
+    }
+    let wanted = Exchange { codec: Codec::Proto, stream: true };
+    let found = match media::essence(&parts.headers) {
+        Ok(Some(media)) if Exchange::of(&media) == Some(wanted) => return Ok(wanted),
+        Ok(Some(media)) => format!("{media:?}"),
+        Ok(None) => "(none)".to_owned(),
+        Err(found) => found,
+    };
+    Err(Error::ContentType { found, expected: wanted.media() })
 }
 
 fn check_version(headers: &HeaderMap) -> Result<(), Error> {
@@ -198,7 +252,7 @@ async fn unary_response(
     reply: Reply,
 ) -> Result<Response<Body>, Failure> {
     let unary = reply.unary().await?;
-    let body = exchange.encode(method, unary.message)?;
+    let body = exchange.encode(Some(method), unary.message)?;
     let mut response = Response::new(Body::from(body));
     let headers = response.headers_mut();
     headers::pass_on(&unary.headers, headers, "");
@@ -207,7 +261,11 @@ async fn unary_response(
     Ok(response)
 }
 
-fn stream_response(method: &'static Method, exchange: Exchange, reply: Reply) -> Response<Body> {
+fn stream_response(
+    method: Option<&'static Method>,
+    exchange: Exchange,
+    reply: Reply,
+) -> Response<Body> {
     let state = (exchange, method, reply.frames);
     let envelopes = stream::unfold(Some(state), |state| async {
         let (exchange, method, mut frames) = state?;
@@ -227,7 +285,11 @@ fn stream_head(exchange: Exchange, body: Body) -> Response<Body> {
     response
 }
 
-async fn next_envelope(exchange: Exchange, method: &Method, frames: &mut Frames) -> (Bytes, bool) {
+async fn next_envelope(
+    exchange: Exchange,
+    method: Option<&Method>,
+    frames: &mut Frames,
+) -> (Bytes, bool) {
     let failure = match frames.next().await {
         Event::Message(message) => match exchange.encode(method, message) {
             Ok(message) => return (grpc::frame(0, &message), false),

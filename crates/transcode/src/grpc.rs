@@ -20,6 +20,11 @@ pub(crate) fn frame(flags: u8, message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
+/// Body of a request with one message.
+pub(crate) fn single(message: &[u8]) -> Body {
+    Body::new(Full::new(frame(0, message)))
+}
+
 /// A reply of the inner service that has begun.
 pub(crate) struct Reply {
     pub headers: HeaderMap,
@@ -32,14 +37,14 @@ pub(crate) async fn call<S>(
     path: &'static str,
     headers: HeaderMap,
     extensions: http::Extensions,
-    message: &[u8],
+    body: Body,
     limit: usize,
 ) -> Result<Reply, Failure>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Error: Into<BoxError>,
 {
-    let mut request = Request::new(Body::new(Full::new(frame(0, message))));
+    let mut request = Request::new(body);
     *request.method_mut() = Verb::POST;
     *request.uri_mut() = Uri::from_static(path);
     *request.version_mut() = http::Version::HTTP_2;

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use crate::Error;
+use crate::{Error, grpc_timeout};
 
 /// Tells the inner service which protocol the caller spoke: `rest` or
 /// `connect`. Absent on calls that came as gRPC.
@@ -72,12 +72,7 @@ pub(crate) fn for_inner(
 /// The deadline of a REST call: a `Grpc-Timeout` header, checked.
 pub(crate) fn rest_timeout(headers: &HeaderMap) -> Result<Option<HeaderValue>, Error> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
-    let valid = value.as_bytes().split_last().is_some_and(|(unit, digits)| {
-        b"HMSmun".contains(unit)
-            && (1..=8).contains(&digits.len())
-            && digits.iter().all(u8::is_ascii_digit)
-    });
-    if valid {
+    if value.to_str().is_ok_and(|text| grpc_timeout::parse(text).is_some()) {
         return Ok(Some(value.clone()));
     }
     Err(Error::Header {

@@ -2,7 +2,7 @@
 //! Connect protocol, both translated by descriptors into calls of one inner
 //! gRPC service in the same process.
 //!
-//! What is here knows descriptors and bytes. Who the caller is, whether it
+//! It knows descriptors and bytes. Who the caller is, whether it
 //! may, how many calls run at once and what is written to the audit log are
 //! questions of the inner service, which therefore answers them once for all
 //! protocols. TLS, connections, CORS and time limits on slow senders belong
@@ -13,6 +13,7 @@ mod dialect;
 mod error;
 mod failure;
 mod grpc;
+pub mod grpc_timeout;
 mod headers;
 mod media;
 mod openapi;

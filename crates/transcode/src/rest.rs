@@ -83,8 +83,8 @@ where
     drop(body);
     let timeout = headers::rest_timeout(&parts.headers)?;
     let inner_headers = headers::for_inner(&parts, "rest", timeout);
-    let path = &matched.route.method.path;
-    grpc::call(inner, path, inner_headers, parts.extensions, &message, limits.max_response_unary)
+    let (path, message) = (&matched.route.method.path, grpc::single(&message));
+    grpc::call(inner, path, inner_headers, parts.extensions, message, limits.max_response_unary)
         .await
         .map_err(Refused::Call)
 }

@@ -206,8 +206,24 @@ pub(crate) enum Rpc {
     },
 }
 
+/// The methods of gRPC reflection, which are in none of the contracts.
+const REFLECTION: [&str; 2] = [
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
+/// The method of reflection at a path, bare or under `/api`.
+pub(crate) fn reflection(path: &str) -> Option<&'static str> {
+    let bare = bare(path);
+    REFLECTION.into_iter().find(|known| *known == bare)
+}
+
+fn bare(path: &str) -> &str {
+    path.strip_prefix("/api").filter(|rest| rest.starts_with('/')).unwrap_or(path)
+}
+
 pub(crate) fn rpc(path: &str) -> Option<Rpc> {
-    let bare = path.strip_prefix("/api").filter(|rest| rest.starts_with('/')).unwrap_or(path);
+    let bare = bare(path);
     if let Some(method) = selvage_api::method(bare) {
         return Some(Rpc::Known(method));
     }

@@ -60,7 +60,7 @@ impl<S> Transcoder<S> {
         if is_grpc(request.headers()) {
             return Claim::Grpc;
         }
-        if route::rpc(path).is_some() {
+        if route::rpc(path).is_some() || route::reflection(path).is_some() {
             return Claim::Connect;
         }
         match route::lookup(request.method(), path) {
@@ -117,6 +117,9 @@ where
     let path = parts.uri.path();
     if let Some(rpc) = route::rpc(path) {
         return Box::pin(connect::serve(inner, limits, rpc, parts, body)).await;
+    }
+    if let Some(path) = route::reflection(path) {
+        return Box::pin(connect::reflect(inner, limits, path, parts, body)).await;
     }
     let (dialect, error) = match route::lookup(&parts.method, path) {
         Ok(Lookup::Found(matched)) => {

@@ -187,10 +187,9 @@ async fn whoever_asks_one_of_many_addresses_is_answered_by_that_one() {
 }
 
 #[tokio::test]
-#[allow(clippy::print_stdout, reason = "what is skipped is said")]
 async fn the_other_family_is_answered_as_well() {
     let Ok(client) = UdpSocket::bind("[::1]:0").await else {
-        return println!("SKIPPED: IPv6: this machine does not have it");
+        return selvage_testkit::say_skipped("IPv6", "this machine does not have it");
     };
     let target = datagram_echo("a").await;
     let (_bed, public) = everywhere(target.address).await;

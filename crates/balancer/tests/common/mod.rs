@@ -15,11 +15,9 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
     task::{AbortHandle, JoinSet},
-    time::Instant,
 };
 
-/// Longer than anything takes.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) use selvage_testkit::{TIMEOUT as TEST_TIMEOUT, wait_until as until};
 
 static NEXT: AtomicU8 = AtomicU8::new(1);
 
@@ -30,18 +28,9 @@ pub(crate) fn place() -> IpAddr {
     Ipv4Addr::new(127, high | 0x80, low, NEXT.fetch_add(1, Relaxed)).into()
 }
 
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !check() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
 /// Waits for something that must come.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TEST_TIMEOUT, work).await.expect("this takes too long")
+    selvage_testkit::within("this", work).await
 }
 
 pub(crate) struct Bed {

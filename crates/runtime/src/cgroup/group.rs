@@ -176,7 +176,6 @@ fn provide_unified(mounts: &Mounts, path: &str, limits: &Limits) -> io::Result<(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use std::io::Write;
 
     use super::*;
 
@@ -202,8 +201,7 @@ mod tests {
     #[test]
     fn what_is_in_a_group_is_ended() {
         if !rustix::process::geteuid().is_root() {
-            let _ = writeln!(io::stderr(), "SKIPPED: control groups: this needs root");
-            return;
+            return selvage_testkit::skip("control groups", "this needs root");
         }
         let path = format!("/selvage-kill-{}/inner", std::process::id());
         provide(&path, &Limits::default()).unwrap();
@@ -227,8 +225,7 @@ mod tests {
     #[test]
     fn a_group_is_made_changed_and_removed() {
         if !rustix::process::geteuid().is_root() {
-            let _ = writeln!(io::stderr(), "SKIPPED: control groups: this needs root");
-            return;
+            return selvage_testkit::skip("control groups", "this needs root");
         }
         let path = format!("/selvage-test-{}/inner", std::process::id());
         provide(&path, &LIMITS).unwrap();

@@ -39,7 +39,7 @@ const HELLO_EVERY: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Events that a slow listener may be behind before he has to list again.
+/// Events that a slow listener may be behind before it has to list again.
 const BACKLOG: usize = 1024;
 
 pub(crate) struct Hub {

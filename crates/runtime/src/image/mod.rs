@@ -95,8 +95,9 @@ pub(crate) struct Resolved {
 impl Resolved {
     /// Of everything it consists of.
     pub(crate) fn size(&self) -> u64 {
-        let layers: u64 = self.manifest.layers.iter().map(|layer| layer.size).sum();
-        layers.saturating_add(self.manifest.config.size).saturating_add(self.target.size)
+        // Sizes are what somebody wrote into a manifest.
+        let parts = [&self.manifest.config, &self.target].into_iter().chain(&self.manifest.layers);
+        parts.fold(0, |size, part| size.saturating_add(part.size))
     }
 }
 
@@ -244,6 +245,31 @@ pub(crate) fn ours(manifests: Vec<Descriptor>, what: &str) -> Result<Descriptor>
     manifests.into_iter().find(fits).ok_or_else(|| {
         Error::invalid("image", format!("{what} has nothing for linux/{}", std::env::consts::ARCH))
     })
+}
+
+/// Any bytes as the documents of an image.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(index) = serde_json::from_slice::<Index>(bytes) {
+        let _ = ours(index.manifests, "fuzz");
+    }
+    if let Ok(manifest) = serde_json::from_slice::<Manifest>(bytes) {
+        for descriptor in manifest.layers.iter().chain([&manifest.config]) {
+            // It becomes a path.
+            if let Ok(hex) = hex_of(&descriptor.digest) {
+                assert!(hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hex}");
+            }
+        }
+        let (target, document) = (Descriptor::default(), ImageDocument::default());
+        let _ = Resolved { target, manifest, document }.size();
+    }
+    if let Ok(document) = serde_json::from_slice::<ImageDocument>(bytes) {
+        let _ = chain_id(&document.rootfs.diff_ids);
+    }
+}
+
+/// Any bytes as a reply of a registry, or as the name of an image.
+pub(crate) fn fuzz_registry(bytes: &[u8]) {
+    registry::fuzz(bytes);
 }
 
 static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

@@ -41,8 +41,10 @@ impl Reference {
             _ => ("docker.io", text),
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-:[]".contains(c);
+        let is_host = || url::Url::parse(&format!("https://{host}/")).is_ok();
         if !host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[')
             || !host.chars().all(plain)
+            || !is_host()
         {
             return Err(bad("names no registry"));
         }
@@ -288,6 +290,22 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     None
 }
 
+/// Any bytes as a reply of a registry, or as the name of an image.
+pub(super) fn fuzz(bytes: &[u8]) {
+    let _ = serde_json::from_slice::<Token>(bytes);
+    let _ = serde_json::from_slice::<Typed>(bytes);
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    for name in ["realm", "service", "scope"] {
+        assert!(parameter(text, name).is_none_or(|value| text.contains(value)));
+    }
+    if let Ok(reference) = Reference::parse(text) {
+        let url = url::Url::parse(&reference.base(false));
+        assert!(url.is_ok_and(|url| url.path().starts_with("/v2/")), "{text}");
+        // What it is called is the same image.
+        assert_eq!(Reference::parse(&reference.name).ok().as_ref(), Some(&reference), "{text}");
+    }
+}
+
 async fn checked(response: Response) -> Result<Response> {
     let status = response.status();
     if status.is_success() {
@@ -382,6 +400,8 @@ mod tests {
             "a\nb",
             "x//y",
             "h.io/",
+            "[:5000/x",
+            "h.io:99999/x",
         ] {
             assert_eq!(
                 Reference::parse(text).unwrap_err().code(),

@@ -92,18 +92,24 @@ impl Disks {
         let part = self.blanks.join("part");
         let made = File::create(&part).and_then(|file| file.set_len(image_size(limit)));
         made.during(DOING)?;
-        let (bytes, inode) = (BYTES_AN_INODE.to_string(), INODE.to_string());
-        let block = BLOCK.to_string();
-        let words = ["-q", "-F", "-m", "0", "-b", &block, "-i", &bytes, "-I", &inode];
-        let features = ["-O", "^has_journal,^resize_inode,sparse_super2", "-E", "num_backup_sb=0"];
-        let words = words.iter().chain(&features).map(OsStr::new);
-        run("mkfs.ext4", words.chain([part.as_os_str()]), 0)?;
+        format(&part)?;
         fs::rename(&part, &blank).during(DOING)?;
         Ok(blank)
     }
 }
 
-/// Mounts the disk that a container has, unless that is done.
+fn format(image: &Path) -> Result<()> {
+    let (bytes, inode) = (BYTES_AN_INODE.to_string(), INODE.to_string());
+    let block = BLOCK.to_string();
+    let words = ["-q", "-F", "-m", "0", "-b", &block, "-i", &bytes, "-I", &inode];
+    let features = ["-O", "^has_journal,^resize_inode,sparse_super2", "-E", "num_backup_sb=0"];
+    let words = words.iter().chain(&features).map(OsStr::new);
+    run("mkfs.ext4", words.chain([image.as_os_str()]), 0)
+}
+
+/// Mounts the disk that a container has, unless that is done. One that a power
+/// cut has left beyond repair is made anew: it holds nothing that is promised
+/// to last.
 pub(super) fn mount(directory: &Path) -> Result<()> {
     /// All was found well, or is well now.
     const REPAIRED: i32 = 3;
@@ -114,7 +120,11 @@ pub(super) fn mount(directory: &Path) -> Result<()> {
     if before != record::boot() {
         let image = directory.join(IMAGE);
         info!(image = %image.display(), "the machine was started anew: checking a disk");
-        run("e2fsck", [OsStr::new("-y"), image.as_os_str()], REPAIRED)?;
+        let checked = run("e2fsck", [OsStr::new("-y"), image.as_os_str()], REPAIRED);
+        if let Err(error) = checked {
+            warn!(%error, image = %image.display(), "a disk cannot be repaired and is made anew");
+            format(&image)?;
+        }
     }
     attach(directory)
 }
@@ -163,13 +173,14 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let source = File::open(from)?;
     let target = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     if rustix::fs::ioctl_ficlone(&target, &source).is_ok() {
-        return Ok(());
+        return target.sync_all();
     }
     target.set_len(source.metadata()?.len())?;
     let mut at = 0;
     loop {
         let start = match rustix::fs::seek(&source, SeekFrom::Data(at)) {
-            Err(Errno::NXIO) => return Ok(()),
+            // As large as it shall be, whatever happens later.
+            Err(Errno::NXIO) => return target.sync_all(),
             found => found?,
         };
         at = rustix::fs::seek(&source, SeekFrom::Hole(start))?;

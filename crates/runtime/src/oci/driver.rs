@@ -48,12 +48,12 @@ impl Streams {
 
 /// Standard error of a program, at the end of a file that may
 /// hold more.
-pub(super) struct Words {
+pub(super) struct OutputTail {
     file: PathBuf,
     from: u64,
 }
 
-impl Words {
+impl OutputTail {
     /// Everything that will be written to a file from now on.
     pub(super) fn from_now(file: &Path) -> Self {
         let from = fs::metadata(file).map_or(0, |metadata| metadata.len());
@@ -132,7 +132,7 @@ impl Driver {
         name: &str,
         bundle: &Path,
         streams: Streams,
-        words: &Words,
+        words: &OutputTail,
     ) -> Result<u32> {
         let pid_file = bundle.join("pid");
         let arguments: [&OsStr; 7] = [
@@ -179,7 +179,7 @@ impl Driver {
         if !self.root.join(name).exists() {
             return Ok(());
         }
-        let (words, stderr) = Words::beside(log);
+        let (words, stderr) = OutputTail::beside(log);
         let streams = Streams { stderr, ..Streams::null() };
         self.step(&["delete", "--force", name], log, streams, &words).await
     }
@@ -207,7 +207,7 @@ impl Driver {
         arguments: &[A],
         log: &Path,
         to: Streams,
-        words: &Words,
+        words: &OutputTail,
     ) -> Result<()> {
         let _ = fs::remove_file(log);
         let mut child = self.spawn(arguments, log, to).await?;

@@ -30,7 +30,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    driver::{Driver, LONGEST as STARTING, Streams, Words, one_line, read_pid},
+    driver::{Driver, LONGEST as STARTING, OutputTail, Streams, one_line, read_pid},
     lifecycle::{Inner, blocking},
     process::{exit_code, open_pid},
     record,
@@ -126,7 +126,7 @@ async fn with_terminal(
 ) -> Result<Running> {
     let socket = scratch.0.join("console");
     let listener = UnixListener::bind(&socket).during("waiting for a terminal")?;
-    let (words, stderr) = Words::beside(&scratch.0.join("runtime.log"));
+    let (words, stderr) = OutputTail::beside(&scratch.0.join("runtime.log"));
     let streams = Streams { stderr, ..Streams::null() };
     let (mut child, pid_file, log) = driver.exec(name, &scratch.0, Some(&socket), streams).await?;
     let accepting = async {

@@ -21,7 +21,7 @@ use super::{
     Options,
     compiled::Compiled,
     disk::{self, Disks},
-    driver::{Driver, Streams, Words},
+    driver::{Driver, OutputTail, Streams},
     entry::Entry,
     making::discard,
     process::{open_pid, send},
@@ -31,8 +31,8 @@ use super::{
     watch::keep_reaping,
 };
 use crate::{
-    Container, Error, Event, EventKind, Exit, Restarted, Result, cgroup, containerd::events::Hub,
-    error::During, identity, private_directory, seccomp,
+    Container, Error, Event, EventKind, Exit, RestartPolicy, Restarted, Result, cgroup,
+    containerd::events::Hub, error::During, identity, private_directory, seccomp,
 };
 
 /// Time a killed process may take until the kernel lets go of it.
@@ -164,7 +164,15 @@ impl Inner {
                 warn!(%directory, %error, "a container cannot be taken up again");
             }
         }
+        let (inner, in_use) = (Arc::clone(self), self.layers_in_use());
+        blocking(move || inner.store.discard_unsettled(&in_use)).await?;
         self.remove_orphans().await
+    }
+
+    /// Layers of all containers that are known.
+    fn layers_in_use(&self) -> BTreeSet<PathBuf> {
+        let entries = self.entries.lock();
+        entries.values().flat_map(|entry| self.store.layers_of(&entry.record.diff_ids)).collect()
     }
 
     /// Ends containers that the program knows and we have no directory of any
@@ -202,14 +210,25 @@ impl Inner {
             return discard(directory);
         }
         let namespace = directory.parent().and_then(Path::file_name).unwrap_or_default();
-        let record: Record = record::read(&record_file)?;
-        let state: State = record::read(&directory.join("state.json"))?;
-        let entry = Entry::new(
-            namespace.to_string_lossy().into_owned(),
-            directory.to_owned(),
-            record,
-            state.clone(),
-        );
+        let namespace = namespace.to_string_lossy().into_owned();
+        let record: Record = match record::read(&record_file) {
+            Err(error @ Error::Damaged { .. }) => {
+                warn!(%error, "a container whose record is damaged is removed");
+                self.end_unknown(directory, &namespace).await;
+                return discard(directory);
+            }
+            read => read?,
+        };
+        let state: State = match record::read(&directory.join("state.json")) {
+            Err(error @ Error::Damaged { .. }) => {
+                warn!(%error, "the state of a container is damaged: it is started anew");
+                self.end_unknown(directory, &namespace).await;
+                let wanted = record.spec.restart != RestartPolicy::Never;
+                State { phase: Phase::Stopped, wanted, ..State::default() }
+            }
+            read => read?,
+        };
+        let entry = Entry::new(namespace, directory.to_owned(), record, state.clone());
         let key = (entry.namespace.clone(), entry.id().to_owned());
         self.entries.lock().insert(key, entry.clone());
         let running = state.process.filter(|_| state.phase == Phase::Running);
@@ -227,6 +246,15 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Ends what may run of a container of which nothing is known but its name.
+    async fn end_unknown(&self, directory: &Path, namespace: &str) {
+        let id = directory.file_name().unwrap_or_default().to_string_lossy();
+        let log = directory.join("runtime.log");
+        if let Err(error) = self.driver.delete(&format!("{namespace}+{id}"), &log).await {
+            warn!(namespace, %id, %error, "a container may be left");
+        }
     }
 
     pub(super) async fn start(self: &Arc<Self>, namespace: &str, id: &str) -> Result<u32> {
@@ -259,7 +287,7 @@ impl Inner {
             .open(entry.directory.join("log"))
             .during("opening the log")?;
         self.log_watch.add(&entry.directory.join("log"));
-        let words = Words::from_now(&entry.directory.join("log"));
+        let words = OutputTail::from_now(&entry.directory.join("log"));
         let streams = Streams {
             stdin: Stdio::null(),
             stdout: log.try_clone().during("opening the log")?.into(),

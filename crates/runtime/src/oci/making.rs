@@ -50,7 +50,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes what was left of images; whoever calls has them to himself.
+    /// Removes what was left of images; the caller is alone with them.
     fn sweep(&self) -> Result<()> {
         let mut in_use = BTreeSet::new();
         for directory in self.containers()? {
@@ -184,7 +184,7 @@ impl Inner {
 
 /// Removes a container's directory with all that is mounted in it.
 pub(super) fn discard(directory: &Path) -> Result<()> {
-    /// A program that one of us started before he was killed may still mount
+    /// A program that this process started before it was killed may still mount
     /// something, once.
     const TRIES: usize = 3;
     let mut removed = Ok(());

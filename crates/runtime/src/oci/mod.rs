@@ -16,6 +16,8 @@ mod disk;
 mod driver;
 mod entry;
 mod exec;
+#[doc(hidden)]
+pub mod fuzz;
 mod headers;
 mod lifecycle;
 mod making;

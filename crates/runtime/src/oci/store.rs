@@ -10,6 +10,7 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use super::{
     record,
@@ -53,9 +54,9 @@ pub(super) struct Store {
 }
 
 /// An image is coming in while this is held.
-pub(super) struct Coming<'a>(&'a Store);
+pub(super) struct ImportGuard<'a>(&'a Store);
 
-impl Drop for Coming<'_> {
+impl Drop for ImportGuard<'_> {
     fn drop(&mut self) {
         *self.0.coming.lock() -= 1;
         // It may have failed, or have taken the place of another.
@@ -68,7 +69,7 @@ impl Store {
         let layers = root.join("layers");
         fs::create_dir_all(&layers).during("making the directory of layers")?;
         let file = root.join("images.json");
-        let names = if file.exists() { record::read(&file)? } else { Names::new() };
+        let names = read_names(&file)?;
         let blobs = Blobs::open(root.join("blobs"))?;
         // What was coming in when one of us was killed.
         discard(&root.join("blobs"), "incoming-").during("tidying images up")?;
@@ -85,9 +86,9 @@ impl Store {
     }
 
     /// To be held from the first blob to the image's name.
-    pub(super) fn coming(&self) -> Coming<'_> {
+    pub(super) fn coming(&self) -> ImportGuard<'_> {
         *self.coming.lock() += 1;
-        Coming(self)
+        ImportGuard(self)
     }
 
     pub(super) fn limit(&self) -> u64 {
@@ -153,6 +154,7 @@ impl Store {
             taken: Timestamp::now().as_millisecond(),
         };
         let image = kept.image(&named.name);
+        self.settle(&kept)?;
         let mut names = self.names.lock();
         let mut changed = names.clone();
         let images = changed.entry(namespace.to_owned()).or_default();
@@ -163,6 +165,40 @@ impl Store {
         record::write(&self.file, &changed)?;
         *names = changed;
         Ok(image)
+    }
+
+    /// Waits until the disk has all of an image: a layer that an image or a
+    /// container names is whole, also after a power cut.
+    fn settle(&self, image: &StoredImage) -> Result<()> {
+        let known = |kept: &StoredImage| {
+            kept.diff_ids == image.diff_ids && kept.blobs.is_superset(&image.blobs)
+        };
+        if self.names.lock().values().flat_map(BTreeMap::values).any(known) {
+            return Ok(());
+        }
+        let layers = fs::File::open(&self.layers).during("keeping an image")?;
+        rustix::fs::syncfs(layers).during("keeping an image")
+    }
+
+    /// Removes layers that neither an image nor one of these layers of
+    /// containers names: of those nobody knows how much a power cut has left.
+    /// To be called before anything is unpacked.
+    pub(super) fn discard_unsettled(&self, in_use: &BTreeSet<PathBuf>) -> Result<()> {
+        let names = self.names.lock();
+        let kept = names.values().flat_map(BTreeMap::values);
+        let settled: BTreeSet<PathBuf> =
+            kept.flat_map(|kept| self.layers_of(&kept.diff_ids)).collect();
+        self.discard_layers(|layer| settled.contains(layer) || in_use.contains(layer))
+    }
+
+    fn discard_layers(&self, is_kept: impl Fn(&PathBuf) -> bool) -> Result<()> {
+        for entry in fs::read_dir(&self.layers).during("listing layers")? {
+            let path = entry.during("listing layers")?.path();
+            if !is_kept(&path) {
+                unpack::remove_all(&path).during("removing a layer")?;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets a name; what only it needs is left for [`sweep`](Self::sweep).
@@ -197,13 +233,7 @@ impl Store {
         }
         let layers: BTreeSet<PathBuf> =
             kept().flat_map(|kept| self.layers_of(&kept.diff_ids)).collect();
-        for entry in fs::read_dir(&self.layers).during("listing layers")? {
-            let path = entry.during("listing layers")?.path();
-            if !layers.contains(&path) && !in_use.contains(&path) {
-                unpack::remove_all(&path).during("removing a layer")?;
-            }
-        }
-        Ok(())
+        self.discard_layers(|layer| layers.contains(layer) || in_use.contains(layer))
     }
 
     /// Paths of the layers of an image, the lowest first.
@@ -251,6 +281,22 @@ impl Store {
         });
         let _ = unpack::remove_all(&temporary);
         kept
+    }
+}
+
+/// Reads which images there are. A record that is damaged is begun anew: images
+/// are fetched again when they are next needed, and containers have records of
+/// their own.
+fn read_names(file: &Path) -> Result<Names> {
+    if !file.exists() {
+        return Ok(Names::new());
+    }
+    match record::read(file) {
+        Err(error @ Error::Damaged { .. }) => {
+            warn!(%error, "the record of images is begun anew");
+            Ok(Names::new())
+        }
+        read => read,
     }
 }
 

@@ -10,15 +10,15 @@ use std::{
 
 use rustix::process::{Pid, WaitOptions};
 
-/// Whoever waits for a child of his own does so sooner.
+/// A task that waits for its own child does so sooner.
 const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub(super) struct Strays {
+pub(super) struct OrphanReaper {
     ended: BTreeMap<i32, Instant>,
 }
 
-impl Strays {
+impl OrphanReaper {
     pub(super) fn reap(&mut self) {
         reap_unborn();
         let now = Instant::now();

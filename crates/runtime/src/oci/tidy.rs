@@ -16,7 +16,7 @@ use tracing::warn;
 
 use super::{
     lifecycle::{Inner, blocking},
-    strays::Strays,
+    strays::OrphanReaper,
 };
 
 const TIDY_UP: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const LARGEST_OFFSET: u64 = 1 << 40;
 /// Shortens logs, removes what is left of images and waits for strays until it
 /// is told to end.
 pub(super) async fn tidy_up(inner: Weak<Inner>, closed: CancellationToken) {
-    let mut strays = Strays::default();
+    let mut strays = OrphanReaper::default();
     loop {
         tokio::select! {
             () = closed.cancelled() => return,

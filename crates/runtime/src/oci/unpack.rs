@@ -339,5 +339,4 @@ pub(super) fn remove_all(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "unpack_tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
 //! Confinement of a container, though its programs run as root.
 
-use std::{io::Write, path::Path};
+use std::path::Path;
 
 use selvage_runtime::{ContainerSpec, Network, Runtime};
 
@@ -30,8 +30,7 @@ async fn says(runtime: &dyn Runtime, id: &str, line: &str) -> (String, i32) {
 async fn is_filtered(runtime: &dyn Runtime, id: &str) {
     if !Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
         // Kernels that tests bring along may be small.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: seccomp: this kernel has no filters");
-        return;
+        return selvage_testkit::say_skipped("seccomp", "this kernel has no filters");
     }
     for process in ["1", "self"] {
         let (status, _) = says(runtime, id, &format!("cat /proc/{process}/status")).await;

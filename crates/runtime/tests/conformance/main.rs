@@ -4,10 +4,9 @@
 
 mod confined;
 mod containerd;
+mod damaged;
 mod disk;
 mod oci;
-#[path = "../real/mod.rs"]
-mod real;
 mod unified;
 
 use std::{
@@ -20,12 +19,12 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt;
-use real::{IMAGE, TEST_TIMEOUT, wait_for};
 use selvage_api::Code;
 use selvage_runtime::{
     ContainerSpec, EventKind, ExecInput, ExecOutput, ExecSpec, Limits, LogOptions, Mount, Restart,
     Runtime, Status, TerminalSize,
 };
+use selvage_testkit::containers::{self as real, IMAGE, TEST_TIMEOUT, wait_for};
 
 const NAMESPACE: &str = "selvage-test";
 const GRACE: Duration = Duration::from_millis(500);
@@ -205,7 +204,7 @@ async fn exec(runtime: &dyn Runtime) {
     let (out, _, _) = run(argv(&["/bin/sh", "-c", "test -e /gone || echo removed"])).await;
     assert_eq!(out, "removed\n", "what an upper layer removes is gone");
 
-    // Who is left behind holds the output, and nobody waits for him.
+    // A process that is left behind holds the output, and nobody waits for it.
     let left = run(argv(&["/bin/sh", "-c", "sleep 3602 & echo left; exit 6"])).await;
     assert_eq!(left, ("left\n".into(), String::new(), 6));
 

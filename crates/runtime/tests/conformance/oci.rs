@@ -1,6 +1,6 @@
 //! The runtime without a daemon.
 
-use std::{fs, io::Write, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use futures::StreamExt;
 use selvage_api::Code;
@@ -61,8 +61,7 @@ async fn oci_by_crun() {
 async fn oci_by_youki() {
     if real::find("youki").is_none() {
         // No distribution has it, and it takes minutes to build.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: youki: it is not installed");
-        return;
+        return selvage_testkit::say_skipped("youki", "it is not installed");
     }
     oci_suite("youki").await;
 }

@@ -172,6 +172,30 @@ async fn client_streams_are_unimplemented_with_a_sentence() {
 }
 
 #[tokio::test]
+async fn reflection_is_passed_on_in_its_own_frames() {
+    for version in ["v1", "v1alpha"] {
+        let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+        for prefix in ["", "/api"] {
+            let fixture = fixture(Script::ok(&[small()]));
+            let asked = raw_frame(0, b"question");
+            let there = format!("{prefix}{path}");
+            let answer = fixture.answer(post(&there, "application/connect+proto", asked)).await;
+            let found = envelopes(&answer.body);
+            assert_eq!(found, [(0, small().encode_to_vec()), (2, b"{}".to_vec())]);
+            let seen = fixture.last();
+            assert_eq!((seen.path.as_str(), &seen.message[..]), (path.as_str(), &b"question"[..]));
+            assert_eq!(seen.headers["content-type"], "application/grpc");
+        }
+        let fixture = fixture(Script::ok(&[small()]));
+        let answer = fixture.answer(post(&path, "application/connect+json", "{}")).await;
+        assert_eq!(answer.status, 415);
+        assert!(answer.text().contains("send application/connect+proto"), "{}", answer.text());
+        assert_eq!(fixture.answer(verb("GET", &path)).await.status, 405);
+        assert_eq!(fixture.calls(), 0);
+    }
+}
+
+#[tokio::test]
 async fn manners_are_checked_before_the_call() {
     let fixture = fixture(Script::ok(&[session()]));
     let answer =

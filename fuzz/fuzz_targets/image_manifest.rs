@@ -1,0 +1,3 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| selvage_fuzz_targets::run("image_manifest", bytes));
