@@ -86,6 +86,11 @@ impl Client {
         Self::machine(selvage, &signed.certificate, &kept).await
     }
 
+    /// The same connection, with the token of another client.
+    pub fn with_token_of(&self, other: &Self) -> Self {
+        Self { channel: self.channel.clone(), token: other.token.clone() }
+    }
+
     /// A request with this client's credentials.
     pub fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

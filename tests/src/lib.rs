@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 pub mod client;
+pub mod cloudlet;
+pub mod fleet;
 pub mod process;
 pub mod real;
 

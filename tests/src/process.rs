@@ -4,14 +4,10 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
 };
 
+pub use selvage_testkit::{TIMEOUT, blocking::wait_for};
 use serde_json::Value;
-
-/// Timeout of anything before a test gives up. Generous: machines that
-/// run tests are slow and shared.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The binary that was built with the tests.
 pub fn binary() -> PathBuf {
@@ -19,18 +15,6 @@ pub fn binary() -> PathBuf {
     let path = tests.parent().unwrap().parent().unwrap().join("selvage");
     assert!(path.exists(), "{} is missing: run `cargo build --workspace --bins`", path.display());
     path
-}
-
-/// Waits until the condition gives something.
-pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "gave up waiting for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A command without this process's `SELVAGE_` variables.

@@ -2,31 +2,12 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
+    process::Command,
 };
 
-use crate::process::wait_for;
-
-/// Says loudly that a test did not run. On CI a missing part is a failure.
-pub fn skip(part: &str, reason: &str) {
-    assert!(std::env::var("CI").is_err(), "{part} is missing on CI: {reason}");
-    say_skipped(part, reason);
-}
-
-fn say_skipped(part: &str, reason: &str) {
-    // Straight to the file descriptor: the test harness hides what passing
-    // tests print.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {part}: {reason}");
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+use selvage_testkit::say_skipped;
+pub use selvage_testkit::{free_port, skip};
 
 /// Python with the packages of `./dev`, or `None` with a loud word.
 pub fn python() -> Option<PathBuf> {
@@ -113,153 +94,6 @@ fn from_environment(variable: &str, part: &str) -> Option<PathBuf> {
     path
 }
 
-/// A single etcd in a directory of its own. Killed when dropped.
-pub struct Etcd {
-    endpoint: String,
-    _alone: EtcdCluster,
-}
-
-impl Etcd {
-    /// Starts one, or says loudly why not.
-    pub fn start() -> Option<Self> {
-        let alone = EtcdCluster::of(1, tempfile::tempdir().unwrap())?;
-        let endpoint = url(alone.members[0].client);
-        Some(Self { endpoint, _alone: alone })
-    }
-
-    /// Its client endpoint.
-    pub fn endpoint(&self) -> &str {
-        &self.endpoint
-    }
-}
-
-/// Several etcds that are one. Killed when dropped.
-pub struct EtcdCluster {
-    members: Vec<Member>,
-    data: tempfile::TempDir,
-}
-
-struct Member {
-    /// `None` while it is down.
-    child: Option<Child>,
-    client: u16,
-    peer: u16,
-}
-
-fn url(port: u16) -> String {
-    format!("http://127.0.0.1:{port}")
-}
-
-impl EtcdCluster {
-    /// Starts three that have a leader, or says loudly why not.
-    pub fn start() -> Option<Self> {
-        // Three writers that wait for a slow disk would be no test of us.
-        Self::of(3, tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
-    }
-
-    fn of(size: usize, data: tempfile::TempDir) -> Option<Self> {
-        let member = || Member { child: None, client: free_port(), peer: free_port() };
-        let members = std::iter::repeat_with(member).take(size).collect();
-        let mut cluster = Self { members, data };
-        for index in 0..size {
-            match cluster.spawn(index) {
-                Ok(child) => cluster.members[index].child = Some(child),
-                Err(error) => {
-                    skip("etcd", &error.to_string());
-                    return None;
-                }
-            }
-        }
-        for index in 0..size {
-            cluster.wait_until_it_follows(index);
-        }
-        Some(cluster)
-    }
-
-    fn spawn(&self, index: usize) -> std::io::Result<Child> {
-        let member = &self.members[index];
-        let (client, peer) = (url(member.client), url(member.peer));
-        let all: Vec<_> = self
-            .members
-            .iter()
-            .enumerate()
-            .map(|(number, member)| format!("member{number}={}", url(member.peer)))
-            .collect();
-        Command::new("etcd")
-            .args(["--name", &format!("member{index}"), "--data-dir"])
-            .arg(self.data.path().join(index.to_string()))
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &all.join(",")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-    }
-
-    /// Its client endpoints, of members that are down too.
-    pub fn endpoints(&self) -> Vec<String> {
-        self.members.iter().map(|member| url(member.client)).collect()
-    }
-
-    /// The member that leads, as soon as there is one.
-    pub fn leader(&self) -> usize {
-        wait_for("a leader of etcd", || {
-            (0..self.members.len()).find(|index| self.says(*index, "etcd_server_is_leader 1"))
-        })
-    }
-
-    /// A member that is up and does not lead.
-    pub fn follower(&self) -> usize {
-        let leader = self.leader();
-        let up = |index: &usize| *index != leader && self.members[*index].child.is_some();
-        (0..self.members.len()).find(up).unwrap()
-    }
-
-    /// Ends a member as a power cut would.
-    pub fn kill(&mut self, index: usize) {
-        let mut child = self.members[index].child.take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    /// Starts a member that was killed with the data it had.
-    pub fn restart(&mut self, index: usize) {
-        assert!(self.members[index].child.is_none(), "member {index} of etcd is up");
-        self.members[index].child = Some(self.spawn(index).unwrap());
-    }
-
-    /// Waits until a member has a leader.
-    pub fn wait_until_it_follows(&self, index: usize) {
-        wait_for("a member of etcd", || self.says(index, "etcd_server_has_leader 1").then_some(()));
-    }
-
-    /// Returns whether this line is among the member's metrics.
-    fn says(&self, index: usize, line: &str) -> bool {
-        let member = &self.members[index];
-        member.child.is_some()
-            && metrics(member.client).is_ok_and(|text| text.lines().any(|said| said == line))
-    }
-}
-
-/// Metrics of etcd. Version 1.0, so that the answer comes in one piece.
-fn metrics(port: u16) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-impl Drop for EtcdCluster {
-    fn drop(&mut self) {
-        for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// The folder of Kubernetes' programs that `./dev kubernetes` makes, or `None`
 /// with a loud word. Machines of this host need root too.
 pub fn kubernetes() -> Option<PathBuf> {
@@ -282,15 +116,14 @@ pub const KUBERNETES: &str = "1.36.4";
 /// Version that they upgrade to: one minor later.
 pub const KUBERNETES_NEXT: &str = "1.37.1";
 
-/// The same folder, where it has both versions, or `None` with a loud word. The
-/// second one takes eight minutes to build, so that CI goes on without it.
+/// The same folder, where it has both versions, or `None` with a loud word.
 pub fn kubernetes_upgrade() -> Option<PathBuf> {
     let folder = kubernetes()?;
     if folder.join(KUBERNETES_NEXT).join("kubelet").exists() {
         return Some(folder);
     }
-    let reason = format!("there is no Kubernetes {KUBERNETES_NEXT}: set SELVAGE_TEST_UPGRADE=1");
-    assert!(std::env::var("SELVAGE_TEST_UPGRADE").is_err(), "{reason}");
-    say_skipped("kubernetes upgrade", &reason);
+    let versions = format!("{KUBERNETES} {KUBERNETES_NEXT}");
+    let reason = format!("there is no {KUBERNETES_NEXT}: run ./dev kubernetes {versions}");
+    skip("kubernetes upgrade", &reason);
     None
 }

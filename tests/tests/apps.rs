@@ -11,26 +11,11 @@ use std::{
     time::Duration,
 };
 
-use selvage_runtime::ImageBuilder;
+use selvage_testkit::containers::can_run;
 use selvage_tests::{
-    Selvage,
+    Selvage, cloudlet,
     process::{Cli, wait_for},
-    real::skip,
 };
-
-fn can_run() -> bool {
-    if !nix::unistd::geteuid().is_root() {
-        skip("containers", "this needs root");
-        return false;
-    }
-    for program in ["/usr/sbin/runc", "/bin/busybox"] {
-        if !Path::new(program).exists() {
-            skip(program, "it is not installed: run ./dev test");
-            return false;
-        }
-    }
-    true
-}
 
 /// Answer at a public port; none when nobody answers.
 fn fetch(place: SocketAddr) -> Option<String> {
@@ -54,8 +39,7 @@ fn run_as_advised(line: &str) -> String {
 
 /// An image with a web server that answers so.
 fn write_image(path: &Path, answer: &str) {
-    let busybox = std::fs::read("/bin/busybox").unwrap();
-    let image = ImageBuilder::busybox(&busybox, &["sh", "httpd"]).unwrap().command([
+    let image = cloudlet::busybox(&["sh", "httpd"]).command([
         "/bin/httpd",
         "-f",
         "-p",
@@ -76,7 +60,7 @@ const DEMO_PLACE: [&str; 6] =
 
 #[test]
 fn the_demonstration_runs_survives_a_kill_and_goes() {
-    if !can_run() {
+    if !can_run(&["runc"]) {
         return;
     }
     let place = SocketAddr::from(([10, 101, 1, 1], 80));
@@ -127,7 +111,7 @@ const PLACE: [&str; 6] = ["--operator", "op", "--cloudlet", "site", "--cluster",
 
 #[test]
 fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
-    if !can_run() {
+    if !can_run(&["runc"]) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -150,16 +134,7 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     std::fs::create_dir(&home).unwrap();
     let mut crm = Selvage::start("crm", &home, &[&joining[..], &flags].concat());
 
-    cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
-    cli.ok(&["operator", "create", "--name", "op"]);
-    cli.ok(&["developer", "create", "--name", "acme"]);
-    let site = ["--operator", "op", "--name", "site", "--numdynamicips", "9"];
-    let location = ["--latitude", "1", "--longitude", "1"];
-    cli.ok(&[&["cloudlet", "create"][..], &site, &location].concat());
-    wait_for("the cloudlet", || {
-        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
-        shown.contains("CLOUDLET_STATE_READY").then_some(())
-    });
+    cloudlet::furnish_here(&cli, "site");
     let image = format!("file://{}", path("web.tar"));
     let of = ["--imagepath", &image, "--imagetype", "docker", "--deployment", "docker"];
     let needs = ["--accessports", "tcp:8080", "--defaultflavor", "s"];

@@ -77,7 +77,7 @@ async fn users_come_and_go() {
     );
     cli.ok(&["user", "remove", "dora", "--yes"]);
     let gone = dora.code("/selvage.identity.IdentityService/WhoAmI", &[]).await;
-    assert_eq!(gone, Code::Unauthenticated, "removing a user ends his sessions");
+    assert_eq!(gone, Code::Unauthenticated, "removing a user ends their sessions");
 }
 
 #[tokio::test]

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::time::Duration;
-
 use selvage_api::{
     edgeproto::{
         Cloudlet, CloudletKey, Developer, DeveloperKey, Operator, OperatorKey,
@@ -19,23 +17,12 @@ use selvage_api::{
         identity::{AddUserRequest, Grant, User, identity_service_client::IdentityServiceClient},
     },
 };
+use selvage_testkit::wait_for as eventually;
 use selvage_tests::{Client, Selvage, client::http, process};
 use serde_json::{Value, json};
 
 const METHODS: [&str; 4] =
     ["GetClusterStats", "GetClusterResources", "GetClusterNodes", "GetClusterRadar"];
-
-/// What `once` gives, as soon as it gives something.
-async fn eventually<T>(what: &str, mut once: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + process::TIMEOUT;
-    loop {
-        if let Some(found) = once().await {
-            return found;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "gave up waiting for {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
 
 async fn overview(client: &Client) -> Overview {
     let mut service = DashboardServiceClient::new(client.channel.clone());

@@ -3,10 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::time::Duration;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, ChildStdout, Stdio},
+    time::Duration,
+};
 
+use nix::{sys::signal::Signal, unistd::Pid};
 use reqwest::StatusCode;
-use selvage_tests::{Client, Selvage, client::http, process::Cli};
+use selvage_tests::{Client, Selvage, client::http, process::Cli, real};
 use serde_json::{Value, json};
 
 const SIM: [&str; 2] = ["--set", "kaas.provider=sim"];
@@ -100,6 +108,28 @@ async fn clients_of_the_original_make_use_and_delete_a_cluster() {
     assert_eq!(version["version_information"]["compiler"], "rustc");
 }
 
+/// All eleven methods and their routes, by a client that knows numbers and names alone,
+/// without TLS and without a password, as the original had it.
+fn replay(compat: &str) {
+    let Some(python) = real::python() else { return };
+    let setting = format!("kaas.compat={compat}");
+    let selvage = Selvage::up(&[&SIM[..], &["--insecure", "--set", &setting]].concat());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign");
+    let mut client = std::process::Command::new(python);
+    client.arg(folder.join("kaas.py")).arg(folder.join("kaas_wire.proto"));
+    real::must_end_ok(client.arg(selvage.address()).arg(format!("compat={compat}")));
+}
+
+#[test]
+fn a_client_compiled_from_the_wire_facts_gets_precise_answers() {
+    replay("");
+}
+
+#[test]
+fn a_client_compiled_from_the_wire_facts_gets_the_originals_answers() {
+    replay("ims-kaas");
+}
+
 #[tokio::test]
 async fn clusters_survive_a_kill_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
@@ -155,6 +185,8 @@ fn the_command_line_makes_shows_changes_and_deletes_a_cluster() {
     assert!(nodes.contains("control-plane-") && nodes.contains("web-"), "{nodes}");
     assert!(cli.ok(&["kaas", "kubeconfig", "demo"]).contains("current-context"));
     assert_eq!(cli.ok(&["kaas", "upgrade", "demo"]), "1.36.4\n");
+    let told = cli.ok(&["kaas", "scale", "demo", "web=5", "--wait"]);
+    assert_eq!(told.matches(": Ready").count(), 6, "{told}");
     cli.ok(&["kaas", "scale", "demo", "web=2", "--wait"]);
     cli.ok(&["kaas", "pool", "add", "demo", "gpu=1:gpu", "--label", "tier=fast", "--wait"]);
     let told = cli.ok(&["kaas", "upgrade", "demo", "1.36.4", "--wait"]);
@@ -169,4 +201,47 @@ fn the_command_line_makes_shows_changes_and_deletes_a_cluster() {
     assert_ne!(refused.code, 0);
     let text = &refused.stderr;
     assert!(text.contains("name:") && text.contains("control_plane_nodes.count:"), "{text}");
+}
+
+/// A command of a user that is still running, and what it prints.
+fn begin(cli: &Cli, args: &[&str], kubectl: &Path) -> (Child, BufReader<ChildStdout>) {
+    let mut command = selvage_tests::process::command();
+    command.args(args).env("HOME", cli.home()).env_remove("XDG_CONFIG_HOME");
+    command.env("SELVAGE_KUBECTL", kubectl).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let printed = BufReader::new(child.stdout.take().unwrap());
+    (child, printed)
+}
+
+fn signal(child: &Child, signal: Signal) {
+    nix::sys::signal::kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+}
+
+#[test]
+fn a_kubeconfig_for_one_run_is_gone_however_the_run_ends() {
+    let selvage = Selvage::up(&SIM);
+    let cli = Cli::admin_of(&selvage);
+    cli.ok(&["kaas", "create", "demo", "--wait"]);
+    let script = cli.home().join("kubectl");
+    // Ends with a number of its own when it is asked to.
+    let text = "#!/bin/bash\ntrap 'kill $!; exit 7' TERM\nhead -1 $KUBECONFIG\necho $KUBECONFIG\n\
+                sleep 1000 >/dev/null 2>&1 &\nwait\n";
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    let (mut child, mut printed) = begin(&cli, &["kubectl", "--", "get", "nodes"], &script);
+    let mut told = [String::new(), String::new()];
+    for line in &mut told {
+        printed.read_line(line).unwrap();
+    }
+    let config = Path::new(told[1].trim());
+    assert!(!told[0].is_empty() && config.is_file(), "{told:?}");
+    // A terminal sends this to kubectl too, which does with it as it likes.
+    signal(&child, Signal::SIGINT);
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert!(!config.exists(), "{} is left", config.display());
+
+    let missing = cli.run_with(&["kubectl", "--", "get", "nodes"], &[("PATH", "/nowhere")], None);
+    assert_ne!(missing.code, 0);
+    assert!(missing.stderr.contains("SELVAGE_KUBECTL"), "{}", missing.stderr);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
@@ -11,7 +12,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// its own layer only where `BESIDE` says so.
 const LAYERS: &[&[&str]] = &[
     &["selvage-api", "selvage-files", "selvage-lock", "selvage-memory"],
-    &["selvage-fetch", "selvage-store", "selvage-transcode", "selvage-kit"],
+    &["selvage-edge", "selvage-fetch", "selvage-store", "selvage-transcode", "selvage-kit"],
     &[
         "selvage-auth",
         "selvage-balancer",
@@ -38,9 +39,14 @@ const LAYERS: &[&[&str]] = &[
         "selvage-sim",
     ],
     &["selvage"],
+    // For tests alone: no program that is shipped has it.
+    &[TESTKIT],
     // Workshop: may look at everything, is used by nothing.
-    &["selvage-bench", "selvage-tests"],
+    &["selvage-bench", "selvage-fuzz-targets", "selvage-tests"],
 ];
+
+/// Crates below it have it as a dev-dependency.
+const TESTKIT: &str = "selvage-testkit";
 
 /// The one neighbourly help within a layer: the listener uses the transcoder.
 const BESIDE: &[(&str, &str)] = &[("selvage-kit", "selvage-transcode")];
@@ -128,4 +134,17 @@ fn no_build_has_a_crate_that_is_banned() {
             assert!(!built.contains(name), "{name} is in a build for {target}: {reason}");
         }
     }
+}
+
+/// Paths in backquotes that the map and the table of decisions name.
+#[test]
+fn what_the_map_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let paths: Vec<&str> =
+        quoted.filter(|it| it.starts_with("crates/") || it.starts_with("tests/")).collect();
+    assert!(paths.len() > 40, "{paths:?}");
+    let missing: Vec<_> = paths.iter().filter(|path| !root.join(path).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

@@ -13,10 +13,10 @@ use nix::sys::signal::Signal;
 use selvage_api::selvage::identity::{
     AddUserRequest, Grant, ListUsersRequest, User, identity_service_client::IdentityServiceClient,
 };
+use selvage_testkit::etcd::Cluster;
 use selvage_tests::{
     Client, Selvage,
     process::{Cli, command, wait_for},
-    real::Etcd,
 };
 use tonic::Code;
 
@@ -233,8 +233,8 @@ fn the_dumped_configuration_can_be_loaded() {
 
 #[tokio::test]
 async fn several_processes_share_an_etcd() {
-    let Some(etcd) = Etcd::start() else { return };
-    let endpoints = format!("store.endpoints=[\"{}\"]", etcd.endpoint());
+    let Some(etcd) = Cluster::start(1).await else { return };
+    let endpoints = format!("store.endpoints={:?}", etcd.endpoints());
     let flags = ["--set", "store.kind=etcd", "--set", &endpoints];
     let one = Selvage::up(&flags);
     // The second has the keys of the region.
@@ -258,7 +258,7 @@ async fn several_processes_share_an_etcd() {
 
 #[tokio::test]
 async fn a_store_moves_to_etcd_and_back() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = Cluster::start(1).await else { return };
     let mut selvage = Selvage::up(&[]);
     let cli = Cli::admin_of(&selvage);
     cli.ok(&["user", "add", "vera", "--role", "viewer", "--generate"]);
@@ -267,7 +267,7 @@ async fn a_store_moves_to_etcd_and_back() {
 
     let data = selvage.data().to_str().unwrap().to_owned();
     let file = cli.home().join("export").to_str().unwrap().to_owned();
-    let endpoints = format!("store.endpoints=[\"{}\"]", etcd.endpoint());
+    let endpoints = format!("store.endpoints={:?}", etcd.endpoints());
     let to_etcd = ["--set", "store.kind=etcd", "--set", endpoints.as_str()];
     cli.ok(&["store", "check", "--data", &data]);
     cli.ok(&["store", "export", "--data", &data, &file]);

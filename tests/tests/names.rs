@@ -11,9 +11,8 @@ use std::{
     time::Duration,
 };
 
-use selvage_runtime::ImageBuilder;
 use selvage_tests::{
-    Selvage,
+    Selvage, cloudlet,
     process::{Cli, wait_for},
     real::{free_port, skip},
 };
@@ -28,7 +27,7 @@ fn has_dig() -> bool {
     found
 }
 
-/// Where the name server of a process answers.
+/// Address of the name server of a process.
 fn server(selvage: &Selvage) -> SocketAddr {
     selvage.ready()["addresses"]["dns"].as_str().expect("no name server").parse().unwrap()
 }
@@ -207,17 +206,7 @@ fn it_is_off_unless_asked_for_and_told_of_where_it_is() {
 }
 
 fn can_run() -> bool {
-    if !nix::unistd::geteuid().is_root() {
-        skip("containers", "this needs root");
-        return false;
-    }
-    for program in ["/usr/sbin/runc", "/bin/busybox"] {
-        if !Path::new(program).exists() {
-            skip(program, "it is not installed: run ./dev test");
-            return false;
-        }
-    }
-    has_dig()
+    selvage_testkit::containers::can_run(&["runc"]) && has_dig()
 }
 
 const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
@@ -234,8 +223,7 @@ fn a_name_leads_to_what_answers_and_to_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("site.yaml"), "common: {network_scheme: 10.186.0.0/16}\n").unwrap();
-    let busybox = std::fs::read("/bin/busybox").unwrap();
-    let image = ImageBuilder::busybox(&busybox, &["sh", "httpd", "sleep", "killall"]).unwrap();
+    let image = cloudlet::busybox(&["sh", "httpd", "sleep", "killall"]);
     let image = image.file("www/index.html", 0o644, b"named").unwrap();
     image.write("localhost/web:1", Path::new(&path("web.tar"))).unwrap();
     let port = free_port();
@@ -256,16 +244,7 @@ fn a_name_leads_to_what_answers_and_to_nothing_else() {
     let server = server(&selvage);
     assert_eq!(server.port(), port);
     let cli = Cli::admin_of(&selvage);
-    cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
-    cli.ok(&["operator", "create", "--name", "op"]);
-    cli.ok(&["developer", "create", "--name", "acme"]);
-    let site = ["--operator", "op", "--name", "named", "--numdynamicips", "9"];
-    let location = ["--latitude", "1", "--longitude", "1"];
-    cli.ok(&[&["cloudlet", "create"][..], &site, &location].concat());
-    wait_for("the cloudlet", || {
-        let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);
-        shown.contains("CLOUDLET_STATE_READY").then_some(())
-    });
+    cloudlet::furnish_here(&cli, "named");
     let image = format!("file://{}", path("web.tar"));
     let of = ["--imagepath", &image, "--imagetype", "docker", "--deployment", "docker"];
     let needs = ["--accessports", "tcp:8080", "--defaultflavor", "s", "--command", COMMAND];

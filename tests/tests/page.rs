@@ -6,8 +6,7 @@
 
 use std::{path::Path, process::Command};
 
-use selvage_runtime::ImageBuilder;
-use selvage_tests::{process::binary, real};
+use selvage_tests::{cloudlet, process::binary, real};
 
 fn can_run() -> bool {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/dist/manifest.json");
@@ -15,27 +14,16 @@ fn can_run() -> bool {
         real::skip("the page", "it is not built: run ./dev ui");
         return false;
     }
-    if !nix::unistd::geteuid().is_root() {
-        real::skip("containers", "this needs root");
-        return false;
-    }
-    for program in ["/usr/sbin/runc", "/bin/busybox"] {
-        if !Path::new(program).exists() {
-            real::skip(program, "it is not installed: run ./dev test");
-            return false;
-        }
-    }
-    true
+    selvage_testkit::containers::can_run(&["runc"])
 }
 
 /// A web server that also writes a line every second.
 fn write_image(path: &Path) {
-    let busybox = std::fs::read("/bin/busybox").unwrap();
     // A first process that does not ask to be told is not ended before its time is up.
     let script = "trap exit TERM; echo started; (while sleep 1; do echo tick; done) & \
                   httpd -f -p 8080 -h /www & wait";
     let names = ["sh", "httpd", "ls", "sleep", "echo", "printf"];
-    let image = ImageBuilder::busybox(&busybox, &names).unwrap().command(["/bin/sh", "-c", script]);
+    let image = cloudlet::busybox(&names).command(["/bin/sh", "-c", script]);
     image.write("localhost/web:1", path).unwrap();
 }
 

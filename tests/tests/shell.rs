@@ -10,9 +10,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use selvage_runtime::ImageBuilder;
+use selvage_testkit::containers::can_run;
 use selvage_tests::{
-    Selvage,
+    Selvage, cloudlet,
     process::{Cli, binary, wait_for},
     real,
 };
@@ -20,25 +20,10 @@ use serde_json::json;
 
 const WAYS: [&str; 3] = ["direct", "relay", "auto"];
 
-fn can_run() -> bool {
-    if !nix::unistd::geteuid().is_root() {
-        real::skip("containers", "this needs root");
-        return false;
-    }
-    for program in ["/usr/sbin/runc", "/bin/busybox"] {
-        if !Path::new(program).exists() {
-            real::skip(program, "it is not installed: run ./dev test");
-            return false;
-        }
-    }
-    true
-}
-
 fn write_image(path: &Path) {
-    let busybox = std::fs::read("/bin/busybox").unwrap();
     let script = "echo started; exec httpd -f -p 8080 -h /www";
     let names = ["sh", "httpd", "cat", "ls", "sleep", "stty", "echo", "printf", "wc"];
-    let image = ImageBuilder::busybox(&busybox, &names).unwrap().command(["/bin/sh", "-c", script]);
+    let image = cloudlet::busybox(&names).command(["/bin/sh", "-c", script]);
     image.write("localhost/web:1", path).unwrap();
 }
 
@@ -119,7 +104,7 @@ impl Edge {
 
 #[test]
 fn a_command_in_an_app_by_both_ways() {
-    if !can_run() {
+    if !can_run(&["runc"]) {
         return;
     }
     let edge = Edge::up(117);

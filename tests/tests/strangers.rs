@@ -29,6 +29,22 @@ fn a_python_client_made_from_the_protos() {
     );
 }
 
+/// A dashboard that was made for the original: it knows the wire facts and nothing else.
+#[test]
+fn a_dashboard_made_from_the_wire_facts() {
+    let Some(python) = python() else { return };
+    let selvage = Selvage::up(&[]);
+    must_end_ok(
+        Command::new(python)
+            .arg(repository("tests/foreign/stats.py"))
+            .arg(repository("tests/foreign/stats_wire"))
+            .arg(selvage.address())
+            .arg(selvage.ready()["ca"].as_str().unwrap())
+            .arg("admin")
+            .arg(selvage.ready()["admin"]["password_file"].as_str().unwrap()),
+    );
+}
+
 #[test]
 fn a_browser() {
     let Some(mut browser) = browser("docs.mjs") else { return };

@@ -34,7 +34,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects; `timeout` is what the person asked for, if he did.
+    /// Connects; `timeout` is what the person asked for, if anything.
     pub(crate) async fn connect(target: &Target, timeout: Option<Duration>) -> Result<Self, Error> {
         let (endpoint, stream) = match timeout {
             Some(limit) => tokio::time::timeout(limit, connect::open_first(target))

@@ -166,10 +166,18 @@ impl Connection {
 
 /// Returns when the API server says that it is ready.
 pub async fn ready(client: &Client) -> Result<()> {
-    let doing = "asking whether the cluster is ready";
-    let request = http::Request::get("/readyz").body(Vec::new());
+    get(client, "/readyz", "asking whether the cluster is ready").await.map(drop)
+}
+
+/// Metrics of the API server, in the text format of Prometheus.
+pub async fn metrics(client: &Client) -> Result<String> {
+    get(client, "/metrics", "asking for the metrics of the API server").await
+}
+
+async fn get(client: &Client, path: &str, doing: &'static str) -> Result<String> {
+    let request = http::Request::get(path).body(Vec::new());
     let request = request.map_err(|error| Error::config(doing, &error))?;
-    client.request_text(request).await.context(doing).map(drop)
+    client.request_text(request).await.context(doing)
 }
 
 fn client(config: Config) -> Result<Client> {

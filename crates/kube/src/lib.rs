@@ -23,7 +23,7 @@ pub use k8s_openapi;
 pub use kube;
 
 pub use self::{
-    connection::{Connection, Credentials, ready},
+    connection::{Connection, Credentials, metrics, ready},
     error::{Context, Error, Result, ignore_not_found},
     node::Nodes,
     object::{FIELD_MANAGER, Objects, Reference, name, resource},

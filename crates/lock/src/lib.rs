@@ -5,7 +5,7 @@
 //! too, until that program has begun. Whoever comes right after therefore waits
 //! a moment before it believes that somebody is there.
 //!
-//! What a lock guards, and what to say when somebody has it, is not known here.
+//! Callers know what a lock guards, and what to say when somebody has it.
 
 use std::{
     fs::{File, TryLockError},

@@ -79,7 +79,14 @@ async function anInstance({ admin }) {
     get(link, (reply) => reply.on("data", (data) => resolve(String(data))).on("end", () => resolve(""))).on("error", reject);
   });
   assert.match(page, /./, `${link} answers`);
+  // The name that devices get is a link too, to the same port.
+  const named = new URL(await admin.id("dns-name").first().getAttribute("href"));
+  assert.match(named.hostname, /\.selvage\.internal$/);
+  assert.equal(named.port, new URL(link).port);
   await admin.accessible("instance");
+  await admin.go("#/operations");
+  await admin.page.getByRole("row", { name: /^Create instance web 1 on uiop\/site succeeded/ }).getByRole("link").click();
+  await admin.page.getByRole("heading", { name: "web 1 on uiop/site" }).waitFor();
   admin.quiet("instance");
 }
 

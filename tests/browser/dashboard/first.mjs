@@ -65,6 +65,39 @@ async function onOneScreen(person) {
   }
 }
 
+/** In the page: the room of an overview gets these forecasts, each to one of its entries. */
+function foresee(forecasts) {
+  const parse = JSON.parse;
+  JSON.parse = (text, reviver) => {
+    const value = parse(text, reviver);
+    const capacity = value?.overview?.capacity;
+    if (capacity) value.overview.capacity = forecasts.map((one, at) => ({ ...capacity[0], object: { kind: "volume_group", name: `group${at}` }, ...one }));
+    return value;
+  };
+}
+
+/** When room is used up, with bounds; what is not known is not told. */
+async function forecasts({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  const days = (count) => new Date(Date.now() + (count + 0.1) * 86_400_000).toISOString();
+  await person.page.addInitScript(foresee, [
+    { knownFor: "604800s", fullAt: days(5), fullEarliest: days(3), fullLatest: days(9) },
+    { knownFor: "604800s", fullEarliest: days(4) },
+    { knownFor: "7200s" },
+    { knownFor: undefined },
+  ]);
+  await person.logIn("admin", server.password);
+  const told = person.id("forecast");
+  await told.nth(3).waitFor();
+  assert.match(await told.nth(0).textContent(), /^full in 5 d \(3 d to 9 d\) if it goes on like this$/);
+  assert.match(await told.nth(1).textContent(), /free; grows unevenly, not full before 4 d$/);
+  assert.match(await told.nth(2).textContent(), /free; not full for long$/);
+  assert.match(await told.nth(3).textContent(), /free$/);
+  await person.accessible("forecasts");
+  person.quiet("forecasts");
+  await person.leave();
+}
+
 async function firstPassword({ admin }) {
   await admin.page.reload();
   await admin.id("verdict").waitFor();
@@ -150,4 +183,4 @@ async function theContract({ directory, admin }) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { aFirstLogin, overview, firstPassword, keysOnly, narrow, theContract };
+export default { aFirstLogin, overview, forecasts, firstPassword, keysOnly, narrow, theContract };

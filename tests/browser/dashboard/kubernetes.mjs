@@ -7,6 +7,8 @@ import { Person } from "./lib.mjs";
 const CLUSTER = "#/clusters/prod";
 const ready = (person, count) => person.id("machines-ready").getByText(`${count} of ${count} machines ready`).waitFor();
 
+const runs = (person) => person.id("cluster-facts").getByText("running", { exact: true }).waitFor({ timeout: 60_000 });
+
 /** A form that knows the rules, the plan before anything is done, and machines as they come. */
 async function aKubernetesCluster({ admin }) {
   await admin.go("#/clusters");
@@ -131,12 +133,93 @@ async function aKubeconfig({ admin }) {
   admin.quiet("kubeconfig");
 }
 
+/** Sleep and waking up, new certificates, and an upgrade that is taken back in time. */
+async function upkeep({ admin }) {
+  await admin.go(CLUSTER);
+  await runs(admin);
+  await admin.id("hibernate").click();
+  await admin.page.getByText("Everything in it stops, its API included.").waitFor();
+  await admin.accessible("hibernate");
+  await admin.id("confirm-yes").click();
+  await admin.id("cluster-facts").getByText("asleep", { exact: true }).waitFor();
+  assert.equal(await admin.id("upgrade").count(), 0, "what sleeps is not upgraded");
+  assert.ok(await admin.id("backup-cluster").isDisabled(), "nor backed up");
+  await admin.accessible("a cluster asleep");
+  await admin.id("wake").click();
+  await admin.id("confirm-yes").click();
+  await runs(admin);
+  await admin.id("rotate").click();
+  await admin.id("confirm-yes").click();
+  await admin.id("cluster-events").getByText(/certificate/).first().waitFor();
+  await runs(admin);
+  admin.quiet("upkeep");
+}
+
+/** A snapshot is taken, makes another cluster, brings its own back, and is found after its cluster is gone. */
+async function backupsOfACluster({ admin }) {
+  await admin.go(CLUSTER);
+  const table = admin.page.getByRole("table", { name: "Backups of the cluster" });
+  await admin.id("backup-cluster").click();
+  await table.getByText("admin asked for it").waitFor();
+  await table.getByRole("button", { name: /^Restore prod-/ }).first().click();
+  await admin.id("restore-copy").check();
+  await admin.id("restore-name").fill("Prod");
+  await admin.id("submit").click();
+  await admin.page.getByText("Small letters, digits and -").waitFor();
+  await admin.id("restore-name").fill("twin");
+  await admin.accessible("restore");
+  await admin.id("submit").click();
+  await admin.page.getByRole("heading", { name: "twin", exact: true }).waitFor();
+  await runs(admin);
+  await admin.id("backup-cluster").click();
+  await table.getByText("admin asked for it").waitFor();
+  await admin.id("delete-cluster").click();
+  await admin.refused(/status of 404/, async () => {
+    await admin.id("confirm-yes").click();
+    await admin.page.getByText("The cluster is deleted").waitFor();
+  });
+  await admin.go("#/clusters");
+  await admin.id("orphan-backups").getByRole("button", { name: /^Delete twin-/ }).click();
+  await admin.accessible("backups of deleted clusters");
+  await admin.id("confirm-yes").click();
+  await admin.id("orphan-backups").waitFor({ state: "detached" });
+  await admin.go(CLUSTER);
+  await admin.page.getByRole("button", { name: /^Restore prod-/ }).first().click();
+  await admin.id("submit").click();
+  await admin.id("cluster-events").getByText("asked for backup prod-").waitFor();
+  await runs(admin);
+  admin.quiet("backups of a cluster");
+}
+
+/** Machines that no cluster gets, as the server lists them: simulated ones do not fail. */
+async function quarantine({ admin }) {
+  let held = [{ providerId: "m-17", hostname: "rack3-7", failures: 3, reason: "it never booted", failedAt: new Date().toISOString(), cluster: "prod" }];
+  const released = [];
+  await admin.page.route("**/selvage.clusters.ClusterService/ListQuarantinedMachines", (route) => route.fulfill({ json: { machines: held } }));
+  await admin.page.route("**/selvage.clusters.ClusterService/ReleaseQuarantinedMachine", (route) => {
+    released.push(route.request().postDataJSON());
+    held = [];
+    return route.fulfill({ json: {} });
+  });
+  await admin.go("#/clusters");
+  await admin.page.reload();
+  await admin.id("quarantine").getByText("it never booted").waitFor();
+  await admin.accessible("quarantine");
+  await admin.page.getByRole("button", { name: "Release rack3-7" }).click();
+  await admin.id("confirm-yes").click();
+  await admin.id("quarantine").waitFor({ state: "detached" });
+  assert.deepEqual(released, [{ providerId: "m-17" }]);
+  await admin.page.unroute("**/selvage.clusters.ClusterService/ListQuarantinedMachines");
+  await admin.page.unroute("**/selvage.clusters.ClusterService/ReleaseQuarantinedMachine");
+  admin.quiet("quarantine");
+}
+
 const ROLES = {
   developer: { grants: [{ role: "developer", organisation: "acme" }], owns: true },
   operator: { grants: [{ role: "operator", organisation: "uiop" }], owns: false },
   viewer: { grants: [{ role: "viewer" }], owns: false },
 };
-const BUTTONS = ["kubeconfig", "upgrade", "pause", "delete-cluster", "add-pool"];
+const BUTTONS = ["kubeconfig", "upgrade", "pause", "delete-cluster", "add-pool", "hibernate", "rotate", "backup-cluster"];
 
 /** Those who own it change it, others look, and whoever is of another organisation does not learn of it. */
 async function rolesAtACluster({ admin, browser, server }) {
@@ -206,4 +289,4 @@ async function theEndOfACluster({ admin }) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { aKubernetesCluster, poolsOfACluster, anUpgrade, aKubeconfig, rolesAtACluster, aClusterOverARestart, theEndOfACluster };
+export default { aKubernetesCluster, poolsOfACluster, anUpgrade, aKubeconfig, upkeep, backupsOfACluster, quarantine, rolesAtACluster, aClusterOverARestart, theEndOfACluster };

@@ -105,5 +105,40 @@ async function anEndedSession({ admin, browser, server }) {
   await other.leave();
 }
 
+/** A token is shown once, does what its owner may, and nothing from the moment it is ended. */
+async function aToken({ admin, server }) {
+  await admin.go("#/people");
+  await admin.id("new-token").click();
+  await admin.id("submit").click();
+  await admin.page.getByText("Letters, digits and . _ @ - only, at most 64.").waitFor();
+  await admin.id("token-name").fill("ci");
+  await admin.id("token-methods").fill("ListUsers");
+  await admin.page.getByText('"ListUsers" is no method').waitFor();
+  await admin.id("token-methods").fill("selvage.identity.IdentityService/WhoAmI");
+  await admin.id("token-role-0").uncheck();
+  await admin.page.getByText("Choose at least one role.").waitFor();
+  await admin.id("token-role-0").check();
+  await admin.accessible("token form");
+  await admin.id("submit").click();
+  const token = await admin.id("new-token-text").textContent();
+  await admin.accessible("a new token");
+  await admin.page.keyboard.press("Escape");
+  await admin.id("token-dialog").waitFor({ state: "detached" });
+  assert.ok(!(await admin.page.content()).includes(token), "the token is gone with the dialog");
+  const call = async (method) => (await admin.context.request.post(`${server.endpoint}/selvage.identity.IdentityService/${method}`, {
+    headers: { authorization: `Bearer ${token}`, "content-type": "application/json", cookie: "" }, data: "{}",
+  })).status();
+  assert.equal(await call("WhoAmI"), 200);
+  assert.equal(await call("ListUsers"), 403, "it is limited to one method");
+  const row = admin.id("credentials").getByRole("row", { name: /ci of admin token admin, 1 method only/ });
+  await row.waitFor();
+  await admin.accessible("tokens");
+  await row.getByTestId("end-credential").click();
+  await admin.id("confirm-yes").click();
+  await row.waitFor({ state: "detached" });
+  assert.equal(await call("WhoAmI"), 401);
+  admin.quiet("token");
+}
+
 /** In this order: what one makes the next one uses. */
-export default { aUser, everyRole, aFirstPassword, anEndedSession };
+export default { aToken, aUser, everyRole, aFirstPassword, anEndedSession };

@@ -95,7 +95,7 @@ async fn what_cannot_be_backed_up_is_a_state_and_leaves_nothing() {
         ),
         (
             request("a", "vol1", Some(S3 { endpoint: "ftp://x".into(), ..place.clone() })),
-            "endpoint: it is not http://HOST or https://HOST",
+            "endpoint: it is not http://HOST or https://HOST, nor rest: before one of these",
         ),
         (
             request("a", "vol1", Some(S3 { path: "a/../b".into(), ..place.clone() })),

@@ -147,7 +147,7 @@ async fn apps_configs_and_manifests() {
     refuse(&client, rows).await;
 }
 
-/// Where the message itself is too large, whatever is in it.
+/// The message itself is too large, whatever is in it.
 #[tokio::test]
 async fn ten_megabytes_of_annotations() {
     let (selvage, client) = up().await;

@@ -207,7 +207,7 @@ async fn refuse(client: &Client, rows: Vec<Row>) {
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What no name may be, one for each class of characters.
+/// Texts that no name may be, one for each class of characters.
 const BAD_NAMES: [&str; 26] = [
     "",
     " name",

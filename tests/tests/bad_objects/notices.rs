@@ -1,4 +1,4 @@
-//! What agents send that makes no sense.
+//! Notices of agents that make no sense.
 
 use prost_types::Any;
 use selvage_api::edgeproto::{

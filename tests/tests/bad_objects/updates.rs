@@ -7,7 +7,7 @@ use tonic::Code::{
 
 use super::*;
 
-/// What there is, as a request that changes the leaves of a mask.
+/// An object as a request that changes the leaves of a mask.
 fn changed(mut object: Value, name: &str, mask: &[&str], at: &str, value: Value) -> Value {
     object["key"]["name"] = name.into();
     object["fields"] = json!(mask);

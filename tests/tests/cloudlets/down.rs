@@ -9,7 +9,9 @@ use selvage_tests::{
     process::{Cli, wait_for},
 };
 
-use crate::lab::{can_run, cloudlet_here, create_app, furnish_here, on, page, write_image};
+use selvage_tests::cloudlet::{
+    can_run, cloudlet_here, create_app, furnish_here, on, page, write_image,
+};
 
 /// Output of a program, line by line.
 fn lines(program: &str, words: &[&str]) -> Vec<String> {

@@ -8,12 +8,15 @@ use selvage_tests::{
     process::{Cli, wait_for},
 };
 
-use crate::lab::{can_run, cloudlet_here, create_app, furnish_here, on, write_image};
+use selvage_tests::cloudlet::{can_run, cloudlet_here, create_app, furnish_here, on, write_image};
 
 /// Two servers in one.
 const COMMAND: &str = "/bin/sh -c 'httpd -p 8081 -h /www; exec httpd -f -p 8080 -h /www'";
 
-/// Asks by a name that the certificate carries, at the cluster's address.
+/// The name that devices are told, which the certificate carries.
+const NAME: &str = "autoclusterweb.tls.op.edge.example";
+
+/// Asks by the name of the instance, at the cluster's address.
 fn ask(ca: &str, scheme: &str, path: &str) -> Option<String> {
     ask_at(443, ca, scheme, path)
 }
@@ -21,8 +24,8 @@ fn ask(ca: &str, scheme: &str, path: &str) -> Option<String> {
 fn ask_at(port: u16, ca: &str, scheme: &str, path: &str) -> Option<String> {
     let output = Command::new("curl")
         .args(["-s", "-m", "5", "-f", "--cacert", ca])
-        .args(["--connect-to", &format!("localhost:{port}:10.104.1.1:{port}")])
-        .arg(format!("{scheme}://localhost:{port}/{path}"))
+        .args(["--connect-to", &format!("{NAME}:{port}:10.104.1.1:{port}")])
+        .arg(format!("{scheme}://{NAME}:{port}/{path}"))
         .output()
         .unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
@@ -38,7 +41,12 @@ fn ports_speak_tls_where_they_are_asked_to() {
     write_image(&image);
     let common = "network_scheme: 10.104.0.0/16, dns_zone: edge.example";
     let flags = cloudlet_here(directory.path(), "tls", common);
-    let flags = flags.iter().map(String::as_str).chain(["--set", "crm.https=true"]);
+    let flags = flags.iter().map(String::as_str).chain([
+        "--set",
+        "crm.https=true",
+        "--set",
+        "dns.zones=edge.example",
+    ]);
     let selvage = Selvage::up_in(directory.path(), &flags.collect::<Vec<_>>());
     let cli = Cli::admin_of(&selvage);
     furnish_here(&cli, "tls");
@@ -52,7 +60,7 @@ fn ports_speak_tls_where_they_are_asked_to() {
     let ca = selvage.ready()["ca"].as_str().unwrap();
     let page = wait_for("the page", || ask(ca, "https", &prefix));
     assert_eq!(page, "from the app");
-    assert_eq!(shown["uri"], "autoclusterweb.tls.op.edge.example");
+    assert_eq!(shown["uri"], NAME);
     assert_eq!(ask(ca, "http", &prefix), None, "nothing is told without TLS");
     let page = wait_for("the page of the other port", || ask_at(8081, ca, "https", ""));
     assert_eq!(page, "from the app");

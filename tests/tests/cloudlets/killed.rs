@@ -9,9 +9,9 @@ use selvage_tests::{
 };
 use serde_json::Value;
 
-use crate::{
-    lab::{can_run, create_app, create_cloudlet, furnish, join, on, page, write_image},
-    network::{Network, ip},
+use crate::network::{Network, ip};
+use selvage_tests::cloudlet::{
+    can_run, create_app, create_cloudlet, furnish, join, on, page, write_image,
 };
 
 const NETWORK: Network = Network { name: "kill", subnet: 178, machines: &["site", "far"] };

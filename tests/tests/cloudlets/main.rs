@@ -7,7 +7,6 @@
 mod down;
 mod https;
 mod killed;
-mod lab;
 mod network;
 mod partition;
 mod volumes;

@@ -8,9 +8,9 @@ use selvage_tests::{
     process::{Cli, Printed, wait_for},
 };
 
-use crate::{
-    lab::{can_run, create_app, create_cloudlet, furnish, join, on, page, write_image},
-    network::Network,
+use crate::network::Network;
+use selvage_tests::cloudlet::{
+    can_run, create_app, create_cloudlet, furnish, join, on, page, write_image,
 };
 
 const SITES: [&str; 3] = ["east", "west", "north"];

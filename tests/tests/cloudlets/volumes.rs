@@ -6,7 +6,9 @@ use selvage_tests::{
     process::{Cli, wait_for},
 };
 
-use crate::lab::{can_run, cloudlet_here, create_app, furnish_here, on, page, write_image};
+use selvage_tests::cloudlet::{
+    can_run, cloudlet_here, create_app, furnish_here, on, page, write_image,
+};
 
 const PAGE: &str = "http://10.103.1.1:8080/";
 /// Adds a line at every start and shows them all.

@@ -9,14 +9,15 @@ use selvage_api::edgeproto::{
     exec_api_client::ExecApiClient, node_api_client::NodeApiClient,
 };
 use selvage_sim::{Limits, ObjectKind, SimCrm, SimOptions, Verb};
-use selvage_tests::{Client, process::TIMEOUT};
-
-use crate::{
+use selvage_tests::{
+    Client,
     fleet::{Fleet, all, bounded, everything, show, until},
-    workload::{app_inst, cloudlet_key, set_up},
+    process::TIMEOUT,
 };
 
-/// What it takes to speak as the cloudlet.
+use crate::workload::{app_inst, cloudlet_key, set_up};
+
+/// TLS configuration of the cloudlet.
 async fn identity(fleet: &Fleet) -> Arc<rustls::ClientConfig> {
     let ca = fleet.running[0].as_ref().unwrap().ca().unwrap();
     let machine = format!("cloudlet/tmus/{}", cloudlet_key().name);

@@ -1,4 +1,4 @@
-//! What the workload works on, and the workload.
+//! A workload of calls, and the objects that it works on.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ use selvage_tests::Client;
 use tokio::{task::JoinHandle, time};
 use tonic::{Code, Status};
 
-use crate::fleet::{Fleet, PAUSE, all, bounded, until};
+use selvage_tests::fleet::{Fleet, PAUSE, all, bounded, until};
 
 pub(crate) const FLAVOR: &str = "x1.small";
 pub(crate) const FLAVOR_RAM: u64 = 2048;
@@ -105,7 +105,7 @@ pub(crate) async fn set_up(client: &Client) {
     AppApiClient::new(channel()).create_app(client.request(app("shared"))).await.unwrap();
 }
 
-/// What the workload makes and removes.
+/// Object that the workload makes and removes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Thing {
     Flavor(String),
@@ -151,8 +151,8 @@ impl Thing {
     }
 }
 
-/// What clients know of what they did. What became of a call that was not
-/// answered they do not know, and they never touch its object again.
+/// Knowledge of clients of what they did. They do not know what became of a call
+/// that was not answered, and never touch its object again.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) present: BTreeSet<Thing>,
@@ -274,8 +274,8 @@ impl Worker {
     }
 }
 
-/// Whether a call may end so while somebody pulls plugs. What has a source was
-/// made up on the client's side, when the connection broke.
+/// Returns true if a call may end so while somebody pulls plugs. A status with a
+/// source was made up on the client's side, when the connection broke.
 pub(crate) fn excused(status: &Status) -> bool {
     status.source().is_some()
         || matches!(status.code(), Code::Unavailable | Code::Aborted | Code::DeadlineExceeded)

@@ -1,4 +1,4 @@
-//! What devices send that makes no sense, and what they are told.
+//! Requests of devices that make no sense, and the answers.
 
 use selvage_tests::Selvage;
 use serde_json::{Value, json};

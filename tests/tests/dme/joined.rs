@@ -134,7 +134,7 @@ async fn a_second_engine() {
     device.is_sent(question(&fresh, 36.0, -96.0), "cloud-2.dmuus.selvage.internal").await;
 }
 
-/// What an engine knew it knows after a power cut, with nobody there to tell it,
+/// An engine knows after a power cut what it knew, with nobody there to tell it,
 /// and its cookies hold. When the controller is back it knows better.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_starts_while_its_controller_is_away() {
@@ -184,7 +184,7 @@ async fn an_engine_starts_while_its_controller_is_away() {
     device.is_sent(question(&fresh, 36.0, -96.0), FIRST).await;
 }
 
-/// What is too old to go by is said to be.
+/// Knowledge that is too old to go by is said to be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_may_be_told_when_it_knows_too_little() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,10 +3,9 @@
 use selvage_api::Code;
 use serde_json::json;
 
-use crate::{
-    lab::can_run,
-    site::{CANARY, Site, app_key},
-};
+use selvage_tests::cloudlet::can_run;
+
+use crate::site::{CANARY, Site, app_key};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_anothers_is_neither_seen_nor_touched() {

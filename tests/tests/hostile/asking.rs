@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use crate::{
-    lab::can_run,
-    site::{Site, app},
-};
+use selvage_tests::cloudlet::can_run;
+
+use crate::site::{Site, app};
 
 const LEFT: &str = "/tmp/selvage-hostile-was-here";
 

@@ -8,7 +8,4 @@
 
 mod api;
 mod asking;
-#[path = "../cloudlets/lab.rs"]
-#[allow(dead_code)]
-mod lab;
 mod site;

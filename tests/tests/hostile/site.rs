@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use selvage_runtime::ImageBuilder;
 use selvage_tests::{
     Client, Selvage,
+    cloudlet::{busybox, cloudlet_here, furnish_here},
     process::{Cli, Printed},
 };
 use serde_json::{Value, json};
-
-use crate::lab::{cloudlet_here, furnish_here};
 
 const PASSWORD: &str = "a long enough password";
 /// Secret of the organisation `acme`.
@@ -50,9 +48,8 @@ impl Site {
     /// An image with the tools of somebody who looks around.
     pub(crate) fn image(&self) -> PathBuf {
         let path = self.directory.path().join("web.tar");
-        let busybox = std::fs::read("/bin/busybox").unwrap();
         let tools = ["sh", "httpd", "cat", "wget", "mount", "mknod", "id", "sleep", "env"];
-        let image = ImageBuilder::busybox(&busybox, &tools).unwrap();
+        let image = busybox(&tools);
         let image = image.command(["/bin/httpd", "-f", "-p", "8080", "-h", "/www"]);
         let image = image.file("www/index.html", 0o644, b"hello").unwrap();
         image.write("localhost/web:1", &path).unwrap();

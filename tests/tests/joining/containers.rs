@@ -7,12 +7,10 @@ use std::{
 };
 
 use selvage_runtime::{ContainerSpec, Runtime, containerd, oci};
+use selvage_testkit::containers as real;
 use selvage_tests::process::wait_for;
 
 use crate::lab::Lab;
-
-#[path = "../../../crates/runtime/tests/real/mod.rs"]
-mod real;
 
 const NAMESPACE: &str = "selvage-joining";
 

@@ -81,7 +81,7 @@ fn page() -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
-/// Where a match engine sends a device that asks for the app.
+/// Answer of a match engine to a device that asks for the app.
 async fn found(site: &Site) -> Value {
     let selvage = site.selvage.as_ref().unwrap();
     let ask = async |path: &str, body: Value| -> Value {

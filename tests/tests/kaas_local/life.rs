@@ -3,6 +3,7 @@
 
 use crate::{
     hibernate::hibernates_and_wakes,
+    kubectl::serves_people_and_pods,
     site::{IMAGE, Site, agent, kill},
 };
 
@@ -127,6 +128,7 @@ fn a_cluster_runs_pods_drains_survives_sleeps_and_leaves_nothing() {
         &format!("{{apiVersion: v1, kind: Pod, metadata: {{name: first}}, spec: {{restartPolicy: Never, containers: [{{name: first, image: '{IMAGE}', command: [echo, hello]}}]}}}}"),
     );
     site.shows(&["logs", "first"], "hello");
+    serves_people_and_pods(&site);
     drains_within_the_budget(&site);
     survives(&mut site);
     hibernates_and_wakes(&mut site);

@@ -8,8 +8,7 @@ use std::{
 };
 
 use nix::{sys::signal::Signal, unistd::Pid};
-use selvage_runtime::ImageBuilder;
-use selvage_tests::{Selvage, process::Cli, real};
+use selvage_tests::{Selvage, cloudlet, process::Cli, real};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -115,6 +114,11 @@ impl Site {
         if printed.code == 0 { Ok(printed.stdout) } else { Err(printed.stderr) }
     }
 
+    /// Path of kubectl itself.
+    pub(crate) fn kubectl_program(&self) -> &Path {
+        &self.kubectl
+    }
+
     /// Runs kubectl by a kubeconfig in a file, without the controller.
     pub(crate) fn kubectl_by(&self, config: &Path, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.kubectl)
@@ -189,9 +193,7 @@ impl Site {
 
     /// Main process of a component on the machine, as the host numbers it.
     pub(crate) fn process(&self, machine: &str, component: &str) -> Option<i32> {
-        let group = format!("{machine}/system/{component}");
-        let own = processes().filter(|(_, own)| own.ends_with(&group));
-        own.map(|(pid, _)| pid).filter(|pid| program(*pid).as_deref() == Some(component)).min()
+        process(machine, component)
     }
 
     /// Processes of this name in pods of the machines.
@@ -267,17 +269,16 @@ fn artifacts(folder: &Path, programs: &Path) -> PathBuf {
     for entry in fs::read_dir(programs).unwrap().flatten() {
         std::os::unix::fs::symlink(entry.path(), artifacts.join(entry.file_name())).unwrap();
     }
-    let busybox = fs::read("/bin/busybox").unwrap();
-    let image = ImageBuilder::busybox(&busybox, &["sh", "sleep", "cat", "echo", "httpd"]).unwrap();
+    let image = cloudlet::busybox(&["sh", "sleep", "cat", "echo", "httpd", "nc"]);
     image.command(["/bin/sh"]).write(IMAGE, &images.join("busybox.tar")).unwrap();
-    let image = ImageBuilder::busybox(&busybox, &["sh", "httpd"]).unwrap();
+    let image = cloudlet::busybox(&["sh", "httpd"]);
     let image = image.command(["/bin/httpd", "-f", "-p", "8080", "-h", "/www"]);
     let image = image.file("www/index.html", 0o644, b"hello").unwrap();
     image.write(WEB, &images.join("web.tar")).unwrap();
     artifacts
 }
 
-/// What names of machines, bridge and control groups have in them.
+/// Part that the names of machines, bridge and control groups share.
 fn prefix(data: &Path) -> String {
     hex::encode(&Sha256::digest(data.as_os_str().as_encoded_bytes())[..4])
 }
@@ -305,6 +306,13 @@ pub(crate) fn agent(first: i32) -> Option<i32> {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         program(*pid).as_deref() == Some("selvage") && line.split('\0').nth(1) == Some("node")
     })
+}
+
+/// Main process of a component on the machine, as the host numbers it.
+pub(crate) fn process(machine: &str, component: &str) -> Option<i32> {
+    let group = format!("{machine}/system/{component}");
+    let own = processes().filter(|(_, own)| own.ends_with(&group));
+    own.map(|(pid, _)| pid).filter(|pid| program(*pid).as_deref() == Some(component)).min()
 }
 
 pub(crate) fn kill(pid: i32) {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::{
     load::{Load, ask},
     site::{IMAGE, ROUND, Site},
+    skew::{Watch, version},
 };
 
 pub(crate) const PORT: u16 = 30080;
@@ -107,6 +108,35 @@ fn stays_within_the_skew(site: &Site, next: &str) -> usize {
     seen.len()
 }
 
+/// Versions that one upgrade reaches, as the cluster says.
+fn reachable(site: &Site) -> String {
+    let said = site.cli.run(&["kaas", "upgrade", "demo"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    said.stdout + &said.stderr
+}
+
+/// Waits until a machine of the pool is between two versions.
+fn moves(site: &Site, pool: &str) {
+    site.until_within("a machine between two versions", ROUND, || {
+        let shown = site.cli.ok(&["kaas", "nodes", "demo"]);
+        let moving = |line: &str| {
+            line.contains(pool) && ["Upgrading", "Draining"].iter().any(|p| line.contains(p))
+        };
+        if shown.lines().any(moving) { Ok(()) } else { Err(shown) }
+    });
+}
+
+/// The control plane has begun: there is a snapshot, and no way back but that.
+fn cannot_go_back(site: &Site) {
+    let backups = site.cli.ok(&["kaas", "backups", "demo"]);
+    let before = format!("before the upgrade to {}", real::KUBERNETES_NEXT);
+    assert!(backups.contains(&before), "{backups}");
+    site.cli.ok(&["kaas", "pause", "demo"]);
+    let refused = site.cli.run(&["kaas", "upgrade", "demo", "--abort"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    site.cli.ok(&["kaas", "resume", "demo"]);
+}
+
 #[test]
 fn an_upgrade_goes_one_minor_forward_under_load() {
     if real::kubernetes_upgrade().is_none() {
@@ -118,40 +148,38 @@ fn an_upgrade_goes_one_minor_forward_under_load() {
     site.apply(&workload(2));
     let ready = ["get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}"];
     site.shows(&ready, "2");
+    assert_eq!(reachable(&site).trim(), next);
     is_safe_to_begin(&site);
 
     let members = site.members("demo");
     let plane = members.iter().find(|[_, pool, ..]| pool.is_empty()).unwrap();
     let address = SocketAddr::new(plane[2].parse().unwrap(), PORT);
     site.until("the service", || ask(address).map_err(|error| error.to_string()));
-    let load = Load::start(address);
+    let (load, watch) = (Load::start(address), Watch::start(&plane[3]));
     site.cli.ok(&["kaas", "upgrade", "demo", next]);
     site.cli.ok(&["kaas", "resume", "demo"]);
     // The controller dies while the control plane is between two versions, and again
     // while a worker is.
-    for pool in ["control-plane", "web"] {
-        site.until_within("a machine between two versions", ROUND, || {
-            let shown = site.cli.ok(&["kaas", "nodes", "demo"]);
-            let moving = |line: &str| {
-                line.contains(pool) && ["Upgrading", "Draining"].iter().any(|p| line.contains(p))
-            };
-            if shown.lines().any(moving) { Ok(()) } else { Err(shown) }
-        });
-        site.without_controller(|_| {});
-    }
+    moves(&site, "control-plane");
+    cannot_go_back(&site);
+    site.without_controller(|_| {});
+    moves(&site, "web");
+    site.without_controller(|_| {});
     let combinations = stays_within_the_skew(&site, next);
     assert!(combinations >= 2, "one node after the other: {combinations}");
     site.is_running("demo");
     let (good, bad) = load.end();
     assert!(bad.is_empty() && good > 100, "{good} were answered, and not: {bad:#?}");
+    let (seen, wrong) = watch.end();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let both = format!("kube-controller-manager {old}, kube-apiserver {old}");
+    assert!(seen.contains(&both), "{seen:#?}");
+    assert!(seen.contains(&both.replace(old, next)), "{seen:#?}");
 
-    let version = "jsonpath={.items[*].status.nodeInfo.kubeletVersion}";
-    site.shows(&["get", "nodes", "-o", version], &vec![format!("v{next}"); 3].join(" "));
-    let backups = site.cli.ok(&["kaas", "backups", "demo"]);
-    assert!(backups.contains(&format!("before the upgrade to {next}")), "{backups}");
-    let etcd = site.process(&plane[3], "etcd").unwrap();
-    let files = std::fs::read_to_string(format!("/proc/{etcd}/mountinfo")).unwrap();
-    assert!(files.contains("/etcd/3.7.0/etcd"), "{files}");
+    let kubelets = "jsonpath={.items[*].status.nodeInfo.kubeletVersion}";
+    site.shows(&["get", "nodes", "-o", kubelets], &vec![format!("v{next}"); 3].join(" "));
+    assert_eq!(version(&plane[3], "etcd").as_deref(), Some("3.7.0"));
+    assert!(reachable(&site).contains("no version that demo can go to"), "{}", reachable(&site));
     site.shows(&ready, "2");
     site.cli.ok(&["kaas", "delete", "demo", "--yes", "--wait"]);
     site.close();

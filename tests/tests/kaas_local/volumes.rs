@@ -86,7 +86,7 @@ fn comes_back(site: &Site, rows: &str) {
     site.shows(&["logs", "db-0"], rows);
 }
 
-/// Whether this machine lets root grow a file system that is mounted.
+/// Returns true if this machine lets root grow a file system that is mounted.
 fn can_grow() -> bool {
     const SYS_RESOURCE: u64 = 1 << 24;
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -124,7 +124,8 @@ fn pods_have_volumes_that_outlive_everything_but_their_claims() {
     if can_grow() {
         grows(&site);
     } else {
-        eprintln!("SKIPPED: growing a volume: a mounted ext4 takes CAP_SYS_RESOURCE to grow");
+        let reason = "a mounted ext4 takes CAP_SYS_RESOURCE to grow";
+        selvage_testkit::say_skipped("growing a volume", reason);
         comes_back(&site, "row\nrow\nrow");
     }
 

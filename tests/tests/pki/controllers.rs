@@ -6,7 +6,7 @@ use selvage_api::selvage::pki::{
 };
 use selvage_tests::{Client, process::wait_for};
 
-use crate::fleet::{Fleet, until};
+use selvage_tests::fleet::{Fleet, until};
 
 async fn show(client: &Client) -> Pki {
     let mut pki = PkiServiceClient::new(client.channel.clone());

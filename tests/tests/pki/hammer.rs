@@ -15,7 +15,7 @@ use selvage_tests::{
 
 use crate::lab::Lab;
 
-/// Who calls whom.
+/// Callers, and whom they call.
 const WAYS: [&str; 3] = ["people to the controller", "through it to a machine", "to the machine"];
 
 struct Shared {

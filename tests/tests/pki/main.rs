@@ -2,10 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod controllers;
-// Not all of it is used here.
-#[allow(dead_code, unused_imports)]
-#[path = "../controllers/fleet.rs"]
-mod fleet;
 mod hammer;
 mod lab;
 

@@ -1,4 +1,4 @@
-//! What is made from a data set, and gone with it.
+//! Objects that are made from a data set, and gone with it.
 
 use selvage_tests::{Client, Selvage, process::Cli};
 use serde_json::{Value, json};
@@ -146,7 +146,7 @@ fn operator_of(instance: &Value) -> &str {
     cloudlet["operator_key"]["name"].as_str().unwrap()
 }
 
-/// Where an instance of the ten cloudlets is, and by which ports.
+/// Checks address and ports of an instance of the ten cloudlets.
 fn assert_ten(instance: &Value) {
     let app = instance["key"]["app_key"]["name"].as_str().unwrap();
     let developer = instance["key"]["app_key"]["developer_key"]["name"].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What cloudlets have given away, by the original's numbers.
+//! Resources that cloudlets have given away, by the original's numbers.
 
 use selvage_tests::{Client, Selvage, process::Cli};
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     object,
-    progress::{self, Job, Narrator},
+    progress::{self, Job, ProgressPrinter},
 };
 use crate::{
     Error,
@@ -158,7 +158,7 @@ impl<'s, 'a> Batch<'s, 'a> {
             return Err(Error::Unexpected(format!("{} cannot be done", verb.word())));
         };
         let job = Job { kind, method, message, watch: true, dry_run: self.dry_run };
-        let mut narrator = Narrator::in_a_list(self.session, self.dry_run);
+        let mut narrator = ProgressPrinter::in_a_list(self.session, self.dry_run);
         let result = progress::perform(self.session, &self.client, &job, &mut narrator).await;
         self.plan = narrator.kept;
         self.changed |= result.is_ok();

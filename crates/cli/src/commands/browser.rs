@@ -22,7 +22,7 @@ use url::Url;
 use crate::{Error, client::Client, session::Session, suggest};
 
 /// Time that somebody has to log in at the provider.
-const PATIENCE: Duration = Duration::from_secs(600);
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time that a browser has to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest request that is read.
@@ -47,7 +47,7 @@ pub(super) async fn login(
         .append_pair("state", &state);
     session.io.say(&format!("Log in with {} in your browser:\n  {url}", provider.label))?;
     open(&url, session);
-    let code = match tokio::time::timeout(PATIENCE, visitor(&listener, &state)).await {
+    let code = match tokio::time::timeout(BROWSER_TIMEOUT, visitor(&listener, &state)).await {
         Ok(code) => code?,
         Err(_) => return Err(Error::Unexpected("nobody came back from the browser".into())),
     };

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use selvage_api::distributed_match_engine::{
-    AppInstListReply, AppInstListRequest, AppPort, FindCloudletReply, FindCloudletRequest, LProto,
-    Loc, RegisterClientReply, RegisterClientRequest, VerifyLocationReply, VerifyLocationRequest,
+    AppInstListReply, AppInstListRequest, AppPort, FindCloudletReply, FindCloudletRequest, Loc,
+    RegisterClientReply, RegisterClientRequest, VerifyLocationReply, VerifyLocationRequest,
     match_engine_api_client::MatchEngineApiClient,
 };
+use selvage_edge::access_ports;
 
 use super::node::sheet::Sheet;
 use crate::{Error, output, session::Session, target};
@@ -217,12 +218,7 @@ async fn list(args: Ask, session: &mut Session<'_>) -> Result<(), Error> {
 
 fn ports(ports: &[AppPort]) -> String {
     let text = |port: &AppPort| {
-        let protocol = match port.proto() {
-            LProto::Tcp => "tcp",
-            LProto::Udp => "udp",
-            LProto::Http => "http",
-            LProto::Unknown => "unknown",
-        };
+        let protocol = access_ports::proto_name(port.proto());
         let path = match port.path_prefix.trim_start_matches('/') {
             "" => String::new(),
             path => format!("/{path}"),
@@ -234,6 +230,8 @@ fn ports(ports: &[AppPort]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use selvage_api::distributed_match_engine::LProto;
+
     use super::*;
 
     #[test]

@@ -106,7 +106,7 @@ fn has_text(object: &DynamicMessage, name: &str) -> bool {
 }
 
 /// Returns whether the instance is one that its developer runs, which has the
-/// address that he gave it.
+/// address that they gave it.
 fn is_self_run(object: &DynamicMessage) -> bool {
     let value = plain::value(object, Spelling::Contract);
     let cloudlet = &value["key"]["cluster_inst_key"]["cloudlet_key"];

@@ -145,7 +145,7 @@ fn plan(args: &Login, session: &mut Session<'_>, contexts: &Contexts) -> Result<
         let ready = ready(path)?;
         plan.ca = plan.ca.or(ready.ca);
         if let Some(admin) = ready.admin {
-            // Somebody else than admin brings his own password.
+            // Anyone but admin brings their own password.
             let own = plan.username.as_ref().is_some_and(|name| *name != admin.username);
             plan.username.get_or_insert(admin.username);
             if !own {

@@ -6,7 +6,7 @@ use prost_reflect::{DynamicMessage, Value};
 
 use super::{
     names,
-    progress::{self, Job, Narrator},
+    progress::{self, Job, ProgressPrinter},
     revision, roll, show,
 };
 use crate::{
@@ -226,7 +226,7 @@ async fn one(
     };
     let key = draft::key_text(&message);
     let job = Job { kind, method, message, watch: args.watch, dry_run: args.dry_run };
-    let mut narrator = Narrator::lines(session);
+    let mut narrator = ProgressPrinter::lines(session);
     progress::perform(session, client, &job, &mut narrator).await?;
     if narrator.lines > 0 {
         return Ok(());

@@ -10,7 +10,7 @@ use selvage_api::{
     },
 };
 
-use super::progress::Narrator;
+use super::progress::ProgressPrinter;
 use crate::{
     Error, body,
     client::Client,
@@ -62,7 +62,7 @@ pub(crate) async fn run(command: Operation, session: &mut Session<'_>) -> Result
         }
         Operation::Follow { id } => {
             let client = session.client().await?;
-            let mut narrator = Narrator::lines(session);
+            let mut narrator = ProgressPrinter::lines(session);
             let follow = follow(&client, &id, 0, &mut narrator, session.io);
             let result = tokio::select! {
                 result = follow => result.map_err(|failure| failure.error),
@@ -155,7 +155,7 @@ pub(crate) async fn follow(
     client: &Client,
     id: &str,
     skip: usize,
-    narrator: &mut Narrator,
+    narrator: &mut ProgressPrinter,
     io: &mut Io,
 ) -> Result<(), Failure> {
     let sound = |error| Failure { error, broke: false };

@@ -52,7 +52,7 @@ enum Style {
 }
 
 /// Tells what is said, and on a terminal that time passes.
-pub(crate) struct Narrator {
+pub(crate) struct ProgressPrinter {
     style: Style,
     spins: bool,
     started: Instant,
@@ -64,7 +64,7 @@ pub(crate) struct Narrator {
     pub(crate) kept: Vec<String>,
 }
 
-impl Narrator {
+impl ProgressPrinter {
     fn new(session: &Session<'_>, style: Style) -> Self {
         Self {
             style,
@@ -148,8 +148,16 @@ impl Narrator {
             return Ok(());
         }
         self.drawn = 0;
-        write!(io.err, "\r\x1b[2K").and_then(|()| io.err.flush()).map_err(Error::Output)
+        clear_line(io)
     }
+}
+
+/// Takes a clock off the screen whose narrator is gone.
+pub(crate) fn clear_line(io: &mut Io) -> Result<(), Error> {
+    if !io.err_is_terminal {
+        return Ok(());
+    }
+    write!(io.err, "\r\x1b[2K").and_then(|()| io.err.flush()).map_err(Error::Output)
 }
 
 /// Makes the change and tells of it until it is made.
@@ -157,7 +165,7 @@ pub(crate) async fn perform(
     session: &mut Session<'_>,
     client: &Client,
     job: &Job,
-    narrator: &mut Narrator,
+    narrator: &mut ProgressPrinter,
 ) -> Result<(), Error> {
     if !job.method.server_streaming {
         let result = carry_out(client, job, narrator, session.io).await;
@@ -191,7 +199,7 @@ pub(crate) async fn perform(
 async fn carry_out(
     client: &Client,
     job: &Job,
-    narrator: &mut Narrator,
+    narrator: &mut ProgressPrinter,
     io: &mut Io,
 ) -> Result<(), Failure> {
     let sound = |error| Failure { error, broke: false };
@@ -214,7 +222,7 @@ async fn carry_out(
 
 /// Returns whether the server may still be at work: the connection broke, or it took
 /// its leave after it had begun.
-fn may_go_on(failure: &Failure, narrator: &Narrator) -> bool {
+fn may_go_on(failure: &Failure, narrator: &ProgressPrinter) -> bool {
     failure.broke || (failure.error.code() == Code::Unavailable && narrator.lines > 0)
 }
 
@@ -222,7 +230,7 @@ fn may_go_on(failure: &Failure, narrator: &Narrator) -> bool {
 async fn come_back(
     session: &mut Session<'_>,
     job: &Job,
-    narrator: &mut Narrator,
+    narrator: &mut ProgressPrinter,
     mut lost: Failure,
 ) -> Result<(), Error> {
     narrator.clear(session.io)?;
@@ -244,7 +252,7 @@ async fn come_back(
 async fn follow(
     session: &mut Session<'_>,
     job: &Job,
-    narrator: &mut Narrator,
+    narrator: &mut ProgressPrinter,
 ) -> Result<bool, Failure> {
     let lost = |error: Error| Failure { broke: error.code() == Code::Unavailable, error };
     let client = session.client().await.map_err(lost)?;

@@ -4,7 +4,7 @@ use prost_reflect::DynamicMessage;
 
 use super::{
     names,
-    progress::{self, Job, Narrator},
+    progress::{self, Job, ProgressPrinter},
 };
 use crate::{
     Error,
@@ -68,6 +68,6 @@ pub(crate) async fn rollback(
     let (method, mut message) = request(ROLL_BACK, kind, args, &client).await?;
     message.set_field_by_name("revision", prost_reflect::Value::U64(to));
     let job = Job { kind, method, message, watch: false, dry_run: args.dry_run };
-    let mut narrator = Narrator::lines(session);
+    let mut narrator = ProgressPrinter::lines(session);
     progress::perform(session, &client, &job, &mut narrator).await
 }

@@ -11,6 +11,7 @@ use selvage_api::{
     object::to_dynamic,
     selvage::identity::{WhoAmIRequest, identity_service_client::IdentityServiceClient},
 };
+use selvage_edge::{auto_cluster, deployment};
 
 use super::{
     batch::{Batch, Outcome},
@@ -95,7 +96,7 @@ pub(crate) async fn run(args: &Run, session: &mut Session<'_>) -> Result<(), Err
         key: Some(key.clone()),
         image_path: args.image_path(),
         image_type: ImageType::Docker.into(),
-        deployment: "docker".into(),
+        deployment: deployment::DOCKER.into(),
         access_ports: args.ports.join(","),
         command: args.command.clone().unwrap_or_default(),
         default_flavor: Some(FlavorKey { name: flavor }),
@@ -156,7 +157,7 @@ fn entry(word: &str, message: &DynamicMessage) -> Result<Entry, Error> {
 
 fn instance(app: AppKey, cloudlet: CloudletKey) -> AppInst {
     let cluster = ClusterInstKey {
-        cluster_key: Some(ClusterKey { name: format!("autocluster{}", app.name.to_lowercase()) }),
+        cluster_key: Some(ClusterKey { name: auto_cluster(&app.name) }),
         cloudlet_key: Some(cloudlet),
         developer: String::new(),
     };

@@ -33,7 +33,7 @@ pub enum User {
     Update(Update),
     /// Set your own password, or another person's
     Passwd(Passwd),
-    /// Remove a person and end his sessions
+    /// Remove a person and end their sessions
     Remove(Remove),
     /// Get, list and block certificates of people
     #[command(subcommand)]
@@ -64,7 +64,7 @@ pub struct Update {
     /// Role of the person from now on, in place of today's
     #[arg(long = "role", value_name = "ROLE", value_parser = grant)]
     pub roles: Vec<Grant>,
-    /// Lock the person out and end his sessions
+    /// Lock the person out and end their sessions
     #[arg(long, conflicts_with = "enable")]
     pub disable: bool,
     /// Let the person in again
@@ -246,7 +246,7 @@ async fn remove(args: Remove, session: &mut Session<'_>) -> Result<(), Error> {
     let name = args.name;
     if !args.yes
         && !session
-            .confirm(&format!("Remove {name} and end his sessions?"), "say --yes to mean it")?
+            .confirm(&format!("Remove {name} and end their sessions?"), "say --yes to mean it")?
     {
         return Err(Error::Declined(format!("{name} stays")));
     }

@@ -7,6 +7,7 @@ use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind as Type, MessageDescriptor, ReflectMessage, Value,
 };
 use selvage_api::object::plan;
+use selvage_edge::is_auto_cluster;
 
 use super::{
     Kind,
@@ -14,9 +15,6 @@ use super::{
     yaml::{Content, Node},
 };
 use crate::{Error, suggest};
-
-/// Prefix of the names of clusters that the server makes by itself.
-const AUTO_CLUSTER: &str = "autocluster";
 
 /// Longer lists are nobody's intention.
 const LONGEST_LIST: usize = 10_000;
@@ -264,7 +262,7 @@ fn complete_cluster(message: &mut DynamicMessage) -> Option<()> {
     }
     let cluster = cluster_inst.get_field_by_name_mut("cluster_key")?.as_message_mut()?;
     let name = cluster.get_field_by_name_mut("name")?;
-    if let Some(auto) = name.as_str().filter(|name| name.starts_with(AUTO_CLUSTER)) {
+    if let Some(auto) = name.as_str().filter(|name| is_auto_cluster(name)) {
         *name = Value::String(auto.to_lowercase());
     }
     Some(())

@@ -447,5 +447,4 @@ async fn kernel(machine: Arc<Machine>, fleet: Fleet, news: News) -> Result<(), F
 }
 
 #[cfg(test)]
-#[path = "live_tests.rs"]
 mod tests;

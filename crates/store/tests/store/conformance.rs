@@ -1,6 +1,7 @@
 //! One suite, run on every kind of store.
 
 mod keys;
+mod later;
 mod leases;
 mod life;
 mod secured;
@@ -15,8 +16,8 @@ use selvage_store::embedded::{Embedded, Options};
 use selvage_store::etcd::Etcd;
 use selvage_store::{Error, KeyRange, SharedStore, Store, StoreExt};
 
-use crate::support::etcd::Cluster;
 use crate::support::{next, within};
+use selvage_testkit::etcd::Cluster;
 
 /// Makes stores that hold nothing.
 pub(crate) trait Factory {

@@ -7,8 +7,8 @@ use selvage_store::embedded::{Embedded, Options};
 use selvage_store::transfer::{self, Existing, Imported, check, export};
 use selvage_store::{Error, Op, SharedStore, Store, StoreExt, Table, Txn};
 
-use crate::support::etcd::Cluster;
 use crate::support::records::App;
+use selvage_testkit::etcd::Cluster;
 
 async fn memory() -> SharedStore {
     Embedded::in_memory(Options::default()).await.unwrap()

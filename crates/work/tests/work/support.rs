@@ -11,18 +11,12 @@ use selvage_kit::tasks::Backoff;
 use selvage_store::SharedStore;
 use selvage_store::clock::ManualClock;
 use selvage_store::embedded::{Embedded, Options as StoreOptions};
+pub(crate) use selvage_testkit::within as soon;
 use selvage_work::testing::Environment;
 use selvage_work::{Engine, Error, Failure, Next, Operation, Options, Scope, Subject};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-
-/// Waits for something that must happen, but not for ever.
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(120), future)
-        .await
-        .unwrap_or_else(|_| panic!("{what} does not happen"))
-}
 
 pub(crate) async fn memory() -> SharedStore {
     Embedded::in_memory(StoreOptions::default()).await.unwrap()

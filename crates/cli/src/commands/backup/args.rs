@@ -18,8 +18,8 @@ Examples:
   selvage backup schedule set nightly data backups/laptop --credentials s3 --every 1d --at 2h
 
 What opens a repository is never an argument. It comes from the environment
-(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
-RESTIC_PASSWORD), from a file of such lines (--credentials-file), or is on the
+(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, for REST servers
+RESTIC_REST_USERNAME, RESTIC_REST_PASSWORD; RESTIC_PASSWORD), from a file of such lines (--credentials-file), or is on the
 server's machine already (--credentials).")]
 pub enum Backup {
     /// Back a volume up, and tell how it goes
@@ -135,8 +135,8 @@ pub struct AddKey {
 // No doc comments: they would speak for whatever this is flattened into.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Store {
-    /// Object store: https://HOST, http://HOST, or file: for the machine's
-    /// directory for backups [default: AWS]
+    /// Object store: https://HOST or http://HOST; rest:https://HOST for restic's
+    /// REST server; file: for the machine's directory for backups [default: AWS]
     #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
     pub store: String,
     /// Take any certificate of the object store

@@ -27,9 +27,14 @@ impl Store {
             Some(text) => in_lines(text, name),
             None => session.io.var(name).map(str::to_owned).unwrap_or_default(),
         };
-        repository.access_key_id = value("AWS_ACCESS_KEY_ID");
-        repository.secret_access_key = value("AWS_SECRET_ACCESS_KEY");
-        repository.session_token = value("AWS_SESSION_TOKEN");
+        if self.store.starts_with("rest:") {
+            repository.access_key_id = value("RESTIC_REST_USERNAME");
+            repository.secret_access_key = value("RESTIC_REST_PASSWORD");
+        } else {
+            repository.access_key_id = value("AWS_ACCESS_KEY_ID");
+            repository.secret_access_key = value("AWS_SECRET_ACCESS_KEY");
+            repository.session_token = value("AWS_SESSION_TOKEN");
+        }
         repository.encryption_key = value("RESTIC_PASSWORD");
         // The server may have one for requests without: an empty answer leaves it
         // to that.

@@ -155,17 +155,31 @@ fn room(overview: &Overview, now: Timestamp, all: &mut Vec<Line>) {
 fn full(capacity: &Capacity, share: f64, now: Timestamp) -> String {
     let name = capacity.object.as_ref().map_or("", |object| object.name.as_str());
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let mut text = format!(
+    let text = format!(
         "  {name:<15} {:>5.1} %  {:.1} of {:.1} GiB",
         share * 100.0,
         gib(capacity.used_bytes),
         gib(capacity.total_bytes)
     );
-    if let Some(at) = capacity.full_at {
-        let days = at.seconds.saturating_sub(now.as_second()).max(0) / 86_400;
-        text += &format!(", full in {days} d");
+    text + &forecast(capacity, now)
+}
+
+/// When it is full, and how sure that is.
+fn forecast(capacity: &Capacity, now: Timestamp) -> String {
+    let left = |at: Option<prost_types::Timestamp>| {
+        let hours = at?.seconds.saturating_sub(now.as_second()).max(0) / 3600;
+        Some(if hours < 48 { format!("{hours} h") } else { format!("{} d", hours / 24) })
+    };
+    let earliest = left(capacity.full_earliest);
+    match (left(capacity.full_at), earliest, left(capacity.full_latest)) {
+        (Some(at), Some(earliest), Some(latest)) if earliest != latest => {
+            format!(", full in {at} ({earliest} to {latest})")
+        }
+        (Some(at), Some(earliest), None) => format!(", full in {at} (not before {earliest})"),
+        (Some(at), ..) => format!(", full in {at}"),
+        (None, Some(earliest), _) => format!(", not full before {earliest}"),
+        (None, None, _) => String::new(),
     }
-    text
 }
 
 fn sources(overview: &Overview, now: Timestamp, all: &mut Vec<Line>) {
@@ -229,6 +243,8 @@ mod tests {
                 near_full: 0.85,
                 full: 0.95,
                 full_at: at(5 * 86_400),
+                full_earliest: at(30 * 3600),
+                full_latest: at(9 * 86_400),
                 ..Capacity::default()
             }],
             sources: vec![Source {
@@ -258,7 +274,7 @@ OBJECTS
   cloudlet            1  1 offline
 
 ROOM
-  vg               90.0 %  9.0 of 10.0 GiB, full in 5 d
+  vg               90.0 %  9.0 of 10.0 GiB, full in 5 d (30 h to 9 d)
 
 SOURCES THAT DO NOT ANSWER
   ceph storage: last 90 s ago; connection refused";

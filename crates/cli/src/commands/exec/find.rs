@@ -11,7 +11,7 @@ use crate::{Error, client::Client};
 /// As much of an instance's key as tells it from others.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Which")]
-pub(crate) struct Which {
+pub(crate) struct InstanceArgs {
     /// Name of the app
     #[arg(value_name = "APP", default_value = "", hide_default_value = true)]
     app: String,
@@ -38,7 +38,7 @@ pub(crate) struct Which {
     clusterdeveloper: String,
 }
 
-impl Which {
+impl InstanceArgs {
     fn key(&self) -> AppInstKey {
         let developer_key = Some(DeveloperKey { name: self.developer.clone() });
         let operator_key = Some(OperatorKey { name: self.operator.clone() });
@@ -58,7 +58,7 @@ impl Which {
 }
 
 /// The one instance that fits.
-pub(crate) async fn instance(client: &Client, which: &Which) -> Result<AppInstKey, Error> {
+pub(crate) async fn instance(client: &Client, which: &InstanceArgs) -> Result<AppInstKey, Error> {
     let filter = AppInst { key: Some(which.key()), ..AppInst::default() };
     let request = client.request(filter, client.limit(false))?;
     let shown = AppInstApiClient::new(client.channel()).show_app_inst(request).await;

@@ -7,7 +7,7 @@ mod terminal;
 
 use selvage_api::{edgeproto::ExecRequest, selvage::shell};
 
-use self::{find::Which, talk::Talk, terminal::Raw};
+use self::{find::InstanceArgs, talk::ExecStreams, terminal::Raw};
 use super::node::interrupt::or_interrupted;
 use crate::{Error, session::Session};
 
@@ -23,7 +23,7 @@ Examples:
 The exit code is the command's; 126 when it could not be run.")]
 pub struct Exec {
     #[command(flatten)]
-    which: Which,
+    which: InstanceArgs,
     #[command(flatten)]
     options: ExecOptions,
     /// Pass stdin to the command; on when stdin and stdout are a terminal
@@ -45,7 +45,7 @@ Examples:
   selvage logs hello --tail 20 -f                 Ctrl-C ends it")]
 pub struct Logs {
     #[command(flatten)]
-    which: Which,
+    which: InstanceArgs,
     #[command(flatten)]
     options: ExecOptions,
     /// Go on as more is written
@@ -97,7 +97,7 @@ pub(crate) async fn exec(args: Exec, session: &mut Session<'_>) -> Result<(), Er
     };
     let conversation = Box::pin(meet::meet(&client, request, args.options.via)).await?;
     let raw = if tty { Some(Raw::new()?) } else { None };
-    let talk = Talk { input: interactive, terminal: tty, plain: false };
+    let talk = ExecStreams { input: interactive, terminal: tty, plain: false };
     let work = Box::pin(talk.run(conversation, session));
     let code = if raw.is_some() { work.await } else { or_interrupted(work).await };
     drop(raw);
@@ -115,7 +115,7 @@ pub(crate) async fn logs(args: Logs, session: &mut Session<'_>) -> Result<(), Er
     };
     let conversation = Box::pin(meet::meet(&client, request, args.options.via)).await?;
     let plain = session.io.out_is_terminal;
-    let talk = Talk { input: false, terminal: false, plain };
+    let talk = ExecStreams { input: false, terminal: false, plain };
     match or_interrupted(Box::pin(talk.run(conversation, session))).await {
         // So it was meant.
         Err(Error::Interrupted) => Ok(()),

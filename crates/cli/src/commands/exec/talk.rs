@@ -20,7 +20,7 @@ const BY_SIGNAL: i32 = 128;
 
 /// Streams of this process that the command gets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Talk {
+pub(crate) struct ExecStreams {
     pub(crate) input: bool,
     pub(crate) terminal: bool,
     /// True if what comes must not steer the terminal.
@@ -33,7 +33,7 @@ pub(crate) struct End {
     pub(crate) reason: String,
 }
 
-impl Talk {
+impl ExecStreams {
     pub(crate) async fn run(
         self,
         conversation: Conversation,

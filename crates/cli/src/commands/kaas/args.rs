@@ -88,7 +88,7 @@ pub struct Quarantine {
 
 /// Manner of a change.
 #[derive(clap::Args, Debug, Clone, Copy)]
-pub struct How {
+pub struct ChangeArgs {
     /// Wait until it is done, and tell of each machine's step
     #[arg(long, conflicts_with = "dry_run")]
     pub wait: bool,
@@ -124,7 +124,7 @@ pub struct Create {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub organisation: String,
     #[command(flatten)]
-    pub how: How,
+    pub how: ChangeArgs,
 }
 
 /// `selvage kaas show`
@@ -169,7 +169,7 @@ pub struct AddPool {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub labels: Vec<(String, String)>,
     #[command(flatten)]
-    pub how: How,
+    pub how: ChangeArgs,
 }
 
 /// `selvage kaas pool delete`
@@ -181,7 +181,7 @@ pub struct DeletePool {
     #[arg(required = true)]
     pub pools: Vec<String>,
     #[command(flatten)]
-    pub how: How,
+    pub how: ChangeArgs,
 }
 
 /// `selvage kaas scale`
@@ -193,7 +193,7 @@ pub struct Scale {
     #[arg(required = true, value_name = "POOL=COUNT", value_parser = pool)]
     pub pools: Vec<PoolSize>,
     #[command(flatten)]
-    pub how: How,
+    pub how: ChangeArgs,
 }
 
 /// `selvage kaas upgrade`
@@ -211,7 +211,7 @@ pub struct Upgrade {
     #[arg(long, conflicts_with_all = ["version", "force", "dry_run"])]
     pub abort: bool,
     #[command(flatten)]
-    pub how: How,
+    pub how: ChangeArgs,
 }
 
 /// `selvage kaas backups`
@@ -252,7 +252,7 @@ pub struct Delete {
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
-    pub how: How,
+    pub how: ChangeArgs,
 }
 
 /// `selvage kubectl`

@@ -15,7 +15,7 @@ use tonic::metadata::MetadataValue;
 
 use super::{
     FORCE, ORGANISATION,
-    args::{Create, Delete, How, Pool, PoolSize, Scale, Upgrade},
+    args::{ChangeArgs, Create, Delete, Pool, PoolSize, Scale, Upgrade},
     ask, beyond, follow,
 };
 use crate::{Error, body, client::Client, edge::file, session::Session};
@@ -166,7 +166,11 @@ pub(super) async fn upgrade(args: Upgrade, session: &mut Session<'_>) -> Result<
         });
         let versions = reply.await?.versions;
         if versions.is_empty() {
-            return session.io.say(&format!("{} is at the newest version.", args.name));
+            return session.io.say(&format!(
+                "There is no version that {} can go to. `selvage kaas versions` lists those on \
+                 offer; name one to be told what it lacks.",
+                args.name
+            ));
         }
         for version in versions {
             writeln!(session.io.out, "{version}").map_err(Error::Output)?;
@@ -244,7 +248,7 @@ async fn print_plan(
 async fn finish(
     client: &Client,
     name: &str,
-    how: How,
+    how: ChangeArgs,
     doing: &str,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {

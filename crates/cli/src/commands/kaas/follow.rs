@@ -9,7 +9,15 @@ use selvage_api::{
     },
 };
 
-use crate::{Error, client::Client, commands::progress::Narrator, session::Session};
+use crate::{
+    Error,
+    client::Client,
+    commands::{
+        node::interrupt::or_interrupted,
+        progress::{ProgressPrinter, clear_line},
+    },
+    session::Session,
+};
 
 /// Tells of each step until nothing is left to be done; an error if the
 /// cluster comes to rest in a state that is not good.
@@ -18,11 +26,24 @@ pub(super) async fn until_settled(
     name: &str,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
+    match or_interrupted(follow(client, name, session)).await {
+        Err(Error::Interrupted) => {
+            clear_line(session.io)?;
+            session.io.say(&format!(
+                "The work goes on at the server; `selvage kaas show {name} --watch` tells of it."
+            ))?;
+            Err(Error::Interrupted)
+        }
+        ended => ended,
+    }
+}
+
+async fn follow(client: &Client, name: &str, session: &mut Session<'_>) -> Result<(), Error> {
     let request = WatchClusterRequest { name: name.to_owned() };
     let request = client.request(request, client.limit(true))?;
     let begun = ClusterServiceClient::new(client.channel()).watch_cluster(request).await;
     let mut changes = begun.map_err(|status| client.refused(&status))?.into_inner();
-    let mut narrator = Narrator::lines(session);
+    let mut narrator = ProgressPrinter::lines(session);
     let mut known = Known::default();
     loop {
         let next = narrator.waiting(session.io, changes.message()).await?;

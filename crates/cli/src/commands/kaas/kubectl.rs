@@ -1,8 +1,19 @@
 //! kubectl with a fresh kubeconfig.
 
-use std::{fs, os::unix::fs::OpenOptionsExt, path::PathBuf, process::Stdio};
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+};
 
+use rustix::process::{Pid, Signal};
 use selvage_api::cnct::kaas::api::GetClusterListMsg;
+use tokio::{
+    process::Child,
+    signal::unix::{SignalKind, signal},
+};
 
 use super::{args::Kubectl, ask, kubeconfig_of};
 use crate::{Error, client::Client, session::Session};
@@ -15,19 +26,49 @@ pub(crate) async fn run(args: Kubectl, session: &mut Session<'_>) -> Result<(), 
     };
     let config = Config::write(&kubeconfig_of(&client, &cluster).await?)?;
     let program = session.io.var("SELVAGE_KUBECTL").unwrap_or("kubectl").to_owned();
-    let status = tokio::process::Command::new(&program)
-        .args(&args.arguments)
-        .env("KUBECONFIG", &config.path)
-        .stdin(Stdio::inherit())
-        .stdout(Stdio::inherit())
-        .stderr(Stdio::inherit())
-        .status()
-        .await
-        .map_err(|source| Error::File { action: "run", path: PathBuf::from(&program), source })?;
+    let status = ended(&program, &args.arguments, &config.path).await?;
     drop(config);
     match status.code() {
         Some(0) => Ok(()),
         code => Err(Error::Exited(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))),
+    }
+}
+
+/// Runs kubectl to its end. Signals do not end this process before it: the file with
+/// the kubeconfig would stay.
+async fn ended(program: &str, arguments: &[OsString], config: &Path) -> Result<ExitStatus, Error> {
+    // A terminal sends this one to kubectl too.
+    let _interrupts = signal(SignalKind::interrupt()).map_err(Error::Output)?;
+    let mut terminations = signal(SignalKind::terminate()).map_err(Error::Output)?;
+    let mut hangups = signal(SignalKind::hangup()).map_err(Error::Output)?;
+    let mut child = tokio::process::Command::new(program)
+        .args(arguments)
+        .env("KUBECONFIG", config)
+        .stdin(Stdio::inherit())
+        .stdout(Stdio::inherit())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .map_err(|source| not_run(program, &source))?;
+    loop {
+        tokio::select! {
+            status = child.wait() => return status.map_err(|source| not_run(program, &source)),
+            Some(()) = terminations.recv() => end(&child),
+            Some(()) = hangups.recv() => end(&child),
+        }
+    }
+}
+
+fn end(child: &Child) {
+    let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+    }
+}
+
+fn not_run(program: &str, source: &std::io::Error) -> Error {
+    Error::Invalid {
+        message: format!("{program} cannot be run: {source}"),
+        hints: vec!["install kubectl, or name it in SELVAGE_KUBECTL".into()],
     }
 }
 

@@ -107,11 +107,11 @@ pub enum NodeCommand {
     /// Compare clocks with a time server
     Time(Time),
     /// Reboot the machines
-    Reboot(Sure),
+    Reboot(ConfirmArgs),
     /// Turn the machines off
-    Shutdown(Sure),
+    Shutdown(ConfirmArgs),
     /// Take the machines out of service and wipe their configuration
-    Reset(Sure),
+    Reset(ConfirmArgs),
     /// Upgrade the machines
     Upgrade(Upgrade),
     /// Watch machines on the whole screen
@@ -169,7 +169,7 @@ impl Source {
 
 /// Location of one container.
 #[derive(clap::Args, Debug, Clone, Default)]
-pub struct Where {
+pub struct ContainerArgs {
     #[command(flatten)]
     pub source: Source,
     /// Another namespace of the runtime [default: system]
@@ -177,7 +177,7 @@ pub struct Where {
     pub namespace: Option<String>,
 }
 
-impl Where {
+impl ContainerArgs {
     pub(crate) fn place(&self) -> (String, i32) {
         self.source.place(self.namespace.as_ref())
     }
@@ -278,7 +278,7 @@ pub struct Restart {
     /// The container as `selvage node containers` shows it
     pub id: String,
     #[command(flatten)]
-    pub place: Where,
+    pub place: ContainerArgs,
     /// Send SIGTERM and do no more
     #[arg(long, conflicts_with = "grace")]
     pub signal_only: bool,
@@ -298,7 +298,7 @@ pub struct Logs {
     /// The service, or the container as `selvage node containers` shows it
     pub id: String,
     #[command(flatten)]
-    pub place: Where,
+    pub place: ContainerArgs,
     /// Go on with new lines
     #[arg(short, long)]
     pub follow: bool,
@@ -406,7 +406,7 @@ pub struct Time {
 
 /// Something that had better be meant.
 #[derive(clap::Args, Debug)]
-pub struct Sure {
+pub struct ConfirmArgs {
     /// Do not ask first
     #[arg(short, long)]
     pub yes: bool,

@@ -4,7 +4,7 @@
 use selvage_api::{machine, os};
 
 use super::{
-    args::{Nodes, Restart, Sure, Upgrade},
+    args::{ConfirmArgs, Nodes, Restart, Upgrade},
     fleet::{Answers, Fleet, Reply, machine_client, os_client},
     sheet::Sheet,
 };
@@ -41,7 +41,7 @@ pub(crate) async fn restart(
 
 pub(crate) async fn reboot(
     nodes: Nodes,
-    sure: &Sure,
+    sure: &ConfirmArgs,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let fleet = confirmed("Reboot", nodes, sure, session).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn reboot(
 
 pub(crate) async fn shutdown(
     nodes: Nodes,
-    sure: &Sure,
+    sure: &ConfirmArgs,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let fleet = confirmed("Turn off", nodes, sure, session).await?;
@@ -65,7 +65,7 @@ pub(crate) async fn shutdown(
 
 pub(crate) async fn reset(
     nodes: Nodes,
-    sure: &Sure,
+    sure: &ConfirmArgs,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let fleet = confirmed("Wipe the configuration of", nodes, sure, session).await?;
@@ -79,7 +79,7 @@ pub(crate) async fn reset(
 async fn confirmed(
     action: &str,
     nodes: Nodes,
-    sure: &Sure,
+    sure: &ConfirmArgs,
     session: &mut Session<'_>,
 ) -> Result<Fleet, Error> {
     let fleet = Fleet::connect(nodes, session).await?;

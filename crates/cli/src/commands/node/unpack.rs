@@ -221,5 +221,4 @@ fn stays(target: &Path, name: &Path) -> bool {
 }
 
 #[cfg(test)]
-#[path = "unpack_tests.rs"]
 mod tests;

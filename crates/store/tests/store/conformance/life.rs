@@ -9,9 +9,9 @@ use selvage_store::etcd::{Credentials, Etcd, EtcdOptions};
 use selvage_store::{KeyRange, SharedStore, Store, StoreExt, Table};
 
 use super::secured::{certificates, demand_passwords};
-use crate::support::etcd::Cluster;
 use crate::support::records::App;
 use crate::support::{next, within};
+use selvage_testkit::etcd::Cluster;
 
 fn with_password(cluster: &Cluster) -> EtcdOptions {
     let (user, password) = ("root".to_owned(), "a good word".to_owned());
@@ -48,7 +48,7 @@ async fn has(table: &Table<App>, wanted: &[&str]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_that_have_ended_are_replaced() {
     let flags = &["--auth-token-ttl", "1"];
-    let Some(mut cluster) = Cluster::start_as(1, None, flags).await else { return };
+    let Some(mut cluster) = Cluster::start_with(1, None, flags).await else { return };
     demand_passwords(&cluster.options()).await;
     let store = Etcd::connect(with_password(&cluster)).await.unwrap();
     store.put("k", "0").await.unwrap();
@@ -89,7 +89,9 @@ async fn tokens_that_have_ended_are_replaced() {
 async fn certificates_are_replaced_while_a_store_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let tls = certificates(folder.path());
-    let Some(mut cluster) = Cluster::start_with(1, Some(tls.clone())).await else { return };
+    let Some(mut cluster) = Cluster::start_with(1, Some(tls.clone().into()), &[]).await else {
+        return;
+    };
     let store: SharedStore = cluster.store().await;
     let table = Table::<App>::open(Arc::clone(&store)).await.unwrap();
     table.create(App::new("a", "x")).await.unwrap();

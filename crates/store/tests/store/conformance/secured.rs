@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 use selvage_store::etcd::{Credentials, Etcd, EtcdOptions, TlsOptions};
 use selvage_store::{Error, StoreExt};
 
-use crate::support::etcd::Cluster;
+use selvage_testkit::etcd::Cluster;
 
 /// A new authority in `folder`, and a certificate by it that is good for both
 /// ends.
@@ -54,7 +54,7 @@ pub(super) async fn demand_passwords(options: &EtcdOptions) {
 async fn etcd_with_certificates_and_passwords() {
     let folder = tempfile::tempdir().unwrap();
     let tls = certificates(folder.path());
-    let Some(cluster) = Cluster::start_with(1, Some(tls.clone())).await else { return };
+    let Some(cluster) = Cluster::start_with(1, Some(tls.clone().into()), &[]).await else { return };
     cluster.store().await.put("k", "v").await.unwrap();
 
     let elsewhere = tempfile::tempdir().unwrap();

@@ -9,8 +9,8 @@ use selvage_store::{Error, Event, KeyRange, SharedStore, Store, StoreExt};
 use tokio::task::JoinHandle;
 
 use super::{keys, leases, transactions, typed, watches};
-use crate::support::etcd::Cluster;
 use crate::support::{next, within};
+use selvage_testkit::etcd::Cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_with_three_nodes() {

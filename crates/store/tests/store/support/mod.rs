@@ -1,8 +1,6 @@
 //! Support for several tests.
 
 pub(crate) mod disk;
-#[path = "../../../../../tests/shared/etcd.rs"]
-pub(crate) mod etcd;
 pub(crate) mod gate;
 pub(crate) mod records;
 

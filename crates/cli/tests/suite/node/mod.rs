@@ -1,6 +1,5 @@
 //! The commands about machines against agents in this process, which answer
 //! for many machines as an entry does.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agent;
 

@@ -20,16 +20,14 @@ use selvage_api::{
         ListOperationsRequest, operation_service_client::OperationServiceClient,
     },
 };
-use selvage_tests::Client;
+use selvage_tests::{
+    Client,
+    fleet::{Fleet, agreed, bounded, registered, show, until},
+};
 
-#[path = "controllers/agents.rs"]
 mod agents;
-#[path = "controllers/fleet.rs"]
-mod fleet;
-#[path = "controllers/workload.rs"]
 mod workload;
 
-use fleet::{Fleet, agreed, bounded, registered, show, until};
 use workload::{FLAVOR_RAM, Known, Random, Thing, Workload, attach, excused, set_up};
 
 // What has to be true in the end.
@@ -180,7 +178,7 @@ async fn nothing_acknowledged_is_lost_while_plugs_are_pulled() {
     let leader = fleet.etcd.leader();
     fleet.etcd.kill(leader);
     workload.goes_on("etcd lost its leader", 30).await;
-    fleet.etcd.restart(leader);
+    fleet.etcd.restart_unseen(leader);
     fleet.join().await;
     fleet.etcd.wait_until_it_follows(leader);
     workload.goes_on("there are three", 30).await;
@@ -230,7 +228,7 @@ async fn a_controller_without_a_majority_is_not_ready() {
     let gone = [fleet.etcd.follower(), fleet.etcd.leader()];
     gone.iter().for_each(|member| fleet.etcd.kill(*member));
     says(false).await;
-    gone.iter().for_each(|member| fleet.etcd.restart(*member));
+    gone.iter().for_each(|member| fleet.etcd.restart_unseen(*member));
     says(true).await;
 }
 
@@ -242,9 +240,9 @@ async fn lose_the_majority(fleet: &mut Fleet, workload: &Workload) {
     let unheard = Thing::Flavor("unheard".into()).create(&fleet.client(0)).await;
     let status = unheard.expect_err("acknowledged by a minority");
     assert!(excused(&status), "{status:?}");
-    fleet.etcd.restart(gone[1]);
+    fleet.etcd.restart_unseen(gone[1]);
     workload.goes_on("two members of etcd are left", 30).await;
-    fleet.etcd.restart(gone[0]);
+    fleet.etcd.restart_unseen(gone[0]);
     fleet.etcd.wait_until_it_follows(gone[0]);
 }
 
@@ -262,6 +260,6 @@ async fn pull_two_plugs(fleet: &mut Fleet, workload: &Workload, random: &mut Ran
     let what = format!("controller {controller} and member {member} of etcd are gone");
     workload.goes_on(&what, 30).await;
     fleet.revive(controller).await;
-    fleet.etcd.restart(member);
+    fleet.etcd.restart_unseen(member);
     fleet.etcd.wait_until_it_follows(member);
 }

@@ -1,4 +1,4 @@
-//! One person at one terminal, with a configuration directory of his own.
+//! One person at one terminal, with a configuration directory of their own.
 
 use std::{
     collections::VecDeque,

@@ -2,11 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    os::unix::fs::DirBuilderExt,
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{
@@ -14,34 +12,36 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use selvage_api::edgeproto::{Controller, controller_api_client::ControllerApiClient};
-use selvage_tests::{Client, Selvage, process::TIMEOUT, real::EtcdCluster};
+use selvage_testkit::etcd::{Cluster, copy_private};
 use tokio::time;
 use tonic::{Code, Response, Status, Streaming};
 
+use crate::{Client, Selvage};
+
 /// For one call of a client.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(8);
-/// How long a client that was refused lets be.
-pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+pub const DEADLINE: Duration = Duration::from_secs(8);
+/// Pause of a client that was refused.
+pub const PAUSE: Duration = Duration::from_millis(50);
 
 /// Controllers on one etcd, each with a place of its own and all with the
 /// same keys.
-pub(crate) struct Fleet {
+pub struct Fleet {
     // Dropped first: it shows its log, which lies in its place.
-    pub(crate) running: Vec<Option<Selvage>>,
+    pub running: Vec<Option<Selvage>>,
     places: Vec<tempfile::TempDir>,
-    pub(crate) etcd: EtcdCluster,
-    /// Where each listens: one that comes back has the address it had, and
+    pub etcd: Cluster,
+    /// Port of each: one that comes back has the address it had, and
     /// 0 if it has never run.
     ports: Vec<u16>,
     /// One for each controller; to one that is gone if the controller is.
-    pub(crate) clients: Arc<Mutex<Vec<Client>>>,
+    pub clients: Arc<Mutex<Vec<Client>>>,
     token: String,
 }
 
 impl Fleet {
     /// An etcd and one controller, or a loud word why not.
-    pub(crate) async fn start() -> Option<Self> {
-        let etcd = EtcdCluster::start()?;
+    pub async fn start() -> Option<Self> {
+        let etcd = Cluster::start(3).await?;
         let place = tempfile::tempdir().unwrap();
         let first = up(place.path(), &etcd, 0);
         let client = Client::admin(&first).await;
@@ -52,7 +52,7 @@ impl Fleet {
     }
 
     /// Starts one more.
-    pub(crate) async fn join(&mut self) {
+    pub async fn join(&mut self) {
         let place = tempfile::tempdir().unwrap();
         let keys = |place: &Path| place.join("data").join("pki");
         copy_private(&keys(self.places[0].path()), &keys(place.path()));
@@ -62,13 +62,13 @@ impl Fleet {
         self.revive(self.running.len() - 1).await;
     }
 
-    pub(crate) fn kill(&mut self, index: usize) {
+    pub fn kill(&mut self, index: usize) {
         self.running[index].take().unwrap().kill();
     }
 
     /// Starts one that is not running. What was logged in stays so: tokens
     /// are good at every controller.
-    pub(crate) async fn revive(&mut self, index: usize) {
+    pub async fn revive(&mut self, index: usize) {
         assert!(self.running[index].is_none(), "controller {index} runs");
         let selvage = up(self.places[index].path(), &self.etcd, self.ports[index]);
         self.ports[index] = port_of(&selvage);
@@ -83,74 +83,48 @@ impl Fleet {
         self.running[index] = Some(selvage);
     }
 
-    pub(crate) fn client(&self, index: usize) -> Client {
+    pub fn client(&self, index: usize) -> Client {
         self.clients.lock().unwrap()[index].clone()
     }
 
     /// Clients of those that run.
-    pub(crate) fn alive(&self) -> Vec<Client> {
+    pub fn alive(&self) -> Vec<Client> {
         let all = 0..self.running.len();
         all.filter(|at| self.running[*at].is_some()).map(|at| self.client(at)).collect()
     }
 
     /// Addresses of those that run.
-    pub(crate) fn addresses(&self) -> BTreeSet<String> {
+    pub fn addresses(&self) -> BTreeSet<String> {
         self.running.iter().flatten().map(|selvage| selvage.address().to_owned()).collect()
     }
 }
 
-pub(crate) fn up(place: &Path, etcd: &EtcdCluster, port: u16) -> Selvage {
+pub fn up(place: &Path, etcd: &Cluster, port: u16) -> Selvage {
     let endpoints = format!("store.endpoints={:?}", etcd.endpoints());
     let port = format!("listen.port={port}");
     let flags = ["--set", "store.kind=etcd", "--set", &endpoints, "--set", &port];
     Selvage::start("controller", place, &flags)
 }
 
-pub(crate) fn port_of(selvage: &Selvage) -> u16 {
+pub fn port_of(selvage: &Selvage) -> u16 {
     selvage.address().rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
-/// Copies a directory so that only the owner can read it.
-pub(crate) fn copy_private(from: &Path, to: &Path) {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_private(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-/// A call, but not longer than a client has patience.
-pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    let late = |_| Err(Status::deadline_exceeded("the client's patience is at its end"));
+/// A call that a client gives up in time.
+pub async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let late = |_| Err(Status::deadline_exceeded("the client gave up"));
     time::timeout(DEADLINE, call).await.unwrap_or_else(late)
 }
 
 /// All that a stream brings. Boxed, for the objects are large and the calls many.
-pub(crate) fn all<'a, T: Send + 'a>(
+pub fn all<'a, T: Send + 'a>(
     call: impl Future<Output = Result<Response<Streaming<T>>, Status>> + Send + 'a,
 ) -> BoxFuture<'a, Result<Vec<T>, Status>> {
     Box::pin(bounded(async { call.await?.into_inner().try_collect().await }))
 }
 
-/// Waits until a question has the answer that is wanted.
-pub(crate) async fn until<T, F: Future<Output = Result<T, String>>>(
-    what: &str,
-    mut ask: impl FnMut() -> F,
-) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        match ask().await {
-            Ok(answer) => return answer,
-            Err(why) => assert!(Instant::now() < deadline, "gave up waiting for {what}: {why}"),
-        }
-        time::sleep(PAUSE).await;
-    }
-}
-
+/// All objects of a kind, as a client of a controller sees them.
+#[macro_export]
 macro_rules! show {
     ($client:expr, $api:ident, $method:ident, $what:ident) => {
         $crate::fleet::all(
@@ -161,10 +135,12 @@ macro_rules! show {
     };
 }
 
-pub(crate) use show;
+pub use selvage_testkit::wait_ok as until;
+
+pub use crate::show;
 
 /// Encoded answers to every `Show` there is, by its path.
-pub(crate) async fn everything(client: &Client) -> BTreeMap<String, Vec<bytes::Bytes>> {
+pub async fn everything(client: &Client) -> BTreeMap<String, Vec<bytes::Bytes>> {
     let mut answers = BTreeMap::new();
     let shows = selvage_api::methods()
         .iter()
@@ -178,7 +154,7 @@ pub(crate) async fn everything(client: &Client) -> BTreeMap<String, Vec<bytes::B
 }
 
 /// Waits until all controllers give the same answers; gives them.
-pub(crate) async fn agreed(fleet: &Fleet) -> BTreeMap<String, Vec<bytes::Bytes>> {
+pub async fn agreed(fleet: &Fleet) -> BTreeMap<String, Vec<bytes::Bytes>> {
     until("the same answers from all", async || {
         let mut answers = join_all(fleet.alive().iter().map(everything)).await;
         let first = answers.remove(0);
@@ -193,7 +169,7 @@ pub(crate) async fn agreed(fleet: &Fleet) -> BTreeMap<String, Vec<bytes::Bytes>>
 }
 
 /// Waits until every controller lists exactly those that run.
-pub(crate) async fn registered(fleet: &Fleet) {
+pub async fn registered(fleet: &Fleet) {
     let expected = fleet.addresses();
     until("the registry", async || {
         for client in fleet.alive() {

@@ -1,36 +1,31 @@
-//! An app to run, and how to ask for it.
+//! A cloudlet on this machine, an app to run there, and how to ask for it.
 
 use std::{path::Path, process::Command};
 
 use selvage_runtime::ImageBuilder;
-use selvage_tests::{
+use selvage_testkit::containers;
+
+use crate::{
     Selvage,
     process::{Cli, wait_for},
-    real::skip,
 };
 
-pub(crate) const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
+pub const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
 
-/// Returns whether containers can be made here; says so loudly when not.
-pub(crate) fn can_run() -> bool {
-    if !nix::unistd::geteuid().is_root() {
-        skip("containers", "this needs root");
-        return false;
-    }
-    for program in ["/usr/sbin/runc", "/bin/busybox", "/usr/sbin/nft", "/sbin/mkfs.ext4"] {
-        if !Path::new(program).exists() {
-            skip(program, "it is not installed: run ./dev test");
-            return false;
-        }
-    }
-    true
+/// Returns whether cloudlets can run containers here; says so loudly when not.
+pub fn can_run() -> bool {
+    containers::can_run(&["runc", "nft", "mkfs.ext4"])
+}
+
+/// An image of busybox, with these of its programs.
+pub fn busybox(names: &[&str]) -> ImageBuilder {
+    let program = std::fs::read(selvage_testkit::find("busybox").unwrap()).unwrap();
+    ImageBuilder::busybox(&program, names).unwrap()
 }
 
 /// A busybox that serves `/www`.
-pub(crate) fn write_image(path: &Path) {
-    let busybox = std::fs::read("/bin/busybox").unwrap();
-    let image = ImageBuilder::busybox(&busybox, &["sh", "httpd", "cat", "date", "df"])
-        .unwrap()
+pub fn write_image(path: &Path) {
+    let image = busybox(&["sh", "httpd", "cat", "date", "df"])
         .command(["/bin/httpd", "-f", "-p", "8080", "-h", "/www"])
         .directory("data", 0o755)
         .unwrap();
@@ -38,13 +33,13 @@ pub(crate) fn write_image(path: &Path) {
 }
 
 /// Everything up to the cloudlets.
-pub(crate) fn furnish(cli: &Cli) {
+pub fn furnish(cli: &Cli) {
     cli.ok(&["flavor", "create", "--name", "s", "--ram", "64", "--vcpus", "1", "--disk", "1"]);
     cli.ok(&["operator", "create", "--name", "op"]);
     cli.ok(&["developer", "create", "--name", "acme"]);
 }
 
-pub(crate) fn create_cloudlet(cli: &Cli, name: &str) {
+pub fn create_cloudlet(cli: &Cli, name: &str) {
     let place = ["--latitude", "1", "--longitude", "1", "--numdynamicips", "9"];
     let named = ["cloudlet", "create", "--operator", "op", "--name", name];
     cli.ok(&[&named[..], &place].concat());
@@ -53,7 +48,7 @@ pub(crate) fn create_cloudlet(cli: &Cli, name: &str) {
 /// Settings that make a machine with a controller a cloudlet as well, with
 /// images in this directory. `common` is what its site has in common with
 /// others.
-pub(crate) fn cloudlet_here(directory: &Path, name: &str, common: &str) -> Vec<String> {
+pub fn cloudlet_here(directory: &Path, name: &str, common: &str) -> Vec<String> {
     let site = directory.join("site.yaml");
     std::fs::write(&site, format!("common: {{{common}}}\n")).unwrap();
     let (name, site) = (format!("crm.cloudlet=op/{name}"), format!("crm.site={}", site.display()));
@@ -64,12 +59,12 @@ pub(crate) fn cloudlet_here(directory: &Path, name: &str, common: &str) -> Vec<S
 }
 
 /// The setting by which files of a directory may be images.
-pub(crate) fn images_in(directory: &Path) -> String {
+pub fn images_in(directory: &Path) -> String {
     format!("crm.image_folders={}", directory.display())
 }
 
 /// Everything up to this one cloudlet, which is there.
-pub(crate) fn furnish_here(cli: &Cli, name: &str) {
+pub fn furnish_here(cli: &Cli, name: &str) {
     furnish(cli);
     create_cloudlet(cli, name);
     wait_for("the cloudlet", || {
@@ -80,7 +75,7 @@ pub(crate) fn furnish_here(cli: &Cli, name: &str) {
 
 /// The crm of a cloudlet on a machine, joined to its controller; images are
 /// beside its directory.
-pub(crate) fn join(
+pub fn join(
     cli: &Cli,
     controller: &str,
     cloudlet: &str,
@@ -98,7 +93,7 @@ pub(crate) fn join(
     Selvage::start_in(namespace, "crm", home, &[&joins[..], &runs, more].concat())
 }
 
-pub(crate) fn create_app(cli: &Cli, image: &Path, port: &str, more: &[&str]) {
+pub fn create_app(cli: &Cli, image: &Path, port: &str, more: &[&str]) {
     let path = format!("file://{}", image.display());
     let of = ["--imagepath", &path, "--imagetype", "docker", "--deployment", "docker"];
     let runs = ["--accessports", port, "--defaultflavor", "s"];
@@ -106,13 +101,13 @@ pub(crate) fn create_app(cli: &Cli, image: &Path, port: &str, more: &[&str]) {
 }
 
 /// The words that name the instance of the app on a cloudlet.
-pub(crate) fn on(cloudlet: &str) -> Vec<&str> {
+pub fn on(cloudlet: &str) -> Vec<&str> {
     let place = ["--operator", "op", "--cloudlet", cloudlet, "--cluster", "autoclusterweb"];
     [&APP[..], &place].concat()
 }
 
 /// Page of a web server, asked for from a network namespace or from here.
-pub(crate) fn page(namespace: Option<&str>, address: &str) -> Option<String> {
+pub fn page(namespace: Option<&str>, address: &str) -> Option<String> {
     let curl = ["curl", "-s", "-m", "5", "-f", address];
     let output = match namespace {
         Some(name) => {

@@ -1,23 +1,28 @@
-//! The commands of the edge controller against one in this process that keeps
-//! what it is told in memory.
+//! Client commands against servers of the contracts in this process, over TLS,
+//! plain TCP and unix sockets: sessions and people, the edge controller, machines.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod apply;
+mod call;
 mod changes;
+mod contexts;
 mod controller;
+mod credentials;
+mod failures;
+mod fake;
 mod first_hour;
 mod flags;
-mod operations;
-mod shows;
-
-// Each suite uses what it needs of the one harness.
-#[allow(dead_code)]
-#[path = "../client/harness.rs"]
 mod harness;
+mod join;
+mod login;
+mod node;
+mod operations;
+mod people;
+mod shows;
 
 use harness::Person;
 
-/// A person whose context leads to the controller.
+/// A person whose context leads to the edge controller.
 async fn person(server: &controller::Running) -> Person {
     let mut person = Person::new();
     person.env.push(("HOME".into(), "/nowhere".into()));

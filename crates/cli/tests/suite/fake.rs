@@ -359,6 +359,20 @@ impl IdentityService for Fake {
         Err(Status::unimplemented("not here"))
     }
 
+    async fn issue_assertions(
+        &self,
+        _: Request<IssueAssertionsRequest>,
+    ) -> Result<Response<IssueAssertionsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn check_assertion(
+        &self,
+        _: Request<CheckAssertionRequest>,
+    ) -> Result<Response<WhoAmIResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn create_join_token(
         &self,
         request: Request<CreateJoinTokenRequest>,
