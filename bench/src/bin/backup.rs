@@ -19,7 +19,7 @@ use selvage_bench::cost::cpu_of_children;
 use selvage_bench::report::{Report, at_least, at_most, of_goal};
 use selvage_restic::{
     BackupOptions, BlockSource, FileSink, FileSource, Id, Job, Parent, Repository,
-    RepositoryOptions, RestoreOptions, S3, S3Options, Secret, Selector,
+    RepositoryOptions, RestoreOptions, S3, Secret, Selector, StoreOptions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
 }
 
 async fn open(endpoint: &str, prefix: &str) -> Result<Repository> {
-    let mut options = S3Options::new(endpoint, format!("{BUCKET}/{prefix}").parse()?);
+    let mut options = StoreOptions::new(endpoint, format!("{BUCKET}/{prefix}").parse()?);
     options.access_key = KEY.to_owned();
     options.secret_key = Secret::new(KEY);
     let backend = Arc::new(S3::new(options)?);

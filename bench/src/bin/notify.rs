@@ -301,7 +301,7 @@ async fn agents() -> Result<()> {
             }
         }
     });
-    // Nobody connects before he is told.
+    // Nobody connects before being told.
     let (mut place, mut fleet) = (None, None);
     while let Some(order) = orders.recv().await {
         let words: Vec<&str> = order.split(' ').collect();

@@ -23,7 +23,8 @@ use selvage_crm::{
     FetchPolicy, Forwarding, ImageFolders, Platform, Registries,
     platform::{
         ClusterOrder, PortForward, Progress,
-        containers::{self, Containers, Range},
+        containers::{self, Containers},
+        network::{self, Range},
     },
 };
 use selvage_runtime::containerd;
@@ -74,7 +75,7 @@ impl Lab {
             Containers::open(&cloudlet, options()?)?
         };
         let lab = Self { tokio, platform, cluster };
-        lab.build(&containers::prefix(&cloudlet)?)?;
+        lab.build(&network::prefix(&cloudlet)?)?;
         Ok(lab)
     }
 
@@ -140,7 +141,7 @@ fn options() -> Result<containers::Options> {
         lvmd: "/nowhere".into(),
         start_timeout: Duration::ZERO,
         forwarding: Forwarding::Kernel,
-        egress: containers::Egress::default(),
+        egress: network::Egress::default(),
     })
 }
 

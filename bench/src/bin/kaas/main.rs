@@ -1,13 +1,18 @@
 //! Costs of clusters for the cluster service: `selvage up` with simulated machines,
 //! in a process of its own, asked over TLS as an administrator. With a folder of
-//! Kubernetes' programs also: from nothing to the first pod, beside the shortest
-//! start of the same programs by hand.
+//! Kubernetes' programs also, on machines of this host: from nothing to the first
+//! pod, beside the shortest start of the same programs by hand, the loss of a control
+//! plane, an upgrade, and a restored snapshot.
 
+mod failover;
 mod first_pod;
+mod real;
+mod restore;
 mod service;
+mod upgrade;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -54,6 +59,21 @@ struct Args {
     /// Version of them
     #[arg(long, default_value = "1.36.4")]
     version: String,
+    /// Version that is upgraded to, where its programs are there too
+    #[arg(long, default_value = "1.37.1")]
+    next: String,
+    /// Starts of a cluster by hand and by the service, in turn
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Only what these name: `sim`, `first-pod`, `failover`, `upgrade`, `restore`
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl Args {
+    fn wants(&self, what: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == what)
+    }
 }
 
 #[tokio::main]
@@ -70,7 +90,17 @@ async fn main() -> Result<()> {
     measured
 }
 
-async fn measure(args: &Args, selvage: &std::path::Path, report: &mut Report) -> Result<()> {
+async fn measure(args: &Args, selvage: &Path, report: &mut Report) -> Result<()> {
+    if args.wants("sim") {
+        simulated(args, selvage, report).await?;
+    }
+    match &args.artifacts {
+        Some(artifacts) => real(args, selvage, artifacts, report).await,
+        None => Ok(()),
+    }
+}
+
+async fn simulated(args: &Args, selvage: &Path, report: &mut Report) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("sb").tempdir()?;
     keys(args.calls, report)?;
     let service = Service::start(selvage, folder.path(), &["kaas.provider=sim"]).await?;
@@ -78,12 +108,24 @@ async fn measure(args: &Args, selvage: &std::path::Path, report: &mut Report) ->
     large(args, &service, report).await?;
     many(args, &service, report).await?;
     reads(args, &service, report).await?;
-    idle(args, &service, report).await?;
-    drop(service);
-    match &args.artifacts {
-        Some(artifacts) => first_pod::measure(selvage, artifacts, &args.version, report).await,
-        None => Ok(()),
+    idle(args, &service, report).await
+}
+
+async fn real(args: &Args, selvage: &Path, artifacts: &Path, report: &mut Report) -> Result<()> {
+    let programs = real::Programs::new(artifacts, &args.version)?;
+    if args.wants("first-pod") {
+        first_pod::measure(selvage, &programs, args.rounds, report).await?;
     }
+    if args.wants("failover") {
+        failover::measure(selvage, &programs, report).await?;
+    }
+    if args.wants("restore") {
+        restore::measure(selvage, &programs, report).await?;
+    }
+    if args.wants("upgrade") && programs.has(&args.next) {
+        upgrade::measure(selvage, &programs, &args.next, report).await?;
+    }
+    Ok(())
 }
 
 fn millis(time: Duration) -> String {
@@ -147,9 +189,21 @@ async fn many(args: &Args, service: &Service, report: &mut Report) -> Result<()>
     let more = after.anonymous.saturating_sub(before.anonymous) as f64;
     let each = more / 1024.0 / args.clusters as f64;
     report.row("M4 memory of a cluster", format!("{each:.0} KiB"), "60 KiB", of_goal(each, 60.0));
-    let whole = after.resident as f64 / f64::from(1 << 20);
-    let verdict = of_goal(whole, 150.0);
-    report.row("M4 memory of the whole process", format!("{whole:.0} MiB"), "150 MiB", verdict);
+    whole(args, service, report).await
+}
+
+/// M4: the same clusters with ten machines each.
+async fn whole(args: &Args, service: &Service, report: &mut Report) -> Result<()> {
+    let names = (0..args.clusters).map(|number| format!("many-{number}"));
+    let grown = stream::iter(names).map(|name| async move { service.add(&name, 9).await });
+    grown.buffer_unordered(32).try_collect::<Vec<()>>().await?;
+    service.until_running(args.calls + 1 + args.clusters).await?;
+    for number in 0..args.clusters {
+        service.until_machines(&format!("many-{number}"), 10).await?;
+    }
+    let memory = service.memory()?.resident as f64 / f64::from(1 << 20);
+    let what = format!("M4 the whole process with {} machines", args.clusters * 10);
+    report.row(what, format!("{memory:.0} MiB"), "150 MiB", of_goal(memory, 150.0));
     Ok(())
 }
 

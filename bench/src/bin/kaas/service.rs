@@ -6,8 +6,13 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use anyhow::{Context, Result, bail};
 use selvage_api::{
     cnct::kaas::api::{
-        ClusterStatus, ControlPlaneMachineSpec, CreateClusterMsg, DeleteClusterMsg,
-        GetClusterListMsg, GetClusterMsg, MachineSpec, cluster_client::ClusterClient,
+        AddNodePoolMsg, ClusterStatus, ControlPlaneMachineSpec, CreateClusterMsg, DeleteClusterMsg,
+        GetClusterListMsg, GetClusterMsg, MachineSpec, UpgradeClusterMsg,
+        cluster_client::ClusterClient,
+    },
+    selvage::clusters::{
+        Backup, BackupClusterRequest, Cluster, GetClusterRequest, RestoreClusterRequest,
+        cluster_service_client::ClusterServiceClient,
     },
     services::auth::{LoginRequest, auth_service_client::AuthServiceClient},
 };
@@ -38,6 +43,10 @@ impl Drop for Service {
 
 fn text(value: &serde_json::Value) -> Option<String> {
     value.as_str().map(str::to_owned)
+}
+
+fn pool(count: i32) -> MachineSpec {
+    MachineSpec { name: "pool".into(), count, ..MachineSpec::default() }
 }
 
 impl Service {
@@ -78,28 +87,65 @@ impl Service {
         ClusterClient::new(self.channel.clone()).max_decoding_message_size(LARGEST)
     }
 
+    fn extensions(&self) -> ClusterServiceClient<Channel> {
+        ClusterServiceClient::new(self.channel.clone()).max_decoding_message_size(LARGEST)
+    }
+
     /// A cluster with one control plane and so many machines besides.
     pub(crate) async fn create(&self, name: &str, machines: i32) -> Result<()> {
-        let pool = MachineSpec { name: "pool".into(), count: machines, ..MachineSpec::default() };
+        self.create_version(name, "", 1, machines).await
+    }
+
+    /// A cluster of that version.
+    pub(crate) async fn create_version(
+        &self,
+        name: &str,
+        version: &str,
+        control_planes: i32,
+        machines: i32,
+    ) -> Result<()> {
+        let count = control_planes;
         let asked = CreateClusterMsg {
             name: name.into(),
-            control_plane_nodes: Some(ControlPlaneMachineSpec::default()),
-            worker_node_pools: if machines > 0 { vec![pool] } else { Vec::new() },
-            ..CreateClusterMsg::default()
+            k8s_version: version.into(),
+            control_plane_nodes: Some(ControlPlaneMachineSpec { count, ..Default::default() }),
+            worker_node_pools: if machines > 0 { vec![pool(machines)] } else { Vec::new() },
         };
         self.api().create_cluster(self.request(asked)?).await?;
         Ok(())
     }
 
-    /// A cluster of one machine, of that version.
-    pub(crate) async fn create_version(&self, name: &str, version: &str) -> Result<()> {
-        let asked = CreateClusterMsg {
-            name: name.into(),
-            k8s_version: version.into(),
-            control_plane_nodes: Some(ControlPlaneMachineSpec::default()),
-            ..CreateClusterMsg::default()
-        };
-        self.api().create_cluster(self.request(asked)?).await?;
+    /// So many machines more for a cluster.
+    pub(crate) async fn add(&self, name: &str, machines: i32) -> Result<()> {
+        let worker_node_pools = vec![pool(machines)];
+        let asked = AddNodePoolMsg { cluster_name: name.into(), worker_node_pools };
+        self.api().add_node_pool(self.request(asked)?).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn upgrade(&self, name: &str, version: &str) -> Result<()> {
+        let asked = UpgradeClusterMsg { name: name.into(), version: version.into() };
+        self.api().upgrade_cluster(self.request(asked)?).await?;
+        Ok(())
+    }
+
+    /// A cluster with its machines.
+    pub(crate) async fn show(&self, name: &str) -> Result<Cluster> {
+        let asked = self.request(GetClusterRequest { name: name.into() })?;
+        let reply = self.extensions().get_cluster(asked).await?.into_inner();
+        reply.cluster.context("no cluster")
+    }
+
+    pub(crate) async fn backup(&self, name: &str) -> Result<Backup> {
+        let asked = self.request(BackupClusterRequest { name: name.into() })?;
+        let reply = self.extensions().backup_cluster(asked).await?.into_inner();
+        reply.backup.context("no backup")
+    }
+
+    /// Brings a cluster back from a snapshot.
+    pub(crate) async fn restore(&self, id: &str) -> Result<()> {
+        let asked = RestoreClusterRequest { id: id.into(), name: String::new() };
+        self.extensions().restore_cluster(self.request(asked)?).await?;
         Ok(())
     }
 
@@ -137,6 +183,15 @@ impl Service {
             let running = i32::from(ClusterStatus::Running);
             let count = list.clusters.iter().filter(|item| item.status == running).count();
             (count >= wanted).then_some(())
+        })
+        .await
+    }
+
+    /// Waits until a cluster runs with so many machines.
+    pub(crate) async fn until_machines(&self, name: &str, machines: usize) -> Result<()> {
+        until("machines", async || {
+            let cluster = self.show(name).await.ok()?;
+            (cluster.status == "RUNNING" && cluster.machines.len() == machines).then_some(())
         })
         .await
     }

@@ -1,5 +1,5 @@
-//! Speed of the dashboard's answers and pushes, and the cost of watchers; beside
-//! the dashboard of a Ceph manager where one is named.
+//! Speed of the dashboard's answers and pushes, and the cost of watchers, in a process
+//! with nothing else; beside the dashboard of a Ceph manager.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,17 +13,15 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use clap::Parser;
 use futures::future::try_join_all;
 use selvage_api::{
     edgeproto::{CloudletState, TrackedState},
     selvage::dashboard::{
-        GetProcessRequest, Object, WatchOverviewRequest,
+        GetOverviewRequest, GetProcessRequest, Object, WatchOverviewRequest,
         dashboard_service_client::DashboardServiceClient,
     },
     stats::{GetClusterStatsRequest, stats_service_client::StatsServiceClient},
 };
-use selvage_bench::report::{Report, at_least, at_least_figure, of_goal};
 use selvage_dashboard::{
     Dashboard, Settings,
     facts::{Cloudlet, Data, Instance, Section},
@@ -38,31 +36,7 @@ use selvage_kit::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
-/// Measures the dashboard; prints figures with ratios.
-#[derive(Debug, Parser)]
-struct Args {
-    /// Instances that it knows
-    #[arg(long, default_value_t = 10_000)]
-    instances: usize,
-    /// Pages that watch
-    #[arg(long, default_value_t = 1_000)]
-    watchers: usize,
-    /// Connections that ask for numbers
-    #[arg(long, default_value_t = 64)]
-    connections: usize,
-    /// Seconds for each measurement
-    #[arg(long, default_value_t = 5)]
-    seconds: u64,
-    /// A Ceph manager's dashboard to compare with, such as http://127.0.0.1:8443
-    #[arg(long)]
-    ceph: Option<String>,
-    /// A token for it
-    #[arg(long, env = "CEPH_TOKEN", hide_env_values = true, requires = "ceph")]
-    ceph_token: Option<String>,
-    /// Be the server, on this socket
-    #[arg(long, hide = true)]
-    serve: Option<PathBuf>,
-}
+use crate::Args;
 
 /// A source that tells of a cloudlet that goes and comes every second.
 struct Changing {
@@ -138,7 +112,7 @@ impl Probe for Instances {
     }
 }
 
-async fn serve(path: &Path, instances: usize) -> Result<()> {
+pub(crate) async fn serve(path: &Path, instances: usize) -> Result<()> {
     let dashboard = Dashboard::open(Settings::default(), "bench".into(), Arc::new(SystemClock));
     dashboard.add_source(Changing { instances, asked: Arc::default() });
     let mut services = Services::default();
@@ -151,7 +125,7 @@ async fn serve(path: &Path, instances: usize) -> Result<()> {
 }
 
 /// The server in a process of its own, ended when dropped.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     path: PathBuf,
     _folder: tempfile::TempDir,
@@ -165,7 +139,7 @@ impl Drop for Served {
 }
 
 impl Served {
-    async fn start(args: &Args) -> Result<Self> {
+    pub(crate) async fn start(args: &Args) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("socket");
         let child = Command::new(std::env::current_exe()?)
@@ -194,6 +168,20 @@ impl Served {
         Ok(endpoint.connect().await?)
     }
 
+    /// Questions to the source in a second: each answer of it is different, and makes
+    /// one more version of the overview.
+    async fn asked(&self, args: &Args) -> Result<f64> {
+        let mut client =
+            DashboardServiceClient::new(self.connect().await?).max_decoding_message_size(64 << 20);
+        let mut version = async || -> Result<u64> {
+            Ok(client.get_overview(GetOverviewRequest {}).await?.into_inner().version)
+        };
+        let (first, begun) = (version().await?, Instant::now());
+        tokio::time::sleep(Duration::from_secs(args.seconds.max(3))).await;
+        let last = version().await?;
+        Ok((last - first) as f64 / begun.elapsed().as_secs_f64())
+    }
+
     /// Memory of the server, as it counts itself.
     async fn resident(&self) -> Result<f64> {
         let mut client = DashboardServiceClient::new(self.connect().await?);
@@ -204,9 +192,9 @@ impl Served {
 
 /// Calls a second, and how long 99 of 100 took at most.
 #[derive(Debug, Clone, Copy)]
-struct Rate {
-    calls: f64,
-    slowest: Duration,
+pub(crate) struct Rate {
+    pub(crate) calls: f64,
+    pub(crate) slowest: Duration,
 }
 
 fn rate(mut durations: Vec<Duration>, time: Duration) -> Rate {
@@ -216,7 +204,7 @@ fn rate(mut durations: Vec<Duration>, time: Duration) -> Rate {
     Rate { calls: durations.len() as f64 / time.as_secs_f64(), slowest }
 }
 
-async fn stats(served: &Served, args: &Args) -> Result<Rate> {
+pub(crate) async fn stats(served: &Served, args: &Args) -> Result<Rate> {
     let time = Duration::from_secs(args.seconds);
     let one = async || -> Result<Vec<Duration>> {
         let mut client = StatsServiceClient::new(served.connect().await?);
@@ -232,7 +220,7 @@ async fn stats(served: &Served, args: &Args) -> Result<Rate> {
     Ok(rate(all.concat(), time))
 }
 
-async fn ceph(url: &str, token: &str, args: &Args) -> Result<Rate> {
+pub(crate) async fn ceph(url: &str, token: &str, args: &Args) -> Result<Rate> {
     let client = reqwest::Client::builder().timeout(Duration::from_secs(60)).build()?;
     let time = Duration::from_secs(args.seconds);
     let one = async || -> Result<Vec<Duration>> {
@@ -251,9 +239,19 @@ async fn ceph(url: &str, token: &str, args: &Args) -> Result<Rate> {
     Ok(rate(all.concat(), time))
 }
 
-/// Memory that each of so many watchers takes, and how late 99 of 100 learn of
-/// a change.
-async fn watch(served: &Served, args: &Args) -> Result<(f64, Duration)> {
+/// What watchers cost a server with many instances.
+pub(crate) struct Watched {
+    /// Bytes of memory that they take together.
+    pub(crate) bytes: f64,
+    /// Delay after which 99 of 100 learn of a change.
+    pub(crate) late: Duration,
+    /// Questions to the source in a second, without anybody and with all of them.
+    pub(crate) asked: [f64; 2],
+}
+
+#[allow(clippy::disallowed_methods, reason = "both ends are on this machine")]
+pub(crate) async fn watch(served: &Served, args: &Args) -> Result<Watched> {
+    let alone = served.asked(args).await?;
     let before = served.resident().await?;
     let mut streams = Vec::new();
     for _ in 0..args.watchers.div_ceil(100) {
@@ -280,59 +278,10 @@ async fn watch(served: &Served, args: &Args) -> Result<(f64, Duration)> {
         }
         Ok(late)
     };
-    let late = try_join_all(streams.into_iter().map(follow)).await?.concat();
+    let following = try_join_all(streams.into_iter().map(follow));
+    let (late, watched) = futures::try_join!(following, served.asked(args))?;
+    let late = late.concat();
     ensure!(!late.is_empty(), "nobody was told anything");
-    let after = served.resident().await?;
-    Ok((after - before, rate(late, time).slowest))
-}
-
-fn millis(time: Duration) -> String {
-    format!("{:.2} ms", time.as_secs_f64() * 1000.0)
-}
-
-async fn measure(args: &Args) -> Result<()> {
-    let mut report = Report::new();
-    let served = Served::start(args).await?;
-    let own = stats(&served, args).await?;
-    let what = format!("GetClusterStats, {} connections", args.connections);
-    let goal = at_least_figure(own.calls, 20_000.0);
-    report.row(format!("{what}: calls a second"), format!("{:.0}", own.calls), "goal 20000", goal);
-    let goal = of_goal(own.slowest.as_secs_f64(), 0.010);
-    report.row(format!("{what}: 99 of 100"), millis(own.slowest), "goal 10 ms", goal);
-    if let (Some(url), Some(token)) = (&args.ceph, &args.ceph_token) {
-        let theirs = ceph(url, token, args).await?;
-        let rival = format!("Ceph's health/full {:.0}", theirs.calls);
-        let goal = at_least(own.calls, theirs.calls, 20.0);
-        report.row(format!("{what}: calls a second"), format!("{:.0}", own.calls), rival, goal);
-        let rival = format!("Ceph's {}", millis(theirs.slowest));
-        let ratio = theirs.slowest.as_secs_f64() / own.slowest.as_secs_f64();
-        report.row(
-            format!("{what}: 99 of 100"),
-            millis(own.slowest),
-            rival,
-            format!("{ratio:.0}x less"),
-        );
-    }
-    let (bytes, late) = watch(&served, args).await?;
-    let mib = bytes / f64::from(1 << 20);
-    let what = format!("{} watchers", args.watchers);
-    report.row(
-        format!("{what}: memory of the server"),
-        format!("{mib:.1} MiB"),
-        "goal 40 MiB",
-        of_goal(mib.max(0.0), 40.0),
-    );
-    let goal = of_goal(late.as_secs_f64(), 1.0);
-    report.row(format!("{what}: a change is told, 99 of 100"), millis(late), "goal 1 s", goal);
-    report.print();
-    Ok(())
-}
-
-#[tokio::main]
-async fn main() -> Result<()> {
-    let args = Args::parse();
-    match &args.serve {
-        Some(path) => serve(path, args.instances).await,
-        None => measure(&args).await,
-    }
+    let bytes = served.resident().await? - before;
+    Ok(Watched { bytes, late: rate(late, time).slowest, asked: [alone, watched] })
 }
