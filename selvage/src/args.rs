@@ -410,12 +410,22 @@ pub(crate) enum Store {
         /// Fill it even if it holds something already; keys in the file win
         #[arg(long)]
         merge: bool,
+        /// Read what another program's store holds: for edge-cloud the output of
+        /// `etcdctl get --prefix`, a line with a key and a line with a value
+        #[arg(long, value_name = "PROGRAM")]
+        from: Option<Foreign>,
     },
     /// Look for damage in an embedded store
     Check {
         #[command(flatten)]
         serve: Serve,
     },
+}
+
+/// Programs whose stores can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Foreign {
+    EdgeCloud,
 }
 
 /// Reads the command line; ends the process where it is no good.

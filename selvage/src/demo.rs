@@ -57,7 +57,7 @@ fn app() -> Option<AppKey> {
 
 fn instance() -> AppInst {
     let cluster = ClusterInstKey {
-        cluster_key: Some(ClusterKey { name: "autoclusterhello".into() }),
+        cluster_key: Some(ClusterKey { name: selvage_edge::auto_cluster("hello") }),
         cloudlet_key: cloudlet(),
         developer: "demo".into(),
     };
@@ -65,6 +65,9 @@ fn instance() -> AppInst {
     AppInst { key, ..AppInst::default() }
 }
 
+/// Command of the demonstration's app. It writes a line at the start and one for every
+/// answer, so that its log has something to show.
+const SERVE: &str = "echo hello listens on port 80; exec httpd -f -v -p 80 -h /www";
 /// Programs that the demonstration's image is made of.
 const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
 
@@ -234,7 +237,7 @@ fn write_image(path: &Path) -> anyhow::Result<()> {
     let found = busybox()?;
     let program = fs::read(found).with_context(|| found.display().to_string())?;
     let image = ImageBuilder::busybox(&program, &["sh", "httpd", "ls", "cat", "ps", "wget"])?
-        .command(["/bin/httpd", "-f", "-p", "80", "-h", "/www"]);
+        .command(["/bin/sh", "-c", SERVE]);
     image.file("www/index.html", 0o644, PAGE.as_bytes())?.write(IMAGE, path)?;
     Ok(())
 }

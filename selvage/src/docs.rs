@@ -1,15 +1,33 @@
 //! Tests of the documentation: every setting is on the configuration page, and
-//! every command of every page is one that the program has.
+//! every command and every setting of every page is one that the program has.
 
 #![allow(clippy::unwrap_used)]
 
 mod commands;
+mod keys;
 mod settings;
 
 use std::{fs, path::PathBuf};
 
 fn repository() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// All pages for users, each with its name and text.
+fn pages() -> Vec<(String, String)> {
+    let mut paths = vec![repository().join("README.md")];
+    let listed = fs::read_dir(repository().join("docs")).unwrap().flatten();
+    paths.extend(
+        listed
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|end| end == "md")),
+    );
+    paths.sort();
+    let read = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (name, fs::read_to_string(&path).unwrap())
+    };
+    paths.into_iter().map(read).collect()
 }
 
 /// With this variable the page is written instead of compared.

@@ -7,13 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use selvage_controller::import::Dump;
 use selvage_store::{
     Error,
     transfer::{self, Existing},
 };
 
 use crate::{
-    args::{Serve, Store},
+    args::{Foreign, Serve, Store},
     config::{Config, StoreKind, load},
     daemon::{fail, store},
 };
@@ -21,7 +22,10 @@ use crate::{
 pub(crate) async fn run(command: Store) -> ExitCode {
     let done = match command {
         Store::Export { serve, file } => export(&serve, &file).await,
-        Store::Import { serve, file, merge } => import(&serve, &file, merge).await,
+        Store::Import { serve, file, merge, from: None } => import(&serve, &file, merge).await,
+        Store::Import { serve, file, merge, from: Some(Foreign::EdgeCloud) } => {
+            import_edge_cloud(&serve, &file, merge).await
+        }
         Store::Check { serve } => check(&serve).await,
     };
     done.unwrap_or_else(|error| fail(&error))
@@ -69,6 +73,22 @@ async fn import(serve: &Serve, file: &Path, merge: bool) -> anyhow::Result<ExitC
         imported => imported?,
     };
     say(&format!("imported {} keys", imported.keys));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn import_edge_cloud(serve: &Serve, file: &Path, merge: bool) -> anyhow::Result<ExitCode> {
+    let config = load(serve)?;
+    let text = tokio::fs::read_to_string(file).await;
+    let text = text.with_context(|| file.display().to_string())?;
+    let dump = Dump::read(&text).with_context(|| file.display().to_string())?;
+    let left_out = dump.left_out;
+    let store = store::open(&config).await?;
+    let written = dump.write(&store, merge).await;
+    store.close().await?;
+    say(&format!("imported {} objects", written?));
+    if left_out > 0 {
+        say(&format!("left out {left_out} reports of agents and controllers: they come anew"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -28,12 +28,13 @@ impl Config {
             &dashboard.kubeconfig,
             &self.kaas.ssh.key_file,
         ];
-        let secrets: [&Option<SecretFile>; 10] = [
+        let secrets: [&Option<SecretFile>; 11] = [
             &store.password_file,
             &influx.password_file,
             &influx.token_file,
             &self.join.token_file,
             &self.dme.location_password_file,
+            &self.dns.update.key_file,
             &dashboard.ceph.password_file,
             &dashboard.prometheus.token_file,
             &self.kaas.maas.api_key_file,
@@ -71,6 +72,7 @@ mod tests {
                 "influx": { "password_file": "/s/influx.password", "token_file": "/s/influx.token" }
             },
             "join": { "token_file": "/s/join" },
+            "dns": { "update": { "key_file": "/s/tsig" } },
             "dme": { "location_password_file": "/s/location" },
             "dashboard": {
                 "ceph": { "password_file": "/s/ceph" },
@@ -103,7 +105,7 @@ mod tests {
         // Whoever adds a setting of this kind adds it above, too.
         let written = serde_json::to_value(&config).unwrap().to_string();
         let settings = written.matches("_file\":").count() + written.matches("\"key\":").count();
-        assert_eq!(settings, 16, "{written}");
+        assert_eq!(settings, 17, "{written}");
         for kept in ["pki", "joined", "joined-cloudlet", "joined-dme", "store.redb"] {
             assert!(protected.contains(&PathBuf::from("/data").join(kept)), "{kept}");
         }

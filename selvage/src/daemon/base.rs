@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use super::{
     Order, Sockets, greeting,
     identity::{self, Keys},
-    ready::{self, Admin, Ready, Speak},
+    ready::{self, Admin, ListenerProtocol, Ready},
     region, store,
     system::System,
 };
@@ -145,6 +145,7 @@ impl Own {
         let authorities = keys.as_ref().map(|keys| keys.authorities.clone());
         let auth = identity::auth(config, Arc::clone(&store), authorities).await?;
         auth.name_process(&format!("{}:{}", host_name(), config.listen.port));
+        auth.name_machine(Machine::Node { name: host_name() });
         auth.follow_authorities().await.context("authorities")?;
         let mut issued = None;
         if let Some(keys) = &keys {
@@ -231,9 +232,15 @@ impl Foundation {
     }
 
     /// Adds what every process serves.
-    pub(super) fn mount(&self, mount: &mut Mount, config: &Config, context: &Context) {
+    pub(super) fn mount(
+        &self,
+        mount: &mut Mount,
+        config: &Config,
+        context: &Context,
+        open: Vec<&'static str>,
+    ) {
         let reconcilers = &context.reconcilers;
-        let system = |store| System::service(context, store, config.insecure);
+        let system = |store| System::service(context, open, store, config.insecure);
         match self {
             Self::Own(own) => {
                 mount.services().add(own.auth.auth_service());
@@ -357,15 +364,15 @@ impl Foundation {
     }
 
     /// Returns the protocol by which to ask the port whether it answers.
-    fn speak(&self, config: &Config) -> anyhow::Result<Speak> {
+    fn speak(&self, config: &Config) -> anyhow::Result<ListenerProtocol> {
         match self {
             // Under which of its names it listens, the certificate need not say.
-            Self::Joined { .. } => Ok(Speak::Connect),
+            Self::Joined { .. } => Ok(ListenerProtocol::Connect),
             // A certificate of the operator's own has names we do not know.
-            Self::Own(_) if config.tls.certificate.is_some() => Ok(Speak::Connect),
+            Self::Own(_) if config.tls.certificate.is_some() => Ok(ListenerProtocol::Connect),
             _ => match self.keys() {
-                Some(keys) => Speak::tls(&keys.authorities.pem()),
-                None => Ok(Speak::Plain),
+                Some(keys) => ListenerProtocol::tls(&keys.authorities.pem()),
+                None => Ok(ListenerProtocol::Plain),
             },
         }
     }

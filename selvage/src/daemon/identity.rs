@@ -3,7 +3,9 @@
 use std::{fs, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use selvage_api::edgeproto::{CloudletKey, OperatorKey};
 use selvage_auth::{Auth, CertificateAuthority, GeneratedPassword, SignError, Signed};
+use selvage_edge::cloudlet_domain;
 use selvage_kit::{
     identity::Machine,
     pki::{self, Authorities, ServerIdentity},
@@ -49,9 +51,30 @@ pub(super) fn names(config: &Config) -> Vec<String> {
         names.push(config.listen.address.clone());
     }
     names.extend(config.tls.names.iter().cloned());
+    if config.crm.https
+        && let Some((operator, name)) = config.crm.cloudlet.split_once('/')
+    {
+        names.extend(names_of_cloudlet(operator, name, &zones(config)));
+    }
     names.sort();
     names.dedup();
     names
+}
+
+/// Zones in which instances have their names.
+fn zones(config: &Config) -> Vec<String> {
+    let root = &config.controller.root_domain;
+    [root].into_iter().chain(&config.dns.zones).cloned().collect()
+}
+
+/// Names of all that runs on a cloudlet, for the certificate with which its
+/// ports speak TLS.
+fn names_of_cloudlet(operator: &str, name: &str, zones: &[String]) -> Vec<String> {
+    let operator_key = Some(OperatorKey { name: operator.to_owned() });
+    let key = CloudletKey { operator_key, name: name.to_owned() };
+    let domains = zones.iter().map(|zone| cloudlet_domain(&key, zone.trim_end_matches('.')));
+    let names = domains.flat_map(|domain| [format!("*.{domain}"), domain]);
+    names.filter(|name| pki::is_server_name(name)).collect()
 }
 
 /// Opens identity: users, sessions, machines.
@@ -73,8 +96,9 @@ pub(super) async fn auth(
         shares_store: config.store.kind == StoreKind::Etcd,
         ..selvage_auth::Options::default()
     };
-    let authority = authorities
-        .map(|authorities| -> Arc<dyn CertificateAuthority> { Arc::new(Authority(authorities)) });
+    let authority = authorities.map(|authorities| -> Arc<dyn CertificateAuthority> {
+        Arc::new(Authority { authorities, zones: zones(config) })
+    });
     Auth::open(store, options, authority).await.context("auth")
 }
 
@@ -122,7 +146,10 @@ fn told(signed: Result<pki::Signed, pki::Error>) -> Result<Signed, SignError> {
 }
 
 /// The authorities, as auth wants to see them.
-struct Authority(Authorities);
+struct Authority {
+    authorities: Authorities,
+    zones: Vec<String>,
+}
 
 impl CertificateAuthority for Authority {
     fn sign(
@@ -131,7 +158,13 @@ impl CertificateAuthority for Authority {
         machine: &Machine,
         names: &[String],
     ) -> Result<Signed, SignError> {
-        told(self.0.sign_machine_for(csr_pem, machine, names, pki::MACHINE_LIFETIME))
+        let mut names = names.to_vec();
+        if let Machine::Cloudlet { operator, name } = machine {
+            names.extend(names_of_cloudlet(operator, name, &self.zones));
+        }
+        let signed =
+            self.authorities.sign_machine_for(csr_pem, machine, &names, pki::MACHINE_LIFETIME);
+        told(signed)
     }
 
     fn sign_person(
@@ -140,22 +173,68 @@ impl CertificateAuthority for Authority {
         name: &str,
         lifetime: Duration,
     ) -> Result<Signed, SignError> {
-        told(self.0.signer().sign_person(csr_pem, name, lifetime))
+        told(self.authorities.signer().sign_person(csr_pem, name, lifetime))
     }
 
     fn ca_pem(&self) -> String {
-        self.0.pem()
+        self.authorities.pem()
     }
 
     fn ca_sha256(&self) -> String {
-        self.0.signer().sha256()
+        self.authorities.signer().sha256()
     }
 
     fn chain_pem(&self) -> String {
-        self.0.chain_pem()
+        self.authorities.chain_pem()
     }
 
     fn authorities(&self) -> Option<Authorities> {
-        Some(self.0.clone())
+        Some(self.authorities.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_cloudlet_speaks_for_names_of_its_own_and_no_others() {
+        let zones = ["edge.example.".to_owned(), "shop.example".to_owned()];
+        let names = names_of_cloudlet("AT&T Inc.", "Dallas_1", &zones);
+        let expected = [
+            "*.dallas-1.attinc.edge.example",
+            "dallas-1.attinc.edge.example",
+            "*.dallas-1.attinc.shop.example",
+            "dallas-1.attinc.shop.example",
+        ];
+        assert_eq!(names, expected);
+        // What no certificate can say must not keep a machine from joining.
+        assert!(names_of_cloudlet("op", "wölk", &zones[..1]).is_empty());
+        assert!(names_of_cloudlet("op", "&", &zones[..1]).is_empty());
+    }
+
+    #[test]
+    fn a_machine_that_joins_as_a_cloudlet_gets_its_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let authorities = Authorities::open_or_create(folder.path()).unwrap();
+        let authority = Authority { authorities, zones: vec!["edge.example".into()] };
+        let request = pki::KeyRequest::new().unwrap();
+        let sans = |machine: &str| {
+            let machine = Machine::parse(machine).unwrap();
+            let names = ["192.0.2.1".to_owned()];
+            let signed = authority.sign(request.csr_pem(), &machine, &names).unwrap();
+            let (_, pem) =
+                x509_parser::pem::parse_x509_pem(signed.certificate_pem.as_bytes()).unwrap();
+            let parsed = pem.parse_x509().unwrap();
+            let found = parsed.subject_alternative_name().unwrap().unwrap();
+            let names = found.value.general_names.iter().filter_map(|name| match name {
+                x509_parser::extensions::GeneralName::DNSName(name) => Some((*name).to_owned()),
+                _ => None,
+            });
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(sans("cloudlet/op/site"), ["*.site.op.edge.example", "site.op.edge.example"]);
+        assert!(sans("node/site").is_empty());
     }
 }

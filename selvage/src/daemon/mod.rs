@@ -165,16 +165,19 @@ impl Plan {
         let opened = self.base.open(config, &self.process, &reconcilers).await?;
         let (mut foundation, port) = opened;
         let context = self.context(&foundation, port.as_ref(), &metrics, &reconcilers)?;
-        let mut open = Vec::new();
+        let (mut open, mut names) = (Vec::new(), Vec::new());
         for part in &self.parts {
-            open.extend(part.open(&context).await?);
+            if let Some(part_open) = part.open(&context).await? {
+                open.push(part_open);
+                names.push(part.name());
+            }
         }
         // Whatever may fail for reasons outside has not failed: a password that
         // is made now is not lost.
         foundation.make_first_administrator(config).await?;
 
         let mut mount = Mount::new(metrics, tasks.clone());
-        foundation.mount(&mut mount, config, &context);
+        foundation.mount(&mut mount, config, &context, names);
         open.iter_mut().for_each(|part| part.mount(&mut mount));
         let server = mount.server(limits(config), config.listen.origins.clone()).await;
         let server = server.context("server")?;

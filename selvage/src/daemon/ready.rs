@@ -53,7 +53,7 @@ impl Ready {
 }
 
 /// Protocol of a listener.
-pub(super) enum Speak {
+pub(super) enum ListenerProtocol {
     /// In plaintext.
     Plain,
     /// Through TLS, trusting this.
@@ -62,7 +62,7 @@ pub(super) enum Speak {
     Connect,
 }
 
-impl Speak {
+impl ListenerProtocol {
     /// Through TLS, trusting this CA.
     pub(super) fn tls(ca_pem: &str) -> anyhow::Result<Self> {
         let mut client = pki::client_config(ca_pem, None)?;
@@ -72,7 +72,7 @@ impl Speak {
 }
 
 /// Asks a TCP listener whether it is alive.
-pub(super) async fn answers(address: SocketAddr, speak: Speak) -> anyhow::Result<()> {
+pub(super) async fn answers(address: SocketAddr, speak: ListenerProtocol) -> anyhow::Result<()> {
     let reachable = match address.ip() {
         ip if ip.is_unspecified() && ip.is_ipv4() => ([127, 0, 0, 1], address.port()).into(),
         ip if ip.is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, address.port()).into(),
@@ -81,9 +81,9 @@ pub(super) async fn answers(address: SocketAddr, speak: Speak) -> anyhow::Result
     within(async {
         let stream = TcpStream::connect(reachable).await?;
         match speak {
-            Speak::Connect => Ok(()),
-            Speak::Plain => alive(stream).await,
-            Speak::Tls(config) => {
+            ListenerProtocol::Connect => Ok(()),
+            ListenerProtocol::Plain => alive(stream).await,
+            ListenerProtocol::Tls(config) => {
                 let name = rustls::pki_types::ServerName::from(reachable.ip());
                 let connector = tokio_rustls::TlsConnector::from(config);
                 alive(connector.connect(name, stream).await?).await

@@ -18,6 +18,8 @@ const EVERYWHERE: [&str; 2] = ["auth", "system"];
 
 pub(super) struct System {
     process: Process,
+    /// Names of the parts that are switched on.
+    open: Vec<&'static str>,
     /// Addresses of parts that have one of their own.
     addresses: Vec<(&'static str, SocketAddr)>,
     /// None in an agent that belongs to a controller.
@@ -30,11 +32,13 @@ pub(super) struct System {
 impl System {
     pub(super) fn service(
         context: &Context,
+        open: Vec<&'static str>,
         store: Option<SharedStore>,
         insecure: bool,
     ) -> SystemServiceServer<Self> {
         let system = Self {
             process: context.process.clone(),
+            open,
             addresses: context.announced(),
             store,
             insecure,
@@ -56,11 +60,9 @@ impl System {
             _ => (name, "serving"),
         });
         let parts = parts::ALL.iter().map(|info| {
-            let listens = !self.address(info.name).is_empty();
             let state = match (self.process.runs(info.name), info.built) {
-                _ if listens => "serving",
                 (false, _) => "elsewhere",
-                (true, true) if services_of(info.name).is_empty() => "off",
+                (true, true) if !self.open.contains(&info.name) => "off",
                 (true, true) => "serving",
                 (true, false) => "not built",
             };

@@ -1,8 +1,6 @@
 //! Commands of the pages, as far as they are ours: each must be one that the
 //! program takes.
 
-use std::fs;
-
 use clap::CommandFactory as _;
 
 use crate::args::Cli;
@@ -57,18 +55,7 @@ fn a_line_of_a_shell_is_split_as_a_shell_does() {
 /// All commands of ours in blocks of code. A block under `<!-- not checked: … -->`
 /// shows something else.
 fn lines() -> Vec<Line> {
-    let repository = super::repository();
-    let mut pages = vec![repository.join("README.md")];
-    let listed = fs::read_dir(repository.join("docs")).unwrap().flatten().map(|entry| entry.path());
-    pages.extend(listed.filter(|path| path.extension().is_some_and(|end| end == "md")));
-    pages.sort();
-    let mut lines = Vec::new();
-    for path in pages {
-        let page = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).unwrap();
-        lines.extend(of_page(&page, &text));
-    }
-    lines
+    super::pages().iter().flat_map(|(page, text)| of_page(page, text)).collect()
 }
 
 fn of_page(page: &str, text: &str) -> Vec<Line> {
