@@ -12,7 +12,10 @@ use futures::{
     future::{BoxFuture, join_all},
 };
 use selvage_api::edgeproto::{Controller, controller_api_client::ControllerApiClient};
-use selvage_testkit::etcd::{Cluster, copy_private};
+use selvage_testkit::{
+    etcd::{Cluster, copy_private},
+    free_port,
+};
 use tokio::time;
 use tonic::{Code, Response, Status, Streaming};
 
@@ -30,8 +33,7 @@ pub struct Fleet {
     pub running: Vec<Option<Selvage>>,
     places: Vec<tempfile::TempDir>,
     pub etcd: Cluster,
-    /// Port of each: one that comes back has the address it had, and
-    /// 0 if it has never run.
+    /// Port of each: one that comes back has the address it had.
     ports: Vec<u16>,
     /// One for each controller; to one that is gone if the controller is.
     pub clients: Arc<Mutex<Vec<Client>>>,
@@ -43,12 +45,13 @@ impl Fleet {
     pub async fn start() -> Option<Self> {
         let etcd = Cluster::start(3).await?;
         let place = tempfile::tempdir().unwrap();
-        let first = up(place.path(), &etcd, 0);
+        let port = free_port();
+        let first = up(place.path(), &etcd, port);
         let client = Client::admin(&first).await;
         let token = client.token.clone().unwrap();
         let clients = Arc::new(Mutex::new(vec![client]));
-        let (ports, running) = (vec![port_of(&first)], vec![Some(first)]);
-        Some(Self { etcd, places: vec![place], running, ports, clients, token })
+        let running = vec![Some(first)];
+        Some(Self { etcd, places: vec![place], running, ports: vec![port], clients, token })
     }
 
     /// Starts one more.
@@ -58,7 +61,7 @@ impl Fleet {
         copy_private(&keys(self.places[0].path()), &keys(place.path()));
         self.places.push(place);
         self.running.push(None);
-        self.ports.push(0);
+        self.ports.push(free_port());
         self.revive(self.running.len() - 1).await;
     }
 
@@ -71,7 +74,6 @@ impl Fleet {
     pub async fn revive(&mut self, index: usize) {
         assert!(self.running[index].is_none(), "controller {index} runs");
         let selvage = up(self.places[index].path(), &self.etcd, self.ports[index]);
-        self.ports[index] = port_of(&selvage);
         let mut client = Client::anonymous(&selvage).await;
         client.token = Some(self.token.clone());
         let mut clients = self.clients.lock().unwrap();
@@ -104,10 +106,6 @@ pub fn up(place: &Path, etcd: &Cluster, port: u16) -> Selvage {
     let port = format!("listen.port={port}");
     let flags = ["--set", "store.kind=etcd", "--set", &endpoints, "--set", &port];
     Selvage::start("controller", place, &flags)
-}
-
-pub fn port_of(selvage: &Selvage) -> u16 {
-    selvage.address().rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
 /// A call that a client gives up in time.

@@ -12,7 +12,9 @@ pub mod containers;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod parts;
+mod ports;
 mod wait;
 
-pub use parts::{find, free_port, say_skipped, skip};
+pub use parts::{find, say_skipped, skip};
+pub use ports::free_port;
 pub use wait::{TIMEOUT, blocking, wait_for, wait_ok, wait_until, within};

@@ -2,7 +2,6 @@
 
 use std::{
     io::Write,
-    net::TcpListener,
     path::{Path, PathBuf},
 };
 
@@ -35,14 +34,4 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .chain(std::env::split_paths(&path))
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
-}
-
-/// A port that was free a moment ago.
-///
-/// # Panics
-///
-/// If there is no loopback.
-#[must_use]
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
