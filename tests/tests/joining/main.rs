@@ -246,7 +246,7 @@ async fn a_blocked_machine_is_refused_by_all() {
     assert!(!first_column(&all).contains(&"b"), "{all}");
     wait_for("nobody to be vouched for to b", || {
         let printed = ask();
-        printed.stderr.contains("node/b is blocked").then_some(())
+        printed.stderr.contains("machine \"node/b\" is blocked").then_some(())
     });
     let told = lab.refused("b-again", &lab.token("b", &[]), &[]);
     assert!(told.contains("is blocked"), "{told}");
