@@ -32,6 +32,7 @@ use crate::{
     },
     rotation::Rotation,
     secrets,
+    sessions::Look,
 };
 
 /// Name of the first administrator.
@@ -167,6 +168,25 @@ impl Auth {
         })
     }
 
+    async fn whose(&self, credentials: &Credentials, look: Look) -> Result<Identity, Refused> {
+        let identified = match credentials {
+            Credentials::Bearer(token) => match secrets::api_digest(token.expose()) {
+                Some(digest) => self.identify_delegate(&digest, Form::Token).await,
+                None => self.identify(token.expose(), look).await.ok_or(Error::SessionEnded),
+            },
+            // A browser has a session and nothing else.
+            Credentials::Cookie(token) => {
+                self.identify(token.expose(), look).await.ok_or(Error::SessionEnded)
+            }
+            Credentials::Certificate(shown) => {
+                self.identify_delegate(&shown.sha256, Form::Certificate).await
+            }
+            Credentials::Assertion(shown) => return self.identify_asserted(shown, look).await,
+        };
+        identified
+            .map_err(|error| Refused { code: Code::Unauthenticated, message: error.to_string() })
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.inner.options.clock.now()
     }
@@ -183,22 +203,11 @@ impl Auth {
 #[async_trait::async_trait]
 impl Authenticator for Auth {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        let identified = match credentials {
-            Credentials::Bearer(token) => match secrets::api_digest(token.expose()) {
-                Some(digest) => self.identify_delegate(&digest, Form::Token).await,
-                None => self.identify(token.expose()).await.ok_or(Error::SessionEnded),
-            },
-            // A browser has a session and nothing else.
-            Credentials::Cookie(token) => {
-                self.identify(token.expose()).await.ok_or(Error::SessionEnded)
-            }
-            Credentials::Certificate(shown) => {
-                self.identify_delegate(&shown.sha256, Form::Certificate).await
-            }
-            Credentials::Assertion(shown) => return self.identify_asserted(shown).await,
-        };
-        identified
-            .map_err(|error| Refused { code: Code::Unauthenticated, message: error.to_string() })
+        self.whose(credentials, Look::Use).await
+    }
+
+    async fn recheck(&self, credentials: &Credentials) -> Result<Identity, Refused> {
+        self.whose(credentials, Look::Recheck).await
     }
 
     fn machine_allowed(&self, machine: &Machine) -> bool {

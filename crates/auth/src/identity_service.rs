@@ -53,7 +53,9 @@ impl IdentityService for IdentityApi {
         let is_user = matches!(caller.identity.kind, Kind::User { .. });
         let user = is_user.then(|| self.0.inner.users.get(&caller.identity.name)).flatten();
         let first_password = user.is_some_and(|user| user.value.has_first_password());
-        Ok(Response::new(WhoAmIResponse { first_password, ..who(caller) }))
+        let idle_end = caller.session().and_then(|session| self.0.idle_end(session));
+        let idle_end = idle_end.map(clock::to_wire);
+        Ok(Response::new(WhoAmIResponse { first_password, idle_end, ..who(caller) }))
     }
 
     async fn add_user(&self, mut request: Request<AddUserRequest>) -> Answer<AddUserResponse> {

@@ -43,6 +43,15 @@ impl Carrier {
     }
 }
 
+/// Reason for looking at a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Its owner does something.
+    Use,
+    /// Something that was begun goes on, or a program keeps itself fresh.
+    Recheck,
+}
+
 pub(crate) type StoredSession = Arc<Stored<Session>>;
 
 /// A session that is about to be opened.
@@ -120,19 +129,31 @@ impl Auth {
         }
     }
 
-    /// Identity of the token's owner. Counts as a use of the session.
-    pub(crate) async fn identify(&self, token: &str) -> Option<Identity> {
+    /// Identity of the token's owner.
+    pub(crate) async fn identify(&self, token: &str, look: Look) -> Option<Identity> {
         let (session, user) = self.find_session(token)?;
-        self.touch(&session).await;
+        if look == Look::Use {
+            self.touch(&session).await;
+        }
         Some(identity_of(&session.value, &user.value))
     }
 
     /// The same by the session's id.
-    pub(crate) async fn identify_session(&self, id: &str) -> Option<Identity> {
+    pub(crate) async fn identify_session(&self, id: &str, look: Look) -> Option<Identity> {
         let session = self.session_by_id(id)?;
         let user = self.live(&session.value)?;
-        self.touch(&session).await;
+        if look == Look::Use {
+            self.touch(&session).await;
+        }
         Some(identity_of(&session.value, &user.value))
+    }
+
+    /// When the session ends if nobody uses it until then.
+    pub(crate) fn idle_end(&self, id: &str) -> Option<Timestamp> {
+        let session = self.session_by_id(id)?;
+        let idle_end =
+            clock::after(from_millis(session.value.last_used_at), self.inner.options.idle);
+        Some(idle_end.min(from_millis(session.value.expires_at)))
     }
 
     /// Writes the use down if the last one written is old enough. That it

@@ -387,6 +387,13 @@ pub trait Authenticator: Send + Sync + 'static {
     /// The identity behind the credentials.
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused>;
 
+    /// The same, when nobody uses the credentials just now: a stream that is open
+    /// is looked at again, or a page keeps itself fresh. What ends without use is
+    /// not kept alive by it.
+    async fn recheck(&self, credentials: &Credentials) -> Result<Identity, Refused> {
+        self.authenticate(credentials).await
+    }
+
     /// Returns whether a machine whose certificate holds is let in. The
     /// certificate itself cannot be taken back before it expires.
     fn machine_allowed(&self, _machine: &Machine) -> bool {

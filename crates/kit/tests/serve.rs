@@ -6,7 +6,7 @@
 use std::{convert::Infallible, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{SinkExt, StreamExt};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -25,7 +25,7 @@ use selvage_api::services::auth::{
 };
 use selvage_kit::{
     identity::{Authenticator, Credentials, Identity, Kind, Refused},
-    serve::{Limits, Server, Services, Socket, SocketHandler, Trust, WebSocketPage},
+    serve::{Limits, Server, Services, Socket, SocketHandler, Trust, UNATTENDED, WebSocketPage},
     telemetry::Metrics,
 };
 use tokio::{
@@ -119,8 +119,13 @@ async fn start(limits: Limits, socket: Socket, trust: Trust) -> Running {
     let server = server.origins(vec!["https://portal.example".into()]).ready(told);
     // A page that listens for as long as it may.
     let page: WebSocketPage = Arc::new(|_, _| {
-        let talk: SocketHandler =
-            Box::new(|mut socket| Box::pin(async move { while socket.next().await.is_some() {} }));
+        let talk: SocketHandler = Box::new(|mut socket, attention| {
+            Box::pin(async move {
+                while socket.next().await.is_some() {
+                    attention.note();
+                }
+            })
+        });
         Ok(talk)
     });
     let server = server.web_socket("/talk", page);
@@ -136,6 +141,19 @@ async fn on_tcp(limits: Limits) -> Running {
 }
 
 impl Running {
+    /// A web socket of somebody with a token.
+    async fn talk(&self) -> tokio_tungstenite::WebSocketStream<TcpStream> {
+        let address = self.address.unwrap();
+        let mut request =
+            tokio_tungstenite::tungstenite::client::IntoClientRequest::into_client_request(
+                format!("ws://{address}/talk"),
+            )
+            .unwrap();
+        request.headers_mut().insert("authorization", "Bearer token".parse().unwrap());
+        let stream = TcpStream::connect(address).await.unwrap();
+        tokio_tungstenite::client_async(request, stream).await.unwrap().0
+    }
+
     async fn channel(&self) -> Channel {
         let endpoint = format!("http://{}", self.address.unwrap());
         Endpoint::from_shared(endpoint).unwrap().connect().await.unwrap()
@@ -390,21 +408,73 @@ async fn a_stream_ends_with_the_right_to_it() {
     assert_eq!((status.code(), status.message()), (Code::Unauthenticated, "the session has ended"));
 }
 
+/// Counts uses, and how often it was looked whether the right is left.
+#[derive(Default)]
+struct Counting {
+    uses: watch::Sender<usize>,
+    rechecks: watch::Sender<usize>,
+}
+
+#[async_trait::async_trait]
+impl Authenticator for Counting {
+    async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
+        self.uses.send_modify(|uses| *uses += 1);
+        let kind = Kind::User { session: "s".into(), expires: i64::MAX };
+        Ok(Identity::all_powerful("anna", kind))
+    }
+
+    async fn recheck(&self, _: &Credentials) -> Result<Identity, Refused> {
+        self.rechecks.send_modify(|rechecks| *rechecks += 1);
+        let kind = Kind::User { session: "s".into(), expires: i64::MAX };
+        Ok(Identity::all_powerful("anna", kind))
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_open_is_no_use_of_a_session() {
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
+    let counting = Arc::new(Counting::default());
+    let (uses, mut rechecks) = (counting.uses.subscribe(), counting.rechecks.subscribe());
+    let running = start(limits, socket, Trust::Credentials(counting)).await;
+    let mut client = MetricsServiceClient::new(running.channel().await);
+    let mut request = Request::new(ListSamplesRequest::default());
+    request.metadata_mut().insert("authorization", "Bearer token".parse().unwrap());
+    let samples = client.list_samples(request).await.unwrap();
+    rechecks.wait_for(|rechecks| *rechecks >= 3).await.unwrap();
+    assert_eq!(*uses.borrow(), 1, "the call that opened it");
+    drop(samples);
+
+    // A program that says that nobody looks is believed.
+    let mut request = Request::new(ListSamplesRequest::default());
+    request.metadata_mut().insert("authorization", "Bearer token".parse().unwrap());
+    request.metadata_mut().insert(UNATTENDED, "1".parse().unwrap());
+    let _samples = client.list_samples(request).await.unwrap();
+    assert_eq!(*uses.borrow(), 1);
+}
+
+#[tokio::test]
+async fn what_is_said_on_a_web_socket_is_a_use_of_the_session() {
+    let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
+    let counting = Arc::new(Counting::default());
+    let (mut uses, mut rechecks) = (counting.uses.subscribe(), counting.rechecks.subscribe());
+    let running = start(limits, socket, Trust::Credentials(counting)).await;
+    let mut talking = running.talk().await;
+    let opened = *uses.borrow();
+    rechecks.wait_for(|rechecks| *rechecks >= 3).await.unwrap();
+    assert_eq!(*uses.borrow(), opened, "what opened it and nothing since");
+    talking.send(tokio_tungstenite::tungstenite::Message::text("ls")).await.unwrap();
+    uses.wait_for(|uses| *uses > opened).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_web_socket_ends_with_the_right_to_it() {
     let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
     let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
     let (tell, told) = watch::channel(None);
     let running = start(limits, socket, Trust::Credentials(Arc::new(UntilTold(told)))).await;
-    let address = running.address.unwrap();
-    let mut request =
-        tokio_tungstenite::tungstenite::client::IntoClientRequest::into_client_request(format!(
-            "ws://{address}/talk"
-        ))
-        .unwrap();
-    request.headers_mut().insert("authorization", "Bearer token".parse().unwrap());
-    let stream = TcpStream::connect(address).await.unwrap();
-    let (mut talking, _) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    let mut talking = running.talk().await;
     let ended = tokio::spawn(async move { while let Some(Ok(_)) = talking.next().await {} });
     tell.send_replace(Some(selvage_api::Code::Unauthenticated));
     tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap().unwrap();

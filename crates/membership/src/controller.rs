@@ -11,6 +11,7 @@ use selvage_api::selvage::identity::{
 use selvage_kit::{
     dial::{self, Endpoint},
     identity::Secret,
+    serve::UNATTENDED,
 };
 use tonic::{Request, Response, Status, metadata::MetadataValue, transport::Channel};
 
@@ -29,8 +30,9 @@ pub trait Controller: Send + Sync + 'static {
     /// Takes down where the machine is and tells of the others.
     async fn report(&self, report: ReportRequest) -> Result<ReportResponse, Status>;
 
-    /// Returns the owner of this token.
-    async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status>;
+    /// Returns the owner of this token. Unless that is attended to, asking is no
+    /// use of the owner's session.
+    async fn who_is(&self, token: &Secret, attended: bool) -> Result<WhoAmIResponse, Status>;
 
     /// Returns the owner of a person's certificate with this digest.
     async fn whose_certificate(&self, sha256: &str) -> Result<WhoAmIResponse, Status>;
@@ -102,8 +104,12 @@ impl Controller for RemoteController {
         in_time(self.0.clone().report(report)).await
     }
 
-    async fn who_is(&self, token: &Secret) -> Result<WhoAmIResponse, Status> {
-        in_time(self.0.clone().who_am_i(showing(token, WhoAmIRequest {})?)).await
+    async fn who_is(&self, token: &Secret, attended: bool) -> Result<WhoAmIResponse, Status> {
+        let mut request = showing(token, WhoAmIRequest {})?;
+        if !attended {
+            request.metadata_mut().insert(UNATTENDED, MetadataValue::from_static("1"));
+        }
+        in_time(self.0.clone().who_am_i(request)).await
     }
 
     async fn whose_certificate(&self, sha256: &str) -> Result<WhoAmIResponse, Status> {

@@ -59,6 +59,8 @@ impl Shown<'_> {
 struct Known {
     identity: Identity,
     at: Duration,
+    /// The controller was told of a use then.
+    attended: bool,
 }
 
 impl People {
@@ -70,21 +72,23 @@ impl People {
         Self { member, controller, clock, known: Mutex::default() }
     }
 
-    fn remembered(&self, digest: &[u8; 32]) -> Option<Identity> {
+    /// What the controller said a moment ago. A use is not kept from it because
+    /// somebody else only looked.
+    fn remembered(&self, digest: &[u8; 32], attended: bool) -> Option<Identity> {
         let now = self.clock.elapsed();
         let known = self.known.lock();
         let found = known.get(digest).filter(|known| now.saturating_sub(known.at) < HOLDS)?;
-        Some(found.identity.clone())
+        (found.attended || !attended).then(|| found.identity.clone())
     }
 
-    fn remember(&self, digest: [u8; 32], identity: Identity) {
+    fn remember(&self, digest: [u8; 32], identity: Identity, attended: bool) {
         let at = self.clock.elapsed();
         let mut known = self.known.lock();
         if known.len() >= MOST {
             known.retain(|_, known| at.saturating_sub(known.at) < HOLDS);
         }
         if known.len() < MOST {
-            known.insert(digest, Known { identity, at });
+            known.insert(digest, Known { identity, at, attended });
         }
     }
 
@@ -96,9 +100,36 @@ impl People {
         verify(shown.text.expose(), self.member.trust(), &call, now)?.caller()
     }
 
-    async fn ask(&self, shown: &Shown<'_>) -> Result<Identity, Refused> {
+    async fn whose(&self, credentials: &Credentials, attended: bool) -> Result<Identity, Refused> {
+        let shown = match credentials {
+            Credentials::Bearer(token) => Shown::Token(token),
+            Credentials::Certificate(certificate) => Shown::Certificate(&certificate.sha256),
+            // A call begins by what a controller signed; none has to be there. The
+            // right to a call that lasts can end meanwhile, so it is asked.
+            Credentials::Assertion(shown) => {
+                let caller = self.asserted(shown)?;
+                if !shown.goes_on {
+                    return Ok(caller);
+                }
+                Shown::Assertion(&shown.text)
+            }
+            Credentials::Cookie(_) => {
+                let message = "sessions of browsers are the controller's: show a token".into();
+                return Err(Refused { code: Code::Unauthenticated, message });
+            }
+        };
+        let digest = shown.digest();
+        if let Some(identity) = self.remembered(&digest, attended) {
+            return Ok(identity);
+        }
+        let identity = self.ask(&shown, attended).await?;
+        self.remember(digest, identity.clone(), attended);
+        Ok(identity)
+    }
+
+    async fn ask(&self, shown: &Shown<'_>, attended: bool) -> Result<Identity, Refused> {
         let answer = match shown {
-            Shown::Token(token) => self.controller.who_is(token).await,
+            Shown::Token(token) => self.controller.who_is(token, attended).await,
             Shown::Certificate(sha256) => self.controller.whose_certificate(sha256).await,
             Shown::Assertion(assertion) => self.controller.check_assertion(assertion).await,
         };
@@ -145,30 +176,11 @@ fn read(answer: WhoAmIResponse) -> Option<Identity> {
 #[async_trait]
 impl Authenticator for People {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        let shown = match credentials {
-            Credentials::Bearer(token) => Shown::Token(token),
-            Credentials::Certificate(certificate) => Shown::Certificate(&certificate.sha256),
-            // A call begins by what a controller signed; none has to be there. The
-            // right to a call that lasts can end meanwhile, so it is asked.
-            Credentials::Assertion(shown) => {
-                let caller = self.asserted(shown)?;
-                if !shown.goes_on {
-                    return Ok(caller);
-                }
-                Shown::Assertion(&shown.text)
-            }
-            Credentials::Cookie(_) => {
-                let message = "sessions of browsers are the controller's: show a token".into();
-                return Err(Refused { code: Code::Unauthenticated, message });
-            }
-        };
-        let digest = shown.digest();
-        if let Some(identity) = self.remembered(&digest) {
-            return Ok(identity);
-        }
-        let identity = self.ask(&shown).await?;
-        self.remember(digest, identity.clone());
-        Ok(identity)
+        self.whose(credentials, true).await
+    }
+
+    async fn recheck(&self, credentials: &Credentials) -> Result<Identity, Refused> {
+        self.whose(credentials, false).await
     }
 
     fn machine_allowed(&self, machine: &Machine) -> bool {

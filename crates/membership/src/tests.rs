@@ -22,6 +22,8 @@ struct Fake {
     away: Mutex<bool>,
     renewed: AtomicUsize,
     asked: AtomicUsize,
+    /// How often of that somebody used a token.
+    attended: AtomicUsize,
     report: Mutex<wire::ReportResponse>,
 }
 
@@ -63,8 +65,9 @@ impl Controller for Fake {
         Ok(self.report.lock().clone())
     }
 
-    async fn who_is(&self, token: &Secret) -> Result<wire::WhoAmIResponse, Status> {
+    async fn who_is(&self, token: &Secret, attended: bool) -> Result<wire::WhoAmIResponse, Status> {
         self.asked.fetch_add(1, Ordering::Relaxed);
+        self.attended.fetch_add(usize::from(attended), Ordering::Relaxed);
         match token.expose() {
             "ann" => Ok(wire::WhoAmIResponse {
                 name: "ann".into(),
@@ -115,7 +118,7 @@ impl Controller for Fake {
         let ended = *self.away.lock();
         match ended {
             true => Err(Status::unauthenticated("the session has ended: log in again")),
-            false => self.who_is(&Secret::new("ann")).await,
+            false => self.who_is(&Secret::new("ann"), false).await,
         }
     }
 }
@@ -137,6 +140,7 @@ impl Region {
             away: Mutex::default(),
             renewed: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
+            attended: AtomicUsize::new(0),
             report: Mutex::default(),
         });
         Self { directory, clock, controller }
@@ -295,6 +299,28 @@ async fn people_are_whom_the_controller_takes_them_for() {
     }
     let cookie = Credentials::Cookie(Secret::new("ann"));
     assert_eq!(people.authenticate(&cookie).await.unwrap_err().code, Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn the_controller_is_told_of_every_use_and_of_nothing_else() {
+    let region = Region::new();
+    let member = Arc::new(region.member().await);
+    let controller = Arc::clone(&region.controller) as Arc<dyn Controller>;
+    let people = People::new(member, controller, Arc::new(region.clock.clone()));
+    let ann = Credentials::Bearer(Secret::new("ann"));
+    let attended = || region.controller.attended.load(Ordering::Relaxed);
+    for _ in 0..5 {
+        people.recheck(&ann).await.unwrap();
+        region.clock.advance(Duration::from_secs(11));
+    }
+    assert_eq!(attended(), 0, "a stream that is open is no use");
+    people.recheck(&ann).await.unwrap();
+    people.authenticate(&ann).await.unwrap();
+    assert_eq!(attended(), 1, "what a stream's recheck found is not enough for a use");
+    let asked = region.controller.asked.load(Ordering::Relaxed);
+    people.recheck(&ann).await.unwrap();
+    people.authenticate(&ann).await.unwrap();
+    assert_eq!(region.controller.asked.load(Ordering::Relaxed), asked, "remembered");
 }
 
 #[tokio::test]

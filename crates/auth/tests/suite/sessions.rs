@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use selvage_api::selvage::identity::{
     ListSessionsRequest, RemoveUserRequest, RevokeSessionRequest, Session, SetPasswordRequest,
-    UpdateUserRequest,
+    UpdateUserRequest, WhoAmIRequest,
 };
+use selvage_kit::identity::{Authenticator, Credentials, Secret};
 use tonic::Code;
 
 use crate::harness::{HERE, Harness, PASSWORD, anonymous, as_root, code, wire_grants};
@@ -31,6 +32,45 @@ async fn an_idle_session_ends_and_use_keeps_it_alive() {
     assert!(!h.is_valid(&idle).await);
     h.advance(60 * 60);
     assert!(!h.is_valid(&used).await);
+}
+
+#[tokio::test]
+async fn an_open_stream_does_not_keep_an_idle_session_alive() {
+    let h = Harness::new().await;
+    h.add("anna", &[]).await;
+    let token = h.token("anna").await;
+    let bearer = Credentials::Bearer(Secret::new(token.as_str()));
+    let cookie = Credentials::Cookie(Secret::new(token.as_str()));
+    // Looked at again every 15 s, as callers of streams are.
+    for _ in 0..(60 * 4 - 1) {
+        h.advance(15);
+        h.auth.recheck(&bearer).await.unwrap();
+        h.auth.recheck(&cookie).await.unwrap();
+    }
+    h.advance(15);
+    assert!(h.auth.recheck(&bearer).await.is_err());
+    assert!(h.auth.recheck(&cookie).await.is_err());
+    assert!(!h.is_valid(&token).await);
+}
+
+#[tokio::test]
+async fn a_page_is_told_when_its_session_ends_unused() {
+    let h = Harness::new().await;
+    h.add("anna", &[]).await;
+    let token = h.token("anna").await;
+    let idle_end = async |h: &Harness| {
+        let request = h.with_token(&token, WhoAmIRequest {}).await;
+        let told = h.identities().who_am_i(request).await.unwrap().into_inner();
+        told.idle_end.unwrap().seconds - h.clock_seconds()
+    };
+    assert_eq!(idle_end(&h).await, 60 * 60);
+    h.advance(20 * 60);
+    assert_eq!(idle_end(&h).await, 60 * 60, "asking is a use");
+    for _ in 0..23 {
+        h.advance(30 * 60);
+        h.identity(&token).await.unwrap();
+    }
+    assert_eq!(idle_end(&h).await, 10 * 60, "no later than the session itself");
 }
 
 #[tokio::test]

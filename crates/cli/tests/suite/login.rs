@@ -33,7 +33,7 @@ async fn login_whoami_and_logout_over_tls() {
     fs::remove_file(ca_file).unwrap();
     let who = person.run(&["whoami"]).await.good();
     let told = "name            admin\nkind            user\ngrants          admin\n\
-                expires         -\nmethods         -\nfirst_password  false\n";
+                expires         -\nmethods         -\nfirst_password  false\nidle_end        -\n";
     assert_eq!(who, told);
 
     person.run(&["logout"]).await.good();

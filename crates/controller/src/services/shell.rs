@@ -8,7 +8,7 @@ use futures::{SinkExt, StreamExt};
 use selvage_api::selvage::shell::shell_service_server::ShellService;
 use selvage_api::selvage::shell::{Piece, piece::Kind};
 use selvage_kit::identity::Identity;
-use selvage_kit::serve::{SocketHandler, WebSocket, WebSocketPage};
+use selvage_kit::serve::{Attention, SocketHandler, WebSocket, WebSocketPage};
 use selvage_shell::Frame;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -67,14 +67,15 @@ impl Controller {
             let token = pairs.find(|(name, _)| name == "token").map(|(_, token)| token);
             let token = token.ok_or_else(|| Status::invalid_argument("token: there is none"))?;
             let seat = controller.memory.relays.take(&token, caller)?;
-            let handler: SocketHandler = Box::new(move |socket| Box::pin(converse(seat, socket)));
+            let handler: SocketHandler =
+                Box::new(move |socket, attention| Box::pin(converse(seat, socket, attention)));
             Ok(handler)
         })
     }
 }
 
 /// Carries a browser's side of a conversation.
-async fn converse(seat: Seat, mut socket: WebSocket) {
+async fn converse(seat: Seat, mut socket: WebSocket, attention: Attention) {
     if let Err(error) = seat.taken().await {
         let exit = Frame::Exit { code: 1, reason: error.to_string() };
         let _ = socket.send(message(exit)).await;
@@ -94,6 +95,7 @@ async fn converse(seat: Seat, mut socket: WebSocket) {
                 Message::Close(_) => return,
                 _ => continue,
             };
+            attention.note();
             if outgoing.send(word.into_piece()).await.is_err() {
                 return;
             }

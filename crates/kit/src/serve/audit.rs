@@ -121,7 +121,12 @@ mod tests {
             kind: "envVarsYaml".into(),
             config: "- {name: DB_PASSWORD, value: canary}".into(),
         };
-        let app = selvage_api::edgeproto::App { configs: vec![config], ..Default::default() };
+        let app = selvage_api::edgeproto::App {
+            configs: vec![config],
+            command: "serve --password canary".into(),
+            deployment_manifest: "env: [{name: DB_PASSWORD, value: canary}]".into(),
+            ..Default::default()
+        };
         for name in ["CreateApp", "UpdateApp"] {
             let text = redacted(method("edgeproto.AppApi", name), &app.encode_to_vec());
             assert_eq!(text, r#"{"configs":[{"kind":"envVarsYaml"}]}"#, "{name}");

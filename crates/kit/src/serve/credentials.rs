@@ -10,6 +10,10 @@ use crate::{
     identity::{Credentials, Secret},
 };
 
+/// Header of a call that a program makes on its own, such as a page that keeps
+/// itself fresh while nobody looks. It is no use of the session.
+pub const UNATTENDED: &str = "x-selvage-unattended";
+
 /// Name of the browser's session cookie. `__Host-` binds it to this host, to
 /// encrypted connections and to the root path.
 pub const SESSION_COOKIE: &str = "__Host-sid";

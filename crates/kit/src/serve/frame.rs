@@ -10,7 +10,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tonic::{Status, body::Body, metadata::MetadataValue};
 
-use super::rpc::Revoked;
+use super::rpc::{Attention, Revoked};
 use crate::identity::{Identity, Kind};
 
 /// The largest message that is taken, as is gRPC's habit.
@@ -177,18 +177,26 @@ pub(super) fn one_message(message: &[u8], appended: &[u8]) -> Body {
 pub(super) struct Limited {
     inner: Body,
     revoked: Option<Revoked>,
+    attention: Option<Attention>,
     header: Vec<u8>,
     payload_left: usize,
 }
 
 impl Limited {
     pub(super) fn new(inner: Body) -> Self {
-        Self { inner, revoked: None, header: Vec::with_capacity(HEADER), payload_left: 0 }
+        let header = Vec::with_capacity(HEADER);
+        Self { inner, revoked: None, attention: None, header, payload_left: 0 }
     }
 
     /// Ends the stream when this does.
     pub(super) fn until(mut self, revoked: Option<Revoked>) -> Self {
         self.revoked = revoked;
+        self
+    }
+
+    /// Tells this of all that comes.
+    pub(super) fn noticed_by(mut self, attention: Option<Attention>) -> Self {
+        self.attention = attention;
         self
     }
 
@@ -230,6 +238,9 @@ impl http_body::Body for Limited {
             && let Some(data) = frame.data_ref()
         {
             let data = data.clone();
+            if let Some(attention) = &self.attention {
+                attention.note();
+            }
             if let Err(status) = self.check(&data) {
                 return Poll::Ready(Some(Err(status)));
             }

@@ -44,11 +44,11 @@ pub use selvage_transcode::grpc_timeout;
 pub use self::authority::fuzz;
 pub use self::{
     authority::Lenient,
-    credentials::SESSION_COOKIE,
+    credentials::{SESSION_COOKIE, UNATTENDED},
     frame::MAX_MESSAGE,
     front::AUTHORITY,
     listener::Socket,
-    rpc::{Standing, Trust},
+    rpc::{Attention, Standing, Trust},
     web_socket::{SocketHandler, WebSocket, WebSocketPage},
 };
 use crate::{access::Access, telemetry::Metrics};

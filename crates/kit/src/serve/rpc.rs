@@ -1,6 +1,7 @@
 //! The inner stack that every call goes through, whatever protocol it came
 //! in by: identity, access, room, deadline, and how it ended.
 
+mod attention;
 mod deadline;
 mod standing;
 
@@ -26,6 +27,7 @@ use tonic::{Code, Status, body::Body};
 use tower::{Service, ServiceExt};
 use tracing::Instrument;
 
+pub use self::attention::Attention;
 use self::deadline::deadline_of;
 pub(super) use self::standing::Revoked;
 pub use self::standing::Standing;
@@ -202,12 +204,14 @@ impl Rpc {
         Standing::offer(&self.shared, rule, &mut parts);
         let admitted = within(deadline, self.shared.admit(parts, body, rule, protocol)).await?;
         let Admitted { request, held } = admitted;
+        let attention = standing.as_ref().map(Standing::attention);
         let revoked = standing.map(Standing::watched);
         let request = request.map(|body| {
             if !rule.method.client_streaming {
                 return body;
             }
-            Body::new(frame::Limited::new(body).until(revoked.clone()))
+            let limited = frame::Limited::new(body).until(revoked.clone());
+            Body::new(limited.noticed_by(attention))
         });
         let answered = self.answer(rule, request, deadline);
         match unless(revoked.clone(), answered).await {
@@ -433,6 +437,18 @@ impl Shared {
         effect: Effect,
         open_to_anyone: bool,
     ) -> Result<Identity, Status> {
+        let attended = !headers.contains_key(credentials::UNATTENDED);
+        let asked = Asked { effect, open_to_anyone, attended };
+        self.identify_as(headers, connection, asked).await
+    }
+
+    async fn identify_as(
+        &self,
+        headers: &HeaderMap,
+        connection: &Connection,
+        asked: Asked,
+    ) -> Result<Identity, Status> {
+        let Asked { effect, open_to_anyone, attended } = asked;
         let authenticator = match &self.trust {
             Trust::Everybody if credentials::from_this_machine(headers) => {
                 return Ok(Identity::all_powerful("insecure", Kind::Insecure));
@@ -454,7 +470,11 @@ impl Shared {
         };
         let of_connection = || connection.person.clone().map(Credentials::Certificate);
         if let Some(shown) = shown.or_else(of_connection) {
-            match authenticator.authenticate(&shown).await {
+            let found = match attended {
+                true => authenticator.authenticate(&shown).await,
+                false => authenticator.recheck(&shown).await,
+            };
+            match found {
                 Ok(identity) => return Ok(identity),
                 // Somebody with a token that has ended must be able to log in.
                 Err(_) if open_to_anyone => {}
@@ -482,6 +502,16 @@ impl Shared {
         };
         Err(refused("", &identity, &connection.peer, &denied))
     }
+}
+
+/// What a caller is identified for.
+#[derive(Clone, Copy)]
+struct Asked {
+    effect: Effect,
+    /// Returns nobody, not an error, for credentials that are not good.
+    open_to_anyone: bool,
+    /// Counts as a use of the credentials.
+    attended: bool,
 }
 
 /// Says no, and that it was said.

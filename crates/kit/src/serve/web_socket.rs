@@ -17,7 +17,10 @@ use tokio_tungstenite::{
 };
 use tonic::Status;
 
-use super::{front::refuse, rpc::Rpc};
+use super::{
+    front::refuse,
+    rpc::{Attention, Rpc},
+};
 use crate::identity::{Connection, Identity};
 
 /// Longest message of a client.
@@ -26,8 +29,9 @@ const MAX_MESSAGE: usize = 256 * 1024;
 /// A connection that speaks in messages.
 pub type WebSocket = WebSocketStream<TokioIo<Upgraded>>;
 
-/// Handler of a connection once it is there.
-pub type SocketHandler = Box<dyn FnOnce(WebSocket) -> BoxFuture<'static, ()> + Send>;
+/// Handler of a connection once it is there. It notes what the caller says,
+/// which the caller's program does not by itself.
+pub type SocketHandler = Box<dyn FnOnce(WebSocket, Attention) -> BoxFuture<'static, ()> + Send>;
 
 /// Says what to talk about with a caller who asks with this query, or why
 /// not to.
@@ -56,6 +60,7 @@ pub(super) async fn answer(
         Err(status) => return refuse(&status),
     };
     let standing = rpc.standing(request.headers(), &connection);
+    let attention = standing.attention();
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let Ok(upgraded) = upgrade.await else { return };
@@ -66,7 +71,7 @@ pub(super) async fn answer(
         let socket = WebSocket::from_raw_socket(io, Role::Server, Some(config)).await;
         // Whoever lost the right to talk is hung up on.
         tokio::select! {
-            () = talk(socket) => {}
+            () = talk(socket, attention) => {}
             status = standing.lost() => {
                 tracing::info!(target: "audit", why = status.message(), "web socket ended");
             }

@@ -11,10 +11,10 @@ use http::{HeaderMap, request};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
-use super::{Shared, Trust, refused};
+use super::{Asked, Attention, Shared, Trust, refused};
 use crate::{
     access::{Denied, Effect, Rule},
-    identity::Connection,
+    identity::{Connection, Identity},
     serve::internal_error,
 };
 
@@ -30,6 +30,7 @@ pub struct Standing {
     path: Option<String>,
     headers: HeaderMap,
     connection: Connection,
+    attention: Attention,
 }
 
 /// Listener that let a call in, for [`Standing::of_call`].
@@ -47,6 +48,7 @@ impl Standing {
             path: Some(rule.path.clone()),
             headers: parts.headers.clone(),
             connection: connection.clone(),
+            attention: Attention::default(),
         })
     }
 
@@ -64,7 +66,8 @@ impl Standing {
         let LetInBy(shared, path) = request.extensions().get::<LetInBy>()?.clone();
         let connection = request.extensions().get::<Connection>()?.clone();
         let headers = request.metadata().clone().into_headers();
-        Some(Self { shared, path: Some(path.to_owned()), headers, connection })
+        let attention = Attention::default();
+        Some(Self { shared, path: Some(path.to_owned()), headers, connection, attention })
     }
 
     /// Caller who opened a web socket.
@@ -74,7 +77,13 @@ impl Standing {
         connection: &Connection,
     ) -> Self {
         let (headers, connection) = (headers.clone(), connection.clone());
-        Self { shared: Arc::clone(shared), path: None, headers, connection }
+        let (shared, attention) = (Arc::clone(shared), Attention::default());
+        Self { shared, path: None, headers, connection, attention }
+    }
+
+    /// What is to be told of all that the caller says.
+    pub(in crate::serve) fn attention(&self) -> Attention {
+        self.attention.clone()
     }
 
     /// Ends when the caller would not be let in any more, with why.
@@ -97,14 +106,17 @@ impl Standing {
         async move { task.await.unwrap_or_else(|_| internal_error()) }.boxed().shared()
     }
 
+    /// The caller as of now. Only what the caller said since the last look is a
+    /// use: a stream may stay open long after the person has gone.
+    async fn caller(&self, effect: Effect) -> Result<Identity, Status> {
+        let asked = Asked { effect, open_to_anyone: false, attended: self.attention.take() };
+        self.shared.identify_as(&self.headers, &self.connection, asked).await
+    }
+
     async fn look(&self) -> Result<(), Status> {
-        let Some(path) = &self.path else {
-            let found = self.shared.identify(&self.headers, &self.connection, Effect::Write, false);
-            return found.await.map(drop);
-        };
+        let Some(path) = &self.path else { return self.caller(Effect::Write).await.map(drop) };
         let Some(rule) = self.shared.access.rule(path) else { return Ok(()) };
-        let caller =
-            self.shared.identify(&self.headers, &self.connection, rule.effect, false).await?;
+        let caller = self.caller(rule.effect).await?;
         let refuse = |denied: Denied| refused(&rule.path, &caller, &self.connection.peer, &denied);
         let behalf = self.shared.on_behalf(&caller, &self.headers, rule, true).await;
         let behalf = behalf.map_err(refuse)?;
