@@ -10,6 +10,9 @@ use super::{
 };
 use crate::names;
 
+/// Claim with the person's address.
+const EMAIL: &str = "email";
+
 /// Somebody whom a provider vouches for and whom the settings let in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Person {
@@ -27,8 +30,11 @@ impl Person {
         else {
             return refused(format!("claim {claim:?} holds nothing that can be a username"));
         };
-        if claim == "email" && !is_verified(claims) {
-            return refused("the provider has not verified the e-mail address".into());
+        if (claim == EMAIL || username.contains('@')) && !is_own_address(claims, username) {
+            return refused(format!(
+                "claim {claim:?} holds an e-mail address that the provider has not verified \
+                 (email, email_verified)"
+            ));
         }
         let groups = groups(claims, &settings.groups_claim);
         let listed = settings.allowed_users.iter().any(|name| name == username)
@@ -51,6 +57,13 @@ impl Person {
     }
 }
 
+/// Returns whether the provider says that this address is the person's. In whatever
+/// claim it stands, people may have chosen it themselves.
+fn is_own_address(claims: &Claims, address: &str) -> bool {
+    let own = id_token::text(claims, EMAIL).is_some_and(|own| own.eq_ignore_ascii_case(address));
+    own && is_verified(claims)
+}
+
 /// Returns whether the provider says that the address is its owner's. Some
 /// write the claim as text; one that leaves it out has not said so.
 fn is_verified(claims: &Claims) -> bool {
@@ -61,13 +74,19 @@ fn is_verified(claims: &Claims) -> bool {
     }
 }
 
-/// A claim that is one group or a list of groups.
+/// A claim that is one group or a list of groups. The person's own address is one
+/// only if it is verified.
 fn groups<'a>(claims: &'a Claims, name: &str) -> Vec<&'a str> {
-    match claims.get(name) {
-        Some(Value::String(one)) => vec![one],
+    let mut found = match claims.get(name) {
+        Some(Value::String(one)) => vec![one.as_str()],
         Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
-    }
+    };
+    let own = id_token::text(claims, EMAIL);
+    let counts =
+        |group: &str| name != EMAIL && own.is_none_or(|own| !own.eq_ignore_ascii_case(group));
+    found.retain(|group| counts(group) || is_own_address(claims, group));
+    found
 }
 
 #[cfg(test)]
@@ -149,6 +168,57 @@ mod tests {
         }
         let silent = json!({"sub": "1", "email": "a@b.c", "groups": "root"});
         assert!(person(&by_mail, silent).is_err(), "not said is not verified");
+    }
+
+    #[test]
+    fn an_address_in_another_claim_must_be_verified_too() {
+        for claim in ["preferred_username", "upn", "mail"] {
+            let mut settings = settings();
+            settings.username_claim = claim.into();
+            let claims = |email: Value, verified: Value| {
+                let mut claims = json!({"sub": "1", "groups": "root"});
+                claims[claim] = json!("boss@corp.example");
+                claims["email"] = email;
+                claims["email_verified"] = verified;
+                claims
+            };
+            let good = claims(json!("Boss@corp.example"), json!(true));
+            assert!(person(&settings, good).is_ok(), "{claim}");
+            for (email, verified) in [
+                (json!("boss@corp.example"), json!(false)),
+                (json!("boss@corp.example"), json!(null)),
+                // Another address is verified, not this one.
+                (json!("mallory@evil.example"), json!(true)),
+                (json!(null), json!(true)),
+            ] {
+                let refusal = person(&settings, claims(email.clone(), verified)).unwrap_err();
+                assert_eq!(refusal.reason, Reason::NotAllowed, "{claim} {email}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_gives_grants_only_if_it_is_verified() {
+        let mut by_mail = settings();
+        by_mail.groups_claim = "email".into();
+        by_mail.group_grants[0].group = "boss@corp.example".into();
+        let claims = |verified: bool| json!({"sub": "1", "preferred_username": "boss", "email": "boss@corp.example", "email_verified": verified});
+        assert!(person(&by_mail, claims(true)).is_ok());
+        assert!(person(&by_mail, claims(false)).is_err());
+
+        by_mail.groups_claim = "groups".into();
+        let listed = |verified: bool| {
+            let mut claims = claims(verified);
+            claims["groups"] = json!(["boss@corp.example"]);
+            claims
+        };
+        assert!(person(&by_mail, listed(true)).is_ok());
+        assert!(person(&by_mail, listed(false)).is_err());
+        // The address of a group is the provider's word.
+        by_mail.group_grants[0].group = "ops@corp.example".into();
+        let mut ops = claims(false);
+        ops["groups"] = json!(["ops@corp.example"]);
+        assert!(person(&by_mail, ops).is_ok());
     }
 
     #[test]
