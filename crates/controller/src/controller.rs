@@ -149,7 +149,9 @@ impl Controller {
         let runs = state.join_run().await?;
         let downstream = Downstream::open(&state, &instances, notify, recall, runs)?;
         downstream.began(state.register().await?);
-        Ok(Arc::new(Self { state, engine, instances, downstream }))
+        let controller = Arc::new(Self { state, engine, instances, downstream });
+        controller.claim_folders().await?;
+        Ok(controller)
     }
 
     /// Hands a request to the agents that report on its cloudlet; says to how

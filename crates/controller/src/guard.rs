@@ -111,6 +111,12 @@ pub async fn claim(
     Ok(true)
 }
 
+/// Returns whether an owner has a name or could take it.
+pub async fn is_free_for(tx: &Transaction, space: &str, name: &str, owner: &str) -> Result<bool> {
+    let found = tx.get::<Claim>(&claim_key(space, name)).await?;
+    Ok(found.is_none_or(|claim| claim.owner == owner))
+}
+
 /// Gives a name back; harmless if the holder does not have it.
 pub async fn release(tx: &Transaction, space: &str, name: &str, holder: &str) -> Result<()> {
     let key = claim_key(space, name);

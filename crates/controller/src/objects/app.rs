@@ -8,6 +8,7 @@ use selvage_api::edgeproto as wire;
 use selvage_api::object::Mask;
 use selvage_store::{Revision, Transaction};
 
+use super::developer::check_folder;
 use super::remove::{Cascade, Removable};
 use super::{Summary, check_object, insert, merge, summary};
 use crate::controller::{Controller, Mode, Progress};
@@ -126,7 +127,7 @@ impl Controller {
         if found.is_none() && self.settings.strict {
             return Err(Error::missing("Specified developer not found"));
         }
-        Ok(())
+        check_folder(tx, &developer).await
     }
 
     /// Goes on when the caller goes away, for it may hold the app meanwhile.

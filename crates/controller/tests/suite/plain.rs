@@ -30,6 +30,46 @@ async fn names() {
 }
 
 #[tokio::test]
+async fn developers_whose_images_would_lie_in_one_folder_collide() {
+    let house = house().await;
+    house.developers().create_developer(developer("Acme Co")).await.unwrap();
+    for name in ["AcmeCo", "acmeco", "Acme, Co", "acme co"] {
+        let refused = house.developers().create_developer(developer(name)).await;
+        let status = refused.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::AlreadyExists, "{name}");
+        let text = "Developer name gives the image folder acmeco, which another Developer has";
+        assert!(status.message().starts_with(text), "{status:?}");
+    }
+    house.developers().create_developer(developer("Acme-Co")).await.unwrap();
+    // The folder is free again with the developer that had it.
+    house.developers().delete_developer(developer("Acme Co")).await.unwrap();
+    house.developers().create_developer(developer("AcmeCo")).await.unwrap();
+}
+
+/// Stores of before folders were claimed.
+#[tokio::test]
+async fn of_two_developers_who_share_a_folder_already_the_older_one_has_it() {
+    let store = memory().await;
+    let before = house_on(store.clone(), |_| {}).await;
+    for name in ["Zeta Co", "acmeco", "ZetaCo"] {
+        before.plant(developer(name)).await;
+    }
+    let after = house_on(store, |_| {}).await;
+    after.flavors().create_flavor(flavor("x1.small")).await.unwrap();
+    for name in ["Zeta Co", "acmeco"] {
+        after.apps().create_app(app(name, "shop")).await.unwrap();
+    }
+    assert_refused(
+        after.apps().create_app(app("ZetaCo", "shop")).await,
+        Code::AlreadyExists,
+        "Developer name gives the image folder zetaco, which another Developer has: choose a \
+         name that differs in more than case, blanks and punctuation",
+    );
+    let refused = after.developers().create_developer(developer("Acme Co")).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::AlreadyExists, "claimed at the start");
+}
+
+#[tokio::test]
 async fn the_operator_named_developer_is_reserved() {
     let house = house().await;
     assert_refused(
