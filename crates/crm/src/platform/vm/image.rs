@@ -102,6 +102,8 @@ pub(super) struct Images {
 /// Outcome of asking for an image.
 enum Asked {
     Unchanged,
+    /// Nobody could say whether the image may be had still.
+    Away(Error),
     Coming(Box<Response>, Version),
     Here(PathBuf, Version),
 }
@@ -147,20 +149,21 @@ impl Images {
             return self.used(source, note);
         }
         let known = kept.as_ref().map(|note| note.version.clone());
-        let asked = self.ask(source, known.as_ref()).await;
+        // One that is refused now is not to be had, whoever fetched it before.
+        let asked = self.ask(source, known.as_ref()).await?;
         let usable = kept.filter(|note| source.check(note).is_ok());
         match (asked, usable) {
-            (Ok(Asked::Unchanged), Some(note)) => self.used(source, &note),
-            (Err(error), Some(note)) => {
+            (Asked::Unchanged, Some(note)) => self.used(source, &note),
+            (Asked::Away(error), Some(note)) => {
                 tracing::warn!(%error, "the image was not looked for again, the one here is used");
                 self.used(source, &note)
             }
-            (Err(error), None) => Err(error),
-            (Ok(Asked::Unchanged), None) => {
+            (Asked::Away(error), None) => Err(error),
+            (Asked::Unchanged, None) => {
                 let asked = self.ask(source, None).await?;
                 self.take(source, asked, limit).await
             }
-            (Ok(asked), _) => self.take(source, asked, limit).await,
+            (asked, _) => self.take(source, asked, limit).await,
         }
     }
 
@@ -226,8 +229,13 @@ impl Images {
             let host = url.host_str().unwrap_or_default();
             Error::state(format!("the image cannot be fetched from {host}: {text}"))
         };
-        let sent = self.fetcher.send(request).await;
-        let response = sent.map_err(|failure: Failure| failed(failure.to_string()))?;
+        let response = match self.fetcher.send(request).await {
+            Ok(response) => response,
+            Err(failure @ Failure::Unreachable(_)) => {
+                return Ok(Asked::Away(failed(failure.to_string())));
+            }
+            Err(failure) => return Err(failed(failure.to_string())),
+        };
         match response.status() {
             StatusCode::NOT_MODIFIED => Ok(Asked::Unchanged),
             StatusCode::OK => {
@@ -239,7 +247,10 @@ impl Images {
                 };
                 Ok(Asked::Coming(Box::new(response), version))
             }
-            status => Err(failed(format!("it answers {status}"))),
+            status => {
+                let error = failed(format!("it answers {status}"));
+                if is_passing(status) { Ok(Asked::Away(error)) } else { Err(error) }
+            }
         }
     }
 
@@ -249,7 +260,7 @@ impl Images {
         let part = Part(self.directory.join(format!("{}.{unique}.{PART}", source.name())));
         let length = match &asked {
             Asked::Coming(_, version) | Asked::Here(_, version) => version.length,
-            Asked::Unchanged => return Err(Error::missing("the image")),
+            Asked::Away(_) | Asked::Unchanged => return Err(Error::missing("the image")),
         };
         self.check_room(length.unwrap_or_default())?;
         check_limit(length.unwrap_or_default(), limit)?;
@@ -281,6 +292,7 @@ impl Images {
                     taking.add(&piece[..length]).await?;
                 }
             }
+            Asked::Away(error) => return Err(error),
             Asked::Unchanged => return Err(Error::missing("the image")),
         };
         let mut note = taking.finish().await?;
@@ -336,6 +348,12 @@ impl Images {
         }
         Ok(removed)
     }
+}
+
+/// Returns whether the server answers so when it has no time, whoever asks.
+fn is_passing(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
 
 fn check_limit(length: u64, limit: u64) -> Result<()> {

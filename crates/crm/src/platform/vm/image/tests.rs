@@ -57,6 +57,8 @@ struct Web {
     tag: AtomicUsize,
     given: AtomicUsize,
     asked: AtomicUsize,
+    /// Status of all answers, if it is not for the server to say.
+    status: Mutex<Option<&'static str>>,
 }
 
 async fn serve(web: Arc<Web>) -> (String, tokio::task::JoinHandle<()>) {
@@ -71,7 +73,10 @@ async fn serve(web: Arc<Web>) -> (String, tokio::task::JoinHandle<()>) {
             web.asked.fetch_add(1, Ordering::SeqCst);
             let asked = String::from_utf8(asked).unwrap().to_lowercase();
             let tag = format!("\"v{}\"", web.tag.load(Ordering::SeqCst));
-            let (head, body) = if asked.contains(&format!("if-none-match: {tag}")) {
+            let status = *web.status.lock();
+            let (head, body) = if let Some(status) = status {
+                (format!("HTTP/1.1 {status}\r\ncontent-length: 0"), Vec::new())
+            } else if asked.contains(&format!("if-none-match: {tag}")) {
                 ("HTTP/1.1 304 Not Modified".to_owned(), Vec::new())
             } else {
                 web.given.fetch_add(1, Ordering::SeqCst);
@@ -127,6 +132,34 @@ async fn an_image_is_fetched_once_and_again_when_it_changed() {
     let _ = serving.await;
     assert_eq!(images.provide(&wish(&url)).await.unwrap(), second);
     assert_eq!(names(&home), 2, "an image and its note");
+}
+
+/// An image that is here is for those who may have it, as of now.
+#[tokio::test]
+async fn an_image_that_is_refused_now_is_not_taken_from_those_that_are_here() {
+    let Some(tools) = tools() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let original = directory.path().join("a.qcow2");
+    qcow(&tools, &original, "1M").await;
+    let web = Arc::new(Web::default());
+    *web.content.lock() = std::fs::read(&original).unwrap();
+    let (url, _serving) = serve(Arc::clone(&web)).await;
+    let images = open(&directory.path().join("images"), &directory);
+    let first = images.provide(&wish(&url)).await.unwrap();
+    for refusal in ["401 Unauthorized", "403 Forbidden", "404 Not Found", "410 Gone"] {
+        *web.status.lock() = Some(refusal);
+        let error = images.provide(&wish(&url)).await.unwrap_err().to_string();
+        assert!(error.ends_with(&format!("it answers {refusal}")), "{error}");
+    }
+    for passing in ["500 Internal Server Error", "503 Service Unavailable"] {
+        *web.status.lock() = Some(passing);
+        assert_eq!(images.provide(&wish(&url)).await.unwrap(), first, "{passing}");
+    }
+    // A file that is gone was taken away.
+    let file = format!("file://{}", original.display());
+    images.provide(&wish(&file)).await.unwrap();
+    std::fs::remove_file(&original).unwrap();
+    images.provide(&wish(&file)).await.unwrap_err();
 }
 
 #[tokio::test]
