@@ -5,15 +5,53 @@ use selvage_api::{
         CreateClusterMsg, DeleteClusterMsg, GetClusterListMsg, GetClusterMsg, ScaleNodePoolMsg,
         cluster_client::ClusterClient,
     },
-    selvage::clusters::{GetClusterRequest, cluster_service_client::ClusterServiceClient},
+    selvage::clusters::{
+        GetClusterRequest, WatchClusterRequest, cluster_service_client::ClusterServiceClient,
+    },
 };
 use selvage_kit::identity::Machine;
-use tonic::{Request, transport::Channel};
+use tonic::{Request, Status, transport::Channel};
 
 use super::*;
 
 const ORGANISATION: &str = "x-selvage-organisation";
 const WEST: &str = "cloudlet/tmus/west";
+
+/// Methods by which a crm reaches a cluster that it names.
+const BY_NAME: [&str; 5] = [
+    "/cnct.kaas.api.Cluster/GetCluster",
+    "/selvage.clusters.ClusterService/GetCluster",
+    "/selvage.clusters.ClusterService/WatchCluster",
+    "/cnct.kaas.api.Cluster/ScaleNodePool",
+    "/cnct.kaas.api.Cluster/DeleteCluster",
+];
+/// Those that name none: a new cluster, a list, and what all people see.
+const WITHOUT_NAME: [&str; 3] = [
+    "/cnct.kaas.api.Cluster/CreateCluster",
+    "/cnct.kaas.api.Cluster/GetClusterList",
+    "/selvage.clusters.ClusterService/ListVersions",
+];
+
+/// The same answer to every method.
+fn always(code: Code) -> Vec<(&'static str, Code)> {
+    BY_NAME.into_iter().map(|method| (method, code)).collect()
+}
+
+/// A method of clusters that a crm's key opens is tried on clusters of others.
+#[test]
+fn every_method_of_clusters_is_tried() {
+    let access = Access::load().unwrap();
+    let mut open: Vec<&str> = access
+        .rules()
+        .filter(|rule| rule.who().contains(&Who::Machine(MachineKind::Cloudlet)))
+        .map(|rule| rule.path.as_str())
+        .filter(|path| path.contains(".Cluster/") || path.contains(".ClusterService/"))
+        .collect();
+    let mut tried: Vec<&str> = BY_NAME.into_iter().chain(WITHOUT_NAME).collect();
+    open.sort_unstable();
+    tried.sort_unstable();
+    assert_eq!(open, tried);
+}
 
 struct Keys<'a>(&'a Client);
 
@@ -42,22 +80,32 @@ impl Keys<'_> {
         listed.into_iter().map(|cluster| cluster.name).collect()
     }
 
-    /// Codes of everything that is done to a cluster by its name.
-    async fn tries(&self, name: &str) -> Vec<Code> {
-        fn code<T>(reply: Result<T, tonic::Status>) -> Code {
+    /// How a watch of a cluster begins: with the cluster, or why there is none.
+    async fn watch(&self, name: &str) -> Result<(), Status> {
+        let request = self.request(WatchClusterRequest { name: name.into() }, "");
+        let mut beyond = ClusterServiceClient::new(self.0.channel.clone());
+        let mut watched = beyond.watch_cluster(request).await?.into_inner();
+        let first = watched.message().await?.and_then(|answer| answer.cluster);
+        first.map(|_| ()).ok_or_else(|| Status::not_found("the stream ended"))
+    }
+
+    /// Codes of everything that is done to a cluster by its name, by method.
+    async fn tries(&self, name: &str) -> Vec<(&'static str, Code)> {
+        fn code<T>(reply: Result<T, Status>) -> Code {
             reply.map_or_else(|status| status.code(), |_| Code::Ok)
         }
         let (name, cluster_name) = (name.to_owned(), name.to_owned());
         let get = GetClusterMsg { name: name.clone() };
         let look = GetClusterRequest { name: name.clone() };
         let scale = ScaleNodePoolMsg { cluster_name, node_pools: Vec::new() };
-        let delete = DeleteClusterMsg { name };
+        let delete = DeleteClusterMsg { name: name.clone() };
         let mut beyond = ClusterServiceClient::new(self.0.channel.clone());
         vec![
-            code(self.api().get_cluster(self.request(get, "")).await),
-            code(beyond.get_cluster(self.request(look, "")).await),
-            code(self.api().scale_node_pool(self.request(scale, "")).await),
-            code(self.api().delete_cluster(self.request(delete, "")).await),
+            (BY_NAME[0], code(self.api().get_cluster(self.request(get, "")).await)),
+            (BY_NAME[1], code(beyond.get_cluster(self.request(look, "")).await)),
+            (BY_NAME[2], code(self.watch(&name).await)),
+            (BY_NAME[3], code(self.api().scale_node_pool(self.request(scale, "")).await)),
+            (BY_NAME[4], code(self.api().delete_cluster(self.request(delete, "")).await)),
         ]
     }
 }
@@ -96,12 +144,12 @@ async fn a_cloudlets_clusters_are_its_own() {
 
     assert_eq!(west.names().await, std::slice::from_ref(&own));
     assert_eq!(east.names().await, [] as [String; 0]);
-    assert_eq!(west.tries("persons").await, [Code::NotFound; 4]);
-    assert_eq!(east.tries(&own).await, [Code::NotFound; 4]);
+    assert_eq!(west.tries("persons").await, always(Code::NotFound));
+    assert_eq!(east.tries(&own).await, always(Code::NotFound));
     for other in ["node/rack3-7", "dme/west"] {
         let thief = admin.stolen(&selvage, other).await;
-        assert_eq!(Keys(&thief).tries(&own).await, [Code::PermissionDenied; 4], "{other}");
+        assert_eq!(Keys(&thief).tries(&own).await, always(Code::PermissionDenied), "{other}");
     }
     assert_eq!(admin_keys.names().await.len(), 2, "nothing was deleted");
-    assert_eq!(west.tries(&own).await[..2], [Code::Ok; 2]);
+    assert_eq!(west.tries(&own).await[..3], always(Code::Ok)[..3]);
 }

@@ -24,9 +24,9 @@ use tonic::transport::Channel;
 use super::*;
 
 const WHO_AM_I: &str = "/selvage.identity.IdentityService/WhoAmI";
-const PASSWORD: &str = "correct horse";
+pub(super) const PASSWORD: &str = "correct horse";
 
-fn grants(role: &str, organisation: &str) -> Vec<WireGrant> {
+pub(super) fn grants(role: &str, organisation: &str) -> Vec<WireGrant> {
     vec![WireGrant { role: role.into(), organisation: organisation.into() }]
 }
 
@@ -36,11 +36,11 @@ fn fresh(prefix: &str) -> String {
     format!("{prefix}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-fn api(client: &Client) -> IdentityServiceClient<Channel> {
+pub(super) fn api(client: &Client) -> IdentityServiceClient<Channel> {
     IdentityServiceClient::new(client.channel.clone())
 }
 
-async fn add(admin: &Client, name: &str, grants: Vec<WireGrant>) {
+pub(super) async fn add(admin: &Client, name: &str, grants: Vec<WireGrant>) {
     let user = User { username: name.into(), grants, ..User::default() };
     let request = AddUserRequest { user: Some(user), password: PASSWORD.into() };
     api(admin).add_user(admin.request(request)).await.unwrap();

@@ -7,6 +7,8 @@ mod clusters;
 mod credentials;
 mod files;
 mod notices;
+mod own;
+mod shells;
 
 use selvage_api::selvage::identity::{
     CheckAssertionRequest, IssueAssertionsRequest, identity_service_client::IdentityServiceClient,

@@ -23,13 +23,13 @@ const UPDATE: i32 = 1;
 const VERSION: i32 = 3;
 
 /// One stream of notify, spoken by hand.
-struct Peer {
+pub(super) struct Peer {
     send: mpsc::UnboundedSender<Notice>,
     notices: Streaming<Notice>,
 }
 
 impl Peer {
-    async fn connect(client: &Client, wants: &[&str]) -> Self {
+    pub(super) async fn connect(client: &Client, wants: &[&str]) -> Self {
         let (send, receive) = mpsc::unbounded_channel();
         let want_objs = wants.iter().map(|name| format!("edgeproto.{name}")).collect();
         let version = Notice { action: VERSION, version: 1, want_objs, ..Notice::default() };
@@ -41,7 +41,7 @@ impl Peer {
         Self { send, notices }
     }
 
-    fn say<M: Message + Name>(&self, object: &M) {
+    pub(super) fn say<M: Message + Name>(&self, object: &M) {
         let type_url = format!("type.googleapis.com/{}", M::full_name());
         let any = Some(Any { type_url, value: object.encode_to_vec() });
         self.send.send(Notice { action: UPDATE, any, ..Notice::default() }).unwrap();
@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    async fn next_of<M: Message + Name + Default>(&mut self) -> M {
+    pub(super) async fn next_of<M: Message + Name + Default>(&mut self) -> M {
         loop {
             let any = self.next().await.unwrap();
             if any.type_url.ends_with(&M::full_name()) {
@@ -68,7 +68,7 @@ impl Peer {
     }
 
     /// Code with which a stream ends that says what it may not.
-    async fn ends(mut self) -> Code {
+    pub(super) async fn ends(mut self) -> Code {
         loop {
             if let Err(status) = self.next().await {
                 return status.code();
@@ -89,7 +89,7 @@ fn cluster_inst(place: &str) -> ClusterInstKey {
     }
 }
 
-fn instance(place: &str) -> AppInstKey {
+pub(super) fn instance(place: &str) -> AppInstKey {
     let developer_key = Some(DeveloperKey { name: "acme".into() });
     AppInstKey {
         app_key: Some(AppKey { developer_key, name: "web".into(), version: "1".into() }),
@@ -97,7 +97,7 @@ fn instance(place: &str) -> AppInstKey {
     }
 }
 
-fn info(place: &str) -> CloudletInfo {
+pub(super) fn info(place: &str) -> CloudletInfo {
     let flavor = FlavorInfo { name: "f".into(), vcpus: 10, ram: 101_024, disk: 500 };
     CloudletInfo {
         key: Some(cloudlet(place)),
@@ -117,7 +117,7 @@ fn node(place: &str, node_type: NodeType) -> Node {
 }
 
 /// A controller with an instance in `west` that nobody runs.
-fn set_up(cli: &Cli) {
+pub(super) fn set_up(cli: &Cli) {
     let made = |line: &str| drop(cli.ok(&line.split(' ').collect::<Vec<_>>()));
     made("flavor create --name s --ram 64 --vcpus 1 --disk 1");
     made("operator create --name tmus");
@@ -139,7 +139,7 @@ fn app(cli: &Cli, name: &str) {
     cli.ok(&line.split_whitespace().collect::<Vec<_>>());
 }
 
-fn start(cli: &Cli) {
+pub(super) fn start(cli: &Cli) {
     let line = "appinst create --developer acme --appname web --appvers 1 --operator tmus \
                 --cloudlet west --cluster autoclusterweb --crmoverride IgnoreCrm";
     cli.ok(&line.split_whitespace().collect::<Vec<_>>());
@@ -184,7 +184,7 @@ async fn a_peer_says_nothing_of_what_is_anothers() {
     assert_eq!(node.begins(path, &[]).await, Code::PermissionDenied);
 }
 
-async fn wait_until_ready(cli: &Cli) {
+pub(super) async fn wait_until_ready(cli: &Cli) {
     let deadline = std::time::Instant::now() + TIMEOUT;
     let ready = || {
         let shown = cli.ok(&["cloudletinfo", "show", "-o", "json"]);

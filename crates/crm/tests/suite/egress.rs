@@ -53,14 +53,22 @@ fn link_local(namespace: &str, bridge_at: Ipv4Addr, port: u16) -> SocketAddr {
     SocketAddr::V6(SocketAddrV6::new(address, port, 0, index))
 }
 
-/// Another machine, with an address of a private network.
+/// Address at which another machine listens where clouds have their metadata.
+fn link_local_beyond(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(169, 254, 169, number)
+}
+
+/// Another machine, with an address of a private network and a link-local one.
 fn in_the_private_network(outside: &OtherMachine, number: u8) -> Ipv4Addr {
     let (near, far) = (Ipv4Addr::new(172, 31, number, 1), Ipv4Addr::new(172, 31, number, 2));
     let name = format!("outside-{number}");
     let cable = format!("slvbeyond{number}");
+    let metadata = link_local_beyond(number).to_string();
     for arguments in [
         ["addr", "add", &format!("{near}/30"), "dev", &cable].to_vec(),
         ["-n", &name, "addr", "add", &format!("{far}/30"), "dev", "eth0"].to_vec(),
+        ["-n", &name, "addr", "add", &format!("{metadata}/32"), "dev", "eth0"].to_vec(),
+        ["route", "add", &format!("{metadata}/32"), "via", &far.to_string()].to_vec(),
         ["-n", &name, "route", "add", "default", "via", &outside.near().to_string()].to_vec(),
     ] {
         let done = Command::new("ip").args(&arguments).output().unwrap();
@@ -103,7 +111,9 @@ async fn an_instance_reaches_what_is_public_and_what_is_named() {
         assert!(!reaches(&inside, at(outside.near(), own.port())).await, "at another address");
         let local = link_local(&inside, bridge, own.port());
         assert!(!reaches(&inside, local).await, "{local}");
-        assert!(!reaches(&inside, "169.254.169.254:80".parse().unwrap()).await);
+        let metadata = at(link_local_beyond(NUMBER), 8099);
+        assert!(TcpStream::connect_timeout(&metadata, ANSWERED).is_ok(), "somebody is there");
+        assert!(!reaches(&inside, metadata).await, "{metadata}");
 
         controller.unmake(&place).await;
         running.stop().await;
