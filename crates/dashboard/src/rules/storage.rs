@@ -84,10 +84,19 @@ pub(super) fn volume_group_missing(context: &Context<'_>, found: &mut Vec<Findin
     }
 }
 
+/// Returns whether two names, each NAME or GROUP/NAME, can be of one volume.
+fn same_volume(one: &str, other: &str) -> bool {
+    let parts = |full: &str| match full.rsplit_once('/') {
+        Some((group, name)) => (Some(group.to_owned()), name.to_owned()),
+        None => (None, full.to_owned()),
+    };
+    let ((group, name), (other_group, other_name)) = (parts(one), parts(other));
+    name == other_name && (group == other_group || group.is_none() || other_group.is_none())
+}
+
 /// The last backup of a volume that has ended.
 fn last<'a>(backups: &'a Backups, volume: &str) -> Option<&'a Job> {
-    let name = |full: &str| full.rsplit('/').next().unwrap_or_default().to_owned();
-    let of_volume = |job: &&Job| job.backup && name(&job.volume) == name(volume);
+    let of_volume = |job: &&Job| job.backup && same_volume(&job.volume, volume);
     backups
         .jobs
         .iter()
@@ -121,7 +130,7 @@ pub(super) fn backup_late(context: &Context<'_>, found: &mut Vec<Finding>) {
             .jobs
             .iter()
             .filter(done)
-            .filter(|job| job.backup && job.volume.ends_with(&schedule.volume))
+            .filter(|job| job.backup && same_volume(&job.volume, &schedule.volume))
             .filter_map(|job| job.ended)
             .max();
         let late = ended.is_some_and(|ended| {
@@ -199,7 +208,10 @@ mod tests {
     use selvage_api::selvage::dashboard::Capacity;
 
     use super::*;
-    use crate::{facts::Facts, rules::Thresholds};
+    use crate::{
+        facts::{Facts, Schedule},
+        rules::Thresholds,
+    };
 
     const NOW: i64 = 1_800_000_000;
 
@@ -244,6 +256,49 @@ mod tests {
         );
         let (_, open) = found(room(60, [Some(5), Some(1), None])).unwrap();
         assert!(open.ends_with("full in 24 hours at the earliest."), "{open}");
+    }
+
+    /// Volumes whose backups are told of as overdue.
+    fn late(schedules: &[&str], done: &[(&str, i64)]) -> Vec<String> {
+        let job = |(volume, age): &(&str, i64)| Job {
+            volume: (*volume).into(),
+            state: JobState::JobComplete,
+            error: String::new(),
+            ended: Timestamp::from_second(NOW - age).ok(),
+            backup: true,
+        };
+        let schedule = |volume: &&str| Schedule {
+            object: object("backup", *volume),
+            volume: (*volume).into(),
+            every_seconds: 60,
+            error: String::new(),
+        };
+        let backups = Backups {
+            jobs: done.iter().map(job).collect(),
+            schedules: schedules.iter().map(schedule).collect(),
+        };
+        let facts = Facts { backups: Some(backups.into()), ..Facts::default() };
+        let context = Context {
+            facts: &facts,
+            capacity: &[],
+            sources: &[],
+            thresholds: &Thresholds::default(),
+            now: Timestamp::from_second(NOW).unwrap(),
+        };
+        let mut findings = Vec::new();
+        backup_late(&context, &mut findings);
+        findings.into_iter().map(|finding| finding.summary).collect()
+    }
+
+    #[test]
+    fn a_backup_of_another_volume_is_none_of_this_one() {
+        let overdue = ["The backup of data is overdue"];
+        assert_eq!(late(&["data"], &[("vg/data", 1000)]), overdue);
+        assert_eq!(late(&["data"], &[("vg/data", 1000), ("vg/data", 10)]), [""; 0]);
+        assert_eq!(late(&["data"], &[("vg/data", 1000), ("vg/mydata", 10)]), overdue);
+        let overdue = ["The backup of vg/data is overdue"];
+        assert_eq!(late(&["vg/data"], &[("vg/data", 1000), ("vg2/data", 10)]), overdue);
+        assert_eq!(late(&["vg/data"], &[("vg/data", 1000), ("data", 10)]), [""; 0]);
     }
 
     #[test]
