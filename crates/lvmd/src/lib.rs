@@ -31,7 +31,7 @@ pub use backup::Error as BackupError;
 pub use daemon::LvmdPart;
 pub use error::{Error, Result};
 pub use hold::Hold;
-pub use model::{Group, PENDING_TAG, Pool, Volume};
+pub use model::{Group, PENDING_TAG, Pool, REVERT_TAG, Volume};
 pub use options::Options;
 pub use part::{Lvmd, Settings};
 pub use volumes::{Capacity, ClassCapacity, NewSnapshot, NewVolume, Volumes};

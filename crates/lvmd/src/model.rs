@@ -6,6 +6,11 @@ use std::{collections::BTreeMap, path::PathBuf};
 /// who would adopt it, and whoever set the mark finishes or removes it.
 pub const PENDING_TAG: &str = "selvage.pending";
 
+/// Marks a volume that is being reverted; behind it stands the snapshot. Its content is
+/// not complete either until the mark is gone, and whatever has it after a start is reverted
+/// then.
+pub const REVERT_TAG: &str = "selvage.revert=";
+
 /// A volume group at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
@@ -67,7 +72,12 @@ pub(crate) fn is_temporary(tags: &[String], read_only: bool) -> bool {
 impl Volume {
     /// Returns whether its content is not complete yet.
     pub fn is_pending(&self) -> bool {
-        self.tags.iter().any(|tag| tag == PENDING_TAG)
+        self.reverted_to().is_some() || self.tags.iter().any(|tag| tag == PENDING_TAG)
+    }
+
+    /// The snapshot that it is being reverted to.
+    pub(crate) fn reverted_to(&self) -> Option<&str> {
+        self.tags.iter().find_map(|tag| tag.strip_prefix(REVERT_TAG))
     }
 }
 

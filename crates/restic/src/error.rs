@@ -153,6 +153,11 @@ pub enum Error {
     /// Backups of several volumes fit.
     #[error("backups of several volumes fit: {0}; say which volume is meant")]
     AmbiguousVolume(String),
+    /// Backups of several machines fit.
+    #[error(
+        "backups of several machines fit: {0}; say which machine is meant, or name the backup by its id"
+    )]
+    AmbiguousHost(String),
     /// A prune failed after it had begun to remove snapshots.
     #[error("{cause}; before that, {} went: {}", count(snapshots), list(snapshots))]
     AfterForgetting {
@@ -184,6 +189,7 @@ impl Error {
             Self::LockLost => Code::Aborted,
             Self::AmbiguousSnapshot(_)
             | Self::AmbiguousVolume(_)
+            | Self::AmbiguousHost(_)
             | Self::Invalid { .. }
             | Self::TargetTooSmall { .. } => Code::InvalidArgument,
             Self::AfterForgetting { cause, .. } => cause.code(),

@@ -8,6 +8,7 @@ use crate::{
     Error, Id, Job, Repository, Result, Snapshot,
     backend::{File, Kind},
     lock::Lock,
+    series::{AllSeries, Series},
 };
 
 /// Number of snapshots of each volume to keep: the newest ones, and of the
@@ -30,13 +31,15 @@ pub struct Keep {
 }
 
 /// Which snapshots to judge, and by which rules. Those of each volume of each
-/// machine are judged by themselves.
+/// machine are judged by themselves; volumes in different groups are different ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Forget {
     /// The rules.
     pub keep: Keep,
     /// Only those of this volume; of each that we made, if none.
     pub volume: Option<String>,
+    /// Only those of volumes in this group.
+    pub group: Option<String>,
     /// Only those that were made on this machine.
     pub hostname: Option<String>,
 }
@@ -54,17 +57,20 @@ impl Forget {
     /// Divides those that are judged. Others are in neither part.
     pub(crate) fn divide(&self, snapshots: &[Snapshot]) -> Forgotten {
         let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|it| it == is);
-        let mut groups: BTreeMap<(&str, &str), Vec<Snapshot>> = BTreeMap::new();
+        let all = AllSeries::of(snapshots);
+        let mut judged: BTreeMap<Series<'_>, Vec<Snapshot>> = BTreeMap::new();
         for snapshot in snapshots {
             // What somebody else put here is not ours to judge.
             let Some(volume) = snapshot.volume() else { continue };
-            if fits(&self.volume, volume) && fits(&self.hostname, &snapshot.hostname) {
-                let group = groups.entry((&snapshot.hostname, volume));
-                group.or_default().push(snapshot.clone());
+            if fits(&self.volume, volume)
+                && fits(&self.hostname, &snapshot.hostname)
+                && self.group.as_deref().is_none_or(|group| all.is_in(snapshot, group))
+            {
+                judged.entry(all.find(snapshot)).or_default().push(snapshot.clone());
             }
         }
         let mut forgotten = Forgotten::default();
-        for snapshots in groups.into_values() {
+        for snapshots in judged.into_values() {
             let Forgotten { kept, removed } = self.keep.divide(snapshots);
             forgotten.kept.extend(kept);
             forgotten.removed.extend(removed);
@@ -202,6 +208,46 @@ mod tests {
             tags: Vec::new(),
             program_version: String::new(),
         }
+    }
+
+    fn of(hostname: &str, group: &str, time: &str) -> Snapshot {
+        let mut tags = vec!["volume=data".to_owned()];
+        tags.extend(Some(format!("group={group}")).filter(|_| !group.is_empty()));
+        let id = Id::of(format!("{hostname} {group} {time}").as_bytes());
+        Snapshot { id, hostname: hostname.into(), tags, ..at(time) }
+    }
+
+    fn removed(forget: &Forget, snapshots: &[Snapshot]) -> Vec<usize> {
+        let gone = forget.divide(snapshots).removed;
+        let place = |one: &Snapshot| snapshots.iter().position(|it| it.id == one.id).unwrap();
+        let mut gone: Vec<usize> = gone.iter().map(place).collect();
+        gone.sort_unstable();
+        gone
+    }
+
+    /// Volumes called alike in two groups, and backups that do not say which group.
+    #[test]
+    fn groups_are_judged_by_themselves() {
+        let [first, second, third] =
+            ["2026-01-01T10:00:00Z", "2026-01-02T10:00:00Z", "2026-01-03T10:00:00Z"];
+        let keep = Keep { last: 1, ..Keep::default() };
+        let all = Forget { keep, ..Forget::default() };
+        let only = |group: &str| Forget { group: Some(group.into()), ..all.clone() };
+        let apart = [of("a", "vg1", first), of("a", "vg2", second), of("b", "vg1", third)];
+        assert!(removed(&all, &apart).is_empty());
+        let own = Forget { hostname: Some("a".into()), ..only("vg1") };
+        let more = [&apart[..], &[of("a", "vg1", third), of("b", "vg1", first)]].concat();
+        assert_eq!(removed(&own, &more), [0]);
+        // Older ones count to the one group that is known.
+        let older = [of("a", "", first), of("a", "", second), of("a", "vg1", third)];
+        assert_eq!(removed(&all, &older), [0, 1]);
+        assert_eq!(removed(&only("vg1"), &older), [0, 1]);
+        assert!(removed(&only("vg2"), &older).is_empty());
+        assert_eq!(removed(&only("vg1"), &older[..2]), [0]);
+        // Of two, they are of neither.
+        let two = [&older[..], &[of("a", "vg2", third)]].concat();
+        assert_eq!(removed(&all, &two), [0]);
+        assert!(removed(&only("vg1"), &two).is_empty());
     }
 
     fn kept(keep: Keep, times: &[&str]) -> Vec<String> {

@@ -1,8 +1,14 @@
 //! `bucket/prefix#snapshot`: how a place in an object store is written.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr,
+};
 
-use crate::{Error, Repository, Result, Snapshot};
+use crate::{
+    Error, Repository, Result, Snapshot,
+    series::{AllSeries, Series},
+};
 
 /// A repository in a bucket, and perhaps a snapshot in it.
 ///
@@ -31,6 +37,17 @@ pub enum Selector {
     Id(String),
     /// The newest of this name.
     Name(String),
+}
+
+/// Whose snapshot is meant, as far as that is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted<'a> {
+    /// Volume that it is of.
+    pub volume: Option<&'a str>,
+    /// Group that the volume was in.
+    pub group: Option<&'a str>,
+    /// Machine that it was made on.
+    pub hostname: Option<&'a str>,
 }
 
 fn invalid<T>(reason: impl Into<String>) -> Result<T> {
@@ -119,48 +136,74 @@ fn check_bucket(bucket: &str) -> Result<()> {
 }
 
 impl Repository {
-    /// The snapshot that is meant, of a volume if one is named. Where none is,
-    /// those that fit have to be of one volume.
-    pub async fn select(&self, selector: &Selector, volume: Option<&str>) -> Result<Snapshot> {
-        let mut snapshots = self.snapshots().await?;
-        snapshots.retain(|snapshot| volume.is_none_or(|it| snapshot.volume() == Some(it)));
-        let (Selector::Id(wanted) | Selector::Name(wanted)) = selector;
-        let missing = || match volume {
-            Some(volume) => Error::NoSnapshot(format!("{volume}@{wanted}")),
-            None => Error::NoSnapshot(wanted.clone()),
-        };
-        match selector {
-            Selector::Id(id) if id == "latest" => newest(snapshots, missing),
-            Selector::Name(name) => {
-                snapshots.retain(|snapshot| snapshot.name() == Some(name.as_str()));
-                newest(snapshots, missing)
-            }
-            Selector::Id(_) => {
-                snapshots.retain(|snapshot| snapshot.id.to_string().starts_with(wanted));
-                match snapshots.len() {
-                    0 | 1 => snapshots.pop().ok_or_else(missing),
-                    _ => Err(Error::AmbiguousSnapshot(wanted.clone())),
-                }
-            }
-        }
+    /// The snapshot that is meant. Where several fit a name, or `latest`, they have to be of
+    /// one volume of one machine; those of this machine go before others if no machine is
+    /// named.
+    pub async fn select(&self, selector: &Selector, wanted: Wanted<'_>) -> Result<Snapshot> {
+        let snapshots = self.snapshots().await?;
+        pick(&snapshots, selector, wanted, &self.options().hostname).cloned()
     }
 }
 
-/// The newest of those, if all are of one volume.
-fn newest(mut snapshots: Vec<Snapshot>, missing: impl FnOnce() -> Error) -> Result<Snapshot> {
-    let mut volumes: BTreeMap<&str, &Snapshot> = BTreeMap::new();
-    for snapshot in &snapshots {
-        volumes.insert(snapshot.volume().unwrap_or_default(), snapshot);
+/// The snapshot that is meant by somebody on a machine.
+fn pick<'a>(
+    snapshots: &'a [Snapshot],
+    selector: &Selector,
+    wanted: Wanted<'_>,
+    own: &str,
+) -> Result<&'a Snapshot> {
+    let all = AllSeries::of(snapshots);
+    let (Selector::Id(word) | Selector::Name(word)) = selector;
+    let by_age = matches!(selector, Selector::Id(id) if id == "latest");
+    let fits = |snapshot: &&Snapshot| {
+        wanted.volume.is_none_or(|volume| snapshot.volume() == Some(volume))
+            && wanted.hostname.is_none_or(|hostname| snapshot.hostname == hostname)
+            && match selector {
+                Selector::Name(name) => snapshot.name() == Some(name),
+                Selector::Id(id) => by_age || snapshot.id.to_string().starts_with(id),
+            }
+    };
+    let mut fitting: Vec<&Snapshot> = snapshots
+        .iter()
+        .filter(fits)
+        .filter(|snapshot| wanted.group.is_none_or(|group| all.is_in(snapshot, group)))
+        .collect();
+    if by_age || matches!(selector, Selector::Name(_)) {
+        if wanted.hostname.is_none() && fitting.iter().any(|it| it.hostname == own) {
+            fitting.retain(|snapshot| snapshot.hostname == own);
+        }
+        check_single(&all, &fitting)?;
+    } else if fitting.len() > 1 {
+        return Err(Error::AmbiguousSnapshot(word.clone()));
     }
-    if volumes.len() > 1 {
-        let candidate = |(volume, snapshot): (&&str, &&Snapshot)| {
-            let volume = if volume.is_empty() { "others" } else { volume };
-            format!("{volume} ({} of {})", snapshot.id.short(), snapshot.time)
-        };
-        let candidates: Vec<String> = volumes.iter().map(candidate).collect();
-        return Err(Error::AmbiguousVolume(candidates.join(", ")));
+    fitting.pop().ok_or_else(|| match wanted.volume {
+        Some(volume) => Error::NoSnapshot(format!("{volume}@{word}")),
+        None => Error::NoSnapshot(word.clone()),
+    })
+}
+
+/// Refuses snapshots, oldest first, of several volumes or machines.
+fn check_single(all: &AllSeries<'_>, fitting: &[&Snapshot]) -> Result<()> {
+    let mut newest: BTreeMap<Series<'_>, &Snapshot> = BTreeMap::new();
+    for &snapshot in fitting {
+        newest.insert(all.find(snapshot), snapshot);
     }
-    snapshots.pop().ok_or_else(missing)
+    let hosts: BTreeSet<&str> = newest.keys().map(|series| series.hostname).collect();
+    let (one_host, one_volume) = (hosts.len() <= 1, newest.len() <= 1);
+    if one_volume {
+        return Ok(());
+    }
+    let candidates = newest.iter().map(|(series, snapshot)| {
+        let volume = series.volume_name();
+        let on = if one_host { String::new() } else { format!(" on {}", series.hostname) };
+        format!("{volume}{on} ({} of {})", snapshot.id.short(), snapshot.time)
+    });
+    let candidates = candidates.collect::<Vec<_>>().join(", ");
+    Err(if one_host {
+        Error::AmbiguousVolume(candidates)
+    } else {
+        Error::AmbiguousHost(candidates)
+    })
 }
 
 #[cfg(test)]
@@ -211,6 +254,67 @@ mod tests {
         assert_eq!(volume("bucket/a#data@monday"), Some("data".to_owned()));
         assert_eq!(volume("bucket/a@monday"), None);
         assert_eq!(volume("bucket/a#latest"), None);
+    }
+
+    fn made(hostname: &str, group: &str, name: &str, hour: u32) -> Snapshot {
+        let mut tags = vec!["volume=data".to_owned(), format!("name={name}")];
+        tags.extend(Some(format!("group={group}")).filter(|_| !group.is_empty()));
+        let id = crate::Id::of(format!("{hostname} {group} {name} {hour}").as_bytes());
+        Snapshot {
+            id,
+            time: format!("2026-01-01T{hour:02}:00:00Z").parse().unwrap(),
+            parent: None,
+            tree: id,
+            paths: Vec::new(),
+            hostname: hostname.to_owned(),
+            username: String::new(),
+            tags,
+            program_version: String::new(),
+        }
+    }
+
+    /// A backup of another machine is never taken for one of this one, nor one of several
+    /// others for the one that is meant.
+    #[test]
+    fn machines_and_groups_are_told_apart() {
+        let (latest, monday) = (Selector::Id("latest".into()), Selector::Name("monday".into()));
+        let anybodys = Wanted { volume: Some("data"), ..Wanted::default() };
+        let snapshots =
+            [made("a", "", "monday", 1), made("b", "vg1", "monday", 2), made("b", "vg1", "x", 3)];
+        let id = |selector: &Selector, wanted, own: &str| {
+            pick(&snapshots, selector, wanted, own).map(|snapshot| snapshot.id)
+        };
+        for selector in [&latest, &monday] {
+            assert_eq!(id(selector, anybodys, "a").unwrap(), snapshots[0].id, "own before newer");
+            let refused = id(selector, anybodys, "c").unwrap_err();
+            assert!(matches!(refused, Error::AmbiguousHost(_)), "{refused}");
+            let told = refused.to_string();
+            assert!(told.contains("data on a (") && told.contains("vg1/data on b ("), "{told}");
+            let on_a = Wanted { hostname: Some("a"), ..anybodys };
+            assert_eq!(id(selector, on_a, "b").unwrap(), snapshots[0].id);
+        }
+        assert_eq!(id(&latest, anybodys, "b").unwrap(), snapshots[2].id);
+        let none = Wanted { hostname: Some("c"), ..anybodys };
+        assert!(matches!(id(&latest, none, "a"), Err(Error::NoSnapshot(_))));
+        // By its id, whoever asks.
+        let third = Selector::Id(snapshots[2].id.short());
+        assert_eq!(id(&third, anybodys, "a").unwrap(), snapshots[2].id);
+        // The only machine there is, from another: a new one takes over.
+        assert_eq!(
+            pick(&snapshots[1..], &latest, anybodys, "a").unwrap().id,
+            snapshots[2].id,
+            "nothing else can be meant"
+        );
+
+        let groups = [made("a", "vg1", "x", 1), made("a", "vg2", "x", 2)];
+        let refused = pick(&groups, &latest, anybodys, "a").unwrap_err();
+        assert!(matches!(refused, Error::AmbiguousVolume(_)), "{refused}");
+        assert!(refused.to_string().contains("vg1/data ("), "{refused}");
+        let first = Wanted { group: Some("vg1"), ..anybodys };
+        assert_eq!(pick(&groups, &latest, first, "a").unwrap().id, groups[0].id);
+        // One from before groups were told is found by any, if it is the only one.
+        let old = [made("a", "", "x", 1)];
+        assert_eq!(pick(&old, &latest, first, "a").unwrap().id, old[0].id);
     }
 
     #[test]

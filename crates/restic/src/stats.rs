@@ -10,6 +10,7 @@ use crate::{
     crypto::OVERHEAD,
     format::{BlobKind, IndexBlob},
     index::IdSet,
+    series::{AllSeries, Series},
 };
 
 /// Figures of a repository.
@@ -36,6 +37,8 @@ pub struct Stats {
 pub struct VolumeStats {
     /// Volume; empty for snapshots that we did not make.
     pub volume: String,
+    /// Volume group that it was in, if that is known.
+    pub group: Option<String>,
     /// Machine that they were made on.
     pub hostname: String,
     /// Number of snapshots.
@@ -79,12 +82,13 @@ fn plain_length(blob: &IndexBlob) -> u64 {
 
 /// Snapshots come oldest first.
 fn by_volume(snapshots: &[Snapshot]) -> Vec<VolumeStats> {
-    let mut volumes: BTreeMap<(String, String), VolumeStats> = BTreeMap::new();
+    let all = AllSeries::of(snapshots);
+    let mut volumes: BTreeMap<(&str, Series<'_>), VolumeStats> = BTreeMap::new();
     for snapshot in snapshots {
-        let volume = snapshot.volume().unwrap_or_default().to_owned();
-        let key = (volume.clone(), snapshot.hostname.clone());
-        let found = volumes.entry(key).or_insert_with(|| VolumeStats {
-            volume,
+        let series = all.find(snapshot);
+        let found = volumes.entry((series.volume, series)).or_insert_with(|| VolumeStats {
+            volume: series.volume.to_owned(),
+            group: series.group.map(str::to_owned),
             hostname: snapshot.hostname.clone(),
             snapshots: 0,
             size: 0,

@@ -44,6 +44,20 @@ fn stored(repository: &Path) -> u64 {
     packs(repository).iter().map(|pack| std::fs::metadata(pack).unwrap().len()).sum()
 }
 
+/// Waits until somebody's lock is there, whole: until then its name is longer.
+fn wait_for_lock(repository: &Path) {
+    let is_whole = |name: std::ffi::OsString| name.len() == 64;
+    let locked = || {
+        let mut entries = std::fs::read_dir(repository.join("locks")).unwrap().flatten();
+        entries.any(|entry| is_whole(entry.file_name()))
+    };
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !locked() {
+        assert!(std::time::Instant::now() < deadline, "stock restic takes no lock");
+        std::thread::yield_now();
+    }
+}
+
 async fn at(repository: &Repository, disk: &Path, volume: &str, time: Timestamp) -> Snapshot {
     let mut options = named(volume);
     options.time = Some(time);
@@ -67,7 +81,7 @@ async fn what_is_forgotten_is_pruned_and_the_rest_stays() {
     let before = stored(&repo);
 
     let keep = Keep { daily: 2, ..Keep::default() };
-    let forget = Forget { keep, volume: Some("disk".into()), hostname: None };
+    let forget = Forget { keep, volume: Some("disk".into()), ..Forget::default() };
     let would = repository.forget(&forget, true, &Job::new()).await.unwrap();
     assert_eq!(repository.snapshots().await.unwrap().len(), 5);
     let did = repository.forget(&forget, false, &Job::new()).await.unwrap();
@@ -211,12 +225,7 @@ async fn an_exclusive_lock_shuts_others_out_and_a_dead_mans_lock_does_not() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let locks = || std::fs::read_dir(repo.join("locks")).unwrap().count();
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    while locks() == 0 {
-        assert!(std::time::Instant::now() < deadline, "stock restic takes no lock");
-        std::thread::yield_now();
-    }
+    wait_for_lock(&repo);
     let refused = repository.prune(&NOW, &Job::new()).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     assert!(refused.to_string().contains(&writer.id().to_string()), "{refused}");
@@ -225,7 +234,7 @@ async fn an_exclusive_lock_shuts_others_out_and_a_dead_mans_lock_does_not() {
     writer.kill().unwrap();
     writer.wait().unwrap();
     repository.prune(&NOW, &Job::new()).await.unwrap();
-    assert_eq!(locks(), 0);
+    assert_eq!(std::fs::read_dir(repo.join("locks")).unwrap().count(), 0);
     restic.check();
 }
 
@@ -334,17 +343,7 @@ async fn a_prune_that_fails_removed_nothing_or_says_what() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // Until a lock is whole its name is longer.
-        let is_whole = |name: std::ffi::OsString| name.len() == 64;
-        let locked = || {
-            let mut entries = std::fs::read_dir(repo.join("locks")).unwrap().flatten();
-            entries.any(|entry| is_whole(entry.file_name()))
-        };
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        while !locked() {
-            assert!(std::time::Instant::now() < deadline, "stock restic takes no lock");
-            std::thread::yield_now();
-        }
+        wait_for_lock(&repo);
         let refused = prune().await.unwrap_err();
         assert!(matches!(refused, Error::Locked { .. }), "{refused}");
         assert_eq!(ids().await, all);
@@ -378,7 +377,8 @@ async fn a_prune_that_fails_removed_nothing_or_says_what() {
     }
 }
 
-/// Machines that call their volumes alike do not lose by each other's rules.
+/// Volumes called alike are counted by machine: one that has two backups loses the older by
+/// a rule that keeps one, the other loses none. A rule for one machine judges no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_are_judged_by_themselves() {
     let folder = Folder::new();
@@ -395,8 +395,8 @@ async fn machines_are_judged_by_themselves() {
     let keep = Keep { last: 1, ..Keep::default() };
     let only = |hostname: Option<&str>| Forget {
         keep,
-        volume: None,
         hostname: hostname.map(str::to_owned),
+        ..Forget::default()
     };
     let judged = async |hostname| {
         let would = repository.forget(&only(hostname), true, &Job::new()).await.unwrap();
@@ -404,4 +404,5 @@ async fn machines_are_judged_by_themselves() {
     };
     assert_eq!(judged(None).await, (2, 1));
     assert_eq!(judged(Some("one")).await, (1, 0));
+    assert_eq!(judged(Some("two")).await, (1, 1));
 }

@@ -73,7 +73,8 @@ async fn what_may_only_grow_is_not_pruned() {
         image(&disk, 6 * MIB, seed);
         made.push(backup(&repository, &disk, named("disk")).await.id);
     }
-    let forget = Forget { keep: Keep { last: 1, ..Keep::default() }, volume: None, hostname: None };
+    let keep = Keep { last: 1, ..Keep::default() };
+    let forget = Forget { keep, ..Forget::default() };
     let files = |path: &std::path::Path| {
         let found = std::process::Command::new("find").arg(path).args(["-type", "f"]).output();
         String::from_utf8(found.unwrap().stdout).unwrap().lines().count()

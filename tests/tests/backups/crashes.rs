@@ -3,10 +3,11 @@
 use std::{fs, io::Write, path::Path, time::Duration};
 
 use selvage_api::{
-    proto::{StateType, data_source::S3},
+    proto::{GetLvListRequest, StateType, data_source::S3, vg_service_client::VgServiceClient},
     selvage::volumes::{
-        BackupLimits, JobState, ListBackupsRequest, PruneBackupsRequest, Retention,
-        SetBackupLimitsRequest,
+        BackupLimits, CreateSnapshotRequest, JobState, ListBackupsRequest, PruneBackupsRequest,
+        Retention, RevertVolumeRequest, SetBackupLimitsRequest,
+        volumes_service_client::VolumesServiceClient,
     },
 };
 use tonic::Code;
@@ -144,6 +145,51 @@ async fn half_a_restore_is_never_adopted() {
         volumes.remove_lv(remove).await.unwrap();
         site.assert_no_orphans(&["vol1"]).await;
     }
+}
+
+/// Whatever clients see of a volume is all of its snapshot, or what it held before.
+#[tokio::test]
+async fn half_a_revert_is_never_adopted() {
+    let Some(mut site) = Site::new() else { return };
+    let device = site.create("vol1").await;
+    fill(&device, 0, CONTENT, 7);
+    let whole = hash_of(&device);
+    let snapshot = CreateSnapshotRequest {
+        source: "vol1".into(),
+        name: "before".into(),
+        device_class: crate::site::CLASS.into(),
+        ..CreateSnapshotRequest::default()
+    };
+    VolumesServiceClient::new(site.channel().await).create_snapshot(snapshot).await.unwrap();
+    let mut numbers = points("revert");
+    for round in 0..rounds() {
+        let device = site.device("vol1").await;
+        fill(&device, 0, CONTENT, 300 + round);
+        let written = hash_of(&device);
+        let request = RevertVolumeRequest {
+            volume: "vol1".into(),
+            snapshot: "before".into(),
+            device_class: crate::site::CLASS.into(),
+        };
+        let channel = site.channel().await;
+        let asked = tokio::spawn(async move {
+            VolumesServiceClient::new(channel).revert_volume(request).await.is_ok()
+        });
+        tokio::time::sleep(Duration::from_millis(numbers.next() % 600)).await;
+        site.kill();
+        let done = asked.await.unwrap();
+        site.start();
+        let listed = GetLvListRequest { device_class: crate::site::CLASS.into() };
+        let mut groups = VgServiceClient::new(site.channel().await);
+        selvage_testkit::wait_for("the volume is shown", async || {
+            let shown = groups.get_lv_list(listed.clone()).await.unwrap().into_inner().volumes;
+            shown.iter().any(|volume| volume.name == "vol1").then_some(())
+        })
+        .await;
+        let found = hash_of(&site.device("vol1").await);
+        assert!(found == whole || (found == written && !done), "round {round}: half of it");
+    }
+    site.assert_no_orphans(&["before", "vol1"]).await;
 }
 
 #[tokio::test]

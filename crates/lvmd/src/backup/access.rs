@@ -16,7 +16,7 @@ use std::{
 use selvage_api::{proto::data_source::S3 as Wire, selvage::volumes::Repository as Described};
 use selvage_restic::{
     Backend, Directory, Limits, Location, Outage, Repository, RepositoryOptions, Rest, S3, Secret,
-    StoreOptions,
+    StoreOptions, Wanted,
 };
 use zeroize::Zeroizing;
 
@@ -141,14 +141,19 @@ impl Access {
         parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("/")
     }
 
-    /// The volume whose backup is meant, as the path or another field says.
+    /// The volume whose backup is meant, `NAME` or `GROUP/NAME`, as the path or another
+    /// field says.
     pub(crate) fn source_volume(&self, given: &str) -> Result<Option<String>> {
-        // Backups go by the name of the volume alone.
-        let given = given.rsplit('/').next().filter(|given| !given.is_empty());
+        let given = Some(given).filter(|given| !given.is_empty());
         match (self.location.volume.as_deref(), given) {
-            (Some(one), Some(other)) if one != other => {
-                let reason = format!("the path names volume {one}, and the request {other}");
-                Err(Error::Invalid { field: "volume", reason })
+            (Some(one), Some(other)) => {
+                let ((group, name), (other_group, other_name)) = (split(one), split(other));
+                let apart = group.zip(other_group).is_some_and(|(one, other)| one != other);
+                if name != other_name || apart {
+                    let reason = format!("the path names volume {one}, and the request {other}");
+                    return Err(Error::Invalid { field: "volume", reason });
+                }
+                Ok(Some(if group.is_some() { one } else { other }.to_owned()))
             }
             (one, other) => Ok(one.or(other).map(str::to_owned)),
         }
@@ -207,6 +212,27 @@ impl Access {
         let backend = self.backend(config, limits, outage)?;
         Ok(Repository::open_or_init(backend, &self.password, options(limits)).await?)
     }
+}
+
+/// Splits `GROUP/NAME`; a name alone has no group.
+pub(crate) fn split(volume: &str) -> (Option<&str>, &str) {
+    match volume.rsplit_once('/') {
+        Some((group, name)) => (Some(group).filter(|group| !group.is_empty()), name),
+        None => (None, volume),
+    }
+}
+
+/// The backup that is meant by a volume, `NAME` or `GROUP/NAME`, and a machine, each
+/// empty if it does not matter.
+pub(crate) fn wanted<'a>(volume: &'a str, hostname: &'a str) -> Wanted<'a> {
+    let given = |text: &'a str| Some(text).filter(|text| !text.is_empty());
+    let (group, volume) = split(volume);
+    Wanted { volume: given(volume), group, hostname: given(hostname) }
+}
+
+/// The name that backups of this machine bear.
+pub(crate) fn own_hostname() -> String {
+    RepositoryOptions::default().hostname
 }
 
 fn options(limits: &Arc<Limits>) -> RepositoryOptions {

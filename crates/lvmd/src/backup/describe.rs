@@ -177,6 +177,7 @@ impl From<&Snapshot> for Forgotten {
             snapshot: from.id.to_string(),
             name: from.name().unwrap_or_default().to_owned(),
             volume: from.volume().unwrap_or_default().to_owned(),
+            group: from.group().unwrap_or_default().to_owned(),
             hostname: from.hostname.clone(),
             time: u64::try_from(from.time.as_millisecond()).unwrap_or_default(),
             size: from.size().unwrap_or_default(),
@@ -193,6 +194,7 @@ fn forgotten(from: &Forgotten) -> StoredBackup {
         hostname: from.hostname.clone(),
         time: timestamp(from.time),
         program: String::new(),
+        group: from.group.clone(),
     }
 }
 
@@ -207,6 +209,7 @@ pub(crate) fn stored(snapshot: &Snapshot) -> StoredBackup {
         hostname: snapshot.hostname.clone(),
         time: timestamp(millis),
         program: snapshot.program_version.clone(),
+        group: snapshot.group().unwrap_or_default().to_owned(),
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     device::Source,
     record::{Forgotten, Job, Speeds, State},
     running::RunningJob,
+    split, wanted,
     work::JobKind,
 };
 
@@ -113,6 +114,7 @@ impl Shared {
         let forget = job.keep.map(|keep| Forget {
             keep: rules(&keep),
             volume: given(&job.volume),
+            group: given(&job.group),
             hostname: given(&job.hostname),
         });
         let options = PruneOptions { dry_run: job.dry_run, ..PruneOptions::default() };
@@ -180,7 +182,11 @@ impl Backups {
     pub(crate) async fn stored(&self, access: &Access, volume: &str) -> Result<Vec<Snapshot>> {
         let repository = access.open(&self.shared.config, &self.shared.limits, None).await?;
         let mut snapshots = repository.snapshots().await?;
-        snapshots.retain(|snapshot| volume.is_empty() || snapshot.volume() == Some(volume));
+        let (group, volume) = split(volume);
+        snapshots.retain(|snapshot| {
+            let apart = group.zip(snapshot.group()).is_some_and(|(one, other)| one != other);
+            volume.is_empty() || (snapshot.volume() == Some(volume) && !apart)
+        });
         Ok(snapshots)
     }
 
@@ -189,19 +195,20 @@ impl Backups {
         &self,
         access: &Access,
         volume: &str,
+        hostname: &str,
         dry_run: bool,
     ) -> Result<Snapshot> {
         let Some(selector) = &access.location.snapshot else {
             let reason = "it names no backup: put #SNAPSHOT or @NAME behind it".to_owned();
             return Err(Error::Invalid { field: "path", reason });
         };
-        let volume = access.source_volume(volume)?;
+        let volume = access.source_volume(volume)?.unwrap_or_default();
         if matches!(selector, Selector::Id(id) if id == "latest") {
             let reason = "name the backup to remove".to_owned();
             return Err(Error::Invalid { field: "path", reason });
         }
         let repository = access.open(&self.shared.config, &self.shared.limits, None).await?;
-        let snapshot = repository.select(selector, volume.as_deref()).await?;
+        let snapshot = repository.select(selector, wanted(&volume, hostname)).await?;
         if dry_run {
             return Ok(snapshot);
         }

@@ -45,6 +45,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use access::{Access, check_storable};
+use access::{own_hostname, split, wanted};
 pub(crate) use describe::stored;
 pub use error::Error;
 pub(crate) use error::Result;

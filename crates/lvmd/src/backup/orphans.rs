@@ -43,6 +43,11 @@ impl Shared {
                 return None;
             }
             ("written over in part by a restore that has ended: restore it again", false)
+        } else if volume.reverted_to().is_some() {
+            if self.volumes.is_held(group, &volume.name) {
+                return None;
+            }
+            ("reverted in part: unmount it, or revert it again", false)
         } else if volume.tags.iter().any(|tag| tag == PENDING_TAG) {
             ("its content is not complete, and nobody works on it", false)
         } else {

@@ -144,7 +144,7 @@ pub(crate) struct Job {
     /// Which volume of that name it was; empty where volumes have no ids.
     #[prost(string, tag = "33")]
     pub(crate) volume_id: String,
-    /// Only backups that were made on this machine.
+    /// Only backups that were made on this machine, in a restore or a prune.
     #[prost(string, tag = "34")]
     pub(crate) hostname: String,
     /// The volume that the backup is of that is restored.
@@ -179,6 +179,8 @@ pub(crate) struct Forgotten {
     pub(crate) time: u64,
     #[prost(uint64, tag = "6")]
     pub(crate) size: u64,
+    #[prost(string, tag = "7")]
+    pub(crate) group: String,
 }
 
 pub(crate) const OPERATION: &str = "operation";
@@ -321,6 +323,15 @@ pub(crate) struct Schedule {
     /// The operation that verifies.
     #[prost(string, tag = "17")]
     pub(crate) verify: String,
+    /// The operation of the last job whose end was looked at.
+    #[prost(string, tag = "18")]
+    pub(crate) seen: String,
+    /// Number of times that the backup of the period failed,
+    #[prost(uint32, tag = "19")]
+    pub(crate) failures: u32,
+    /// and when it did last.
+    #[prost(uint64, tag = "20")]
+    pub(crate) failed_at: u64,
 }
 
 impl Record for Schedule {

@@ -2,9 +2,11 @@
 //! differ.
 
 use selvage_api::selvage::volumes as wire;
-use selvage_restic::{KeyInfo, Location, LockInfo, Repository, Secret, Selector, VolumeStats};
+use selvage_restic::{
+    KeyInfo, Location, LockInfo, Repository, Secret, Selector, VolumeStats, Wanted,
+};
 
-use super::{Access, Backups, Error, Result, describe::timestamp, stored};
+use super::{Access, Backups, Error, Result, describe::timestamp, stored, wanted};
 
 impl Backups {
     async fn repository(&self, access: &Access) -> Result<Repository> {
@@ -84,6 +86,7 @@ impl Backups {
         access: &Access,
         older: &str,
         volume: &str,
+        hostname: &str,
     ) -> Result<wire::DiffBackupsResponse> {
         if older.is_empty() {
             return Err(Error::Missing("older"));
@@ -96,13 +99,20 @@ impl Backups {
             return Err(invalid("put # before a snapshot, or @ before a name".to_owned()));
         };
         let given = named.volume.as_deref().unwrap_or(volume);
-        let volume = access.source_volume(given)?;
+        let volume = access.source_volume(given)?.unwrap_or_default();
         let latest = Selector::Id("latest".into());
         let newer = access.location.snapshot.as_ref().unwrap_or(&latest);
         let repository = self.repository(access).await?;
-        let newer = repository.select(newer, volume.as_deref()).await?;
-        // Both are of one volume, also if only one of them names it.
-        let older = repository.select(&older, volume.as_deref().or(newer.volume())).await?;
+        let asked = wanted(&volume, hostname);
+        let newer = repository.select(newer, asked).await?;
+        // Both are of one volume of one machine, also if only one of them says so.
+        let by_id = matches!(&older, Selector::Id(id) if id != "latest");
+        let same = Wanted {
+            volume: asked.volume.or(newer.volume()),
+            group: asked.group.or(newer.group().filter(|_| !by_id)),
+            hostname: asked.hostname.or(Some(&*newer.hostname).filter(|_| !by_id)),
+        };
+        let older = repository.select(&older, same).await?;
         let changed = repository.diff(&older, &newer).await?;
         Ok(wire::DiffBackupsResponse {
             older: Some(stored(&older)),
@@ -152,5 +162,6 @@ fn volume_stats(from: VolumeStats) -> wire::VolumeStats {
         size_bytes: from.size,
         oldest: time(from.oldest),
         newest: time(from.newest),
+        group: from.group.unwrap_or_default(),
     }
 }

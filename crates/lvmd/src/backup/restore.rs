@@ -6,7 +6,7 @@ use selvage_work::{Failure, Scope};
 
 use super::{
     Error, REPLACE_TAG, RESTORE_TAG, Result, Shared, device::Sink, record::Job,
-    running::RunningJob, work::JobKind,
+    running::RunningJob, wanted, work::JobKind,
 };
 use crate::{NewSnapshot, NewVolume, PENDING_TAG};
 
@@ -41,7 +41,7 @@ impl Shared {
         let live = &*entered.live;
         let looked = self.long(job, scope, live, async {
             let repository = access.open(&self.config, &self.limits, Some(&live.outage)).await?;
-            let selected = select(&repository, &job.selector, &job.source_volume).await?;
+            let selected = select(&repository, job).await?;
             let size = selected.size().unwrap_or(job.size);
             if size == 0 {
                 return Err(Error::Missing("size_bytes"));
@@ -110,9 +110,10 @@ impl Shared {
             self.volumes.snapshot(&job.class, snapshot).await?;
         }
         self.note(job, |job| job.safety_snapshot.clone_from(&name)).await?;
-        drop(claim);
         let marks = vec![mark, PENDING_TAG.to_owned()];
-        Ok(self.volumes.tag(&job.class, &job.volume, marks, Vec::new()).await?)
+        self.volumes.tag(&job.class, &job.volume, marks, Vec::new()).await?;
+        drop(claim);
+        Ok(())
     }
 
     /// Gives a volume that was written over its content back.
@@ -152,6 +153,9 @@ impl Shared {
     /// Fills it.
     async fn download(&self, job: &Job, scope: &Scope) -> Result<(), Failure> {
         let _hold = self.volumes.hold(&job.group, &job.volume, "being restored");
+        let safety = safety_snapshot_name(job);
+        let needed = || self.volumes.hold(&job.group, &safety, "needed by a restore");
+        let _safety = job.replace.then(needed);
         let _claim = match job.replace {
             true => Some(self.volumes.find(&job.class, &job.volume).map_err(Error::from)?)
                 .map(|volume| volume.claim(&job.group).map_err(Error::from))
@@ -205,11 +209,11 @@ fn safety_snapshot_name(job: &Job) -> String {
     format!("{}-before-{}", job.volume, when.strftime("%Y%m%dT%H%M%SZ"))
 }
 
-/// The snapshot that `#id` or `@name` means, of a volume if it is not empty.
-async fn select(repository: &Repository, selector: &str, volume: &str) -> Result<Snapshot> {
+/// The snapshot that the `#id` or `@name` of a job means.
+async fn select(repository: &Repository, job: &Job) -> Result<Snapshot> {
     // Written behind any bucket, it is what a path would have.
-    let location: Location = format!("any/repository{selector}").parse()?;
+    let location: Location = format!("any/repository{}", job.selector).parse()?;
     let latest = Selector::Id("latest".into());
-    let volume = Some(volume).filter(|volume| !volume.is_empty());
-    Ok(repository.select(location.snapshot.as_ref().unwrap_or(&latest), volume).await?)
+    let selector = location.snapshot.as_ref().unwrap_or(&latest);
+    Ok(repository.select(selector, wanted(&job.source_volume, &job.hostname)).await?)
 }

@@ -295,6 +295,7 @@ fn backup_options(
         time: time.and_then(std::result::Result::ok),
         parent,
         without_map,
+        tags: vec![format!("group={}", job.group)],
         ..BackupOptions::default()
     }
 }

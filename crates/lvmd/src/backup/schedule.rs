@@ -2,7 +2,8 @@
 //!
 //! Time is divided into periods from 1970 on. A schedule has dealt with a
 //! period once it has begun a backup in it; what was missed while nobody was
-//! there is not made up for more than once.
+//! there is not made up for more than once. A backup that fails is tried again
+//! within its period, some times and less and less often.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Access, Backups, Error, Keep, Origin, Pruning, Result, StoredLocation,
     describe::timestamp,
-    record::{Schedule, State},
+    own_hostname,
+    record::{Job, Schedule, State},
 };
 
 /// Interval at which schedules are looked at.
@@ -24,6 +26,10 @@ const POLLS_PER_CLEANUP: u32 = 20;
 const SHORTEST: u64 = 60;
 /// Name under which schedules start jobs.
 const WHO: &str = "schedule";
+/// Number of times that the backup of a period is tried.
+const ATTEMPTS: u32 = 5;
+/// Factor by which the pause after a failure is longer than the one before.
+const LONGER: u64 = 4;
 
 impl Schedule {
     /// The period that a moment is in, in milliseconds since 1970.
@@ -44,6 +50,22 @@ impl Schedule {
     /// then, and nothing may wait until it is right again.
     fn is_ahead(&self, now: u64) -> bool {
         self.period_at(now) < self.period
+    }
+
+    /// Returns when the backup of this period, which has failed, is tried again, in
+    /// milliseconds since 1970; none if it is not. The first pause is `pause` milliseconds.
+    fn retry_at(&self, pause: u64) -> Option<u64> {
+        let failures = Some(self.failures).filter(|it| (1..ATTEMPTS).contains(it))?;
+        let pause = pause.saturating_mul(LONGER.saturating_pow(failures - 1));
+        let at = self.failed_at.saturating_add(pause);
+        (self.period_at(at) <= self.period).then_some(at)
+    }
+
+    /// Counts a backup that failed, or could not be begun.
+    fn count_failure(&mut self, now: u64, reason: &str, again: bool) {
+        self.failures = if again { self.failures.saturating_add(1) } else { ATTEMPTS };
+        self.failed_at = now;
+        reason.clone_into(&mut self.error);
     }
 
     /// The name of the backup of a period.
@@ -124,6 +146,9 @@ impl Backups {
     /// A schedule as callers see it.
     pub(crate) fn describe_schedule(&self, schedule: &Schedule) -> Described {
         let job = self.shared.jobs.get(&schedule.job);
+        let next = schedule.begins(schedule.period + 1).saturating_mul(1000);
+        let has_ended = job.as_ref().is_none_or(|job| job.value.operation == schedule.seen);
+        let retry = schedule.retry_at(self.retry_pause()).filter(|_| has_ended);
         Described {
             name: schedule.name.clone(),
             volume: schedule.handle.clone(),
@@ -132,7 +157,7 @@ impl Backups {
             offset_seconds: schedule.offset,
             keep: schedule.keep.map(Into::into),
             last_job: job.map(|job| job.value.operation.clone()).unwrap_or_default(),
-            next_at: timestamp(schedule.begins(schedule.period + 1).saturating_mul(1000)),
+            next_at: timestamp(retry.unwrap_or(next)),
             error: schedule.error.clone(),
             verify_every_seconds: schedule.verify_every,
             verify_read_percent: schedule.verify_read_percent,
@@ -147,7 +172,7 @@ impl Backups {
         while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
             for schedule in self.schedules() {
                 if let Err(error) = self.follow(&schedule).await {
-                    self.record_failure(&schedule, &error).await;
+                    self.record_error(&schedule, &error).await;
                 }
             }
             looks = looks.wrapping_add(1);
@@ -163,38 +188,80 @@ impl Backups {
         if job.as_ref().is_some_and(|job| job.state() == State::Running) {
             return Ok(());
         }
+        if let Some(job) = job.as_ref().filter(|job| job.operation != schedule.seen) {
+            return self.note_end(schedule, job).await;
+        }
         let now = self.shared.clock.now();
         if schedule.is_ahead(now) {
             let period = schedule.period_at(now);
             tracing::warn!(schedule = %schedule.name, "the clock was put back: it is counted anew");
-            return self.note_schedule(schedule, |schedule| schedule.period = period).await;
+            let anew = |schedule: &mut Schedule| {
+                (schedule.period, schedule.failures) = (period, 0);
+            };
+            return self.note_schedule(schedule, anew).await;
         }
-        if let Some(keep) = schedule.keep
+        let done = job.filter(|job| job.state() == State::Complete);
+        if let (Some(keep), Some(job)) = (schedule.keep, &done)
             && !schedule.pruned
-            && let Some(job) = job.as_ref().filter(|job| job.state() == State::Complete)
-            && self.prune_after(schedule, keep, &job.volume, now).await?
+            && self.prune_after(schedule, keep, job, now).await?
         {
             return Ok(());
         }
-        let backed_up = job.is_some_and(|job| job.state() == State::Complete);
-        if self.verify_after(schedule, backed_up, now).await? || !schedule.is_due(now) {
-            return Ok(());
+        match self.verify_after(schedule, done.is_some(), now).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            // A backup that is due does not wait for it.
+            Err(error) => self.record_error(schedule, &error).await,
         }
+        let again = schedule.retry_at(self.retry_pause()).is_some_and(|at| now >= at);
+        if (schedule.is_due(now) || again)
+            && let Err(error) = self.begin_backup(schedule, now).await
+        {
+            return self.record_failure(schedule, &error, now).await;
+        }
+        Ok(())
+    }
+
+    /// Milliseconds between the first failure of a backup and the next attempt.
+    fn retry_pause(&self) -> u64 {
+        u64::try_from(self.shared.config.error_hold().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Begins the backup of the present period, or the next attempt at it.
+    async fn begin_backup(&self, schedule: &Schedule, now: u64) -> Result<()> {
         let period = schedule.period_at(now);
+        let failures = if period == schedule.period { schedule.failures } else { 0 };
         let name = schedule.backup_name(period);
         let access = Access::new(schedule.location.describe(), &self.shared.config)?;
         let stored_location = Some(schedule.location.clone());
-        // A period has one backup, also if this process ends before it is
+        // An attempt has one backup, also if this process ends before it is
         // written down that it has begun.
-        let origin = Origin::Request(&name);
+        let request = if failures == 0 { name.clone() } else { format!("{name}/{failures}") };
+        let origin = Origin::Request(&request);
         let job =
             self.backup(&name, &schedule.handle, access, stored_location, origin, WHO).await?;
         let key = selvage_store::Record::key(&job);
         self.note_schedule(schedule, |schedule| {
             schedule.job.clone_from(&key);
-            (schedule.period, schedule.pruned) = (period, false);
+            (schedule.period, schedule.failures, schedule.pruned) = (period, failures, false);
             schedule.prune.clear();
-            schedule.error.clear();
+        })
+        .await
+    }
+
+    /// Writes down how a backup ended: a schedule tells why the last one failed until one
+    /// has succeeded.
+    async fn note_end(&self, schedule: &Schedule, job: &Job) -> Result<()> {
+        // Whoever stopped it does not want it at once again.
+        let again = job.code != tonic::Code::Cancelled as i32;
+        self.note_schedule(schedule, |schedule| {
+            schedule.seen.clone_from(&job.operation);
+            if job.state() == State::Complete {
+                schedule.failures = 0;
+                schedule.error.clear();
+            } else {
+                schedule.count_failure(job.ended_at, &job.error, again);
+            }
         })
         .await
     }
@@ -205,12 +272,11 @@ impl Backups {
         &self,
         schedule: &Schedule,
         keep: Keep,
-        volume: &str,
+        backup: &Job,
         now: u64,
     ) -> Result<bool> {
         if let Ok(job) = self.find(&schedule.prune) {
-            let hold = u64::try_from(self.shared.config.error_hold().as_millis());
-            let again_at = job.ended_at.saturating_add(hold.unwrap_or(u64::MAX));
+            let again_at = job.ended_at.saturating_add(self.retry_pause());
             match job.state() {
                 State::Running => return Ok(true),
                 State::Complete => {
@@ -234,7 +300,10 @@ impl Backups {
         }
         let access = Access::new(schedule.location.describe(), &self.shared.config)?;
         let stored_location = Some(schedule.location.clone());
-        let what = Pruning { keep: Some(keep), volume, ..Pruning::default() };
+        // Others that use the repository may have volumes of that name, and other rules.
+        let (volume, hostname) = (backup.full_name(), own_hostname());
+        let what =
+            Pruning { keep: Some(keep), volume: &volume, hostname: &hostname, dry_run: false };
         let job = self.prune(access, stored_location, what, WHO).await?;
         self.note_schedule(schedule, |it| it.prune.clone_from(&job.operation)).await?;
         Ok(true)
@@ -290,14 +359,31 @@ impl Backups {
         }
     }
 
-    /// Says once why it cannot begin, and waits for the next period.
-    async fn record_failure(&self, schedule: &Schedule, error: &Error) {
+    /// Says why a backup could not be begun.
+    async fn record_failure(&self, schedule: &Schedule, error: &Error, now: u64) -> Result<()> {
         let text = error.text();
         tracing::warn!(schedule = %schedule.name, error = text, "a backup was not begun");
-        let period = schedule.period_at(self.shared.clock.now());
+        let period = schedule.period_at(now);
+        self.note_schedule(schedule, |schedule| {
+            if schedule.period != period {
+                schedule.failures = 0;
+            }
+            (schedule.period, schedule.pruned) = (period, true);
+            schedule.count_failure(now, &text, true);
+        })
+        .await
+    }
+
+    /// Says once why something else could not be begun, which waits for the next backup.
+    async fn record_error(&self, schedule: &Schedule, error: &Error) {
+        let text = error.text();
+        if schedule.pruned && schedule.error == text {
+            return;
+        }
+        tracing::warn!(schedule = %schedule.name, error = text, "a schedule cannot go on");
         let noted = self.note_schedule(schedule, |schedule| {
             schedule.error.clone_from(&text);
-            (schedule.period, schedule.pruned) = (period, true);
+            schedule.pruned = true;
         });
         if let Err(error) = noted.await {
             tracing::warn!(error = error.text(), "a schedule cannot be written");
@@ -337,6 +423,30 @@ mod tests {
         assert!(schedule.is_ahead(begins(100)) && !schedule.is_due(begins(100)));
         schedule.period = schedule.period_at(begins(100));
         assert!(!schedule.is_ahead(begins(100)) && schedule.is_due(begins(101)));
+    }
+
+    #[test]
+    fn a_backup_that_fails_is_tried_again_less_and_less_often_and_not_for_ever() {
+        let minute = 60_000;
+        let mut schedule = nightly();
+        let now = (100 * DAY + 7_200) * 1000;
+        schedule.period = schedule.period_at(now);
+        assert_eq!(schedule.retry_at(minute), None, "it did not fail");
+        let pauses = [1, 4, 16, 64].map(|minutes| now + minutes * minute);
+        for at in pauses {
+            schedule.count_failure(now, "locked", true);
+            assert_eq!(schedule.retry_at(minute), Some(at));
+        }
+        schedule.count_failure(now, "locked", true);
+        assert_eq!(schedule.retry_at(minute), None, "it waits for the next night");
+        schedule.failures = 0;
+        schedule.count_failure(now, "cancelled", false);
+        assert_eq!(schedule.retry_at(minute), None);
+        // The next period has a backup of its own.
+        let late = (101 * DAY + 7_200) * 1000 - 1;
+        schedule.failures = 0;
+        schedule.count_failure(late, "locked", true);
+        assert_eq!(schedule.retry_at(minute), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use selvage_work::{Handle, Prepared};
 use super::{
     Access, Backups, Error, Keep, Kind, Result, Shared, StoredLocation, pick,
     record::{Job, State},
-    work,
+    split, work,
 };
 use crate::config;
 
@@ -48,7 +48,8 @@ enum Repeat<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pruning<'a> {
     pub(crate) keep: Option<Keep>,
-    /// Only backups of this volume are judged; of all, if it is empty.
+    /// Only backups of this volume, `NAME` or `GROUP/NAME`, are judged; of all, if it is
+    /// empty.
     pub(crate) volume: &'a str,
     /// Only those that were made on this machine; on all, if it is empty.
     pub(crate) hostname: &'a str,
@@ -65,6 +66,8 @@ pub(crate) struct NewRestore {
     pub(crate) tags: Vec<String>,
     /// The volume that the backup is of; empty for the only one.
     pub(crate) source_volume: String,
+    /// The machine that it was made on; empty for this one, or the only one.
+    pub(crate) source_hostname: String,
     /// Writes over the volume of that name.
     pub(crate) replace: bool,
 }
@@ -185,6 +188,7 @@ impl Backups {
             None => "#latest".into(),
         };
         job.source_volume = access.source_volume(&new.source_volume)?.unwrap_or_default();
+        job.hostname = new.source_hostname;
         (job.group, job.class, job.volume) = (group, class.name.clone(), new.volume);
         (job.size, job.tags) = (new.size, new.tags);
         if let Some(volume) = there.ok().filter(|_| new.replace) {
@@ -242,7 +246,9 @@ impl Backups {
         let mut job =
             self.new_job(Kind::Prune, "", &access.repository_name(), &access, stored_location);
         (job.keep, job.dry_run) = (keep, dry_run);
-        (job.volume, job.hostname) = (volume.to_owned(), hostname.to_owned());
+        let (group, name) = split(volume);
+        group.unwrap_or_default().clone_into(&mut job.group);
+        (job.volume, job.hostname) = (name.to_owned(), hostname.to_owned());
         let rules = keep.map(|keep| {
             let Keep { last, hourly, daily, weekly, monthly, yearly } = keep;
             [last, hourly, daily, weekly, monthly, yearly]
@@ -341,7 +347,8 @@ impl Backups {
             if let Some(known) = tx.get::<Job>(key).await? {
                 let same = known.repository == job.repository
                     && known.selector == job.selector
-                    && known.source_volume == job.source_volume;
+                    && known.source_volume == job.source_volume
+                    && known.hostname == job.hostname;
                 match known.state() {
                     _ if same && repeat.stands(&self.shared, &known) => {
                         return Ok(Started::Existing(Box::new(known)));

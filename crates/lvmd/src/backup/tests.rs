@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use selvage_api::selvage::volumes::{BackupJob, JobState, Repository};
+use selvage_api::selvage::volumes::{self as wire, BackupJob, JobState, Repository};
 use selvage_store::{Store, embedded, embedded::Embedded};
 use selvage_work::{Engine, Options};
 use tokio_util::sync::CancellationToken;
@@ -368,14 +368,74 @@ async fn ask_for_all(site: &Site) -> [Job; 4] {
     ]
 }
 
+/// What a schedule of a test has in common with others.
+fn schedule_of(volume: &str) -> wire::Schedule {
+    let repository =
+        Repository { encryption_key: String::new(), credentials: "here".into(), ..repository() };
+    wire::Schedule {
+        name: format!("of-{volume}"),
+        volume: volume.into(),
+        repository: Some(repository),
+        // Ten years: no test sees one end.
+        every_seconds: 3650 * 86_400,
+        keep: Some(wire::Retention { last: 1, ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+impl Site {
+    /// Writes down what opens the repository.
+    fn set_password(&self, password: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let credentials = self._folder.path().join("work/credentials/here");
+        std::fs::write(&credentials, format!("RESTIC_PASSWORD={password}\n")).unwrap();
+        std::fs::set_permissions(&credentials, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// Sets a schedule that is due, as one is after a while.
+    async fn set_due(&self, schedule: wire::Schedule) {
+        let set = self.backups.set_schedule(schedule).await.unwrap();
+        let due = super::record::Schedule { period: set.period - 1, ..set };
+        self.backups.shared.schedules.put(due).await.unwrap();
+    }
+
+    async fn until_schedules(&self, fit: impl Fn(&super::record::Schedule) -> bool) {
+        let done = async {
+            while !self.backups.schedules().iter().all(&fit) {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(120), done).await;
+        waited.unwrap_or_else(|_| panic!("{:?}", self.backups.schedules()));
+    }
+
+    /// Stores a volume as another machine does, which has one of that name.
+    async fn back_up_elsewhere(&self, hostname: &str, name: &str, tags: &[&str]) {
+        let path = self._folder.path().join("backups/bucket/here");
+        let backend = Arc::new(selvage_restic::Directory::new(path));
+        let options =
+            selvage_restic::RepositoryOptions { hostname: hostname.into(), ..Default::default() };
+        let password = selvage_restic::Secret::new("word");
+        let opened = selvage_restic::Repository::open_or_init(backend, &password, options);
+        let image = self._folder.path().join("elsewhere");
+        std::fs::write(&image, vec![7; 1 << 20]).unwrap();
+        let source = selvage_restic::FileSource::open(&image).unwrap();
+        let options = selvage_restic::BackupOptions {
+            volume: "vol".into(),
+            name: name.into(),
+            tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
+            ..Default::default()
+        };
+        let job = selvage_restic::Job::new();
+        opened.await.unwrap().backup(Arc::new(source), options, &job).await.unwrap();
+    }
+}
+
 /// Two into one repository, each with its rules.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_schedule_prunes_what_is_its_own() {
-    use std::os::unix::fs::PermissionsExt;
     let site = Site::new().await;
-    let credentials = site._folder.path().join("work/credentials/here");
-    std::fs::write(&credentials, "RESTIC_PASSWORD=word\n").unwrap();
-    std::fs::set_permissions(&credentials, std::fs::Permissions::from_mode(0o600)).unwrap();
+    site.set_password("word");
     for volume in ["vol", "other"] {
         site.create(volume).await;
         site.write(volume, 0, 1 << 20, 1);
@@ -384,41 +444,111 @@ async fn every_schedule_prunes_what_is_its_own() {
             assert_eq!(made.state(), JobState::JobComplete, "{made:?}");
         }
     }
-    let keep = selvage_api::selvage::volumes::Retention { last: 1, ..Default::default() };
-    for volume in ["vol", "other"] {
-        let repository = Repository {
-            encryption_key: String::new(),
-            credentials: "here".into(),
-            ..repository()
-        };
-        let schedule = selvage_api::selvage::volumes::Schedule {
-            name: format!("of-{volume}"),
-            volume: volume.into(),
-            repository: Some(repository),
-            every_seconds: 3600,
-            keep: Some(keep),
-            ..Default::default()
-        };
-        let set = site.backups.set_schedule(schedule).await.unwrap();
-        // It is due, as it is after a while.
-        let shared = &site.backups.shared;
-        let due = super::record::Schedule { period: set.period - 1, ..set };
-        shared.schedules.put(due).await.unwrap();
+    // Another machine keeps more, and so does another group of this one.
+    for name in ["three", "four"] {
+        site.back_up_elsewhere("elsewhere", name, &["group=vg"]).await;
+        site.back_up_elsewhere(&super::own_hostname(), name, &["group=vg2"]).await;
     }
-    let done = async || {
-        while site.backups.schedules().iter().any(|it| it.job.is_empty() || !it.pruned) {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(120), done()).await;
-    let schedules = site.backups.schedules();
-    waited.unwrap_or_else(|_| panic!("{schedules:?}"));
+    for volume in ["vol", "other"] {
+        site.set_due(schedule_of(volume)).await;
+    }
+    site.until_schedules(|it| !it.job.is_empty() && it.pruned).await;
     let access = site.backups.access(repository()).unwrap();
     let left = site.backups.stored(&access, "").await.unwrap();
-    let mut left: Vec<_> = left.iter().map(|it| it.volume().unwrap().to_owned()).collect();
+    let describe = |it: &selvage_restic::Snapshot| {
+        let own = it.hostname == super::own_hostname();
+        format!("{own} {}/{}", it.group().unwrap(), it.volume().unwrap())
+    };
+    let mut left: Vec<_> = left.iter().map(describe).collect();
     left.sort();
-    assert_eq!(left, ["other", "vol"]);
+    let expected = [
+        "false vg/vol",
+        "false vg/vol",
+        "true vg/other",
+        "true vg/vol",
+        "true vg2/vol",
+        "true vg2/vol",
+    ];
+    assert_eq!(left, expected);
+    let schedules = site.backups.schedules();
     assert!(schedules.iter().all(|schedule| schedule.error.is_empty()), "{schedules:?}");
+}
+
+/// Restores and deletions mean a backup of this machine, whatever others have stored since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_means_a_backup_of_this_machine() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    let own = site.back_up("monday").await;
+    site.back_up_elsewhere("elsewhere", "monday", &["group=vg"]).await;
+    let named = Repository { path: "bucket/here@monday".into(), ..repository() };
+    let access = || site.backups.access(named.clone()).unwrap();
+    let meant = async |volume: &str, hostname: &str| {
+        site.backups.delete(&access(), volume, hostname, true).await
+    };
+    for volume in ["", "vol", "vg/vol"] {
+        assert_eq!(meant(volume, "").await.unwrap().id.to_string(), own.snapshot, "{volume}");
+    }
+    assert_eq!(meant("vol", "elsewhere").await.unwrap().hostname, "elsewhere");
+    assert!(meant("vg2/vol", "").await.is_err());
+    let restore = async |hostname: &str, volume: &str| {
+        let new = NewRestore {
+            volume: volume.into(),
+            source_hostname: hostname.into(),
+            ..NewRestore::default()
+        };
+        let job = site.backups.restore(new, access(), None, "me").await.unwrap();
+        site.backups.attach(&job).unwrap().ended().await.unwrap();
+        site.backups.find(&job.operation).unwrap().snapshot
+    };
+    assert_eq!(restore("", "back").await, own.snapshot);
+    assert_ne!(restore("elsewhere", "theirs").await, own.snapshot);
+    // One of two others is never chosen for anybody.
+    site.backups.delete(&access(), "", "", false).await.unwrap();
+    site.back_up_elsewhere("third", "monday", &["group=vg"]).await;
+    let refused = meant("", "").await.unwrap_err().text();
+    assert!(refused.contains("vg/vol on elsewhere ("), "{refused}");
+    assert!(refused.contains("vg/vol on third ("), "{refused}");
+}
+
+/// A run that fails after it has begun is told of until one has succeeded, and tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_failed_is_told_of_and_tried_again() {
+    let site = Site::new().await;
+    site.create("vol").await;
+    site.write("vol", 0, 1 << 20, 1);
+    assert_eq!(site.back_up("zero").await.state(), JobState::JobComplete);
+    site.set_password("another");
+    site.set_due(schedule_of("vol")).await;
+    site.until_schedules(|it| it.failures == 1).await;
+    let failed = site.backups.schedules().remove(0);
+    let told = site.backups.describe_schedule(&failed);
+    assert!(told.error.contains("the encryption key does not open"), "{told:?}");
+    let again = told.next_at.unwrap().seconds;
+    assert_eq!(again, i64::try_from(failed.failed_at / 1000 + 60).unwrap(), "{told:?}");
+
+    // Nobody waits a minute here: it failed long ago.
+    let shared = &site.backups.shared;
+    let long_ago = async || {
+        let change = |schedule: &mut super::record::Schedule| {
+            schedule.failed_at = 0;
+            Ok::<_, selvage_store::Error>(())
+        };
+        shared.schedules.update(&failed.name, change).await.unwrap();
+    };
+    long_ago().await;
+    site.until_schedules(|it| it.failures == 2).await;
+    assert_eq!(site.backups.describe_schedule(&failed).error, told.error);
+    site.set_password("word");
+    long_ago().await;
+    site.until_schedules(|it| it.failures == 0 && it.pruned).await;
+    let done = site.backups.schedules().remove(0);
+    assert_eq!((done.error.as_str(), done.period), ("", failed.period));
+    let access = site.backups.access(repository()).unwrap();
+    let left = site.backups.stored(&access, "vol").await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert!(left[0].name().unwrap().starts_with("of-vol-"), "{left:?}");
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl BackupsService for BackupsApi {
             size: request.size_bytes,
             tags: request.tags,
             source_volume: request.source_volume,
+            source_hostname: request.source_hostname,
             replace: request.replace,
         };
         let job = backups.restore(new, access, stored_location, &who).await?;
@@ -104,8 +105,7 @@ impl BackupsService for BackupsApi {
         let mut held = Vec::new();
         if repository.is_some() {
             let (_, access, _) = self.access(repository)?;
-            let name = volume.rsplit('/').next().unwrap_or_default();
-            held = backups.stored(&access, name).await?.iter().map(stored).collect();
+            held = backups.stored(&access, &volume).await?.iter().map(stored).collect();
         }
         let jobs = backups.jobs(&volume);
         Ok(Response::new(ListBackupsResponse { jobs, backups: held }))
@@ -130,9 +130,9 @@ impl BackupsService for BackupsApi {
         &self,
         request: Request<DeleteBackupRequest>,
     ) -> Answer<DeleteBackupResponse> {
-        let DeleteBackupRequest { repository, volume, dry_run } = request.into_inner();
+        let DeleteBackupRequest { repository, volume, dry_run, hostname } = request.into_inner();
         let (backups, access, _) = self.access(repository)?;
-        let removed = backups.delete(&access, &volume, dry_run).await?;
+        let removed = backups.delete(&access, &volume, &hostname, dry_run).await?;
         Ok(Response::new(DeleteBackupResponse { backup: Some(stored(&removed)) }))
     }
 
@@ -232,9 +232,9 @@ impl BackupsService for BackupsApi {
         &self,
         request: Request<DiffBackupsRequest>,
     ) -> Answer<DiffBackupsResponse> {
-        let DiffBackupsRequest { repository, older, volume } = request.into_inner();
+        let DiffBackupsRequest { repository, older, volume, hostname } = request.into_inner();
         let (backups, access, _) = self.access(repository)?;
-        Ok(Response::new(backups.diff(&access, &older, &volume).await?))
+        Ok(Response::new(backups.diff(&access, &older, &volume, &hostname).await?))
     }
 
     async fn list_orphans(&self, _: Request<ListOrphansRequest>) -> Answer<ListOrphansResponse> {

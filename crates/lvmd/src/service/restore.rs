@@ -36,6 +36,7 @@ impl LvApi {
             size,
             tags,
             source_volume: String::new(),
+            source_hostname: String::new(),
             replace: false,
         };
         let job = backups.restore(wanted, access, None, who).await?;

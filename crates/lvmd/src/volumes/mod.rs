@@ -164,6 +164,11 @@ impl Volumes {
         self.inner.holds.hold(group, name, why)
     }
 
+    /// Returns whether work is done on a volume.
+    pub(crate) fn is_held(&self, group: &str, name: &str) -> bool {
+        self.inner.holds.check(group, name).is_err()
+    }
+
     /// Puts a changed configuration in force.
     pub async fn configure(&self, config: &Config) -> Result<()> {
         let _alone = self.inner.changing.write().await;
@@ -195,6 +200,7 @@ impl Volumes {
                     looks = looks.wrapping_add(1);
                     if looks.is_multiple_of(POLLS_PER_RESERVE) {
                         self.uphold().await;
+                        self.resume_reverts();
                     }
                 }
             }

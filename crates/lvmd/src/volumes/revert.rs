@@ -6,11 +6,8 @@ use std::{
 };
 
 use super::{Volumes, change::incomplete};
-use crate::{Error, Result, Volume, backend::Device};
+use crate::{Error, REVERT_TAG, Result, Volume, backend::Device};
 
-/// Marks a volume that is being reverted; behind it stands the snapshot. Whatever
-/// has it after a start is reverted then.
-const REVERT_TAG: &str = "selvage.revert=";
 const STEP: usize = 1 << 20;
 
 /// A device that nobody else can mount or claim meanwhile.
@@ -42,15 +39,17 @@ impl Volume {
 
 impl Volumes {
     /// Gives a volume the content of one of its snapshots, which stays. It goes on
-    /// if nobody waits for it any more.
+    /// if nobody waits for it any more. One that was reverted in part may be reverted again,
+    /// to the same snapshot or another one.
     pub async fn revert(&self, class: &str, name: &str, snapshot: &str) -> Result<Volume> {
         let volume = self.find(class, name)?;
         let still = self.find(class, snapshot).map_err(|error| match error {
             Error::VolumeNotFound(name) => Error::SourceNotFound(name),
             other => other,
         })?;
-        if volume.is_pending() || still.is_pending() {
-            let which = if volume.is_pending() { name } else { snapshot };
+        let in_part = volume.reverted_to().is_some();
+        if (volume.is_pending() && !in_part) || still.is_pending() {
+            let which = if still.is_pending() { snapshot } else { name };
             return Err(incomplete(which));
         }
         if still.origin.as_deref() != Some(name) {
@@ -77,7 +76,9 @@ impl Volumes {
         let _source = self.hold(group, &snapshot.name, "being reverted to");
         let claim = volume.claim(group)?;
         let mark = format!("{REVERT_TAG}{}", snapshot.name);
-        self.tag(class, &volume.name, vec![mark.clone()], Vec::new()).await?;
+        // From here on it is shown to nobody, whatever becomes of this process.
+        let before = volume.reverted_to().map(|name| format!("{REVERT_TAG}{name}"));
+        self.tag(class, &volume.name, vec![mark.clone()], before.into_iter().collect()).await?;
         self.copy_content_of(group, &snapshot.name, &volume.name).await?;
         drop(claim);
         self.tag(class, &volume.name, Vec::new(), vec![mark]).await?;
@@ -95,18 +96,21 @@ impl Volumes {
         .await
     }
 
-    /// Goes on with what was being reverted when the process ended.
+    /// Goes on with what was being reverted when the process ended, or could not be.
     pub(super) fn resume_reverts(&self) {
         let classes = self.classes();
         for class in classes.all() {
             for volume in self.list(&class.name).unwrap_or_default() {
-                let mark = volume.tags.iter().find_map(|tag| tag.strip_prefix(REVERT_TAG));
-                let Some(snapshot) = mark.map(str::to_owned) else { continue };
+                let Some(snapshot) = volume.reverted_to().map(str::to_owned) else { continue };
+                if self.is_held(&class.volume_group, &volume.name) {
+                    continue;
+                }
                 let (this, class) = (self.clone(), class.name.clone());
                 tokio::spawn(async move {
                     tracing::warn!(volume = %volume.name, snapshot, "going on to revert a volume");
                     if let Err(error) = this.revert(&class, &volume.name, &snapshot).await {
-                        tracing::error!(volume = %volume.name, %error, "a volume is reverted in part");
+                        let volume = volume.name;
+                        tracing::error!(volume, %error, "a volume is reverted in part");
                     }
                 });
             }

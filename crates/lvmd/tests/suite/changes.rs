@@ -176,7 +176,13 @@ pub(crate) async fn are_copied_while_mounted(served: &Served, folder: &Path) {
         };
         let (first, last) = (count("first"), count("last"));
         let ballast = fs::read(mount.join("ballast")).unwrap();
+        let once = fs::read(mount.join("once")).unwrap();
         run("umount", &[at]);
+        for round in 1..=last.min(ONCE) {
+            let at = (round as usize - 1) * BLOCK;
+            let written = once.get(at..at + BLOCK);
+            assert!(written == Some(&noise(BLOCK, round)), "{name}: block {round} of {last}");
+        }
         assert!(first == last || first == last + 1, "{name}: {first} {last} never were");
         assert!(ballast == noise(40 << 20, 6), "{name}");
     }
@@ -185,18 +191,26 @@ pub(crate) async fn are_copied_while_mounted(served: &Served, folder: &Path) {
     assert!(traces.into_iter().all(|trace| trace.file_name() != *own), "{own} is left");
 }
 
-/// Numbers its writes, first to one file, then to another, and changes others.
+/// Number of blocks that a writer writes once and never again.
+const ONCE: u64 = 4096;
+
+/// Numbers its writes, first to one file, then to another, and changes others. Before each
+/// it writes a block that it does not come back to: a copy that missed it is found out.
 fn write_numbers(mount: &Path, stop: &std::sync::atomic::AtomicBool) {
-    let write = |name: &str, content: &[u8]| {
+    let write_at = |name: &str, content: &[u8], at: u64| {
         let mut options = fs::File::options();
         options.write(true).create(true).truncate(false);
         let file = options.open(mount.join(name)).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, content, 0).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, content, at).unwrap();
         file.sync_data().unwrap();
     };
+    let write = |name: &str, content: &[u8]| write_at(name, content, 0);
     for round in 1_u64.. {
         if stop.load(std::sync::atomic::Ordering::SeqCst) {
             return;
+        }
+        if round <= ONCE {
+            write_at("once", &noise(BLOCK, round), (round - 1) * BLOCK as u64);
         }
         write("first", &round.to_le_bytes());
         write("last", &round.to_le_bytes());

@@ -338,6 +338,13 @@ async fn a_volume_is_reverted_to_its_snapshot_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn half_a_revert_is_shown_to_nobody() {
+    let Some(served) = served().await else { return };
+    reverts::half_a_revert_is_shown_to_nobody(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn metrics_tell_how_old_backups_are() {
     let Some(served) = served().await else { return };
     served.create("data", 64 * MIB).await;
@@ -639,6 +646,47 @@ async fn a_thick_volume_is_reserved_on_ext4() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thick_volume_is_reserved_on_xfs() {
     is_reserved_on("xfs").await;
+}
+
+/// What a thick volume has in common with a snapshot that stays is written to a new place:
+/// as much of the disk is not free, and whoever takes the rest leaves enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thick_volume_with_a_snapshot_can_be_written_to_its_last_byte() {
+    let Some(disk) = Disk::make("xfs", 2 * GIB) else { return };
+    let folder = Folder(tempfile::tempdir_in(disk.mount.path()).unwrap());
+    let mut config = config(folder.0.path());
+    config.loop_files.groups[0].preallocate = Some(true);
+    config.loop_files.groups[0].thin_pools.clear();
+    config.device_classes.retain(|class| class.name == "thick");
+    let site = Site::open(config, Box::new(Files(folder))).await;
+    let size = 256 * MIB;
+    site.create("", "data", size).await.unwrap();
+    let opened = site.volumes.backend().open("tg", "data", true).unwrap();
+    let fill = |byte: u8| {
+        let block = vec![byte; MIB as usize];
+        (0..size / MIB).try_for_each(|at| opened.write_at(&block, at * MIB))?;
+        opened.sync()
+    };
+    fill(1).unwrap();
+    site.volumes.configure(&site.config).await.unwrap();
+    let before = site.volumes.free("").unwrap();
+    let kept = NewSnapshot {
+        source: "data".into(),
+        name: "kept".into(),
+        read_only: true,
+        ..NewSnapshot::default()
+    };
+    site.volumes.snapshot("", kept).await.unwrap();
+    let free = site.volumes.free("").unwrap();
+    assert!(free <= before - size, "{free} of {before}");
+    // A little for the file system itself.
+    site.create("", "filler", free - 16 * MIB).await.unwrap();
+    fill(2).unwrap();
+    drop(opened);
+    for name in ["filler", "kept", "data"] {
+        site.volumes.remove("", name).await.unwrap();
+    }
+    drop((site, disk));
 }
 
 /// Promises of a pool are told, and what a job reads is no promise.

@@ -7,7 +7,7 @@ use selvage_api::selvage::volumes::{
     BackupJob, JobState, RevertVolumeRequest, StartRestoreRequest, Volume,
     volumes_service_client::VolumesServiceClient,
 };
-use selvage_lvmd::NewSnapshot;
+use selvage_lvmd::{NewSnapshot, REVERT_TAG};
 use tonic::{Code, Status};
 
 use super::served::{Served, noise, repository};
@@ -90,6 +90,47 @@ pub(crate) async fn a_restore_over_a_volume_can_be_undone(served: &Served) {
     served.remove(before).await.unwrap();
     served.remove("data").await.unwrap();
     assert_eq!(served.orphans().await, 0);
+}
+
+/// As a process leaves it that is killed half way, with a device that somebody has open.
+pub(crate) async fn half_a_revert_is_shown_to_nobody(served: &Served) {
+    let device = served.create("data", 64 * MIB).await.path;
+    served.write("tg", "data", 0, CONTENT, 1);
+    served.write("tg", "data", 32 * MIB, CONTENT, 9);
+    let before = NewSnapshot {
+        source: "data".into(),
+        name: "before".into(),
+        read_only: true,
+        change_room: Some(80 * MIB),
+        ..NewSnapshot::default()
+    };
+    served.volumes().snapshot("", before).await.unwrap();
+    served.write("tg", "data", 0, CONTENT, 2);
+    let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+    let user = std::fs::OpenOptions::new().read(true).custom_flags(exclusively).open(&device);
+    let mark = format!("{REVERT_TAG}before");
+    served.volumes().tag("", "data", vec![mark.clone()], Vec::new()).await.unwrap();
+
+    assert_eq!(served.names().await.unwrap(), ["before"]);
+    assert_eq!(served.orphans().await, 1, "and it is said why");
+    let refused = served.start_backup("half", "data").await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused:?}");
+    let copy = NewSnapshot { source: "data".into(), name: "copy".into(), ..Default::default() };
+    let refused = Status::from(served.volumes().snapshot("", copy).await.unwrap_err());
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+    let in_use = revert(served, "before").await.unwrap_err();
+    assert_eq!(in_use.code(), Code::FailedPrecondition, "{in_use:?}");
+    assert!(served.volumes().find("", "data").unwrap().tags.contains(&mark));
+
+    drop(user);
+    let whole = async || served.names().await.unwrap() == ["before", "data"];
+    served.wait("it is reverted", whole).await;
+    assert_holds(served, "data", 1);
+    assert_eq!(served.volumes().find("", "data").unwrap().tags, Vec::<String>::new());
+    assert_eq!(served.orphans().await, 0);
+    for name in ["before", "data"] {
+        served.remove(name).await.unwrap();
+    }
 }
 
 pub(crate) async fn a_volume_is_reverted_to_its_snapshot_alone(served: &Served) {

@@ -59,6 +59,11 @@ impl Snapshot {
         self.tag("volume")
     }
 
+    /// Volume group that the volume was in, if we made it since version 0.3.
+    pub fn group(&self) -> Option<&str> {
+        self.tag("group")
+    }
+
     /// Returns the size of the volume in bytes, if we made it.
     pub fn size(&self) -> Option<u64> {
         self.tag("size")?.parse().ok()

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use selvage_restic::{
     Backend, BackupOptions, BlockSink, Directory, FileSink, Job, PruneOptions, Repository,
-    RepositoryOptions, RestoreOptions, Result, S3, Selector,
+    RepositoryOptions, RestoreOptions, Result, S3, Selector, Wanted,
     backend::{File, Kind, Listed},
 };
 use serde::{Deserialize, Serialize};
@@ -263,7 +263,10 @@ async fn a_process_to_be_killed() {
             repository.backup(disk, backup_options(), &job).await.unwrap();
         }
         Work::Restore => {
-            let latest = repository.select(&Selector::Id("latest".to_owned()), None).await.unwrap();
+            let latest = repository
+                .select(&Selector::Id("latest".to_owned()), Wanted::default())
+                .await
+                .unwrap();
             let inner = target(&task.folder, latest.size().unwrap());
             let sink = Arc::new(MortalSink { inner, fate: Arc::clone(&fate) });
             repository.restore(&latest, sink, &RestoreOptions::default(), &job).await.unwrap();

@@ -70,7 +70,8 @@ pub(super) async fn stats(args: Stats, session: &mut Session<'_>) -> Result<(), 
     if !session.printer().is_table() {
         return session.printer().message(&output::dynamic(STATS, &stats)?);
     }
-    let mut sheet = Sheet::new(&["VOLUME", "HOST", "BACKUPS", "SIZE", "OLDEST", "NEWEST"]);
+    let mut sheet =
+        Sheet::new(&["VOLUME", "HOST", "BACKUPS", "SIZE", "OLDEST", "NEWEST", "+GROUP"]);
     for volume in &stats.volumes {
         sheet.push([
             if volume.volume.is_empty() { "-".into() } else { volume.volume.clone() },
@@ -79,6 +80,7 @@ pub(super) async fn stats(args: Stats, session: &mut Session<'_>) -> Result<(), 
             binary(volume.size_bytes),
             time(volume.oldest.as_ref()),
             time(volume.newest.as_ref()),
+            volume.group.clone(),
         ]);
     }
     sheet.print(session)?;
@@ -157,6 +159,7 @@ pub(super) async fn diff(args: Diff, session: &mut Session<'_>) -> Result<(), Er
         repository: Some(args.store.repository(&args.repository, session)?),
         older: args.older,
         volume: args.volume,
+        hostname: args.host,
     };
     let client = session.client().await?;
     let answer =

@@ -73,6 +73,10 @@ pub struct Diff {
     /// Volume that they are of, where the repository has several
     #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
     pub volume: String,
+    /// Machine that they were made on, where several have one of that name [default:
+    /// the server's own]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub host: String,
     #[command(flatten)]
     pub store: Store,
 }
@@ -219,6 +223,10 @@ pub struct Restore {
     /// Volume that the backup is of, where the repository has several
     #[arg(long = "volume", value_name = "VOLUME", default_value = "", hide_default_value = true)]
     pub source: String,
+    /// Machine that the backup was made on, where several have one of that name [default:
+    /// the server's own]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub host: String,
     /// Its device class; the server's default one if left out
     #[arg(long, short, value_name = "CLASS", default_value = "", hide_default_value = true)]
     pub class: String,
@@ -265,6 +273,10 @@ pub struct Delete {
     /// Volume that the backup is of, where the repository has several
     #[arg(long, value_name = "VOLUME", default_value = "", hide_default_value = true)]
     pub volume: String,
+    /// Machine that the backup was made on, where several have one of that name [default:
+    /// the server's own]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub host: String,
     /// Do not ask
     #[arg(long, short)]
     pub yes: bool,

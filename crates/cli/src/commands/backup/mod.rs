@@ -91,6 +91,7 @@ async fn restore(args: Restore, session: &mut Session<'_>) -> Result<(), Error> 
         size_bytes: args.size.unwrap_or_default(),
         tags: args.tags,
         source_volume: args.source,
+        source_hostname: args.host,
         replace: args.replace,
     };
     let client = session.client().await?;
@@ -131,8 +132,12 @@ async fn prune(args: Prune, session: &mut Session<'_>) -> Result<(), Error> {
 async fn delete(args: Delete, session: &mut Session<'_>) -> Result<(), Error> {
     let repository = args.store.repository(&args.repository, session)?;
     let client = session.client().await?;
-    let (repository, volume) = (Some(repository), args.volume);
-    let mut request = DeleteBackupRequest { repository, volume, dry_run: false };
+    let mut request = DeleteBackupRequest {
+        repository: Some(repository),
+        volume: args.volume,
+        hostname: args.host,
+        dry_run: false,
+    };
     if !args.yes {
         let meant = find(&client, &request).await?;
         let question = format!("Delete {}?", described(&meant));
@@ -229,8 +234,9 @@ async fn list(args: List, session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn stored(backups: &[StoredBackup]) -> Sheet {
-    let mut sheet =
-        Sheet::new(&["SNAPSHOT", "TIME", "VOLUME", "NAME", "SIZE", "HOST", "+PROGRAM", "+ID"]);
+    let mut sheet = Sheet::new(&[
+        "SNAPSHOT", "TIME", "VOLUME", "NAME", "SIZE", "HOST", "+GROUP", "+PROGRAM", "+ID",
+    ]);
     for backup in backups {
         sheet.push([
             backup.snapshot.get(..8).unwrap_or_default().to_owned(),
@@ -239,6 +245,7 @@ fn stored(backups: &[StoredBackup]) -> Sheet {
             backup.name.clone(),
             if backup.size_bytes == 0 { String::new() } else { binary(backup.size_bytes) },
             backup.hostname.clone(),
+            backup.group.clone(),
             backup.program.clone(),
             backup.snapshot.clone(),
         ]);

@@ -21,7 +21,10 @@ use super::{
     trace::WriteTrace,
     writes::{Watch, Watches, flush},
 };
-use crate::{Error, Result, backend::WriteGuard};
+use crate::{
+    Error, Result,
+    backend::{Ranges, WriteGuard},
+};
 
 /// Number of times at least that an image is copied that is written to meanwhile.
 const COPIES: usize = 5;
@@ -125,33 +128,13 @@ impl Original {
     /// again, what was written meanwhile, until that is so little that the file system
     /// can be frozen for it. Returns false where that does not do.
     fn copy_traced(&self, source: &File, target: &File) -> Result<bool> {
-        let Some(mut trace) = self.device.as_ref().and_then(WriteTrace::start) else {
+        let Some(trace) = self.device.as_ref().and_then(WriteTrace::start) else {
             return Ok(false);
         };
-        // Writes that were under way before the trace are in the image after this.
+        // Brings to the image what only the file system has.
         let Some(frozen) = self.freeze()? else { return Ok(false) };
         drop(frozen);
-        copy(source, target).map_err(Error::file(&self.path))?;
-        let copy_written = |trace: &mut WriteTrace| {
-            let Some(written) = trace.take() else { return Ok(None) };
-            copy_ranges(source, target, &written).map_err(Error::file(&self.path))?;
-            Ok(Some(written.iter().map(|range| range.end - range.start).sum::<u64>()))
-        };
-        for _ in 0..ROUNDS {
-            flush(self.device.as_ref())?;
-            match copy_written(&mut trace)? {
-                None => return Ok(false),
-                Some(bytes) if bytes <= WHILE_FROZEN => break,
-                Some(_) => {}
-            }
-        }
-        let Some(_frozen) = self.freeze()? else { return Ok(false) };
-        let watch = self.watch(source)?;
-        if copy_written(&mut trace)?.is_none() {
-            return Ok(false);
-        }
-        // Somebody writes past the file system, or was not held up for so long.
-        Ok(!self.is_written(&watch, source)?)
+        copy_followed(&mut Mounted { original: self, source, target, trace, still: None })
     }
 
     /// Copies until nothing was written from the beginning of a copy to its end, or
@@ -189,6 +172,102 @@ impl Original {
         drop(self.freeze()?);
         let watch = self.watch(&image)?;
         Ok(ImageGuard { original: self, image, watch })
+    }
+}
+
+/// A volume that is copied while it is written to.
+trait Followed {
+    fn copy_all(&mut self) -> Result<()>;
+
+    fn copy(&mut self, ranges: &[Range<u64>]) -> Result<()>;
+
+    /// Returns what was written since the last time, of everything that was in the image
+    /// when this was called; none if that is not known.
+    fn take(&mut self) -> Option<Ranges>;
+
+    /// Brings what was written to the image, so that less is left for later.
+    fn flush(&mut self) -> Result<()>;
+
+    /// Waits for all writes of the file system, and lets none begin until this is dropped.
+    /// Watches for those of others from then on. Returns false if that cannot be done.
+    fn freeze(&mut self) -> Result<bool>;
+
+    /// Returns whether nobody has written since it was frozen.
+    fn was_still(&self) -> Result<bool>;
+}
+
+/// Copies everything, and again what was written meanwhile. Returns false where that does
+/// not do.
+///
+/// No write is missed. A copy reads what is in the image: it may miss a write that reaches
+/// the image after the copy has read there. Such a write is told of after it has reached
+/// the image, so one of the next looks finds it, and it is copied again. The last look comes
+/// after all writes of the file system have reached the image, and so sees the last of them.
+/// Writes of anybody else are either done before the watch began, and told of too, or are
+/// seen by the watch.
+fn copy_followed(volume: &mut impl Followed) -> Result<bool> {
+    volume.copy_all()?;
+    for _ in 0..ROUNDS {
+        volume.flush()?;
+        let Some(written) = volume.take() else { return Ok(false) };
+        volume.copy(&written)?;
+        if length_of(&written) <= WHILE_FROZEN {
+            break;
+        }
+    }
+    if !volume.freeze()? {
+        return Ok(false);
+    }
+    for _ in 0..ROUNDS {
+        let Some(written) = volume.take() else { return Ok(false) };
+        if written.is_empty() {
+            return volume.was_still();
+        }
+        volume.copy(&written)?;
+    }
+    Ok(false)
+}
+
+fn length_of(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// A mounted volume that is traced.
+struct Mounted<'a> {
+    original: &'a Original,
+    source: &'a File,
+    target: &'a File,
+    trace: WriteTrace,
+    still: Option<(freeze::Frozen, Watch)>,
+}
+
+impl Followed for Mounted<'_> {
+    fn copy_all(&mut self) -> Result<()> {
+        copy(self.source, self.target).map_err(Error::file(&self.original.path))
+    }
+
+    fn copy(&mut self, ranges: &[Range<u64>]) -> Result<()> {
+        copy_ranges(self.source, self.target, ranges).map_err(Error::file(&self.original.path))
+    }
+
+    fn take(&mut self) -> Option<Ranges> {
+        self.trace.take()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        flush(self.original.device.as_ref())
+    }
+
+    fn freeze(&mut self) -> Result<bool> {
+        let Some(frozen) = self.original.freeze()? else { return Ok(false) };
+        self.still = Some((frozen, self.original.watch(self.source)?));
+        Ok(true)
+    }
+
+    /// Somebody may have written past the file system, or was not held up for so long.
+    fn was_still(&self) -> Result<bool> {
+        let Some((_, watch)) = &self.still else { return Ok(false) };
+        Ok(!self.original.is_written(watch, self.source)?)
     }
 }
 
@@ -255,7 +334,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::backend::loopfile::image::make;
+    use crate::backend::loopfile::{attach::run, image::make, trace};
 
     fn original(folder: &Path) -> Original {
         let path = folder.join("data.img");
@@ -303,5 +382,131 @@ mod tests {
         rustix::fs::fallocate(&image, flags, 98304, 32768).unwrap();
         copy(&image, &target).unwrap();
         assert!(same(), "all of it");
+    }
+
+    /// What is copied while it is in use is no copy of last resort.
+    #[test]
+    fn a_mounted_volume_can_be_followed() {
+        if !rustix::process::geteuid().is_root() {
+            return selvage_testkit::skip("loop devices", "only root may make them");
+        }
+        let below = trace::tests::Slow::make();
+        if WriteTrace::start(&below.device).is_none() {
+            return selvage_testkit::skip("tracefs", "the kernel lets nobody trace");
+        }
+        let (folder, device) = (below.folder.path(), &below.device);
+        let mount = folder.join("volume");
+        std::fs::create_dir(&mount).unwrap();
+        run("mkfs.ext4", &["-q"], &device.path).unwrap();
+        run("mount", &[device.path.to_str().unwrap()], &mount).unwrap();
+        std::fs::write(mount.join("file"), [7; 65536]).unwrap();
+        // On the file system of the image, as always.
+        let target = private::create(&device.image.with_file_name("copy.img")).unwrap();
+        let original = Original {
+            path: device.image.clone(),
+            device: Some(device.clone()),
+            folder: folder.into(),
+            watches: Watches::default(),
+        };
+        let copied = original.open().and_then(|source| original.copy_traced(&source, &target));
+        run("umount", &[], &mount).unwrap();
+        assert!(copied.unwrap());
+    }
+
+    /// When a write is told of.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Told {
+        WhenQueued,
+        WhenInTheImage,
+    }
+
+    /// A volume of eight bytes. One write is queued before the first look, and reaches the
+    /// image only when its worker is let go: after so many copies, or when the file system
+    /// is frozen, which waits for it.
+    struct Slow {
+        told: Told,
+        lands_after: usize,
+        copies: usize,
+        image: [u8; 8],
+        target: [u8; 8],
+        queued: bool,
+        events: Ranges,
+    }
+
+    impl Slow {
+        fn copied(told: Told, lands_after: usize) -> Self {
+            let (image, target) = ([0; 8], [0; 8]);
+            let events = Ranges::new();
+            let mut slow =
+                Self { told, lands_after, copies: 0, image, target, queued: false, events };
+            assert!(copy_followed(&mut slow).unwrap());
+            slow
+        }
+
+        fn queue(&mut self) {
+            self.queued = true;
+            if self.told == Told::WhenQueued {
+                self.events.push(3..4);
+            }
+        }
+
+        fn land(&mut self) {
+            if std::mem::take(&mut self.queued) {
+                self.image[3] = 1;
+                if self.told == Told::WhenInTheImage {
+                    self.events.push(3..4);
+                }
+            }
+        }
+    }
+
+    impl Followed for Slow {
+        fn copy_all(&mut self) -> Result<()> {
+            self.copy(std::slice::from_ref(&(0..8)))?;
+            self.queue();
+            Ok(())
+        }
+
+        fn copy(&mut self, ranges: &[Range<u64>]) -> Result<()> {
+            for range in ranges {
+                let range = range.start as usize..range.end as usize;
+                self.target[range.clone()].copy_from_slice(&self.image[range]);
+            }
+            self.copies += 1;
+            if self.copies > self.lands_after {
+                self.land();
+            }
+            Ok(())
+        }
+
+        fn take(&mut self) -> Option<Ranges> {
+            Some(std::mem::take(&mut self.events))
+        }
+
+        // It waits for no write that is on its way already.
+        fn flush(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn freeze(&mut self) -> Result<bool> {
+            self.land();
+            Ok(true)
+        }
+
+        fn was_still(&self) -> Result<bool> {
+            Ok(true)
+        }
+    }
+
+    /// It was queued before a look, and reached the image after the copy that followed.
+    #[test]
+    fn a_write_that_lands_after_its_copy_is_copied_again() {
+        for lands_after in [1, 2, usize::MAX] {
+            let slow = Slow::copied(Told::WhenInTheImage, lands_after);
+            assert_eq!(slow.target, slow.image, "{lands_after}");
+        }
+        // Which is why nothing is made of what is told when a write is queued.
+        let torn = Slow::copied(Told::WhenQueued, usize::MAX);
+        assert_ne!(torn.target, torn.image);
     }
 }

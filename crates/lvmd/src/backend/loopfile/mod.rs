@@ -21,7 +21,7 @@ mod trace;
 mod writes;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fs::{self, File, TryLockError},
     hash::{DefaultHasher, Hash, Hasher},
     io,
@@ -330,12 +330,16 @@ fn describe(
     // Promised, and not taken from the disk yet.
     let mut outstanding = 0;
     let mut volumes = BTreeMap::new();
-    for record in store.all()? {
+    let records = store.all()?;
+    let sharing = sharing(&records);
+    for record in records {
         let image = store.image(&record.name);
         // A snapshot that a job reads promises nothing to anybody, and takes what no
         // other has.
         let is_temporary = is_temporary(&record.tags, record.read_only);
-        let alone = is_temporary.then(|| shared::alone(&image)).flatten();
+        // Blocks that another has too are written to a new place, and are no reserve.
+        let is_owed = record.pool.is_none() && !record.read_only && sharing.contains(&record.name);
+        let alone = (is_temporary || is_owed).then(|| shared::alone(&image)).flatten();
         let held = alone.unwrap_or_else(|| image::held(&image));
         let promised = if is_temporary { 0 } else { record.size };
         match record.pool.as_ref().and_then(|pool| pools.get_mut(pool)) {
@@ -358,6 +362,12 @@ fn describe(
     let on_disk = image::free_on_disk(store.folder()).saturating_sub(outstanding);
     let free = size.saturating_sub(used).min(on_disk / EXTENT * EXTENT);
     Ok(Group { name, size, free, extent: EXTENT, missing: 0, volumes, pools })
+}
+
+/// Names of volumes that may have blocks in common with others.
+fn sharing(records: &[Record]) -> HashSet<String> {
+    let copies = records.iter().filter(|record| record.shares_blocks);
+    copies.flat_map(|copy| [Some(copy.name.clone()), copy.origin.clone()]).flatten().collect()
 }
 
 fn as_volume(

@@ -13,8 +13,10 @@ use super::attach::run;
 use crate::backend::Ranges;
 
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// What the kernel tells of everything that is sent to a device, before it is.
-const EVENT: &str = "block_bio_queue";
+/// What the kernel tells of every request to a device once it is done, and before whoever
+/// made it knows. What it tells when a request is queued would be of no use: the request
+/// may reach the image at any time after that, and nothing more is told of it.
+const EVENT: &str = "block_rq_complete";
 /// KiB that the kernel keeps of it for each processor until it is read.
 const BUFFER: &str = "1024";
 const SECTOR: u64 = 512;
@@ -58,6 +60,7 @@ impl WriteTrace {
     }
 
     /// Returns what was written since the last time; none if the kernel lost some of it.
+    /// A write that has not reached the image is told of the next time.
     pub(super) fn take(&mut self) -> Option<Ranges> {
         let (mut text, mut part) = (Vec::new(), vec![0; 64 << 10]);
         loop {
@@ -122,7 +125,7 @@ fn mount() -> Option<&'static Path> {
     Some(folder).filter(|folder| has_events(folder))
 }
 
-/// Reads lines such as `cp-71 [001] ..... 5.1: block_bio_queue: 7,0 WS 2048 + 8 [cp]`.
+/// Reads lines such as `cp-71 [001] ..... 5.1: block_rq_complete: 7,0 WS () 2048 + 8 [0]`.
 /// None if one is not understood, or tells that others are missing.
 fn written(text: &str) -> Option<Ranges> {
     let mut ranges = Ranges::new();
@@ -130,12 +133,15 @@ fn written(text: &str) -> Option<Ranges> {
         let (_, told) = line.split_once(&format!(" {EVENT}: "))?;
         let mut words = told.split_ascii_whitespace();
         let (_device, kind) = (words.next()?, words.next()?);
+        // Commands that a device takes besides, in hexadecimal. A loop device has none.
+        words.next().filter(|command| *command == "()")?;
         let start: u64 = words.next()?.parse().ok()?;
         let count: u64 =
             words.next().filter(|plus| *plus == "+").and(words.next())?.parse().ok()?;
-        // Whatever is no plain read may change something.
-        if !kind.starts_with('R') {
-            ranges.push(start * SECTOR..(start + count) * SECTOR);
+        // Whatever is no plain read may change something. A flush has no place.
+        if !kind.starts_with('R') && count > 0 {
+            let bytes = |sectors: u64| sectors.checked_mul(SECTOR);
+            ranges.push(bytes(start)?..bytes(start.checked_add(count)?)?);
         }
     }
     Some(tidy(ranges))
@@ -165,7 +171,7 @@ fn lost_events(stats: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
     use super::*;
@@ -173,18 +179,93 @@ mod tests {
     #[test]
     fn writes_are_read_and_what_is_missing_is_known() {
         let text = "
-           <...>-71      [001] .....     5.154001: block_bio_queue: 7,0 WS 16 + 8 [cp]
-          cp b-71      [001] .....     5.154002: block_bio_queue: 7,0 R 512 + 8 [cp b]
-          cp-71      [000] .....     5.154003: block_bio_queue: 7,0 DS 8 + 8 [cp]
-          cp-71      [000] .....     5.154003: block_bio_queue: 7,0 FF 0 + 0 [cp]
-          cp-71      [000] .....     5.154003: block_bio_queue: 7,0 W 64 + 2 [cp]
+           <...>-71      [001] .....     5.154001: block_rq_complete: 7,0 WS () 16 + 8 none,0,0 [0]
+          cp b-71      [001] .....     5.154002: block_rq_complete: 7,0 R () 512 + 8 none,0,0 [0]
+          cp-71      [000] .....     5.154003: block_rq_complete: 7,0 DS () 8 + 8 none,0,0 [0]
+          cp-71      [000] .....     5.154003: block_rq_complete: 7,0 FF () 18446744073709551615 + 0 none,0,0 [0]
+          cp-71      [000] .....     5.154003: block_rq_complete: 7,0 W () 64 + 2 [-5]
 ";
         assert_eq!(written(text).unwrap(), [4096..12288, 32768..33792]);
         assert_eq!(written("").unwrap(), []);
         assert_eq!(written("CPU:1 [LOST 14 EVENTS]\n"), None);
         assert_eq!(written(&text.replace("+ 2", "+ x")), None);
+        assert_eq!(written(&text.replace("W ()", "W (2a 00)")), None);
         let stats = "entries: 0\noverrun: 3\ncommit overrun: 0\nbytes: 9\ndropped events: 1\n";
         assert_eq!(lost_events(stats), Some(4));
         assert_eq!(lost_events("entries: 0\n"), None);
+    }
+
+    /// A loop device on a file system that can be frozen, so that nothing reaches its image.
+    pub(crate) struct Slow {
+        pub(crate) folder: tempfile::TempDir,
+        pub(crate) device: LoopDevice,
+    }
+
+    impl Slow {
+        pub(crate) fn make() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let (disk, mount) = (folder.path().join("disk"), folder.path().join("mount"));
+            File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+            run("mkfs.ext4", &["-q"], &disk).unwrap();
+            fs::create_dir(&mount).unwrap();
+            run("mount", &["-o", "loop", disk.to_str().unwrap()], &mount).unwrap();
+            let image = mount.join("image");
+            File::create(&image).unwrap().set_len(8 << 20).unwrap();
+            run("losetup", &["--find"], &image).unwrap();
+            let device = selvage_memory::loop_devices().find(|it| it.image == image).unwrap();
+            Self { folder, device }
+        }
+
+        fn disk(&self) -> File {
+            File::open(self.folder.path().join("mount")).unwrap()
+        }
+
+        /// Number of writes that are on their way.
+        fn writes_on_their_way(&self) -> u32 {
+            let name = self.device.path.file_name().unwrap();
+            let path = Path::new("/sys/block").join(name).join("inflight");
+            let text = fs::read_to_string(path).unwrap();
+            text.split_whitespace().nth(1).unwrap().parse().unwrap()
+        }
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.device.release();
+            let _ = run("umount", &["--lazy"], &self.folder.path().join("mount"));
+        }
+    }
+
+    /// Between the two, a copy reads what was there before.
+    #[test]
+    fn a_write_is_told_of_once_it_is_in_the_image_and_no_sooner() {
+        use std::os::unix::fs::FileExt;
+        if !rustix::process::geteuid().is_root() {
+            return selvage_testkit::skip("loop devices", "only root may make them");
+        }
+        let slow = Slow::make();
+        let Some(mut trace) = WriteTrace::start(&slow.device) else {
+            return selvage_testkit::skip("tracefs", "the kernel lets nobody trace");
+        };
+        let disk = slow.disk();
+        selvage_memory::freeze(&disk).unwrap();
+        let path = slow.device.path.clone();
+        let writer = std::thread::spawn(move || {
+            let synced = rustix::fs::OFlags::DSYNC.bits() as i32;
+            let device = OpenOptions::new().write(true).custom_flags(synced).open(path).unwrap();
+            device.write_all_at(&[7; 4096], 1 << 20).unwrap();
+        });
+        while slow.writes_on_their_way() == 0 && !writer.is_finished() {
+            std::thread::yield_now();
+        }
+        let before = trace.take();
+        selvage_memory::thaw(&disk).unwrap();
+        writer.join().unwrap();
+        let after = trace.take();
+        drop((trace, disk));
+        assert_eq!(before, Some(Ranges::new()), "it is not in the image yet");
+        let place = (1 << 20)..(1 << 20) + 4096;
+        let told = after.unwrap();
+        assert!(told.contains(&place), "{told:?}");
     }
 }
