@@ -197,10 +197,41 @@ fn the_command_line_makes_shows_changes_and_deletes_a_cluster() {
     cli.ok(&["kaas", "delete", "demo", "--yes", "--wait"]);
     assert_eq!(cli.ok(&["kaas", "list"]).lines().count(), 1);
 
+    let status = cli.json(&["status", "-o", "json"]);
+    let kaas = status["parts"].as_array().unwrap().iter().find(|part| part["name"] == "kaas");
+    assert_eq!(kaas.unwrap()["state"], "serving", "{status}");
+
     let refused = cli.run(&["kaas", "create", "Bad", "--control-plane", "2"]);
     assert_ne!(refused.code, 0);
     let text = &refused.stderr;
     assert!(text.contains("name:") && text.contains("control_plane_nodes.count:"), "{text}");
+}
+
+#[test]
+fn a_cluster_is_made_by_a_file() {
+    let selvage = Selvage::up(&SIM);
+    let cli = Cli::admin_of(&selvage);
+    // As it stands in docs/clusters.md.
+    let text = "name: prod\nk8s_version: 1.36.4\n\
+                control_plane_nodes: { count: 3, instanceType: standard }\n\
+                worker_node_pools:\n  \
+                - { name: web, count: 3, labels: [{ name: tier, value: front }] }\n";
+    let file = cli.home().join("prod.yaml");
+    fs::write(&file, text).unwrap();
+    let told = cli.ok(&["kaas", "create", "-f", file.to_str().unwrap(), "--wait"]);
+    assert!(told.contains("prod is RUNNING"), "{told}");
+    let nodes = cli.ok(&["kaas", "nodes", "prod"]);
+    assert_eq!((nodes.matches("control-plane-").count(), nodes.matches("web-").count()), (3, 3));
+    let shown = cli.json(&["kaas", "show", "prod", "-o", "json"]);
+    let web = shown["pools"].as_array().unwrap().iter().find(|pool| pool["name"] == "web");
+    assert_eq!(web.unwrap()["labels"], json!({"tier": "front"}), "{shown}");
+    assert_eq!(shown["version"], "1.36.4");
+    fs::write(&file, text.replace("count: 3, inst", "count: 2, inst")).unwrap();
+    let refused = cli.run(&["kaas", "create", "-f", file.to_str().unwrap()]);
+    assert!(
+        refused.code != 0 && refused.stderr.contains("control_plane_nodes.count"),
+        "{refused:?}"
+    );
 }
 
 /// A command of a user that is still running, and what it prints.

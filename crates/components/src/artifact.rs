@@ -153,7 +153,7 @@ impl Coming {
         self.file
             .set_permissions(fs::Permissions::from_mode(0o755))
             .and_then(|()| self.file.sync_all())
-            .and_then(|()| fs::rename(&self.part, &self.path))
+            .and_then(|()| selvage_files::rename(&self.part, &self.path))
             .map_err(Error::file(&self.path))
     }
 }

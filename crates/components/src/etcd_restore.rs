@@ -83,8 +83,21 @@ impl Restore {
             let text = text.lines().last().unwrap_or("ended with an error").to_owned();
             return Err(Error::Program { program: "etcdutl", text });
         }
-        fs::rename(&new, &data).map_err(Error::file(&data))
+        sync_tree(&new).map_err(Error::file(&new))?;
+        selvage_files::rename(&new, &data).map_err(Error::file(&data))
     }
+}
+
+/// Waits until the disk has a folder with all that is in it.
+fn sync_tree(folder: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => sync_tree(&entry.path())?,
+            false => File::open(entry.path())?.sync_all()?,
+        }
+    }
+    selvage_files::sync_folder(folder)
 }
 
 impl Drop for Restore {

@@ -18,7 +18,7 @@ pub const DEGRADED: &str = "Degraded";
 pub const FAILED: &str = "Failed";
 pub const DELETING: &str = "Deleting";
 
-/// A machine that waits for longer no longer counts as being worked on.
+/// A machine that waits for longer in one phase no longer counts as being worked on.
 const STUCK_AFTER: Millis = 5 * 60 * 1000;
 /// Machines that fail in a row before a cluster that never ran counts as
 /// failed.
@@ -165,7 +165,7 @@ impl<'a> Facts<'a> {
     fn of(snapshot: &'a Snapshot, now: Millis) -> Self {
         let mut facts = Self { snapshot, work: None, degraded: None, failed: None };
         facts.work = facts.work_at(now);
-        facts.degraded = facts.degraded();
+        facts.degraded = facts.degraded(now);
         facts.failed = facts.failed();
         facts
     }
@@ -222,8 +222,7 @@ impl<'a> Facts<'a> {
             return Some("Rotate");
         }
         let moving = |m: &Machine| {
-            let stuck = !m.reason.is_empty() && now.saturating_sub(m.created_at) > STUCK_AFTER;
-            m.removing || m.cordoned || (m.phase().is_coming_up() && !stuck)
+            m.removing || m.cordoned || (m.phase().is_coming_up() && !is_stuck(m, now))
         };
         let staying = |pool: &str| {
             let counts = |m: &&Machine| m.pool == pool && !m.removing;
@@ -235,7 +234,7 @@ impl<'a> Facts<'a> {
         work.then_some(if cluster.provisioned { "Scale" } else { "Create" })
     }
 
-    fn degraded(&self) -> Option<String> {
+    fn degraded(&self, now: Millis) -> Option<String> {
         let machines = &self.snapshot.machines;
         if self.snapshot.cluster.hibernated {
             return Some("The cluster is hibernated.".to_owned());
@@ -243,9 +242,14 @@ impl<'a> Facts<'a> {
         if let Some(machine) = machines.iter().find(|m| m.phase() == Phase::NotReady) {
             return Some(format!("Node {} is not ready: {}.", machine.name, reason(machine)));
         }
-        let stuck = machines.iter().find(|m| m.phase() == Phase::Requested && !m.reason.is_empty());
-        if let Some(machine) = stuck {
+        let none = machines.iter().find(|m| m.phase() == Phase::Requested && !m.reason.is_empty());
+        if let Some(machine) = none {
             return Some(format!("No machine for {}: {}.", machine.name, reason(machine)));
+        }
+        let stuck = machines.iter().find(|m| m.phase().is_coming_up() && is_stuck(m, now));
+        if let Some(machine) = stuck {
+            let (name, phase) = (&machine.name, machine.phase().name());
+            return Some(format!("{name} is {phase} for long: {}.", reason(machine)));
         }
         let cluster = &self.snapshot.cluster;
         (cluster.failures > 0)
@@ -267,6 +271,11 @@ impl<'a> Facts<'a> {
         let first = control_plane.find(|m| down(m)).filter(|_| lost)?;
         Some(format!("The control plane does not answer: {}.", reason(first)))
     }
+}
+
+/// Returns whether a machine waits for so long that its steps are no progress.
+fn is_stuck(machine: &Machine, now: Millis) -> bool {
+    !machine.reason.is_empty() && now.saturating_sub(machine.since) > STUCK_AFTER
 }
 
 fn reason(machine: &Machine) -> &str {

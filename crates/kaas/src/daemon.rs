@@ -73,10 +73,12 @@ async fn open(context: &Context, options: &Options) -> Result<Kaas> {
     let keyring =
         Keyring::open(Arc::clone(&store), seal, Arc::<SystemClock>::clone(&clock)).await?;
     let artifacts = Artifacts::new(artifacts(context, options)?, catalogue.sha256.clone());
+    let endpoint = options.endpoint().map_err(anyhow::Error::msg)?;
     let members = |provider: Arc<dyn Provider>| -> Arc<dyn Driver> {
         let clock = Arc::<SystemClock>::clone(&clock);
         let members = Members::new(provider, keyring.clone(), catalogue.clone(), clock);
-        Arc::new(members.with_vault(Arc::clone(&vault)).with_artifacts(artifacts))
+        let members = members.with_vault(Arc::clone(&vault)).with_artifacts(artifacts);
+        Arc::new(members.with_endpoint(endpoint))
     };
     let (provider, driver): (Arc<dyn Provider>, Arc<dyn Driver>) = match options.provider {
         ProviderKind::Sim => {

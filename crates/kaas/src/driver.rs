@@ -25,6 +25,8 @@ pub struct Node {
     pub kubelet_version: String,
     /// Somebody marked it as the first to go when its pool shrinks.
     pub delete_first: bool,
+    /// It is of the control plane, and pods stay away from it.
+    pub tainted: bool,
 }
 
 /// Why a step was not taken.
@@ -78,6 +80,10 @@ pub trait Driver: Send + Sync + 'static {
         force: bool,
     ) -> Result<Progress, Error>;
 
+    /// Keeps new pods away from a node of the control plane where the cluster has
+    /// workers, and lets them come where it has none.
+    async fn taint(&self, cluster: &Snapshot, machine: &Machine) -> Result<(), Error>;
+
     /// Takes the machine out of etcd and its node out of the API.
     async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error>;
 
@@ -97,7 +103,8 @@ pub trait Driver: Send + Sync + 'static {
     async fn save(&self, cluster: &Snapshot, into: &mut Writer) -> Result<(), Error>;
 
     /// Tells members of a cluster what changed around them, such as machines
-    /// that came and went.
+    /// that came and went. One that does not answer holds up nobody else; the error
+    /// names it.
     async fn sync(&self, cluster: &Snapshot) -> Result<(), Error> {
         let _ = cluster;
         Ok(())

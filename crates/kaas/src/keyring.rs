@@ -46,7 +46,11 @@ impl Keyring {
             let fresh = ClusterPki::generate(&cluster.name, now).map_err(failed)?;
             let sealed = fresh.seal(&self.seal, uid).map_err(failed)?;
             match self.table.create(Pki { uid: uid.clone(), sealed }).await {
-                Ok(_) | Err(selvage_store::Error::AlreadyExists { .. }) => {}
+                Ok(_) => {}
+                // Somebody else made them just now: the view has them in a moment.
+                Err(selvage_store::Error::AlreadyExists { .. }) => {
+                    self.wait_for(self.table.store().revision().await?).await?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -16,6 +16,7 @@ pub mod catalogue;
 pub mod conditions;
 mod daemon;
 pub mod driver;
+mod endpoint;
 mod error;
 mod keyring;
 pub mod manager;
@@ -32,6 +33,7 @@ pub mod vault;
 
 pub use caller::Caller;
 pub use daemon::KaasPart;
+pub use endpoint::ApiEndpoint;
 pub use error::{Error, Result};
 pub use keyring::Keyring;
 pub use manager::{Dependencies, Manager, Origin, Settings};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Compat, Settings,
+    endpoint::ApiEndpoint,
     plan::Policy,
     provider::{maas::MaasOptions, ssh::SshOptions},
     validate::Limits,
@@ -78,6 +79,11 @@ pub struct Options {
     /// Time for which a disruption budget may keep pods on a machine that is drained
     /// before they are deleted; 0: for ever.
     pub drain_timeout: Duration,
+    /// Name of clusters' APIs in kubeconfigs and certificates, such as
+    /// `{cluster}.k8s.example`, with a port behind it where that is not 6443. It has to
+    /// lead to the control planes of the cluster, by DNS or a load balancer. Empty:
+    /// kubeconfigs name the address of one control plane.
+    pub endpoint: String,
     /// Validity of the certificate in a kubeconfig.
     pub kubeconfig_lifetime: Duration,
     /// Interval at which nodes are looked at.
@@ -177,6 +183,7 @@ impl Default for Options {
             remediate_after: Duration(policy.remediate_after),
             quarantine_after: policy.quarantine_after,
             drain_timeout: Duration(policy.drain_timeout),
+            endpoint: String::new(),
             kubeconfig_lifetime: Duration(settings.kubeconfig_lifetime),
             health_period: Duration(settings.health_period),
             snapshot_interval: Duration(settings.snapshot_interval),
@@ -196,6 +203,15 @@ impl Options {
         }
     }
 
+    /// Name of clusters' APIs, if there is one.
+    pub(crate) fn endpoint(&self) -> Result<Option<ApiEndpoint>, String> {
+        if self.endpoint.is_empty() {
+            return Ok(None);
+        }
+        let endpoint = self.endpoint.parse();
+        endpoint.map(Some).map_err(|error| format!("kaas.endpoint: {error}"))
+    }
+
     /// Address of the mirror that programs come from, if they come from one.
     pub(crate) fn mirror(&self) -> Option<&str> {
         let text = self.artifacts.as_ref()?.to_str()?;
@@ -210,6 +226,7 @@ impl Options {
     /// Finds what no single key shows to be wrong.
     pub fn validate(&self) -> Result<(), String> {
         self.compat()?;
+        self.endpoint()?;
         self.backup.validate()?;
         if self.provider == ProviderKind::Maas {
             self.maas.validate()?;
@@ -243,6 +260,8 @@ impl Options {
                 quarantine_after: self.quarantine_after,
                 drain_timeout: self.drain_timeout.0,
             },
+            // It was validated when the configuration was read.
+            endpoint: self.endpoint().ok().flatten(),
             kubeconfig_lifetime: self.kubeconfig_lifetime.0,
             health_period: self.health_period.0,
             snapshot_interval: self.snapshot_interval.0,

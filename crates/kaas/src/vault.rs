@@ -16,7 +16,7 @@ use prost::Message;
 use selvage_api::Code;
 use selvage_restic::{
     self as restic, Backend, BackupOptions, FileSink, FileSource, Id, Job, PruneOptions,
-    Repository, RepositoryOptions, RestoreOptions, Secret, Selector, Snapshot,
+    Repository, RepositoryOptions, RestoreOptions, Secret, Selector, Snapshot, Wanted,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
@@ -156,7 +156,7 @@ impl Vault {
     /// Brings a backup back from the repository.
     pub async fn open(&self, id: &str) -> Result<Content, Error> {
         let repository = self.repository().await?;
-        let snapshot = repository.select(&Selector::Name(id.to_owned()), None).await?;
+        let snapshot = repository.select(&Selector::Name(id.to_owned()), Wanted::default()).await?;
         self.fetch(repository, &snapshot).await
     }
 

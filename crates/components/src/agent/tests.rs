@@ -8,6 +8,7 @@ use selvage_api::selvage::kubernetes::{Authorities, ClusterNetwork, MemberSpec, 
 use selvage_runtime::containerd::{Containerd, Options};
 
 use super::{MemberAgent, Settings};
+use crate::Error;
 
 fn agent(folder: &std::path::Path) -> MemberAgent {
     let settings = Settings {
@@ -64,6 +65,24 @@ async fn an_agent_that_starts_again_knows_what_it_was_told() {
     let folder = tempfile::tempdir().unwrap();
     agent(folder.path()).apply(spec(3)).await.unwrap();
     assert_eq!(shown(&agent(folder.path())), ("demo".into(), 3, 0));
+}
+
+#[tokio::test]
+async fn an_older_spec_is_refused_and_so_is_another_of_the_same_generation() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = agent(folder.path());
+    agent.apply(spec(3)).await.unwrap();
+    let older = agent.apply(spec(2)).await.unwrap_err();
+    assert!(matches!(older, Error::OldGeneration { given: 2, kept: 3 }), "{older}");
+    let other = MemberSpec { address: "10.0.0.9".into(), ..spec(3) };
+    let other = agent.apply(other).await.unwrap_err();
+    assert!(matches!(other, Error::SameGeneration(3)), "{other}");
+    assert_eq!(agent.0.current_spec().as_deref(), Some(&spec(3)), "it is as it was");
+    // Also by one that was started meanwhile.
+    drop(agent);
+    let agent = self::agent(folder.path());
+    assert!(agent.apply(spec(2)).await.is_err());
+    assert_eq!(agent.apply(spec(3)).await.unwrap(), 3, "the same may be said again");
 }
 
 #[tokio::test]

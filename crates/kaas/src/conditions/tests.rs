@@ -101,8 +101,20 @@ fn a_machine_that_cannot_be_had_is_work_at_first_and_then_a_lack() {
     let mut snapshot = both(Phase::Ready, Phase::Requested);
     snapshot.machines[0].reason = "no machine is free".into();
     assert_eq!(status_of(&snapshot), Reconciling);
-    snapshot.machines[0].created_at = NOW - STUCK_AFTER - 1;
+    snapshot.machines[0].since = NOW - STUCK_AFTER - 1;
     assert_eq!(status_of(&snapshot), Degraded);
+}
+
+#[test]
+fn a_slow_machine_is_work_as_long_as_it_comes_from_phase_to_phase() {
+    let mut snapshot = both(Phase::Ready, Phase::Joining);
+    let worker = &mut snapshot.machines[0];
+    (worker.reason, worker.created_at) = ("the node is not ready".into(), NOW - 10 * STUCK_AFTER);
+    assert_eq!(status_of(&snapshot), Reconciling, "it came to this phase just now");
+    snapshot.machines[0].since = NOW - STUCK_AFTER - 1;
+    assert_eq!(status_of(&snapshot), Degraded, "it is not as asked for");
+    let degraded = evaluate(&snapshot, NOW).into_iter().find(|c| c.kind == DEGRADED).unwrap();
+    assert_eq!(degraded.message, "a-1 is Joining for long: the node is not ready.");
 }
 
 #[test]

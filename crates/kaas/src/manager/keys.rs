@@ -73,9 +73,12 @@ impl Manager {
         Ok(Some(text))
     }
 
-    /// Address of a control plane that answers, so that the death of one takes
-    /// nobody's way in.
+    /// Name of the API, which holds whatever becomes of control planes. Without one,
+    /// the address of a control plane that answers now.
     fn endpoint(&self, cluster: &Cluster) -> String {
+        if let Some(endpoint) = &self.inner.settings.endpoint {
+            return endpoint.address(&cluster.name);
+        }
         let (address, port) = cluster.endpoint.rsplit_once(':').unwrap_or((&cluster.endpoint, ""));
         let machines = self.inner.machines.by_index(BY_CLUSTER, &cluster.name);
         let mut ready = machines.iter().map(|stored| &stored.value).filter(|machine| {

@@ -27,9 +27,10 @@ pub use change::Origin;
 
 use crate::{
     Error, Result,
-    catalogue::{Catalogue, Version},
+    catalogue::{Catalogue, Release, Version},
     conditions,
     driver::Driver,
+    endpoint::ApiEndpoint,
     keyring::Keyring,
     plan::{Policy, Snapshot},
     provider::Provider,
@@ -47,6 +48,8 @@ pub struct Settings {
     pub poll: Duration,
     /// Interval at which nodes are looked at.
     pub health_period: Duration,
+    /// Name of clusters' APIs in kubeconfigs; none: the address of a control plane.
+    pub endpoint: Option<ApiEndpoint>,
     /// Life of the certificate in a kubeconfig.
     pub kubeconfig_lifetime: Duration,
     /// Clusters that are worked on at the same time.
@@ -64,6 +67,7 @@ impl Default for Settings {
             policy: Policy::default(),
             poll: Duration::from_millis(500),
             health_period: Duration::from_secs(15),
+            endpoint: None,
             kubeconfig_lifetime: Duration::from_secs(24 * 3600),
             workers: 64,
             snapshot_interval: Duration::from_secs(3600),
@@ -202,6 +206,19 @@ impl Manager {
     /// Sentence that says what is being waited for.
     pub fn message(&self, snapshot: &Snapshot) -> String {
         conditions::message(snapshot, self.now())
+    }
+
+    /// Why newer versions on offer are not reached by one upgrade, a sentence each.
+    pub fn obstacles_to_upgrades(&self, snapshot: &Snapshot) -> Vec<String> {
+        let (from, oldest) = versions_of(snapshot);
+        let Some(from) = from else { return Vec::new() };
+        let newer = self.catalogue().releases().iter().filter(|release| release.version > from);
+        let obstacle = |release: &Release| {
+            let step = self.catalogue().check_step(from, release.version, oldest.unwrap_or(from));
+            let lacks = || self.provider().lacks(release);
+            step.err().or_else(|| lacks().map(|text| format!("{}: {text}", release.version)))
+        };
+        newer.filter_map(obstacle).collect()
     }
 
     /// Versions that one upgrade reaches. Those that no machine can run are

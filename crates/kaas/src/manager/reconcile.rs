@@ -182,6 +182,7 @@ impl Manager {
         let silent = match self.inner.dependencies.driver.nodes(&snapshot).await {
             Ok(nodes) => {
                 self.note_nodes(&snapshot, &nodes).await?;
+                self.taint_control_plane(&snapshot, &nodes).await;
                 self.follow_api(&snapshot).await?;
                 0
             }
@@ -235,6 +236,23 @@ impl Manager {
             self.note_node(machine, ready, reason, delete_first).await?;
         }
         Ok(())
+    }
+
+    /// Keeps pods away from the control plane as long as there are workers: pools came or
+    /// went since its machines joined. What fails is tried again with the next look.
+    async fn taint_control_plane(&self, snapshot: &Snapshot, nodes: &[Node]) {
+        let wanted = snapshot.has_workers();
+        for machine in snapshot.machines.iter().filter(|machine| machine.is_control_plane()) {
+            let joined = matches!(machine.phase(), Phase::Ready | Phase::NotReady);
+            let found = nodes.iter().find(|node| node.name == machine.name);
+            if !joined || found.is_none_or(|node| node.tainted == wanted) {
+                continue;
+            }
+            if let Err(error) = self.inner.dependencies.driver.taint(snapshot, machine).await {
+                let (cluster, machine) = (&machine.cluster, &machine.name);
+                tracing::warn!(cluster, machine, %error, "the node keeps its old taint");
+            }
+        }
     }
 
     async fn note_silence(&self, snapshot: &Snapshot, why: &str) -> Result<()> {

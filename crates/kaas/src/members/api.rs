@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use selvage_kube::{
     Connection, Credentials, Objects,
-    k8s_openapi::api::core::v1::Node as KubeNode,
+    k8s_openapi::api::core::v1::{Node as KubeNode, Taint},
     kube::{
         Api, Client,
         api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -30,6 +30,9 @@ const DELETE_FIRST: [&str; 2] =
     ["cluster.k8s.io/delete-machine", "cluster.x-k8s.io/delete-machine"];
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 const WORKER: &str = "node-role.kubernetes.io/worker";
+const NO_SCHEDULE: &str = "NoSchedule";
+/// Status of a change of an object that somebody else has changed.
+const CONFLICT: u16 = 409;
 
 impl Members {
     async fn connection(
@@ -142,9 +145,13 @@ impl Members {
             return Ok(Progress::Waiting(text));
         }
         let patch = PatchParams::default();
-        let change = Patch::Merge(marks(snapshot, machine));
-        let patched = nodes.patch(&machine.name, &patch, &change).await;
-        patched.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let change = Patch::Merge(marks(snapshot, machine, &node));
+        match nodes.patch(&machine.name, &patch, &change).await {
+            Err(selvage_kube::kube::Error::Api(status)) if status.code == CONFLICT => {
+                return Ok(Progress::Waiting("the node is changed by somebody else".into()));
+            }
+            patched => patched.map_err(|error| Error::Unavailable(error.to_string()))?,
+        };
         if !shown.ready {
             return Ok(Progress::Waiting(shown.reason));
         }
@@ -152,6 +159,22 @@ impl Members {
             forget_nodes(&nodes, snapshot).await?;
         }
         Ok(Progress::Done)
+    }
+
+    /// Makes the taint of a node of the control plane as it has to be.
+    pub(super) async fn taint_node(
+        &self,
+        snapshot: &Snapshot,
+        machine: &Machine,
+    ) -> Result<(), Error> {
+        let failed = |error: selvage_kube::kube::Error| Error::Unavailable(error.to_string());
+        let nodes: Api<KubeNode> = Api::all(self.client(snapshot).await?);
+        let node = nodes.get(&machine.name).await.map_err(failed)?;
+        if let Some(change) = taint_change(&node, snapshot.has_workers()) {
+            let patch = PatchParams::default();
+            nodes.patch(&machine.name, &patch, &Patch::Merge(change)).await.map_err(failed)?;
+        }
+        Ok(())
     }
 
     pub(super) async fn list_nodes(&self, snapshot: &Snapshot) -> Result<Vec<Node>, Error> {
@@ -216,26 +239,47 @@ fn serving(snapshot: &Snapshot) -> Vec<&Machine> {
 
 /// Labels and taints put on a node after it joined: a kubelet may not set them
 /// of itself.
-fn marks(snapshot: &Snapshot, machine: &Machine) -> Value {
+fn marks(snapshot: &Snapshot, machine: &Machine, node: &KubeNode) -> Value {
     let role = if machine.is_control_plane() { CONTROL_PLANE } else { WORKER };
     let mut labels = serde_json::Map::new();
     for (key, value) in &machine.labels {
         labels.insert(key.clone(), json!(value));
     }
     labels.insert(role.into(), json!(""));
-    // Where there are workers they do the work.
-    let workers = snapshot.pools.iter().any(|pool| !pool.deleting && pool.count > 0);
-    let mut marks = json!({
-        "metadata": { "labels": labels },
-        "spec": { "unschedulable": null },
-    });
-    if machine.is_control_plane() {
-        marks["spec"]["taints"] = match workers {
-            true => json!([{ "key": CONTROL_PLANE, "effect": "NoSchedule" }]),
-            false => Value::Null,
-        };
-    }
+    let taint = machine.is_control_plane().then(|| taint_change(node, snapshot.has_workers()));
+    let mut marks = taint.flatten().unwrap_or_else(|| json!({ "metadata": {}, "spec": {} }));
+    marks["metadata"]["labels"] = Value::Object(labels);
+    marks["spec"]["unschedulable"] = Value::Null;
     marks
+}
+
+/// The change that keeps pods away from a node of the control plane, or lets them come;
+/// `None` if it is so. Where there are workers they do the work. Taints of others stay:
+/// the change holds for the node as it was read alone.
+fn taint_change(node: &KubeNode, tainted: bool) -> Option<Value> {
+    if is_tainted(node) == tainted {
+        return None;
+    }
+    let known = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    let others = known.into_iter().flatten().filter(|taint| !is_own(taint));
+    let mut taints: Vec<Value> = others.map(|taint| json!(taint)).collect();
+    if tainted {
+        taints.push(json!({ "key": CONTROL_PLANE, "effect": NO_SCHEDULE }));
+    }
+    let version = node.metadata.resource_version.as_deref();
+    Some(json!({
+        "metadata": { "resourceVersion": version },
+        "spec": { "taints": taints },
+    }))
+}
+
+fn is_own(taint: &Taint) -> bool {
+    taint.key == CONTROL_PLANE && taint.effect == NO_SCHEDULE
+}
+
+fn is_tainted(node: &KubeNode) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.is_some_and(|taints| taints.iter().any(is_own))
 }
 
 fn shown(node: &KubeNode) -> Node {
@@ -259,6 +303,7 @@ fn shown(node: &KubeNode) -> Node {
         kubelet_version: version.unwrap_or_default(),
         delete_first: annotations
             .is_some_and(|all| DELETE_FIRST.iter().any(|key| all.contains_key(*key))),
+        tainted: is_tainted(node),
     }
 }
 
@@ -298,4 +343,39 @@ fn binding(name: &str, role: &str, kind: &str, subject: &str) -> Value {
             "name": subject,
         }],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn node(taints: &Value) -> KubeNode {
+        serde_json::from_value(json!({
+            "metadata": { "name": "cp-1", "resourceVersion": "7" },
+            "spec": { "taints": taints },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_the_taint_of_the_control_plane_is_changed() {
+        let own = json!({ "key": CONTROL_PLANE, "effect": NO_SCHEDULE });
+        let foreign = json!({ "key": "rack", "value": "1", "effect": "NoExecute" });
+        let both = node(&json!([foreign, own]));
+        let alone = node(&json!([foreign]));
+        for (node, tainted, after) in [
+            (&both, true, None),
+            (&both, false, Some(json!([foreign]))),
+            (&alone, false, None),
+            (&alone, true, Some(json!([foreign, own]))),
+            (&node(&json!([own])), false, Some(json!([]))),
+            (&node(&Value::Null), true, Some(json!([own]))),
+        ] {
+            let change = taint_change(node, tainted);
+            assert_eq!(change.as_ref().map(|change| &change["spec"]["taints"]), after.as_ref());
+            let read = change.map(|change| change["metadata"]["resourceVersion"].clone());
+            assert_eq!(read, after.map(|_| json!("7")), "it holds for that node alone");
+        }
+    }
 }

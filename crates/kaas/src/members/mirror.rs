@@ -128,7 +128,9 @@ impl Mirror {
                 "{path} of the mirror has SHA-256 {found}, and {expected} is expected"
             )));
         }
-        fs::rename(&part, file).await.map_err(failed)
+        let place = file.to_owned();
+        let renamed = tokio::task::spawn_blocking(move || selvage_files::rename(&part, &place));
+        renamed.await.map_err(io::Error::other).flatten().map_err(failed)
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod mirror;
 mod preflight;
 mod spec;
 mod storage;
+mod sync;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,6 +35,7 @@ use crate::{
     Keyring,
     catalogue::{Catalogue, Version},
     driver::{Driver, Error, Node, Progress},
+    endpoint::ApiEndpoint,
     pki::{self, Authorities, ClusterPki, MEMBER_LIFETIME},
     plan::Snapshot,
     provider::{self, OperationId, Provider},
@@ -46,9 +48,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const RESET_TIMEOUT: Duration = Duration::from_secs(120);
 /// Renewed when so much of the life of a certificate is left.
 const RENEW_WITHIN: Duration = Duration::from_secs(MEMBER_LIFETIME.as_secs() / 3);
-
-/// Between two looks at the certificates of a machine, in milliseconds.
-const CERTIFICATE_CHECK_INTERVAL: Millis = 3600 * 1000;
 
 type Agent = MemberServiceClient<Channel>;
 
@@ -79,6 +78,8 @@ pub struct Members {
     artifacts: artifacts::Artifacts,
     /// Snapshots that clusters are restored from.
     vault: Option<Arc<Vault>>,
+    /// Name by which people reach the API of a cluster.
+    endpoint: Option<ApiEndpoint>,
 }
 
 impl fmt::Debug for Members {
@@ -146,7 +147,14 @@ impl Members {
             prepared: Mutex::default(),
             artifacts: artifacts::Artifacts::default(),
             vault: None,
+            endpoint: None,
         }
+    }
+
+    /// Lets API servers prove that they have that name.
+    #[must_use]
+    pub fn with_endpoint(self, endpoint: Option<ApiEndpoint>) -> Self {
+        Self { endpoint, ..self }
     }
 
     /// Sends machines the programs that they lack from there.
@@ -215,7 +223,9 @@ impl Members {
             return Ok(status.generation);
         }
         let signer = keys.signer(stage)?;
-        spec.certificates = self.certify(agent, signer, &spec, certificates).await?;
+        let names: Vec<String> =
+            self.endpoint.iter().map(|endpoint| endpoint.host(&spec.cluster)).collect();
+        spec.certificates = self.certify(agent, signer, &spec, &names, certificates).await?;
         spec.generation = status.generation + 1;
         let generation = spec.generation;
         let request = timed(ApplyRequest { spec: Some(spec) }, TIMEOUT);
@@ -272,6 +282,7 @@ impl Members {
         agent: &mut Agent,
         signer: &Authorities,
         spec: &MemberSpec,
+        api_names: &[String],
         profiles: Vec<Profile>,
     ) -> Result<Vec<Certificate>, Error> {
         if profiles.is_empty() {
@@ -291,7 +302,8 @@ impl Members {
             return Err(Error::Refused(text.into()));
         }
         let now = self.clock.now() / 1000;
-        let sign = |request| spec::sign(signer, spec, &request, now).map_err(Error::from);
+        let sign =
+            |request| spec::sign(signer, spec, api_names, &request, now).map_err(Error::from);
         answer.requests.into_iter().map(sign).collect()
     }
 
@@ -453,6 +465,10 @@ impl Driver for Members {
         drain::pass(&client, &machine.name, force).await
     }
 
+    async fn taint(&self, cluster: &Snapshot, machine: &Machine) -> Result<(), Error> {
+        self.taint_node(cluster, machine).await
+    }
+
     async fn leave(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, Error> {
         if machine.is_control_plane() {
             let mut peer = self.peer(cluster, machine).await?;
@@ -491,35 +507,6 @@ impl Driver for Members {
     }
 
     async fn sync(&self, cluster: &Snapshot) -> Result<(), Error> {
-        let mut renewed = false;
-        for machine in &cluster.machines {
-            let settled = matches!(machine.phase(), Phase::Ready | Phase::NotReady);
-            if !settled || machine.removing || machine.wanted != machine.running {
-                continue;
-            }
-            let spec = self.spec(cluster, machine).await?;
-            let digest: [u8; 32] = Sha256::digest(spec.encode_to_vec()).into();
-            let known = self.sent.lock().get(&machine.operation).copied();
-            let looked =
-                |known: SentSpec| known.checked_at.saturating_add(CERTIFICATE_CHECK_INTERVAL);
-            let now = self.clock.now();
-            if known.is_some_and(|known| known.digest == digest && looked(known) > now) {
-                continue;
-            }
-            let mut agent = self.agent(machine).await?;
-            let status = Self::status_of(&mut agent, cluster, machine).await?;
-            // New certificates restart what uses them: one control plane at a time.
-            let keys = self.keyring.keys(&cluster.cluster).await?;
-            let stage = machine.wanted.authority_stage;
-            let missing = self.missing_certificates(&keys, &spec, &status, stage)?;
-            if machine.is_control_plane() && !missing.is_empty() {
-                if renewed || !self.other_planes_are_healthy(cluster, machine).await {
-                    continue;
-                }
-                renewed = true;
-            }
-            self.apply_spec(&mut agent, cluster, machine, spec, &status).await?;
-        }
-        Ok(())
+        self.sync_all(cluster).await
     }
 }

@@ -159,6 +159,7 @@ pub(super) fn profiles(spec: &MemberSpec) -> Vec<Profile> {
 pub(super) fn sign(
     signer: &pki::Authorities,
     spec: &MemberSpec,
+    api_names: &[String],
     request: &CertificateRequest,
     now: u64,
 ) -> Result<Certificate, pki::Error> {
@@ -170,7 +171,7 @@ pub(super) fn sign(
         node: &spec.node,
         address: &spec.address,
         service_address: FIRST_SERVICE,
-        api_names: &[],
+        api_names,
     };
     let pem = authority(signer, profile).sign(&request.csr, &leaf(meant, &member), now)?;
     Ok(Certificate { profile: profile.into(), pem })

@@ -34,6 +34,13 @@ pub struct Snapshot {
     pub machines: Vec<Machine>,
 }
 
+impl Snapshot {
+    /// Returns whether there are machines for pods alone, or are to be.
+    pub fn has_workers(&self) -> bool {
+        self.pools.iter().any(|pool| !pool.deleting && pool.count > 0)
+    }
+}
+
 /// Settings of how clusters are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {

@@ -82,7 +82,34 @@ struct SimNode {
     /// The whole machine is gone, its agent too.
     lost: bool,
     hibernated: bool,
+    tainted: bool,
+    /// It runs something new since and has not joined again.
+    restarted: bool,
     labels: BTreeMap<String, String>,
+}
+
+impl SimCluster {
+    fn votes(&self, name: &str) -> bool {
+        let node = self.nodes.get(name);
+        self.etcd.contains(name)
+            && node.is_some_and(|n| n.ready && !n.lost && !n.hibernated && !n.restarted)
+    }
+
+    fn others_that_vote(&self, machine: &Machine) -> usize {
+        self.etcd.iter().filter(|name| **name != machine.name && self.votes(name)).count()
+    }
+
+    /// Returns whether etcd goes on while one member of it restarts. One alone cannot.
+    fn is_quorum_without(&self, machine: &Machine) -> bool {
+        self.etcd.len() == 1 || self.others_that_vote(machine) * 2 > self.etcd.len()
+    }
+
+    /// Returns whether etcd can decide that a member leaves, and decides without it then.
+    fn loses_none_with(&self, machine: &Machine) -> bool {
+        let others = self.others_that_vote(machine);
+        let all = others + usize::from(self.votes(&machine.name));
+        all * 2 > self.etcd.len() && others * 2 > self.etcd.len() - 1
+    }
 }
 
 /// A world in which machines are made up. Clones are the same.
@@ -193,6 +220,13 @@ impl Sim {
         }
     }
 
+    /// Returns whether pods stay away from a node.
+    pub fn is_tainted(&self, cluster: &str, node: &str) -> bool {
+        let inner = self.inner.lock();
+        let found = inner.clusters.get(cluster).and_then(|cluster| cluster.nodes.get(node));
+        found.is_some_and(|node| node.tainted)
+    }
+
     /// Labels of a node.
     pub fn labels(&self, cluster: &str, node: &str) -> BTreeMap<String, String> {
         let inner = self.inner.lock();
@@ -290,7 +324,12 @@ impl Inner {
             self.violations.push(format!("{} is configured and not ours", machine.name));
         }
         let cluster = self.clusters.entry(machine.cluster.clone()).or_default();
-        cluster.members.insert(machine.name.clone(), machine.wanted.clone());
+        let before = cluster.members.insert(machine.name.clone(), machine.wanted.clone());
+        let restarts = before.is_some_and(|before| before != machine.wanted);
+        if restarts && cluster.etcd.contains(&machine.name) && !cluster.is_quorum_without(machine) {
+            let text = format!("{} is restarted and the others are no quorum", machine.name);
+            self.violations.push(text);
+        }
         if machine.is_control_plane() {
             if machine.founder && !cluster.etcd.is_empty() && !cluster.etcd.contains(&machine.name)
             {
@@ -300,6 +339,7 @@ impl Inner {
         }
         let fresh = SimNode { ready: true, ..SimNode::default() };
         let node = cluster.nodes.entry(machine.name.clone()).or_insert(fresh);
+        node.restarted |= restarts;
         if std::mem::take(&mut node.hibernated) {
             node.ready = true;
         }
@@ -336,6 +376,16 @@ impl Inner {
         if let Err(why) = catalogue.skew.check(&control_plane, &kubelets) {
             self.violations.push(format!("{name}: {why}"));
         }
+    }
+
+    /// Takes a machine out of etcd, which has to work before and after.
+    fn leave_etcd(&mut self, machine: &Machine) {
+        let cluster = self.clusters.get(&machine.cluster);
+        let votes = cluster.filter(|cluster| cluster.etcd.contains(&machine.name));
+        if votes.is_some_and(|cluster| !cluster.loses_none_with(machine)) {
+            self.violations.push(format!("{} leaves and no quorum is left", machine.name));
+        }
+        self.leave(machine);
     }
 
     fn leave(&mut self, machine: &Machine) {
@@ -442,11 +492,12 @@ impl Driver for Sim {
         Ok(first.map(|machine| format!("{}:6443", machine.address)))
     }
 
-    async fn join(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
+    async fn join(&self, cluster: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
         let joined = self.call(|inner| {
             let node = inner.node(machine)?;
             node.labels = machine.labels.clone();
-            node.cordoned = false;
+            node.tainted = machine.is_control_plane() && cluster.has_workers();
+            (node.cordoned, node.restarted) = (false, false);
             Some(node.ready)
         });
         Ok(match joined.await? {
@@ -468,6 +519,7 @@ impl Driver for Sim {
             schedulable: !node.cordoned,
             kubelet_version: known.members.get(name).map(|v| v.kubelet.clone()).unwrap_or_default(),
             delete_first: node.delete_first,
+            tainted: node.tainted,
         };
         Ok(known.nodes.iter().map(node).collect())
     }
@@ -497,8 +549,17 @@ impl Driver for Sim {
         })
     }
 
+    async fn taint(&self, cluster: &Snapshot, machine: &Machine) -> Result<(), driver::Error> {
+        let tainted = self.call(|inner| {
+            if let Some(node) = inner.node(machine) {
+                node.tainted = cluster.has_workers();
+            }
+        });
+        Ok(tainted.await?)
+    }
+
     async fn leave(&self, _: &Snapshot, machine: &Machine) -> Result<Progress, driver::Error> {
-        self.call(|inner| inner.leave(machine)).await?;
+        self.call(|inner| inner.leave_etcd(machine)).await?;
         Ok(Progress::Done)
     }
 

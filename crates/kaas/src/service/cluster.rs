@@ -19,6 +19,8 @@ use crate::{Caller, Compat, Error, Manager, conditions, plan::Snapshot};
 const PAGE_SIZE: &str = "x-page-size";
 const PAGE_TOKEN: &str = "x-page-token";
 const NEXT_PAGE: &str = "x-next-page-token";
+/// Header of the reasons why newer versions are not reached.
+const MISSING_VERSIONS: &str = "x-missing-versions";
 
 /// The published contract.
 #[derive(Debug)]
@@ -198,7 +200,14 @@ impl Cluster for ClusterApi {
         let versions: Vec<String> =
             self.manager.upgrades(&snapshot).iter().map(ToString::to_string).collect();
         let ok = !versions.is_empty() && self.compat == Compat::Precise;
-        Ok(Response::new(GetUpgradeClusterInformationReply { ok, versions }))
+        let missing = self.manager.obstacles_to_upgrades(&snapshot).join("; ");
+        let mut response = Response::new(GetUpgradeClusterInformationReply { ok, versions });
+        // A header has no place for other letters, such as those of a path.
+        let missing: String = missing.chars().filter(|c| matches!(c, ' '..='~')).collect();
+        if let Some(missing) = missing.parse().ok().filter(|_| !missing.is_empty()) {
+            response.metadata_mut().insert(MISSING_VERSIONS, missing);
+        }
+        Ok(response)
     }
 
     async fn upgrade_cluster(

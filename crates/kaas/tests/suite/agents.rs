@@ -3,25 +3,29 @@
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use parking_lot::Mutex;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use selvage_api::selvage::kubernetes::{
     self as wire, Component, ComponentState, EtcdPeer, MemberSpec, MemberStatus, Profile,
     member_service_server::{MemberService, MemberServiceServer},
 };
 use selvage_kaas::{
-    Keyring, Members,
+    ApiEndpoint, Dependencies, Keyring, Manager, Members, Settings,
     catalogue::Catalogue,
     driver::{Driver, Error, Progress},
     pki::Seal,
     plan::Snapshot,
     provider::{
         self, Acquired, Capabilities, Observed, Offer, OperationId, Owned, Provider, Request, Wipe,
+        sim::Sim,
     },
     record::{Backup, Cluster, ControlPlane, Machine, Phase, Versions},
     vault::Vault,
 };
 use selvage_store::clock::Clock;
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::{Stream, wrappers::UnixListenerStream};
 use tonic::{Response, Status, transport::Channel};
 use x509_parser::extensions::ParsedExtension;
@@ -33,6 +37,8 @@ use super::lab::{Lab, vault};
 struct Heard {
     specs: Vec<MemberSpec>,
     certificates: BTreeMap<i32, String>,
+    /// Keys of those certificates.
+    keys: BTreeMap<i32, String>,
     added: Vec<EtcdPeer>,
     promoted: Vec<String>,
     healthy: Vec<&'static str>,
@@ -79,10 +85,12 @@ impl MemberService for Agent {
             let key = rcgen::KeyPair::generate().unwrap();
             let params = rcgen::CertificateParams::default();
             let csr = params.serialize_request(&key).unwrap().pem().unwrap();
+            self.0.lock().keys.insert(*profile, key.serialize_pem());
             wire::CertificateRequest { profile: *profile, csr }
         };
         let mut profiles = request.into_inner().profiles;
-        profiles.extend(self.0.lock().greedy.map(i32::from));
+        let greedy = self.0.lock().greedy;
+        profiles.extend(greedy.map(i32::from));
         let requests = profiles.iter().map(csr).collect();
         Ok(Response::new(wire::RequestCertificatesResponse { requests }))
     }
@@ -288,6 +296,19 @@ impl Scene {
         Self { driver, keyring, vault, folder, lab }
     }
 
+    /// A manager with the same keys.
+    async fn manager(&self, settings: Settings) -> Manager {
+        let dependencies = Dependencies {
+            provider: Arc::new(Sim::default()),
+            driver: Arc::new(Sim::default()),
+            catalogue: Catalogue::load(None).unwrap(),
+            keyring: Arc::clone(&self.keyring),
+            clock: Arc::new(self.lab.clock.clone()),
+            vault: Arc::clone(&self.vault),
+        };
+        Manager::open(self.lab.store.clone(), settings, dependencies).await.unwrap()
+    }
+
     /// An agent for the machine of that name.
     fn agent(&self, name: &str) -> Agent {
         let agent = Agent::default();
@@ -443,6 +464,91 @@ async fn members_hear_of_machines_that_come_and_only_then() {
     let heard = agent.0.lock();
     assert_eq!(heard.specs.len(), 2);
     assert_eq!(heard.specs[1].network.as_ref().unwrap().routes.len(), 2);
+}
+
+#[tokio::test]
+async fn members_hear_of_a_change_although_one_machine_is_dead() {
+    let scene = Scene::new().await;
+    let names = ["cp-1", "cp-2", "cp-3", "a-1", "a-2"];
+    let agents = names.map(|name| scene.agent(name));
+    agents.iter().for_each(|agent| agent.0.lock().healthy = vec!["etcd"]);
+    let pool = |name: &str| if name.starts_with('a') { "a" } else { "" };
+    let mut machines: Vec<Machine> = (1..)
+        .zip(names)
+        .map(|(number, name)| machine(name, pool(name), number, Phase::Ready))
+        .collect();
+    for _ in 0..3 {
+        scene.driver.sync(&cluster(&machines)).await.unwrap();
+    }
+    let specs = || agents.each_ref().map(|agent| agent.0.lock().specs.len());
+    assert_eq!(specs(), [1; 5], "all have what they need");
+    // The first control plane and the first worker die, another worker comes.
+    for dead in [0, 3] {
+        std::fs::remove_file(scene.folder.path().join(names[dead])).unwrap();
+        machines[dead].enter(Phase::NotReady, "", 2);
+    }
+    machines.push(machine("a-3", "a", 6, Phase::Joining));
+    let failed = scene.driver.sync(&cluster(&machines)).await.unwrap_err().to_string();
+    assert!(failed.starts_with("a-1: ") && failed.contains("; cp-1: "), "{failed}");
+    assert_eq!(specs(), [1, 2, 2, 1, 2]);
+    let routes = agents[2].0.lock().specs[1].network.clone().unwrap().routes;
+    assert!(routes.iter().any(|route| route.address == "10.0.0.6"), "{routes:?}");
+}
+
+#[tokio::test]
+async fn a_saved_kubeconfig_outlives_the_control_plane_that_answered_first() {
+    let mut scene = Scene::new().await;
+    let agent = scene.agent("cp-2");
+    // Where the first control plane was nobody answers; the second has the same port.
+    let (dead, live) = ("127.0.0.3", "127.0.0.2");
+    let listener = tokio::net::TcpListener::bind((live, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let endpoint: ApiEndpoint = format!("{{cluster}}.k8s.example:{port}").parse().unwrap();
+    scene.driver = scene.driver.with_endpoint(Some(endpoint.clone()));
+    let mut snapshot =
+        cluster(&[machine("cp-1", "", 1, Phase::Ready), machine("cp-2", "", 2, Phase::Ready)]);
+    snapshot.machines[0].removing = true;
+    agent.0.lock().healthy = vec!["etcd"];
+    scene.driver.sync(&snapshot).await.unwrap();
+    let api = Profile::Apiserver.into();
+    let (certificate, key) = {
+        let heard = agent.0.lock();
+        (heard.certificates[&api].clone(), heard.keys[&api].clone())
+    };
+    tokio::spawn(greet(listener, certificate, key));
+
+    let manager = scene.manager(Settings { endpoint: Some(endpoint), ..Settings::default() });
+    (snapshot.cluster.provisioned, snapshot.cluster.endpoint) = (true, "10.0.0.1:6443".into());
+    let saved = manager.await.kubeconfig(&snapshot.cluster, "me").await.unwrap().unwrap();
+    let saved: serde_json::Value = serde_json::from_str(&saved).unwrap();
+    let entry = &saved["clusters"][0]["cluster"];
+    let server = entry["server"].as_str().unwrap();
+    assert_eq!(server, format!("https://demo.k8s.example:{port}"));
+    let ca = BASE64_STANDARD.decode(entry["certificate-authority-data"].as_str().unwrap());
+    let client = reqwest::Client::builder()
+        .tls_certs_only([reqwest::Certificate::from_pem(&ca.unwrap()).unwrap()])
+        .resolve_to_addrs(
+            "demo.k8s.example",
+            &[dead, live].map(|address| std::net::SocketAddr::new(address.parse().unwrap(), port)),
+        );
+    let answer = client.build().unwrap().get(server).send().await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), "ok");
+}
+
+/// Answers one call over TLS.
+async fn greet(listener: tokio::net::TcpListener, certificate: String, key: String) {
+    let chain = CertificateDer::pem_slice_iter(certificate.as_bytes());
+    let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let config = rustls::ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(chain, key).unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let mut socket =
+        tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(socket).await.unwrap();
+    let _ = socket.read(&mut [0; 1024]).await.unwrap();
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+    socket.write_all(answer.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
 }
 
 #[tokio::test]

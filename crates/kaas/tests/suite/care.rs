@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use selvage_api::cnct::kaas::api::DeleteNodePoolMsg;
 use selvage_kaas::{
     Error,
     record::{Backup, BackupTrigger, Machine, Phase},
@@ -360,6 +361,29 @@ async fn a_machine_that_fails_again_and_again_is_set_aside_until_it_is_released(
     lab.settle("next").await;
     assert_eq!(machines(&lab, "next")[0].provider_id, "sim-00001");
     assert!(lab.manager.quarantined().is_empty());
+}
+
+#[tokio::test]
+async fn the_control_plane_takes_pods_exactly_as_long_as_there_are_no_workers() {
+    let lab = Lab::new().await;
+    lab.running("demo", 3, &[("a", 1)]).await;
+    let check = async || {
+        lab.settle("demo").await;
+        lab.manager.check_soon("demo");
+        lab.manager.reconcile("demo").await.unwrap();
+        let machines = machines(&lab, "demo");
+        let tainted = machines.iter().filter(|m| lab.sim.is_tainted("demo", &m.name)).count();
+        (tainted, machines.len())
+    };
+    assert_eq!(check().await, (3, 4));
+    lab.scale("demo", "a", 0).await.unwrap();
+    assert_eq!(check().await, (0, 3), "pods would have nowhere to go");
+    lab.add_pool("demo", "b", 1).await.unwrap();
+    assert_eq!(check().await, (3, 4));
+    let node_pool_names = vec!["b".to_owned()];
+    let asked = DeleteNodePoolMsg { cluster_name: "demo".into(), node_pool_names };
+    lab.manager.delete_pools(&admin(), &asked).await.unwrap();
+    assert_eq!(check().await, (0, 3));
 }
 
 #[tokio::test]

@@ -72,6 +72,15 @@ impl ModelCluster {
     }
 }
 
+/// Version that one upgrade reaches.
+fn next(running: &str) -> Option<&'static str> {
+    match running {
+        "1.35.8" => Some("1.36.4"),
+        "1.36.4" => Some("1.37.1"),
+        _ => None,
+    }
+}
+
 type Model = BTreeMap<String, ModelCluster>;
 
 /// Result of a call.
@@ -113,7 +122,7 @@ impl Run {
 
     async fn create(&mut self, name: &str) {
         let version = self.pick(&VERSIONS);
-        let control_plane = *[0, 1, 2, 3].choose(&mut self.random).unwrap();
+        let control_plane = *[0, 1, 2, 3, 3].choose(&mut self.random).unwrap();
         let pool = self.pick(&POOLS);
         let count = self.random.random_range(-1..3);
         let asked = request(name, version, control_plane, &[(pool, count)]);
@@ -219,7 +228,12 @@ impl Run {
     }
 
     async fn upgrade(&mut self, name: &str) {
-        let version = self.pick(&VERSIONS);
+        // Few of all versions can be reached.
+        let known = self.model.get(name).and_then(|cluster| next(&cluster.running));
+        let version = match known.filter(|_| self.random.random_bool(0.5)) {
+            Some(next) => next,
+            None => self.pick(&VERSIONS),
+        };
         let upgraded = self.lab.upgrade(name, version).await;
         let target = version.trim_start_matches('v');
         let right = match self.model.get_mut(name) {
@@ -227,12 +241,8 @@ impl Run {
             Some(_) if target.parse::<Version>().is_err() => Err(Code::InvalidArgument),
             Some(cluster) if cluster.version == target && !cluster.deleting => Ok(()),
             Some(cluster) => {
-                let next = match cluster.running.as_str() {
-                    "1.35.8" => "1.36.4",
-                    "1.36.4" => "1.37.1",
-                    _ => "",
-                };
-                if cluster.status() == "RUNNING" && target == next {
+                let reached = next(&cluster.running) == Some(target);
+                if cluster.status() == "RUNNING" && reached {
                     cluster.version = target.to_owned();
                     Ok(())
                 } else {

@@ -186,6 +186,25 @@ async fn compat_answers_with_the_originals_codes_and_texts() {
 }
 
 #[tokio::test]
+async fn a_version_that_one_upgrade_does_not_reach_has_a_reason_beside_the_answer() {
+    let lab = Lab::new().await;
+    lab.running("demo", 1, &[]).await;
+    let api = precise(&lab);
+    let ask = async || {
+        let asked = GetUpgradeClusterInformationMsg { name: "demo".into() };
+        let answer = api.get_upgrade_cluster_information(as_admin(asked)).await.unwrap();
+        let missing = answer.metadata().get("x-missing-versions");
+        let missing = missing.map(|text| text.to_str().unwrap().to_owned());
+        (answer.into_inner().versions, missing.unwrap_or_default())
+    };
+    let why = "1.37.1 skips a minor version: upgrade from 1.35.8 to 1.36 first";
+    assert_eq!(ask().await, (vec!["1.36.4".to_owned()], why.to_owned()));
+    lab.upgrade("demo", "1.36.4").await.unwrap();
+    lab.settle("demo").await;
+    assert_eq!(ask().await, (vec!["1.37.1".to_owned()], String::new()));
+}
+
+#[tokio::test]
 async fn the_version_says_how_this_was_built() {
     let lab = Lab::new().await;
     let version = precise(&lab).get_version_information(as_admin(GetVersionMsg {})).await.unwrap();

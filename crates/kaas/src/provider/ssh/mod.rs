@@ -17,7 +17,12 @@ mod options;
 mod remote;
 mod session;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -64,6 +69,8 @@ pub struct Ssh {
     installations: Installations,
     /// Claims on machines that have no row, by operation.
     strays: Mutex<HashMap<String, Claim>>,
+    /// Machines in quarantine, by name.
+    excluded: Mutex<BTreeSet<String>>,
     checked: Mutex<Option<Instant>>,
 }
 
@@ -111,6 +118,7 @@ impl Ssh {
             options,
             installations: Installations::default(),
             strays: Mutex::default(),
+            excluded: Mutex::default(),
             checked: Mutex::default(),
         })
     }
@@ -149,14 +157,22 @@ impl Ssh {
         }
     }
 
-    /// Machines of a type that no operation has.
-    fn free(&self, instance_type: &str) -> Vec<String> {
+    /// Machines of a type that clusters may have, in use or not.
+    fn offered(&self, instance_type: &str) -> Vec<(&String, &SshMachine)> {
+        let excluded = self.excluded.lock();
         let machines = self.options.machines.iter();
         let fits = machines.filter(|(name, machine)| {
             let kind = SshOptions::instance_type(machine);
-            (instance_type.is_empty() || kind == instance_type) && self.claims.is_free(name)
+            (instance_type.is_empty() || kind == instance_type) && !excluded.contains(*name)
         });
-        fits.map(|(name, _)| name.clone()).collect()
+        fits.collect()
+    }
+
+    /// Machines of a type that no operation has.
+    fn free(&self, instance_type: &str) -> Vec<String> {
+        let offered = self.offered(instance_type).into_iter();
+        let free = offered.filter(|(name, _)| self.claims.is_free(name));
+        free.map(|(name, _)| name.clone()).collect()
     }
 
     /// Removes what a cluster left on a machine, by its agent.
@@ -247,13 +263,15 @@ impl Provider for Ssh {
         Capabilities { in_place: true, simulated: false, disposable: false, problem: None }
     }
 
+    fn exclude(&self, machines: BTreeSet<String>) -> bool {
+        *self.excluded.lock() = machines;
+        true
+    }
+
     async fn offers(&self, instance_type: &str) -> Result<Vec<Offer>, Error> {
         let mut offers: Vec<Offer> = Vec::new();
-        for (name, machine) in &self.options.machines {
+        for (name, machine) in self.offered(instance_type) {
             let kind = SshOptions::instance_type(machine);
-            if !instance_type.is_empty() && kind != instance_type {
-                continue;
-            }
             let at = match offers.iter().position(|offer| offer.instance_type == kind) {
                 Some(at) => at,
                 None => {

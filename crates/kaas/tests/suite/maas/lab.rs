@@ -336,11 +336,16 @@ impl Driver for Pretended {
             schedulable: true,
             kubelet_version: machine.running.kubelet.clone(),
             delete_first: false,
+            tainted: false,
         };
         Ok(cluster.machines.iter().map(node).collect())
     }
 
     async fn cordon(&self, _: &Snapshot, _: &Machine) -> Result<(), driver::Error> {
+        Ok(())
+    }
+
+    async fn taint(&self, _: &Snapshot, _: &Machine) -> Result<(), driver::Error> {
         Ok(())
     }
 

@@ -158,6 +158,26 @@ async fn a_machine_of_another_controller_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_machine_in_quarantine_is_neither_offered_nor_given() {
+    let Some(lab) = SshLab::open(&["a", "b"]).await else { return };
+    let provider = lab.provider().await;
+    assert!(provider.exclude(["a".to_owned()].into()), "its machines come back");
+    let offers = provider.offers("").await.unwrap();
+    assert_eq!((offers[0].total, offers[0].free), (Some(1), Some(1)));
+    let acquired = provider.acquire(&operation("op-1"), &wanted()).await.unwrap();
+    assert_eq!(acquired.id, "b");
+    let none = provider.acquire(&operation("op-2"), &wanted()).await.unwrap_err();
+    assert_eq!(none.to_string(), "no machine is free");
+    provider.exclude(std::collections::BTreeSet::new());
+    let released = provider.acquire(&operation("op-2"), &wanted()).await.unwrap();
+    assert_eq!(released.id, "a");
+    for name in ["op-1", "op-2"] {
+        assert!(provider.release(&operation(name), Wipe::Reset).await.unwrap());
+    }
+    lab.check_clean("a quarantine");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_the_store_forgot_is_found_and_given_back() {
     let Some(lab) = SshLab::open(&["a", "b"]).await else { return };
     let provider = lab.provider().await;
