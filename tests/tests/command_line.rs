@@ -45,6 +45,29 @@ fn every_method_can_be_called_by_name() {
     }
 }
 
+/// Two ways to say which machines are meant, one of them in the environment or
+/// behind the command, are refused before anybody is called: nobody listens there.
+#[test]
+fn selectors_of_machines_that_contradict_each_other_are_refused() {
+    let of = |variable: Option<&str>, line: &[&str]| {
+        let mut command = selvage_tests::process::command();
+        command.args(["--endpoint", "http://127.0.0.1:1"]).args(line);
+        command.envs(variable.map(|nodes| ("SELVAGE_NODES", nodes)));
+        let output = command.output().unwrap();
+        assert_ne!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (variable, line) in [
+        (None, "node -l rack=3 restart x -n rack9"),
+        (Some("rack9"), "node -l rack=3 restart x"),
+        (Some("rack9"), "node restart x --selector rack=3"),
+    ] {
+        let told = of(variable, &line.split(' ').collect::<Vec<_>>());
+        let refused = told.contains("give one") || told.contains("cannot be used with");
+        assert!(refused && !told.contains("nobody answers"), "{line}: {told}");
+    }
+}
+
 #[test]
 fn typos_get_suggestions() {
     let selvage = Selvage::up(&[]);

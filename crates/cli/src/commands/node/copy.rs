@@ -50,7 +50,10 @@ async fn archive(
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let mut failures = Failures::default();
-    while let Some(Data { metadata, bytes }) = fleet.next(&mut stream).await? {
+    loop {
+        let next = fleet.next(&mut stream).await;
+        let next = next.map_err(|error| broke_off(&fleet.names(), error))?;
+        let Some(Data { metadata, bytes }) = next else { break };
         match fault(metadata.as_ref()) {
             Some(text) => failures.push(fleet.name(metadata.as_ref()), text),
             None => session.io.out.write_all(&bytes).map_err(Error::Output)?,
@@ -69,7 +72,16 @@ async fn folder(
 ) -> Result<(), Error> {
     let mut failures = Failures::default();
     let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
-    while let Some(Data { metadata, bytes }) = fleet.next(&mut stream).await? {
+    let mut broken = None;
+    loop {
+        let Data { metadata, bytes } = match fleet.next(&mut stream).await {
+            Ok(Some(data)) => data,
+            Ok(None) => break,
+            Err(error) => {
+                broken = Some(error);
+                break;
+            }
+        };
         let node = fleet.name(metadata.as_ref());
         if let Some(text) = fault(metadata.as_ref()) {
             failures.push(node, text);
@@ -85,6 +97,8 @@ async fn folder(
         }
     }
     let mut refused = 0;
+    let mut cut: Vec<String> = fleet.names();
+    cut.retain(|node| !workers.contains_key(node) && !failures.has(node));
     for (node, worker) in workers {
         drop(worker.pieces);
         let done = worker.task.await.map_err(|error| Error::Unexpected(error.to_string()))?;
@@ -92,12 +106,20 @@ async fn folder(
             Ok(done) => done,
             // What it sent ends where it went away; that is told below.
             Err(_) if failures.has(&node) => continue,
+            Err(_) if broken.is_some() => {
+                cut.push(node);
+                continue;
+            }
             Err(error) => return Err(error),
         };
         for (path, reason) in &entries {
             warn(session.io, &node, &format!("{path} is left out: {reason}"))?;
         }
         refused += entries.len();
+    }
+    if let Some(error) = broken {
+        let cut = if cut.is_empty() { fleet.names() } else { cut };
+        return Err(broke_off(&cut, error));
     }
     let answered = fleet.names().len().saturating_sub(failures.machines());
     failures.acted(answered, session.io)?;
@@ -108,6 +130,17 @@ async fn folder(
             message: format!("{count} entries of the archive were left out"),
             hints: vec!["`selvage node cp SRC - > FILE` fetches the archive as it is".into()],
         }),
+    }
+}
+
+/// The error with the machines whose archives are not whole.
+fn broke_off(nodes: &[String], error: Error) -> Error {
+    match error {
+        Error::Status { code, message, hints } => {
+            let message = format!("the copy from {} broke off: {message}", nodes.join(", "));
+            Error::Status { code, message, hints }
+        }
+        other => other,
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) async fn connect(nodes: Nodes, session: &mut Session<'_>) -> Result<Self, Error> {
+        // Before anything is sent anywhere.
+        chosen(nodes.clone())?;
         let target = session.target()?;
         let client = session.connect(&target).await?;
         let fleet = Self::new(Arc::new(client), &target, nodes, session.global.timeout)?;
@@ -43,13 +45,8 @@ impl Fleet {
         if !self.nodes.iter().any(|name| stands_for_many(name)) {
             return Ok(self);
         }
-        let asked = Self {
-            client: Arc::clone(&self.client),
-            nodes: self.nodes.clone(),
-            node_timeout: Some(self.node_timeout.unwrap_or(ROLL_CALL).min(ROLL_CALL)),
-            timeout: self.timeout,
-            here: self.here.clone(),
-        };
+        let each = self.node_timeout.unwrap_or(ROLL_CALL).min(ROLL_CALL);
+        let asked = self.of(self.nodes.clone(), Some(each));
         let answers = asked
             .ask(
                 (),
@@ -82,9 +79,40 @@ impl Fleet {
         if self.nodes.is_empty() { vec![self.here.clone()] } else { self.nodes.clone() }
     }
 
+    /// The machines as they were named; none where the entry answers for itself.
+    pub(crate) fn named(&self) -> Vec<String> {
+        self.nodes.clone()
+    }
+
     /// Returns whether more than one was asked for.
     pub(crate) fn is_many(&self) -> bool {
         self.nodes.len() > 1
+    }
+
+    /// Says which machines it is about where they are more than one.
+    pub(crate) fn announce(&self, action: &str, session: &mut Session<'_>) -> Result<(), Error> {
+        if !self.is_many() {
+            return Ok(());
+        }
+        let names = self.names();
+        let text = format!("{action} on {} machines: {}", names.len(), names.join(", "));
+        session.io.say(&printable(&text))
+    }
+
+    /// Returns whether the person has said how long each machine may take.
+    pub(crate) fn has_node_timeout(&self) -> bool {
+        self.node_timeout.is_some()
+    }
+
+    /// The same connection for these machines.
+    pub(crate) fn of(&self, nodes: Vec<String>, node_timeout: Option<Duration>) -> Self {
+        Self {
+            client: Arc::clone(&self.client),
+            nodes,
+            node_timeout,
+            timeout: self.timeout,
+            here: self.here.clone(),
+        }
     }
 
     /// The name of whoever sent a message.
@@ -207,6 +235,7 @@ pub(crate) trait Part {
 pub(crate) trait Reply: prost::Name {
     type Part: Part;
     fn parts(&self) -> &[Self::Part];
+    fn retain(&mut self, keep: impl FnMut(&Self::Part) -> bool);
 }
 
 macro_rules! replies {
@@ -220,6 +249,9 @@ macro_rules! replies {
             type Part = $part;
             fn parts(&self) -> &[$part] {
                 &self.messages
+            }
+            fn retain(&mut self, keep: impl FnMut(&$part) -> bool) {
+                self.messages.retain(keep);
             }
         }
     )*};
@@ -269,6 +301,21 @@ impl<R: Reply> Answers<'_, R> {
             }
         }
         failures
+    }
+
+    /// Takes out those who did not answer in time, and returns their names.
+    pub(crate) fn take_late(&mut self) -> Vec<String> {
+        let fleet = self.fleet;
+        let mut late = Vec::new();
+        self.reply.retain(|part| {
+            let fault = fault(part.metadata());
+            let is_late = fault.is_some_and(|text| parse(text).0 == Code::DeadlineExceeded);
+            if is_late {
+                late.push(fleet.name(part.metadata()).to_owned());
+            }
+            !is_late
+        });
+        late
     }
 
     /// Prints the answers, those that failed among them, in a format for
@@ -349,6 +396,21 @@ impl Failures {
         }
         self.all.iter().try_for_each(|(node, text)| warn(io, node, text))
     }
+}
+
+/// The failure with the advice where containers may be, if it is that there is
+/// none of this name.
+pub(crate) fn in_namespace<T>(result: Result<T, Error>, namespace: &str) -> Result<T, Error> {
+    result.map_err(|error| match error {
+        Error::Status { code: Code::NotFound, message, mut hints } => {
+            hints.push(format!(
+                "this looked in the namespace {namespace}: `selvage node containers --namespace \
+                 '*'` shows all, and --namespace says which is meant"
+            ));
+            Error::Status { code: Code::NotFound, message, hints }
+        }
+        other => other,
+    })
 }
 
 /// A line about one machine for the person, not for the pipe.

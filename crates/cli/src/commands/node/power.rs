@@ -5,10 +5,10 @@ use selvage_api::{machine, os};
 
 use super::{
     args::{ConfirmArgs, Nodes, Restart, Upgrade},
-    fleet::{Answers, Fleet, Reply, machine_client, os_client},
+    fleet::{Answers, Fleet, Reply, in_namespace, machine_client, os_client},
     sheet::Sheet,
 };
-use crate::{Error, session::Session};
+use crate::{Error, error::printable, session::Session};
 
 /// Silent when it worked, unless asked to print what came back.
 fn done<R: Reply>(answers: &Answers<'_, R>, session: &mut Session<'_>) -> Result<(), Error> {
@@ -22,8 +22,10 @@ pub(crate) async fn restart(
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let (namespace, driver) = args.place.place();
+    let (id, signal_only) = (args.id.clone(), args.signal_only);
+    fleet.announce(&format!("restarting {id:?}"), session)?;
     let request = os::RestartRequest {
-        namespace,
+        namespace: namespace.clone(),
         driver,
         id: args.id,
         signal_only: args.signal_only,
@@ -35,8 +37,32 @@ pub(crate) async fn restart(
         .ask_patiently(args.grace.unwrap_or_default(), request, |channel, request| async move {
             os_client(channel).restart(request).await
         })
-        .await?;
-    done(&answers, session)
+        .await;
+    let answers = in_namespace(answers, &namespace)?;
+    let good = answers.good();
+    if !answers.print(session)? && !good.is_empty() {
+        restarts(&good, &id, signal_only).print(session)?;
+    }
+    in_namespace(answers.failures().acted(good.len(), session.io), &namespace)
+}
+
+pub(crate) fn restarts(answers: &[(&str, &os::Restart)], id: &str, signal_only: bool) -> Sheet {
+    let mut sheet = Sheet::new(&["NODE", "RESPONSE"]);
+    for (node, answer) in answers {
+        let response = match (answer.old_pid, answer.new_pid) {
+            (old, _) if signal_only => {
+                format!("Container {id:?} was sent SIGTERM (process {old})")
+            }
+            (0, 0) => format!("Container {id:?} restarted"),
+            (0, new) => format!("Container {id:?} started (process {new})"),
+            (old, 0) => {
+                format!("Container {id:?} ended (process {old}) and does not run again yet")
+            }
+            (old, new) => format!("Container {id:?} restarted (process {old}, now {new})"),
+        };
+        sheet.push([(*node).to_owned(), response]);
+    }
+    sheet
 }
 
 pub(crate) async fn reboot(
@@ -84,6 +110,9 @@ async fn confirmed(
 ) -> Result<Fleet, Error> {
     let fleet = Fleet::connect(nodes, session).await?;
     let names = fleet.names().join(", ");
+    if sure.yes && fleet.is_many() {
+        session.io.say(&printable(&format!("{action} {names}")))?;
+    }
     if sure.yes || session.confirm(&format!("{action} {names}?"), "say --yes to mean it")? {
         Ok(fleet)
     } else {
@@ -96,6 +125,7 @@ pub(crate) async fn upgrade(
     args: Upgrade,
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
+    fleet.announce(&format!("upgrading to {:?}", args.image), session)?;
     let request = machine::UpgradeRequest { image: args.image };
     let answers = fleet
         .ask(

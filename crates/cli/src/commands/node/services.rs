@@ -24,6 +24,15 @@ pub(crate) async fn run(
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let id = args.id.clone().unwrap_or_default();
+    let action = match args.action {
+        None | Some(ServiceAction::Status) => None,
+        Some(ServiceAction::Start) => Some("starting"),
+        Some(ServiceAction::Stop) => Some("stopping"),
+        Some(ServiceAction::Restart) => Some("restarting"),
+    };
+    if let Some(action) = action {
+        fleet.announce(&format!("{action} the service {id:?}"), session)?;
+    }
     match args.action {
         None | Some(ServiceAction::Status) => {
             watch::repeat(args.watch, session, async |session, _| {

@@ -1,20 +1,25 @@
 //! The commands that ask once and print a table, or again and again.
 
+use std::{io::Write, time::Duration};
+
 use selvage_api::{os, time};
 use tonic::{Request, Response, Status, transport::Channel};
 
 use super::{
     args::{self, SortBy},
     fleet::{
-        Answers, Failures, Fleet, Reply, machine_client, network_client, os_client, time_client,
-        warn,
+        Answers, Failures, Fleet, Reply, in_namespace, machine_client, network_client, os_client,
+        time_client, warn,
     },
     memory as memories,
     sheet::Sheet,
     tables::{self, From},
     watch,
 };
-use crate::{Error, session::Session};
+use crate::{Error, Format, error::printable, session::Session};
+
+/// Stands for all namespaces.
+const EVERYWHERE: &str = "*";
 
 /// Prints what was answered and warns of who did not.
 pub(crate) fn print<R: Reply>(
@@ -31,6 +36,10 @@ pub(crate) fn print<R: Reply>(
     failures.looked(good.len(), session.io)
 }
 
+/// Timeout of each machine for the first look: who takes longer delays nobody
+/// but himself.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
 /// Asks, prints, and does so again if it shall be watched. What prints is told
 /// which key was pressed meanwhile.
 async fn asked<Q: Clone, R: Reply, F>(
@@ -44,8 +53,30 @@ async fn asked<Q: Clone, R: Reply, F>(
 where
     F: Future<Output = Result<Response<R>, Status>>,
 {
+    let people = matches!(session.global.output, None | Some(Format::Table | Format::Wide));
+    let hurried = fleet.is_many() && !fleet.has_node_timeout() && (people || watch.watch);
+    let first = fleet.of(fleet.named(), Some(FIRST_LOOK));
+    let first = if hurried { &first } else { fleet };
     watch::repeat(watch, session, async |session, key| {
-        show(&fleet.ask(question.clone(), &send).await?, session, key)
+        let mut answers = first.ask(question.clone(), &send).await?;
+        // The next frame looks again.
+        let late = if hurried && !watch.watch { answers.take_late() } else { Vec::new() };
+        let seen = answers.good().len();
+        if late.is_empty() || !answers.reply.parts().is_empty() {
+            show(&answers, session, key)?;
+        }
+        if late.is_empty() {
+            return Ok(());
+        }
+        session.io.say(&printable(&format!("waiting for {}", late.join(", "))))?;
+        session.io.out.flush().map_err(Error::Output)?;
+        let rest = fleet.of(late, None);
+        let rest = rest.ask(question.clone(), &send).await?;
+        match rest.good().is_empty() {
+            // Some have answered: those who have not are warned of.
+            true => rest.failures().looked(seen, session.io),
+            false => show(&rest, session, key),
+        }
     })
     .await
 }
@@ -73,9 +104,20 @@ pub(crate) async fn containers(
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let (namespace, driver) = args.place();
-    let request = os::ContainersRequest { namespace, driver };
+    let request = os::ContainersRequest { namespace: namespace.clone(), driver };
     let send = |to, request| async move { os_client(to).containers(request).await };
-    table(fleet, args.watch, session, request, send, tables::containers).await
+    let once = !args.watch.watch && namespace != EVERYWHERE;
+    asked(fleet, args.watch, session, request, send, |answers, session, _| {
+        in_namespace(print(answers, session, tables::containers), &namespace)?;
+        let good = answers.good();
+        if once && !good.is_empty() && good.iter().all(|(_, of)| of.containers.is_empty()) {
+            session.io.say(&format!(
+                "no containers in the namespace {namespace}; --namespace '*' shows those of all"
+            ))?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 pub(crate) async fn stats(

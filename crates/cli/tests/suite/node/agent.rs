@@ -30,6 +30,8 @@ type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[derive(Default)]
 struct AgentState {
     timeout: String,
+    /// Timeouts that came with questions about memory, in order.
+    timeouts: Vec<String>,
     restart: Option<RestartRequest>,
 }
 
@@ -67,8 +69,16 @@ impl Agents {
         self.fake.0.lock().unwrap().timeout.clone()
     }
 
+    pub(crate) fn timeouts(&self) -> Vec<String> {
+        self.fake.0.lock().unwrap().timeouts.clone()
+    }
+
     pub(crate) fn last_restart(&self) -> RestartRequest {
-        self.fake.0.lock().unwrap().restart.clone().unwrap()
+        self.restarted().unwrap()
+    }
+
+    pub(crate) fn restarted(&self) -> Option<RestartRequest> {
+        self.fake.0.lock().unwrap().restart.clone()
     }
 }
 
@@ -161,17 +171,34 @@ impl OsService for Fake {
     }
 
     async fn memory(&self, request: Request<()>) -> Answer<MemoryResponse> {
-        if let Some(timeout) = request.metadata().get("node-timeout") {
-            self.0.lock().unwrap().timeout = timeout.to_str().unwrap().to_owned();
+        let timeout = request.metadata().get("node-timeout");
+        let timeout = timeout.map_or(String::new(), |text| text.to_str().unwrap().to_owned());
+        {
+            let mut state = self.0.lock().unwrap();
+            state.timeouts.push(timeout.clone());
+            if !timeout.is_empty() {
+                state.timeout = timeout.clone();
+            }
         }
         let meminfo = MemInfo { memtotal: 2048, memfree: 1024, ..MemInfo::default() };
-        let messages = machines(&request)
-            .into_iter()
-            .map(|metadata| Memory { metadata, meminfo: Some(meminfo.clone()) });
+        // One that is slow answers those who have time, one that is mute nobody.
+        let late = |metadata: &Metadata| {
+            metadata.hostname.starts_with("mute")
+                || (metadata.hostname.starts_with("slow") && !timeout.is_empty())
+        };
+        let messages = machines(&request).into_iter().map(|mut metadata| {
+            if let Some(metadata) = metadata.as_mut().filter(|metadata| late(metadata)) {
+                metadata.error = "rpc error: code = DeadlineExceeded desc = no answer".into();
+            }
+            Memory { metadata, meminfo: Some(meminfo.clone()) }
+        });
         Ok(Response::new(MemoryResponse { messages: messages.collect() }))
     }
 
     async fn restart(&self, request: Request<RestartRequest>) -> Answer<RestartResponse> {
+        if request.get_ref().id == "missing" {
+            return Err(Status::not_found("container \"missing\" not found"));
+        }
         let machines = machines(&request).into_iter();
         let messages = machines.map(|metadata| Restart { metadata, old_pid: 7, new_pid: 8 });
         let messages = messages.collect();
@@ -225,6 +252,11 @@ impl MachineService for Fake {
         let path = request.get_ref().root_path.clone();
         let bytes = archive(path == "/evil");
         let (head, tail) = bytes.split_at(20);
+        if path == "/broken" {
+            let begun = stream(machines(&request), &[head]);
+            let end = futures::stream::iter([Err(Status::unavailable("connection reset"))]);
+            return Ok(Response::new(begun.chain(end).boxed()));
+        }
         let pieces = stream(machines(&request), &[head, tail]);
         if path != "/half" {
             return Ok(Response::new(pieces));

@@ -128,21 +128,84 @@ async fn when_all_machines_fail_so_does_the_command() {
 #[tokio::test]
 async fn what_was_to_be_done_is_done_everywhere_or_is_a_failure() {
     let agents = Agents::start().await;
-    for line in ["restart web", "reboot --yes", "shutdown -y", "reset --yes"] {
+    for (line, named) in [
+        ("reboot --yes", "Reboot a, "),
+        ("shutdown -y", "Turn off a, "),
+        ("reset --yes", "Wipe the configuration of a, "),
+    ] {
         let done = run(&agents, &format!("{line} -n a,b")).await;
-        assert_eq!(done.err, "");
+        assert_eq!(done.err, format!("{named}b\n"));
         assert_eq!(done.good(), "", "{line}");
         let (code, _, err) = run(&agents, &format!("{line} -n a,dead,b")).await.bad();
         assert_eq!(code, 13, "{line}");
-        assert!(err.starts_with("warning: dead: rpc error"), "{line}: {err}");
+        let told = format!("{named}dead, b\nwarning: dead: rpc error");
+        assert!(err.starts_with(&told), "{line}: {err}");
         assert!(err.contains("error: 1 of 3 machines failed"), "{line}: {err}");
     }
-    let (code, out, _) = run(&agents, "services ntpd restart -n a,dead").await.bad();
+    let done = run(&agents, "restart web -n a").await;
+    assert_eq!(done.err, "", "one machine that was named needs no naming");
+    assert_eq!(
+        done.good(),
+        "NODE   RESPONSE\na      Container \"web\" restarted (process 7, now 8)\n"
+    );
+    let (code, out, err) = run(&agents, "restart web -n a,dead,b").await.bad();
+    assert_eq!((code, out.lines().count()), (13, 3));
+    assert!(
+        err.starts_with("restarting \"web\" on 3 machines: a, dead, b\nwarning: dead"),
+        "{err}"
+    );
+    let (code, out, err) = run(&agents, "services ntpd restart -n a,dead").await.bad();
+    assert!(err.starts_with("restarting the service \"ntpd\" on 2 machines: a, dead\n"), "{err}");
     assert_eq!(out, "NODE   RESPONSE\na      Service \"ntpd\" restarted\n");
     assert_eq!(code, 13);
-    let (code, out, _) = run(&agents, "upgrade -i image:2 -n dead,a").await.bad();
+    let (code, out, err) = run(&agents, "upgrade -i image:2 -n dead,a").await.bad();
     assert_eq!(code, 13);
+    assert!(err.starts_with("upgrading to \"image:2\" on 2 machines: dead, a\n"), "{err}");
     assert!(out.contains("a      Upgrade request received"), "{out}");
+}
+
+/// Labels before the command and names behind it: neither is dropped, and nobody
+/// is asked to do anything.
+#[tokio::test]
+async fn selectors_that_contradict_each_other_are_refused_and_nothing_is_sent() {
+    let agents = Agents::start().await;
+    let (code, out, err) = run(&agents, "-l rack=3 restart x -n rack9").await.bad();
+    assert_eq!((code, out.as_str()), (3, ""));
+    assert!(err.contains("-n rack9") && err.contains("-l rack=3"), "{err}");
+    assert!(agents.restarted().is_none());
+}
+
+#[tokio::test]
+async fn a_machine_that_takes_its_time_delays_only_its_own_row() {
+    let agents = Agents::start().await;
+    let outcome = run(&agents, "memory -n a,slow,mute,b").await;
+    assert_eq!(agents.timeouts(), ["2S", ""], "a short look at all, a long one at the late");
+    assert!(outcome.err.starts_with("waiting for slow, mute\nwarning: mute: "), "{}", outcome.err);
+    let out = outcome.good();
+    let nodes: Vec<&str> = out.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(nodes, ["NODE", "a", "b", "NODE", "slow"]);
+
+    let outcome = run(&agents, "memory -n a,mute").await;
+    assert!(outcome.err.starts_with("waiting for mute\nwarning: mute: "), "{}", outcome.err);
+    assert_eq!(outcome.good().lines().count(), 2);
+    let (code, out, err) = run(&agents, "memory -n mute,mute2").await.bad();
+    assert_eq!((code, out.as_str()), (11, ""), "{err}");
+    assert!(err.contains("2 of 2 machines failed"), "{err}");
+    // Whoever reads one document gets one.
+    let before = agents.timeouts().len();
+    run(&agents, "memory -n a,slow -o json").await.good();
+    assert_eq!(agents.timeouts()[before..], [""]);
+}
+
+#[tokio::test]
+async fn a_container_that_is_not_found_may_be_in_another_namespace() {
+    let agents = Agents::start().await;
+    let (code, _, err) = run(&agents, "restart missing").await.bad();
+    assert_eq!(code, 4);
+    assert!(err.contains("namespace system") && err.contains("--namespace '*'"), "{err}");
+    let outcome = run(&agents, "containers -n a").await;
+    assert!(outcome.err.starts_with("no containers in the namespace system; "), "{}", outcome.err);
+    outcome.good();
 }
 
 #[tokio::test]
@@ -312,6 +375,15 @@ async fn copies_land_in_a_folder_and_bad_entries_do_not() {
     let (code, _, err) = run(&agents, &format!("cp /half {}", into("half").display())).await.bad();
     assert_eq!(code, 7, "{err}");
     assert_eq!(read(&into("half/a/file")), "content", "what could be read is there");
+
+    for (target, nodes, named) in
+        [(into("broken").display().to_string(), "a,b", "a, b"), ("-".into(), "a", "a")]
+    {
+        let outcome = run(&agents, &format!("cp /broken {target} -n {nodes}")).await;
+        let error = outcome.result.unwrap_err();
+        let text = format!("the copy from {named} broke off: connection reset");
+        assert_eq!((error.exit_code(), error.to_string()), (13, text));
+    }
 
     let whole = run(&agents, "cp /data -").await;
     assert!(whole.result.is_ok() && whole.out == agent::archive(false));
