@@ -109,6 +109,40 @@ fn the_demonstration_runs_survives_a_kill_and_goes() {
 const APP: [&str; 6] = ["--developer", "acme", "--appname", "web", "--appvers", "1"];
 const PLACE: [&str; 6] = ["--operator", "op", "--cloudlet", "site", "--cluster", "autoclusterweb"];
 
+/// Updates the instance and goes back: the list of revisions and the events say so.
+fn versions_are_listed_told_and_taken_back(cli: &Cli, folder: &Path, place: SocketAddr) {
+    let serves = |answer: &str| {
+        wait_for(answer, || fetch(place).filter(|page| page.contains(answer)));
+    };
+    let of_instance =
+        |verb: &str, more: &[&str]| cli.ok(&[&["appinst", verb][..], &APP, &PLACE, more].concat());
+    let newer = folder.join("newer.tar");
+    write_image(&newer, "newer");
+    let image = format!("file://{}", newer.display());
+    cli.ok(&[&["app", "update"][..], &APP, &["--imagepath", &image]].concat());
+    of_instance("update", &[]);
+    serves("newer");
+    of_instance("rollback", &[]);
+    serves("joined");
+    let table = of_instance("history", &[]);
+    assert_eq!(table.lines().count(), 1 + 3, "{table}");
+    let history = of_instance("history", &["-o", "json"]);
+    let history: serde_json::Value = serde_json::from_str(&history).unwrap();
+    let revisions = history["revisions"].as_array().unwrap();
+    let numbers: Vec<&str> = revisions.iter().map(|one| one["number"].as_str().unwrap()).collect();
+    assert_eq!(numbers, ["3", "2", "1"], "{history}");
+    assert_eq!(revisions[0]["rollback_of"], "1", "{history}");
+    assert!(revisions.iter().all(|one| one["state"] == "DEPLOYED"), "{history}");
+    assert!(revisions[1]["image_path"].as_str().unwrap().ends_with("newer.tar"), "{history}");
+
+    // Those that follow each other within a moment are one event.
+    wait_for("the last revision in the events", || {
+        let told = cli.ok(&["events", "web", "--kind", "appinst"]);
+        told.contains("is to run revision 3").then_some(())
+    });
+    assert!(!cli.ok(&["events", "nothing-of-this-name"]).contains("revision"));
+}
+
 #[test]
 fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
     if !can_run(&["runc"]) {
@@ -150,6 +184,8 @@ fn a_crm_joins_with_a_token_and_is_one_more_cloudlet() {
         Cli::new().run(&["dns", "lookup", "--server", &server, name]).stdout
     };
     wait_for("the name", || (lookup(&crm) == "10.102.1.1\n").then_some(()));
+
+    versions_are_listed_told_and_taken_back(&cli, directory.path(), place);
 
     // The crm comes back without the token.
     crm.kill();

@@ -116,12 +116,15 @@ impl fmt::Display for Status {
 }
 
 /// Exit of a first process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exit {
     /// The exit code, 128 + the signal for one that was killed. None when
     /// nobody was there to see it.
     pub code: Option<i32>,
     pub at: Option<Timestamp>,
+    /// The kernel killed it, or a process of it, for want of memory. False
+    /// where the runtime does not know.
+    pub out_of_memory: bool,
 }
 
 /// Way of restarting.

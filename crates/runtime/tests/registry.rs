@@ -122,7 +122,8 @@ async fn pulling_wants_the_right_user_and_the_right_bytes() {
     ] {
         let error = runtime.pull("test", pull(port, version, password)).await.unwrap_err();
         assert_eq!(error.code(), expected, "{error}");
-        assert!(!error.to_string().contains("hush"));
+        let told = error.to_string();
+        assert!(told.contains(&format!("127.0.0.1:{port}")) && !told.contains("hush"), "{told}");
     }
     let image = runtime.pull("test", pull(port, "1", Some("hush"))).await.unwrap();
     assert_eq!(image.name, format!("127.0.0.1:{port}/team/app:1"));
@@ -142,6 +143,7 @@ async fn pulling_wants_the_right_user_and_the_right_bytes() {
     assert!(runtime.images("test").await.unwrap().is_empty());
     let error = runtime.pull("test", pull(1, "1", None)).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.to_string().starts_with("registry: 127.0.0.1:1: "), "{error}");
 }
 
 async fn open(directory: &std::path::Path) -> oci::Oci {

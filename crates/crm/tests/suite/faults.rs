@@ -178,14 +178,30 @@ async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
             told().filter(|told| told.restarts == round && !told.last_reason.is_empty())
         })
         .await;
-        assert!(told.last_reason.starts_with("ended with code 137"), "{told:?}");
+        assert!(told.last_reason.starts_with("ended with code 137 (killed)"), "{told:?}");
         assert!(told.last_reason.ends_with(": started"), "the last line of its log: {told:?}");
     }
     let told = wait_for("that it is not healthy", || async {
         told().filter(|told| told.unhealthy.contains("started again 3 times"))
     })
     .await;
-    assert!(told.unhealthy.ends_with("it ended with code 137"), "{told:?}");
+    assert!(told.unhealthy.ends_with("it ended with code 137 (killed)"), "{told:?}");
+    goes(&place, &controller, running).await;
+}
+
+/// What grows over its limit is said to have done so, and to have been what the
+/// exit code alone does not tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_over_its_limit_is_said_to_be_out_of_memory() {
+    if !can_run() {
+        return;
+    }
+    let mut place = TestCloudlet::new("memory", 185);
+    place.command =
+        "/bin/sh -c 'echo growing; x=0123456789abcdef; while :; do x=$x$x; done'".into();
+    let (controller, running) = with_a_cluster(&place).await;
+    let text = refusal(&controller, &place).await;
+    assert!(text.contains("ended with code 137 (out of memory): growing"), "{text}");
     goes(&place, &controller, running).await;
 }
 

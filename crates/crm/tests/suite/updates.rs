@@ -3,6 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use selvage_api::edgeproto::{App, AppInst, TrackedState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     ANSWER, Life, Running, Stuck, TestCloudlet, TestController, can_run, fetch, wait_for,
@@ -10,6 +12,9 @@ use crate::support::{
 
 /// A server that takes some looks of the crm to listen.
 const SLOW: &str = "/bin/sh -c 'sleep 2; exec httpd -f -p 8080 -h /www'";
+/// A server that ends at once when it is told to, with all it was about to say.
+const PROMPT: &str =
+    "/bin/sh -c 'trap \"exit 0\" TERM; /bin/httpd -f -p 8080 -h /www & while :; do wait; done'";
 const NEWS: &str = "news from the edge";
 
 /// Process of the one container that is left once what was replaced is gone.
@@ -68,6 +73,51 @@ async fn a_failed_update_leaves_the_old_version_serving() {
     let answer = wait_for("an answer", || fetch(place.public())).await;
     assert!(answer.contains(NEWS), "{answer}");
     assert_ne!(pid(&running).await, before);
+    controller.unmake(&place).await;
+    running.stop().await;
+    assert_eq!(place.left_behind(), Vec::<String>::new());
+}
+
+/// A client that asks again and again is answered every time, and so is one
+/// whose request was on its way to the old version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_fails_while_a_good_update_is_made() {
+    if !can_run() {
+        return;
+    }
+    let mut place = TestCloudlet::new("smooth", 186);
+    place.command = PROMPT.into();
+    let place = Arc::new(place);
+    let controller = TestController::start().await;
+    let running = place.start(controller.address).await;
+    controller.make(&place).await;
+    controller.believe(&place);
+    wait_for("an answer", || fetch(place.public())).await;
+    let mut slow = tokio::net::TcpStream::connect(place.public()).await.unwrap();
+    slow.write_all(b"GET / HTTP/1.0\r\n").await.unwrap();
+
+    let (at, over) = (place.public(), CancellationToken::new());
+    let until = over.clone();
+    let client = tokio::spawn(async move {
+        let mut answers = Vec::new();
+        while !until.is_cancelled() {
+            answers.push(fetch(at).await);
+        }
+        answers
+    });
+    controller.apps.put(with_news(&place)).unwrap();
+    controller.update(&place).await;
+    let mut answer = String::new();
+    slow.write_all(b"\r\n").await.unwrap();
+    slow.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains(ANSWER), "the old version has time to answer: {answer:?}");
+    pid(&running).await;
+    over.cancel();
+    let answers = client.await.unwrap();
+    let failed = answers.iter().filter(|answer| answer.is_none()).count();
+    assert_eq!(failed, 0, "of {}", answers.len());
+    let (first, last) = (answers[0].as_ref().unwrap(), answers.last().unwrap().as_ref().unwrap());
+    assert!(first.contains(ANSWER) && last.contains(NEWS), "{first} {last}");
     controller.unmake(&place).await;
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());

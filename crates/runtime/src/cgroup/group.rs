@@ -10,7 +10,7 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::Mounts;
+use super::{Mounts, parse};
 use crate::Limits;
 
 /// Over which a quota of processor time is counted.
@@ -54,6 +54,18 @@ pub fn remove(path: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Number of times the kernel killed something in a group for want of memory.
+/// None where the group is gone, or the kernel does not count.
+pub fn oom_kills(path: &str) -> Option<u64> {
+    let mounts = Mounts::read().ok()?;
+    let file = if mounts.is_unified() {
+        mounts.groups(path).first()?.join("memory.events")
+    } else {
+        mounts.group_of("memory", path)?.join("memory.oom_control")
+    };
+    Some(parse::field(&fs::read(file).ok()?, b"oom_kill"))
 }
 
 /// Ends all processes in a group and in those below it.

@@ -123,6 +123,7 @@ impl Inner {
                 return Ok(Exit {
                     code: i32::try_from(answer.exit_status).ok(),
                     at: answer.exited_at.and_then(timestamp),
+                    ..Exit::default()
                 });
             }
         }

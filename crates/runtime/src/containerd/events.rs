@@ -78,7 +78,7 @@ fn of_runtime(kind: EventKind) -> Event {
 /// Subscribes for as long as the runtime is in use, again and again.
 pub(super) async fn subscribe(inner: Weak<Inner>) {
     let mut pause = FIRST_PAUSE;
-    let mut told = false;
+    let (mut told, mut warned) = (false, false);
     loop {
         let Some(strong) = inner.upgrade() else { return };
         let ended = listen(&strong, &mut told).await;
@@ -87,10 +87,16 @@ pub(super) async fn subscribe(inner: Weak<Inner>) {
         if was_live {
             pause = FIRST_PAUSE;
         }
+        let socket = strong.options.socket.display();
+        if was_live || (strong.connection.is_known() && !warned) {
+            warned = true;
+            warn!(%socket, reason = ended, "containerd does not answer");
+        } else if !told {
+            // Another runtime may serve here, and containerd never have.
+            debug!(%socket, reason = ended, "there is no containerd");
+        }
         if was_live || !told {
             told = true;
-            let socket = strong.options.socket.display();
-            warn!(%socket, reason = ended, "containerd does not answer");
             strong.hub.send(of_runtime(EventKind::Lost));
         }
         drop(strong);

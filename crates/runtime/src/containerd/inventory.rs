@@ -320,6 +320,7 @@ fn exit(process: &Process) -> Exit {
     Exit {
         code: i32::try_from(process.exit_status).ok(),
         at: process.exited_at.and_then(timestamp),
+        ..Exit::default()
     }
 }
 

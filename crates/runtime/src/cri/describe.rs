@@ -228,7 +228,11 @@ fn time(nanoseconds: i64) -> Option<Timestamp> {
 
 pub(super) fn exit(status: &v1::ContainerStatus) -> Exit {
     let ended = status.finished_at > 0;
-    Exit { code: ended.then_some(status.exit_code), at: time(status.finished_at) }
+    Exit {
+        code: ended.then_some(status.exit_code),
+        at: time(status.finished_at),
+        out_of_memory: ended && status.reason == "OOMKilled",
+    }
 }
 
 /// The first name of every image, by its id and by its digests.

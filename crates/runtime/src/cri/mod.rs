@@ -258,7 +258,7 @@ impl Runtime for Cri {
         let container = self.found(namespace, id).await?;
         self.halt(&container, grace).await?;
         if container.kind == Kind::Sandbox {
-            return Ok(Exit { code: None, at: None });
+            return Ok(Exit::default());
         }
         let status = describe::container_status(&self.connection, &container.runtime_id).await?;
         Ok(describe::exit(&status.status.unwrap_or_default()))

@@ -89,6 +89,27 @@ pub(crate) async fn pull(
     own: &(dyn Fn(&str) -> bool + Sync),
 ) -> Result<Named> {
     let reference = Reference::parse(&pull.reference)?;
+    let host = reference.host.clone();
+    fetch(blobs, pull, reference, limit, own).await.map_err(|error| said_by(&host, error))
+}
+
+/// The error with the registry's name, if that is not in it.
+fn said_by(host: &str, error: Error) -> Error {
+    match error {
+        Error::Registry { code, reason } if !reason.contains(host) => {
+            Error::Registry { code, reason: format!("{host}: {reason}") }
+        }
+        other => other,
+    }
+}
+
+async fn fetch(
+    blobs: &Blobs,
+    pull: &Pull,
+    reference: Reference,
+    limit: Option<u64>,
+    own: &(dyn Fn(&str) -> bool + Sync),
+) -> Result<Named> {
     let mut session = Session {
         fetcher: Fetcher::new(pull.policy.clone()),
         own,
@@ -319,7 +340,10 @@ async fn checked(response: Response) -> Result<Response> {
         status if status.is_server_error() => Code::Unavailable,
         _ => Code::FailedPrecondition,
     };
-    let mut reason = format!("{}: {status}", response.url().path());
+    // Whoever gives tokens, or keeps layers, may be another host.
+    let url = response.url();
+    let host = &url[url::Position::BeforeHost..url::Position::AfterPort];
+    let mut reason = format!("{host}{}: {status}", url.path());
     for word in own_words(response).await {
         reason += &format!(": {word}");
     }

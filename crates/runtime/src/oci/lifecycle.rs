@@ -356,7 +356,7 @@ impl Inner {
                 }
             };
             if let Ok(exit) = tokio::time::timeout(timeout, ended).await {
-                return Ok(exit.unwrap_or(Exit { code: None, at: None }));
+                return Ok(exit.unwrap_or_default());
             }
         }
         Err(Error::Timeout { what: "killing the container", after: KILL_TIMEOUT })

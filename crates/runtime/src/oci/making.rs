@@ -121,10 +121,7 @@ impl Inner {
         let config = &image.document.config;
         let place = spec::SpecPaths {
             rootfs: &rootfs,
-            cgroup: &match &record.spec.group {
-                Some(group) => format!("{group}/{}", record.spec.id),
-                None => format!("{}/{namespace}/{}", self.options.cgroup, record.spec.id),
-            },
+            cgroup: &self.group(namespace, &record),
             user: spec::user(&config.user, &passwd, &group)?,
             unified: self.unified,
             seccomp: self.seccomp,
@@ -136,6 +133,14 @@ impl Inner {
         record::write(&directory.join("state.json"), &state)?;
         record::write(&directory.join("record.json"), &record)?;
         Ok(Entry::new(namespace.to_owned(), directory.to_owned(), record, state))
+    }
+
+    /// Control group of a container.
+    pub(super) fn group(&self, namespace: &str, record: &Record) -> String {
+        match &record.spec.group {
+            Some(group) => format!("{group}/{}", record.spec.id),
+            None => format!("{}/{namespace}/{}", self.options.cgroup, record.spec.id),
+        }
     }
 
     pub(super) fn stack(&self, directory: &Path, record: &Record) -> Stack {

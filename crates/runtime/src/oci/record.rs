@@ -31,6 +31,9 @@ pub(super) struct State {
     /// Of the last process that ended, also while another runs.
     pub(super) exit_code: Option<i32>,
     pub(super) exited: Option<i64>,
+    /// That process ended because memory ran out.
+    #[serde(default)]
+    pub(super) out_of_memory: bool,
     pub(super) restarts: u32,
     /// Program that started the process.
     #[serde(default)]
@@ -53,12 +56,17 @@ pub(super) enum Phase {
 impl State {
     pub(super) fn exit(&self) -> Option<Exit> {
         let at = self.exited.and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        (self.phase == Phase::Stopped).then_some(Exit { code: self.exit_code, at })
+        let stopped = self.phase == Phase::Stopped;
+        stopped.then_some(self.exit_at(at))
     }
 
     pub(super) fn last_exit(&self) -> Option<Exit> {
         let at = Timestamp::from_millisecond(self.exited?).ok();
-        Some(Exit { code: self.exit_code, at })
+        Some(self.exit_at(at))
+    }
+
+    fn exit_at(&self, at: Option<Timestamp>) -> Exit {
+        Exit { code: self.exit_code, at, out_of_memory: self.out_of_memory }
     }
 }
 

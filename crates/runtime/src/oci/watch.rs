@@ -11,8 +11,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{entry::Entry, lifecycle::Inner, process::exit_code, record::Phase, strays};
-use crate::{EventKind, Result};
+use crate::{EventKind, Result, cgroup::group};
 
+/// Exit code of what the kernel killed.
+const KILLED: i32 = 137;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// One that ran so long before it ended is started again without a pause.
@@ -32,6 +34,10 @@ impl Inner {
 
     pub(super) async fn has_ended(&self, entry: &Arc<Entry>, code: Option<i32>) {
         let (name, log) = (entry.runtime_name(), entry.directory.join("runtime.log"));
+        // Its group goes with it.
+        let kills = group::oom_kills(&self.group(&entry.namespace, &entry.record));
+        let out_of_memory =
+            kills.is_some_and(|kills| kills > 0) && code.is_none_or(|code| code == KILLED);
         if let Err(error) = entry.driver(&self.driver).delete(&name, &log).await {
             warn!(namespace = entry.namespace, id = entry.id(), %error, "cannot tidy up");
         }
@@ -39,6 +45,7 @@ impl Inner {
             state.phase = Phase::Stopped;
             state.exit_code = code;
             state.exited = Some(Timestamp::now().as_millisecond());
+            state.out_of_memory = out_of_memory;
         });
         if let Err(error) = written {
             warn!(namespace = entry.namespace, id = entry.id(), %error, "cannot note an end");

@@ -25,7 +25,9 @@ use selvage_api::{
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
 use selvage_fetch::Policy;
-use selvage_runtime::{Container, Exec, ExecSpec, LogOptions, LogStream, Runtime, cgroup::group};
+use selvage_runtime::{
+    Container, Exec, ExecSpec, Exit, LogOptions, LogStream, Runtime, cgroup::group,
+};
 use tokio::time::Instant;
 
 use self::{files::Files, hosts::Hosts, image::Images, volumes::Volumes};
@@ -51,6 +53,7 @@ const HOSTS: std::ops::RangeInclusive<u8> = 2..=254;
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// Exit code of what was killed.
 const KILLED: i32 = 137;
+const OUT_OF_MEMORY: &str = " (out of memory)";
 /// So many restarts, the last one less than this ago, are a crash loop.
 const MANY_RESTARTS: u32 = 3;
 const STEADY: Duration = Duration::from_secs(60);
@@ -209,8 +212,9 @@ impl Containers {
     /// Why a container does not run any more, in its own words.
     async fn ended(&self, id: &str, container: &Container) -> Error {
         let words = self.last_lines(id, LAST_LINES).await;
-        let code = container.exit.and_then(|exit| exit.code);
-        Error::state(format!("the container {}", reason(code, &words)))
+        // One that was started again since has no exit of its own.
+        let exit = container.exit.or(container.last_exit).unwrap_or_default();
+        Error::state(format!("the container {}", reason(exit, &words)))
     }
 
     /// The last lines of a container's log.
@@ -227,24 +231,30 @@ impl Containers {
 }
 
 /// Reason of an end: the exit code, with the last line of the log.
-fn reason(code: Option<i32>, words: &str) -> String {
-    let code = match code {
-        Some(KILLED) => format!(" with code {KILLED} (killed, as when memory runs out)"),
-        Some(code) => format!(" with code {code}"),
-        None => String::new(),
-    };
+fn reason(exit: Exit, words: &str) -> String {
     let words = if words.is_empty() { String::new() } else { format!(": {words}") };
-    format!("ended{code}{words}")
+    format!("ended{}{words}", with_code(exit))
+}
+
+fn with_code(exit: Exit) -> String {
+    let code = exit.code.map_or_else(String::new, |code| format!(" with code {code}"));
+    // Whatever is killed has that code: by a person, by the machine's own
+    // shortage, or by the kernel for its limit.
+    let why = match exit.code {
+        _ if exit.out_of_memory => OUT_OF_MEMORY,
+        Some(KILLED) => " (killed)",
+        _ => "",
+    };
+    code + why
 }
 
 /// Says so when a container that runs just now ends again and again.
 fn crash_loop(container: &Container) -> Option<String> {
     let exit = container.last_exit.filter(|_| container.restarts >= MANY_RESTARTS)?;
     let since = Timestamp::now().duration_since(exit.at?).unsigned_abs();
-    let code = exit.code.map_or_else(String::new, |code| format!(" with code {code}"));
-    (since < STEADY).then(|| {
-        format!("the container was started again {} times, it ended{code}", container.restarts)
-    })
+    let (count, code) = (container.restarts, with_code(exit));
+    (since < STEADY)
+        .then(|| format!("the container was started again {count} times, it ended{code}"))
 }
 
 /// Port by which an instance shows that it serves.
@@ -400,7 +410,7 @@ impl Platform for Containers {
         let id = self.serving(key)?;
         let Some(found) = self.find(&id).await? else { return Ok(Restarts::default()) };
         let last_reason = match found.last_exit {
-            Some(exit) => reason(exit.code, &self.last_lines(&id, 1).await),
+            Some(exit) => reason(exit, &self.last_lines(&id, 1).await),
             None => String::new(),
         };
         Ok(Restarts { count: found.restarts, last_reason })
@@ -516,5 +526,22 @@ impl Containers {
         } else {
             Err(Error::missing(format!("container {container:?} of the instance")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_kernel_ended_for_memory_is_said_to_be_out_of_it() {
+        let exit = |code, out_of_memory| Exit { code, at: None, out_of_memory };
+        assert_eq!(
+            reason(exit(Some(137), true), "full"),
+            "ended with code 137 (out of memory): full"
+        );
+        assert_eq!(reason(exit(Some(137), false), "full"), "ended with code 137 (killed): full");
+        assert_eq!(reason(exit(Some(1), false), ""), "ended with code 1");
+        assert_eq!(reason(exit(None, false), ""), "ended");
     }
 }

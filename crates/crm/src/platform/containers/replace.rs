@@ -12,12 +12,16 @@ use std::{
 };
 
 use selvage_api::edgeproto::AppInstKey;
+use selvage_balancer::Limits;
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{Containers, HOSTS, PROBE_INTERVAL, first_tcp_port, volumes};
 use crate::{
     Error, Result,
-    platform::{InstanceFacts, InstanceOrder, network::names::InstanceNames},
+    platform::{
+        InstanceFacts, InstanceOrder,
+        network::{names::InstanceNames, sockets},
+    },
 };
 
 /// Time that a container without a tcp port has to keep running to count as
@@ -25,6 +29,11 @@ use crate::{
 const PROBATION: Duration = Duration::from_secs(3);
 /// Time between TERM and KILL for a container that is replaced.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Interval of checking whether anybody is left in one that is replaced,
+const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+/// and number of checks in a row that find nobody: who was led there just now
+/// may be on the way.
+const QUIET_LOOKS: u32 = 3;
 
 impl Containers {
     /// Name that volumes and the record of who serves go by, whichever place is
@@ -142,6 +151,24 @@ impl Containers {
         }
     }
 
+    /// Waits until those who were led to a container have left, or have had
+    /// their time: nobody new is.
+    async fn drain(&self, id: &str) {
+        let Ok(Some(container)) = self.find(id).await else { return };
+        let Some(pid) = container.pid else { return };
+        let until = Instant::now() + Limits::default().drain;
+        let mut quiet = 0;
+        while quiet < QUIET_LOOKS && Instant::now() < until {
+            match sockets::visitors(pid) {
+                Ok(0) => quiet += 1,
+                Ok(_) => quiet = 0,
+                // It has ended.
+                Err(_) => return,
+            }
+            tokio::time::sleep(DRAIN_INTERVAL).await;
+        }
+    }
+
     async fn stop(&self, names: &InstanceNames) -> Result<()> {
         match self.options.runtime.stop(self.namespace(), &names.container, STOP_GRACE).await {
             Ok(_)
@@ -154,6 +181,7 @@ impl Containers {
 
     /// Lets what was replaced end in peace, and removes it.
     pub(super) async fn retire(&self, names: &InstanceNames) -> Result<()> {
+        self.drain(&names.container).await;
         self.stop(names).await?;
         self.discard(names).await
     }

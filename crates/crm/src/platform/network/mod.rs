@@ -17,6 +17,7 @@ pub(in crate::platform) mod nat;
 mod range;
 mod room;
 pub(in crate::platform) mod rules;
+pub(in crate::platform) mod sockets;
 
 use std::{
     fs,
