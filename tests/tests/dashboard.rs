@@ -199,6 +199,23 @@ async fn who_did_what_is_known_after_a_restart() {
     assert!(own.into_inner().lines.iter().all(|line| line.who == "a-developer"));
 }
 
+#[test]
+fn the_status_of_a_whole_system_says_that_the_dashboard_serves() {
+    let selvage = Selvage::up(&[]);
+    let cli = process::Cli::admin_of(&selvage);
+    let status = cli.json(&["status", "-o", "json"]);
+    let parts = status["parts"].as_array().unwrap();
+    let dashboard = parts.iter().find(|part| part["name"] == "dashboard").unwrap();
+    assert_eq!(dashboard["state"], "serving", "{status}");
+    let services = dashboard["services"].to_string();
+    for service in ["stats.StatsService", "selvage.dashboard.DashboardService"] {
+        assert!(services.contains(service), "{services}");
+    }
+    let shown = cli.ok(&["status"]);
+    let line = shown.lines().find(|line| line.contains("dashboard")).unwrap();
+    assert!(line.contains("serving"), "{shown}");
+}
+
 #[tokio::test]
 async fn health_is_one_line_and_an_exit_code() {
     let selvage = Selvage::up(&["--insecure"]);

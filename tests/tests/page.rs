@@ -1,5 +1,6 @@
 //! The page at `/` in real browsers: every page and form as every role, an app
-//! from its registration to its shell, a server that is killed under the page.
+//! from its registration to its shell, a server that is killed under the page, the
+//! demonstration, a login through a provider.
 //! The scenarios are in `tests/browser/dashboard`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -8,13 +9,16 @@ use std::{path::Path, process::Command};
 
 use selvage_tests::{cloudlet, process::binary, real};
 
-fn can_run() -> bool {
+fn is_built() -> bool {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ui/dist/manifest.json");
     if !page.exists() {
         real::skip("the page", "it is not built: run ./dev ui");
-        return false;
     }
-    selvage_testkit::containers::can_run(&["runc"])
+    page.exists()
+}
+
+fn can_run() -> bool {
+    is_built() && selvage_testkit::containers::can_run(&["runc"])
 }
 
 /// A web server that also writes a line every second.
@@ -48,4 +52,28 @@ fn people_use_the_page() {
     let image = images.path().join("web.tar");
     write_image(&image);
     real::must_end_ok(alone(&browser).arg(binary()).arg(directory.path()).arg(image));
+}
+
+#[test]
+fn somebody_who_has_read_nothing_uses_the_demonstration() {
+    if !can_run() {
+        return;
+    }
+    let Some(browser) = real::browser("demo.mjs") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    real::must_end_ok(alone(&browser).arg(binary()).arg(directory.path()));
+}
+
+#[test]
+fn people_log_in_through_a_provider() {
+    if !is_built() {
+        return;
+    }
+    let Ok(provider) = std::env::var("SELVAGE_OIDC_PROVIDER") else {
+        real::skip("oidc", "SELVAGE_OIDC_PROVIDER is not set: run ./dev test");
+        return;
+    };
+    let Some(browser) = real::browser("provider.mjs") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    real::must_end_ok(alone(&browser).arg(binary()).arg(directory.path()).arg(provider));
 }

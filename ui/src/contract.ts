@@ -12,7 +12,7 @@ export interface Session { id?: string; username?: string; createdAt?: Time; las
 export interface Credential {
   id?: string; kind?: string; name?: string; username?: string; grants?: Grant[]; methods?: string[]; createdAt?: Time; expires?: Time; lastUsedAt?: Time; createdBy?: string;
 }
-export interface WhoAmI { name?: string; kind?: string; grants?: Grant[]; expires?: Time; firstPassword?: boolean }
+export interface WhoAmI { name?: string; kind?: string; grants?: Grant[]; expires?: Time; firstPassword?: boolean; idleEnd?: Time }
 export interface Machine {
   machine?: string; address?: string; labels?: Record<string, string>; joinedAt?: Time; lastSeen?: Time;
   certificateEnds?: Time; blocked?: boolean; version?: string;
@@ -87,6 +87,11 @@ export interface BackupJob {
   id?: string; kind?: string; state?: string; name?: string; volume?: string; repository?: string; phase?: string; message?: string;
   error?: string; totalBytes?: Big; doneBytes?: Big; bytesPerSecond?: Big; secondsLeft?: Big; snapshot?: string; startedAt?: Time; endedAt?: Time;
 }
+export interface Retention { last?: number; hourly?: number; daily?: number; weekly?: number; monthly?: number; yearly?: number }
+export interface Schedule {
+  name?: string; volume?: string; repository?: Repository; everySeconds?: Big; offsetSeconds?: Big; keep?: Retention; lastJob?: string;
+  nextAt?: Time; error?: string; verifyEverySeconds?: Big; verifyReadPercent?: number; verifiedAt?: Time; verifyReport?: string;
+}
 export interface StoredBackup { snapshot?: string; name?: string; volume?: string; sizeBytes?: Big; hostname?: string; time?: Time }
 
 export type Severity = "OK" | "NOTICE" | "WARNING" | "CRITICAL";
@@ -125,8 +130,9 @@ export interface OwnProcess {
 }
 export interface Status {
   version?: string; commit?: string; parts?: { name?: string; state?: string; services?: string[] }[]; store?: string;
-  storeRevision?: Big; uptimeSeconds?: Big; insecure?: boolean; storeFailure?: string;
+  storeRevision?: Big; uptimeSeconds?: Big; insecure?: boolean; storeFailure?: string; reconcilers?: Reconciler[];
 }
+export interface Reconciler { name?: string; runs?: Big; failures?: Big; running?: boolean; queue?: Big; lastRun?: Big; lastError?: string; failing?: number }
 
 export interface KubeCluster { name?: string; statusMessage?: string; status?: string }
 export interface KubeDetails {
@@ -215,6 +221,10 @@ export interface Methods {
   "selvage.volumes.VolumesService/CreateSnapshot": [{ source: string; name: string; deviceClass?: string }, Volume];
   "selvage.volumes.BackupsService/ListBackups": [{ repository?: Repository; volume?: string }, { jobs?: BackupJob[]; backups?: StoredBackup[] }];
   "selvage.volumes.BackupsService/StartBackup": [{ name: string; volume: string; repository: Repository }, BackupJob];
+  "selvage.volumes.BackupsService/DeleteBackup": [{ repository: Repository }, { backup?: StoredBackup }];
+  "selvage.volumes.BackupsService/ListSchedules": [Empty, { schedules?: Schedule[] }];
+  "selvage.volumes.BackupsService/SetSchedule": [{ schedule: Schedule }, Schedule];
+  "selvage.volumes.BackupsService/DeleteSchedule": [{ name: string }, Empty];
   "selvage.volumes.BackupsService/StartRestore": [{ repository: Repository; volume: string; deviceClass?: string }, BackupJob];
   "selvage.volumes.BackupsService/CancelBackup": [{ id: string }, BackupJob];
   "selvage.volumes.BackupsService/WatchBackup": [{ id: string }, BackupJob];
@@ -248,7 +258,7 @@ export interface Methods {
   "selvage.dashboard.DashboardService/WatchOverview": [{ eventsSince?: Time }, OverviewUpdate];
   "selvage.dashboard.DashboardService/ListEvents": [{ since?: Time; kind?: string; name?: string; limit?: number }, { events?: Happening[] }];
   "selvage.dashboard.DashboardService/GetSeries": [{ names: string[]; kind?: string; name?: string; range?: string; step?: string }, { series?: Series[] }];
-  "selvage.dashboard.DashboardService/ListAudit": [{ who?: string; method?: string; text?: string; outcome?: string; pageSize?: number; pageToken?: string }, { lines?: AuditLine[]; nextPageToken?: string }];
+  "selvage.dashboard.DashboardService/ListAudit": [{ who?: string; method?: string; text?: string; outcome?: string; since?: Time; pageSize?: number; pageToken?: string }, { lines?: AuditLine[]; nextPageToken?: string }];
   "selvage.dashboard.DashboardService/GetProcess": [Empty, OwnProcess];
 }
 

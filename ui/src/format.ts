@@ -2,14 +2,30 @@
 import { signal } from "@preact/signals";
 import type { Big } from "./contract";
 
+/** Milliseconds by which the server's clock is ahead of this machine's. */
+let ahead = 0;
+/** Replies tell whole seconds and take a moment: what differs by less is the same time. */
+const CLOCK_TOLERANCE_MS = 2500;
+
+/** The server's time, which all times that it tells of are compared with. */
+export const present = (): number => Date.now() + ahead;
+
 /** The present time, for what is told relative to it. */
-export const now = signal(Date.now());
+export const now = signal(present());
 setInterval(() => {
-  if (!document.hidden) now.value = Date.now();
+  if (!document.hidden) now.value = present();
 }, 1000);
 document.addEventListener("visibilitychange", () => {
-  now.value = Date.now();
+  now.value = present();
 });
+
+/** Goes by the server's clock from now on: that of this machine may be wrong. */
+export function followClock(date: string | null): void {
+  const difference = Date.parse(date ?? "") - Date.now();
+  if (!(Math.abs(difference - ahead) > CLOCK_TOLERANCE_MS)) return;
+  ahead = difference;
+  now.value = present();
+}
 
 export const number = (value: Big | undefined): number => Number(value ?? 0);
 

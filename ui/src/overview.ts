@@ -1,6 +1,7 @@
 // The overview as the server pushes it: everything once, then what changes.
 import { computed, signal } from "@preact/signals";
 import type { Happening, Overview, OverviewUpdate, Problem } from "./contract";
+import { present } from "./format";
 import { asCallError, pushed, refreshAll } from "./live";
 import { checkServer, reachable, reconnects, stream, type CallError } from "./rpc";
 import { me } from "./session";
@@ -19,8 +20,8 @@ export const problems = computed(() => [...problemsById.value.values()].sort((a,
 const KEPT = 200;
 
 function apply(update: OverviewUpdate, first: boolean): void {
-  heard.value = Date.now();
-  pushed.value = heard.value;
+  heard.value = present();
+  pushed.value = Date.now();
   if (first) {
     overview.value = { ...update.overview };
     problemsById.value = new Map((update.overview?.problems ?? []).map((problem) => [problem.id ?? "", problem]));
@@ -57,7 +58,7 @@ export function watchOverview(): () => void {
     if (!me.peek() || !reachable.peek()) return;
     let first = true;
     try {
-      const since = new Date(Date.now() - 3_600_000).toISOString();
+      const since = new Date(present() - 3_600_000).toISOString();
       for await (const update of stream("selvage.dashboard.DashboardService/WatchOverview", { eventsSince: since }, { signal: mine.signal })) {
         if (first) happenings.value = [];
         apply(update, first);

@@ -1,7 +1,9 @@
 // Calls to the server: Connect's JSON, with the session cookie. Requests and
 // replies have the types of contract.ts.
 import { signal } from "@preact/signals";
+import { isAttended } from "./attention";
 import type { Method, Request, Reply } from "./contract";
+import { followClock } from "./format";
 
 /** A call that failed, in the server's words. */
 export class CallError extends Error {
@@ -71,15 +73,18 @@ export async function list<M extends Method>(method: M, request: Request<M>, opt
 /** Methods that may be called again when no reply came: they change nothing, or begin a session that then nobody uses. */
 const isRepeatable = (method: string) => /\/(Get|List|Show|Watch|Follow|Find|WhoAmI|Plan|Containers|Dmesg|ServiceList|Login)/.test(method);
 const ATTEMPTS = 3;
+/** Says that nobody is there: such a call does not keep a session alive. */
+const UNATTENDED = { "X-Selvage-Unattended": "1" };
 
 async function send(method: string, type: string, body: BodyInit, { signal: abort, headers }: CallOptions): Promise<Response> {
   for (let attempt = 1; ; attempt += 1) {
     try {
       const response = await fetch(`/${method}`, {
         method: "POST", body, signal: abort, credentials: "same-origin", cache: "no-store",
-        headers: { "Content-Type": type, "Connect-Protocol-Version": "1", ...headers },
+        headers: { "Content-Type": type, "Connect-Protocol-Version": "1", ...(isAttended() ? {} : UNATTENDED), ...headers },
       });
       reachable.value || returned();
+      followClock(response.headers.get("date"));
       return response;
     } catch (error) {
       if (abort?.aborted) throw error;

@@ -2,7 +2,7 @@
 // leaves out what it would refuse.
 import { computed, signal } from "@preact/signals";
 import type { WhoAmI } from "./contract";
-import { call, CallError, sessionEnded } from "./rpc";
+import { call, CallError, reachable, sessionEnded } from "./rpc";
 
 /** undefined: not asked yet; null: nobody. */
 export const me = signal<WhoAmI | null | undefined>(undefined);
@@ -56,6 +56,12 @@ export async function whoAmI(): Promise<void> {
     if (me.value === undefined && failure.code !== "unavailable") me.value = null;
   }
 }
+
+/** The end of an idle session moves whenever somebody does something. */
+const REFRESH_MS = 60_000;
+setInterval(() => {
+  if (me.peek()?.idleEnd && reachable.peek()) void whoAmI();
+}, REFRESH_MS);
 
 export async function logIn(username: string, password: string): Promise<void> {
   await call("services.auth.AuthService/Login", { username, password }, { headers: { "X-Session": "cookie" } });

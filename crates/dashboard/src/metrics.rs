@@ -82,9 +82,11 @@ impl Collector for Shown {
         show(encoder, "selvage_source_age_seconds", help, &ages)?;
         let help = "1 while a source should answer and does not";
         show(encoder, "selvage_source_failing", help, &failing)?;
-        let (used, total) = self.room();
+        let Room { used, total, full_at } = self.room();
         show(encoder, "selvage_capacity_used_bytes", "Room in use", &used)?;
         show(encoder, "selvage_capacity_total_bytes", "Room there is", &total)?;
+        let help = "When room is used up if it goes on like this, in seconds since 1970";
+        show(encoder, "selvage_capacity_full_timestamp_seconds", help, &full_at)?;
         let marks: Family<MarkLabels, Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default();
         for mark in &snapshot.overview.radar {
             marks.get_or_create(&MarkLabels { mark: mark.name.clone() }).set(mark.value);
@@ -107,6 +109,15 @@ fn show(
 
 type Floats<L> = Family<L, Gauge<f64, std::sync::atomic::AtomicU64>>;
 
+/// Room for data, by what it is in.
+#[derive(Default)]
+struct Room {
+    used: Floats<GroupLabels>,
+    total: Floats<GroupLabels>,
+    /// Only of what is sure to grow.
+    full_at: Floats<GroupLabels>,
+}
+
 impl Shown {
     fn sources(&self) -> (Floats<SourceLabels>, Family<SourceLabels, Gauge>) {
         let (ages, failing) = (Floats::default(), Family::<SourceLabels, Gauge>::default());
@@ -118,14 +129,17 @@ impl Shown {
         (ages, failing)
     }
 
-    fn room(&self) -> (Floats<GroupLabels>, Floats<GroupLabels>) {
-        let (used, total) = (Floats::default(), Floats::default());
+    fn room(&self) -> Room {
+        let room = Room::default();
         for capacity in &self.0.snapshot().overview.capacity {
             let object = capacity.object.clone().unwrap_or_default();
             let labels = GroupLabels { kind: object.kind, name: object.name };
-            used.get_or_create(&labels).set(capacity.used_bytes as f64);
-            total.get_or_create(&labels).set(capacity.total_bytes as f64);
+            room.used.get_or_create(&labels).set(capacity.used_bytes as f64);
+            room.total.get_or_create(&labels).set(capacity.total_bytes as f64);
+            if let Some(full_at) = capacity.full_at {
+                room.full_at.get_or_create(&labels).set(full_at.seconds as f64);
+            }
         }
-        (used, total)
+        room
     }
 }

@@ -13,6 +13,9 @@ const CLUSTER = {
 async function pictures({ admin, browser, server, shots }) {
   if (!shots) return;
   const person = await Person.sit(browser, server, { viewport: { width: 1440, height: 900 } });
+  await person.go("#/");
+  await person.id("login-button").waitFor();
+  await person.page.screenshot({ path: join(shots, "dashboard-login.png") });
   await person.logIn("admin", server.password);
   await person.id("first-password").getByText("later", { exact: true }).click();
   for (const [name, latitude, longitude, state] of PLACES) {
@@ -35,8 +38,9 @@ async function pictures({ admin, browser, server, shots }) {
     await person.id("shell-state").getByText("Connected").waitFor();
     await person.page.keyboard.type("ls -l / && echo it works\n");
   });
+  await shot("dashboard-usage", `${instance}?tab=usage`, () => person.page.locator(".uplot canvas").first().waitFor());
   await shot("dashboard-audit", "#/audit", () => person.page.getByRole("table").waitFor());
-  for (const name of ["apps", "instances", "operations", "cloudlets", "machines", "volumes", "people", "about"]) {
+  for (const name of ["apps", "instances", "operations", "cloudlets", "machines", "people", "about"]) {
     await shot(`dashboard-${name}`, `#/${name}`, () => person.page.locator("main h1").waitFor());
   }
   await admin.call("cnct.kaas.api.Cluster/CreateCluster", CLUSTER);

@@ -55,6 +55,35 @@ async function aSessionThatEnds({ browser, server }) {
   await person.leave();
 }
 
+/** A session that nobody uses: what the page asks for by itself is no use, it is said before the end, and a click goes on. */
+async function aSessionThatIdles({ browser, server }) {
+  const person = await Person.sit(browser, server);
+  const asked = [];
+  await person.page.route("**/selvage.identity.IdentityService/WhoAmI", async (route) => {
+    const response = await route.fetch();
+    if (!response.ok()) return route.fulfill({ response });
+    const unattended = route.request().headers()["x-selvage-unattended"] !== undefined;
+    asked.push(unattended);
+    const json = { ...(await response.json()), idleEnd: new Date(Date.now() + (unattended ? 5 : 60) * 60_000).toISOString() };
+    return route.fulfill({ response, json });
+  });
+  await person.page.clock.install();
+  await person.logIn("admin", server.password);
+  await person.id("verdict").waitFor();
+  assert.deepEqual(asked, [false], "whoever logs in is there");
+  assert.equal(await person.id("session-idles").count(), 0);
+  await person.page.clock.fastForward(130_000);
+  await person.id("session-idles").getByText("your session ends in").waitFor();
+  assert.deepEqual(asked.slice(1), asked.slice(1).map(() => true), "nobody is there");
+  await person.accessible("an idle session");
+  const before = asked.length;
+  await person.page.getByRole("button", { name: "Stay logged in" }).click();
+  await person.id("session-idles").waitFor({ state: "detached" });
+  await until("a use", () => asked.slice(before).includes(false));
+  person.quiet("an idle session");
+  await person.leave();
+}
+
 /** Text of others is only ever text. */
 async function hostileNames({ admin }) {
   const markup = `<img src=x onerror="globalThis.owned=1"><script>globalThis.owned=1</script>`;
@@ -173,6 +202,8 @@ async function aLongList({ admin }) {
     while (!document.querySelector("[data-testid=count]").textContent.startsWith("1 of")) await new Promise(requestAnimationFrame);
     return performance.now() - began;
   });
+  assert.equal(await admin.id("count").textContent(), "1 of 10,000 rows");
+  assert.deepEqual(await admin.page.locator("tbody tr[data-index] td:first-child").allTextContents(), ["app-4242 1"]);
   const slowest = await admin.page.evaluate(async () => {
     const input = document.querySelector("#filter");
     input.value = "";
@@ -180,16 +211,21 @@ async function aLongList({ admin }) {
     await new Promise((resolve) => setTimeout(resolve, 300));
     const box = document.querySelector(".scroller");
     let worst = 0;
+    let most = 0;
     let last = performance.now();
     for (let at = 0; at < 120; at += 1) {
       box.scrollTop += 400;
       await new Promise(requestAnimationFrame);
       worst = Math.max(worst, performance.now() - last);
       last = performance.now();
+      most = Math.max(most, document.querySelectorAll("tbody tr[data-index]").length);
     }
-    return worst;
+    return { worst, most, top: box.scrollTop, first: Number(document.querySelector("tbody tr[data-index]").dataset.index) };
   });
-  console.log(`10,000 rows: filtered in ${took.toFixed(0)} ms, slowest of 120 frames ${slowest.toFixed(0)} ms`);
+  console.log(`10,000 rows: filtered in ${took.toFixed(0)} ms, slowest of 120 frames ${slowest.worst.toFixed(0)} ms`);
+  assert.ok(slowest.most < 80, `${slowest.most} rows were drawn at a time`);
+  assert.equal(slowest.top, 120 * 400, "it scrolled all the way");
+  assert.ok(slowest.first > 1000, `row ${slowest.first} is the first that is drawn`);
   await admin.page.evaluate(() => { document.querySelector(".scroller").scrollTop = 1e9; });
   await until("the last row", () => admin.page.getByRole("link", { name: "app-9999 1" }).count());
   await admin.page.getByRole("link", { name: "app-9999 1" }).focus();
@@ -201,4 +237,4 @@ async function aLongList({ admin }) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { aRestart, aBrokenRead, aSessionThatEnds, hostileNames, hostileReplies, aLongList };
+export default { aRestart, aBrokenRead, aSessionThatEnds, aSessionThatIdles, hostileNames, hostileReplies, aLongList };

@@ -1,10 +1,12 @@
 // This server: versions, parts, its own tasks; and the page's settings.
-import { bytes, number, plain, span } from "../format";
+import type { Reconciler } from "../contract";
+import { bytes, number, plain, plural, span } from "../format";
 import { useLoad } from "../live";
 import { overview } from "../overview";
 import { Badge, Card, Facts, Trouble, Waiting, When } from "../parts/bits";
 import { call } from "../rpc";
 import { may } from "../session";
+import type { State } from "../states";
 import { theme, type Theme } from "../theme";
 import { Page } from "./frame";
 
@@ -42,6 +44,7 @@ export function AboutPage() {
               ))}</ul>
             </Card>
           )}
+          {(about.reconcilers ?? []).length > 0 && <Reconcilers list={about.reconcilers ?? []} />}
           <Card title="Where the numbers come from">
             <ul class="list">{(overview.value?.sources ?? []).map((source) => (
               <li key={`${source.name} ${source.section}`} class="part"><span><b>{plain(source.name)}</b> <span class="soft">{plain(source.section)}</span></span>
@@ -63,3 +66,25 @@ export function AboutPage() {
     </Page>
   );
 }
+
+/** What keeps bringing things into their wanted state; what fails comes first. */
+function Reconcilers({ list }: { list: Reconciler[] }) {
+  const sorted = [...list].sort((a, b) => (b.failing ?? 0) - (a.failing ?? 0));
+  return (
+    <Card title="Reconcilers" testid="reconcilers">
+      <ul class="list tasks" tabIndex={0} aria-label="Reconcilers">{sorted.map((one) => (
+        <li key={one.name} class="part">
+          <span><span class="mono">{plain(one.name, 60)}</span>
+            <span class="soft fine"> {plural(number(one.runs), "run")}{number(one.failures) > 0 && `, ${number(one.failures).toLocaleString("en")} failed`}{number(one.queue) > 0 && `, ${number(one.queue).toLocaleString("en")} waiting`}</span>
+            {one.lastError && <span class={one.failing ? "wrong fine" : "soft fine"}><br />{one.failing ? "" : "Was failing: "}{plain(one.lastError, 400)}</span>}</span>
+          <span><Badge state={reconcilerState(one)} /> <span class="soft fine"><When time={number(one.lastRun) * 1000 || undefined} /></span></span>
+        </li>
+      ))}</ul>
+    </Card>
+  );
+}
+
+const reconcilerState = ({ failing, running }: Reconciler): State => {
+  if (failing) return { word: `failed ${failing}× in a row`, tone: "bad" };
+  return running ? { word: "running", tone: "busy" } : { word: "well", tone: "good" };
+};

@@ -1,16 +1,25 @@
-// Who did what.
-import { useEffect, useState } from "preact/hooks";
+// Who did what. What is looked for is in the address, so that it can be kept
+// and sent to others; the server looks through all lines that it has.
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { AuditLine } from "../contract";
-import { plain } from "../format";
+import { plain, present } from "../format";
 import { asCallError } from "../live";
-import { Badge, Empty, Facts, Trouble, Waiting, When } from "../parts/bits";
+import { Badge, Empty, Facts, RequestId, Trouble, Waiting, When } from "../parts/bits";
 import { Dialog } from "../parts/dialog";
-import { Filter, Table } from "../parts/table";
+import { Table } from "../parts/table";
 import { query, setQuery } from "../router";
 import { call, reconnects, type CallError } from "../rpc";
 import { may } from "../session";
 import type { State } from "../states";
 import { Page } from "./frame";
+
+const PAGE_SIZE = 200;
+/** Time after the last key before the server is asked. */
+const TYPING_MS = 300;
+const FILTERS = ["text", "who", "outcome", "since"] as const;
+const SPANS: [string, number, string][] = [
+  ["1h", 3600, "Last hour"], ["1d", 86_400, "Last day"], ["7d", 604_800, "Last 7 days"], ["30d", 2_592_000, "Last 30 days"],
+];
 
 const outcome = (line: AuditLine): State => {
   if (line.outcome === "ok") return { word: "done", tone: "good" };
@@ -20,14 +29,29 @@ const outcome = (line: AuditLine): State => {
 /** "AppInstApi/CreateAppInst" of a full name; what is no call, such as "user.add", is short already. */
 const short = (method = "") => (method.includes("/") ? method.split(".").pop() ?? "" : method);
 
+/** Begin of a span such as "7d"; a time stays what it is. */
+function begin(since: string): string | undefined {
+  const seconds = SPANS.find(([name]) => name === since)?.[1];
+  if (seconds) return new Date(present() - seconds * 1000).toISOString();
+  const at = Date.parse(since);
+  return Number.isFinite(at) ? new Date(at).toISOString() : undefined;
+}
+
+function filters() {
+  const [text = "", who = "", chosen = "", since = ""] = FILTERS.map((name) => query.value.get(name) ?? "");
+  return { text: text.trim(), who: who.trim(), outcome: chosen, since: begin(since) };
+}
+
 export function AuditPage() {
   const [lines, setLines] = useState<AuditLine[]>();
   const [next, setNext] = useState("");
   const [error, setError] = useState<CallError>();
   const [open, setOpen] = useState<AuditLine>();
-  const chosen = query.value.get("outcome") ?? "";
+  const [turn, setTurn] = useState(0);
+  const wanted = FILTERS.map((name) => query.value.get(name) ?? "").join("\n");
   const load = async (token: string, signal?: AbortSignal) => {
-    const reply = await call("selvage.dashboard.DashboardService/ListAudit", { outcome: chosen, pageSize: 200, ...(token ? { pageToken: token } : {}) }, { signal });
+    const request = { ...filters(), pageSize: PAGE_SIZE, ...(token ? { pageToken: token } : {}) };
+    const reply = await call("selvage.dashboard.DashboardService/ListAudit", request, { signal });
     setLines((old) => (token ? [...(old ?? []), ...(reply.lines ?? [])] : reply.lines ?? []));
     setNext(reply.nextPageToken ?? "");
     setError(undefined);
@@ -36,37 +60,106 @@ export function AuditPage() {
     const abort = new AbortController();
     load("", abort.signal).catch((failure: unknown) => !abort.signal.aborted && setError(asCallError(failure)));
     return () => abort.abort();
-  }, [chosen, reconnects.value]);
-  const choice = (
-    <>
-      <label class="unseen" for="outcome">Outcome</label>
-      <select id="outcome" class="narrow" value={chosen} onChange={(event) => setQuery("outcome", event.currentTarget.value)} data-testid="audit-outcome">
-        <option value="">All outcomes</option><option value="ok">Done</option><option value="failed">Failed</option><option value="refused">Refused</option>
-      </select>
-    </>
-  );
+  }, [wanted, turn, reconnects.value]);
+  const again = () => setTurn((old) => old + 1);
+  const older = () => void load(next).catch((failure: unknown) => setError(asCallError(failure)));
   return (
-    <Page title="Audit" actions={<><Filter what="these lines" />{choice}</>}>
+    <Page title="Audit" actions={<button type="button" class="quiet" onClick={again} data-testid="audit-again">Look again</button>}>
       <p class="soft lead">{may.admin() ? "Every call that changed something, tried to, or was refused." : "Your own calls that changed something, tried to, or were refused."}</p>
-      <Trouble error={error} retry={() => load("")} />
+      <Filters known={lines ?? []} />
+      <Trouble error={error} retry={again} />
       {!lines ? !error && <Waiting /> : (
-        <Table label="Audit" rows={lines} id={(one) => one.id ?? ""} empty={<Empty title="Nothing yet">As soon as somebody changes something it stands here.</Empty>} columns={[
+        <Table label="Audit" rows={lines} id={(one) => one.id ?? ""} empty={<None found={wanted.trim() !== ""} more={next !== ""} />} columns={[
           { title: "What", value: (one) => short(one.method), show: (one) => <button type="button" class="link" onClick={() => setOpen(one)}>{plain(short(one.method), 60)}</button> },
           { title: "Who", value: (one) => one.who ?? "" },
           { title: "Outcome", value: (one) => `${outcome(one).word} ${one.code ?? ""}`, show: (one) => <Badge state={outcome(one)} title={one.code} /> },
           { title: "When", value: (one) => one.time ?? "", show: (one) => <When time={one.time} /> },
           { title: "From", value: (one) => one.peer ?? "", wide: true },
-          { title: "Request", value: (one) => one.request || one.why || "", show: (one) => <span class="mono soft">{plain(one.request || one.why, 90)}</span>, wide: true },
+          { title: "Request", value: (one) => one.request || one.why || "", show: (one) => <span class="mono soft">{plain(one.request || one.why, 44)}</span>, wide: true },
+          { title: "Request id", value: (one) => one.requestId ?? "", show: (one) => <span class="mono soft">{plain(one.requestId, 40)}</span>, wide: true },
         ]} />
       )}
-      {next && <p class="pager"><button type="button" class="quiet" onClick={() => void load(next).catch((failure: unknown) => setError(asCallError(failure)))}>Older lines</button></p>}
-      {open && (
-        <Dialog title={plain(short(open.method), 100)} wide close={() => setOpen(undefined)} testid="audit-line">
-          <Facts items={[["Who", plain(open.who)], ["When", <When time={open.time} />], ["From", plain(open.peer)], ["By", open.protocol], ["Method", <code>{plain(open.method)}</code>],
-            ["Outcome", <><Badge state={outcome(open)} /> {plain(open.code)}</>], ["Why", plain(open.why, 500)], ["Request id", plain(open.requestId)]]} />
-          {open.request && <pre tabIndex={0}>{plain(open.request, 4000)}</pre>}
-        </Dialog>
-      )}
+      {next && <p class="pager"><button type="button" class="quiet" onClick={older}>Older lines</button></p>}
+      {open && <Line line={open} close={() => setOpen(undefined)} />}
     </Page>
+  );
+}
+
+function None({ found, more }: { found: boolean; more: boolean }) {
+  if (!found) return <Empty title="Nothing yet">As soon as somebody changes something it stands here.</Empty>;
+  if (more) return <p class="nothing" data-testid="empty">Nothing fits among the newest lines. <b>Older lines</b> looks further back.</p>;
+  const all = () => FILTERS.forEach((name) => setQuery(name, ""));
+  return (
+    <Empty title="No line fits">
+      Calls that only read leave a line when they are refused, not when they fail. A call of a moment ago may need a second to be here.{" "}
+      <button type="button" class="link" onClick={all}>Show all lines</button>
+    </Empty>
+  );
+}
+
+function Filters({ known }: { known: AuditLine[] }) {
+  const names = [...new Set(known.map(({ who }) => who ?? ""))].filter(Boolean).sort();
+  const chosen = (name: (typeof FILTERS)[number]) => query.value.get(name) ?? "";
+  const since = chosen("since");
+  return (
+    <div class="tools sieve" role="search" aria-label="Audit lines">
+      <Search />
+      {may.admin() && (
+        <>
+          <label class="unseen" for="who">Who</label>
+          <input id="who" class="narrow" type="search" list="who-list" placeholder="Anybody" autocomplete="off" spellcheck={false} value={chosen("who")} data-testid="audit-who"
+            onChange={(event) => setQuery("who", event.currentTarget.value)} />
+          <datalist id="who-list">{names.map((one) => <option key={one} value={one} />)}</datalist>
+        </>
+      )}
+      <label class="unseen" for="outcome">Outcome</label>
+      <select id="outcome" class="narrow" value={chosen("outcome")} onChange={(event) => setQuery("outcome", event.currentTarget.value)} data-testid="audit-outcome">
+        <option value="">All outcomes</option><option value="ok">Done</option><option value="failed">Failed</option><option value="refused">Refused</option>
+      </select>
+      <label class="unseen" for="since">Since</label>
+      <select id="since" class="narrow" value={since} onChange={(event) => setQuery("since", event.currentTarget.value)} data-testid="audit-since">
+        <option value="">Any time</option>
+        {SPANS.map(([name, , words]) => <option key={name} value={name}>{words}</option>)}
+        {since && !SPANS.some(([name]) => name === since) && <option value={since}>Since {plain(since, 40)}</option>}
+      </select>
+    </div>
+  );
+}
+
+/** Text to look for; the server is asked when nobody has typed for a moment. */
+function Search() {
+  const text = query.value.get("text") ?? "";
+  const [typed, setTyped] = useState(text);
+  const timer = useRef(0);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  useEffect(() => setTyped(text), [text]);
+  const look = (value: string, wait: number) => {
+    setTyped(value);
+    clearTimeout(timer.current);
+    timer.current = window.setTimeout(() => setQuery("text", value), wait);
+  };
+  const onKey = (event: KeyboardEvent & { currentTarget: HTMLInputElement }) => {
+    if (event.key === "Enter") look(event.currentTarget.value, 0);
+    if (event.key !== "Escape") return;
+    look("", 0);
+    event.currentTarget.blur();
+  };
+  return (
+    <div class="filter">
+      <label class="unseen" for="filter">Search requests, reasons and request ids</label>
+      <input id="filter" data-testid="audit-text" type="search" placeholder="Search, also by request id" autocomplete="off" spellcheck={false}
+        value={typed} onInput={(event) => look(event.currentTarget.value, TYPING_MS)} onKeyDown={onKey} />
+      <kbd aria-hidden="true">/</kbd>
+    </div>
+  );
+}
+
+function Line({ line, close }: { line: AuditLine; close: () => void }) {
+  return (
+    <Dialog title={plain(short(line.method), 100)} wide close={close} testid="audit-line">
+      <Facts items={[["Who", plain(line.who)], ["When", <When time={line.time} />], ["From", plain(line.peer)], ["By", line.protocol], ["Method", <code>{plain(line.method)}</code>],
+        ["Outcome", <><Badge state={outcome(line)} /> {plain(line.code)}</>], ["Why", plain(line.why, 500)], ["Request id", line.requestId && <RequestId id={line.requestId} leave={close} />]]} />
+      {line.request && <pre tabIndex={0}>{plain(line.request, 4000)}</pre>}
+    </Dialog>
   );
 }

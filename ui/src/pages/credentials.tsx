@@ -2,7 +2,7 @@
 // ended.
 import { useState } from "preact/hooks";
 import type { Credential, Grant } from "../contract";
-import { plain, plural } from "../format";
+import { now, plain, plural } from "../format";
 import { useLoad } from "../live";
 import { Badge, Card, Command, Copy, Trouble, Waiting, When } from "../parts/bits";
 import { Confirm, Dialog, note } from "../parts/dialog";
@@ -15,7 +15,7 @@ const DAY = 86_400;
 const LIFETIMES = [[1, "a day"], [7, "a week"], [30, "30 days"], [90, "90 days"], [366, "a year"]] as const;
 
 function state({ expires }: Credential): State {
-  return Date.parse(expires ?? "") < Date.now() ? { word: "expired", tone: "off" } : { word: "active", tone: "good" };
+  return Date.parse(expires ?? "") < now.value ? { word: "expired", tone: "off" } : { word: "active", tone: "good" };
 }
 
 export function Credentials({ everybody }: { everybody: boolean }) {

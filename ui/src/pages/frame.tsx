@@ -2,13 +2,14 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { isAttended } from "../attention";
 import { ago, now, plain } from "../format";
 import { heard, problems } from "../overview";
 import { Glyph, Mark } from "../parts/bits";
 import { Dialog, Notes } from "../parts/dialog";
 import { go, path } from "../router";
 import { reachable } from "../rpc";
-import { logOut, may, me, roleWords } from "../session";
+import { logOut, may, me, roleWords, whoAmI } from "../session";
 import { nextTheme, isDark } from "../theme";
 import { PasswordDialog } from "./password";
 
@@ -134,13 +135,22 @@ function ConnectionBanner() {
 const WARN = 10;
 
 function SessionBanner() {
-  const ends = Date.parse(me.value?.expires ?? "");
-  const left = (ends - now.value) / 60000;
-  if (!(left < WARN)) return null;
+  const [ends, idles] = [me.value?.expires, me.value?.idleEnd].map((time) => Date.parse(time ?? ""));
+  const soon = (time: number) => (time - now.value) / 60000 < WARN;
+  const when = (time: number) => (time > now.value ? ago(time, now.value) : "now");
+  if (soon(ends!)) {
+    return (
+      <p class="banner warn" role="status" data-testid="session-ends">
+        <Glyph tone="warn" /> Your session ends {when(ends!)}. Finish what you are doing, then{" "}
+        <button type="button" class="link" onClick={() => void logOut()}>log in again</button>.
+      </p>
+    );
+  }
+  if (!soon(idles!) || isAttended()) return null;
   return (
-    <p class="banner warn" role="status" data-testid="session-ends">
-      <Glyph tone="warn" /> Your session ends {left > 0 ? ago(ends, now.value) : "now"}. Finish what you are doing, then{" "}
-      <button type="button" class="link" onClick={() => void logOut()}>log in again</button>.
+    <p class="banner warn" role="status" data-testid="session-idles">
+      <Glyph tone="warn" /> Nobody has done anything here for a while: your session ends {when(idles!)}.{" "}
+      <button type="button" class="link" onClick={() => void whoAmI()}>Stay logged in</button>
     </p>
   );
 }

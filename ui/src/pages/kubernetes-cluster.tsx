@@ -107,7 +107,7 @@ function Details({ cluster, owner, begin }: { cluster: KubeDetails; owner: boole
         { title: "Address", value: (one) => one.address ?? "", show: (one) => <span class="mono">{plain(one.address, 60)}</span>, wide: true },
       ]} />
       <KubeBackups cluster={cluster} owner={owner} />
-      <Events name={cluster.name ?? ""} turn={`${rows.map((one) => one.phase).join()} ${cluster.status} ${cluster.paused}`} />
+      <Events name={cluster.name ?? ""} turn={turnOf(cluster)} />
     </>
   );
 }
@@ -163,6 +163,11 @@ function Conditions({ cluster }: { cluster: KubeDetails }) {
       </tbody></table>
     </Card>
   );
+}
+
+/** Differs whenever something happened, also when all looks as it did before: a restore on quick machines. */
+function turnOf({ machines = [], conditions = [], status, paused }: KubeDetails) {
+  return [status, paused, ...machines.map((one) => `${one.phase}@${one.since}`), ...conditions.map((one) => `${one.type}@${one.since}`)].join();
 }
 
 const NEWEST = 50;

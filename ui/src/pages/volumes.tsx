@@ -1,8 +1,8 @@
 // Volumes of the server's machine, and their backups.
 import { useState } from "preact/hooks";
-import type { BackupJob, DeviceClass, Volume } from "../contract";
-import { bytes, number, plain, span } from "../format";
-import { useLoad } from "../live";
+import type { BackupJob, DeviceClass, Repository, Schedule, Volume } from "../contract";
+import { bytes, number, plain, present, span } from "../format";
+import { useLoad, type Live } from "../live";
 import { Badge, Card, Empty, Meter, Trouble, Waiting, When } from "../parts/bits";
 import { Confirm, Dialog, note } from "../parts/dialog";
 import { Choice, Form, Text } from "../parts/form";
@@ -13,10 +13,11 @@ import { call } from "../rpc";
 import { may } from "../session";
 import { jobState } from "../states";
 import { Page } from "./frame";
-import { BackupDialog, RestoreDialog } from "./backups";
+import { BackupDialog, RepositoryDialog, Stored } from "./backups";
+import { ScheduleDialog, Schedules } from "./schedules";
 
 const GIB = 1024 ** 3;
-type Act = "resize" | "snapshot" | "backup" | "delete";
+type Act = "resize" | "snapshot" | "backup" | "schedule" | "delete";
 
 export function VolumesPage() {
   const { data, error, refresh } = volumes.use();
@@ -24,6 +25,7 @@ export function VolumesPage() {
   const change = may.changeVolumes();
   const [open, setOpen] = useState<[Act, Volume]>();
   const close = () => setOpen(undefined);
+  const schedules = useLoad(async (signal) => (change ? (await call("selvage.volumes.BackupsService/ListSchedules", {}, { signal })).schedules ?? [] : []), [change], 10_000);
   const actions = (
     <>
       <Filter what="volumes" />
@@ -47,19 +49,19 @@ export function VolumesPage() {
             { title: "Device", value: (one) => one.path ?? "", show: (one) => <span class="mono">{plain(one.path, 60)}</span>, wide: true },
             { title: "Tags", value: (one) => (one.tags ?? []).join(" "), wide: true },
             ...(change ? [{ title: "Change", value: () => "", show: (one: Volume) => (
-              <span class="row">
-                {(["resize", "snapshot", "backup"] as const).map((act) => <button key={act} type="button" class="quiet small" aria-label={`${NAMES[act]} ${one.name}`} onClick={() => setOpen([act, one])}>{NAMES[act]}</button>)}
+              <span class="row acts">
+                {(["resize", "snapshot", "backup", "schedule"] as const).map((act) => <button key={act} type="button" class="quiet small" aria-label={`${NAMES[act]} ${one.name}`} onClick={() => setOpen([act, one])}>{NAMES[act]}</button>)}
                 <button type="button" class="quiet danger small" aria-label={`Delete ${one.name}`} onClick={() => setOpen(["delete", one])}>Delete</button>
               </span>
             ) }] : []),
           ]} />
       )}
-      {change && <Jobs />}
+      {change && <Backups classes={classes} schedules={schedules} />}
       {query.value.get("new") === "volume" && change && <VolumeDialog classes={classes} close={() => setQuery("new", "")} />}
-      {query.value.get("new") === "restore" && change && <RestoreDialog classes={classes} close={() => setQuery("new", "")} />}
       {open?.[0] === "resize" && <SizeDialog volume={open[1]} close={close} />}
       {open?.[0] === "snapshot" && <SnapshotDialog volume={open[1]} close={close} />}
       {open?.[0] === "backup" && <BackupDialog volume={open[1]} close={close} />}
+      {open?.[0] === "schedule" && <ScheduleDialog volume={open[1]} done={schedules.refresh} close={close} />}
       {open?.[0] === "delete" && (
         <Confirm title={`Delete the volume ${plain(open[1].name, 60)}?`} yes="Delete it and its data" close={close} act={async () => {
           await call("proto.LVService/RemoveLV", { name: open[1].name ?? "", deviceClass: open[1].deviceClass });
@@ -71,7 +73,7 @@ export function VolumesPage() {
   );
 }
 
-const NAMES = { resize: "Resize", snapshot: "Snapshot", backup: "Back up" };
+const NAMES = { resize: "Resize", snapshot: "Snapshot", backup: "Back up", schedule: "Schedule" };
 const state = (one: Volume) => (one.pending ? { word: "being filled", tone: "busy" as const } : one.readOnly ? { word: "read only", tone: "off" as const } : { word: "ready", tone: "good" as const });
 
 function Classes({ classes }: { classes: DeviceClass[] }) {
@@ -142,7 +144,7 @@ function SizeDialog({ volume, close }: { volume: Volume; close: () => void }) {
 }
 
 function SnapshotDialog({ volume, close }: { volume: Volume; close: () => void }) {
-  const [name, setName] = useState(`${volume.name}-${new Date().toISOString().slice(0, 10)}`);
+  const [name, setName] = useState(`${volume.name}-${new Date(present()).toISOString().slice(0, 10)}`);
   const send = async () => {
     await call("selvage.volumes.VolumesService/CreateSnapshot", { source: volume.name ?? "", name, deviceClass: volume.deviceClass });
     note(`${name} keeps ${volume.name} as it is now.`);
@@ -158,8 +160,23 @@ function SnapshotDialog({ volume, close }: { volume: Volume; close: () => void }
   );
 }
 
-function Jobs() {
-  const { data, error, refresh } = useLoad(async (signal) => (await call("selvage.volumes.BackupsService/ListBackups", {}, { signal })).jobs ?? [], [], 3000);
+/** What a repository holds, schedules, and what is under way. */
+function Backups({ classes, schedules }: { classes: DeviceClass[]; schedules: Live<Schedule[]> }) {
+  const jobs = useLoad(async (signal) => (await call("selvage.volumes.BackupsService/ListBackups", {}, { signal })).jobs ?? [], [], 3000);
+  const [repository, setRepository] = useState<Repository>();
+  const [changing, setChanging] = useState<Schedule>();
+  return (
+    <>
+      {repository && <Stored key={`${repository.endpoint} ${repository.path}`} repository={repository} classes={classes} close={() => setRepository(undefined)} />}
+      <Schedules live={schedules} jobs={jobs.data ?? []} change={setChanging} show={setRepository} />
+      <Jobs live={jobs} />
+      {query.value.get("new") === "restore" && <RepositoryDialog show={setRepository} close={() => setQuery("new", "")} />}
+      {changing && <ScheduleDialog before={changing} done={schedules.refresh} close={() => setChanging(undefined)} />}
+    </>
+  );
+}
+
+function Jobs({ live: { data, error, refresh } }: { live: Live<BackupJob[]> }) {
   const cancel = async (job: BackupJob) => {
     await call("selvage.volumes.BackupsService/CancelBackup", { id: job.id ?? "" });
     await refresh();
@@ -168,7 +185,7 @@ function Jobs() {
     <>
       <h2 class="section">Backups and restores</h2>
       <Trouble error={error} retry={refresh} />
-      <Table label="Backup jobs" rows={data ?? []} id={(one) => one.id ?? ""} empty={<p class="soft">None yet. <b>Back up</b> beside a volume stores it in a restic repository, in a folder or on S3.</p>} columns={[
+      <Table label="Backup jobs" rows={data ?? []} id={(one) => one.id ?? ""} empty={<p class="soft">None yet. <b>Back up</b> beside a volume stores it in a restic repository: in a folder, on S3, or on a REST server.</p>} columns={[
         { title: "Job", value: (one) => `${(one.kind ?? "").toLowerCase()} ${one.name || one.volume || ""}` },
         { title: "State", value: (one) => jobState(one.state).word, show: (one) => <Badge state={jobState(one.state)} title={one.error} /> },
         { title: "Progress", value: (one) => number(one.doneBytes), show: (one) => <JobProgress job={one} /> },

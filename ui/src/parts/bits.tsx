@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ago, exact, now, plain } from "../format";
 import type { CallError } from "../rpc";
+import { me } from "../session";
 import type { State, Tone } from "../states";
 
 /** One shape for each tone, so that nothing is told by colour alone. */
@@ -38,11 +39,16 @@ export function Trouble({ error, retry, doing }: { error: CallError | undefined;
     <div class="trouble" role="alert" data-testid="trouble">
       <p><strong>{doing ?? TITLES[error.code] ?? "That did not work."}</strong> {plain(error.message, 2000)}</p>
       <p class="fine">
-        {error.code}{error.method && ` · ${error.method}`}{error.requestId && ` · request ${error.requestId}`}
+        {error.code}{error.method && ` · ${error.method}`}{error.requestId && <> · request <RequestId id={error.requestId} /></>}
         {retry && <> · <button type="button" class="link" onClick={() => retry()}>Try again</button></>}
       </p>
     </div>
   );
+}
+
+/** Id of a request, which leads to its line of the audit log. */
+export function RequestId({ id, leave }: { id: string; leave?: () => void }) {
+  return me.value ? <a href={`#/audit?text=${encodeURIComponent(id)}`} onClick={leave} data-testid="request-id">{plain(id)}</a> : <>{plain(id)}</>;
 }
 
 const TITLES: Record<string, string> = {

@@ -2,6 +2,7 @@
 import type { Mark } from "../contract";
 import { plain } from "../format";
 import { thingHref } from "../keys";
+import { Copy } from "./bits";
 
 const NAMES: Record<string, string> = {
   cluster_health: "Health", nodes_health: "Machines", capacity_used: "Room", stability: "Stability", reliability: "Reliability",
@@ -49,10 +50,11 @@ export function Reasons({ marks }: { marks: Mark[] }) {
   return (
     <ul class="reasons" tabIndex={0} aria-label="Why the marks are not higher">
       {lost.slice(0, 12).map(({ mark, reason }, at) => (
-        <li key={at} title={reason.command}>
+        <li key={at}>
           <span class="points">−{(reason.points ?? 0).toFixed((reason.points ?? 0) < 10 ? 1 : 0)}</span>
           <span><span class="soft">{markName(mark)}:</span> {thingHref(reason.object)
-            ? <a href={thingHref(reason.object)}>{plain(reason.text, 160)}</a> : plain(reason.text, 160)}</span>
+            ? <a href={thingHref(reason.object)}>{plain(reason.text, 160)}</a> : plain(reason.text, 160)} <code class="rule">{plain(reason.rule, 40)}</code></span>
+          {reason.command && <p class="fix"><code>{plain(reason.command, 200)}</code><Copy text={reason.command} /></p>}
         </li>
       ))}
     </ul>

@@ -4,7 +4,10 @@
 use selvage_api::selvage::dashboard::{Mark, Object, Reason};
 
 use super::{RELIABILITY, mark};
-use crate::facts::{Facts, Storage, object};
+use crate::{
+    facts::{Facts, Storage, object},
+    text::quoted,
+};
 
 struct Rules {
     met: usize,
@@ -98,13 +101,17 @@ fn of_selvage(facts: &Facts, rules: &mut Rules) {
             let of_volume = |full: &str| full.rsplit('/').next() == Some(volume.as_str());
             let scheduled = backups.schedules.iter().any(|schedule| of_volume(&schedule.volume));
             let text = format!("volume {volume} has no scheduled backup");
-            let command = "selvage backup schedule set";
+            let name = quoted(volume);
+            let command = format!(
+                "selvage backup schedule set {name}-daily {name} backups/{name} --store file: \
+                 --credentials NAME --every 1d"
+            );
             rules.check(
                 "volume_backup",
                 scheduled,
                 object("backup", volume.clone()),
                 text,
-                command,
+                &command,
             );
         }
     }

@@ -17,10 +17,14 @@ fn packaging() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
 }
 
+/// The external label with the base of runbooks, which is no metric.
+const LABEL: &str = "selvage_docs";
+
 /// Names of metrics in a text.
 fn metrics(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let ours = |word: &&str| word.starts_with("selvage_") || word.starts_with("process_");
+    let prefixed = |word: &str| word.starts_with("selvage_") || word.starts_with("process_");
+    let ours = |word: &&str| *word != LABEL && prefixed(word);
     words.filter(ours).map(str::to_owned).collect()
 }
 
@@ -101,4 +105,42 @@ fn prometheus_takes_the_rules_and_they_fire_when_they_should() {
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     let tested = run(&["test", "rules", "selvage.rules.test.yml"]).unwrap();
     assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
+}
+
+/// Values of a key in the file of rules.
+fn values<'a>(rules: &'a str, key: &str) -> Vec<&'a str> {
+    let of_key = |line: &'a str| line.trim().trim_start_matches("- ").strip_prefix(key);
+    rules.lines().filter_map(of_key).map(|value| value.trim().trim_matches('"')).collect()
+}
+
+/// Anchors of a page: its headings, as a reader of Markdown makes them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
+    headings
+        .map(|line| line.trim_start_matches('#').trim().to_lowercase())
+        .map(|heading| heading.chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+#[test]
+fn every_alert_has_a_test_and_a_runbook_that_is_there() {
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    let rules = read(packaging().join("prometheus/selvage.rules.yml"));
+    let tests = read(packaging().join("prometheus/selvage.rules.test.yml"));
+    let alerts = values(&rules, "alert:");
+    assert!(alerts.len() >= 12, "{alerts:?}");
+    for alert in &alerts {
+        let line = format!("- alertname: {alert}");
+        assert!(tests.lines().any(|found| found.trim() == line), "{alert} has no test");
+    }
+    let runbooks = values(&rules, "runbook_url:");
+    assert_eq!(runbooks.len(), alerts.len());
+    for runbook in runbooks {
+        let (base, place) = runbook.split_once("{{ end }}/").unwrap();
+        assert!(base.contains("https://"), "{runbook} is no URL");
+        let (page, anchor) = place.split_once('#').unwrap();
+        let known = anchors(&read(packaging().join("../docs").join(page)));
+        assert!(anchor == "{{ $labels.rule }}" || known.contains(anchor), "{runbook}");
+    }
 }

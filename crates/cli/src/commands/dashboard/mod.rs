@@ -1,5 +1,6 @@
 //! `selvage dashboard` and `selvage health`: the overview on a terminal.
 
+mod follow;
 mod screen;
 mod text;
 

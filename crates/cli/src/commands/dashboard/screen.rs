@@ -11,20 +11,16 @@ use ratatui::{
     text::Line,
     widgets::Paragraph,
 };
-use selvage_api::selvage::dashboard::{
-    Overview, OverviewUpdate, WatchOverviewRequest,
-    dashboard_service_client::DashboardServiceClient,
-};
+use selvage_api::selvage::dashboard::Overview;
 use tokio::sync::mpsc;
-use tonic::Streaming;
 
 use super::{
     apply,
+    follow::{self, News, follow},
     text::{self, Tone},
 };
 use crate::{
     Error,
-    client::Client,
     error::printable,
     session::Session,
     top::{Event, Screen},
@@ -53,25 +49,41 @@ pub(super) async fn watch(session: &mut Session<'_>) -> Result<(), Error> {
         });
     }
     let colour = session.io.colour_on_out(session.global.color);
-    let client = session.client().await?;
-    let stream = open(&client).await?;
+    let (target, timeout) = (session.target()?, session.global.timeout);
+    let open = async || follow::open(&target, timeout).await;
+    let stream = open().await?;
+    let (sender, news) = mpsc::channel(64);
     let (mut screen, input) = Screen::open().map_err(Error::Output)?;
     let model = Model { colour, ..Model::default() };
-    let ended = run_on(&mut screen.terminal, model, stream, input).await;
+    let ended = tokio::select! {
+        ended = run_on(&mut screen.terminal, model, news, input) => ended,
+        () = follow(stream, follow::RETRY_INTERVAL, open, sender) => Ok(()),
+    };
     drop(screen);
     ended
 }
 
-async fn open(client: &Client) -> Result<Streaming<OverviewUpdate>, Error> {
-    let request = client.request(WatchOverviewRequest::default(), client.limit(true))?;
-    let opened = DashboardServiceClient::new(client.channel()).watch_overview(request).await;
-    opened.map(tonic::Response::into_inner).map_err(|status| client.refused(&status))
+/// Takes over what the server says; what it said last stays while it is away.
+fn hear(model: &mut Model, news: News) {
+    let update = match news {
+        News::Broken(why) => {
+            model.broken = Some(why);
+            return;
+        }
+        News::Whole(update) => {
+            model.overview = Overview::default();
+            update
+        }
+        News::Change(update) => update,
+    };
+    model.broken = None;
+    apply(&mut model.overview, update);
 }
 
 async fn run_on<B: Backend>(
     terminal: &mut Terminal<B>,
     mut model: Model,
-    mut stream: Streaming<OverviewUpdate>,
+    mut news: mpsc::Receiver<News>,
     mut input: mpsc::Receiver<Event>,
 ) -> Result<(), Error>
 where
@@ -87,11 +99,7 @@ where
                 Some(event) => press(&mut model, &event),
                 None => break,
             },
-            update = stream.message(), if model.broken.is_none() => match update {
-                Ok(Some(update)) => apply(&mut model.overview, update),
-                Ok(None) => model.broken = Some("the server has ended".into()),
-                Err(status) => model.broken = Some(status.message().to_owned()),
-            },
+            Some(news) = news.recv() => hear(&mut model, news),
             _ = clock.tick() => {}
         }
     }
@@ -141,7 +149,9 @@ fn draw(frame: &mut Frame<'_>, model: &Model, now: jiff::Timestamp) {
     let most = u16::try_from(lines.len()).unwrap_or(u16::MAX).saturating_sub(body.height);
     frame.render_widget(Paragraph::new(lines).scroll((model.scroll.min(most), 0)), body);
     let keys = match &model.broken {
-        Some(why) => format!("{}: what is shown is old   q quit", printable(why)),
+        Some(why) => {
+            format!("{}: what is shown is old; trying again   q quit", printable(why))
+        }
         None => "q quit   arrows scroll".to_owned(),
     };
     let tone = if model.broken.is_some() { Tone::Warning } else { Tone::Plain };
@@ -152,7 +162,7 @@ fn draw(frame: &mut Frame<'_>, model: &Model, now: jiff::Timestamp) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use ratatui::{backend::TestBackend, crossterm::event::KeyEvent};
-    use selvage_api::selvage::dashboard::Verdict;
+    use selvage_api::selvage::dashboard::{OverviewUpdate, Verdict};
 
     use super::*;
 
@@ -171,8 +181,13 @@ mod tests {
         let screen = shown(&model, 40, 4);
         assert!(screen.contains("OK  All is well\u{fffd}[2J."), "{screen}");
         assert!(screen.contains("q quit"), "{screen}");
-        model.broken = Some("the server has ended".into());
-        assert!(shown(&model, 60, 4).contains("what is shown is old"));
+        hear(&mut model, News::Broken("the server has ended".into()));
+        let screen = shown(&model, 80, 4);
+        assert!(screen.contains("what is shown is old") && screen.contains("All is well"));
+        // It is back, and what it says replaces all that was known.
+        hear(&mut model, News::Whole(OverviewUpdate::default()));
+        let screen = shown(&model, 80, 4);
+        assert!(!screen.contains("is old") && !screen.contains("All is well"), "{screen}");
         for (width, height) in [(1, 1), (20, 1), (300, 2)] {
             shown(&model, width, height);
         }
