@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use selvage_api::selvage::operations as wire;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -126,6 +127,21 @@ impl Process {
         Ok(Self { engine, token, running })
     }
 
+    /// Waits for operations that another has started and left to themselves, as one
+    /// does that is cancelled.
+    async fn settle(&self) {
+        let is_active = |one: &wire::Operation| {
+            matches!(one.state(), wire::State::Running | wire::State::Undoing)
+        };
+        while let Some(active) = self.engine.list().into_iter().find(is_active) {
+            if let Ok(handle) = self.engine.attach(&active.id) {
+                let _ = handle.ended().await;
+            }
+            // The list may be behind by a moment.
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn end(self, how: Fault) -> Result<(), Error> {
         if how == Fault::Crash {
             self.running.abort();
@@ -153,6 +169,9 @@ async fn run<W: Environment>(
             () = script.ending.notified() => None,
         };
         let how = script.end.lock().take();
+        if outcome.is_some() && how.is_none() {
+            process.settle().await;
+        }
         process.end(how.unwrap_or(Fault::Stop)).await?;
         if let Some(outcome) = outcome {
             return Ok(outcome);
