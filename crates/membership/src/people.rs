@@ -72,7 +72,7 @@ impl People {
         Self { member, controller, clock, known: Mutex::default() }
     }
 
-    /// What the controller said a moment ago. A use is not kept from it because
+    /// Answer that the controller gave a moment ago. A use is not kept from it because
     /// somebody else only looked.
     fn remembered(&self, digest: &[u8; 32], attended: bool) -> Option<Identity> {
         let now = self.clock.elapsed();

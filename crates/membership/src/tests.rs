@@ -22,7 +22,7 @@ struct Fake {
     away: Mutex<bool>,
     renewed: AtomicUsize,
     asked: AtomicUsize,
-    /// How often of that somebody used a token.
+    /// Number of those in which somebody used a token.
     attended: AtomicUsize,
     report: Mutex<wire::ReportResponse>,
 }

@@ -39,7 +39,7 @@ pub enum Selector {
     Name(String),
 }
 
-/// Whose snapshot is meant, as far as that is said.
+/// Owner of the snapshot that is meant, as far as that is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted<'a> {
     /// Volume that it is of.

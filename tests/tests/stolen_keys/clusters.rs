@@ -80,7 +80,7 @@ impl Keys<'_> {
         listed.into_iter().map(|cluster| cluster.name).collect()
     }
 
-    /// How a watch of a cluster begins: with the cluster, or why there is none.
+    /// Begins a watch of a cluster; the error says why there is none.
     async fn watch(&self, name: &str) -> Result<(), Status> {
         let request = self.request(WatchClusterRequest { name: name.into() }, "");
         let mut beyond = ClusterServiceClient::new(self.0.channel.clone());

@@ -1,4 +1,4 @@
-//! What a key reaches by a method that is open to its kind: its own, and nothing of
+//! Methods that are open to a kind of key: each reaches the key's own, and nothing of
 //! others. Each row of the table has a test of a key at what is another's.
 
 use std::collections::BTreeMap;

@@ -189,8 +189,7 @@ async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
     goes(&place, &controller, running).await;
 }
 
-/// What grows over its limit is said to have done so, and to have been what the
-/// exit code alone does not tell.
+/// An end for want of memory is told as such, which the exit code alone does not tell.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_over_its_limit_is_said_to_be_out_of_memory() {
     if !can_run() {

@@ -504,7 +504,7 @@ impl Shared {
     }
 }
 
-/// What a caller is identified for.
+/// Purpose that a caller is identified for.
 #[derive(Clone, Copy)]
 struct Asked {
     effect: Effect,

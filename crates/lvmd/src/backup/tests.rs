@@ -368,7 +368,7 @@ async fn ask_for_all(site: &Site) -> [Job; 4] {
     ]
 }
 
-/// What a schedule of a test has in common with others.
+/// Schedule of a volume.
 fn schedule_of(volume: &str) -> wire::Schedule {
     let repository =
         Repository { encryption_key: String::new(), credentials: "here".into(), ..repository() };

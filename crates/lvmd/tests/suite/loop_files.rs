@@ -648,7 +648,7 @@ async fn a_thick_volume_is_reserved_on_xfs() {
     is_reserved_on("xfs").await;
 }
 
-/// What a thick volume has in common with a snapshot that stays is written to a new place:
+/// Blocks that a thick volume shares with a snapshot that stays are written to a new place:
 /// as much of the disk is not free, and whoever takes the rest leaves enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thick_volume_with_a_snapshot_can_be_written_to_its_last_byte() {

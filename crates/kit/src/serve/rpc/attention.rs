@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// Whether a caller has said something since this was last asked. Clones are
+/// Note that a caller has said something since this was last asked. Clones are
 /// about the same caller.
 #[derive(Debug, Clone, Default)]
 pub struct Attention(Arc<AtomicBool>);

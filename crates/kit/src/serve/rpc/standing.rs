@@ -81,7 +81,7 @@ impl Standing {
         Self { shared, path: None, headers, connection, attention }
     }
 
-    /// What is to be told of all that the caller says.
+    /// Note to be made of all that the caller says.
     pub(in crate::serve) fn attention(&self) -> Attention {
         self.attention.clone()
     }

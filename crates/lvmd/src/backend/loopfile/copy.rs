@@ -384,7 +384,7 @@ mod tests {
         assert!(same(), "all of it");
     }
 
-    /// What is copied while it is in use is no copy of last resort.
+    /// The better way must do where the kernel can: a copy that is only watched is the last resort.
     #[test]
     fn a_mounted_volume_can_be_followed() {
         if !rustix::process::geteuid().is_root() {

@@ -13,9 +13,9 @@ use super::attach::run;
 use crate::backend::Ranges;
 
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// What the kernel tells of every request to a device once it is done, and before whoever
-/// made it knows. What it tells when a request is queued would be of no use: the request
-/// may reach the image at any time after that, and nothing more is told of it.
+/// Event of the kernel for every request to a device once it is done, and before whoever
+/// made it knows. The event of a request that is queued would be of no use: the request may
+/// reach the image at any time after that, and nothing more is told of it.
 const EVENT: &str = "block_rq_complete";
 /// KiB that the kernel keeps of it for each processor until it is read.
 const BUFFER: &str = "1024";
