@@ -81,7 +81,7 @@ export interface Volume {
   name?: string; deviceClass?: string; group?: string; sizeBytes?: Big; tags?: string[]; path?: string; pool?: string;
   origin?: string; readOnly?: boolean; pending?: boolean; devMajor?: number; devMinor?: number;
 }
-export interface DeviceClass { name?: string; group?: string; pool?: string; default?: boolean; sizeBytes?: Big; freeBytes?: Big; spareBytes?: Big; missing?: boolean }
+export interface DeviceClass { name?: string; group?: string; pool?: string; default?: boolean; sizeBytes?: Big; freeBytes?: Big; usedBytes?: Big; missing?: boolean }
 export interface Repository { path?: string; endpoint?: string; accessKeyId?: string; secretAccessKey?: string; encryptionKey?: string; credentials?: string }
 export interface BackupJob {
   id?: string; kind?: string; state?: string; name?: string; volume?: string; repository?: string; phase?: string; message?: string;

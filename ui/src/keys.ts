@@ -77,6 +77,27 @@ export function operationText(operation: Operation): string {
   return `${verb} ${name}`;
 }
 
+const NOUNS_OF_THINGS: Record<string, string> = { appinst: "Instance", clusterinst: "Cluster", cloudlet: "Cloudlet", kaas: "Kubernetes cluster", machine: "Machine" };
+const DONE: Record<string, string> = { creating: "created", updating: "updated", deleting: "deleted" };
+
+/** Name of something as people call it. */
+function thingName(thing: Thing): string {
+  const key = parsed<Partial<AppInstKey & ClusterInstKey>>(thing.key);
+  if (thing.kind === "appinst" && key?.appKey) return `${appName(key.appKey)} on ${cloudletName(key.clusterInstKey?.cloudletKey)}`;
+  if (thing.kind === "clusterinst" && key?.clusterKey) return `${key.clusterKey.name} on ${cloudletName(key.cloudletKey)}`;
+  return thing.name ?? "";
+}
+
+/** A sentence of the server's about something, with its noun and the name that people call it by. */
+export function sentenceAbout(thing: Thing | undefined, text = ""): string {
+  if (!thing?.name) return text;
+  const noun = NOUNS_OF_THINGS[thing.kind ?? ""];
+  const whole = noun && text.startsWith(thing.name) ? `${noun} ${text}` : text;
+  return whole.replace(thing.name, () => thingName(thing))
+    .replace(/ is (creating|updating|deleting)$/, (_, word: string) => ` is being ${DONE[word]}`)
+    .replace(/ is joined$/, " joined");
+}
+
 /** Page about something that the overview names. */
 export function thingHref(thing: Thing | undefined): string | undefined {
   switch (thing?.kind) {

@@ -58,7 +58,7 @@ async function anApp({ admin, image }) {
   await admin.id("app-image").fill(`file://${image}`);
   await admin.id("submit").click();
   await admin.page.getByRole("heading", { name: "web 1" }).waitFor();
-  await admin.page.getByText("It runs nowhere yet").waitFor();
+  await admin.page.getByText("Not running anywhere yet").waitFor();
   await admin.accessible("app");
   admin.quiet("app");
 }
@@ -241,7 +241,7 @@ async function deletions({ admin }) {
   await admin.page.keyboard.press("Escape");
   await openTab(admin, "overview");
   await admin.id("delete-instance").click();
-  await admin.id("delete-dialog").getByText("goes along").waitFor();
+  await admin.id("delete-dialog").getByText("is deleted too").waitFor();
   await admin.accessible("delete dialog");
   await admin.id("delete-yes").click();
   await admin.id("progress-done").click({ timeout: 60_000 });
@@ -258,7 +258,7 @@ async function aCancelledOperation({ admin }) {
   await admin.id("instance-cloudlet").selectOption("uiop/far");
   await admin.id("submit").click();
   await admin.id("cancel-operation").click();
-  await admin.page.getByText("Being undone").waitFor();
+  await admin.page.getByText("Undoing").waitFor();
   await admin.id("progress-leave").click();
   await admin.go("#/operations");
   await admin.page.getByText("undoing").first().waitFor();

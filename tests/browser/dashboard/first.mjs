@@ -14,7 +14,7 @@ async function aFirstLogin({ server, admin }) {
   await admin.id("login-username").fill("admin");
   await admin.id("login-password").fill("wrong");
   await admin.id("login-button").click();
-  await page.getByText("do not go together").waitFor();
+  await page.getByText("Wrong user name or password").waitFor();
 
   await admin.logIn("admin", server.password);
   await admin.id("first-password").waitFor();
@@ -89,9 +89,9 @@ async function forecasts({ browser, server }) {
   await person.logIn("admin", server.password);
   const told = person.id("forecast");
   await told.nth(3).waitFor();
-  assert.match(await told.nth(0).textContent(), /^full in 5 d \(3 d to 9 d\) if it goes on like this$/);
-  assert.match(await told.nth(1).textContent(), /free; grows unevenly, not full before 4 d$/);
-  assert.match(await told.nth(2).textContent(), /free; not full for long$/);
+  assert.match(await told.nth(0).textContent(), /^full in 5 d \(3 d to 9 d\) at this rate$/);
+  assert.match(await told.nth(1).textContent(), /free; grows unevenly, not full for at least 4 d$/);
+  assert.match(await told.nth(2).textContent(), /free; no sign of filling up$/);
   assert.match(await told.nth(3).textContent(), /free$/);
   await person.accessible("forecasts");
   person.quiet("forecasts");
@@ -162,6 +162,9 @@ async function narrow({ browser, server }) {
     const wide = await person.page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(wide <= 391, `${hash} is ${wide} wide`);
   }
+  await person.go("#/");
+  await person.id("first-password").waitFor();
+  await apart(person);
   await person.go("#/people");
   const end = await person.id("end-session").first().boundingBox();
   assert.ok(end.x + end.width <= 390, "what can be done is within reach");
@@ -171,6 +174,20 @@ async function narrow({ browser, server }) {
   await person.page.getByRole("heading", { name: "Apps", exact: true }).waitFor();
   person.quiet("narrow");
   await person.leave();
+}
+
+/** Cards of the overview are below each other, and each holds what is in it. */
+async function apart(person) {
+  await person.id("verdict").waitFor();
+  const cards = await person.page.locator(".overview > *").evaluateAll((all) => all.map((one) => {
+    const { top, bottom } = one.getBoundingClientRect();
+    const inside = [...one.children].map((child) => child.getBoundingClientRect().bottom);
+    return { name: one.ariaLabel, top, bottom, content: Math.max(...inside) };
+  }));
+  cards.forEach((card, at) => {
+    assert.ok(card.content <= card.bottom + 1, `${card.name} ends at ${card.bottom}, and what is in it at ${card.content}`);
+    assert.ok(at === 0 || card.top >= cards[at - 1].bottom, `${card.name} begins before the card above ends`);
+  });
 }
 
 /** What the page believes of the contracts is what the server says. */

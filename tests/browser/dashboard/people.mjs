@@ -4,11 +4,14 @@ import { Person, until } from "./lib.mjs";
 
 const PAGES = ["overview", "map", "apps", "instances", "clusters", "operations", "cloudlets", "machines", "volumes", "people", "audit", "about"];
 const ROLES = {
-  operator: { grants: [{ role: "operator", organisation: "uiop" }], without: ["apps", "instances"], buttons: { cloudlets: ["new-cloudlet"] } },
-  developer: { grants: [{ role: "developer", organisation: "acme" }], without: ["machines", "volumes"], buttons: { apps: ["new-app"], instances: ["new-instance"], clusters: ["new-kubernetes"] } },
+  operator: { grants: [{ role: "operator", organisation: "uiop" }], without: ["apps", "instances"], buttons: { cloudlets: ["new-cloudlet"] }, uses: aCloudletOfOnesOwn },
+  developer: { grants: [{ role: "developer", organisation: "acme" }], without: ["machines", "volumes"], buttons: { apps: ["new-app"], instances: ["new-instance"], clusters: ["new-kubernetes"] }, uses: anAppOfOnesOwn },
   viewer: { grants: [{ role: "viewer" }], without: [], buttons: {} },
 };
 const BUTTONS = { apps: ["new-app"], instances: ["new-instance"], clusters: ["new-kubernetes"], cloudlets: ["new-cloudlet", "new-flavor"], machines: ["new-machine"], volumes: ["new-volume", "restore"], people: ["new-user"] };
+
+/** Forms that an address opens. */
+const FORMS = { apps: "app", instances: "instance", clusters: "kubernetes", cloudlets: "cloudlet", machines: "machine", volumes: "volume", people: "user" };
 
 async function aUser({ admin }) {
   await admin.go("#/people?new=user");
@@ -19,7 +22,7 @@ async function aUser({ admin }) {
   await admin.id("user-name").fill("eve");
   await admin.id("user-role-0").selectOption("developer");
   await admin.id("submit").click();
-  await admin.page.getByText("Say in which organisation.").waitFor();
+  await admin.page.getByText("Choose an organisation.").waitFor();
   await admin.id("user-organisation-0").fill("acme");
   await admin.id("submit").click();
   const password = await admin.id("generated").textContent();
@@ -39,7 +42,7 @@ async function everyRole(world) {
 }
 
 async function oneRole({ admin, browser, server }, role) {
-  const { grants, without, buttons } = ROLES[role];
+  const { grants, without, buttons, uses } = ROLES[role];
   const { generatedPassword } = await admin.call("selvage.identity.IdentityService/AddUser", { user: { username: `a-${role}`, grants } });
   const person = await Person.sit(browser, server, { colorScheme: role === "viewer" ? "dark" : "light" });
   await person.logIn(`a-${role}`, generatedPassword);
@@ -58,8 +61,55 @@ async function oneRole({ admin, browser, server }, role) {
     // Every page once, in dark colours; in light ones the other scenarios look.
     if (role === "viewer") await person.accessible(`${role} at ${name}`);
   }
+  // An address that somebody sent opens no form that its button does not.
+  for (const [page, form] of Object.entries(FORMS)) {
+    await person.go(`#/${page}?new=${form}`);
+    await person.page.locator("main h1").waitFor();
+    const mine = (buttons[page]?.length ?? 0) > 0;
+    if (mine) await person.page.locator("dialog form").waitFor();
+    await until("all of the page", async () => (await person.page.locator(".waiting").count()) === 0);
+    assert.equal(await person.page.locator("dialog").count(), mine ? 1 : 0, `${role} and ${page}?new=${form}`);
+  }
+  await uses?.(person);
   person.quiet(role);
   await person.leave();
+}
+
+/** A developer registers an app, changes it and deletes it; the organisation is not asked for. */
+async function anAppOfOnesOwn(person) {
+  await person.go("#/apps?new=app");
+  assert.deepEqual(await person.id("app-developer").locator("option").allTextContents(), ["acme"]);
+  await person.id("app-name").fill("own-app");
+  await person.id("app-version").fill("1");
+  await person.id("app-image").fill("registry.example:5000/own/app:1");
+  await person.id("submit").click();
+  await person.page.getByRole("heading", { name: "own-app 1" }).waitFor();
+  await person.id("edit-app").click();
+  await person.id("app-ports").fill("tcp:8081");
+  await person.id("submit").click();
+  await person.page.locator("dialog").waitFor({ state: "detached" });
+  await person.page.locator("main").getByText("tcp:8081").waitFor();
+  await person.accessible("a developer's app");
+  await person.id("delete-app").click();
+  await person.id("confirm-yes").click();
+  await person.page.getByRole("heading", { name: "Apps", exact: true }).waitFor();
+}
+
+/** An operator registers a cloudlet and deletes it. */
+async function aCloudletOfOnesOwn(person) {
+  await person.go("#/cloudlets?new=cloudlet");
+  assert.deepEqual(await person.id("cloudlet-operator").locator("option").allTextContents(), ["uiop"]);
+  await person.id("cloudlet-name").fill("own-site");
+  await person.id("cloudlet-latitude").fill("48.1");
+  await person.id("cloudlet-longitude").fill("11.6");
+  await person.id("submit").click();
+  await person.id("progress-done").click();
+  await person.page.getByRole("heading", { name: "uiop/own-site" }).waitFor();
+  await person.accessible("an operator's cloudlet");
+  await person.id("delete-cloudlet").click();
+  await person.id("confirm-yes").click();
+  await person.id("progress-done").click();
+  await person.page.getByRole("heading", { name: "Cloudlets", exact: true }).waitFor();
 }
 
 /** Whoever has a password that somebody else made changes it, and is not asked again. */
@@ -113,7 +163,7 @@ async function aToken({ admin, server }) {
   await admin.page.getByText("Letters, digits and . _ @ - only, at most 64.").waitFor();
   await admin.id("token-name").fill("ci");
   await admin.id("token-methods").fill("ListUsers");
-  await admin.page.getByText('"ListUsers" is no method').waitFor();
+  await admin.page.getByText('"ListUsers" is not a method').waitFor();
   await admin.id("token-methods").fill("selvage.identity.IdentityService/WhoAmI");
   await admin.id("token-role-0").uncheck();
   await admin.page.getByText("Choose at least one role.").waitFor();

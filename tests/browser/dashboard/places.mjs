@@ -71,7 +71,7 @@ async function aVolume({ admin }) {
   await openRepository(admin);
   await admin.page.getByRole("button", { name: "Restore first", exact: true }).click();
   await admin.id("submit").click();
-  await admin.id("restore-dialog").getByText("Name it.").waitFor();
+  await admin.id("restore-dialog").getByText("Enter a name.").waitFor();
   await admin.accessible("restore form");
   await admin.id("restore-volume").fill("again");
   await admin.id("restore-class").selectOption("thin");
@@ -99,7 +99,7 @@ async function openRepository(admin) {
   await admin.id("repository-path").fill("backups/test@first");
   await admin.id("repository-password").fill("of somebody else");
   await admin.id("submit").click();
-  await admin.page.getByText("The repository alone").waitFor();
+  await admin.page.getByText("Only the repository").waitFor();
   await admin.id("repository-path").fill("backups/test");
   await admin.refused(/status of 4/, async () => {
     await admin.id("submit").click();
@@ -159,7 +159,7 @@ async function aSchedule({ admin, directory, shots }) {
   await admin.page.getByRole("button", { name: "Schedule data", exact: true }).click();
   await admin.id("repository-path").fill("backups/test");
   await admin.id("submit").click();
-  await admin.page.getByText("needs credentials that the machine has").waitFor();
+  await admin.page.getByText("needs credentials kept on the machine").waitFor();
   await admin.accessible("schedule form");
   await admin.id("repository-credentials").fill("nobody");
   await admin.refused(/status of 4/, async () => {
@@ -187,13 +187,13 @@ async function aSchedule({ admin, directory, shots }) {
     await admin.page.locator(".notes p").first().waitFor({ state: "detached" });
     await admin.page.screenshot({ path: join(shots, "dashboard-volumes.png") });
   }
-  // The marks of the overview no longer ask for one of this volume.
+  // The scores of the overview no longer ask for one of this volume.
   const { radar } = await until("the mark", async () => {
     const overview = await admin.call("selvage.dashboard.DashboardService/GetOverview", {});
     return JSON.stringify(overview.radar).includes("volume data has no") ? undefined : overview;
   });
   assert.ok(radar.length > 0);
-  await admin.page.getByRole("button", { name: "End data-daily", exact: true }).click();
+  await admin.page.getByRole("button", { name: "Delete data-daily", exact: true }).click();
   await admin.id("confirm-yes").click();
   await row.waitFor({ state: "detached" });
   admin.quiet("schedule");
@@ -229,7 +229,7 @@ async function theAudit({ admin }) {
   await until("the address", () => admin.page.url().includes(`text=${id}`));
   await until("one line", async () => (await rows.count()) === 1);
   await admin.id("audit-outcome").selectOption("ok");
-  await admin.id("empty").getByText("No line fits").waitFor();
+  await admin.id("empty").getByText("No matching lines").waitFor();
   await admin.accessible("no audit line");
   await admin.id("empty").getByRole("button", { name: "Show all lines" }).click();
   await until("all lines again", async () => (await rows.count()) > 3);
@@ -272,7 +272,7 @@ async function anErrorAndItsLine({ admin }) {
 
 async function about({ admin }) {
   await admin.go("#/about");
-  await admin.page.getByText("encrypted, logins needed").waitFor();
+  await admin.page.getByText("TLS on, login required").waitFor();
   await admin.id("process").waitFor();
   await admin.id("reconcilers").getByRole("listitem").first().waitFor();
   await admin.accessible("about");
@@ -293,16 +293,16 @@ async function about({ admin }) {
   admin.quiet("about");
 }
 
-/** Why marks are not higher: the rule and a command to take along, in sight. */
-async function theMarks({ admin }) {
+/** Why scores are not higher: the rule and a command to take along, in sight. */
+async function theScores({ admin }) {
   await admin.go("#/");
   const reason = admin.id("radar").getByRole("listitem").filter({ hasText: "volume_backup" }).first();
   await reason.getByText(/selvage backup schedule set \S+ \S+ backups/).waitFor();
   await admin.context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: admin.server.endpoint });
   await reason.getByRole("button", { name: "Copy" }).click();
   assert.match(await admin.page.evaluate(() => navigator.clipboard.readText()), /^selvage backup schedule set /);
-  await admin.accessible("marks");
-  admin.quiet("marks");
+  await admin.accessible("scores");
+  admin.quiet("scores");
 }
 
 /** A machine whose clock is three hours behind shows the times of the server all the same. */
@@ -314,7 +314,7 @@ async function aWrongClock({ browser, server }) {
   });
   await person.logIn("admin", server.password);
   await person.go("#/audit");
-  const newest = person.page.getByRole("table", { name: "Audit" }).locator("tbody time").first();
+  const newest = person.page.getByRole("table", { name: "Audit" }).locator("tbody td.wide time").first();
   await newest.waitFor();
   assert.match(await newest.textContent(), /^(just now|\d+ (s|min) ago)$/);
   person.quiet("wrong clock");
@@ -322,4 +322,4 @@ async function aWrongClock({ browser, server }) {
 }
 
 /** In this order: what one makes the next one uses. */
-export default { theMap, aMachine, aJoinToken, aVolume, theMarks, aRestStore, aSchedule, storedBackups, theAudit, anErrorAndItsLine, about, aWrongClock };
+export default { theMap, aMachine, aJoinToken, aVolume, theScores, aRestStore, aSchedule, storedBackups, theAudit, anErrorAndItsLine, about, aWrongClock };

@@ -111,7 +111,7 @@ async function hostileNames({ admin }) {
   admin.expected = undefined;
   await admin.go("#/");
   await admin.id("problems").getByText("selvage cloudletinfo show --operator uiop --name evil").waitFor();
-  await admin.id("events").getByText("uiop/evil reports errors", { exact: true }).waitFor();
+  await admin.id("events").getByText("Cloudlet uiop/evil reports errors", { exact: true }).first().waitFor();
   await admin.go("#/cloudlets/uiop/evil");
   await admin.page.getByText("<img src=x").first().waitFor();
   assert.ok(!(await admin.page.locator("main").textContent()).includes("\u202e"), "nothing turns the direction of text");
@@ -236,5 +236,74 @@ async function aLongList({ admin }) {
   admin.quiet("long list");
 }
 
+/** In the page: after the first update of the overview there are so many more as fast as they are taken, each with a problem that ends with the next one. */
+function manyUpdates(count) {
+  const real = globalThis.fetch;
+  const framed = (message) => {
+    const text = new TextEncoder().encode(JSON.stringify(message));
+    const frame = new Uint8Array(5 + text.length);
+    new DataView(frame.buffer).setUint32(1, text.length);
+    frame.set(text, 5);
+    return frame;
+  };
+  const update = (at) => {
+    const object = { kind: "cloudlet", name: `uiop/site-${at}` };
+    const summary = `Cloudlet uiop/site-${at} is offline. ${"x".repeat(100)}`;
+    const time = new Date().toISOString();
+    return {
+      version: String(1e6 + at), time, changed: ["verdict"], overview: { verdict: { severity: "WARNING", sentence: summary } },
+      problems: [{ id: `many-${at}`, severity: "WARNING", rule: "cloudlet_offline", summary, object, since: time, command: "selvage cloudletinfo show" }],
+      problemsEnded: [`many-${at - 1}`], events: [{ id: `many-${at}`, time, what: "began", severity: "WARNING", text: summary, object }],
+    };
+  };
+  globalThis.updates = 0;
+  globalThis.allowed = 0;
+  globalThis.fetch = async (input, init) => {
+    const response = await real(input, init);
+    if (!String(input).endsWith("/WatchOverview") || globalThis.updates > 0) return response;
+    const server = response.body.getReader();
+    const body = new ReadableStream({
+      async start(controller) {
+        let bytes = new Uint8Array(0);
+        while (bytes.length < 5 || bytes.length < 5 + new DataView(bytes.buffer).getUint32(1)) {
+          const { value } = await server.read();
+          bytes = Uint8Array.from([...bytes, ...value]);
+        }
+        controller.enqueue(bytes);
+      },
+      async pull(controller) {
+        while (globalThis.updates >= globalThis.allowed) await new Promise((resolve) => setTimeout(resolve, 20));
+        for (let at = 0; at < 40 && globalThis.updates < count; at += 1) controller.enqueue(framed(update(globalThis.updates += 1)));
+        await new Promise((resolve) => setTimeout(resolve));
+      },
+    });
+    return new Response(body, { status: response.status, headers: response.headers });
+  };
+}
+
+/** A change each minute for a week: what the page holds does not grow. */
+async function aWeek({ browser, server }) {
+  const count = 7 * 24 * 60;
+  const person = await Person.sit(browser, server);
+  await person.page.addInitScript(manyUpdates, count);
+  await person.logIn("admin", server.password);
+  await person.id("verdict").waitFor();
+  const wire = await person.context.newCDPSession(person.page);
+  const after = async (updates) => {
+    await person.page.evaluate((most) => { globalThis.allowed = most; }, updates);
+    await person.id("events").getByText(`site-${updates} is offline`).first().waitFor({ timeout: 300_000 });
+    await wire.send("HeapProfiler.collectGarbage");
+    const { usedSize } = await wire.send("Runtime.getHeapUsage");
+    return { mib: usedSize / 2 ** 20, elements: await person.page.locator("*").count() };
+  };
+  const [early, late] = [await after(count / 10), await after(count)];
+  console.log(`${count} changes: ${early.mib.toFixed(1)} MiB, then ${late.mib.toFixed(1)} MiB`);
+  assert.ok(late.mib < early.mib + 3, `${early.mib} MiB became ${late.mib} MiB`);
+  assert.ok(late.elements < early.elements + 50, `${early.elements} elements became ${late.elements}`);
+  await wire.detach();
+  person.quiet("a week");
+  await person.leave();
+}
+
 /** In this order: what one makes the next one uses. */
-export default { aRestart, aBrokenRead, aSessionThatEnds, aSessionThatIdles, hostileNames, hostileReplies, aLongList };
+export default { aRestart, aBrokenRead, aSessionThatEnds, aSessionThatIdles, hostileNames, hostileReplies, aLongList, aWeek };

@@ -21,10 +21,10 @@ export function AboutPage() {
         <div class="columns">
           <Card title="Server">
             <Facts items={[
-              ["Version", `${about.version}${about.commit ? ` (${about.commit.slice(0, 12)})` : ""}`], ["Up for", span(number(about.uptimeSeconds))],
+              ["Version", `${about.version}${about.commit ? ` (${about.commit.slice(0, 12)})` : ""}`], ["Uptime", span(number(about.uptimeSeconds))],
               ["Store", `${about.store}, revision ${number(about.storeRevision).toLocaleString("en")}`],
               ["Store failure", about.storeFailure && <span class="wrong">{plain(about.storeFailure, 500)}</span>],
-              ["Security", about.insecure ? <Badge state={{ word: "insecure: everybody is admin", tone: "bad" }} /> : <Badge state={{ word: "encrypted, logins needed", tone: "good" }} />],
+              ["Security", about.insecure ? <Badge state={{ word: "insecure: everybody is admin", tone: "bad" }} /> : <Badge state={{ word: "TLS on, login required", tone: "good" }} />],
             ]} />
           </Card>
           <Card title="Parts">
@@ -35,8 +35,8 @@ export function AboutPage() {
           {process.data && (
             <Card title="This process" testid="process">
               <Facts items={[
-                ["Memory", bytes(process.data.residentBytes)], ["Processor time", `${(process.data.cpuSeconds ?? 0).toFixed(1)} s`], ["Started", <When time={process.data.startedAt} />],
-                ["Pages watching", process.data.watchers ?? 0], ["Operations", `${process.data.operations ?? 0} under way, ${process.data.stuckOperations ?? 0} stuck`],
+                ["Memory", bytes(process.data.residentBytes)], ["CPU time", `${(process.data.cpuSeconds ?? 0).toFixed(1)} s`], ["Started", <When time={process.data.startedAt} />],
+                ["Open pages", process.data.watchers ?? 0], ["Operations", `${process.data.operations ?? 0} running, ${process.data.stuckOperations ?? 0} stuck`],
                 ["Audit", `${number(process.data.auditLines).toLocaleString("en")} lines, kept for ${process.data.auditDays ?? 0} days`],
               ]} />
               <ul class="list tasks" tabIndex={0} aria-label="Tasks">{(process.data.tasks ?? []).map((task) => (
@@ -45,19 +45,19 @@ export function AboutPage() {
             </Card>
           )}
           {(about.reconcilers ?? []).length > 0 && <Reconcilers list={about.reconcilers ?? []} />}
-          <Card title="Where the numbers come from">
+          <Card title="Data sources">
             <ul class="list">{(overview.value?.sources ?? []).map((source) => (
               <li key={`${source.name} ${source.section}`} class="part"><span><b>{plain(source.name)}</b> <span class="soft">{plain(source.section)}</span></span>
                 <span><Badge state={source.error ? { word: "failing", tone: "bad" } : source.stale ? { word: "stale", tone: "warn" } : { word: "fresh", tone: "good" }} title={source.error} /> <span class="soft fine"><When time={source.fetchedAt} /></span></span></li>
             ))}</ul>
           </Card>
-          <Card title="Settings and more">
-            <div class="field"><label for="theme">Colours</label>
+          <Card title="Settings and licences">
+            <div class="field"><label for="theme">Theme</label>
               <select id="theme" class="narrow" value={theme.value} onChange={(event) => { theme.value = event.currentTarget.value as Theme; }}>
-                <option value="system">As the system has them</option><option value="light">Light</option><option value="dark">Dark</option>
+                <option value="system">Follow the system</option><option value="light">Light</option><option value="dark">Dark</option>
               </select></div>
             <ul class="bullets more">
-              <li><a href="/docs">Every method of the API, to read and to try</a></li>
+              <li><a href="/docs">API reference: read about every method and try it</a></li>
               <li>Selvage is under the Apache License 2.0. The page uses Preact, uPlot and xterm.js (MIT); the map is drawn after Natural Earth (public domain).</li>
             </ul>
           </Card>
@@ -76,7 +76,7 @@ function Reconcilers({ list }: { list: Reconciler[] }) {
         <li key={one.name} class="part">
           <span><span class="mono">{plain(one.name, 60)}</span>
             <span class="soft fine"> {plural(number(one.runs), "run")}{number(one.failures) > 0 && `, ${number(one.failures).toLocaleString("en")} failed`}{number(one.queue) > 0 && `, ${number(one.queue).toLocaleString("en")} waiting`}</span>
-            {one.lastError && <span class={one.failing ? "wrong fine" : "soft fine"}><br />{one.failing ? "" : "Was failing: "}{plain(one.lastError, 400)}</span>}</span>
+            {one.lastError && <span class={one.failing ? "wrong fine" : "soft fine"}><br />{one.failing ? "" : "Last error: "}{plain(one.lastError, 400)}</span>}</span>
           <span><Badge state={reconcilerState(one)} /> <span class="soft fine"><When time={number(one.lastRun) * 1000 || undefined} /></span></span>
         </li>
       ))}</ul>
@@ -86,5 +86,5 @@ function Reconcilers({ list }: { list: Reconciler[] }) {
 
 const reconcilerState = ({ failing, running }: Reconciler): State => {
   if (failing) return { word: `failed ${failing}× in a row`, tone: "bad" };
-  return running ? { word: "running", tone: "busy" } : { word: "well", tone: "good" };
+  return running ? { word: "running", tone: "busy" } : { word: "ok", tone: "good" };
 };

@@ -40,12 +40,12 @@ export function AppForm({ app, running = 0, close }: { app?: App; running?: numb
   const about = KINDS.find((one) => one.value === kind) ?? KINDS[0]!;
   const flavor = size || sizes[0]?.key?.name || "";
   const wrong = {
-    developer: app ? undefined : developer ? undefined : "Say whose app it is.",
+    developer: app ? undefined : developer ? undefined : "Choose a developer.",
     name: app ? undefined : nameProblem(name, "app"),
     version: app ? undefined : nameProblem(version, "version"),
     image: kind === "vm" && !image ? "A virtual machine needs the address of its disk image." : undefined,
     ports: portsProblem(ports, kind),
-    size: flavor ? undefined : "There is no size yet: an admin makes one under Cloudlets, Sizes.",
+    size: flavor ? undefined : "There are no sizes yet; an admin adds them under Cloudlets.",
   };
   const send = async () => {
     const key = app?.key ?? { developerKey: { name: developer }, name, version };
@@ -55,7 +55,7 @@ export function AppForm({ app, running = 0, close }: { app?: App; running?: numb
       if (isAdmin.value && !names.includes(developer)) await call("edgeproto.DeveloperApi/CreateDeveloper", { key: { name: developer } });
       await call("edgeproto.AppApi/CreateApp", { key, ...rest, deployment: kind, imageType: about.image });
     }
-    note(`${name} is ${app ? "changed; update its instances to bring it to them" : "registered; start it on a cloudlet"}.`);
+    note(`${name} is ${app ? "changed; update its instances to roll it out" : "registered; start it on a cloudlet"}.`);
     await apps.refresh();
     close();
     go(appHref(key));
@@ -67,7 +67,7 @@ export function AppForm({ app, running = 0, close }: { app?: App; running?: numb
           {!app && (
             <>
               {isAdmin.value
-                ? <Text label="Developer" value={developer} set={setDeveloper} list={names} hint="One that is new is registered along." wrong={tried ? wrong.developer : undefined} testid="app-developer" />
+                ? <Text label="Developer" value={developer} set={setDeveloper} list={names} hint="A new name is registered automatically." wrong={tried ? wrong.developer : undefined} testid="app-developer" />
                 : <Choice label="Developer" value={developer} set={setDeveloper} options={names.map((one) => ({ value: one, text: one }))} wrong={tried ? wrong.developer : undefined} testid="app-developer" />}
               <div class="two">
                 <Text label="Name" value={name} set={setName} wrong={tried ? wrong.name : undefined} testid="app-name" />
@@ -76,11 +76,11 @@ export function AppForm({ app, running = 0, close }: { app?: App; running?: numb
               <Choice label="Runs as" value={kind} set={setKind} options={KINDS} testid="app-kind" />
             </>
           )}
-          <Text label="Image" value={image} set={setImage} placeholder={about.path} hint={kind === "vm" ? undefined : "Empty: the platform's own registry, by developer, name and version."} wrong={tried ? wrong.image : undefined} testid="app-image" />
+          <Text label="Image" value={image} set={setImage} placeholder={about.path} hint={kind === "vm" ? undefined : "Leave empty for the platform's own registry, by developer, name and version."} wrong={tried ? wrong.image : undefined} testid="app-image" />
           <Text label="Ports" value={ports} set={setPorts} disabled={running > 0} placeholder="tcp:80,http:443,udp:5000-5010" wrong={ports ? wrong.ports : undefined} testid="app-ports"
-            hint={running > 0 ? "Fixed while the app has instances: register a new version instead." : "What clients connect to; empty for none."} />
+            hint={running > 0 ? "Fixed while the app has instances; register a new version instead." : "Ports that clients connect to; leave empty for none."} />
           <Choice label="Size" value={flavor} set={setSize} options={flavorOptions(sizes)} wrong={tried ? wrong.size : undefined} testid="app-flavor" />
-          <Text label="Command" value={command} set={setCommand} hint="Empty: what the image says." testid="app-command" />
+          <Text label="Command" value={command} set={setCommand} hint="Leave empty for the image's own command." testid="app-command" />
         </>
       )}
     </Form>

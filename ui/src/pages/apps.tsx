@@ -19,7 +19,7 @@ import { instanceColumns } from "./instances";
 export function AppsPage() {
   const { data, error, refresh } = apps.use();
   const running = instances.use().data ?? [];
-  const creating = query.value.get("new") === "app";
+  const creating = may.changeApps() && query.value.get("new") === "app";
   const count = (app: App) => running.filter((one) => sameApp(one.key?.appKey, app.key)).length;
   const create = may.changeApps() && <button type="button" data-new data-testid="new-app" onClick={() => setQuery("new", "app")}>New app</button>;
   return (
@@ -27,7 +27,7 @@ export function AppsPage() {
       <Trouble error={error} retry={refresh} />
       {!data ? !error && <Waiting /> : (
         <Table label="Apps" rows={data} id={(app) => appHref(app.key)} href={(app) => appHref(app.key)} order={[0, 1]}
-          empty={<Empty title="No apps yet">An app is an image with its ports and a size. {may.changeApps() ? <>Make one with <b>New app</b>, then start it on a cloudlet.</> : "A developer registers them."}</Empty>}
+          empty={<Empty title="No apps yet">An app is an image with its ports and a size. {may.changeApps() ? <>Create one with <b>New app</b>, then start it on a cloudlet.</> : "A developer registers them."}</Empty>}
           columns={[
             { title: "App", value: (app) => appName(app.key) },
             { title: "Developer", value: (app) => developerOf(app.key) },
@@ -74,7 +74,7 @@ export function AppPage({ parts: [developer, name, version] }: { parts: string[]
   return (
     <Page title={appName(app.key)} crumbs={crumbs} actions={actions}>
       <div class="columns">
-        <Card title="What it is">
+        <Card title="Details">
           <Facts items={[
             ["Developer", plain(developer)], ["Deployment", app.deployment], ["Image", <span class="mono">{plain(app.imagePath, 300)}</span>],
             ["Ports", <span class="mono">{plain(app.accessPorts) || "none"}</span>], ["Size", plain(app.defaultFlavor?.name)],
@@ -87,7 +87,7 @@ export function AppPage({ parts: [developer, name, version] }: { parts: string[]
       <h2 class="section">Instances</h2>
       <Trouble error={running.error} />
       <Table label="Instances" rows={own} id={instanceId} href={(one) => instanceHref(one.key)} columns={instanceColumns.slice(1)}
-        empty={<Empty title="It runs nowhere yet">{mine ? <>Press <b>Start an instance</b> and choose a cloudlet.</> : "Its developer starts instances."}</Empty>} />
+        empty={<Empty title="Not running anywhere yet">{mine ? <>Press <b>Start an instance</b> and choose a cloudlet.</> : "Its developer starts instances."}</Empty>} />
       {open === "start" && <NewInstance app={app} close={close} />}
       {open === "edit" && <Dialog title={`Edit ${appName(app.key)}`} wide close={close}><AppForm app={app} running={own.length} close={close} /></Dialog>}
       {open === "delete" && (
@@ -102,7 +102,7 @@ export function AppPage({ parts: [developer, name, version] }: { parts: string[]
               <p>It still runs. Delete these instances first:</p>
               <ul class="bullets">{own.slice(0, 10).map((one) => <li key={instanceId(one)}><a href={instanceHref(one.key)}>{plain(one.key?.clusterInstKey?.cloudletKey?.name)}</a> <Badge state={tracked(one.state)} /></li>)}</ul>
             </>
-          ) : <p>Nothing else goes with it: it runs nowhere.</p>}
+          ) : <p>It is not running anywhere, so nothing else is affected.</p>}
         </Confirm>
       )}
     </Page>

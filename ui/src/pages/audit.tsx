@@ -64,19 +64,19 @@ export function AuditPage() {
   const again = () => setTurn((old) => old + 1);
   const older = () => void load(next).catch((failure: unknown) => setError(asCallError(failure)));
   return (
-    <Page title="Audit" actions={<button type="button" class="quiet" onClick={again} data-testid="audit-again">Look again</button>}>
+    <Page title="Audit" actions={<button type="button" class="quiet" onClick={again} data-testid="audit-again">Refresh</button>}>
       <p class="soft lead">{may.admin() ? "Every call that changed something, tried to, or was refused." : "Your own calls that changed something, tried to, or were refused."}</p>
       <Filters known={lines ?? []} />
       <Trouble error={error} retry={again} />
       {!lines ? !error && <Waiting /> : (
         <Table label="Audit" rows={lines} id={(one) => one.id ?? ""} empty={<None found={wanted.trim() !== ""} more={next !== ""} />} columns={[
-          { title: "What", value: (one) => short(one.method), show: (one) => <button type="button" class="link" onClick={() => setOpen(one)}>{plain(short(one.method), 60)}</button> },
-          { title: "Who", value: (one) => one.who ?? "" },
+          { title: "Call", value: (one) => short(one.method), show: (one) => <><button type="button" class="link" onClick={() => setOpen(one)}>{plain(short(one.method), 60)}</button><span class="only-narrow soft fine">{plain(one.who, 40)}, <When time={one.time} /></span></> },
+          { title: "Who", value: (one) => one.who ?? "", wide: true },
           { title: "Outcome", value: (one) => `${outcome(one).word} ${one.code ?? ""}`, show: (one) => <Badge state={outcome(one)} title={one.code} /> },
-          { title: "When", value: (one) => one.time ?? "", show: (one) => <When time={one.time} /> },
+          { title: "When", value: (one) => one.time ?? "", show: (one) => <When time={one.time} />, wide: true },
           { title: "From", value: (one) => one.peer ?? "", wide: true },
           { title: "Request", value: (one) => one.request || one.why || "", show: (one) => <span class="mono soft">{plain(one.request || one.why, 44)}</span>, wide: true },
-          { title: "Request id", value: (one) => one.requestId ?? "", show: (one) => <span class="mono soft">{plain(one.requestId, 40)}</span>, wide: true },
+          { title: "Request id", value: (one) => one.requestId ?? "", show: (one) => <span class="mono soft">{plain(one.requestId?.slice(0, 8))}</span>, wide: true },
         ]} />
       )}
       {next && <p class="pager"><button type="button" class="quiet" onClick={older}>Older lines</button></p>}
@@ -86,12 +86,12 @@ export function AuditPage() {
 }
 
 function None({ found, more }: { found: boolean; more: boolean }) {
-  if (!found) return <Empty title="Nothing yet">As soon as somebody changes something it stands here.</Empty>;
-  if (more) return <p class="nothing" data-testid="empty">Nothing fits among the newest lines. <b>Older lines</b> looks further back.</p>;
+  if (!found) return <Empty title="Nothing yet">Every change shows up here, with who made it.</Empty>;
+  if (more) return <p class="nothing" data-testid="empty">No match among the newest lines. <b>Older lines</b> searches further back.</p>;
   const all = () => FILTERS.forEach((name) => setQuery(name, ""));
   return (
-    <Empty title="No line fits">
-      Calls that only read leave a line when they are refused, not when they fail. A call of a moment ago may need a second to be here.{" "}
+    <Empty title="No matching lines">
+      Calls that only read leave a line only when they are refused. A call made just now can take a second to appear.{" "}
       <button type="button" class="link" onClick={all}>Show all lines</button>
     </Empty>
   );

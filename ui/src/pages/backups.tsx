@@ -12,9 +12,9 @@ import { call } from "../rpc";
 import { classOptions } from "./volumes";
 
 const STORES = [
-  { value: "file:", text: "in the folder that the machine has for backups" },
-  { value: "s3", text: "in an object store (S3)" },
-  { value: "rest", text: "on a REST server of restic's" },
+  { value: "file:", text: "The machine's backup folder" },
+  { value: "s3", text: "An object store (S3)" },
+  { value: "rest", text: "A restic REST server" },
 ];
 
 function storeOf(repository: Repository | undefined): string {
@@ -29,7 +29,7 @@ function endpointOf(store: string, address: string): string {
 
 function pathProblem(path: string): string | undefined {
   if (path.startsWith("/") || !path) return "A name such as backups/laptop.";
-  return /[#@]/.test(path) ? "The repository alone: you choose the backup from its list." : undefined;
+  return /[#@]/.test(path) ? "Only the repository; you pick the backup from its list." : undefined;
 }
 
 function addressProblem(store: string, address: string): string | undefined {
@@ -48,8 +48,8 @@ export function useRepository(named: boolean, before?: Repository) {
   const [secret, setSecret] = useState("");
   const away = store !== "file:";
   const wrong = { path: pathProblem(path), address: addressProblem(store, address), locked: undefined as string | undefined };
-  if (named && !credentials) wrong.locked = "A schedule needs credentials that the machine has.";
-  else if (!credentials && !password) wrong.locked = "A password, or the name of credentials that the machine has.";
+  if (named && !credentials) wrong.locked = "A schedule needs credentials kept on the machine.";
+  else if (!credentials && !password) wrong.locked = "Enter a password, or the name of credentials kept on the machine.";
   const value: Repository = {
     path, endpoint: endpointOf(store, address), ...(credentials ? { credentials } : {}), ...(password && !named ? { encryptionKey: password } : {}),
     ...(away && id && !named ? { accessKeyId: id, secretAccessKey: secret } : {}),
@@ -64,18 +64,18 @@ export function useRepository(named: boolean, before?: Repository) {
       )}
       <div class="two">
         <Text label="Password of the repository" type="password" autocomplete="new-password" value={password} set={setPassword} wrong={tried ? wrong.locked : undefined} testid="repository-password" />
-        <Text label="or credentials of the machine" value={credentials} set={setCredentials} hint="A name from its configuration" />
+        <Text label="or credentials on the machine" value={credentials} set={setCredentials} hint="A name from its configuration" />
       </div>
     </>
   );
   const fields = (tried: boolean, hint: string) => (
     <>
-      <Choice label="Kept" value={store} set={setStore} options={STORES} testid="repository-store" />
-      {away && <Text label="Address of the store" value={address} set={setAddress} placeholder="https://store.example" hint={store === "s3" ? "Empty: AWS" : undefined} wrong={tried ? wrong.address : undefined} testid="repository-address" />}
+      <Choice label="Location" value={store} set={setStore} options={STORES} testid="repository-store" />
+      {away && <Text label="Address of the store" value={address} set={setAddress} placeholder="https://store.example" hint={store === "s3" ? "Leave empty for AWS" : undefined} wrong={tried ? wrong.address : undefined} testid="repository-address" />}
       <Text label={store === "s3" ? "Bucket and folder" : "Repository"} value={path} set={setPath} placeholder="backups/laptop" hint={hint} wrong={tried ? wrong.path : undefined} testid="repository-path" />
       {named ? (
-        <Text label="Credentials of the machine" value={credentials} set={setCredentials} wrong={tried ? wrong.locked : undefined} testid="repository-credentials"
-          hint={<>Name of a file in <code>credentials/</code> of its folder for backups, or <code>environment</code></>} />
+        <Text label="Credentials on the machine" value={credentials} set={setCredentials} wrong={tried ? wrong.locked : undefined} testid="repository-credentials"
+          hint={<>Name of a file in <code>credentials/</code> of its data folder, or <code>environment</code></>} />
       ) : secrets(tried)}
     </>
   );
@@ -87,16 +87,16 @@ export function BackupDialog({ volume, close }: { volume: Volume; close: () => v
   const repository = useRepository(false);
   const send = async () => {
     await call("selvage.volumes.BackupsService/StartBackup", { name, volume: `${volume.group}/${volume.name}`, repository: repository.value });
-    note(`${volume.name} is being backed up; the list below tells how far it is.`);
+    note(`Backing up ${volume.name}; its progress is in the list below.`);
     close();
   };
   return (
     <Dialog title={`Back up ${plain(volume.name, 60)}`} wide close={close} testid="backup-dialog">
-      <Form send={send} submit="Begin" cancel={close} problems={[name ? undefined : "Name it.", ...repository.problems]}>
+      <Form send={send} submit="Begin" cancel={close} problems={[name ? undefined : "Enter a name.", ...repository.problems]}>
         {(tried) => (
           <>
             <Text label="Name of the backup" value={name} set={setName} testid="backup-name" />
-            {repository.fields(tried, "A new one is made when there is none.")}
+            {repository.fields(tried, "It is created if there is none yet.")}
           </>
         )}
       </Form>
@@ -115,7 +115,7 @@ export function RepositoryDialog({ show, close }: { show: (repository: Repositor
   return (
     <Dialog title="Open a repository" wide close={close} testid="repository-dialog">
       <Form send={send} submit="Show its backups" cancel={close} problems={repository.problems}>
-        {(tried) => repository.fields(tried, "The one that backups were stored in.")}
+        {(tried) => repository.fields(tried, "The one that holds the backups.")}
       </Form>
     </Dialog>
   );
@@ -137,26 +137,26 @@ export function Stored({ repository, classes, close }: { repository: Repository;
       <button type="button" class="quiet danger small" aria-label={`Delete ${called(backup)}`} onClick={() => setOpen(["delete", backup])}>Delete</button>
     </span>
   );
-  const actions = <span class="row"><button type="button" class="link" onClick={() => void refresh()}>Look again</button><button type="button" class="link" onClick={close} data-testid="close-repository">Close</button></span>;
+  const actions = <span class="row"><button type="button" class="link" onClick={() => void refresh()}>Refresh</button><button type="button" class="link" onClick={close} data-testid="close-repository">Close</button></span>;
   return (
-    <Card title={`Backups in ${plain(repository.path, 80)}`} className="stored" actions={actions} testid="stored">
+    <Card title="Backups in" name={plain(repository.path, 80)} className="stored" actions={actions} testid="stored">
       <Trouble error={error} retry={refresh} />
       {!data ? !error && <Waiting what="Opening the repository" /> : (
-        <Table label="Stored backups" rows={data} id={(backup) => backup.snapshot ?? ""} empty={<p class="soft">It holds no backups yet. <b>Back up</b> beside a volume stores one.</p>} columns={[
+        <Table label="Stored backups" rows={data} id={(backup) => backup.snapshot ?? ""} empty={<p class="soft">It holds no backups yet. <b>Back up</b> next to a volume stores one.</p>} columns={[
           { title: "Backup", value: (backup) => backup.name || backup.snapshot || "", show: (backup) => <b>{called(backup)}</b> },
           { title: "Volume", value: (backup) => backup.volume ?? "" },
           { title: "Size", value: (backup) => number(backup.sizeBytes), show: (backup) => bytes(backup.sizeBytes), right: true, wide: true },
           { title: "Taken", value: (backup) => backup.time ?? "", show: (backup) => <When time={backup.time} /> },
           { title: "Machine", value: (backup) => backup.hostname ?? "", wide: true },
           { title: "Snapshot", value: (backup) => backup.snapshot ?? "", show: (backup) => <span class="mono">{plain(backup.snapshot?.slice(0, 8))}</span>, wide: true },
-          { title: "Use", value: () => "", show: buttons },
+          { title: "Actions", value: () => "", show: buttons },
         ]} />
       )}
       {open?.[0] === "restore" && <RestoreDialog repository={repository} backup={open[1]} classes={classes} close={leave} />}
       {open?.[0] === "delete" && (
         <Confirm title={`Delete the backup ${called(open[1])}?`} yes="Delete it" close={leave} act={async () => {
           await call("selvage.volumes.BackupsService/DeleteBackup", { repository: one(repository, open[1]) });
-          note(`${called(open[1])} is gone; its room is free after the next prune.`);
+          note(`${called(open[1])} is deleted; its space is freed by the next prune.`);
           await refresh();
         }}><p>It is of {plain(open[1].volume, 60)}, as it was at {exact(Date.parse(open[1].time ?? ""))}. It cannot be brought back.</p></Confirm>
       )}
@@ -169,17 +169,17 @@ function RestoreDialog({ repository, backup, classes, close }: { repository: Rep
   const [kind, setKind] = useState(classes.find((each) => each.default)?.name ?? "");
   const send = async () => {
     await call("selvage.volumes.BackupsService/StartRestore", { repository: one(repository, backup), volume, ...(kind ? { deviceClass: kind } : {}) });
-    note(`${volume} is being made of the backup; the list below tells how far it is.`);
+    note(`Restoring ${volume}; its progress is in the list below.`);
     await volumes.refresh();
     close();
   };
   return (
     <Dialog title={`Restore ${called(backup)}`} close={close} testid="restore-dialog">
-      <Form send={send} submit="Begin" cancel={close} problems={[volume ? undefined : "Name it."]}>
+      <Form send={send} submit="Begin" cancel={close} problems={[volume ? undefined : "Enter a name."]}>
         {(tried) => (
           <>
-            <p class="soft">{plain(backup.volume, 60)} as it was at {exact(Date.parse(backup.time ?? ""))}, {bytes(backup.sizeBytes)}. The volume that is there now stays as it is.</p>
-            <Text label="Name of the new volume" value={volume} set={setVolume} wrong={tried && !volume ? "Name it." : undefined} testid="restore-volume" />
+            <p class="soft">{plain(backup.volume, 60)} as it was at {exact(Date.parse(backup.time ?? ""))}, {bytes(backup.sizeBytes)}. The original volume is not touched.</p>
+            <Text label="Name of the new volume" value={volume} set={setVolume} wrong={tried && !volume ? "Enter a name." : undefined} testid="restore-volume" />
             <Choice label="Class" value={kind} set={setKind} options={classOptions(classes)} testid="restore-class" />
           </>
         )}

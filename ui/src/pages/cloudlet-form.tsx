@@ -43,7 +43,7 @@ export function CloudletForm({ cloudlet, begin, close }: { cloudlet?: Cloudlet; 
           {!cloudlet && (
             <div class="two">
               {isAdmin.value
-                ? <Text label="Operator" value={operator} set={setOperator} list={known} hint="One that is new is registered along." wrong={tried ? wrong.operator : undefined} testid="cloudlet-operator" />
+                ? <Text label="Operator" value={operator} set={setOperator} list={known} hint="A new name is registered automatically." wrong={tried ? wrong.operator : undefined} testid="cloudlet-operator" />
                 : <Choice label="Operator" value={operator} set={setOperator} options={own.map((one) => ({ value: one, text: one }))} testid="cloudlet-operator" />}
               <Text label="Name" value={name} set={setName} wrong={tried ? wrong.name : undefined} testid="cloudlet-name" />
             </div>
@@ -71,12 +71,12 @@ export function FlavorForm({ close }: { close: () => void }) {
   const wrong = { name: nameProblem(name, "size"), ram: whole(ram), vcpus: whole(vcpus), disk: whole(disk) };
   const send = async () => {
     await call("edgeproto.FlavorApi/CreateFlavor", { key: { name }, ram, vcpus, disk });
-    note(`Size ${name} is there.`);
+    note(`Size ${name} is created.`);
     await flavors.refresh();
     close();
   };
   return (
-    <Form send={send} submit="Make it" cancel={close} problems={Object.values(wrong)} testid="flavor-form">
+    <Form send={send} submit="Create it" cancel={close} problems={Object.values(wrong)} testid="flavor-form">
       {(tried) => (
         <>
           <Text label="Name" value={name} set={setName} placeholder="x1.small" wrong={tried ? wrong.name : undefined} testid="flavor-name" />

@@ -51,13 +51,13 @@ export function CloudletsPage() {
             { title: "Cloudlet", value: (one) => cloudletName(one.key) },
             { title: "State", value: (one) => about(one).state.word, show: (one) => <Badge state={about(one).state} title={about(one).info?.errors?.join("\n")} /> },
             { title: "Instances", value: (one) => about(one).place?.instances ?? 0, right: true },
-            { title: "Memory MB", value: (one) => room(one, "Ram"), right: true, wide: true },
+            { title: "Memory, MB", value: (one) => room(one, "Ram"), right: true, wide: true },
             { title: "vCPU", value: (one) => room(one, "Vcores"), right: true, wide: true },
-            { title: "Where", value: (one) => where(one), wide: true },
+            { title: "Location", value: (one) => where(one), wide: true },
           ]} />
       )}
       <Sizes />
-      {query.value.get("new") === "cloudlet" && <NewCloudlet close={() => setQuery("new", "")} />}
+      {may.changeCloudlets() && query.value.get("new") === "cloudlet" && <NewCloudlet close={() => setQuery("new", "")} />}
     </Page>
   );
 }
@@ -84,7 +84,7 @@ function Sizes() {
   return (
     <>
       <div class="row section"><h2>Sizes</h2>{may.admin() && <button type="button" class="quiet small" onClick={() => setOpen(true)} data-testid="new-flavor">New size</button>}</div>
-      {(data ?? []).length === 0 ? <p class="soft">None yet. Apps and clusters are made in sizes; an admin says which there are.</p> : (
+      {(data ?? []).length === 0 ? <p class="soft">None yet. Every app and cluster has a size; an admin adds them here.</p> : (
         <ul class="row">{(data ?? []).map((flavor) => (
           <li key={flavor.key?.name} class="size">
             <b>{plain(flavor.key?.name, 40)}</b> <span class="soft fine">{number(flavor.vcpus)} vCPU, {number(flavor.ram)} MB, {number(flavor.disk)} GB</span>
@@ -96,7 +96,7 @@ function Sizes() {
       {deleting && <Confirm title={`Delete the size ${deleting}?`} yes="Delete it" close={() => setDeleting("")} act={async () => {
         await call("edgeproto.FlavorApi/DeleteFlavor", { key: { name: deleting } });
         await flavors.refresh();
-      }}><p>What runs in this size keeps it; nothing new can be made in it. It is refused while an app or cluster names it.</p></Confirm>}
+      }}><p>A size that an app or cluster uses cannot be deleted.</p></Confirm>}
     </>
   );
 }
@@ -131,15 +131,15 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
   return (
     <Page title={`${operator}/${name}`} crumbs={crumbs} actions={actions}>
       <div class="columns">
-        <Card title="What it is">
+        <Card title="Details">
           <Facts items={[
             ["State", <Badge state={state} />], ["Errors", info?.errors?.length ? <span class="wrong">{plain(info.errors.join("; "), 1000)}</span> : undefined],
-            ["Operator", plain(operator)], ["Where", where(cloudlet)], ["Static addresses", plain(cloudlet.staticIps)],
+            ["Operator", plain(operator)], ["Location", where(cloudlet)], ["Static addresses", plain(cloudlet.staticIps)],
             ["Dynamic addresses", cloudlet.numDynamicIps], ["DNS zone", plain(info?.dnsZone)],
           ]} />
         </Card>
-        <Card title="Room">
-          {number(info?.osMaxRam) === 0 ? <p class="soft">Its agent has not said how much there is.</p> : (
+        <Card title="Capacity">
+          {number(info?.osMaxRam) === 0 ? <p class="soft">Its agent has not reported its capacity yet.</p> : (
             <>
               <Used label="Memory" used={number(used?.usedRam)} total={number(info?.osMaxRam)} unit="MB" />
               <Used label="Processors" used={number(used?.usedVcores)} total={number(info?.osMaxVcores)} unit="vCPU" />
@@ -149,7 +149,7 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
         </Card>
       </div>
       {may.seeApps() && <h2 class="section">Instances</h2>}
-      {may.seeApps() && <Table label="Instances" rows={running} id={instanceId} href={(one) => instanceHref(one.key)} columns={instanceColumns} empty={<p class="soft">Nothing of yours runs here.</p>} />}
+      {may.seeApps() && <Table label="Instances" rows={running} id={instanceId} href={(one) => instanceHref(one.key)} columns={instanceColumns} empty={<p class="soft">None of your instances run here.</p>} />}
       {open === "edit" && <Dialog title={`Edit ${operator}/${name}`} wide close={close}><CloudletForm cloudlet={cloudlet} begin={(next) => { setOpen(undefined); setWork(next); }} close={close} /></Dialog>}
       {work && <Dialog title={work.what} wide close={close}><Progress work={work} close={close} finished={() => { close(); if (work.method.includes("Delete")) go("#/cloudlets"); }} /></Dialog>}
       {open === "join" && <JoinDialog machine={`cloudlet/${operator}/${name}`} close={close} />}
@@ -157,7 +157,7 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
         <Confirm title={`Delete ${operator}/${name}?`} yes="Delete the cloudlet" close={() => setOpen(undefined)} act={async () => {
           setWork({ method: "edgeproto.CloudletApi/DeleteCloudlet", request: { key: cloudlet.key }, what: `cloudlet ${name}`, done: "deleted", isMine: () => false });
         }}>
-          <p>{running.length ? `${running.length} instances run there; it is refused until they are deleted, except those that go with it.` : "Nothing of yours runs there."} Its agent is told to go.</p>
+          <p>{running.length ? `${running.length} instances run there; it is refused until they are deleted, except those that go with it.` : "None of your instances run there."} Its agent is told to go.</p>
         </Confirm>
       )}
     </Page>
@@ -174,7 +174,7 @@ export function JoinDialog({ machine, close }: { machine: string; close: () => v
   const make = async () => {
     const reply = await call("selvage.identity.IdentityService/CreateJoinToken", { machine });
     setToken(reply.token ?? "");
-    note("The token is good once, for an hour.");
+    note("The token works once, within an hour.");
   };
   const [kind] = machine.split("/");
   const program = { cloudlet: "crm", node: "node", dme: "dme" }[kind ?? ""];
@@ -182,8 +182,8 @@ export function JoinDialog({ machine, close }: { machine: string; close: () => v
     <Dialog title={`Join token for ${machine}`} wide close={close} testid="join-dialog">
       {!token ? (
         <form onSubmit={(event) => { event.preventDefault(); void make(); }}>
-          <p>The machine gets its certificate with a token that is good once, for an hour. It is shown here and nowhere else.</p>
-          <div class="actions"><button type="submit" data-testid="make-token">Make a token</button></div>
+          <p>The machine trades a one-time token, valid for an hour, for its certificate. The token is shown only here.</p>
+          <div class="actions"><button type="submit" data-testid="make-token">Create a token</button></div>
         </form>
       ) : (
         <div class="secret" data-testid="token">

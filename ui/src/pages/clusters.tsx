@@ -25,7 +25,7 @@ export function ClustersPage() {
       <Trouble error={may.seeApps() ? error : undefined} retry={refresh} />
       {may.seeApps() && <h2 class="section first">On cloudlets</h2>}
       {!may.seeApps() ? null : !data ? !error && <Waiting /> : (
-        <Table label="Clusters" rows={data} id={(one) => JSON.stringify(one.key)} empty={<Empty title="No clusters yet">One is made along with the first instance of an app, and goes with the last.</Empty>}
+        <Table label="Clusters" rows={data} id={(one) => JSON.stringify(one.key)} empty={<Empty title="No clusters yet">One is created with the first instance of an app, and deleted with the last.</Empty>}
           columns={[
             { title: "Cluster", value: (one) => one.key?.clusterKey?.name ?? "" },
             { title: "Cloudlet", value: (one) => cloudletName(one.key?.cloudletKey), show: (one) => <a href={cloudletHref(one.key?.cloudletKey)}>{plain(cloudletName(one.key?.cloudletKey))}</a> },
@@ -34,8 +34,8 @@ export function ClustersPage() {
             { title: "Instances", value: inside, right: true, wide: true },
             { title: "Deployment", value: (one) => one.deployment ?? "", wide: true },
             { title: "Size", value: (one) => one.flavor?.name ?? "", wide: true },
-            { title: "Made", value: (one) => (one.auto ? "with an instance" : "by hand"), wide: true },
-            { title: "Delete", value: () => "", show: (one) => may.changeApps(one.key?.developer) && <button type="button" class="quiet danger small" onClick={() => setDeleting(one)}>Delete</button> },
+            { title: "Created", value: (one) => (one.auto ? "with an instance" : "by hand"), wide: true },
+            { title: "Actions", value: () => "", show: (one) => may.changeApps(one.key?.developer) && <button type="button" class="quiet danger small" onClick={() => setDeleting(one)}>Delete</button> },
           ]} />
       )}
       <KubeClusters />

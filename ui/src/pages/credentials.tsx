@@ -29,13 +29,13 @@ export function Credentials({ everybody }: { everybody: boolean }) {
   return (
     <Card title={everybody ? "Tokens and certificates" : "Your tokens and certificates"} className="sessions" testid="credentials" actions={create}>
       <Trouble error={error} retry={refresh} />
-      {!data ? !error && <Waiting /> : data.length === 0 ? <p class="soft">None. A program, such as a CI job, calls in your name with a token, and never does more than you may.</p> : (
+      {!data ? !error && <Waiting /> : data.length === 0 ? <p class="soft">None yet. A token lets a program, such as a CI job, act in your name, with no more rights than you have.</p> : (
         <table aria-label="Tokens and certificates">
-          <thead><tr><th scope="col">Name</th><th scope="col" class="wide">Kind</th><th scope="col" class="wide">May do</th><th scope="col">State</th><th scope="col" class="wide">Last used</th><th scope="col" class="wide">Ends</th><th scope="col">End it</th></tr></thead>
+          <thead><tr><th scope="col">Name</th><th scope="col" class="wide">Kind</th><th scope="col" class="wide">Rights</th><th scope="col">State</th><th scope="col" class="wide">Last used</th><th scope="col" class="wide">Expires</th><th scope="col">Actions</th></tr></thead>
           <tbody>{data.map((one) => <Line key={one.id} credential={one} end={() => setEnding(one)} />)}</tbody>
         </table>
       )}
-      <p class="soft fine">A certificate is made where its key is kept:</p>
+      <p class="soft fine">To create a certificate, run this on the machine that keeps its key:</p>
       <Command text="selvage user cert create laptop" />
       {ending && <End credential={ending} close={() => setEnding(undefined)} done={refresh} />}
       {creating && <NewToken close={() => setCreating(false)} done={refresh} />}
@@ -68,7 +68,7 @@ function End({ credential, close, done }: { credential: Credential; close: () =>
   };
   return (
     <Confirm title={`End the ${plain(kind, 20)} ${plain(name, 64)} of ${plain(username, 64)}?`} yes={`End the ${plain(kind, 20)}`} close={close} act={act}>
-      <p>Programs that show it are refused from now on. It cannot be brought back; make another one instead.</p>
+      <p>Programs that show it are refused from now on. This cannot be undone; create another one instead.</p>
     </Confirm>
   );
 }
@@ -87,7 +87,7 @@ function NewToken({ close, done }: { close: () => void; done: () => Promise<void
   const wrong = /^[A-Za-z0-9._@-]{1,64}$/.test(name) ? undefined : "Letters, digits and . _ @ - only, at most 64.";
   const none = chosen.length === 0 ? "Choose at least one role." : undefined;
   const odd = lines(methods).find((one) => !METHOD.test(one));
-  const bad = odd && `"${plain(odd, 60)}" is no method: write package.Service/Method, package.Service/* or /metrics.`;
+  const bad = odd && `"${plain(odd, 60)}" is not a method: write package.Service/Method, package.Service/* or /metrics.`;
   const send = async () => {
     const reply = await call("selvage.identity.IdentityService/CreateToken", { name, grants: chosen, methods: lines(methods), ttlSeconds: Number(days) * DAY });
     setToken(reply.token ?? "");
@@ -97,10 +97,10 @@ function NewToken({ close, done }: { close: () => void; done: () => Promise<void
   const toggle = (grant: Grant, on: boolean) => setChosen(on ? [...chosen, grant] : chosen.filter((one) => one !== grant));
   return (
     <Dialog title="New token" wide close={close} testid="token-dialog">
-      <Form send={send} submit="Make the token" cancel={close} problems={[wrong, none, bad]}>
+      <Form send={send} submit="Create the token" cancel={close} problems={[wrong, none, bad]}>
         {(tried) => (
           <>
-            <Text label="Name" value={name} set={setName} hint="Whoever uses it, such as ci." wrong={tried ? wrong : undefined} testid="token-name" />
+            <Text label="Name" value={name} set={setName} hint="The program that uses it, such as ci." wrong={tried ? wrong : undefined} testid="token-name" />
             <fieldset>
               <legend>Roles</legend>
               {own.map((grant, at) => (
@@ -108,9 +108,9 @@ function NewToken({ close, done }: { close: () => void; done: () => Promise<void
               ))}
               {tried && none && <p class="wrong">{none}</p>}
             </fieldset>
-            <Choice label="Good for" value={days} set={setDays} options={LIFETIMES.map(([value, text]) => ({ value: String(value), text }))} testid="token-days" />
+            <Choice label="Valid for" value={days} set={setDays} options={LIFETIMES.map(([value, text]) => ({ value: String(value), text }))} testid="token-days" />
             <Area label="Methods" rows={2} value={methods} set={setMethods} wrong={tried ? bad : undefined} testid="token-methods"
-              hint="To allow less, one in each line, such as edgeproto.AppInstApi/*. Empty: all that the roles open." />
+              hint="Optional: the only methods it may call, one per line, such as edgeproto.AppInstApi/*." />
           </>
         )}
       </Form>
@@ -121,8 +121,8 @@ function NewToken({ close, done }: { close: () => void; done: () => Promise<void
 function Shown({ name, token, close }: { name: string; token: string; close: () => void }) {
   return (
     <Dialog title={`The token ${plain(name)}`} wide close={close} testid="token-dialog">
-      <div class="secret"><p><b>Shown once.</b> Keep it where {plain(name)} finds it, and nobody else:</p><p class="row"><code data-testid="new-token-text">{token}</code><Copy text={token} /></p></div>
-      <p class="soft">Programs show it in the header <code>authorization: Bearer …</code>, this command in <code>SELVAGE_TOKEN</code>.</p>
+      <div class="secret"><p><b>Shown once.</b> Keep it where only {plain(name)} can read it:</p><p class="row"><code data-testid="new-token-text">{token}</code><Copy text={token} /></p></div>
+      <p class="soft">Programs send it as the header <code>authorization: Bearer …</code>; the <code>selvage</code> command reads it from <code>SELVAGE_TOKEN</code>.</p>
     </Dialog>
   );
 }

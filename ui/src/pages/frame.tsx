@@ -25,7 +25,7 @@ export const PLACES: Place[] = [
   { to: "cloudlets", name: "Cloudlets", key: "l", group: "Places" },
   { to: "machines", name: "Machines", key: "n", may: may.seeMachines },
   { to: "volumes", name: "Volumes", key: "v", may: may.seeVolumes },
-  { to: "people", name: "People", key: "p", group: "Trust" },
+  { to: "people", name: "People", key: "p", group: "System" },
   { to: "audit", name: "Audit", key: "u" },
   { to: "about", name: "About", key: "b" },
 ];
@@ -124,9 +124,9 @@ function ConnectionBanner() {
   return (
     <div role="status" aria-live="assertive" data-testid="connection">
       {away && (
-        <p class="banner bad"><Glyph tone="bad" /> The connection to the server is lost; trying again. What you see is from {heard.value ? ago(heard.value, now.value) : "before"}.</p>
+        <p class="banner bad"><Glyph tone="bad" /> The connection to the server is lost; reconnecting. What you see is from {heard.value ? ago(heard.value, now.value) : "before"}.</p>
       )}
-      {!away && was && <p class="banner good"><Glyph tone="good" /> The server is back, and so is this page.</p>}
+      {!away && was && <p class="banner good"><Glyph tone="good" /> The server is back, and this page is live again.</p>}
     </div>
   );
 }
@@ -156,13 +156,13 @@ function SessionBanner() {
 }
 
 const KEYS: [string, string][] = [
-  ["/", "filter the list"], ["↓ ↑", "from line to line"], ["Enter", "open the line"], ["n", "new, where there is such a button"],
+  ["/", "filter the list"], ["↓ ↑", "move from row to row"], ["Enter", "open the row"], ["n", "create something, where the page has that button"],
   ["Esc", "clear the filter, close what is open"], ["t", "dark or light"], ["?", "this list"],
 ];
 
 function Help() {
   return (
-    <Dialog title="Keys" close={() => { helpOpen.value = false; }} testid="keys">
+    <Dialog title="Keyboard shortcuts" close={() => { helpOpen.value = false; }} testid="keys">
       <div class="keys">
         <dl>{KEYS.map(([key, what]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{what}</dd></div>)}</dl>
         <dl>{allowed().map((place) => <div key={place.key}><dt><kbd>g</kbd> <kbd>{place.key}</kbd></dt><dd>{place.name}</dd></div>)}</dl>
@@ -213,7 +213,7 @@ export function Page({ title, crumbs = [], actions, children }: {
     <>
       <div class="head">
         <div>
-          {crumbs.length > 0 && <p class="crumbs">{crumbs.map(([name, address]) => <span key={address}><a href={address}>{plain(name, 60)}</a> / </span>)}</p>}
+          {crumbs.length > 0 && <p class="crumbs">{crumbs.map(([name, address], at) => <span key={address}>{at > 0 && " / "}<a href={address}>{plain(name, 60)}</a></span>)}</p>}
           <h1>{plain(title, 120)}</h1>
         </div>
         {actions && <div class="tools">{actions}</div>}

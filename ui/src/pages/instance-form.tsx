@@ -65,8 +65,8 @@ function InstanceForm({ app, begin, close }: { app?: App; begin: (instance: AppI
   const info = infos.find((one) => cloudletName(one.key) === name);
   const used = refs.find((one) => cloudletName(one.key) === name);
   const wrong = {
-    app: chosen ? undefined : "There is no app of yours yet: register one first.",
-    place: place ? undefined : "There is no cloudlet yet: an operator registers one.",
+    app: chosen ? undefined : "You have no app yet; register one first.",
+    place: place ? undefined : "There is no cloudlet yet; an operator registers one.",
     cluster: cluster ? nameProblem(cluster, "cluster") : undefined,
   };
   const send = async () => begin({
@@ -86,12 +86,12 @@ function InstanceForm({ app, begin, close }: { app?: App; begin: (instance: AppI
             options={places.map((one) => ({ value: cloudletName(one.key), text: `${cloudletName(one.key)} · ${stateOf(cloudletName(one.key), infos).word}` }))} />
           {place && state.tone !== "good" && <p class="banner warn"><Badge state={state} /> It starts when the cloudlet's agent is connected.</p>}
           <div class="two">
-            <Choice label="Size" value={size} set={setSize} options={[{ value: "", text: `As the app says (${chosen?.defaultFlavor?.name ?? "–"})` }, ...flavorOptions(sizes)]} testid="instance-flavor" />
-            <Text label="Cluster" value={cluster} set={setCluster} placeholder={slug} hint="Empty: one is made for it, and goes with it." wrong={wrong.cluster} testid="instance-cluster" />
+            <Choice label="Size" value={size} set={setSize} options={[{ value: "", text: `App default (${chosen?.defaultFlavor?.name ?? "–"})` }, ...flavorOptions(sizes)]} testid="instance-flavor" />
+            <Text label="Cluster" value={cluster} set={setCluster} placeholder={slug} hint="Leave empty for one of its own, deleted with the instance." wrong={wrong.cluster} testid="instance-cluster" />
           </div>
           <Facts items={[
             ["Ports", plain(chosen?.accessPorts) || "none"],
-            ["Room there", info && number(info.osMaxRam) > 0 ? `${number(info.osMaxRam) - number(used?.usedRam)} of ${number(info.osMaxRam)} MB memory, ${number(info.osMaxVcores) - number(used?.usedVcores)} of ${number(info.osMaxVcores)} vCPU` : undefined],
+            ["Free there", info && number(info.osMaxRam) > 0 ? `${number(info.osMaxRam) - number(used?.usedRam)} of ${number(info.osMaxRam)} MB memory, ${number(info.osMaxVcores) - number(used?.usedVcores)} of ${number(info.osMaxVcores)} vCPU` : undefined],
           ]} />
         </>
       )}

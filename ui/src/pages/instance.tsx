@@ -1,4 +1,5 @@
 // One instance: how it is, its log, a shell in it, what it uses.
+import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { AppInst } from "../contract";
 import { number, plain } from "../format";
@@ -88,15 +89,15 @@ function DeleteDialog({ instance, close, begin }: { instance: AppInst; close: ()
   const goes = cluster?.auto && others.length === 0;
   return (
     <Dialog title="Delete this instance?" close={close} testid="delete-dialog">
-      <p>It stops, and clients find the next one, if there is one.</p>
+      <p>It stops. Devices are sent to the next nearest instance, if there is one.</p>
       <ul class="bullets">
-        <li>{goes ? <>Its cluster <b>{plain(cluster?.key?.clusterKey?.name)}</b> was made for it and goes along.</> : <>Its cluster stays{others.length > 0 && `, with ${others.length} more in it`}.</>}</li>
+        <li>{goes ? <>Its cluster <b>{plain(cluster?.key?.clusterKey?.name)}</b> was created for it and is deleted too.</> : <>Its cluster stays{others.length > 0 && `, with ${others.length} more in it`}.</>}</li>
         <li>The app <b>{appName(instance.key?.appKey)}</b> stays registered.</li>
-        <li>What it wrote inside its container is gone.</li>
+        <li>Everything it wrote inside its container is lost.</li>
       </ul>
       <div class="actions">
         <button type="button" class="danger" onClick={() => begin(change(instance, "Delete"))} data-testid="delete-yes">Delete it</button>
-        <button type="button" class="quiet" onClick={close}>Leave it</button>
+        <button type="button" class="quiet" onClick={close}>Cancel</button>
       </div>
     </Dialog>
   );
@@ -112,13 +113,13 @@ function About({ instance }: { instance: AppInst }) {
   const app = key?.appKey;
   return (
     <div class="columns">
-      <Card title="How it is" testid="instance-facts">
+      <Card title="Details" testid="instance-facts">
         <Facts items={[
           ["State", <Badge state={tracked(instance.state, instance.runtimeInfo?.unhealthy)} />],
           ["Not answering", instance.runtimeInfo?.unhealthy && plain(instance.runtimeInfo.unhealthy, 400)],
           ["Errors", instance.errors?.length ? <span class="wrong">{plain(instance.errors.join("; "), 1000)}</span> : undefined],
           ["Address", addresses.length === 0 ? "none" : <Links list={addresses} testid="address" />],
-          ["Name", names.length > 0 ? <><Links list={names} testid="dns-name" /><p class="soft fine">It opens on machines whose DNS asks this system.</p></>
+          ["Name", names.length > 0 ? <><Links list={names} testid="dns-name" /><p class="soft fine">Works on machines that use this system for DNS.</p></>
             : instance.uri && <span class="mono">{plain(instance.uri)}</span>],
           ["App", <a href={appHref(app)}>{plain(appName(app))}</a>],
           ["Developer", plain(developerOf(app))],
@@ -126,11 +127,11 @@ function About({ instance }: { instance: AppInst }) {
           ["Cluster", plain(cluster?.clusterKey?.name)],
           ["Size", plain(instance.flavor?.name)],
           ["Containers", <span class="mono">{(instance.runtimeInfo?.containerIds ?? []).map((id) => plain(id)).join(", ")}</span>],
-          ["Made", <When time={number(instance.createdAt?.seconds) * 1000 || undefined} />],
+          ["Created", <When time={number(instance.createdAt?.seconds) * 1000 || undefined} />],
         ]} />
       </Card>
       <Card title="Operations">
-        {work.length === 0 ? <p class="soft">None within a day.</p> : (
+        {work.length === 0 ? <p class="soft">None in the last 24 hours.</p> : (
           <ul class="list">{work.slice(0, 8).map((operation) => (
             <li key={operation.id} class="operation">
               <p class="row"><Badge state={operationState(operation.state)} /> <b>{operationWords(operation).verb}</b> <span class="soft">by {plain(operation.startedBy)}, <When time={operation.startedAt} /></span></p>
@@ -139,7 +140,7 @@ function About({ instance }: { instance: AppInst }) {
             </li>
           ))}</ul>
         )}
-        <p class="soft fine">The same by the command line:</p>
+        <p class="soft fine more">On the command line:</p>
         <Command text={`selvage logs ${app?.name} -f`} />
         <Command text={`selvage exec ${app?.name}`} />
       </Card>
@@ -147,9 +148,12 @@ function About({ instance }: { instance: AppInst }) {
   );
 }
 
+/** An address that is broken between its parts where it is too long for a line. */
+const breakable = (text: string) => text.split(/(?<=[./:])(?=[^./:])/).map((part, at) => <Fragment key={at}>{part}<wbr /></Fragment>);
+
 const Links = ({ list: all, testid }: { list: PortLink[]; testid: string }) => (
   <ul>{all.map((one) => (
-    <li key={one.text} class="mono">{one.href ? <a href={one.href} target="_blank" rel="noopener noreferrer" data-testid={testid}>{one.text}</a> : one.text}</li>
+    <li key={one.text} class="mono">{one.href ? <a href={one.href} target="_blank" rel="noopener noreferrer" data-testid={testid}>{breakable(one.text)}</a> : breakable(one.text)}</li>
   ))}</ul>
 );
 
@@ -177,10 +181,10 @@ function Usage({ instance }: { instance: AppInst }) {
   });
   return (
     <div class="columns">
-      <Card title="Processor"><Chart title="Of one core" unit="percent" times={times} lines={[{ label: "cpu", values: samples.map((one) => one.of("cpu")) }]} /></Card>
+      <Card title="Processor"><Chart title="Share of one core" unit="percent" times={times} lines={[{ label: "cpu", values: samples.map((one) => one.of("cpu")) }]} /></Card>
       <Card title="Memory"><Chart title="Working set" unit="bytes" times={times} lines={[{ label: "memory", values: samples.map((one) => one.of("mem")) }]} /></Card>
       <Card title="Network"><Chart title="Traffic" unit="bytes/s" times={times} lines={[{ label: "received", values: rate("recvBytes") }, { label: "sent", values: rate("sendBytes") }]} /></Card>
-      <Card title="Disk"><Chart title="Written files" unit="bytes" times={times} lines={[{ label: "disk", values: samples.map((one) => one.of("disk")) }]} /></Card>
+      <Card title="Disk"><Chart title="Files written" unit="bytes" times={times} lines={[{ label: "disk", values: samples.map((one) => one.of("disk")) }]} /></Card>
     </div>
   );
 }

@@ -20,7 +20,7 @@ export const instanceColumns: Column<AppInst>[] = [
   { title: "Developer", value: (one) => developerOf(one.key?.appKey), wide: true },
   { title: "Address", value: (one) => links(one)[0]?.text ?? "", show: (one) => <FirstLink instance={one} />, wide: true },
   { title: "Cluster", value: (one) => one.key?.clusterInstKey?.clusterKey?.name ?? "", wide: true },
-  { title: "Made", value: created, show: (one) => <When time={created(one) || undefined} fallback="" />, wide: true },
+  { title: "Created", value: created, show: (one) => <When time={created(one) || undefined} fallback="" />, wide: true },
 ];
 
 export interface PortLink { text: string; href?: string }
@@ -73,7 +73,7 @@ export function InstancesPage() {
         <Table label="Instances" rows={data} id={instanceId} href={(one) => instanceHref(one.key)} columns={instanceColumns} order={[0, 1]}
           empty={<Empty title="Nothing runs yet">{may.changeApps() ? <>Press <b>New instance</b>: choose an app and a cloudlet, and it starts there.</> : "Developers start instances of their apps."}</Empty>} />
       )}
-      {query.value.get("new") === "instance" && <NewInstance close={() => setQuery("new", "")} />}
+      {may.changeApps() && query.value.get("new") === "instance" && <NewInstance close={() => setQuery("new", "")} />}
     </Page>
   );
 }

@@ -57,7 +57,7 @@ function Actions({ cluster, begin }: { cluster: KubeDetails; begin: (act: Act) =
     setError(undefined);
     try {
       await call(`selvage.clusters.ClusterService/${cluster.paused ? "ResumeCluster" : "PauseCluster"}`, { name });
-      note(cluster.paused ? `${name} goes on.` : `${name} is left as it is until you resume it.`);
+      note(cluster.paused ? `${name} is resumed.` : `${name} is paused until you resume it.`);
     } catch (failure) {
       setError(asCallError(failure));
     }
@@ -82,9 +82,9 @@ function Details({ cluster, owner, begin }: { cluster: KubeDetails; owner: boole
       <div class="columns">
         <div class="stack">
           <Card title="Cluster" testid="cluster-facts"><Facts items={[
-            ["State", <Badge state={clusterState(cluster)} />], ["Now", plain(cluster.statusMessage, 500)], ["Kubernetes", plain(cluster.version)],
-            ["API", cluster.endpoint && <span class="mono">{plain(cluster.endpoint)}</span>], ["Organisation", plain(cluster.organisation) || "none: admins alone"],
-            ["Machines from", cluster.provider === "sim" ? "sim: simulated" : plain(cluster.provider)], ["Made", <><When time={cluster.createdAt} fallback="" /> by {plain(cluster.createdBy, 64)}</>],
+            ["State", <Badge state={clusterState(cluster)} />], ["Status", plain(cluster.statusMessage, 500)], ["Kubernetes", plain(cluster.version)],
+            ["API", cluster.endpoint && <span class="mono">{plain(cluster.endpoint)}</span>], ["Organisation", plain(cluster.organisation) || "none; admins only"],
+            ["Machines from", cluster.provider === "sim" ? "sim: simulated" : plain(cluster.provider)], ["Created", <><When time={cluster.createdAt} fallback="" /> by {plain(cluster.createdBy, 64)}</>],
           ]} /></Card>
           {owner && cluster.status !== "STOPPING" && <Upkeep cluster={cluster} />}
         </div>
@@ -95,10 +95,10 @@ function Details({ cluster, owner, begin }: { cluster: KubeDetails; owner: boole
       </section>
       {owner && cluster.status !== "STOPPING" && (
         <p class="more-pools"><button type="button" class="quiet small" data-testid="add-pool" onClick={() => begin({ what: "add" })}>Add a pool</button>
-          {pools.length === 0 && <span class="soft"> Without a pool there is nowhere for pods to run but the control plane.</span>}</p>
+          {pools.length === 0 && <span class="soft"> Without a pool, pods can run only on the control plane.</span>}</p>
       )}
       <div class="row section spread"><h2>Machines <span class="soft fine" data-testid="machines-ready">{ready} of {plural(rows.length, "machine")} ready</span></h2>{rows.length > 8 && <Filter what="machines" />}</div>
-      <Table label="Machines of the cluster" rows={rows} id={(one) => one.name ?? ""} empty={<Empty title="No machines yet">They are asked for one by one; this page shows each as it comes.</Empty>} columns={[
+      <Table label="Machines of the cluster" rows={rows} id={(one) => one.name ?? ""} empty={<Empty title="No machines yet">They are requested one by one and appear here as they come.</Empty>} columns={[
         { title: "Machine", value: (one) => one.name ?? "" },
         { title: "State", value: (one) => machineState(one).word, show: (one) => <Badge state={machineState(one)} title={`${one.message || one.phase}, since ${exact(Date.parse(one.since ?? ""))}`} /> },
         { title: "Step", value: (one) => `${STEPS.indexOf(one.phase ?? "")} ${one.message ?? ""}`, show: (one) => <Step machine={one} />, wide: true },
@@ -129,7 +129,7 @@ function PoolCard({ pool, owner, begin }: { pool: KubePool; owner: boolean; begi
   const labels = Object.entries(pool.labels ?? {});
   const steers = owner && pool.name && !pool.deleting;
   return (
-    <Card title={name} testid={`pool-${pool.name || "control-plane"}`} actions={<Badge state={state} />}>
+    <Card title={pool.name ? "Pool" : name} name={pool.name ? name : ""} testid={`pool-${pool.name || "control-plane"}`} actions={<Badge state={state} />}>
       <Meter used={ready} total={Math.max(count, ready)} ticks={[2, 2]} label={`${name}: machines ready`} />
       <p class="pool-line"><b>{plural(count, "machine")}</b> <span class="soft">of type {plain(pool.instanceType, 63) || "any"}</span></p>
       {labels.length > 0 && <p>{labels.map(([key, value]) => <span class="tag" key={key}>{plain(`${key}=${value}`, 120)}</span>)}</p>}

@@ -84,7 +84,7 @@ export function PoolFields({ drafts, set, tried, problems, least = 0 }: {
               <Text label="Instance type" value={draft.type} set={(type) => change(at, { type })} wrong={wrong?.type} list={types} testid={`pool-type-${at}`} />
             </div>
             <Text label="Node labels" value={draft.labels} set={(labels) => change(at, { labels })} wrong={wrong?.labels} hint="Optional: name=value, separated by spaces" testid={`pool-labels-${at}`} />
-            {drafts.length > least && <button type="button" class="link fine" onClick={() => set(drafts.filter((_, index) => index !== at))}>Leave this pool out</button>}
+            {drafts.length > least && <button type="button" class="link fine" onClick={() => set(drafts.filter((_, index) => index !== at))}>Remove this pool</button>}
           </fieldset>
         );
       })}
@@ -124,7 +124,7 @@ const MEMBERS: Record<string, string> = {
 function Owner({ value, set }: { value: string; set: (value: string) => void }) {
   const own = organisations("developer").filter(Boolean);
   const known = (developers.use().data ?? []).map((one) => one.key?.name ?? "");
-  if (isAdmin.value) return <Text label="Organisation" value={value} set={set} list={known} hint="Whose developers may change it. Empty: admins alone" testid="kubernetes-organisation" />;
+  if (isAdmin.value) return <Text label="Organisation" value={value} set={set} list={known} hint="Its developers may change the cluster. Leave empty for admins only." testid="kubernetes-organisation" />;
   if (own.length < 2) return null;
   return <Choice label="Organisation" value={value || own[0]!} set={set} options={own.map((one) => ({ value: one, text: one }))} testid="kubernetes-organisation" />;
 }
@@ -159,22 +159,22 @@ export function NewCluster({ close }: { close: () => void }) {
     <Dialog title="New Kubernetes cluster" wide close={close} testid="kubernetes-dialog">
       <Trouble error={offered.error} />
       {offered.data?.problem && <p class="banner warn" data-testid="no-machines">{plain(offered.data.problem, 400)}</p>}
-      <Form send={send} submit="Make the cluster" cancel={close} problems={problems}>
+      <Form send={send} submit="Create the cluster" cancel={close} problems={problems}>
         {(tried) => (
           <>
             <div class="two">
               <Text label="Name" value={name} set={setName} wrong={tried ? wrong.name : undefined} testid="kubernetes-name" />
               <Choice label="Kubernetes version" value={version} set={setVersion} testid="kubernetes-version"
-                options={[{ value: "", text: "the newest" }, ...(offered.data?.versions ?? []).map((one) => ({ value: one.kubernetes ?? "", text: one.kubernetes ?? "" })).reverse()]} />
+                options={[{ value: "", text: "Newest" }, ...(offered.data?.versions ?? []).map((one) => ({ value: one.kubernetes ?? "", text: one.kubernetes ?? "" })).reverse()]} />
             </div>
             <Owner value={organisation} set={setOrganisation} />
             <div class="two">
-              <Choice label="Machines of the control plane" value={members} set={setMembers} hint={MEMBERS[members]} options={Object.keys(MEMBERS).map((value) => ({ value, text: value }))} testid="kubernetes-members" />
-              <Text label="Their instance type" value={type} set={setType} list={types} wrong={tried ? wrong.type : undefined} testid="kubernetes-type" />
+              <Choice label="Control plane machines" value={members} set={setMembers} hint={MEMBERS[members]} options={Object.keys(MEMBERS).map((value) => ({ value, text: value }))} testid="kubernetes-members" />
+              <Text label="Control plane instance type" value={type} set={setType} list={types} wrong={tried ? wrong.type : undefined} testid="kubernetes-type" />
             </div>
             <PoolFields drafts={drafts} set={setDrafts} tried={tried} problems={pools} />
             <p class="row">
-              <button type="button" class="quiet small" data-testid="more-pools" onClick={() => setDrafts([...drafts, { name: "", count: "1", type: STANDARD, labels: "" }])}>One more pool</button>
+              <button type="button" class="quiet small" data-testid="more-pools" onClick={() => setDrafts([...drafts, { name: "", count: "1", type: STANDARD, labels: "" }])}>Add a pool</button>
               <button type="button" class="quiet small" aria-expanded={planning} data-testid="show-plan" onClick={() => setPlanning(!planning)}>{planning ? "Hide the plan" : "Show the plan"}</button>
             </p>
             {planning && (problems.some(Boolean) ? <p class="soft" data-testid="plan">The plan is shown once the form is right.</p>

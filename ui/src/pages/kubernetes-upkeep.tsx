@@ -22,15 +22,15 @@ type Duty = "HibernateCluster" | "WakeCluster" | "RotateCertificates" | "AbortUp
 const DUTIES: Record<Duty, { label: string; title: string; yes: string; means: string; said: string; testid: string }> = {
   HibernateCluster: {
     label: "Hibernate", title: "Hibernate", yes: "Hibernate it", testid: "hibernate",
-    means: "Everything in it stops, its API included. Data and machines stay, and so do their costs. Wake starts it again as it was.", said: "goes to sleep.",
+    means: "Everything in it stops, its API included. Data and machines stay, and so do their costs. Wake starts it again as it was.", said: "is going to sleep.",
   },
-  WakeCluster: { label: "Wake", title: "Wake", yes: "Wake it", testid: "wake", means: "It starts again as it was.", said: "wakes up." },
+  WakeCluster: { label: "Wake", title: "Wake", yes: "Wake it", testid: "wake", means: "It starts again as it was.", said: "is waking up." },
   RotateCertificates: {
     label: "Replace certificates", title: "Replace the certificates of", yes: "Replace them", testid: "rotate",
-    means: "It gets new certificate authorities while it runs. Every kubeconfig of before ends with the old ones: take a new one afterwards.", said: "gets new certificates.",
+    means: "It gets new certificate authorities while it runs. Existing kubeconfigs stop working: get a new one afterwards.", said: "is getting new certificates.",
   },
   AbortUpgrade: {
-    label: "Take the upgrade back", title: "Take back the upgrade of", yes: "Take it back", testid: "abort-upgrade",
+    label: "Abort the upgrade", title: "Abort the upgrade of", yes: "Abort it", testid: "abort-upgrade",
     means: "It stays at the version that it runs. That works as long as no machine of the control plane has begun.", said: "stays at its version.",
   },
 };
@@ -46,8 +46,8 @@ export function Upkeep({ cluster }: { cluster: KubeDetails }) {
   const name = cluster.name ?? "";
   const [running, asleep] = [cluster.status === "RUNNING" && !cluster.paused, cluster.hibernated];
   const rows: [Duty, boolean, string][] = [
-    ["AbortUpgrade", canAbort(cluster), `The way to ${plain(cluster.version, 40)} has not begun on any machine.`],
-    [asleep ? "WakeCluster" : "HibernateCluster", asleep || running, asleep ? "It sleeps: nothing runs in it, and its data is kept." : "Stops all of it and keeps its data."],
+    ["AbortUpgrade", canAbort(cluster), `The upgrade to ${plain(cluster.version, 40)} has not started on any machine.`],
+    [asleep ? "WakeCluster" : "HibernateCluster", asleep || running, asleep ? "It is asleep: nothing runs, and its data is kept." : "Stops everything and keeps the data."],
     ["RotateCertificates", running && !asleep, "New certificate authorities, while it runs."],
   ];
   return (
@@ -56,7 +56,7 @@ export function Upkeep({ cluster }: { cluster: KubeDetails }) {
         {rows.filter(([duty, can]) => can || duty !== "AbortUpgrade").map(([duty, can, text]) => (
           <li key={duty}>
             <span>{text}</span>
-            <button type="button" class="quiet small" disabled={!can} title={can ? undefined : "It can when the cluster runs and nothing changes."} data-testid={DUTIES[duty].testid} onClick={() => setAsked(duty)}>{DUTIES[duty].label}</button>
+            <button type="button" class="quiet small" disabled={!can} title={can ? undefined : "Available while the cluster runs and nothing is changing."} data-testid={DUTIES[duty].testid} onClick={() => setAsked(duty)}>{DUTIES[duty].label}</button>
           </li>
         ))}
       </ul>
@@ -112,7 +112,7 @@ function BackupTable({ rows, owner, begin, empty }: { rows: KubeBackup[]; owner:
       { title: "Kubernetes", value: (one) => one.version ?? "" },
       { title: "Size", value: (one) => Number(one.size ?? 0), show: (one) => bytes(one.size), right: true, wide: true },
       { title: "Name", value: (one) => one.id ?? "", show: (one) => <span class="mono">{plain(one.id, 80)}</span>, wide: true },
-      { title: "Use", value: () => "", show: (one) => owner && (
+      { title: "Actions", value: () => "", show: (one) => owner && (
         <span class="row">
           <button type="button" class="quiet small" aria-label={`Restore ${one.id}`} onClick={() => begin({ what: "restore", backup: one })}>Restore</button>
           <button type="button" class="quiet danger small" aria-label={`Delete ${one.id}`} onClick={() => begin({ what: "delete", backup: one })}>Delete</button>
@@ -142,14 +142,14 @@ function Restore({ backup, inPlace, close }: { backup: KubeBackup; inPlace: bool
   const send = async () => {
     await call("selvage.clusters.ClusterService/RestoreCluster", copy ? { id: backup.id ?? "", name } : { id: backup.id ?? "" });
     const made = copy ? name : (backup.cluster ?? "");
-    note(`${made} comes back.`);
+    note(`${made} is being restored.`);
     await kubeClusters.refresh();
     close();
     go(kubernetesHref(made));
   };
   return (
-    <Dialog title={`Restore ${plain(backup.cluster, 63)} as of then`} wide close={close} testid="restore-dialog">
-      <Form send={send} submit={copy ? "Make the cluster" : "Bring it back"} cancel={close} problems={[wrong]}>
+    <Dialog title={`Restore ${plain(backup.cluster, 63)}`} wide close={close} testid="restore-dialog">
+      <Form send={send} submit={copy ? "Create the cluster" : "Restore it"} cancel={close} problems={[wrong]}>
         {(tried) => (
           <>
             <p>Objects and keys as they were <When time={backup.takenAt} />, with Kubernetes {plain(backup.version, 40)}, on machines of its own. Volumes on machines do not come back.</p>
@@ -193,14 +193,14 @@ export function Quarantine() {
   return (
     <section aria-label="Machines in quarantine" data-testid="quarantine">
       <h2 class="section">Machines in quarantine</h2>
-      <p class="soft lead">They did not come up again and again, and no cluster gets them until you let them go.</p>
+      <p class="soft lead">They failed to start again and again. No cluster gets them until you release them.</p>
       <Table label="Machines in quarantine" rows={data} id={(one) => one.providerId ?? ""} order={[0, 1]} empty={<Empty title="None" />} columns={[
         { title: "Machine", value: (one) => one.hostname || one.providerId || "" },
-        { title: "Given up", value: (one) => one.failures ?? 0, show: (one) => plural(one.failures ?? 0, "time") },
+        { title: "Failed", value: (one) => one.failures ?? 0, show: (one) => plural(one.failures ?? 0, "time") },
         { title: "Why", value: (one) => one.reason ?? "", show: (one) => <span title={plain(one.reason, 1000)}>{plain(one.reason, 120)}</span>, wide: true },
         { title: "Wanted by", value: (one) => one.cluster ?? "", wide: true },
         { title: "Last", value: (one) => one.failedAt ?? "", show: (one) => <When time={one.failedAt} />, wide: true },
-        { title: "Release", value: () => "", show: (one) => <button type="button" class="quiet small" aria-label={`Release ${one.hostname || one.providerId}`} onClick={() => setOpen(one)}>Release</button> },
+        { title: "Actions", value: () => "", show: (one) => <button type="button" class="quiet small" aria-label={`Release ${one.hostname || one.providerId}`} onClick={() => setOpen(one)}>Release</button> },
       ]} />
       {open && (
         <Confirm title={`Let clusters have ${plain(open.hostname || open.providerId, 80)} again?`} yes="Release it" danger={false} close={() => setOpen(undefined)} act={async () => {

@@ -45,17 +45,17 @@ export function NewClusterButton() {
 export function KubeClusters() {
   const { data, error, refresh } = kubeClusters.use();
   if (!may.seeKubernetes()) return null;
-  const next = may.changeKubernetes() ? <>Make one with <b>New Kubernetes cluster</b>: Kubernetes runs on machines of its own within minutes.</> : "Developers and admins make them.";
+  const next = may.changeKubernetes() ? <>Create one with <b>New Kubernetes cluster</b>; it is up on machines of its own within minutes.</> : "Developers and admins create them.";
   return (
     <section aria-label="Kubernetes clusters" data-testid="kubernetes">
       <h2 class="section">Kubernetes</h2>
       <Trouble error={error} retry={refresh} />
-      {data === undefined ? !error && <Waiting /> : data === null ? <p class="soft">This server makes no Kubernetes clusters: its part <code>kaas</code> is not serving. <a href="#/about">About</a> has its parts.</p> : (
+      {data === undefined ? !error && <Waiting /> : data === null ? <p class="soft">This server does not create Kubernetes clusters: its part <code>kaas</code> is not serving. See <a href="#/about">About</a>.</p> : (
         <Table label="Kubernetes clusters" rows={data} id={(one) => one.name ?? ""} href={(one) => kubernetesHref(one.name)} order={[0, 1]}
           empty={<Empty title="No Kubernetes clusters yet">{next}</Empty>} columns={[
             { title: "Cluster", value: (one) => one.name ?? "" },
             { title: "State", value: (one) => clusterState(one).word, show: (one) => <Badge state={clusterState(one)} /> },
-            { title: "Now", value: (one) => one.statusMessage ?? "", show: (one) => <span title={plain(one.statusMessage, 1000)}>{plain(one.statusMessage, 120) || <span class="soft">as it was asked for</span>}</span>, wide: true },
+            { title: "Status", value: (one) => one.statusMessage ?? "", show: (one) => <span title={plain(one.statusMessage, 1000)}>{plain(one.statusMessage, 120) || <span class="soft">up to date</span>}</span>, wide: true },
           ]} />
       )}
       {data && <OrphanBackups />}

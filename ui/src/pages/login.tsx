@@ -56,7 +56,7 @@ export function Login() {
         <p class="brand"><svg class="mark" viewBox="0 0 32 32" aria-hidden="true"><Mark /></svg><span>Selvage</span></p>
         <div class="thread" aria-hidden="true" />
         <h1>Log in</h1>
-        {sessionEnded.value && <p class="banner warn" role="status" data-testid="session-ended">Your session has ended. Log in to go on where you were.</p>}
+        {sessionEnded.value && <p class="banner warn" role="status" data-testid="session-ended">Your session has ended. Log in to continue where you were.</p>}
         {!reachable.value && <p class="banner bad" role="status">The server cannot be reached; trying again.</p>}
         {refused && <p class="trouble" role="alert">The provider's login was not accepted: {refused.replaceAll("_", " ").slice(0, 80)}.</p>}
         {ways.password && (
@@ -65,7 +65,7 @@ export function Login() {
               <input id="username" ref={name} data-testid="login-username" autocomplete="username" autocapitalize="none" spellcheck={false} required value={username} onInput={(event) => setUsername(event.currentTarget.value)} /></div>
             <div class="field"><label for="password">Password</label>
               <input id="password" data-testid="login-password" type="password" autocomplete="current-password" required value={password} onInput={(event) => setPassword(event.currentTarget.value)} /></div>
-            <Trouble error={error} doing={error?.code === "unauthenticated" ? "That user name and password do not go together." : undefined} />
+            <Trouble error={error} doing={error?.code === "unauthenticated" ? "Wrong user name or password." : undefined} />
             <button type="submit" disabled={busy} data-testid="login-button">{busy ? "One moment …" : "Log in"}</button>
           </form>
         )}
@@ -79,7 +79,7 @@ export function Login() {
             ))}
           </div>
         )}
-        <p class="soft fine">First start? The server printed a password for <code>admin</code>; it is in <code>initial-admin-password</code> in its data directory.</p>
+        <p class="soft fine">First start? The server printed a password for <code>admin</code>; it is also in <code>initial-admin-password</code> in its data directory.</p>
       </div>
     </main>
   );
@@ -91,7 +91,7 @@ export function FirstPassword() {
   return (
     <>
       <p class="banner warn" role="status" data-testid="first-password">
-        You use the first password of this account, which somebody else has seen. <button type="button" class="link" onClick={() => setOpen(true)} data-testid="change-first">Change it now</button> or{" "}
+        You are using this account's first password, which somebody else has seen. <button type="button" class="link" onClick={() => setOpen(true)} data-testid="change-first">Change it now</button> or{" "}
         <button type="button" class="link" onClick={() => { later.value = true; }}>later</button>.
       </p>
       {open && <PasswordDialog known={typed.value} close={() => setOpen(false)} />}

@@ -1,7 +1,7 @@
 // One machine: how it is, live; processes, containers, kernel log, services.
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { ContainerInfo, Host, ProcessInfo } from "../contract";
-import { bytes, number, plain } from "../format";
+import { bytes, number, plain, plural } from "../format";
 import { asCallError, useLoad, useStream } from "../live";
 import { Badge, Card, Empty, Facts, Meter, Trouble, Waiting, When } from "../parts/bits";
 import { Chart } from "../parts/chart";
@@ -116,17 +116,17 @@ function LiveHost({ headers, machine }: { headers: Headers; machine?: string }) 
   return (
     <>
       <div class="columns">
-        <Card title="Processors"><Chart title={`${host.cpus?.length ?? 0} processors`} unit="percent" top={100} times={times} lines={[line("busy", "cpu_percent")]} /></Card>
-        <Card title="Memory"><Chart title={`of ${bytes(memory)}`} unit="bytes" top={memory} times={times} lines={[line("used", "memory_used_bytes")]} /></Card>
+        <Card title="Processors"><Chart title={plural(host.cpus?.length ?? 0, "processor")} unit="percent" top={100} times={times} lines={[line("busy", "cpu_percent")]} /></Card>
+        <Card title="Memory"><Chart title="In use" of={bytes(memory)} unit="bytes" top={memory} times={times} lines={[line("used", "memory_used_bytes")]} /></Card>
         <Card title="Network"><Chart title="All interfaces" unit="bytes/s" times={times} lines={[line("received", "received_bytes"), line("sent", "sent_bytes")]} /></Card>
         <Card title="Disks"><Chart title="All disks" unit="bytes/s" times={times} lines={[line("read", "read_bytes"), line("written", "written_bytes")]} /></Card>
       </div>
       <div class="columns">
-        <Card title="What it is"><Facts items={[["Name", plain(host.name)], ["Up since", <When time={host.started} />], ["Load", `${(host.load1 ?? 0).toFixed(2)}, ${(host.load5 ?? 0).toFixed(2)}, ${(host.load15 ?? 0).toFixed(2)}`], ["Running", `${number(host.runningProcesses)} processes`]]} /></Card>
+        <Card title="Details"><Facts items={[["Name", plain(host.name)], ["Started", <When time={host.started} />], ["Load average", `${(host.load1 ?? 0).toFixed(2)}, ${(host.load5 ?? 0).toFixed(2)}, ${(host.load15 ?? 0).toFixed(2)}`], ["Busy processes", number(host.runningProcesses)]]} /></Card>
         <Card title="File systems">
           {disks(host).slice(0, 8).map((one) => (
             <div class="room" key={one.mountedOn}>
-              <p><strong class="mono">{plain(one.mountedOn, 50)}</strong> <span>{bytes(one.availableBytes)} of {bytes(one.sizeBytes)} free</span></p>
+              <p><strong class="mono" title={plain(one.mountedOn, 1000)}>{plain(one.mountedOn, 200)}</strong> <span>{bytes(one.availableBytes)} of {bytes(one.sizeBytes)} free</span></p>
               <Meter used={number(one.sizeBytes) - number(one.availableBytes)} total={number(one.sizeBytes)} ticks={[0.85, 0.95]} label={`${one.mountedOn} used`} />
             </div>
           ))}
@@ -163,7 +163,7 @@ function Processes({ headers }: { headers: Headers }) {
   return (
     <Table label="Processes" rows={rows} id={(one) => String(one.pid)} empty={null} order={[3, -1]} columns={[
       { title: "Process", value: (one) => one.command ?? "" },
-      { title: "Pid", value: (one) => one.pid ?? 0, right: true },
+      { title: "PID", value: (one) => one.pid ?? 0, right: true },
       { title: "State", value: (one) => one.state ?? "", wide: true },
       { title: "CPU time", value: (one) => one.cpuTime ?? 0, show: (one) => `${(one.cpuTime ?? 0).toFixed(1)} s`, right: true },
       { title: "Memory", value: (one) => number(one.residentMemory), show: (one) => bytes(one.residentMemory), right: true },
@@ -191,15 +191,15 @@ function Containers({ headers }: { headers: Headers }) {
         { title: "State", value: (one) => one.status ?? "", show: (one) => <Badge state={{ word: (one.status ?? "unknown").toLowerCase(), tone: one.problem ? "warn" : running(one) ? "good" : "off" }} title={one.problem} /> },
         { title: "Namespace", value: (one) => one.namespace ?? "", wide: true },
         { title: "Image", value: (one) => one.image ?? "", wide: true },
-        { title: "Pid", value: (one) => one.pid ?? 0, right: true, wide: true },
-        ...(may.steerMachines() ? [{ title: "Restart", value: () => "", show: (one: ContainerInfo) => <button type="button" class="quiet small" onClick={() => setChosen(one)}>Restart</button> }] : []),
+        { title: "PID", value: (one) => one.pid ?? 0, right: true, wide: true },
+        ...(may.steerMachines() ? [{ title: "Actions", value: () => "", show: (one: ContainerInfo) => <button type="button" class="quiet small" onClick={() => setChosen(one)}>Restart</button> }] : []),
       ]} />
       {chosen && (
         <Confirm title={`Restart ${plain(chosen.name || chosen.id, 60)}?`} yes="Restart it" close={() => setChosen(undefined)} act={async () => {
           problem((await call("os.OSService/Restart", { namespace: chosen.namespace ?? "", id: chosen.id ?? "" }, { headers })).messages);
           note("It is running again.");
           await refresh();
-        }}><p>It is ended and started again; what it does now is cut off.</p></Confirm>
+        }}><p>It is stopped and started again; whatever it is doing is cut off.</p></Confirm>
       )}
     </>
   );
@@ -230,14 +230,14 @@ function Services({ headers }: { headers: Headers }) {
       <Table label="Services" rows={data} id={(one) => one.id ?? ""} empty={<Empty title="The machine has no services of its own" />} columns={[
         { title: "Service", value: (one) => one.id ?? "" },
         { title: "State", value: (one) => one.state ?? "", show: (one) => <Badge state={{ word: (one.state ?? "unknown").toLowerCase(), tone: /running/i.test(one.state ?? "") ? "good" : /fail/i.test(one.state ?? "") ? "bad" : "off" }} title={one.health?.lastMessage} /> },
-        ...(may.steerMachines() ? [{ title: "Restart", value: () => "", show: (one: { id?: string }) => <button type="button" class="quiet small" onClick={() => setChosen(one.id ?? "")}>Restart</button> }] : []),
+        ...(may.steerMachines() ? [{ title: "Actions", value: () => "", show: (one: { id?: string }) => <button type="button" class="quiet small" onClick={() => setChosen(one.id ?? "")}>Restart</button> }] : []),
       ]} />
       {chosen && (
         <Confirm title={`Restart the service ${plain(chosen, 60)}?`} yes="Restart it" close={() => setChosen("")} act={async () => {
           problem((await call("machine.MachineService/ServiceRestart", { id: chosen }, { headers })).messages);
           note(`${chosen} is restarted.`);
           await refresh();
-        }}><p>It is ended and started again.</p></Confirm>
+        }}><p>It is stopped and started again.</p></Confirm>
       )}
     </>
   );

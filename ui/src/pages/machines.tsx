@@ -23,7 +23,7 @@ const SILENT = 150_000;
 export function machineState(machine: Machine): State {
   if (machine.blocked) return { word: "blocked", tone: "bad" };
   const seen = Date.parse(machine.lastSeen ?? "");
-  if (!Number.isFinite(seen)) return { word: "never heard", tone: "off" };
+  if (!Number.isFinite(seen)) return { word: "never seen", tone: "off" };
   return now.value - seen > SILENT ? { word: "silent", tone: "warn" } : { word: "reporting", tone: "good" };
 }
 
@@ -36,25 +36,25 @@ export function MachinesPage() {
       <Trouble error={error} retry={refresh} />
       {!data ? !error && <Waiting /> : (
         <Table label="Machines" rows={data} id={(one) => one.machine ?? ""} href={(one) => machineHref(one.machine)} order={[0, 1]}
-          empty={<Empty title="No machine has joined yet">{may.admin() ? <>Press <b>Add a machine</b> for a token, and run one command on it. </> : "An admin adds them. "}<a href="#/machines/here">The server's own machine</a> can be looked at already.</Empty>}
+          empty={<Empty title="No machine has joined yet">{may.admin() ? <>Press <b>Add a machine</b> for a token, and run one command on it. </> : "An admin adds them. "}<a href="#/machines/here">The server's own machine</a> is here already.</Empty>}
           columns={[
             { title: "Machine", value: (one) => one.machine ?? "" },
             { title: "State", value: (one) => machineState(one).word, show: (one) => <Badge state={machineState(one)} /> },
             { title: "Address", value: (one) => one.address ?? "", wide: true },
             { title: "Labels", value: (one) => Object.entries(one.labels ?? {}).map(([name, value]) => `${name}=${value}`).join(" "), wide: true },
-            { title: "Seen", value: (one) => one.lastSeen ?? "", show: (one) => <When time={one.lastSeen} /> },
-            { title: "Certificate ends", value: (one) => one.certificateEnds ?? "", show: (one) => <When time={one.certificateEnds} fallback="" />, wide: true },
+            { title: "Last seen", value: (one) => one.lastSeen ?? "", show: (one) => <When time={one.lastSeen} /> },
+            { title: "Certificate expires", value: (one) => one.certificateEnds ?? "", show: (one) => <When time={one.certificateEnds} fallback="" />, wide: true },
             { title: "Version", value: (one) => one.version ?? "", wide: true },
-            ...(may.admin() ? [{ title: "Trust", value: () => "", wide: true, show: (one: Machine) => (
+            ...(may.admin() ? [{ title: "Actions", value: () => "", wide: true, show: (one: Machine) => (
               <span class="row">
-                <button type="button" class="quiet danger small" onClick={() => setAct([one.blocked ? "unblock" : "block", one.machine ?? ""])}>{one.blocked ? "Let in" : "Block"}</button>
+                <button type="button" class="quiet danger small" onClick={() => setAct([one.blocked ? "unblock" : "block", one.machine ?? ""])}>{one.blocked ? "Unblock" : "Block"}</button>
                 <button type="button" class="quiet small" onClick={() => setAct(["remove", one.machine ?? ""])}>Remove</button>
               </span>
             ) }] : []),
           ]} />
       )}
       <Scraped />
-      {query.value.get("new") === "machine" && <Add close={() => setQuery("new", "")} />}
+      {may.admin() && query.value.get("new") === "machine" && <Add close={() => setQuery("new", "")} />}
       {act && <Trust act={act[0]} machine={act[1]} close={() => setAct(undefined)} />}
     </Page>
   );
@@ -88,9 +88,9 @@ function Scraped() {
 const shown = (value: number | undefined, unit: string) => (value === undefined ? <span class="soft">unknown</span> : measured(value, unit));
 
 const TEXTS = {
-  block: ["Block", "Whoever shows a certificate in its name is refused from now on, and gets no new one."],
-  unblock: ["Let in", "Every certificate in its name that has not expired is good again. If one was stolen, give the machine another name instead."],
-  remove: ["Remove", "It is taken off the list. It is listed again when it reports: to keep it out, block it."],
+  block: ["Block", "Certificates in its name are refused from now on, and it gets no new one."],
+  unblock: ["Unblock", "Every certificate in its name that has not expired is good again. If one was stolen, give the machine another name instead."],
+  remove: ["Remove", "It is taken off the list, and listed again when it reports. Block it to keep it out."],
 } as const;
 
 function Trust({ act, machine, close }: { act: keyof typeof TEXTS; machine: string; close: () => void }) {
@@ -99,7 +99,7 @@ function Trust({ act, machine, close }: { act: keyof typeof TEXTS; machine: stri
   return (
     <Confirm title={`${yes} ${plain(machine, 80)}?`} yes={yes} close={close} act={async () => {
       await call(`selvage.identity.IdentityService/${method}`, { machine });
-      note(`Done: ${yes.toLowerCase()} ${machine}.`);
+      note(`${machine} is ${({ block: "blocked", unblock: "unblocked", remove: "removed" } as const)[act]}.`);
       await machines.refresh();
     }}><p>{text}</p></Confirm>
   );
@@ -116,7 +116,7 @@ function Add({ close }: { close: () => void }) {
       <Form send={async () => setChosen(`${kind}/${name}`)} submit="Next" cancel={close} problems={[wrong]}>
         {(tried) => (
           <>
-            <Choice label="What it will be" value={kind} set={setKind} options={[{ value: "node", text: "A machine to look after" }, { value: "dme", text: "A match engine" }]} />
+            <Choice label="Kind" value={kind} set={setKind} options={[{ value: "node", text: "A machine to manage" }, { value: "dme", text: "A match engine" }]} />
             <Text label="Name" value={name} set={setName} placeholder="rack3-7" hint="Cloudlets get their token on their own page." wrong={tried ? wrong : undefined} testid="machine-name" />
           </>
         )}

@@ -22,8 +22,8 @@ export function MapPage() {
           <div>
             <World places={places} zoomable />
             <p class="legend soft">
-              <Badge state={{ word: "ready", tone: "good" }} /><Badge state={{ word: "worth a look", tone: "warn" }} /><Badge state={{ word: "offline or failing", tone: "bad" }} /><Badge state={{ word: "never connected", tone: "off" }} />
-              <span>The number is that of instances. Drag to move, + and − to zoom.</span>
+              <Badge state={{ word: "ready", tone: "good" }} /><Badge state={{ word: "warning", tone: "warn" }} /><Badge state={{ word: "offline or failing", tone: "bad" }} /><Badge state={{ word: "never connected", tone: "off" }} />
+              <span>Numbers count instances. Drag to move; zoom with + and −.</span>
             </p>
           </div>
           <div>

@@ -11,8 +11,8 @@ export function PasswordDialog({ close, username, known }: { close: () => void; 
   const [fresh, setFresh] = useState("");
   const [again, setAgain] = useState("");
   const short = fresh.length < 8 ? "At least 8 characters." : undefined;
-  const unlike = fresh !== again ? "The two are not the same." : undefined;
-  const missing = !username && !old ? "Your present password is needed." : undefined;
+  const unlike = fresh !== again ? "The two passwords differ." : undefined;
+  const missing = !username && !old ? "Enter your current password." : undefined;
   const send = async () => {
     const reply = await call("selvage.identity.IdentityService/SetPassword",
       username ? { username, newPassword: fresh } : { currentPassword: old, newPassword: fresh });
@@ -23,10 +23,10 @@ export function PasswordDialog({ close, username, known }: { close: () => void; 
   };
   return (
     <Dialog title={username ? `New password for ${username}` : "Change your password"} close={close} testid="password-dialog">
-      <Form send={send} submit="Change it" cancel={close} problems={[missing, short, unlike]}>
+      <Form send={send} submit="Change the password" cancel={close} problems={[missing, short, unlike]}>
         {(tried) => (
           <>
-            {!username && !known && <Text label="Present password" type="password" autocomplete="current-password" value={old} set={setOld} wrong={tried ? missing : undefined} testid="password-old" />}
+            {!username && !known && <Text label="Current password" type="password" autocomplete="current-password" value={old} set={setOld} wrong={tried ? missing : undefined} testid="password-old" />}
             <Text label="New password" type="password" autocomplete="new-password" value={fresh} set={setFresh} hint="8 to 256 characters" wrong={tried ? short : undefined} testid="password-new" />
             <Text label="New password again" type="password" autocomplete="new-password" value={again} set={setAgain} wrong={tried ? unlike : undefined} testid="password-again" />
           </>

@@ -39,9 +39,9 @@ function Users() {
         { title: "User", value: (one) => one.username ?? "", show: (one) => <b>{plain(one.username, 64)}{one.username === me.value?.name && <span class="soft"> (you)</span>}</b> },
         { title: "Roles", value: (one) => roleWords(one.grants) },
         { title: "State", value: (one) => (one.disabled ? "disabled" : "active"), show: (one) => <Badge state={one.disabled ? { word: "disabled", tone: "off" } : { word: "active", tone: "good" }} />, wide: true },
-        { title: "Logs in by", value: (one) => one.source ?? "", wide: true },
+        { title: "Login by", value: (one) => one.source ?? "", wide: true },
         { title: "Password set", value: (one) => one.passwordChangedAt ?? "", show: (one) => <When time={one.passwordChangedAt} fallback="none" />, wide: true },
-        { title: "Change", value: () => "", show: (one) => (
+        { title: "Actions", value: () => "", show: (one) => (
           <span class="row">
             <button type="button" class="quiet small" onClick={() => setOpen(["edit", one])} aria-label={`Edit ${one.username}`}>Edit</button>
             {one.source === "password" && <button type="button" class="quiet small" onClick={() => setOpen(["password", one])} aria-label={`Password of ${one.username}`}>Password</button>}
@@ -64,7 +64,7 @@ function Users() {
 
 const ROLES = [
   { value: "admin", text: "admin: everything" }, { value: "operator", text: "operator of an organisation: its cloudlets" },
-  { value: "developer", text: "developer of an organisation: its apps" }, { value: "viewer", text: "viewer: looks at everything that is no secret" },
+  { value: "developer", text: "developer of an organisation: its apps" }, { value: "viewer", text: "viewer: sees everything that is not secret" },
 ];
 const inOrganisation = (role: string | undefined) => role === "operator" || role === "developer";
 
@@ -75,7 +75,7 @@ function UserDialog({ user, close }: { user?: User; close: () => void }) {
   const [generated, setGenerated] = useState("");
   const known = { developer: developers.use().data, operator: operators.use().data };
   const wrong = /^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$/.test(username) ? undefined : "Letters, digits and . _ @ - only, a letter or digit first.";
-  const missing = grants.some((grant) => inOrganisation(grant.role) && !grant.organisation) ? "Say in which organisation." : undefined;
+  const missing = grants.some((grant) => inOrganisation(grant.role) && !grant.organisation) ? "Choose an organisation." : undefined;
   const set = (at: number, grant: Grant) => setGrants(grants.map((old, index) => (index === at ? grant : old)));
   const send = async () => {
     if (user) await call("selvage.identity.IdentityService/UpdateUser", { username, grants, disabled });
@@ -93,7 +93,7 @@ function UserDialog({ user, close }: { user?: User; close: () => void }) {
   }
   return (
     <Dialog title={user ? `Edit ${plain(username)}` : "New user"} wide close={close} testid="user-dialog">
-      <Form send={send} submit={user ? "Save; ends the user's sessions" : "Add the user"} cancel={close} problems={[wrong, missing]}>
+      <Form send={send} submit={user ? "Save and end the user's sessions" : "Add the user"} cancel={close} problems={[wrong, missing]}>
         {(tried) => (
           <>
             {!user && <Text label="User name" value={username} set={setUsername} wrong={tried ? wrong : undefined} testid="user-name" />}
@@ -105,11 +105,11 @@ function UserDialog({ user, close }: { user?: User; close: () => void }) {
               </div>
             ))}
             <p class="row">
-              <button type="button" class="quiet small" onClick={() => setGrants([...grants, { role: "viewer" }])}>One more role</button>
-              {grants.length > 1 && <button type="button" class="quiet small" onClick={() => setGrants(grants.slice(0, -1))}>One less</button>}
+              <button type="button" class="quiet small" onClick={() => setGrants([...grants, { role: "viewer" }])}>Add a role</button>
+              {grants.length > 1 && <button type="button" class="quiet small" onClick={() => setGrants(grants.slice(0, -1))}>Remove the last role</button>}
             </p>
             {user ? <label class="row"><input type="checkbox" checked={disabled} onChange={(event) => setDisabled(event.currentTarget.checked)} /> Disabled: cannot log in</label>
-              : <p class="soft fine">The server makes a first password and shows it once.</p>}
+              : <p class="soft fine">The server generates a first password and shows it once.</p>}
           </>
         )}
       </Form>
@@ -130,7 +130,7 @@ function Sessions({ everybody }: { everybody: boolean }) {
       <Trouble error={error} retry={refresh} />
       {!data ? !error && <Waiting /> : (
         <table aria-label="Sessions">
-          <thead><tr><th scope="col">User</th><th scope="col">From</th><th scope="col" class="wide">Kind</th><th scope="col" class="wide">Began</th><th scope="col" class="wide">Last used</th><th scope="col">End it</th></tr></thead>
+          <thead><tr><th scope="col">User</th><th scope="col">From</th><th scope="col" class="wide">Kind</th><th scope="col" class="wide">Started</th><th scope="col" class="wide">Last used</th><th scope="col">Actions</th></tr></thead>
           <tbody>
             {data.map((session) => (
               <tr key={session.id}>

@@ -36,14 +36,14 @@ export function Schedules({ live, jobs, change, show }: {
     <span class="row acts">
       <button type="button" class="quiet small" aria-label={`Backups of ${one.name}`} onClick={() => show(one.repository ?? {})}>Backups</button>
       <button type="button" class="quiet small" aria-label={`Change ${one.name}`} onClick={() => change(one)}>Change</button>
-      <button type="button" class="quiet danger small" aria-label={`End ${one.name}`} onClick={() => setEnding(one)}>End</button>
+      <button type="button" class="quiet danger small" aria-label={`Delete ${one.name}`} onClick={() => setEnding(one)}>Delete</button>
     </span>
   );
   return (
     <>
       <h2 class="section">Schedules</h2>
       <Trouble error={live.error} retry={live.refresh} />
-      <Table label="Schedules" rows={live.data ?? []} id={(one) => one.name ?? ""} order={[0, 1]} empty={<p class="soft">None yet. <b>Schedule</b> beside a volume has it backed up by itself, so that nobody has to think of it.</p>} columns={[
+      <Table label="Schedules" rows={live.data ?? []} id={(one) => one.name ?? ""} order={[0, 1]} empty={<p class="soft">None yet. <b>Schedule</b> next to a volume has it backed up automatically.</p>} columns={[
         { title: "Schedule", value: (one) => one.name ?? "", show: (one) => <b>{plain(one.name, 60)}</b> },
         { title: "Volume", value: (one) => one.volume ?? "" },
         { title: "How often", value: (one) => number(one.everySeconds), show: (one) => period(number(one.everySeconds)), wide: true },
@@ -51,14 +51,14 @@ export function Schedules({ live, jobs, change, show }: {
         { title: "Last backup", value: (one) => result(one, jobs).state.word, show: (one) => <Result schedule={one} jobs={jobs} /> },
         { title: "Keeps", value: (one) => kept(one.keep), wide: true },
         { title: "Repository", value: (one) => one.repository?.path ?? "", wide: true },
-        { title: "Change", value: () => "", show: buttons },
+        { title: "Actions", value: () => "", show: buttons },
       ]} />
       {ending && (
-        <Confirm title={`End the schedule ${plain(ending.name, 60)}?`} yes="End it" close={() => setEnding(undefined)} act={async () => {
+        <Confirm title={`Delete the schedule ${plain(ending.name, 60)}?`} yes="Delete it" close={() => setEnding(undefined)} act={async () => {
           await call("selvage.volumes.BackupsService/DeleteSchedule", { name: ending.name ?? "" });
-          note(`${ending.name} has ended.`);
+          note(`${ending.name} is deleted.`);
           await live.refresh();
-        }}><p>The backups that it made stay. {plain(ending.volume, 60)} is backed up by itself no more.</p></Confirm>
+        }}><p>Its backups stay. {plain(ending.volume, 60)} is no longer backed up automatically.</p></Confirm>
       )}
     </>
   );
@@ -69,7 +69,7 @@ function Result({ schedule, jobs }: { schedule: Schedule; jobs: BackupJob[] }) {
   return <span class="row"><Badge state={state} title={why} />{why && <span class="wrong fine">{plain(why, 120)}</span>}</span>;
 }
 
-const count = (text: string) => (/^\d{0,4}$/.test(text) ? undefined : "A whole number, or nothing.");
+const count = (text: string) => (/^\d{0,4}$/.test(text) ? undefined : "A whole number, or empty.");
 
 /** A new schedule of a volume, or another way for one that is there. */
 export function ScheduleDialog({ volume, before, done, close }: { volume?: Volume; before?: Schedule; done: () => Promise<void>; close: () => void }) {
@@ -103,7 +103,7 @@ export function ScheduleDialog({ volume, before, done, close }: { volume?: Volum
   const periods = PERIODS.some(([seconds]) => String(seconds) === every) ? PERIODS : [...PERIODS, [Number(every), period(Number(every))] as const];
   return (
     <Dialog title={before ? `Change ${plain(before.name, 60)}` : `Schedule backups of ${plain(volume?.name, 60)}`} wide close={close} testid="schedule-dialog">
-      <Form send={send} submit={before ? "Change it" : "Set it"} cancel={close} problems={[wrong.name, wrong.at, count(daily), count(weekly), ...repository.problems]}>
+      <Form send={send} submit={before ? "Save" : "Create it"} cancel={close} problems={[wrong.name, wrong.at, count(daily), count(weekly), ...repository.problems]}>
         {(tried) => (
           <>
             <Text label="Name" value={name} set={setName} disabled={Boolean(before)} wrong={tried ? wrong.name : undefined} testid="schedule-name" />
@@ -112,10 +112,10 @@ export function ScheduleDialog({ volume, before, done, close }: { volume?: Volum
               <Text label="Hours after midnight UTC" type="number" value={at} set={setAt} wrong={tried ? wrong.at : undefined} testid="schedule-at" />
             </div>
             <div class="two">
-              <Text label="Keep one of each of so many days" type="number" value={daily} set={setDaily} wrong={tried ? count(daily) : undefined} testid="schedule-daily" />
-              <Text label="and of so many weeks" type="number" value={weekly} set={setWeekly} hint="Both empty: all backups are kept" wrong={tried ? count(weekly) : undefined} />
+              <Text label="Daily backups to keep" type="number" value={daily} set={setDaily} wrong={tried ? count(daily) : undefined} testid="schedule-daily" />
+              <Text label="Weekly backups to keep" type="number" value={weekly} set={setWeekly} hint="Leave both empty to keep all backups" wrong={tried ? count(weekly) : undefined} />
             </div>
-            {repository.fields(tried, "A new one is made when there is none.")}
+            {repository.fields(tried, "It is created if there is none yet.")}
           </>
         )}
       </Form>

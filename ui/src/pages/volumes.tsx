@@ -39,16 +39,16 @@ export function VolumesPage() {
       <Trouble error={error} retry={refresh} />
       {!data ? !error && <Waiting /> : (
         <Table label="Volumes" rows={data} id={(one) => `${one.group}/${one.name}`} order={[0, 1]}
-          empty={<Empty title="No volumes yet">{change ? <>Make one with <b>New volume</b>, or get one back from a backup with <b>Restore</b>.</> : "Admins and cloudlets make them."}</Empty>}
+          empty={<Empty title="No volumes yet">{change ? <>Create one with <b>New volume</b>, or get one back from a backup with <b>Restore</b>.</> : "Admins and cloudlets create them."}</Empty>}
           columns={[
             { title: "Volume", value: (one) => one.name ?? "", show: (one) => <b>{plain(one.name, 60)}</b> },
             { title: "Size", value: (one) => number(one.sizeBytes), show: (one) => bytes(one.sizeBytes), right: true },
             { title: "Class", value: (one) => one.deviceClass ?? "" },
             { title: "State", value: (one) => state(one).word, show: (one) => <Badge state={state(one)} />, wide: true },
-            { title: "Made of", value: (one) => one.origin ?? "", wide: true },
+            { title: "Snapshot of", value: (one) => one.origin ?? "", wide: true },
             { title: "Device", value: (one) => one.path ?? "", show: (one) => <span class="mono">{plain(one.path, 60)}</span>, wide: true },
             { title: "Tags", value: (one) => (one.tags ?? []).join(" "), wide: true },
-            ...(change ? [{ title: "Change", value: () => "", show: (one: Volume) => (
+            ...(change ? [{ title: "Actions", value: () => "", show: (one: Volume) => (
               <span class="row acts">
                 {(["resize", "snapshot", "backup", "schedule"] as const).map((act) => <button key={act} type="button" class="quiet small" aria-label={`${NAMES[act]} ${one.name}`} onClick={() => setOpen([act, one])}>{NAMES[act]}</button>)}
                 <button type="button" class="quiet danger small" aria-label={`Delete ${one.name}`} onClick={() => setOpen(["delete", one])}>Delete</button>
@@ -65,7 +65,7 @@ export function VolumesPage() {
       {open?.[0] === "delete" && (
         <Confirm title={`Delete the volume ${plain(open[1].name, 60)}?`} yes="Delete it and its data" close={close} act={async () => {
           await call("proto.LVService/RemoveLV", { name: open[1].name ?? "", deviceClass: open[1].deviceClass });
-          note(`${open[1].name} is gone.`);
+          note(`${open[1].name} is deleted.`);
           await volumes.refresh();
         }}><p>{bytes(open[1].sizeBytes)} of data go with it and cannot be brought back, except from a backup.</p></Confirm>
       )}
@@ -74,18 +74,21 @@ export function VolumesPage() {
 }
 
 const NAMES = { resize: "Resize", snapshot: "Snapshot", backup: "Back up", schedule: "Schedule" };
-const state = (one: Volume) => (one.pending ? { word: "being filled", tone: "busy" as const } : one.readOnly ? { word: "read only", tone: "off" as const } : { word: "ready", tone: "good" as const });
+const state = (one: Volume) => (one.pending ? { word: "filling", tone: "busy" as const } : one.readOnly ? { word: "read only", tone: "off" as const } : { word: "ready", tone: "good" as const });
+
+/** Bytes that are taken: of a thin pool those that were written, which may be fewer than its volumes promise. */
+const usedOf = (one: DeviceClass) => (one.pool ? number(one.usedBytes) : Math.max(0, number(one.sizeBytes) - number(one.freeBytes)));
 
 function Classes({ classes }: { classes: DeviceClass[] }) {
   if (classes.length === 0) return null;
   return (
     <div class="columns classes">
       {classes.map((one) => (
-        <Card key={one.name} title={`${plain(one.name, 40)}${one.default ? " (default)" : ""}`}>
-          {one.missing ? <Badge state={{ word: "its group is missing", tone: "bad" }} /> : (
+        <Card key={one.name} title={one.default ? "Default class" : "Class"} name={plain(one.name, 40)}>
+          {one.missing ? <Badge state={{ word: "volume group missing", tone: "bad" }} /> : (
             <div class="room">
-              <p><span>{bytes(one.freeBytes)} free</span> <span class="soft">{bytes(one.sizeBytes)}{one.pool ? ", thin: may promise more" : ""}</span></p>
-              <Meter used={Math.max(0, number(one.sizeBytes) - number(one.freeBytes))} total={number(one.sizeBytes)} ticks={[0.85, 0.95]} label={`${one.name} used`} />
+              <p><span>{bytes(one.freeBytes)} {one.pool ? "for new volumes" : "free"}</span> <span class="soft">{one.pool ? `thin pool, ${bytes(one.usedBytes)} of ${bytes(one.sizeBytes)} written` : `of ${bytes(one.sizeBytes)}`}</span></p>
+              <Meter used={usedOf(one)} total={number(one.sizeBytes)} ticks={[0.85, 0.95]} label={`${one.name} used`} />
             </div>
           )}
         </Card>
@@ -105,13 +108,13 @@ function VolumeDialog({ classes, close }: { classes: DeviceClass[]; close: () =>
   const chosen = kind || classes.find((one) => one.default)?.name || classes[0]?.name || "";
   const send = async () => {
     await call("proto.LVService/CreateLV", { name, sizeGb: size, deviceClass: chosen });
-    note(`${name} is there.`);
+    note(`${name} is created.`);
     await volumes.refresh();
     close();
   };
   return (
     <Dialog title="New volume" close={close} testid="volume-dialog">
-      <Form send={send} submit="Make it" cancel={close} problems={[volumeName(name), wholeSize(size)]}>
+      <Form send={send} submit="Create it" cancel={close} problems={[volumeName(name), wholeSize(size)]}>
         {(tried) => (
           <>
             <Text label="Name" value={name} set={setName} wrong={tried ? volumeName(name) : undefined} testid="volume-name" />
@@ -127,17 +130,17 @@ function VolumeDialog({ classes, close }: { classes: DeviceClass[]; close: () =>
 function SizeDialog({ volume, close }: { volume: Volume; close: () => void }) {
   const present = Math.ceil(number(volume.sizeBytes) / GIB);
   const [size, setSize] = useState(String(present + 1));
-  const wrong = wholeSize(size) ?? (Number(size) < present ? `Volumes only grow: it has ${present} GiB.` : undefined);
+  const wrong = wholeSize(size) ?? (Number(size) < present ? `Volumes can only grow; this one has ${present} GiB.` : undefined);
   const send = async () => {
     await call("proto.LVService/ResizeLV", { name: volume.name ?? "", sizeGb: size, deviceClass: volume.deviceClass });
-    note(`${volume.name} has ${size} GiB.`);
+    note(`${volume.name} now has ${size} GiB.`);
     await volumes.refresh();
     close();
   };
   return (
     <Dialog title={`Resize ${plain(volume.name, 60)}`} close={close} testid="resize-dialog">
       <Form send={send} submit="Resize it" cancel={close} problems={[wrong]}>
-        {(tried) => <Text label="New size, GiB" type="number" value={size} set={setSize} hint={`It has ${bytes(volume.sizeBytes)}. The file system on it is not touched.`} wrong={tried ? wrong : undefined} testid="resize-size" />}
+        {(tried) => <Text label="New size, GiB" type="number" value={size} set={setSize} hint={`It has ${bytes(volume.sizeBytes)} now. Grow the file system on it afterwards.`} wrong={tried ? wrong : undefined} testid="resize-size" />}
       </Form>
     </Dialog>
   );
@@ -153,7 +156,7 @@ function SnapshotDialog({ volume, close }: { volume: Volume; close: () => void }
   };
   return (
     <Dialog title={`Snapshot of ${plain(volume.name, 60)}`} close={close} testid="snapshot-dialog">
-      <Form send={send} submit="Keep it" cancel={close} problems={[volumeName(name)]}>
+      <Form send={send} submit="Take the snapshot" cancel={close} problems={[volumeName(name)]}>
         {(tried) => <Text label="Name" value={name} set={setName} wrong={tried ? volumeName(name) : undefined} testid="snapshot-name" />}
       </Form>
     </Dialog>
@@ -185,13 +188,13 @@ function Jobs({ live: { data, error, refresh } }: { live: Live<BackupJob[]> }) {
     <>
       <h2 class="section">Backups and restores</h2>
       <Trouble error={error} retry={refresh} />
-      <Table label="Backup jobs" rows={data ?? []} id={(one) => one.id ?? ""} empty={<p class="soft">None yet. <b>Back up</b> beside a volume stores it in a restic repository: in a folder, on S3, or on a REST server.</p>} columns={[
+      <Table label="Backup jobs" rows={data ?? []} id={(one) => one.id ?? ""} empty={<p class="soft">None yet. <b>Back up</b> next to a volume stores it in a restic repository: in a folder, on S3, or on a REST server.</p>} columns={[
         { title: "Job", value: (one) => `${(one.kind ?? "").toLowerCase()} ${one.name || one.volume || ""}` },
         { title: "State", value: (one) => jobState(one.state).word, show: (one) => <Badge state={jobState(one.state)} title={one.error} /> },
         { title: "Progress", value: (one) => number(one.doneBytes), show: (one) => <JobProgress job={one} /> },
         { title: "Repository", value: (one) => one.repository ?? "", wide: true },
-        { title: "Began", value: (one) => one.startedAt ?? "", show: (one) => <When time={one.startedAt} />, wide: true },
-        { title: "Stop", value: () => "", show: (one) => one.state === "JOB_RUNNING" && <button type="button" class="quiet danger small" onClick={() => void cancel(one)}>Stop</button> },
+        { title: "Started", value: (one) => one.startedAt ?? "", show: (one) => <When time={one.startedAt} />, wide: true },
+        { title: "Actions", value: () => "", show: (one) => one.state === "JOB_RUNNING" && <button type="button" class="quiet danger small" onClick={() => void cancel(one)}>Stop</button> },
       ]} />
     </>
   );

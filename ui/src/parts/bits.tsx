@@ -52,13 +52,13 @@ export function RequestId({ id, leave }: { id: string; leave?: () => void }) {
 }
 
 const TITLES: Record<string, string> = {
-  permission_denied: "You may not do that.",
-  unavailable: "The server is away.",
-  unimplemented: "This server does not have that part.",
-  not_found: "It is not there.",
-  already_exists: "There is one already.",
-  invalid_argument: "Something in the form is not right.",
-  resource_exhausted: "There is no room for that now.",
+  permission_denied: "You are not allowed to do that.",
+  unavailable: "The server cannot be reached.",
+  unimplemented: "This server does not offer that.",
+  not_found: "Not found.",
+  already_exists: "It already exists.",
+  invalid_argument: "Please check what you entered.",
+  resource_exhausted: "There is not enough capacity for that now.",
 };
 
 /** Nothing to show yet, and what to do about it. */
@@ -109,12 +109,13 @@ export function Facts({ items }: { items: [string, ComponentChildren][] }) {
   );
 }
 
-export function Card({ title, children, actions, className = "", testid }: {
-  title: string; children: ComponentChildren; actions?: ComponentChildren; className?: string; testid?: string;
+/** A box with a heading; `name` is one that others gave, and keeps its letters. */
+export function Card({ title, name = "", children, actions, className = "", testid }: {
+  title: string; name?: string; children: ComponentChildren; actions?: ComponentChildren; className?: string; testid?: string;
 }) {
   return (
-    <section class={`card ${className}`} aria-label={title} data-testid={testid}>
-      <header><h2>{title}</h2>{actions}</header>
+    <section class={`card ${className}`} aria-label={`${title} ${name}`.trim()} data-testid={testid}>
+      <header><h2>{title}{name && <> <span class="name">{name}</span></>}</h2>{actions}</header>
       {children}
     </section>
   );

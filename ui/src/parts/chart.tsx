@@ -24,8 +24,8 @@ const clock = (seconds: number, step: number) =>
   new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60 ? { second: "2-digit" } : {}) });
 const DASHES = [[], [6, 4], [2, 3], [10, 4, 2, 4]];
 
-export function Chart({ title, times, lines, unit, top, height = 170 }: {
-  title: string; times: number[]; lines: Line[]; unit?: string; top?: number; height?: number;
+export function Chart({ title, of, times, lines, unit, top, height = 170 }: {
+  title: string; of?: string; times: number[]; lines: Line[]; unit?: string; top?: number; height?: number;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -51,7 +51,7 @@ export function Chart({ title, times, lines, unit, top, height = 170 }: {
   useEffect(() => plot.current?.setData(data(times, lines)), [times, lines]);
   return (
     <figure class="chart">
-      <figcaption>{title} <span class="soft fine">{lines.map((line) => `${lines.length > 1 ? `${line.label} ` : ""}${last(line, unit)}`).join(" · ")}</span></figcaption>
+      <figcaption>{title} <span class="soft fine">{lines.map((line) => `${lines.length > 1 ? `${line.label} ` : ""}${last(line, unit)}`).join(" · ")}{of && ` of ${of}`}</span></figcaption>
       {!drawn && <p class="soft fine">Drawn from the second sample on.</p>}
       <div ref={box} role="img" hidden={!drawn} aria-label={`${title}: ${lines.map((line) => `${line.label} now ${last(line, unit)}`).join(", ")}`} style={{ minHeight: `${height}px` }} />
     </figure>
@@ -73,7 +73,7 @@ function options(lines: Line[], unit: string | undefined, top: number | undefine
     axes: [{ ...axis, space: 70, size: 26, values: (_, splits, __, ___, step) => splits.map((time) => clock(time, step)) }, {
       incrs: unit?.startsWith("bytes") ? BINARY : undefined, ...axis, size: 74, values: (_, splits) => splits.map((value) => measured(value, unit)) }],
     series: [{}, ...lines.map((line, at) => ({
-      label: line.label, stroke: resolved(LINES[at % 4]!), width: 1.8, dash: DASHES[at % 4], points: { show: false },
+      label: line.label, spanGaps: true, stroke: resolved(LINES[at % 4]!), width: 1.8, dash: DASHES[at % 4], points: { show: false },
       fill: lines.length === 1 ? resolved(LINES[0]!).replace("rgb(", "rgba(").replace(")", ", 0.13)") : undefined,
     }))],
   };

@@ -54,7 +54,7 @@ export function Confirm({ title, children, yes, act, close, danger = true }: {
         <Trouble error={error} />
         <div class="actions">
           <button type="submit" class={danger ? "danger" : ""} disabled={busy} data-testid="confirm-yes">{busy ? "One moment …" : yes}</button>
-          <button type="button" class="quiet" onClick={close}>Leave it</button>
+          <button type="button" class="quiet" onClick={close}>Cancel</button>
         </div>
       </form>
     </Dialog>

@@ -58,7 +58,7 @@ export function Logs({ instance }: { instance: AppInst }) {
       },
       // A log ends with its container; after an update or a crash there is another.
       ended: (code, reason) => {
-        setEnded(code === undefined ? `${reason}; connecting again …` : `${reason || "the log has ended"}; looking for another …`);
+        setEnded(code === undefined ? `${reason}; connecting again …` : `${reason || "the log has ended"}; waiting for the next one …`);
         if (code === undefined) again(RETRY_INTERVAL_MS);
         else look();
       },
@@ -103,7 +103,7 @@ export function Page({ lines, follow, label = "Log" }: { lines: string[]; follow
   }, [lines, follow]);
   return (
     <pre class="log" ref={box} tabIndex={0} role="log" aria-live="off" aria-label={label} data-testid="log">
-      {lines.length === 0 ? "Nothing was written yet." : lines.join("\n")}
+      {lines.length === 0 ? "Nothing has been written yet." : lines.join("\n")}
     </pre>
   );
 }

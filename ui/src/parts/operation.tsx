@@ -44,15 +44,15 @@ export function Progress({ work, finished, close }: { work: Work; finished: () =
         {lines.map((line, at) => (
           <li key={at}><Glyph tone={state === "running" && at === lines.length - 1 ? "busy" : "good"} />{plain(line, 400)}</li>
         ))}
-        {state === "running" && lines.length === 0 && <li><Glyph tone="busy" />Asking …</li>}
-        {state === "failed" && <li><Glyph tone="bad" />It did not work; what was done so far is undone.</li>}
+        {state === "running" && lines.length === 0 && <li><Glyph tone="busy" />Starting …</li>}
+        {state === "failed" && <li><Glyph tone="bad" />It failed, and what was done so far is undone.</li>}
         <li ref={end} aria-hidden="true" />
       </ul>
       <Trouble error={error} />
       <div class="actions">
         {state === "running" && operation && <Cancel operation={operation} />}
-        {state === "running" && <button type="button" class="quiet" onClick={close} data-testid="progress-leave">Go on in the background</button>}
-        {state === "done" && <button type="button" onClick={finished} data-testid="progress-done">Show it</button>}
+        {state === "running" && <button type="button" class="quiet" onClick={close} data-testid="progress-leave">Continue in the background</button>}
+        {state === "done" && <button type="button" onClick={finished} data-testid="progress-done">Continue</button>}
         {state === "failed" && <button type="button" class="quiet" onClick={close}>Back</button>}
       </div>
     </div>
@@ -68,12 +68,12 @@ export function OperationName({ operation }: { operation: Operation }) {
 export function Cancel({ operation }: { operation: Operation }) {
   const [error, setError] = useState<CallError>();
   const cancel = () => call("selvage.operations.OperationService/CancelOperation", { id: operation.id ?? "" }).then(
-    () => note("It is being undone."), (failure: unknown) => setError(asCallError(failure)));
+    () => note("Cancelled; what was done so far is being undone."), (failure: unknown) => setError(asCallError(failure)));
   if (operation.state !== "RUNNING" && operation.state !== "UNDOING") return <Badge state={operationState(operation.state)} />;
   return (
     <>
       <button type="button" class="quiet danger" disabled={operation.cancelling} onClick={() => void cancel()} data-testid="cancel-operation">
-        {operation.cancelling || operation.state === "UNDOING" ? "Being undone …" : "Cancel and undo"}
+        {operation.cancelling || operation.state === "UNDOING" ? "Undoing …" : "Cancel and undo"}
       </button>
       <Trouble error={error} />
     </>

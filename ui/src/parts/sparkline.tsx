@@ -14,7 +14,7 @@ export function Sparkline({ points, unit, label, floor = 0, top }: { points: Poi
   return (
     <div class="spark">
       <p class="soft">{label}</p>
-      <p class="big">{last === undefined ? "–" : measured(last, unit)}</p>
+      <p class="big">{last === undefined ? <span class="soft fine">no data yet</span> : measured(last, unit)}</p>
       <svg viewBox="0 0 100 30" preserveAspectRatio="none" role="img" aria-label={last === undefined ? `${label}: no values yet` : `${label}: now ${measured(last, unit)}, at most ${measured(Math.max(...values), unit)}`}>
         {values.length > 1 && <path class="under" d={`${line}L${x(until).toFixed(2)} 30L${x(from).toFixed(2)} 30z`} />}
         {values.length > 1 && <path class="over" d={line} vector-effect="non-scaling-stroke" />}

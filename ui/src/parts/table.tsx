@@ -69,7 +69,7 @@ export function Table<T>({ label, rows, columns, id, href, empty, order }: Table
           </tbody>
         </table>
         {shown.length === 0 && (
-          <p class="nothing">Nothing fits the filter. <button type="button" class="link" onClick={() => setQuery("q", "")}>Show all</button></p>
+          <p class="nothing">Nothing matches the filter. <button type="button" class="link" onClick={() => setQuery("q", "")}>Show all</button></p>
         )}
       </div>
     </>

@@ -60,7 +60,7 @@ function Session({ instance, container, again }: { instance: AppInst; container:
       };
       const { send, resize } = await talk({ appInstKey: instance.key, words: ["sh"], ...(container ? { containerId: container } : {}) }, [terminal.cols, terminal.rows], {
         data: (bytes) => terminal.write(bytes),
-        ended: (code, reason) => setState(code === undefined ? `The shell is gone: ${reason}.` : `The shell ended with code ${code}${reason ? `: ${reason}` : ""}.`),
+        ended: (code, reason) => setState(code === undefined ? `The shell was disconnected: ${reason}.` : `The shell ended with code ${code}${reason ? `: ${reason}` : ""}.`),
       }, abort.signal);
       terminal.onData((text) => send(text));
       terminal.onResize(({ cols, rows }) => resize(cols, rows));
