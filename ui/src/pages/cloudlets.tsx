@@ -110,11 +110,14 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
   const cloudlet = data?.find((one) => cloudletName(one.key) === `${operator}/${name}`);
   const crumbs: [string, string][] = [["Cloudlets", "#/cloudlets"]];
   const close = () => { setOpen(undefined); setWork(undefined); };
+  // It goes on being shown when what it deletes is gone; by its key it is the same one, and calls nothing again.
+  const progress = work && <Dialog key="progress" title={work.what} wide close={close}><Progress work={work} close={close} finished={() => { close(); if (work.method.includes("Delete")) go("#/cloudlets"); }} /></Dialog>;
   if (!cloudlet) {
     return (
       <Page title={`${operator}/${name}`} crumbs={crumbs}>
         <Trouble error={error} />
-        {data ? <Empty title="There is no such cloudlet"><a href="#/cloudlets">All cloudlets</a></Empty> : !error && <Waiting />}
+        {progress}
+        {work ? null : data ? <Empty title="There is no such cloudlet"><a href="#/cloudlets">All cloudlets</a></Empty> : !error && <Waiting />}
       </Page>
     );
   }
@@ -151,7 +154,7 @@ export function CloudletPage({ parts: [operator = "", name = ""] }: { parts: str
       {may.seeApps() && <h2 class="section">Instances</h2>}
       {may.seeApps() && <Table label="Instances" rows={running} id={instanceId} href={(one) => instanceHref(one.key)} columns={instanceColumns} empty={<p class="soft">None of your instances run here.</p>} />}
       {open === "edit" && <Dialog title={`Edit ${operator}/${name}`} wide close={close}><CloudletForm cloudlet={cloudlet} begin={(next) => { setOpen(undefined); setWork(next); }} close={close} /></Dialog>}
-      {work && <Dialog title={work.what} wide close={close}><Progress work={work} close={close} finished={() => { close(); if (work.method.includes("Delete")) go("#/cloudlets"); }} /></Dialog>}
+      {progress}
       {open === "join" && <JoinDialog machine={`cloudlet/${operator}/${name}`} close={close} />}
       {open === "delete" && (
         <Confirm title={`Delete ${operator}/${name}?`} yes="Delete the cloudlet" close={() => setOpen(undefined)} act={async () => {
