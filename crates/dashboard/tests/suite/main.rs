@@ -15,6 +15,7 @@ mod overview;
 mod packaging;
 mod prometheus;
 mod real_ceph;
+mod real_rook;
 mod recorded;
 mod rook;
 mod stats;
