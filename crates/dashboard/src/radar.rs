@@ -9,7 +9,7 @@ use selvage_api::{
 };
 
 use crate::{
-    facts::{Facts, each, object},
+    facts::{Facts, Group, each, object},
     rules::{Thresholds, away, hosts},
 };
 
@@ -127,32 +127,33 @@ fn nodes_health(facts: &Facts, now: Timestamp, thresholds: &Thresholds) -> Mark 
 }
 
 /// Share of the room that is in use, in percent, rounded up to a tenth: of the
-/// storage cluster where there is one, else of all volume groups.
+/// storage cluster where there is one, else of all volume groups, each of which
+/// takes its part of the points.
 fn capacity_used(facts: &Facts) -> Mark {
-    let ceph = facts.storage.as_ref().and_then(|storage| storage.usage);
-    let ratio = match (ceph, &facts.volumes) {
-        (Some(usage), _) => usage.ratio,
-        (None, Some(volumes)) => {
-            let total: u128 = volumes.groups.iter().map(|group| u128::from(group.size)).sum();
-            let free: u128 = volumes.groups.iter().map(|group| u128::from(group.free)).sum();
-            if total == 0 { 0.0 } else { total.saturating_sub(free) as f64 / total as f64 }
-        }
-        (None, None) => 0.0,
-    };
-    let mut why = Vec::new();
-    for group in facts.volumes.iter().flat_map(|volumes| &volumes.groups) {
-        if ceph.is_none() && group.size > 0 {
-            let used = 100.0 * group.size.saturating_sub(group.free) as f64 / group.size as f64;
-            why.push(Reason {
-                rule: "volume_group_full".into(),
-                object: Some(group.object.clone()),
-                text: format!("{} is {used:.0} % full", group.object.name),
-                command: "selvage volume list".into(),
-                points: used,
-            });
-        }
+    if let Some(usage) = facts.storage.as_ref().and_then(|storage| storage.usage) {
+        return mark(CAPACITY, tenths_up(usage.ratio), Vec::new());
     }
-    mark(CAPACITY, (ratio * 1000.0).ceil() / 10.0, why)
+    let groups = facts.volumes.as_ref().map_or(&[][..], |volumes| &volumes.groups);
+    let used = |group: &Group| u128::from(group.size.saturating_sub(group.free));
+    let total: u128 = groups.iter().map(|group| u128::from(group.size)).sum();
+    let share = |part: u128, whole: u128| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let why = groups.iter().filter(|group| group.size > 0).map(|group| {
+        let full = 100.0 * share(used(group), u128::from(group.size));
+        Reason {
+            rule: "volume_group_full".into(),
+            object: Some(group.object.clone()),
+            text: format!("{} is {full:.0} % full", group.object.name),
+            command: "selvage volume list".into(),
+            points: 100.0 * share(used(group), total),
+        }
+    });
+    let share = share(groups.iter().map(used).sum(), total);
+    mark(CAPACITY, tenths_up(share), why.collect())
+}
+
+/// Percents of a share, rounded up to a tenth.
+fn tenths_up(share: f64) -> f64 {
+    (share * 1000.0).ceil() / 10.0
 }
 
 /// 100 less 10 for a warning, 25 for what does not work, 5 for a crash.
