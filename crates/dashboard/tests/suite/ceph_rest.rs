@@ -1,6 +1,8 @@
 //! The manager's API as it behaves, good and bad, by a server that imitates it.
 
 use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -20,7 +22,7 @@ use selvage_dashboard::{
     source::ceph::{Ceph, CephMon, Program, RestOptions},
 };
 use selvage_kit::{identity::Secret, tasks::Tasks};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::lab::Lab;
@@ -44,6 +46,10 @@ struct Imitation {
     logins: AtomicUsize,
     asked: AtomicUsize,
     takes_password: AtomicBool,
+    /// Questions that are asked once a minute.
+    rarely: AtomicUsize,
+    /// Answer to questions about health.
+    health: Mutex<String>,
 }
 
 type Shared = Arc<Imitation>;
@@ -70,7 +76,7 @@ async fn health(State(it): State<Shared>, headers: HeaderMap) -> Response {
     }
     let json = |body: String| ([(header::CONTENT_TYPE, "application/json")], body).into_response();
     match mood {
-        Mood::Well => json(GOLDEN.into()),
+        Mood::Well => json(it.health.lock().unwrap().clone()),
         Mood::Half => json(GOLDEN[..GOLDEN.len() / 2].into()),
         Mood::Large => json(format!("[{}0]", "0,".repeat(20 << 20))),
         Mood::Html => {
@@ -84,6 +90,11 @@ async fn health(State(it): State<Shared>, headers: HeaderMap) -> Response {
     }
 }
 
+async fn osds(State(it): State<Shared>) -> Json<Value> {
+    it.rarely.fetch_add(1, Ordering::SeqCst);
+    Json(json!([]))
+}
+
 /// Starts one; its address and what it does.
 async fn imitate() -> (String, Shared) {
     let it = Arc::new(Imitation {
@@ -92,11 +103,14 @@ async fn imitate() -> (String, Shared) {
         logins: AtomicUsize::new(0),
         asked: AtomicUsize::new(0),
         takes_password: AtomicBool::new(true),
+        rarely: AtomicUsize::new(0),
+        health: Mutex::new(GOLDEN.into()),
     });
     let router = Router::new()
         .route("/api/auth", post(log_in))
         .route("/api/health/minimal", get(health))
         .route("/api/health/full", get(health))
+        .route("/api/osd", get(osds))
         .with_state(Arc::clone(&it));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -111,6 +125,15 @@ struct Watched {
 
 impl Watched {
     async fn new(urls: Vec<String>, program: Option<Program>) -> Self {
+        Self::with_crashes(urls, program, None).await
+    }
+
+    /// `crashes` is the program that the source asks for crashes.
+    async fn with_crashes(
+        urls: Vec<String>,
+        program: Option<Program>,
+        crashes: Option<Program>,
+    ) -> Self {
         let lab = Lab::new().await;
         let options = RestOptions {
             urls,
@@ -120,7 +143,7 @@ impl Watched {
             skip_tls_verify: false,
         };
         let every = Duration::from_millis(20);
-        lab.dashboard.add_source(Ceph::new(options, every, None).unwrap());
+        lab.dashboard.add_source(Ceph::new(options, every, crashes).unwrap());
         if let Some(program) = program {
             let board = Arc::clone(lab.dashboard.board());
             lab.dashboard.add_source(CephMon::new(program, board, every, false));
@@ -217,20 +240,50 @@ async fn the_active_manager_is_found_among_those_that_are_known() {
     assert!(watched.storage().is_none());
 }
 
+/// A `ceph` that runs a script.
+fn program(folder: &Path, script: &str) -> Program {
+    let path = folder.join("ceph");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Program { path, conf: None, name: None }
+}
+
+#[tokio::test]
+async fn new_crashes_are_listed_as_soon_as_health_tells_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let crashes = folder.path().join("crashes.json");
+    std::fs::write(&crashes, "[]").unwrap();
+    let program = program(folder.path(), &format!("#!/bin/sh\ncat {}\n", crashes.display()));
+    let mut quiet: Value = serde_json::from_str(GOLDEN).unwrap();
+    quiet["health"]["checks"] = json!([]);
+    let (url, it) = imitate().await;
+    *it.health.lock().unwrap() = quiet.to_string();
+    let watched = Watched::with_crashes(vec![url], None, Some(program)).await;
+    watched.until("health", |w| w.storage().is_some()).await;
+    let listed = |w: &Watched| w.storage().map(|storage| storage.crashes.clone());
+    assert_eq!(listed(&watched), Some(Vec::new()));
+    let crash = json!([{"entity_name": "osd.1", "timestamp": "2026-11-15T12:00:00Z"}]);
+    std::fs::write(&crashes, crash.to_string()).unwrap();
+    // This one tells of a crash.
+    *it.health.lock().unwrap() = GOLDEN.into();
+    let told = Some(vec!["osd.1 at 2026-11-15T12:00:00Z".to_owned()]);
+    watched.until("the crash", |w| listed(w) == told).await;
+    std::fs::write(&crashes, "[]").unwrap();
+    *it.health.lock().unwrap() = quiet.to_string();
+    watched.until("no crash", |w| listed(w) == Some(Vec::new())).await;
+    assert_eq!(it.rarely.load(Ordering::SeqCst), 1, "the minute was not waited for");
+}
+
 #[tokio::test]
 async fn monitors_are_asked_while_no_manager_answers() {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("ceph");
     let status = r#"{"fsid":"f","health":{"status":"HEALTH_OK","checks":{}},"quorum_names":["a"],
         "monmap":{"num_mons":1},"osdmap":{"num_osds":3,"num_up_osds":2,"num_in_osds":3}}"#;
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *crash*) echo '[]';; *) cat <<'END'\n{status}\nEND\n;; esac\n"
     );
-    std::fs::write(&program, script).unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = program(folder.path(), &script);
     let (url, it) = imitate().await;
-    let program = Program { path: program, conf: None, name: None };
     let watched = Watched::new(vec![url], Some(program)).await;
     watched.until("the manager", |w| w.storage().is_some_and(|s| s.status == "HEALTH_WARN")).await;
     set(&it, Mood::Html);

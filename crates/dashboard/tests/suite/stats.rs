@@ -5,6 +5,7 @@ use std::time::Duration;
 use selvage_api::{
     edgeproto::{CloudletState, TrackedState},
     resources::stats::{Pools, ResourceStatus, Usage},
+    selvage::dashboard::GetOverviewRequest,
     stats::{
         GetClusterNodesRequest, GetClusterRadarRequest, GetClusterResourcesRequest,
         GetClusterStatsRequest,
@@ -79,6 +80,11 @@ async fn without_ceph_the_fields_tell_of_volumes_and_machines() {
     assert_eq!(stats.io.unwrap().client_read, "2.00 KiB/s rd");
     let reply = lab.stats().get_cluster_radar(GetClusterRadarRequest {}).await.unwrap();
     assert_eq!(reply.into_inner().radar.unwrap().capacity_used, 25.0);
+    let reply = lab.overview().get_overview(GetOverviewRequest {}).await.unwrap();
+    let radar = reply.into_inner().radar;
+    let capacity = radar.iter().find(|mark| mark.name == "capacity_used").unwrap();
+    let points: Vec<f64> = capacity.reasons.iter().map(|reason| reason.points).collect();
+    assert_eq!(points, [20.0, 5.0], "each group takes its part of the 25");
 }
 
 #[tokio::test]

@@ -18,12 +18,14 @@ pub use self::{
     rest::RestOptions,
 };
 use super::{BadOptions, Failure, Probe, Source};
-use crate::facts::{Data, Section, Storage};
+use crate::facts::{Check, Data, Section, Storage};
 
 /// Interval at which everything is asked for when nothing seems to have changed.
 const FULL_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval at which values that change rarely are asked for.
 const SLOW_INTERVAL: Duration = Duration::from_secs(60);
+/// Health check that tells how many crashes are new.
+const CRASH_CHECK: &str = "RECENT_CRASH";
 
 /// The manager's dashboard as a source.
 pub struct Ceph {
@@ -57,6 +59,7 @@ impl Source for Ceph {
             minimal: None,
             full: None,
             extra: Extra::default(),
+            crash_check: None,
             asked: None,
         };
         vec![Box::new(probe)]
@@ -81,6 +84,8 @@ struct Manager {
     minimal: Option<Value>,
     full: Option<(Instant, Storage)>,
     extra: Extra,
+    /// Check that the known crashes belong to.
+    crash_check: Option<Check>,
     asked: Option<Instant>,
 }
 
@@ -118,9 +123,13 @@ impl Probe for Manager {
             }
         };
         self.minimal = minimal;
+        let crash_check = storage.checks.iter().find(|check| check.code == CRASH_CHECK);
         if self.asked.is_none_or(|asked| asked.elapsed() >= SLOW_INTERVAL) {
             self.ask_rarely().await;
+        } else if self.crash_check.as_ref() != crash_check {
+            self.ask_for_crashes().await;
         }
+        self.crash_check = crash_check.cloned();
         Ok(Data::Storage(self.extra.added_to(storage).into()))
     }
 }
@@ -164,6 +173,10 @@ impl Manager {
         self.extra.rgw_hosts = distinct(&gateways, "/server_hostname");
         self.extra.rgw_zones = distinct(&gateways, "/zone_name");
         self.extra.osd_hosts = distinct(&osds, "/host/name").filter(|count| *count > 0);
+        self.ask_for_crashes().await;
+    }
+
+    async fn ask_for_crashes(&mut self) {
         if let Some(program) = &self.program {
             self.extra.crashes = program.crashes().await.unwrap_or_default();
         }
