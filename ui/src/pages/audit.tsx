@@ -75,7 +75,7 @@ export function AuditPage() {
           { title: "Outcome", value: (one) => `${outcome(one).word} ${one.code ?? ""}`, show: (one) => <Badge state={outcome(one)} title={one.code} /> },
           { title: "When", value: (one) => one.time ?? "", show: (one) => <When time={one.time} />, wide: true },
           { title: "From", value: (one) => one.peer ?? "", wide: true },
-          { title: "Request", value: (one) => one.request || one.why || "", show: (one) => <span class="mono soft">{plain(one.request || one.why, 44)}</span>, wide: true },
+          { title: "Request", value: (one) => one.request || one.why || "", show: (one) => <span class="mono soft">{plain(one.request || one.why, 30)}</span>, wide: true },
           { title: "Request id", value: (one) => one.requestId ?? "", show: (one) => <span class="mono soft">{plain(one.requestId?.slice(0, 8))}</span>, wide: true },
         ]} />
       )}
