@@ -209,6 +209,21 @@ impl Kubernetes {
         self.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), pod).await;
     }
 
+    /// A namespace with a cluster of Rook whose operator has not begun, on one of two nodes.
+    async fn add_rook(&self) {
+        self.add_kinds().await;
+        let named = json!({"name": NAMESPACE});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": named});
+        self.create("/api/v1/namespaces", namespace).await;
+        self.add_node("worker").await;
+        self.add_node("without-storage").await;
+        self.add_storage_pod("worker").await;
+        self.add_deployment("rook-ceph-mgr-a").await;
+        let api = "ceph.rook.io/v1";
+        let cluster = json!({"apiVersion": api, "kind": "CephCluster", "metadata": named});
+        self.create(&rook("cephclusters"), cluster).await;
+    }
+
     fn kubeconfig(&self) -> PathBuf {
         let cluster = json!({"server": self.url, "insecure-skip-tls-verify": true});
         let config = json!({
@@ -245,17 +260,7 @@ fn ready(facts: &Facts, kind: &str) -> Option<Option<bool>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_api_server_tells_of_rooks_objects_as_they_change() {
     let Some(kubernetes) = Kubernetes::start().await else { return };
-    kubernetes.add_kinds().await;
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
-    kubernetes.create("/api/v1/namespaces", namespace).await;
-    kubernetes.add_node("worker").await;
-    kubernetes.add_node("without-storage").await;
-    kubernetes.add_storage_pod("worker").await;
-    kubernetes.add_deployment("rook-ceph-mgr-a").await;
-    let cluster = json!({"apiVersion": "ceph.rook.io/v1", "kind": "CephCluster",
-                         "metadata": {"name": NAMESPACE}});
-    kubernetes.create(&rook("cephclusters"), cluster).await;
-
+    kubernetes.add_rook().await;
     let lab = Lab::new().await;
     let source = Rook::new(Some(kubernetes.kubeconfig()), NAMESPACE, Duration::from_secs(600));
     lab.dashboard.add_source(source);
