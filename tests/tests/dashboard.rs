@@ -238,7 +238,7 @@ async fn health_is_one_line_and_an_exit_code() {
     let shown = run(&["dashboard"]);
     assert!(shown.status.success());
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("MARKS") && shown.contains("cluster health"), "{shown}");
+    assert!(shown.contains("SCORES") && shown.contains("cluster health"), "{shown}");
     let json = run(&["dashboard", "-o", "json"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert!(json["verdict"]["sentence"].is_string(), "{json}");

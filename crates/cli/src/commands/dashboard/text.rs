@@ -112,7 +112,7 @@ fn marks(overview: &Overview, all: &mut Vec<Line>) {
     if overview.radar.is_empty() {
         return;
     }
-    heading("MARKS", all);
+    heading("SCORES", all);
     for mark in &overview.radar {
         let name = mark.name.replace('_', " ");
         all.push(line(Tone::Plain, format!("  {name:<15} {:>5.1}", mark.value)));
@@ -140,7 +140,7 @@ fn room(overview: &Overview, now: Timestamp, all: &mut Vec<Line>) {
     if overview.capacity.is_empty() {
         return;
     }
-    heading("ROOM", all);
+    heading("CAPACITY", all);
     for capacity in &overview.capacity {
         let share = capacity.used_bytes as f64 / capacity.total_bytes.max(1) as f64;
         let tone = match share {
@@ -175,9 +175,9 @@ fn forecast(capacity: &Capacity, now: Timestamp) -> String {
         (Some(at), Some(earliest), Some(latest)) if earliest != latest => {
             format!(", full in {at} ({earliest} to {latest})")
         }
-        (Some(at), Some(earliest), None) => format!(", full in {at} (not before {earliest})"),
+        (Some(at), Some(earliest), None) => format!(", full in {at} (at least {earliest})"),
         (Some(at), ..) => format!(", full in {at}"),
-        (None, Some(earliest), _) => format!(", not full before {earliest}"),
+        (None, Some(earliest), _) => format!(", not full for at least {earliest}"),
         (None, None, _) => String::new(),
     }
 }
@@ -188,7 +188,7 @@ fn sources(overview: &Overview, now: Timestamp, all: &mut Vec<Line>) {
     if failing.is_empty() {
         return;
     }
-    heading("SOURCES THAT DO NOT ANSWER", all);
+    heading("STALE SOURCES", all);
     for source in failing {
         let age = ago(source.fetched_at, now);
         let text =
@@ -266,17 +266,17 @@ PROBLEMS
                      selvage cloudletinfo show
   and 3 more
 
-MARKS
+SCORES
   cluster health    0.0
                   -100  it is offline
 
 OBJECTS
   cloudlet            1  1 offline
 
-ROOM
+CAPACITY
   vg               90.0 %  9.0 of 10.0 GiB, full in 5 d (30 h to 9 d)
 
-SOURCES THAT DO NOT ANSWER
+STALE SOURCES
   ceph storage: last 90 s ago; connection refused";
         assert_eq!(text.join("\n"), expected);
         assert_eq!(shown[0].tone, Tone::Bad);
