@@ -3,9 +3,10 @@
 
 use std::{
     collections::BTreeMap,
+    io::Write,
     net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -23,6 +24,32 @@ fn free() -> u16 {
 
 fn id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
+}
+
+/// One `ceph` that answers question after question: to start it takes longer than to ask.
+pub(crate) struct Asker {
+    child: Child,
+    questions: ChildStdin,
+    answers: serde_json::StreamDeserializer<
+        'static,
+        serde_json::de::IoRead<std::io::BufReader<ChildStdout>>,
+        Value,
+    >,
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Asker {
+    /// The answer to a command that prints JSON. An error of Ceph's is none, and ends the test.
+    pub(crate) fn ask(&mut self, words: &str) -> Value {
+        writeln!(self.questions, "{words}").unwrap();
+        self.answers.next().unwrap().unwrap_or_else(|error| panic!("{words}: {error}"))
+    }
 }
 
 /// The cluster. Nothing of it is left when it is dropped.
@@ -91,7 +118,7 @@ cluster_addr = 127.0.0.1
 ms_bind_ipv6 = false
 keyring = {at}/keyring
 run_dir = {at}
-admin_socket = {at}/$name.asok
+admin_socket = {at}/$name.$pid.asok
 log_file = {at}/$name.log
 osd_crush_chooseleaf_type = 0
 osd_pool_default_pg_num = 4
@@ -129,6 +156,17 @@ osd_data = {at}/osd$id
 
     pub(crate) fn ceph(&self, words: &str) -> Vec<u8> {
         self.run("ceph", &words.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Starts a `ceph` that is asked more than once.
+    pub(crate) fn asker(&self) -> Asker {
+        let mut command = self.command("sh", &["-c", "exec ceph -f json 2>&1"]);
+        command.env("PYTHONUNBUFFERED", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let questions = child.stdin.take().unwrap();
+        let answers = std::io::BufReader::new(child.stdout.take().unwrap());
+        let answers = serde_json::Deserializer::from_reader(answers).into_iter();
+        Asker { child, questions, answers }
     }
 
     fn begin(&mut self, name: &str, program: &str, words: &[&str]) {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -12,11 +12,10 @@ use selvage_dashboard::{
     source::ceph::{Ceph, CephMon, Program, RestOptions, decode_status},
 };
 use selvage_kit::{identity::Secret, tasks::Tasks};
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ceph::{Cluster, LONG, PASSWORD, USER},
+    ceph::{Asker, Cluster, LONG, PASSWORD, USER},
     lab::Lab,
 };
 
@@ -35,14 +34,12 @@ fn start() -> Option<Cluster> {
     cluster
 }
 
-fn status(cluster: &Cluster) -> Storage {
-    decode_status(&cluster.ceph("status -f json")).unwrap()
-}
-
-/// Number of entries of what a command lists.
-fn listed(cluster: &Cluster, words: &str) -> usize {
-    let all: Vec<Value> = serde_json::from_slice(&cluster.ceph(words)).unwrap();
-    all.len()
+/// What Ceph itself says: its status, and how many pools and new crashes it lists.
+fn said_by_ceph(asker: &mut Asker) -> (Compared, usize, usize) {
+    let status = asker.ask("status").to_string();
+    let mut listed = |words: &str| asker.ask(words).as_array().unwrap().len();
+    let (pools, crashes) = (listed("osd pool ls"), listed("crash ls-new"));
+    (compared(&decode_status(status.as_bytes()).unwrap()), pools, crashes)
 }
 
 /// Values that are compared with `ceph -s`.
@@ -77,6 +74,7 @@ fn compared(storage: &Storage) -> Compared {
 struct Watched {
     lab: Lab,
     tasks: Tasks,
+    asker: Arc<Mutex<Asker>>,
 }
 
 impl Drop for Watched {
@@ -102,7 +100,7 @@ async fn watch(cluster: &Cluster) -> Watched {
     lab.dashboard.add_source(CephMon::new(program, board, every, false));
     let tasks = Tasks::new(CancellationToken::new());
     lab.dashboard.spawn(&tasks);
-    Watched { lab, tasks }
+    Watched { lab, tasks, asker: Arc::new(Mutex::new(cluster.asker())) }
 }
 
 impl Watched {
@@ -111,16 +109,11 @@ impl Watched {
     }
 
     /// Waits until what we tell is what Ceph says; false if it never is.
-    async fn settles(&self, cluster: &Arc<tokio::sync::Mutex<Cluster>>) -> bool {
+    async fn settles(&self) -> bool {
         let deadline = Instant::now() + LONG;
         loop {
-            let cluster = Arc::clone(cluster);
-            let ask = move || {
-                let cluster = cluster.blocking_lock();
-                let pools = listed(&cluster, "osd pool ls -f json");
-                let crashes = listed(&cluster, "crash ls-new -f json");
-                (compared(&status(&cluster)), pools, crashes)
-            };
+            let asker = Arc::clone(&self.asker);
+            let ask = move || said_by_ceph(&mut asker.lock().unwrap());
             let theirs = tokio::task::spawn_blocking(ask).await.unwrap();
             let ours = self.storage().map(|storage| {
                 let pools = storage.pools.as_ref().map_or(0, Vec::len);
@@ -226,7 +219,7 @@ async fn what_we_tell_is_what_ceph_says_while_things_break() {
     let Some(cluster) = tokio::task::spawn_blocking(start).await.unwrap() else { return };
     let watched = watch(&cluster).await;
     let cluster = Arc::new(tokio::sync::Mutex::new(cluster));
-    assert!(watched.settles(&cluster).await, "at the start");
+    assert!(watched.settles().await, "at the start");
     let mut mismatches = Vec::new();
     let mut chaos = Chaos::new(number("SELVAGE_CEPH_SEED", 17));
     for number in 0..number("SELVAGE_CEPH_STEPS", STEPS) {
@@ -238,7 +231,7 @@ async fn what_we_tell_is_what_ceph_says_while_things_break() {
         let what;
         (chaos, what) = tokio::task::spawn_blocking(act).await.unwrap();
         println!("{number}: {what}");
-        if !watched.settles(&cluster).await {
+        if !watched.settles().await {
             mismatches.push(format!("{number}: {what}"));
         }
     }
