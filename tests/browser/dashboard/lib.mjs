@@ -78,7 +78,7 @@ export class Person {
       if (message.type() !== "error" || person.expected?.test(message.text())) return;
       // Nobody can know whether there is a session before asking; and whoever
       // makes a container changes this machine's network.
-      if (/Failed to load resource.*(401|ERR_NETWORK_CHANGED)/.test(message.text())) return;
+      if (/Failed to load resource.*(401|ERR_NETWORK_CHANGED|ERR_SOCKET_NOT_CONNECTED)/.test(message.text())) return;
       person.complaints.push(`${message.text()} ${message.location().url}`);
     });
     person.page.on("pageerror", (error) => person.complaints.push(String(error)));
