@@ -30,6 +30,17 @@ fn pages() -> Vec<(String, String)> {
     paths.into_iter().map(read).collect()
 }
 
+/// The programs whose contracts are served are told of in the glossary. Elsewhere a
+/// reader who never met them must not have to wonder what is meant.
+#[test]
+fn originals_are_mentioned_in_the_glossary_alone() {
+    let pages = pages().into_iter().filter(|(name, _)| name != "glossary.md");
+    let mentions = |text: &str| text.to_lowercase().contains("the original");
+    let wrong: Vec<String> =
+        pages.filter(|(_, text)| mentions(text)).map(|(name, _)| name).collect();
+    assert!(wrong.is_empty(), "{wrong:?} say \"the original\"");
+}
+
 /// With this variable the page is written instead of compared.
 const UPDATE: &str = "SELVAGE_UPDATE_DOCS";
 

@@ -40,7 +40,7 @@ pub struct Options {
     /// Provider of machines: `auto`, `local`, `agents`, `maas`, `ssh` or `sim`.
     pub provider: ProviderKind,
     /// Codes and texts that clients are answered with: empty, or `ims-kaas`
-    /// for those of the original.
+    /// for those of that program.
     pub compat: String,
     /// File with the versions on offer. Empty: those of this program.
     pub catalogue: Option<PathBuf>,
