@@ -17,7 +17,7 @@ use containerd_client::{
     events as wire,
     services::v1::{
         ImageCreate, ImageDelete, ImageUpdate, PublishRequest, SubscribeRequest,
-        events_client::EventsClient,
+        events_client::EventsClient, version_client::VersionClient,
     },
     types::Envelope,
 };
@@ -29,12 +29,15 @@ use tonic::Status;
 use tracing::{debug, info, warn};
 
 use super::{Inner, connection};
-use crate::{Event, EventKind};
+use crate::{Error, Event, EventKind};
 
 /// The topic of the event that we send to ourselves.
 const HELLO: &str = "/selvage/hello";
 const HELLO_NAMESPACE: &str = "selvage";
 const HELLO_EVERY: Duration = Duration::from_millis(100);
+
+/// Interval of asking whether containerd still answers, while it tells nothing.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -114,7 +117,8 @@ async fn listen(inner: &Inner, told: &mut bool) -> String {
     let mut publisher = client.clone();
     let greeting = greet(&mut publisher);
     let subscribing = client.subscribe(request);
-    tokio::pin!(greeting, subscribing);
+    let silence = until_silent(inner);
+    tokio::pin!(greeting, subscribing, silence);
     let mut stream = tokio::select! {
         biased;
         answer = &mut subscribing => match answer {
@@ -128,6 +132,7 @@ async fn listen(inner: &Inner, told: &mut bool) -> String {
             biased;
             next = stream.next() => next,
             status = &mut greeting, if !inner.hub.is_live() => return connection::reason(&status),
+            reason = &mut silence => return reason,
         };
         match next {
             Some(Ok(envelope)) if envelope.topic == HELLO => {
@@ -141,6 +146,20 @@ async fn listen(inner: &Inner, told: &mut bool) -> String {
             Some(Ok(envelope)) => take(inner, envelope),
             Some(Err(status)) => return connection::reason(&status),
             None => return "the stream of events ended".to_owned(),
+        }
+    }
+}
+
+/// Returns when containerd does not answer any more, and why: one that hangs ends
+/// no stream, and what it told before must not be taken for what is.
+async fn until_silent(inner: &Inner) -> String {
+    let mut client = VersionClient::new(inner.connection.channel());
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        match inner.connection.ask(crate::REPLY_TIMEOUT, client.version(())).await {
+            Ok(_) => {}
+            Err(Error::Unreachable { reason, .. }) => return reason,
+            Err(error) => return error.to_string(),
         }
     }
 }

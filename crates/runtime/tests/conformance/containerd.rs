@@ -1,6 +1,9 @@
 //! containerd, in the versions that are there.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt;
 use selvage_api::Code;
@@ -98,6 +101,31 @@ async fn a_containerd_that_hangs_does_not_end_a_container_later() {
 
 /// Defects 17 and 18 of the original: a connection for every call, and six
 /// calls for every container.
+/// What a containerd told before it hung is not passed off as what is.
+#[tokio::test(flavor = "multi_thread")]
+async fn containerd_that_hangs_is_told_of() {
+    let Some(daemon) = real::Containerd::start() else { return };
+    let runtime = containerd_at(&daemon).await;
+    let mut events = runtime.events().await.unwrap();
+    let image = real::image_tar(daemon.directory.path());
+    // From the first event on it is believed without being asked.
+    loop {
+        runtime.import(NAMESPACE, &image, None).await.unwrap();
+        let event = tokio::time::timeout(Duration::from_secs(1), events.next()).await;
+        if event.is_ok_and(|event| event.unwrap().kind != EventKind::Lost) {
+            break;
+        }
+    }
+    runtime.list(NAMESPACE).await.unwrap();
+    daemon.hang(true);
+    let told = async { while events.next().await.unwrap().kind != EventKind::Lost {} };
+    tokio::time::timeout(TEST_TIMEOUT, told).await.unwrap();
+    let error = runtime.list(NAMESPACE).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    daemon.hang(false);
+    wait_for("containerd again", async || runtime.list(NAMESPACE).await.ok()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn containerd_is_connected_to_once_and_not_asked_what_is_known() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
