@@ -388,7 +388,11 @@ impl Platform for Containers {
                 self.options.runtime.start(self.namespace(), &names.container).await?;
                 Ok(true)
             }
-            _ => self.start_anew(order, &names, address).await.map(|()| true),
+            found => {
+                let (found, id) = (found.map(|found| found.status), &names.container);
+                tracing::warn!(container = id, has_network = there, ?found, "it is made anew");
+                self.start_anew(order, &names, address).await.map(|()| true)
+            }
         }
     }
 

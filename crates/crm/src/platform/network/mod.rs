@@ -199,6 +199,7 @@ impl Networks {
             blocking(move || room.mend()).await?
         };
         if !there {
+            tracing::debug!(namespace = names.namespace, "its network is made");
             self.remove_instance(names).await?;
             blocking(move || room.make()).await?;
         }
@@ -274,7 +275,10 @@ impl Networks {
 async fn find_link(handle: &Handle, name: &str) -> Result<Option<LinkMessage>> {
     let mut links = handle.link().get().match_name(name.to_owned()).execute();
     match links.try_next().await {
-        Ok(link) => Ok(link),
+        Ok(Some(link)) => Ok(Some(link)),
+        // The kernel says of one that is not there that it is not. Whoever took
+        // silence for that would replace what runs.
+        Ok(None) => Err(Error::state(format!("nothing was heard of the interface {name}"))),
         Err(error) if is(&error, GONE) => Ok(None),
         Err(error) => Err(error).during("looking for an interface"),
     }
@@ -343,6 +347,19 @@ pub(in crate::platform) fn is_mounted(path: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    #[tokio::test]
+    async fn an_interface_is_gone_only_if_the_kernel_says_so() {
+        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+        let (found, ()) =
+            tokio::join!(find_link(&handle, "lo"), std::future::ready(drop(connection)));
+        assert!(found.is_err());
+        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+        let connection = tokio::spawn(connection);
+        assert!(find_link(&handle, "lo").await.unwrap().is_some());
+        assert!(find_link(&handle, "none-such").await.unwrap().is_none());
+        connection.abort();
+    }
 
     #[tokio::test]
     async fn many_lists_are_asked_for_at_once() {
