@@ -124,6 +124,9 @@ fn a_command_in_an_app_by_both_ways() {
         assert_eq!(cli.ok(&line), expected, "{way}");
         let logged = cli.ok(&["logs", "web", "--via", way]);
         assert_eq!(logged, "started\n", "{way}");
+        let timed = cli.ok(&["logs", "web", "--via", way, "--timestamps"]);
+        let (time, line) = timed.split_once(' ').unwrap();
+        assert!(time.ends_with('Z') && line == "started\n", "{timed}");
     }
     let lost = cli.run(&["exec", "web", "--", "/no/such"]);
     assert!(lost.code != 0 && lost.stderr.contains("selvage: "), "{lost:?}");

@@ -151,7 +151,8 @@ fn is_name(text: &str) -> bool {
 fn wanted(request: &ExecRequest) -> Result<Wanted> {
     if let Some(logs) = &request.logs {
         let tail = u64::try_from(logs.tail).ok().filter(|tail| *tail > 0);
-        return Ok(Wanted::Log(LogOptions { follow: logs.follow, tail }));
+        let (follow, timestamps) = (logs.follow, logs.timestamps);
+        return Ok(Wanted::Log(LogOptions { follow, tail, timestamps }));
     }
     let words = match request.words.as_slice() {
         [] => shell_words::split(&request.command)

@@ -4,6 +4,8 @@
 //! its beginning punched out while it is read; following goes on in the first
 //! two cases and ends when the file is removed and no other comes in its place.
 
+pub mod times;
+
 use std::{
     fs::File,
     io,
@@ -17,6 +19,7 @@ use rustix::fs::{SeekFrom, inotify};
 use tokio::{net::unix::pipe, sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 
+use self::times::Stamper;
 use crate::{Error, LogOptions, LogStream, Result};
 
 const PIECE: usize = 16 << 10;
@@ -36,11 +39,12 @@ pub async fn follow_file(path: PathBuf, options: LogOptions) -> Result<LogStream
 async fn follow(path: PathBuf, options: LogOptions, replacing: Duration) -> Result<LogStream> {
     let watch = options.follow.then(|| Watch::new(&path));
     let opened = path.clone();
-    let (file, position, end) = blocking(move || {
+    let (file, position, end, stamper) = blocking(move || {
         let file = File::open(&opened)?;
         let end = file.metadata()?.len();
         let start = start(&file, end, options.tail)?;
-        Ok((file, start, end))
+        let stamper = options.timestamps.then(|| Stamper::new(&opened, start, end));
+        Ok((file, start, end, stamper))
     })
     .await
     .map_err(|error| match error.kind() {
@@ -49,7 +53,8 @@ async fn follow(path: PathBuf, options: LogOptions, replacing: Duration) -> Resu
     })?;
     let (sender, receiver) = mpsc::channel(16);
     let end = if options.follow { u64::MAX } else { end };
-    let reading = Reading { path, file, position, end, watch, replacing, missing: None, sender };
+    let reading =
+        Reading { path, file, position, end, watch, replacing, missing: None, stamper, sender };
     tokio::spawn(reading.run());
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
@@ -66,6 +71,8 @@ struct Reading {
     replacing: Duration,
     /// and since when nothing has.
     missing: Option<Instant>,
+    /// Puts times in front of lines, if that is wanted.
+    stamper: Option<Stamper>,
     sender: mpsc::Sender<Result<Bytes>>,
 }
 
@@ -74,18 +81,23 @@ impl Reading {
         loop {
             match self.piece().await {
                 Ok(piece) if piece.is_empty() => {
-                    let Some(watch) = &mut self.watch else { return };
+                    let Some(watch) = &mut self.watch else { return self.send_rest().await };
                     let again = tokio::select! {
                         () = self.sender.closed() => return,
                         () = watch.changed() => true,
                     };
                     if !again || !self.still_there().await {
-                        return;
+                        return self.send_rest().await;
                     }
                 }
                 Ok(piece) => {
                     self.position += piece.len() as u64;
-                    if self.sender.send(Ok(piece)).await.is_err() {
+                    let written = self.written();
+                    let piece = match &mut self.stamper {
+                        Some(stamper) => stamper.stamp(&piece, written).into(),
+                        None => piece,
+                    };
+                    if !piece.is_empty() && self.sender.send(Ok(piece)).await.is_err() {
                         return;
                     }
                 }
@@ -95,6 +107,29 @@ impl Reading {
                     return;
                 }
             }
+        }
+    }
+
+    /// Time at which the log was last written to, in milliseconds since 1970.
+    fn written(&self) -> i64 {
+        self.file.metadata().map_or(0, |metadata| times::milliseconds(&metadata))
+    }
+
+    /// Sends what was held back of a line that has no end.
+    async fn send_rest(&mut self) {
+        let written = self.written();
+        let rest = self.stamper.as_mut().map(|stamper| stamper.rest(written)).unwrap_or_default();
+        if !rest.is_empty() {
+            let _ = self.sender.send(Ok(rest.into())).await;
+        }
+    }
+
+    /// Goes on at the beginning of the file.
+    async fn restart(&mut self) {
+        self.send_rest().await;
+        self.position = 0;
+        if let Some(stamper) = &mut self.stamper {
+            stamper.restart();
         }
     }
 
@@ -126,14 +161,15 @@ impl Reading {
         self.missing = None;
         if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) {
             if ours.len() < self.position {
-                self.position = 0;
+                self.restart().await;
             }
             return true;
         }
         // Until something is in the new one the old one may be written to.
         let written = self.file.metadata().is_ok_and(|ours| ours.len() > self.position);
         if named.len() > 0 && !written {
-            (self.file, self.position) = (file, 0);
+            self.restart().await;
+            self.file = file;
         }
         true
     }
@@ -255,7 +291,7 @@ mod tests {
     }
 
     fn tail(lines: u64) -> LogOptions {
-        LogOptions { tail: Some(lines), follow: false }
+        LogOptions { tail: Some(lines), ..LogOptions::default() }
     }
 
     #[tokio::test]
@@ -319,7 +355,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         fs::write(&path, "one\n").unwrap();
-        let options = LogOptions { follow: true, tail: None };
+        let options = LogOptions { follow: true, ..LogOptions::default() };
         let mut stream = follow_file(path.clone(), options).await.unwrap();
         assert_eq!(stream.next().await.unwrap().unwrap(), "one\n");
         let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
@@ -341,7 +377,7 @@ mod tests {
     async fn following_goes_on_while_nothing_has_the_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let options = LogOptions { follow: true, tail: None };
+        let options = LogOptions { follow: true, ..LogOptions::default() };
         let mut old = File::create(&path).unwrap();
         old.write_all(b"one\n").unwrap();
         let ever = Duration::from_secs(600);

@@ -160,6 +160,9 @@ pub struct LogOptions {
     pub follow: bool,
     /// Only so many of the last lines; all where not given.
     pub tail: Option<u64>,
+    /// Begin each line with the time at which it was written, or with `-` where
+    /// nobody knows.
+    pub timestamps: bool,
 }
 
 /// A program to run in a container that runs.

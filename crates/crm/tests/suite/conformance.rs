@@ -197,7 +197,7 @@ async fn usage_grows(bench: &Bench<'_>, order: &InstanceOrder, facts: &InstanceF
 
 async fn log_and_shell(bench: &Bench<'_>, order: &InstanceOrder, facts: &InstanceFacts) {
     let name = &facts.containers[0];
-    let options = LogOptions { follow: true, tail: None };
+    let options = LogOptions { follow: true, ..LogOptions::default() };
     let mut log = bench.platform.logs(&order.key, name, options).await.unwrap();
     let mut said = String::new();
     let read = async {

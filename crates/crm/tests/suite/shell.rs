@@ -221,7 +221,7 @@ async fn early_keys_bursts_and_callers_who_go() {
     // The log, and its end when nobody reads on.
     let (_, _, code) = caller.run(&["sh", "-c", "echo a line > /proc/1/fd/2"], false).await;
     assert_eq!(code, 0);
-    let logs = Some(Logs { follow: false, tail: 1 });
+    let logs = Some(Logs { tail: 1, ..Logs::default() });
     let mut log = caller.call(ExecRequest { logs, ..caller.request() }, true).await;
     assert_eq!(hear(&mut log).await, ("a line\n".into(), String::new(), 0));
 

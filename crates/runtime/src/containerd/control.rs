@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Container, ContainerSpec, Error, Exit, Kind, RestartPolicy, Restarted, Result, cgroup,
-    error::During, identity, image, private_directory, spec,
+    error::During, identity, image, logs::times, private_directory, spec,
 };
 
 /// Work that containerd does itself, where waiting 2 s would be impatient.
@@ -317,6 +317,7 @@ impl Inner {
         if let Some(directory) = log.parent() {
             private_directory(directory).during("making the directory of logs")?;
         }
+        times::begin(&log).during("making the log")?;
         let record = Record {
             id: spec.id.clone(),
             labels: labels(&spec, &log),
@@ -422,7 +423,9 @@ impl Inner {
         if !record.snapshot_key.is_empty() {
             self.remove_snapshot(namespace, &record.snapshotter, &record.snapshot_key).await?;
         }
-        let _ = tokio::fs::remove_file(self.log_file(namespace, id)).await;
+        let log = self.log_file(namespace, id);
+        let _ = tokio::fs::remove_file(&log).await;
+        let _ = tokio::fs::remove_file(times::path(&log)).await;
         self.inventory.changed(namespace);
         Ok(())
     }

@@ -37,6 +37,9 @@ use connection::Connection;
 /// Socket of containerd when nobody says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
 
+/// Interval of looking how long logs are.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Options of a containerd.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -62,6 +65,7 @@ impl Options {
 pub struct Containerd {
     inner: Arc<Inner>,
     subscription: AbortHandle,
+    log_times: AbortHandle,
     /// Set once it was said that disks have no limit.
     told: AtomicBool,
 }
@@ -94,7 +98,9 @@ impl Containerd {
             options,
         });
         let subscription = tokio::spawn(events::subscribe(Arc::downgrade(&inner))).abort_handle();
-        Self { inner, subscription, told: AtomicBool::new(false) }
+        let folder = inner.options.logs.clone();
+        let log_times = tokio::spawn(note_log_times(folder)).abort_handle();
+        Self { inner, subscription, log_times, told: AtomicBool::new(false) }
     }
 
     async fn found(&self, namespace: &str, id: &str) -> Result<Container> {
@@ -105,6 +111,29 @@ impl Containerd {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.subscription.abort();
+        self.log_times.abort();
+    }
+}
+
+/// Notes how long the logs of containers made here are, again and again: those
+/// who ask for times of lines are told by that.
+async fn note_log_times(folder: PathBuf) {
+    loop {
+        tokio::time::sleep(LOG_INTERVAL).await;
+        let folder = folder.clone();
+        let noted = tokio::task::spawn_blocking(move || {
+            let inside = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+            let all = inside(&folder).flat_map(|namespace| inside(&namespace.path()));
+            let logs = all.map(|file| file.path());
+            for log in logs.filter(|path| path.extension().is_some_and(|end| end == "log")) {
+                if let Err(error) = logs::times::note(&log) {
+                    tracing::debug!(log = %log.display(), %error, "its lines have no times");
+                }
+            }
+        });
+        if let Err(error) = noted.await {
+            tracing::warn!(%error, "times of logs are not noted");
+        }
     }
 }
 

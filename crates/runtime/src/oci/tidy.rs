@@ -18,6 +18,7 @@ use super::{
     lifecycle::{Inner, blocking},
     strays::OrphanReaper,
 };
+use crate::logs::times;
 
 const TIDY_UP: Duration = Duration::from_secs(5);
 /// Time for which one may write to a log until somebody looks how long it is,
@@ -50,7 +51,7 @@ async fn shorten(logs: Vec<PathBuf>, limit: u64) -> HashMap<PathBuf, u64> {
     let bounded = blocking(move || {
         let mut lengths = HashMap::new();
         for log in logs {
-            match bound_log(&log, limit) {
+            match bound_log(&log, limit).and_then(|length| times::note(&log).map(|()| length)) {
                 Ok(length) => drop(lengths.insert(log, length)),
                 Err(error) => warn!(log = %log.display(), %error, "cannot shorten a log"),
             }
@@ -74,6 +75,9 @@ impl LogWatch {
     }
 
     pub(super) fn add(&self, log: &Path) {
+        if let Err(error) = times::begin(log) {
+            warn!(log = %log.display(), %error, "its lines will have no times");
+        }
         let Some(inotify) = &self.inotify else { return };
         // Held over both: it may be written to at once.
         let mut logs = self.logs.lock();

@@ -14,7 +14,7 @@ use std::{
     fs,
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use bytes::Bytes;
@@ -246,6 +246,7 @@ fn anybody_runs(argument: &str) -> bool {
 async fn logs(runtime: &dyn Runtime) {
     let script = "for i in 1 2 3; do echo line $i; done; echo wrong >&2; \
                   while ! test -e /tmp/go; do sleep 0.05; done; echo later; sleep 3600";
+    let before = time_of_files();
     runtime.create(NAMESPACE, spec("l1", &["/bin/sh", "-c", script])).await.unwrap();
     runtime.start(NAMESPACE, "l1").await.unwrap();
     let read = async |options: LogOptions| {
@@ -260,14 +261,15 @@ async fn logs(runtime: &dyn Runtime) {
     .await;
     // Which of two streams comes first is not promised.
     let mut lines: Vec<&str> = all.lines().collect();
-    let last = lines[3];
+    let last = lines[3].to_owned();
     assert_eq!(
-        read(LogOptions { tail: Some(2), follow: false }).await,
+        read(LogOptions { tail: Some(2), ..LogOptions::default() }).await,
         lines[2..].join("\n") + "\n"
     );
     lines.sort_unstable();
     assert_eq!(lines, ["line 1", "line 2", "line 3", "wrong"]);
-    let options = LogOptions { tail: Some(1), follow: true };
+    has_times(&read, &last, before).await;
+    let options = LogOptions { tail: Some(1), follow: true, ..LogOptions::default() };
     let mut stream = runtime.logs(NAMESPACE, "l1", options).await.unwrap();
     assert_eq!(stream.next().await.unwrap().unwrap(), format!("{last}\n"));
     let touch = argv(&["/bin/sh", "-c", "echo > /tmp/go"]);
@@ -276,6 +278,28 @@ async fn logs(runtime: &dyn Runtime) {
     assert_eq!(next.unwrap().unwrap(), "later\n");
     runtime.delete(NAMESPACE, "l1", true).await.unwrap();
     assert!(tokio::time::timeout(TEST_TIMEOUT, stream.next()).await.unwrap().is_none());
+}
+
+/// Every line that was written has a time, once that is noted.
+async fn has_times(read: &impl AsyncFn(LogOptions) -> String, last: &str, before: SystemTime) {
+    let options = LogOptions { timestamps: true, ..LogOptions::default() };
+    let text = wait_for("times of all lines", async || {
+        let text = read(options).await;
+        (!text.lines().any(|line| line.starts_with("- "))).then_some(text)
+    })
+    .await;
+    let lines: Vec<(&str, &str)> = text.lines().map(|line| line.split_once(' ').unwrap()).collect();
+    assert_eq!((lines.len(), lines[3].1), (4, last), "{text}");
+    for (time, line) in lines {
+        let time = SystemTime::from(time.parse::<jiff::Timestamp>().unwrap());
+        let range = before - Duration::from_millis(1)..=time_of_files();
+        assert!(range.contains(&time), "{line}: {time:?} is not in {range:?}");
+    }
+}
+
+/// The time as files have it that are written to now.
+fn time_of_files() -> SystemTime {
+    tempfile::tempfile().unwrap().metadata().unwrap().modified().unwrap()
 }
 
 /// Defect 9 of the original: its restart does nothing when TERM is ignored,

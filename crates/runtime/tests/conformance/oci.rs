@@ -367,7 +367,7 @@ async fn oci_containers_outlive_the_agent_and_are_found_again() {
     let runtime = oci::Oci::open(oci_options(directory.path(), "runc")).await.unwrap();
     let found = runtime.inspect(NAMESPACE, "k1").await.unwrap();
     assert_eq!((found.status, found.pid), (Status::Running, Some(pid)));
-    let last = LogOptions { tail: Some(1), follow: true };
+    let last = LogOptions { tail: Some(1), follow: true, ..LogOptions::default() };
     let mut log = runtime.logs(NAMESPACE, "k1", last).await.unwrap();
     for _ in 0..3 {
         log.next().await.unwrap().unwrap();

@@ -42,7 +42,8 @@ pub struct Exec {
 #[command(after_help = "\
 Examples:
   selvage logs hello
-  selvage logs hello --tail 20 -f                 Ctrl-C ends it")]
+  selvage logs hello --tail 20 -f                 Ctrl-C ends it
+  selvage logs hello --timestamps                 when each line was written")]
 pub struct Logs {
     #[command(flatten)]
     which: InstanceArgs,
@@ -54,6 +55,9 @@ pub struct Logs {
     /// So many lines from the end; all where not given
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(1..))]
     tail: Option<i64>,
+    /// Begin each line with the time at which it was written, in UTC
+    #[arg(short = 't', long)]
+    timestamps: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -110,7 +114,11 @@ pub(crate) async fn logs(args: Logs, session: &mut Session<'_>) -> Result<(), Er
     let request = ExecRequest {
         app_inst_key: Some(key),
         container_id: args.options.container,
-        logs: Some(shell::Logs { follow: args.follow, tail: args.tail.unwrap_or_default() }),
+        logs: Some(shell::Logs {
+            follow: args.follow,
+            tail: args.tail.unwrap_or_default(),
+            timestamps: args.timestamps,
+        }),
         ..ExecRequest::default()
     };
     let conversation = Box::pin(meet::meet(&client, request, args.options.via)).await?;

@@ -219,7 +219,7 @@ impl Containers {
 
     /// The last lines of a container's log.
     async fn last_lines(&self, id: &str, lines: u64) -> String {
-        let options = LogOptions { follow: false, tail: Some(lines) };
+        let options = LogOptions { tail: Some(lines), ..LogOptions::default() };
         let mut words = Vec::new();
         if let Ok(mut log) = self.options.runtime.logs(self.namespace(), id, options).await {
             while let Some(Ok(piece)) = log.next().await {

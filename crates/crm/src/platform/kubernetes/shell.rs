@@ -61,6 +61,7 @@ impl PodContainer<'_> {
         let params = LogParams {
             container: self.container.clone(),
             follow: options.follow,
+            timestamps: options.timestamps,
             tail_lines: options.tail.map(|lines| i64::try_from(lines).unwrap_or(i64::MAX)),
             ..LogParams::default()
         };

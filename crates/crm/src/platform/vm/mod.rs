@@ -255,7 +255,7 @@ async fn takes_connections(place: SocketAddr) -> bool {
 
 /// Why a machine does not run any more, in its own words.
 async fn ended(machine: &Machine) -> Error {
-    let options = LogOptions { follow: false, tail: Some(LOG_TAIL_LINES) };
+    let options = LogOptions { tail: Some(LOG_TAIL_LINES), ..LogOptions::default() };
     let mut words = Vec::new();
     if let Ok(mut log) = selvage_runtime::logs::follow_file(machine.log(), options).await {
         while let Some(Ok(piece)) = log.next().await {

@@ -128,7 +128,7 @@ async fn commands_and_logs(edge: &Edge, platform: &dyn Platform, pod: &str) {
     let mut exec = platform.exec(&edge.key(), pod, said).await.unwrap();
     collect(&mut exec).await;
     wait_for("the log", || async {
-        let options = LogOptions { follow: false, tail: Some(1) };
+        let options = LogOptions { tail: Some(1), ..LogOptions::default() };
         let mut log = platform.logs(&edge.key(), pod, options).await.unwrap();
         let mut text = Vec::new();
         while let Some(piece) = log.next().await {
