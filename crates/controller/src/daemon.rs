@@ -64,7 +64,8 @@ fn settings(context: &Context, options: &Options) -> Result<Settings> {
             external => external.to_owned(),
         },
         enforce_resources: options.enforce_resources,
-        strict: options.strict,
+        strict: options.strict.unwrap_or(defaults.strict),
+        compat: options.compat,
         timeouts: Timeouts {
             agent: options.agent_timeout.0,
             create: options.create_timeout.0,

@@ -46,6 +46,6 @@ pub use error::{Error, Result};
 pub use options::{InfluxOptions, Options};
 pub use part::EdgeController;
 pub use services::WEB_SOCKET;
-pub use settings::{FetchPolicy, Settings, Timeouts};
+pub use settings::{Compat, FetchPolicy, Settings, Timeouts};
 pub use state::ControllerState;
 pub use tables::Tables;

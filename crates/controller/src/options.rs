@@ -3,7 +3,7 @@
 use selvage_kit::config::{Duration, SecretFile};
 use serde::{Deserialize, Serialize};
 
-use crate::Settings;
+use crate::{Compat, Settings};
 
 /// Options of the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,8 +18,12 @@ pub struct Options {
     pub external_address: String,
     /// Refuse instances that do not fit into their cloudlet.
     pub enforce_resources: bool,
-    /// Apps need their developer, cloudlets their operator.
-    pub strict: bool,
+    /// Apps need their developer, cloudlets their operator. Where not given: `true`
+    /// in `selvage up`, `false` in a controller by itself.
+    pub strict: Option<bool>,
+    /// Refusals that clients are answered with: empty, or `edge-cloud` for those of
+    /// that program, which changes no flavor and no cluster definition.
+    pub compat: Compat,
     /// Time within which an agent that has silently gone, as by a cut cable,
     /// is noticed; its cloudlet is offline then.
     pub agent_timeout: Duration,
@@ -44,7 +48,8 @@ impl Default for Options {
             registry: settings.registry,
             external_address: String::new(),
             enforce_resources: settings.enforce_resources,
-            strict: settings.strict,
+            strict: None,
+            compat: settings.compat,
             agent_timeout: Duration(settings.timeouts.agent),
             create_timeout: Duration(settings.timeouts.create),
             update_timeout: Duration(settings.timeouts.update),
@@ -52,6 +57,13 @@ impl Default for Options {
             fetch_hosts: settings.fetch.allowed_hosts,
             influx: InfluxOptions::default(),
         }
+    }
+}
+
+impl Options {
+    /// Is strict where nothing else was said, as a whole system in one process is.
+    pub fn strict_by_default(&mut self) {
+        self.strict.get_or_insert(true);
     }
 }
 

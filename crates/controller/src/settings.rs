@@ -4,6 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use selvage_samples::Influx;
+use serde::{Deserialize, Serialize};
+
+/// Server whose refusals clients expect, where they are not ours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Compat {
+    #[default]
+    #[serde(rename = "")]
+    None,
+    #[serde(rename = "edge-cloud")]
+    EdgeCloud,
+}
 
 /// Settings of a controller. [`Settings::default`] is right for one controller
 /// on an embedded store.
@@ -22,6 +33,7 @@ pub struct Settings {
     pub enforce_resources: bool,
     /// Apps need their Developer, Cloudlets their Operator.
     pub strict: bool,
+    pub compat: Compat,
     pub timeouts: Timeouts,
     /// Longest silence for which other controllers take this one for alive.
     pub lease: Duration,
@@ -47,6 +59,7 @@ impl Default for Settings {
             external_address: "127.0.0.1:55001".into(),
             enforce_resources: true,
             strict: false,
+            compat: Compat::None,
             timeouts: Timeouts::default(),
             lease: Duration::from_secs(20),
             fetch: FetchPolicy::default(),

@@ -80,6 +80,7 @@ pub(crate) fn load(serve: &Serve) -> anyhow::Result<Config> {
     }
     if serve.whole {
         config.dns.listen_by_default();
+        config.controller.strict_by_default();
     }
     config.validate()?;
     // Paths in what we write must mean the same to whoever reads them.

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::guard::refer;
 use crate::keys::KeyText;
 use crate::row::{Row, StoredObject, index};
+use crate::settings::Compat;
 use crate::tables::Tables;
 
 #[async_trait]
@@ -61,6 +62,9 @@ impl Controller {
     }
 
     pub async fn update_cluster(&self, request: wire::Cluster, mode: Mode) -> Result<Summary> {
+        if self.settings.compat == Compat::EdgeCloud {
+            return Err(Error::unsupported("Update cluster not supported"));
+        }
         request.object_key().check()?;
         let mask = Mask::of(&request)?;
         mask.allow_only(&["2", "3"])?;

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::instances::usage_check::exposure;
 use crate::keys::{AppInstKeyParts, CloudletKeyParts, ClusterInstKeyParts, KeyText};
 use crate::row::{Row, StoredObject, index};
+use crate::settings::Compat;
 use crate::tables::HasTable;
 
 /// Something that is made of a flavor.
@@ -61,6 +62,9 @@ impl Controller {
     }
 
     async fn change_flavor(&self, request: &wire::Flavor, mode: Mode) -> Result<Summary> {
+        if self.settings.compat == Compat::EdgeCloud {
+            return Err(Error::unsupported("Update flavor not supported"));
+        }
         request.object_key().check()?;
         let mask = Mask::of(request)?;
         let key = request.key_text();

@@ -2,6 +2,7 @@
 
 use selvage_api::Code;
 use selvage_api::edgeproto as wire;
+use selvage_controller::Compat;
 
 use super::harness::*;
 
@@ -135,6 +136,26 @@ async fn strict_mode_asks_for_developers_and_operators() {
     house.operators().create_operator(operator("tmus")).await.unwrap();
     house.apps().create_app(app("Acme", "one")).await.unwrap();
     drain(house.cloudlets().create_cloudlet(cloudlet("tmus", "west")).await).await.unwrap();
+}
+
+/// Clients that count on the refusals of the original get them when that is wanted.
+#[tokio::test]
+async fn flavors_and_clusters_are_not_changed_in_compat_mode() {
+    let house = house_on(memory().await, |settings| settings.compat = Compat::EdgeCloud).await;
+    house.flavors().create_flavor(flavor("x1.small")).await.unwrap();
+    house.clusters().create_cluster(cluster("small", "x1.small")).await.unwrap();
+    let larger = wire::Flavor { fields: vec!["3".into()], ram: 9999, ..flavor("x1.small") };
+    assert_refused(
+        house.flavors().update_flavor(larger).await,
+        Code::Unimplemented,
+        "Update flavor not supported",
+    );
+    let other = wire::Cluster { fields: vec!["3".into()], ..cluster("small", "x1.small") };
+    assert_refused(
+        house.clusters().update_cluster(other).await,
+        Code::Unimplemented,
+        "Update cluster not supported",
+    );
 }
 
 /// Every controller keeps every object in memory and sends it in one message.
