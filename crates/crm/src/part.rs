@@ -303,6 +303,7 @@ impl Crm {
             key: Some(self.settings.cloudlet.clone()),
             state: CloudletState::Ready.into(),
             dns_zone: self.settings.site.dns_zone.clone(),
+            kind: self.agent.platform.kind().into(),
             ..CloudletInfo::default()
         };
         match self.agent.platform.resources().await {

@@ -5,6 +5,7 @@
 //! `selvage-api`. Keys in their canonical text are `selvage_api::object::Key`.
 
 pub mod access_ports;
+pub mod cloudlet_kind;
 pub mod deployment;
 mod image_path;
 pub mod measurement;

@@ -62,7 +62,7 @@ async fn apps_deployments_and_keys() {
         rows.push(row("CreateApp", with(&good, at, value), InvalidArgument, text));
     };
     let kinds = "invalid deployment, must be one of [kubernetes vm helm docker]";
-    for deployment in ["kvm", "Kubernetes", "docker ", "x"] {
+    for deployment in ["lxc", "Kubernetes", "docker ", "x"] {
         bad("/deployment", deployment.into(), kinds);
     }
     for deployment in ["vm", "helm"] {

@@ -5,9 +5,13 @@ use selvage_api::edgeproto::{App, ClusterInst, ImageType, IpAccess};
 use super::{Error, Result, names};
 use crate::keys::AppKeyParts;
 
+use selvage_edge::cloudlet_kind::{CONTAINERS, MACHINES};
 pub(crate) use selvage_edge::deployment::{DOCKER, HELM, KUBERNETES, VM};
 
 const KNOWN: [&str; 4] = [KUBERNETES, VM, HELM, DOCKER];
+
+/// Other name of [`VM`], which the contract's own comment has.
+const KVM: &str = "kvm";
 
 pub(crate) fn needs_cluster(deployment: &str) -> bool {
     deployment != VM
@@ -93,6 +97,22 @@ fn settle_docker(inst: &mut ClusterInst) -> Result<()> {
     Ok(())
 }
 
+/// Chooses containers for an App that says nothing else, where `kinds`, those of
+/// all cloudlets, are such that Kubernetes runs on none of them.
+pub(crate) fn prefer_docker<'a>(app: &mut App, kinds: impl Iterator<Item = &'a str>) {
+    let says_nothing = app.deployment.is_empty()
+        && app.deployment_generator.is_empty()
+        && app.deployment_manifest.is_empty();
+    if !says_nothing || app.image_type() != ImageType::Docker {
+        return;
+    }
+    let kinds: Vec<&str> = kinds.collect();
+    let is_known = |kind: &&str| [CONTAINERS, MACHINES].contains(kind);
+    if kinds.contains(&CONTAINERS) && kinds.iter().all(is_known) {
+        app.deployment = DOCKER.into();
+    }
+}
+
 /// Chooses the deployment of an App that names none, and checks that it suits
 /// the image.
 pub(crate) fn settle(app: &mut App) -> Result<()> {
@@ -107,6 +127,9 @@ pub(crate) fn settle(app: &mut App) -> Result<()> {
                 )));
             }
         };
+    }
+    if app.deployment == KVM {
+        app.deployment = VM.into();
     }
     if !KNOWN.contains(&app.deployment.as_str()) {
         return Err(Error::invalid(format!(
@@ -210,9 +233,36 @@ mod tests {
                 assert_eq!(settled(image, deployment), expected);
             }
             assert_eq!(
-                settled(image, "kvm").unwrap_err(),
+                settled(image, "lxc").unwrap_err(),
                 "invalid deployment, must be one of [kubernetes vm helm docker]"
             );
+        }
+        assert_eq!(settled(ImageType::Qcow, "kvm").unwrap(), VM);
+        assert!(settled(ImageType::Docker, "kvm").is_err());
+    }
+
+    #[test]
+    fn docker_is_the_default_only_where_all_cloudlets_run_containers() {
+        let default = |image, change: fn(&mut App), kinds: &[&str]| {
+            let mut app = app(image, "");
+            change(&mut app);
+            prefer_docker(&mut app, kinds.iter().copied());
+            app.deployment
+        };
+        let plain: fn(&mut App) = |_| {};
+        assert_eq!(default(ImageType::Docker, plain, &["containers", "vm"]), DOCKER);
+        for kinds in [&[][..], &["containers", "kubernetes"], &["containers", ""], &["vm"]] {
+            assert_eq!(default(ImageType::Docker, plain, kinds), "", "{kinds:?}");
+        }
+        assert_eq!(default(ImageType::Qcow, plain, &["containers"]), "");
+        // Who brings a manifest means Kubernetes, and who names a deployment means it.
+        let changes: [fn(&mut App); 3] = [
+            |app| app.deployment_manifest = "kind: Service".into(),
+            |app| app.deployment_generator = "kubernetes-basic".into(),
+            |app| app.deployment = KUBERNETES.into(),
+        ];
+        for change in changes {
+            assert_ne!(default(ImageType::Docker, change, &["containers"]), DOCKER);
         }
     }
 

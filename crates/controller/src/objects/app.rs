@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::guard::{claim, refer, release};
 use crate::keys::KeyText;
 use crate::row::{Row, StoredObject, index};
+use crate::settings::Compat;
 use crate::tables::{StoredRow, Tables};
 
 const ANDROID_PACKAGES: &str = "android-package";
@@ -101,6 +102,7 @@ impl Controller {
         check_object(&app)?;
         derive::names::check_app(app.object_key())?;
         app.fields.clear();
+        self.prefer_docker(&mut app);
         let needs = derive::app::needs(&app, None, &self.settings)?;
         let fetched = fetch_all(needs, &self.settings.fetch).await;
         let (app, fetched) = (&app, &fetched);
@@ -114,6 +116,14 @@ impl Controller {
             .await?;
         self.settle::<wire::App>(mode, done.revision).await?;
         Ok(summary::<wire::App>(mode, "create", &app.key_text()))
+    }
+
+    fn prefer_docker(&self, app: &mut wire::App) {
+        if self.settings.compat == Compat::None {
+            let infos = self.tables.cloudlet_infos.list();
+            let kinds = infos.iter().map(|info| info.value.0.kind.as_str());
+            derive::deployment::prefer_docker(app, kinds);
+        }
     }
 
     /// Checks that everything an app refers to is there and stays.

@@ -93,6 +93,7 @@ fn in_brief(info: &wire::CloudletInfo) -> wire::CloudletInfo {
         state: info.state,
         flavors: info.flavors.clone(),
         dns_zone: info.dns_zone.clone(),
+        kind: info.kind.clone(),
         ..Default::default()
     }
 }

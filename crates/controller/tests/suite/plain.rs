@@ -158,6 +158,26 @@ async fn flavors_and_clusters_are_not_changed_in_compat_mode() {
     );
 }
 
+/// What a cloudlet is made of decides what an image without a deployment becomes.
+#[tokio::test]
+async fn an_app_is_of_deployment_docker_where_cloudlets_run_containers() {
+    let house = house().await;
+    house.flavors().create_flavor(flavor("x1.small")).await.unwrap();
+    let deployment = async |name: &str| {
+        house.apps().create_app(app("Acme", name)).await.unwrap();
+        house.stored::<wire::App>(&app("Acme", name).key.unwrap()).unwrap().deployment
+    };
+    assert_eq!(deployment("before").await, "kubernetes");
+    let tell = async |name: &str, kind: &str| {
+        let info = wire::CloudletInfo { kind: kind.into(), ..cloudlet_info("tmus", name) };
+        house.cloudlet_infos().inject_cloudlet_info(info).await.unwrap();
+    };
+    tell("west", "containers").await;
+    assert_eq!(deployment("here").await, "docker");
+    tell("east", "kubernetes").await;
+    assert_eq!(deployment("both").await, "kubernetes");
+}
+
 /// Every controller keeps every object in memory and sends it in one message.
 #[tokio::test]
 async fn nothing_but_an_app_is_larger_than_it_need_be() {

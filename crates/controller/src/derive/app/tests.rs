@@ -104,7 +104,7 @@ fn texts_of_the_original_are_kept() {
     assert!(refusal(|app| app.image_type = 9).starts_with("invalid ImageType"));
     assert_eq!(refusal(|app| app.image_type = 0), "unknown image type IMAGE_TYPE_UNKNOWN");
     assert_eq!(
-        refusal(|app| app.deployment = "kvm".into()),
+        refusal(|app| app.deployment = "lxc".into()),
         "invalid deployment, must be one of [kubernetes vm helm docker]"
     );
     assert_eq!(

@@ -24,6 +24,7 @@ use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
+use selvage_edge::cloudlet_kind;
 use selvage_fetch::Policy;
 use selvage_runtime::{
     Container, Exec, ExecSpec, Exit, LogOptions, LogStream, Runtime, cgroup::group,
@@ -274,7 +275,7 @@ fn inner(facts: &InstanceFacts) -> Result<Ipv4Addr> {
 #[async_trait]
 impl Platform for Containers {
     fn kind(&self) -> &'static str {
-        "containers"
+        cloudlet_kind::CONTAINERS
     }
 
     async fn resources(&self) -> Result<Resources> {

@@ -18,6 +18,7 @@ use selvage_api::{
     Code,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
+use selvage_edge::cloudlet_kind;
 use selvage_kit::{dial, dial::Endpoint, identity::Machine};
 use selvage_kube::Connection;
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
@@ -205,7 +206,7 @@ fn is_stale(error: &Error) -> bool {
 #[async_trait]
 impl Platform for Kaas {
     fn kind(&self) -> &'static str {
-        "kubernetes"
+        cloudlet_kind::KUBERNETES
     }
 
     /// Returns nothing: the number of machines is for the cluster service to

@@ -20,6 +20,7 @@ use std::{collections::HashSet, net::IpAddr, path::PathBuf, time::Duration};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{AppInstKey, CloudletKey, ClusterInstKey, FlavorInfo};
+use selvage_edge::cloudlet_kind;
 use selvage_fetch::{Fetcher, Policy};
 use selvage_kube::{
     Connection, Nodes,
@@ -174,7 +175,7 @@ fn sum(nodes: &[DynamicObject]) -> Resources {
 #[async_trait]
 impl Platform for Kubernetes {
     fn kind(&self) -> &'static str {
-        "kubernetes"
+        cloudlet_kind::KUBERNETES
     }
 
     async fn resources(&self) -> Result<Resources> {

@@ -36,7 +36,7 @@ use selvage_api::{
     distributed_match_engine::LProto,
     edgeproto::{AppInstKey, CloudletKey, ClusterInstKey},
 };
-use selvage_edge::deployment;
+use selvage_edge::{cloudlet_kind, deployment};
 use selvage_fetch::Policy;
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream, private_directory};
 use tokio::{net::TcpStream, sync::OnceCell, time::Instant};
@@ -276,7 +276,7 @@ fn no_clusters() -> Error {
 #[async_trait]
 impl Platform for Machines {
     fn kind(&self) -> &'static str {
-        "vm"
+        cloudlet_kind::MACHINES
     }
 
     fn forwarder(&self) -> Option<Arc<dyn Forwarder>> {
