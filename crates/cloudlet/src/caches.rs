@@ -130,12 +130,19 @@ impl AgentCaches {
         }
     }
 
-    /// Says what the work on a cluster waits for, beside the state that was
+    /// Says what the work on an object waits for, beside the state that was
     /// reported last.
-    pub fn report_progress(&self, key: &ObjectKey, progress: &str) {
-        let Some(told) = self.cluster_infos.object(key) else { return };
-        let info = ClusterInstInfo { progress: progress.to_owned(), ..told.as_ref().clone() };
-        if let Err(error) = self.cluster_infos.put(info) {
+    pub fn report_progress(&self, kind: ObjectKind, key: &ObjectKey, progress: &str) {
+        let progress = progress.to_owned();
+        let outcome = match kind {
+            ObjectKind::Cluster => self.cluster_infos.object(key).map(|told| {
+                self.cluster_infos.put(ClusterInstInfo { progress, ..told.as_ref().clone() })
+            }),
+            ObjectKind::Instance => self.instance_infos.object(key).map(|told| {
+                self.instance_infos.put(AppInstInfo { progress, ..told.as_ref().clone() })
+            }),
+        };
+        if let Some(Err(error)) = outcome {
             tracing::error!(%error, "report not made");
         }
     }

@@ -81,6 +81,7 @@ const SERVER_SET: &[(&str, &[&str])] = &[
             "volumes_gb",
             "revision",
             "pinned_app",
+            "progress",
             "crm_override",
         ],
     ),

@@ -24,10 +24,8 @@ pub(crate) trait Info: Send + Sync + 'static {
     fn errors(&self) -> &[String];
     fn runtime(&self) -> Option<&AppInstRuntime>;
 
-    /// Progress that the crm reports while it works; empty where it does not.
-    fn progress(&self) -> &str {
-        ""
-    }
+    /// What the crm waits for while it works; empty where it does not.
+    fn progress(&self) -> &str;
 }
 
 /// An object whose life is shared by controller and crm.
@@ -55,15 +53,11 @@ pub(crate) trait Instance: HasTable {
     /// anything changed.
     fn set_runtime(&mut self, runtime: Option<&AppInstRuntime>) -> bool;
 
-    /// Progress that the crm reports while it works on the instance.
-    fn progress(&self) -> &str {
-        ""
-    }
+    /// What the crm waits for while it works on the instance.
+    fn progress(&self) -> &str;
 
     /// Takes over what the crm waits for; says whether anything changed.
-    fn set_progress(&mut self, _: &str) -> bool {
-        false
-    }
+    fn set_progress(&mut self, progress: &str) -> bool;
 
     /// Changes that an operation has not seen yet.
     fn pending(core: &Core) -> &PendingByOperation<Self>;
@@ -82,6 +76,10 @@ macro_rules! reported_fields {
         fn errors(&self) -> &[String] {
             &self.errors
         }
+
+        fn progress(&self) -> &str {
+            &self.progress
+        }
     };
 }
 
@@ -94,6 +92,14 @@ macro_rules! instance_fields {
             self.state = state.into();
             // It was of the state before.
             self.set_progress("");
+        }
+
+        fn set_progress(&mut self, progress: &str) -> bool {
+            let changes = self.progress != progress;
+            if changes {
+                progress.clone_into(&mut self.progress);
+            }
+            changes
         }
 
         fn set_errors(&mut self, errors: Vec<String>) {
@@ -138,18 +144,6 @@ impl Instance for ClusterInst {
 
     fn set_runtime(&mut self, _: Option<&AppInstRuntime>) -> bool {
         false
-    }
-
-    fn progress(&self) -> &str {
-        &self.progress
-    }
-
-    fn set_progress(&mut self, progress: &str) -> bool {
-        let changes = self.progress != progress;
-        if changes {
-            progress.clone_into(&mut self.progress);
-        }
-        changes
     }
 
     fn pending(core: &Core) -> &PendingByOperation<Self> {
@@ -218,10 +212,6 @@ impl Info for ClusterInstInfo {
 
     fn runtime(&self) -> Option<&AppInstRuntime> {
         None
-    }
-
-    fn progress(&self) -> &str {
-        &self.progress
     }
 }
 

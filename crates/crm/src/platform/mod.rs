@@ -24,6 +24,7 @@ use selvage_api::edgeproto::{
 };
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::{Error, Result};
 pub use folders::ImageFolders;
@@ -208,6 +209,40 @@ impl Progress {
     }
 }
 
+/// Time for which an instance may start before anybody is told what is waited for.
+const SILENT_START: Duration = Duration::from_secs(1);
+
+/// Tells, once, that an instance runs and takes no connections yet.
+pub(crate) struct ListenWait<'a> {
+    progress: &'a Progress,
+    begun: Instant,
+    timeout: Duration,
+    told: bool,
+}
+
+impl<'a> ListenWait<'a> {
+    pub(crate) fn new(progress: &'a Progress, timeout: Duration) -> Self {
+        Self { progress, begun: Instant::now(), timeout, told: false }
+    }
+
+    /// Notes that nobody listens on this port yet.
+    pub(crate) fn not_yet(&mut self, port: u16) {
+        if self.told || self.begun.elapsed() < SILENT_START {
+            return;
+        }
+        self.told = true;
+        let seconds = self.timeout.as_secs();
+        self.progress.tell(&format!(
+            "It runs. Waiting up to {seconds} s for it to take connections on port {port}"
+        ));
+    }
+
+    /// Returns whether the time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.begun.elapsed() >= self.timeout
+    }
+}
+
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Progress(…)")
@@ -225,6 +260,8 @@ pub struct InstanceOrder {
     pub cluster: ClusterInstKey,
     /// None for a virtual machine, which is in no cluster.
     pub cluster_facts: Option<ClusterFacts>,
+    /// Listener to what the work waits for.
+    pub progress: Progress,
 }
 
 impl InstanceOrder {

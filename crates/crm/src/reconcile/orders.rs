@@ -70,9 +70,14 @@ impl AgentContext {
         let cluster = self.caches.clusters.object(key);
         let cluster = cluster.ok_or_else(|| Error::missing("the cluster"))?;
         let flavor = self.flavor(cluster.flavor.as_ref(), cluster.size.as_ref())?;
-        let (caches, key) = (Arc::clone(&self.caches), key.clone());
-        let progress = Progress::new(move |sentence| caches.report_progress(&key, sentence));
+        let progress = self.progress(ObjectKind::Cluster, key);
         Ok(ClusterOrder { cluster: cluster.as_ref().clone(), flavor, progress })
+    }
+
+    /// Reports what the work on an object waits for.
+    fn progress(&self, kind: ObjectKind, key: &ObjectKey) -> Progress {
+        let (caches, key) = (Arc::clone(&self.caches), key.clone());
+        Progress::new(move |sentence| caches.report_progress(kind, &key, sentence))
     }
 
     pub(super) fn cluster_of(&self, key: &AppInstKey) -> Result<(ClusterInstKey, String)> {
@@ -107,6 +112,7 @@ impl AgentContext {
             flavor,
             cluster,
             cluster_facts,
+            progress: self.progress(ObjectKind::Instance, key),
         })
     }
 

@@ -115,6 +115,7 @@ impl Bench<'_> {
             flavor: self.fixture.flavor(),
             cluster: self.cluster_key(),
             cluster_facts: self.cluster.clone(),
+            progress: Progress::default(),
         }
     }
 

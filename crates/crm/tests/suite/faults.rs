@@ -204,6 +204,28 @@ async fn a_container_over_its_limit_is_said_to_be_out_of_memory() {
     goes(&place, &controller, running).await;
 }
 
+/// Whoever waits for an instance is told that it runs and does not listen yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_does_not_listen_yet_is_told_of() {
+    if !can_run() {
+        return;
+    }
+    let mut place = TestCloudlet::new("late", 187);
+    place.command = "/bin/sh -c 'sleep 4; exec httpd -f -p 8080 -h /www'".into();
+    let (controller, running) = with_a_cluster(&place).await;
+    controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
+    let key = place.instance_key();
+    let told = wait_for("what is waited for", || async {
+        controller.instance_infos.find(&key).filter(|info| !info.progress.is_empty())
+    })
+    .await;
+    assert_eq!(told.state(), TrackedState::Creating);
+    assert!(told.progress.contains("take connections on port 8080"), "{}", told.progress);
+    let ready = controller.instance_state(&key, TrackedState::Ready).await;
+    assert_eq!(ready.progress, "");
+    goes(&place, &controller, running).await;
+}
+
 fn ip(arguments: &[&str]) -> String {
     output(std::process::Command::new("ip").args(arguments))
 }

@@ -154,6 +154,7 @@ pub(crate) fn create(
         volumes_gb: 0,
         revision: 0,
         pinned_app: None,
+        progress: String::new(),
     };
     Ok(Planned { inst, app, flavor, cluster, info: world.info, need })
 }

@@ -31,6 +31,20 @@ async fn names_are_in_the_zone_of_the_cloudlet_if_it_has_one() {
     world.check();
 }
 
+/// What the crm waits for is told to whoever waits, and gone when it is done.
+#[tokio::test]
+async fn progress_of_an_instance_is_told() {
+    let world = world("tcp:80").await;
+    world.crm.set("Create", Manner::Waits(&["for port 80"]));
+    let inst = over(&app_inst("app", "one"), |inst| inst.progress = "for nothing".into());
+    assert_eq!(
+        world.create_app(&inst).await.ok(),
+        ["Creating", "for port 80", "Ready", "Created successfully"]
+    );
+    assert_eq!(world.app(&inst).unwrap().progress, "");
+    world.check();
+}
+
 #[tokio::test]
 async fn an_app_lives_and_dies_with_the_canonical_words() {
     let world = world("tcp:80,http:443,udp:10002").await;

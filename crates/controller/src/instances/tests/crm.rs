@@ -213,9 +213,11 @@ pub(super) trait Reported: Instance {
     ) -> impl Future<Output = ()> + Send;
 
     /// Says what a creation waits for.
-    fn tell_progress(&self, _: &InstanceService, _: &str) -> impl Future<Output = ()> + Send {
-        async {}
-    }
+    fn tell_progress(
+        &self,
+        service: &InstanceService,
+        sentence: &str,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 impl Reported for ClusterInst {
@@ -266,5 +268,15 @@ impl Reported for AppInst {
             ..Default::default()
         };
         service.app_inst_info(info, gone).await;
+    }
+
+    async fn tell_progress(&self, service: &InstanceService, sentence: &str) {
+        let info = AppInstInfo {
+            key: self.key.clone(),
+            state: TrackedState::Creating.into(),
+            progress: sentence.to_owned(),
+            ..Default::default()
+        };
+        service.app_inst_info(info, false).await;
     }
 }

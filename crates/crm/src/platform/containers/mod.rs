@@ -29,12 +29,11 @@ use selvage_fetch::Policy;
 use selvage_runtime::{
     Container, Exec, ExecSpec, Exit, LogOptions, LogStream, Runtime, cgroup::group,
 };
-use tokio::time::Instant;
 
 use self::{files::Files, hosts::Hosts, image::Images, volumes::Volumes};
 use super::{
-    ClusterFacts, ClusterOrder, ClusterSize, Forwarder, InstanceFacts, InstanceOrder, Platform,
-    Resources, Restarts, Usage, host, naming,
+    ClusterFacts, ClusterOrder, ClusterSize, Forwarder, InstanceFacts, InstanceOrder, ListenWait,
+    Platform, Resources, Restarts, Usage, host, naming,
     network::{
         self, Egress, Forwarding, Networks, Range,
         names::{ClusterNames, InstanceNames, Namer},
@@ -192,7 +191,7 @@ impl Containers {
         address: Ipv4Addr,
     ) -> Result<()> {
         let place = first_tcp_port(order).map(|port| SocketAddr::from((address, port)));
-        let until = Instant::now() + self.options.start_timeout;
+        let mut wait = ListenWait::new(&order.progress, self.options.start_timeout);
         loop {
             let container = self.find(id).await?.ok_or_else(|| Error::missing(id))?;
             if !container.status.is_running() || container.restarts > 0 {
@@ -202,10 +201,11 @@ impl Containers {
             if replace::takes_connections(place).await {
                 return Ok(());
             }
-            if Instant::now() >= until {
+            if wait.is_over() {
                 tracing::warn!(container = id, %place, "runs and does not take connections yet");
                 return Ok(());
             }
+            wait.not_yet(place.port());
             tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }

@@ -19,7 +19,7 @@ use super::{Containers, HOSTS, PROBE_INTERVAL, first_tcp_port, volumes};
 use crate::{
     Error, Result,
     platform::{
-        InstanceFacts, InstanceOrder,
+        InstanceFacts, InstanceOrder, ListenWait,
         network::{names::InstanceNames, sockets},
     },
 };
@@ -126,7 +126,7 @@ impl Containers {
     async fn prove(&self, order: &InstanceOrder, id: &str, address: Ipv4Addr) -> Result<()> {
         let port = first_tcp_port(order);
         let time = if port.is_some() { self.options.start_timeout } else { PROBATION };
-        let until = Instant::now() + time;
+        let mut wait = ListenWait::new(&order.progress, time);
         loop {
             let container = self.find(id).await?.ok_or_else(|| Error::missing(id))?;
             if !container.status.is_running() || container.restarts > 0 {
@@ -137,8 +137,11 @@ impl Containers {
             {
                 return Ok(());
             }
-            match (Instant::now() >= until, port) {
-                (false, _) => tokio::time::sleep(PROBE_INTERVAL).await,
+            match (wait.is_over(), port) {
+                (false, port) => {
+                    port.into_iter().for_each(|port| wait.not_yet(port));
+                    tokio::time::sleep(PROBE_INTERVAL).await;
+                }
                 (true, None) => return Ok(()),
                 (true, Some(port)) => {
                     let text = format!("the new version does not listen on port {port} yet");

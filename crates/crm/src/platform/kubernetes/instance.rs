@@ -77,6 +77,7 @@ impl Kubernetes {
         let selectors = [of_instance(&names.id)];
         let revision = revision(&wanted);
         let revision = revision.as_deref().map(|value| (REVISION, value));
+        order.progress.tell("Its objects are made. Waiting for its pods to be ready");
         self.until_it_runs(&objects, &selectors, &made, revision).await?;
         self.until_it_answers(order).await
     }

@@ -39,7 +39,7 @@ use selvage_api::{
 use selvage_edge::{cloudlet_kind, deployment};
 use selvage_fetch::Policy;
 use selvage_runtime::{Exec, ExecSpec, LogOptions, LogStream, private_directory};
-use tokio::{net::TcpStream, sync::OnceCell, time::Instant};
+use tokio::{net::TcpStream, sync::OnceCell};
 
 use self::{
     accelerator::Accelerator,
@@ -52,8 +52,8 @@ use self::{
     user::User,
 };
 use super::{
-    ClusterFacts, ClusterOrder, Forwarder, InstanceFacts, InstanceOrder, Platform, Resources,
-    Usage, host,
+    ClusterFacts, ClusterOrder, Forwarder, InstanceFacts, InstanceOrder, ListenWait, Platform,
+    Resources, Usage, host,
     network::{Egress, Forwarding, Range},
 };
 use crate::{Error, ImageFolders, Result, error::During};
@@ -188,7 +188,7 @@ impl Machines {
         plan: &Plan<'_>,
     ) -> Result<()> {
         let port = first_tcp_port(order);
-        let until = Instant::now() + self.options.start_timeout;
+        let mut wait = ListenWait::new(&order.progress, self.options.start_timeout);
         loop {
             if machine.process(plan.names).await?.is_none() {
                 return Err(ended(machine).await);
@@ -197,10 +197,11 @@ impl Machines {
             if takes_connections((plan.address, port).into()).await {
                 return Ok(());
             }
-            if Instant::now() >= until {
+            if wait.is_over() {
                 tracing::warn!(machine = plan.names.machine, "runs and takes no connections yet");
                 return Ok(());
             }
+            wait.not_yet(port);
             tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }
