@@ -124,7 +124,7 @@ impl KeyedReconcile for Runner {
         "clusters"
     }
 
-    async fn run(&self, key: &str) -> Result<Summary, Failure> {
+    async fn run(&self, key: &String) -> Result<Summary, Failure> {
         match self.0.reconcile(key).await {
             Ok(again) => Ok(Summary { again, ..Summary::default() }),
             Err(error) => Err(Failure::new(error.code(), error.to_string())),

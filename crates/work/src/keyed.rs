@@ -7,7 +7,8 @@
 //! nothing.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::fmt::{self, Display};
+use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +27,19 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::millis;
 use crate::{Failure, ReconcilerStatus, Summary};
 
+/// Key of an object in a queue; its text is for the log and for status pages.
+pub trait QueueKey: Clone + Eq + Hash + Display + Send + Sync + 'static {}
+
+impl<K: Clone + Eq + Hash + Display + Send + Sync + 'static> QueueKey for K {}
+
 /// Makes one of many objects more like what is wanted.
 #[async_trait]
-pub trait KeyedReconcile: Send + Sync + 'static {
+pub trait KeyedReconcile<K: QueueKey = String>: Send + Sync + 'static {
     /// A name for the log.
     fn name(&self) -> &str;
 
     /// Looks at the object of that key, and makes a difference smaller.
-    async fn run(&self, key: &str) -> Result<Summary, Failure>;
+    async fn run(&self, key: &K) -> Result<Summary, Failure>;
 }
 
 #[derive(Debug, Default)]
@@ -46,31 +52,46 @@ struct Entry {
     failures: u32,
 }
 
-struct Inner {
-    entries: Mutex<HashMap<String, Entry>>,
+struct Inner<K> {
+    entries: Mutex<HashMap<K, Entry>>,
     changed: Notify,
     clock: Arc<dyn Clock>,
-    backoff: Backoff,
+    /// Delay after a failure; none where a failure waits for the next change.
+    backoff: Option<Backoff>,
     parallel: usize,
     status: Mutex<ReconcilerStatus>,
 }
 
 /// Keys that have to be looked at. Clones are the same queue.
-#[derive(Clone)]
-pub struct KeyQueue {
-    inner: Arc<Inner>,
+pub struct KeyQueue<K = String> {
+    inner: Arc<Inner<K>>,
 }
 
-impl fmt::Debug for KeyQueue {
+impl<K> Clone for KeyQueue<K> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<K: QueueKey> fmt::Debug for KeyQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyQueue").field("keys", &self.len()).finish()
     }
 }
 
-impl KeyQueue {
+impl<K: QueueKey> KeyQueue<K> {
     /// An empty queue of which so many keys are run at the same time.
     pub fn new(clock: Arc<dyn Clock>, parallel: usize, backoff: Backoff) -> Self {
-        let parallel = parallel.max(1);
+        Self::with(clock, parallel.max(1), Some(backoff))
+    }
+
+    /// An empty queue that runs each key as soon as it is added, any number at
+    /// the same time, and tries a failed one again only when it is added again.
+    pub fn without_retries(clock: Arc<dyn Clock>) -> Self {
+        Self::with(clock, usize::MAX, None)
+    }
+
+    fn with(clock: Arc<dyn Clock>, parallel: usize, backoff: Option<Backoff>) -> Self {
         let entries = Mutex::default();
         let status = Mutex::default();
         let inner = Inner { entries, changed: Notify::new(), clock, backoff, parallel, status };
@@ -78,10 +99,10 @@ impl KeyQueue {
     }
 
     /// Runs a key as soon as possible, or once more if it runs already.
-    pub fn add(&self, key: &str) {
+    pub fn add(&self, key: impl Into<K>) {
         let now = self.inner.clock.now();
         let mut entries = self.inner.entries.lock();
-        let entry = entries.entry(key.to_owned()).or_default();
+        let entry = entries.entry(key.into()).or_default();
         if entry.running {
             entry.dirty = true;
         } else {
@@ -111,7 +132,7 @@ impl KeyQueue {
         }
     }
 
-    fn note(&self, key: &str, result: &Result<Summary, Failure>) {
+    fn note(&self, key: &K, result: &Result<Summary, Failure>) {
         let now = self.inner.clock.now();
         let mut status = self.inner.status.lock();
         status.runs += 1;
@@ -132,7 +153,7 @@ impl KeyQueue {
 
     /// Runs keys until the token is cancelled, then waits for the runs that
     /// are under way.
-    pub async fn run(&self, reconciler: Arc<dyn KeyedReconcile>, token: CancellationToken) {
+    pub async fn run(&self, reconciler: Arc<dyn KeyedReconcile<K>>, token: CancellationToken) {
         let mut running = JoinSet::new();
         while !token.is_cancelled() {
             let next = self.start_due(&reconciler, &mut running);
@@ -155,7 +176,7 @@ impl KeyQueue {
     /// Starts what is due and has room, and says when the next is due.
     fn start_due(
         &self,
-        reconciler: &Arc<dyn KeyedReconcile>,
+        reconciler: &Arc<dyn KeyedReconcile<K>>,
         running: &mut JoinSet<()>,
     ) -> Option<Millis> {
         let now = self.inner.clock.now();
@@ -184,20 +205,20 @@ impl KeyQueue {
         next
     }
 
-    async fn run_one(&self, reconciler: &dyn KeyedReconcile, key: &str) {
+    async fn run_one(&self, reconciler: &dyn KeyedReconcile<K>, key: &K) {
         let result = AssertUnwindSafe(reconciler.run(key)).catch_unwind().await;
         let result = result.unwrap_or_else(|payload| {
             let text = format!("panicked: {}", panic_message(payload.as_ref()));
             Err(Failure::new(Code::Internal, text))
         });
         if let Err(error) = &result {
-            tracing::warn!(name = reconciler.name(), key, %error, "reconciler failed");
+            tracing::warn!(name = reconciler.name(), %key, %error, "reconciler failed");
         }
         self.note(key, &result);
         self.ended(key, &result);
     }
 
-    fn ended(&self, key: &str, result: &Result<Summary, Failure>) {
+    fn ended(&self, key: &K, result: &Result<Summary, Failure>) {
         let now = self.inner.clock.now();
         let mut entries = self.inner.entries.lock();
         let Some(entry) = entries.get_mut(key) else { return };
@@ -209,7 +230,8 @@ impl KeyQueue {
             }
             Err(_) => {
                 entry.failures += 1;
-                Some(self.inner.backoff.delay(entry.failures, rand::random()))
+                let backoff = self.inner.backoff.as_ref();
+                backoff.map(|backoff| backoff.delay(entry.failures, rand::random()))
             }
         };
         let due = after.map(|after: Duration| now.saturating_add(millis(after)));

@@ -89,7 +89,7 @@ pub use engine::Engine;
 pub use error::{Error, Running};
 pub use failure::{Failure, Interrupt};
 pub use follow::{Event, Follow, Handle};
-pub use keyed::{KeyQueue, KeyedReconcile};
+pub use keyed::{KeyQueue, KeyedReconcile, QueueKey};
 pub use operation::{Next, Operation, Subject};
 pub use options::Options;
 pub use reconcile::{Reconcile, ReconcilerStatus, Reconcilers, Schedule, Summary, Trigger};

@@ -23,7 +23,7 @@ use selvage_store::clock::{Clock, Millis};
 use tokio::sync::Notify;
 
 use crate::engine::millis;
-use crate::{Failure, KeyQueue};
+use crate::{Failure, KeyQueue, QueueKey};
 
 /// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -207,7 +207,7 @@ impl Reconcilers {
     }
 
     /// Shows the reconciler of a queue of keys among the others.
-    pub fn show(&self, name: &str, queue: &KeyQueue) {
+    pub fn show<K: QueueKey>(&self, name: &str, queue: &KeyQueue<K>) {
         let (queue, named) = (queue.clone(), name.to_owned());
         let entry = Entry {
             trigger: Trigger(Arc::new(Notify::new())),
