@@ -11,6 +11,7 @@ use selvage_kit::{config::SecretFile, tasks::Tasks};
 use selvage_part::{Context, Mount, OpenPart, Part, Process, Result};
 use selvage_restic::{Backend, Directory, S3, Secret, StoreOptions};
 use selvage_store::{SharedStore, Table, clock::SystemClock};
+use selvage_work::Reconcilers;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -59,8 +60,7 @@ impl Part for KaasPart {
 
     async fn open(context: &Arc<Context>, options: &Options) -> Result<Option<Box<dyn OpenPart>>> {
         let kaas = open(context, options).await.context("kaas")?;
-        context.reconcilers.show("clusters", kaas.queue());
-        Ok(Some(Box::new(kaas)))
+        Ok(Some(Box::new(Opened { kaas, reconcilers: context.reconcilers.clone() })))
     }
 }
 
@@ -193,14 +193,19 @@ fn local(context: &Context, options: &Options, catalogue: &Catalogue) -> Result<
     Ok(Local::new(&data, options.local.machines, artifacts, program, releases))
 }
 
+struct Opened {
+    kaas: Kaas,
+    reconcilers: Reconcilers,
+}
+
 #[async_trait]
-impl OpenPart for Kaas {
+impl OpenPart for Opened {
     fn mount(&mut self, mount: &mut Mount) {
-        self.add_to(mount.services());
+        self.kaas.add_to(mount.services());
     }
 
-    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
-        Kaas::spawn(&self, tasks);
+    async fn spawn(self: Box<Self>, _: &Tasks) -> Result<()> {
+        self.kaas.spawn(&self.reconcilers);
         Ok(())
     }
 }

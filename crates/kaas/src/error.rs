@@ -1,6 +1,7 @@
 //! Errors of clusters.
 
 use selvage_api::{Code, google::rpc::bad_request::FieldViolation};
+use selvage_work::Failure;
 
 /// Of a call about clusters.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -92,6 +93,12 @@ fn sentence(violations: &[FieldViolation]) -> String {
 fn list(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
     quoted.join(", ")
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
 }
 
 impl From<Error> for tonic::Status {

@@ -8,7 +8,7 @@ use selvage_kit::{
     tasks::{Backoff, Tasks},
 };
 use selvage_store::{Record, Table, table::Change};
-use selvage_work::{Failure, KeyQueue, KeyedReconcile, Summary};
+use selvage_work::{Failure, KeyQueue, KeyedReconcile, Reconcilers, Schedule, Summary};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -17,10 +17,10 @@ use crate::{
     service::{ClusterApi, Clusters},
 };
 
-/// Interval at which machines are looked for that nobody knows of.
-const SWEEP: Duration = Duration::from_secs(600);
-/// Interval at which the provider puts right what changed without it.
-const MAINTENANCE: Duration = Duration::from_secs(2);
+/// Interval at which unknown machines are given back, and stored backups listed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
+/// Interval at which the provider repairs machines.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Codes and texts that clients expect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,11 +53,6 @@ impl Kaas {
         &self.manager
     }
 
-    /// Clusters that have to be looked at.
-    pub fn queue(&self) -> &KeyQueue {
-        &self.queue
-    }
-
     /// Adds its services to those that are served.
     pub fn add_to(&self, services: &mut Services) {
         services.add(ClusterApi::service(self.manager.clone(), self.compat));
@@ -65,25 +60,44 @@ impl Kaas {
     }
 
     /// Starts what runs beside the services.
-    pub fn spawn(&self, tasks: &Tasks) {
+    pub fn spawn(&self, reconcilers: &Reconcilers) {
+        let tasks = reconcilers.tasks();
         let token = tasks.token();
         if let Some(problem) = self.manager.provider().capabilities().problem {
             tracing::warn!("clusters cannot be made: {problem}");
         }
         let (queue, runner) = (self.queue.clone(), Arc::new(Runner(self.manager.clone())));
         let stop = token.clone();
+        reconcilers.show("clusters", &queue);
         tasks.spawn("clusters", async move { queue.run(runner, stop).await });
         self.follow(tasks, "clusters' records", self.manager.clusters(), |c: &Cluster| &c.name);
         self.follow(tasks, "pools' records", self.manager.pools(), |p: &Pool| &p.cluster);
         self.follow(tasks, "machines' records", self.manager.machines(), |m: &Machine| &m.cluster);
-        let (manager, stop) = (self.manager.clone(), token.clone());
-        tasks.spawn("unknown machines", async move { sweep(&manager, &stop).await });
-        let (manager, stop) = (self.manager.clone(), token.clone());
-        tasks.spawn("maintenance of machines", async move { maintain(&manager, &stop).await });
+        self.keep_tidy(reconcilers);
         let (stopped, streams) = (token.clone(), self.stop.clone());
         tasks.spawn("streams of clusters", async move {
             stopped.cancelled().await;
             streams.cancel();
+        });
+    }
+
+    /// Starts what is done from time to time, whether a record changes or not.
+    fn keep_tidy(&self, reconcilers: &Reconcilers) {
+        let manager = self.manager.clone();
+        reconcilers.add_fn("unknown machines", Schedule::every(SWEEP_INTERVAL), move || {
+            let manager = manager.clone();
+            async move { manager.sweep().await.map(|_| ()) }
+        });
+        let manager = self.manager.clone();
+        reconcilers.add_fn("backups of clusters", Schedule::every(SWEEP_INTERVAL), move || {
+            let manager = manager.clone();
+            async move { manager.tend_backups().await }
+        });
+        let manager = self.manager.clone();
+        let schedule = Schedule::fixed(MAINTENANCE_INTERVAL, MAINTENANCE_INTERVAL);
+        reconcilers.add_fn("machines of clusters", schedule, move || {
+            let manager = manager.clone();
+            async move { manager.provider().maintain().await }
         });
     }
 
@@ -125,34 +139,7 @@ impl KeyedReconcile for Runner {
     }
 
     async fn run(&self, key: &String) -> Result<Summary, Failure> {
-        match self.0.reconcile(key).await {
-            Ok(again) => Ok(Summary { again, ..Summary::default() }),
-            Err(error) => Err(Failure::new(error.code(), error.to_string())),
-        }
-    }
-}
-
-async fn sweep(manager: &Manager, stop: &CancellationToken) {
-    loop {
-        if let Err(error) = manager.sweep().await {
-            tracing::warn!(%error, "machines that nobody knows of were not looked for");
-        }
-        if let Err(error) = manager.tend_backups().await {
-            tracing::warn!(%error, "the repository of backups was not looked at");
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_none() {
-            return;
-        }
-    }
-}
-
-async fn maintain(manager: &Manager, stop: &CancellationToken) {
-    loop {
-        if let Err(error) = manager.provider().maintain().await {
-            tracing::warn!(%error, "machines are not all as they have to be");
-        }
-        if stop.run_until_cancelled(tokio::time::sleep(MAINTENANCE)).await.is_none() {
-            return;
-        }
+        let again = self.0.reconcile(key).await?;
+        Ok(Summary { again, ..Summary::default() })
     }
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use selvage_api::Code;
+use selvage_work::Failure;
 use tonic::transport::Channel;
 
 use crate::catalogue::Release;
@@ -121,6 +122,12 @@ impl Error {
             Self::Unavailable(_) => Code::Unavailable,
             Self::Refused(_) => Code::FailedPrecondition,
         }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
     }
 }
 
