@@ -77,7 +77,7 @@ struct Opened {
 impl OpenPart for Opened {
     fn mount(&mut self, _: &mut Mount) {}
 
-    async fn spawn(self: Box<Self>, tasks: &Tasks) -> Result<()> {
+    async fn spawn(self: Box<Self>, _: &Tasks) -> Result<()> {
         let settings = self.settings().await?;
         let containerd = Some(self.options.containerd());
         let containerd = containerd.filter(|_| !self.options.drives_containers());
@@ -90,7 +90,7 @@ impl OpenPart for Opened {
         let crm = Arc::new(Crm::open(settings).await.context("crm")?);
         crm.keep_claim(claim);
         self.context.shared.offer(crm.instances());
-        crm.spawn(tasks);
+        crm.spawn_among(&self.context.reconcilers);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf};
 
 use selvage_api::Code;
+use selvage_work::Failure;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -72,6 +73,12 @@ impl Error {
 
     pub(crate) fn missing(what: impl Into<String>) -> Self {
         Self::Missing { what: what.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), selvage_api::chain(&error))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use selvage_api::edgeproto::{
     AppInst, AppInstKey, CloudletInfo, CloudletKey, CloudletState, ClusterInst, ClusterInstKey,
@@ -11,12 +12,11 @@ use selvage_cloudlet::{AgentCaches, SiteInstances};
 use selvage_edge::ObjectKind;
 use selvage_fetch::Policy;
 use selvage_kit::tasks::Tasks;
-use selvage_notify::{
-    ClientOptions, ClientStatus, KeyWorker, MessageReceiver, NotifyClient, ObjectKey,
-};
+use selvage_notify::{ClientOptions, ClientStatus, MessageReceiver, NotifyClient, ObjectKey};
 use selvage_runtime::Runtime;
-use selvage_store::SharedStore;
-use tokio::{sync::Notify, time::Instant};
+use selvage_store::{SharedStore, clock::SystemClock};
+use selvage_work::{Failure, KeyQueue, KeyedReconcile, Reconcilers, Schedule, Summary};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -40,6 +40,11 @@ use crate::{
 pub(crate) const FILE: &str = "crm.redb";
 /// Program that installs charts.
 const HELM: &str = "helm";
+/// Names of its reconcilers.
+const CLOUDLET: &str = "crm: cloudlet";
+const CLUSTERS: &str = "crm: clusters";
+const INSTANCES: &str = "crm: instances";
+const RESYNC: &str = "crm: resync";
 /// Interval of checking which instances answer.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of looking for what nobody has used in a long time.
@@ -111,18 +116,38 @@ pub struct Status {
     pub unhealthy: usize,
 }
 
-type Worker = KeyWorker<(ObjectKind, ObjectKey), ()>;
+/// Reconciler of the objects of one kind.
+struct Objects {
+    agent: Arc<AgentContext>,
+    kind: ObjectKind,
+}
+
+#[async_trait]
+impl KeyedReconcile<ObjectKey> for Objects {
+    fn name(&self) -> &str {
+        match self.kind {
+            ObjectKind::Cluster => CLUSTERS,
+            ObjectKind::Instance => INSTANCES,
+        }
+    }
+
+    async fn run(&self, key: &ObjectKey) -> Result<Summary, Failure> {
+        reconcile::consider(&self.agent, self.kind, key).await?;
+        Ok(Summary::default())
+    }
+}
 
 /// The crm of one cloudlet.
 pub struct Crm {
     agent: Arc<AgentContext>,
-    worker: Worker,
+    clusters: KeyQueue<ObjectKey>,
+    instances: KeyQueue<ObjectKey>,
     intent: Mutex<Option<Intent>>,
     execs: Mutex<Option<MessageReceiver<ExecRequest>>>,
     store: SharedStore,
     settings: Settings,
-    /// The controller has other flavors than before.
-    flavors_changed: Arc<Notify>,
+    /// When it was last looked for what nobody uses any more.
+    tidied: Mutex<Instant>,
     /// Claim of the cloudlet's name on this machine.
     claim: Mutex<Option<Claim>>,
 }
@@ -218,23 +243,16 @@ impl Crm {
             restarts: Mutex::default(),
             updated: Mutex::new(HashMap::new()),
         });
-        let considered = Arc::downgrade(&agent);
-        let worker = KeyWorker::new(move |(what, key), ()| {
-            let agent = considered.upgrade();
-            async move {
-                if let Some(agent) = agent {
-                    reconcile::consider(agent, what, key).await;
-                }
-            }
-        });
+        let clock = Arc::new(SystemClock::new());
         let crm = Self {
             agent,
-            worker,
+            clusters: KeyQueue::without_retries(Arc::<SystemClock>::clone(&clock)),
+            instances: KeyQueue::without_retries(clock),
             intent: Mutex::new(Some(intent)),
             execs: Mutex::new(Some(execs)),
             store,
             settings,
-            flavors_changed: Arc::default(),
+            tidied: Mutex::new(Instant::now()),
             claim: Mutex::default(),
         };
         crm.rediscover().await?;
@@ -322,7 +340,7 @@ impl Crm {
             }
         }
         let infos = &self.agent.caches.cloudlet_infos;
-        if infos.find(&self.settings.cloudlet).is_none_or(|told| *told != info) {
+        if infos.find(&self.settings.cloudlet).is_none_or(|reported| *reported != info) {
             for error in &info.errors {
                 tracing::warn!(error, "the cloudlet cannot be used");
             }
@@ -332,30 +350,15 @@ impl Crm {
     }
 
     /// Reports anew what has changed of the cloudlet, and tidies it up.
-    async fn watch_cloudlet(self: Arc<Self>, stop: CancellationToken) {
-        let pause = || async {
-            tokio::select! {
-                () = tokio::time::sleep(self.settings.resync_interval) => {}
-                () = self.flavors_changed.notified() => {}
-            }
-        };
-        let mut tidied = Instant::now();
-        while stop.run_until_cancelled(pause()).await.is_some() {
-            match stop.run_until_cancelled(self.announce()).await {
-                Some(Err(error)) => tracing::warn!(%error, "the cloudlet was not reported"),
-                Some(Ok(())) => {}
-                None => return,
-            }
-            if tidied.elapsed() >= TIDY_INTERVAL {
-                tidied = Instant::now();
-                match self.agent.platform.tidy().await {
-                    Ok(gone) => {
-                        gone.iter().for_each(|what| tracing::info!(what, "removed, as unused"));
-                    }
-                    Err(error) => tracing::warn!(%error, "the cloudlet was not tidied up"),
-                }
-            }
+    async fn look_after_cloudlet(self: Arc<Self>) -> Result<()> {
+        self.announce().await?;
+        if self.tidied.lock().elapsed() < TIDY_INTERVAL {
+            return Ok(());
         }
+        *self.tidied.lock() = Instant::now();
+        let removed = self.agent.platform.tidy().await?;
+        removed.iter().for_each(|what| tracing::info!(what, "removed, as unused"));
+        Ok(())
     }
 
     fn introduce(&self) -> Result<()> {
@@ -377,30 +380,24 @@ impl Crm {
         let wanted = wanted.filter_map(|object| ObjectKey::of(object.as_ref()).ok());
         let made =
             installed.all(ObjectKind::Cluster).into_iter().filter_map(|(_, row)| cluster_key(&row));
-        wanted.chain(made).for_each(|key| self.worker.changed((ObjectKind::Cluster, key), ()));
+        wanted.chain(made).for_each(|key| self.clusters.add(key));
         let wanted = caches.instances.list().into_iter();
         let wanted = wanted.filter_map(|object| ObjectKey::of(object.as_ref()).ok());
         let made = installed
             .all(ObjectKind::Instance)
             .into_iter()
             .filter_map(|(_, row)| instance_key(&row));
-        wanted.chain(made).for_each(|key| self.worker.changed((ObjectKind::Instance, key), ()));
+        wanted.chain(made).for_each(|key| self.instances.add(key));
     }
 
     /// Considers whatever changes.
     fn watch(&self) {
         let caches = &self.agent.caches;
-        let flavors_changed = Arc::clone(&self.flavors_changed);
-        caches.flavors.on_change(move |_| flavors_changed.notify_one());
-        let worker = self.worker.clone();
-        caches.clusters.on_change(move |change| {
-            worker.changed((ObjectKind::Cluster, change.key.clone()), ());
-        });
-        let worker = self.worker.clone();
-        caches.instances.on_change(move |change| {
-            worker.changed((ObjectKind::Instance, change.key.clone()), ());
-        });
-        let (worker, agent) = (self.worker.clone(), Arc::downgrade(&self.agent));
+        let clusters = self.clusters.clone();
+        caches.clusters.on_change(move |change| clusters.add(change.key.clone()));
+        let instances = self.instances.clone();
+        caches.instances.on_change(move |change| instances.add(change.key.clone()));
+        let (instances, agent) = (self.instances.clone(), Arc::downgrade(&self.agent));
         caches.apps.on_change(move |change| {
             let (Some(agent), Some(app), None) = (agent.upgrade(), change.now, change.before)
             else {
@@ -409,7 +406,7 @@ impl Crm {
             for instance in agent.caches.instances.list() {
                 let of_app = instance.key.as_ref().is_some_and(|key| key.app_key == app.key);
                 if of_app && let Ok(key) = ObjectKey::of(instance.as_ref()) {
-                    worker.changed((ObjectKind::Instance, key), ());
+                    instances.add(key);
                 }
             }
         });
@@ -429,8 +426,17 @@ impl Crm {
     }
 
     /// Starts everything that runs.
-    pub fn spawn(self: &Arc<Self>, tasks: &Tasks) {
+    pub fn spawn(self: &Arc<Self>, tasks: &Tasks) -> Reconcilers {
+        let reconcilers = Reconcilers::new(tasks.clone(), Arc::new(SystemClock::new()));
+        self.spawn_among(&reconcilers);
+        reconcilers
+    }
+
+    /// The same, with its reconcilers among those of the process.
+    pub(crate) fn spawn_among(self: &Arc<Self>, reconcilers: &Reconcilers) {
+        let tasks = reconcilers.tasks();
         let stop = tasks.token().clone();
+        self.add_to(reconcilers);
         if let Some(intent) = self.intent.lock().take() {
             tasks.spawn("crm's intent", intent.run(stop.clone()));
         }
@@ -449,25 +455,33 @@ impl Crm {
         let client = self.agent.client.clone();
         let until = stop.clone();
         tasks.spawn("crm's controller", async move { client.run(until).await });
-        tasks.spawn("crm's cloudlet", Arc::clone(self).watch_cloudlet(stop.clone()));
         tasks.spawn("crm", Arc::clone(self).run(stop));
     }
 
+    fn add_to(self: &Arc<Self>, reconcilers: &Reconcilers) {
+        let every = self.settings.resync_interval;
+        let crm = Arc::clone(self);
+        let cloudlet = reconcilers.add_fn(CLOUDLET, Schedule::fixed(every, every), move || {
+            Arc::clone(&crm).look_after_cloudlet()
+        });
+        self.agent.caches.flavors.on_change(move |_| cloudlet.wake());
+        let crm = Arc::clone(self);
+        reconcilers.add_fn(RESYNC, Schedule::fixed(every, every), move || {
+            crm.resync();
+            std::future::ready(Ok::<(), Failure>(()))
+        });
+        reconcilers.show(CLUSTERS, &self.clusters);
+        reconcilers.show(INSTANCES, &self.instances);
+    }
+
     async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut resync = tokio::time::interval(self.settings.resync_interval);
-        let mut health = tokio::time::interval(HEALTH_INTERVAL);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => break,
-                _ = resync.tick() => self.resync(),
-                _ = health.tick() => {
-                    self.agent.report_health();
-                    self.agent.publisher.follow_health().await;
-                }
-            }
-        }
+        let objects = |kind| Arc::new(Objects { agent: Arc::clone(&self.agent), kind });
         // What is under way is begun again by the next process, or ends now.
-        self.worker.idle().await;
+        tokio::join!(
+            self.clusters.run(objects(ObjectKind::Cluster), stop.clone()),
+            self.instances.run(objects(ObjectKind::Instance), stop.clone()),
+            self.follow_health(&stop),
+        );
         self.agent.publisher.close().await;
         let instances = self.agent.installed.all(ObjectKind::Instance).len();
         if instances > 0 {
@@ -480,6 +494,16 @@ impl Crm {
         }
         if let Err(error) = self.store.close().await {
             tracing::warn!(%error, "the crm's file was not closed");
+        }
+    }
+
+    /// Measures which instances answer. Ends before their ports are closed, so
+    /// that it takes no port for dead that this process no longer serves.
+    async fn follow_health(&self, stop: &CancellationToken) {
+        let mut clock = tokio::time::interval(HEALTH_INTERVAL);
+        while stop.run_until_cancelled(clock.tick()).await.is_some() {
+            self.agent.report_health();
+            self.agent.publisher.follow_health().await;
         }
     }
 }

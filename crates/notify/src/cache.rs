@@ -151,7 +151,7 @@ impl<M: Object + PartialEq + Send + Sync + 'static> Cache<M> {
     }
 
     /// Calls this for every change from now on, in order. It must not change
-    /// this cache itself and should be quick: see [`crate::KeyWorker`].
+    /// this cache itself and should be quick: it adds to a queue.
     pub fn on_change(&self, hook: impl Fn(&Change<'_, M>) + Send + Sync + 'static) {
         self.hooks.write().push(Box::new(hook));
     }

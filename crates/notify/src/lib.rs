@@ -37,7 +37,6 @@ mod sender;
 mod server;
 mod source;
 mod stats;
-mod worker;
 
 pub use cache::{Cache, Change};
 pub use client::{ClientOptions, ClientStatus, NotifyClient};
@@ -55,4 +54,3 @@ pub use source::{
     Checkpoint, Incoming, Lineage, MessageSink, PeerInfo, Role, Sink, Source, Stream,
 };
 pub use stats::StatsSnapshot;
-pub use worker::KeyWorker;

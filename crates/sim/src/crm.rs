@@ -15,14 +15,14 @@ use selvage_api::edgeproto::{
 };
 use selvage_cloudlet::AgentCaches;
 use selvage_notify::{
-    Cache, ClientOptions, ClientStatus, Error, KeyWorker, MessageReceiver, NotifyClient, ObjectKey,
+    Cache, ClientOptions, ClientStatus, Error, MessageReceiver, NotifyClient, ObjectKey,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Counters, Exec, FaultRule, Infrastructure, Mode, ObjectKind, SimOptions, Stage, Step, Verb,
-    faults::Faults, infra::SimulatedInfra, reconcile, shell, steps::Steps,
+    faults::Faults, infra::SimulatedInfra, reconcile, shell, steps::Steps, worker::KeyWorker,
 };
 
 type Worker = KeyWorker<(ObjectKind, ObjectKey), ()>;

@@ -20,6 +20,7 @@ mod options;
 mod reconcile;
 mod shell;
 mod steps;
+mod worker;
 
 pub use crm::{SimCrm, SimStatus};
 pub use dme::SimDme;

@@ -146,13 +146,14 @@ impl AgentContext {
     /// Reports instances anew that have begun to answer, or ceased to.
     pub(crate) fn report_health(&self) {
         for info in self.caches.instance_infos.list() {
-            let (Ok(key), Some(told)) = (ObjectKey::of(info.as_ref()), &info.runtime_info) else {
+            let (Ok(key), Some(reported)) = (ObjectKey::of(info.as_ref()), &info.runtime_info)
+            else {
                 continue;
             };
             let state = info.state();
             let serves = matches!(state, TrackedState::Ready | TrackedState::UpdateError);
-            let runtime = self.runtime(&key, told.container_ids.clone());
-            if serves && *told != runtime {
+            let runtime = self.runtime(&key, reported.container_ids.clone());
+            if serves && *reported != runtime {
                 self.caches.report(ObjectKind::Instance, &key, state, info.errors.clone(), runtime);
             }
         }

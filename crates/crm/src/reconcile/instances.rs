@@ -151,14 +151,11 @@ async fn go_back(agent: &AgentContext, key: &ObjectKey, failed: &App, facts: &In
 }
 
 /// Looks after an instance whose update failed: the version of before serves.
-pub(super) async fn keep_serving(agent: &AgentContext, key: &ObjectKey) {
+pub(super) async fn keep_serving(agent: &AgentContext, key: &ObjectKey) -> Result<()> {
     let (Some(facts), Ok(order)) = (agent.installed.instance(key.text()), agent.order_as_made(key))
     else {
-        return;
+        return Ok(());
     };
-    if let Err(error) = settle(agent, key, &order, &facts).await {
-        let error = with_sources(&error);
-        tracing::warn!(key = key.text(), error, "is not as it should be");
-        agent.note_unhealthy(key.text(), error);
-    }
+    let settled = settle(agent, key, &order, &facts).await;
+    settled.map(|_| ()).inspect_err(|error| agent.note_unhealthy(key.text(), with_sources(error)))
 }

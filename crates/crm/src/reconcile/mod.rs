@@ -7,11 +7,10 @@ mod instances;
 mod orders;
 mod removal;
 
-use std::sync::Arc;
-
 use selvage_api::edgeproto::{AppInstRuntime, TrackedState};
 use selvage_edge::{ObjectKind, Verb};
 use selvage_notify::ObjectKey;
+use selvage_work::Failure;
 use tokio::time::Instant;
 
 use self::{
@@ -24,37 +23,47 @@ use crate::{Error, installed::Phase};
 
 /// Looks at an object once and does what is to be done. Calls for one object
 /// never overlap.
-pub(crate) async fn consider(agent: Arc<AgentContext>, kind: ObjectKind, key: ObjectKey) {
-    let Some(wanted) = agent.caches.wanted(kind, &key) else {
+pub(crate) async fn consider(
+    agent: &AgentContext,
+    kind: ObjectKind,
+    key: &ObjectKey,
+) -> Result<(), Failure> {
+    let Some(wanted) = agent.caches.wanted(kind, key) else {
         agent.failed.lock().remove(&(kind, key.text().to_owned()));
         agent.updated.lock().remove(&(kind, key.text().to_owned()));
-        return unmentioned(&agent, kind, &key).await;
+        return Ok(unmentioned(agent, kind, key).await?);
     };
     agent.unmentioned.lock().remove(&(kind, key.text().to_owned()));
     let asked = Verb::asked_by(wanted);
-    if agent.has_just_failed(kind, &key, asked.map(|(verb, _)| verb)) {
-        return;
+    if agent.has_just_failed(kind, key, asked.map(|(verb, _)| verb)) {
+        return Ok(());
     }
     match asked {
         // Without its app an instance cannot be considered; the app's arrival
         // brings it back here.
-        Some((Verb::Create | Verb::Update, _)) if !agent.has_app(kind, &key) => {}
-        Some((Verb::Update, begun)) if agent.is_updated(kind, &key, begun) => {
-            keep(&agent, kind, &key).await;
+        Some((Verb::Create | Verb::Update, _)) if !agent.has_app(kind, key) => {}
+        Some((Verb::Update, begun)) if agent.is_updated(kind, key, begun) => {
+            keep(agent, kind, key).await?;
         }
-        Some((verb, _)) => run(&agent, kind, verb, &key).await,
+        Some((verb, _)) => run(agent, kind, verb, key).await?,
         None if wanted == TrackedState::Ready => {
             agent.updated.lock().remove(&(kind, key.text().to_owned()));
-            keep(&agent, kind, &key).await;
+            keep(agent, kind, key).await?;
         }
         None if wanted == TrackedState::UpdateError && kind == ObjectKind::Instance => {
-            keep_serving(&agent, &key).await;
+            keep_serving(agent, key).await?;
         }
         None => {}
     }
+    Ok(())
 }
 
-async fn run(agent: &AgentContext, kind: ObjectKind, verb: Verb, key: &ObjectKey) {
+async fn run(
+    agent: &AgentContext,
+    kind: ObjectKind,
+    verb: Verb,
+    key: &ObjectKey,
+) -> Result<(), Failure> {
     let work = async {
         match (kind, verb) {
             (_, Verb::Delete) => delete(agent, kind, key).await,
@@ -67,12 +76,13 @@ async fn run(agent: &AgentContext, kind: ObjectKind, verb: Verb, key: &ObjectKey
     // The controller may not have heard yet that it is made, and whatever is
     // wrong with it now is no reason to take it away.
     let made = agent.installed.get(kind, key.text()).is_some_and(|row| row.phase.is_whole());
-    let Err(error) = work.await else { return };
+    let Err(error) = work.await else { return Ok(()) };
     if made && verb == Verb::Create {
-        return note_trouble(agent, kind, key, &error);
+        note_unhealthy(agent, kind, key, &error);
+        return Err(error.into());
     }
     let text = format!("{}: {}", verb.failure(kind), with_sources(&error));
-    tracing::warn!(key = key.text(), ?kind, ?verb, error = text, "failed");
+    let failure = Failure::new(error.code(), text.clone());
     agent.failed.lock().insert((kind, key.text().to_owned()), (verb, Instant::now()));
     if verb == Verb::Create
         && let Err(error) = remove(agent, kind, key).await
@@ -88,6 +98,7 @@ async fn run(agent: &AgentContext, kind: ObjectKind, verb: Verb, key: &ObjectKey
         _ => AppInstRuntime::default(),
     };
     agent.caches.report(kind, key, verb.failed(), vec![text], runtime);
+    Err(failure)
 }
 
 pub(crate) fn with_sources(error: &Error) -> String {
@@ -95,7 +106,7 @@ pub(crate) fn with_sources(error: &Error) -> String {
 }
 
 /// Sees to it that what should run runs.
-async fn keep(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey) {
+async fn keep(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey) -> Result<(), Failure> {
     let kept = async {
         if agent.installed.get(kind, key.text()).is_some_and(|row| row.phase == Phase::Updating) {
             // Nobody waits for an update any more.
@@ -106,15 +117,15 @@ async fn keep(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey) {
             ObjectKind::Instance => create_instance(agent, key).await,
         }
     };
-    if let Err(error) = kept.await {
-        note_trouble(agent, kind, key, &error);
-    }
+    let kept: crate::Result<()> = kept.await;
+    kept.map_err(|error| {
+        note_unhealthy(agent, kind, key, &error);
+        error.into()
+    })
 }
 
-fn note_trouble(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey, error: &Error) {
-    let error = with_sources(error);
-    tracing::warn!(key = key.text(), ?kind, error, "is not as it should be");
+fn note_unhealthy(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey, error: &Error) {
     if kind == ObjectKind::Instance {
-        agent.note_unhealthy(key.text(), error);
+        agent.note_unhealthy(key.text(), with_sources(error));
     }
 }

@@ -53,27 +53,28 @@ pub(super) async fn remove(agent: &AgentContext, kind: ObjectKind, key: &ObjectK
 
 /// The controller does not know of it. It may be about to tell: what is
 /// there is removed only when it has not for a while.
-pub(super) async fn unmentioned(agent: &AgentContext, kind: ObjectKind, key: &ObjectKey) {
+pub(super) async fn unmentioned(
+    agent: &AgentContext,
+    kind: ObjectKind,
+    key: &ObjectKey,
+) -> Result<()> {
     let text = key.text().to_owned();
     if agent.installed.get(kind, &text).is_none() {
         agent.caches.withdraw(kind, key);
         agent.unmentioned.lock().remove(&(kind, text));
-        return;
+        return Ok(());
     }
     if !agent.client.status().in_sync {
         agent.unmentioned.lock().remove(&(kind, text));
-        return;
+        return Ok(());
     }
     let since = *agent.unmentioned.lock().entry((kind, text.clone())).or_insert_with(Instant::now);
     if since.elapsed() < agent.grace {
-        return;
+        return Ok(());
     }
-    match remove(agent, kind, key).await {
-        Ok(()) => {
-            tracing::info!(key = text, ?kind, "removed, as the controller does not know of it");
-            agent.caches.withdraw(kind, key);
-            agent.unmentioned.lock().remove(&(kind, text));
-        }
-        Err(error) => tracing::warn!(key = text, %error, "not removed"),
-    }
+    remove(agent, kind, key).await?;
+    tracing::info!(key = text, ?kind, "removed, as the controller does not know of it");
+    agent.caches.withdraw(kind, key);
+    agent.unmentioned.lock().remove(&(kind, text));
+    Ok(())
 }

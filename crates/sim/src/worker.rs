@@ -25,7 +25,7 @@ type Work<K, V> = Box<dyn Fn(K, V) -> BoxFuture<'static, ()> + Send + Sync>;
 /// remembered as one, with the `before` of the first of them: the callback
 /// looks at the newest state by itself and sees all that happened since its
 /// last run.
-pub struct KeyWorker<K, V> {
+pub(crate) struct KeyWorker<K, V> {
     inner: Arc<Inner<K, V>>,
 }
 
@@ -56,7 +56,7 @@ where
     V: Send + 'static,
 {
     /// A worker with this callback.
-    pub fn new<F, Fut>(work: F) -> Self
+    pub(crate) fn new<F, Fut>(work: F) -> Self
     where
         F: Fn(K, V) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
@@ -73,7 +73,7 @@ where
     }
 
     /// The key has changed; `before` is how it was. Needs a runtime.
-    pub fn changed(&self, key: K, before: V) {
+    pub(crate) fn changed(&self, key: K, before: V) {
         let mut busy = self.inner.busy.lock();
         if let Some(waiting) = busy.get_mut(&key) {
             waiting.get_or_insert(before);
@@ -93,13 +93,14 @@ where
     }
 
     /// Returns how often the callback was run, and how many tasks that took.
-    pub fn counts(&self) -> (u64, u64) {
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (u64, u64) {
         (self.inner.runs.load(Relaxed), self.inner.workers.load(Relaxed))
     }
 
     /// Returns when nothing runs any more. Changes that come later are taken
     /// all the same.
-    pub async fn idle(&self) {
+    pub(crate) async fn idle(&self) {
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
         self.inner.tasks.reopen();
