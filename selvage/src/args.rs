@@ -38,10 +38,10 @@ pub(crate) enum Command {
     Up(Up),
     #[command(flatten)]
     Part(PartCommand),
-    /// Stop the apps of this machine's cloudlet and remove all they have here
+    /// Stop the apps of this machine's cloudlet and remove everything they use
     #[command(after_help = DOWN_EXAMPLES)]
     Down(Down),
-    /// Move, and look after, what a store holds
+    /// Export, import and check the store
     #[command(subcommand)]
     Store(Store),
     #[command(flatten)]
@@ -166,12 +166,12 @@ not needed again: the certificate that it buys renews itself.";
 // No doc comment: it would speak for whatever this is flattened into.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Join {
-    /// Controller that this machine's agent belongs to; of several, all, with commas
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Belonging to a controller")]
+    /// Controller to join; separate several with commas
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Joining a controller")]
     pub(crate) controller: Option<String>,
 
     /// File with the join token, or - for stdin [also: env SELVAGE_JOIN_TOKEN]
-    #[arg(long, value_name = "FILE", help_heading = "Belonging to a controller")]
+    #[arg(long, value_name = "FILE", help_heading = "Joining a controller")]
     pub(crate) join_file: Option<PathBuf>,
 
     /// The join token itself; others may see it for a moment, and your shell
@@ -180,17 +180,17 @@ pub(crate) struct Join {
         long,
         value_name = "TOKEN",
         conflicts_with = "join_file",
-        help_heading = "Belonging to a controller"
+        help_heading = "Joining a controller"
     )]
     pub(crate) join: Option<Redacted>,
 
     /// SHA-256 fingerprint of the controller's CA, if the token does not end
     /// with it [or name the CA itself with --ca]
-    #[arg(long, value_name = "HEX", help_heading = "Belonging to a controller")]
+    #[arg(long, value_name = "HEX", help_heading = "Joining a controller")]
     pub(crate) ca_sha256: Option<String>,
 
     /// Label by which this machine can be chosen, may be repeated
-    #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Belonging to a controller")]
+    #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Joining a controller")]
     pub(crate) labels: Vec<String>,
 }
 
@@ -315,14 +315,14 @@ pub(crate) enum DashboardCommand {
 
 /// Request of the command line of a part.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the life of the process")]
-pub(crate) enum Asked {
+pub(crate) enum PartTask {
     /// To run it.
     Daemon { part: &'static str, serve: Serve, join: Join },
     /// Something of one that runs.
     Client(selvage_cli::Command),
 }
 
-impl Asked {
+impl PartTask {
     pub(crate) fn of(part: &'static str, args: impl PartArgs) -> Self {
         args.asked(part)
     }
@@ -330,63 +330,63 @@ impl Asked {
 
 /// Arguments of the command of a part.
 pub(crate) trait PartArgs {
-    fn asked(self, part: &'static str) -> Asked;
+    fn asked(self, part: &'static str) -> PartTask;
 }
 
 impl PartArgs for Serve {
-    fn asked(self, part: &'static str) -> Asked {
-        Asked::Daemon { part, serve: self, join: Join::default() }
+    fn asked(self, part: &'static str) -> PartTask {
+        PartTask::Daemon { part, serve: self, join: Join::default() }
     }
 }
 
 impl PartArgs for Joining {
-    fn asked(self, part: &'static str) -> Asked {
-        Asked::Daemon { part, serve: self.serve, join: self.join }
+    fn asked(self, part: &'static str) -> PartTask {
+        PartTask::Daemon { part, serve: self.serve, join: self.join }
     }
 }
 
 impl PartArgs for Node {
-    fn asked(self, part: &'static str) -> Asked {
+    fn asked(self, part: &'static str) -> PartTask {
         let Self { serve, join, nodes, command } = self;
         match command {
-            None => Asked::Daemon { part, serve, join },
+            None => PartTask::Daemon { part, serve, join },
             Some(command) => {
-                Asked::Client(selvage_cli::Command::Node(selvage_cli::Node { nodes, command }))
+                PartTask::Client(selvage_cli::Command::Node(selvage_cli::Node { nodes, command }))
             }
         }
     }
 }
 
 impl PartArgs for Kaas {
-    fn asked(self, part: &'static str) -> Asked {
+    fn asked(self, part: &'static str) -> PartTask {
         match self.command {
-            None => Asked::Daemon { part, serve: self.serve, join: Join::default() },
-            Some(command) => Asked::Client(selvage_cli::Command::Kaas(command)),
+            None => PartTask::Daemon { part, serve: self.serve, join: Join::default() },
+            Some(command) => PartTask::Client(selvage_cli::Command::Kaas(command)),
         }
     }
 }
 
 impl PartArgs for Dashboard {
-    fn asked(self, part: &'static str) -> Asked {
+    fn asked(self, part: &'static str) -> PartTask {
         match self.command {
             Some(DashboardCommand::Serve(serve)) => serve.asked(part),
-            None => Asked::Client(selvage_cli::Command::Dashboard(self.show)),
+            None => PartTask::Client(selvage_cli::Command::Dashboard(self.show)),
         }
     }
 }
 
 impl PartArgs for Dme {
-    fn asked(self, part: &'static str) -> Asked {
+    fn asked(self, part: &'static str) -> PartTask {
         match self.command {
-            None => Asked::Daemon { part, serve: self.serve, join: self.join },
-            Some(command) => Asked::Client(selvage_cli::Command::Dme(command)),
+            None => PartTask::Daemon { part, serve: self.serve, join: self.join },
+            Some(command) => PartTask::Client(selvage_cli::Command::Dme(command)),
         }
     }
 }
 
 impl PartArgs for Dns {
-    fn asked(self, _: &'static str) -> Asked {
-        Asked::Client(selvage_cli::Command::Dns(self.command))
+    fn asked(self, _: &'static str) -> PartTask {
+        PartTask::Client(selvage_cli::Command::Dns(self.command))
     }
 }
 

@@ -7,14 +7,17 @@ use clap::Command;
 /// Groups of commands. Objects of the contracts, and whatever is listed
 /// nowhere, are in [`OBJECTS`].
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Run it", &["up", "down", "status", "dashboard", "health", "controller", "crm", "dme", "dns"]),
+    (
+        "Run Selvage",
+        &["up", "down", "status", "dashboard", "health", "controller", "crm", "dme", "dns"],
+    ),
     (OBJECTS, &["run", "app", "appinst", "apply", "unapply", "export", "exec", "logs"]),
     ("Machines", &["node", "machine", "join-token", "join", "pki"]),
     ("Volumes and backups", &["volume", "backup", "lvmd"]),
     ("Clusters", &["kaas", "kubectl"]),
-    ("People and keys", &["login", "logout", "whoami", "context", "user"]),
+    ("People and keys", &["login", "logout", "whoami", "context", "user", "token"]),
     (
-        "Look after it",
+        "Maintenance",
         &["events", "operation", "api", "call", "explain", "store", "completion", "man"],
     ),
 ];

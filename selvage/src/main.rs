@@ -15,7 +15,7 @@ mod token;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use args::{Asked, Cli, Command, Serve, Up};
+use args::{Cli, Command, PartTask, Serve, Up};
 use clap::CommandFactory;
 use parts::Info;
 use selvage_memory::Frugal;
@@ -74,10 +74,10 @@ impl Task {
                 Self::Daemon { parts, serve, join: args::Join::default() }
             }
             Command::Part(command) => match command.asked() {
-                Asked::Daemon { part, serve, join } => {
+                PartTask::Daemon { part, serve, join } => {
                     Self::Daemon { parts: vec![part], serve, join }
                 }
-                Asked::Client(command) => Self::Client(command),
+                PartTask::Client(command) => Self::Client(command),
             },
             Command::Down(down) => Self::Down(down),
             Command::Store(command) => Self::Maintain(command),

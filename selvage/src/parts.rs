@@ -10,7 +10,7 @@ use selvage_part::{Configured, ConfiguredPart, Kind, Part};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Asked, Dashboard, Dme, Dns, Joining, Kaas, LVMD_EXAMPLES, Node, Serve},
+    args::{Dashboard, Dme, Dns, Joining, Kaas, LVMD_EXAMPLES, Node, PartTask, Serve},
     config::{Auth, Join, Listen, Store, Tls, default_data_dir},
 };
 
@@ -106,9 +106,9 @@ macro_rules! parts {
         }
 
         impl PartCommand {
-            pub(crate) fn asked(self) -> Asked {
+            pub(crate) fn asked(self) -> PartTask {
                 match self {
-                    $(Self::$command(args) => Asked::of(<$part as Part>::NAME, args),)*
+                    $(Self::$command(args) => PartTask::of(<$part as Part>::NAME, args),)*
                 }
             }
         }
@@ -123,18 +123,18 @@ parts! {
     controller: selvage_controller::ControllerPart => Controller(Serve),
     /// Run the agent of one cloudlet alone
     crm: selvage_crm::CrmPart => Crm(Joining),
-    /// Run the match engine alone; or, with a command, ask one as a device does
+    /// Run the match engine alone; or, with a command, query one as a device does
     dme: selvage_dme::DmePart => Dme(Dme),
-    /// Ask the name server for the names of apps
+    /// Query the name server for the names of apps
     dns: selvage_dns::DnsPart => Dns(Dns),
     /// Run the Kubernetes cluster service alone; or, with a command, make and change clusters
     kaas: selvage_kaas::KaasPart => Kaas(Kaas),
-    /// Run this machine's agent alone; or, with a command, see and steer machines
+    /// Run this machine's agent alone; or, with a command, inspect and control machines
     node: selvage_node::NodePart => Node(Node),
     /// Run the volume service alone; with a lvmd.yaml, in place of lvmd
     #[command(after_help = LVMD_EXAMPLES)]
     lvmd: selvage_lvmd::LvmdPart => Lvmd(Serve),
-    /// Show how the system is: problems and what fixes them; or run the dashboard alone
+    /// Show the state of the system, its problems and their fixes; or run the dashboard alone
     dashboard: selvage_dashboard::DashboardPart => Dashboard(Dashboard),
 }
 

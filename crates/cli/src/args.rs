@@ -129,10 +129,10 @@ pub enum Command {
     Login(login::Login),
     /// End the session and forget its token
     Logout,
-    /// Say who the server takes you for
+    /// Show who you are logged in as, and your roles
     #[command(name = "whoami")]
     WhoAmI,
-    /// Show, choose and tidy the servers you know
+    /// List, choose and remove saved servers
     #[command(subcommand)]
     Context(context::Context),
     /// Call any method of any service
@@ -145,18 +145,18 @@ pub enum Command {
     /// Make, list and end tokens for programs
     #[command(subcommand)]
     Token(token::Token),
-    /// Make tokens with which machines join
+    /// Make tokens that let machines join
     #[command(subcommand)]
     JoinToken(join::JoinToken),
-    /// Get this machine its certificate with a join token
+    /// Get a certificate for this machine with a join token
     Join(join::Join),
-    /// Keep machines out, or let them in again
+    /// List, block, unblock and remove machines
     #[command(subcommand)]
     Machine(machine::Machine),
     /// Show and replace the certificate authority
     #[command(subcommand)]
     Pki(pki::Pki),
-    /// Say what the server is and which parts it runs
+    /// Show the version and the parts of the server
     Status,
     /// List and describe services, methods and messages
     Api(api::Api),
@@ -164,24 +164,24 @@ pub enum Command {
     Run(run::Run),
     #[command(flatten)]
     Object(flags::Object),
-    /// Make what a file says: create what is missing, update what differs
+    /// Apply a file: create what is missing, update what differs
     Apply(apply::Apply),
-    /// Delete what a file says
+    /// Delete the objects of a file
     #[command(visible_alias = "delete")]
     Unapply(apply::Unapply),
-    /// Write what there is in the form that apply reads
+    /// Write all objects in the format that apply reads
     Export(export::Export),
-    /// Run a command in an instance, or sit at a shell there
+    /// Run a command in an instance, or open a shell
     Exec(exec::Exec),
-    /// Read what an instance writes
+    /// Print the log of an instance
     Logs(exec::Logs),
-    /// Look at long work, follow it, cancel it
+    /// List, follow and cancel long-running operations
     #[command(subcommand)]
     Operation(operation::Operation),
     /// Make, grow, copy and list volumes
     #[command(subcommand)]
     Volume(volume::Volume),
-    /// Back volumes up, restore them, keep backups in order
+    /// Back up volumes, restore and manage backups
     #[command(subcommand)]
     Backup(backup::Backup),
     // The binary has a command of this name, to run an agent; it takes these
@@ -194,14 +194,14 @@ pub enum Command {
     Dns(dns::DnsCommand),
     #[command(skip)]
     Kaas(kaas::KaasCommand),
-    /// Run kubectl against a cluster of yours
+    /// Run kubectl against one of your clusters
     Kubectl(kaas::Kubectl),
     #[command(skip)]
     Dashboard(dashboard::Dashboard),
-    /// List what happened: what came, went, failed, was restarted or updated
+    /// List recent events: what was added, removed, failed, restarted or updated
     Events(events::Events),
-    /// Say in one line how the system is; the exit code says it too
-    #[command(after_help = "Exit codes: 0 well, 1 warning, 2 critical, 3 nobody can tell")]
+    /// Show the health of the system in one line and as exit code
+    #[command(after_help = "Exit codes: 0 healthy, 1 warning, 2 critical, 3 unknown")]
     Health,
     /// Print a completion script for your shell
     Completion(shell::Completion),

@@ -30,7 +30,7 @@ pub struct Apply {
     /// YAML, a folder of it, or - for stdin; may be repeated
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Only say what would be done, field by field
+    /// Only show what would be done, field by field
     #[arg(long)]
     pub dry_run: bool,
     /// Update the instances of apps that changed, without asking
@@ -49,10 +49,10 @@ pub struct Unapply {
     /// YAML, a folder of it, or - for stdin; may be repeated
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Only say what would be done
+    /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }

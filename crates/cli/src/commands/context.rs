@@ -34,7 +34,7 @@ pub enum Context {
         /// Its name [default: the current one]
         name: Option<String>,
     },
-    /// Say where the servers of a context are; the first that answers is used
+    /// Set the servers of a context; the first that answers is used
     Endpoints {
         /// Its name
         name: String,
@@ -57,7 +57,7 @@ pub enum Context {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct ContextRow {
     current: bool,
     name: String,
     endpoint: String,
@@ -156,9 +156,9 @@ fn shown(
     credentials: &config::Credentials,
     name: &str,
     context: &config::Context,
-) -> Shown {
+) -> ContextRow {
     let authorities = context.ca.as_deref().and_then(|pem| target::certificates_in(pem, "ca").ok());
-    Shown {
+    ContextRow {
         current: contexts.current.as_deref() == Some(name),
         name: name.to_owned(),
         endpoint: context.endpoint.clone(),

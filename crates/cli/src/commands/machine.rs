@@ -32,14 +32,14 @@ Examples:
 A machine gets its certificate with `selvage join-token create` and `selvage node
 --controller` or `selvage join`.")]
 pub enum Machine {
-    /// Refuse a machine every call, at once, and a new certificate too
+    /// Block a machine at once: no calls, no new certificate
     Block(Block),
-    /// Let a machine in again, with any certificate in its name
+    /// Unblock a machine, with any certificate in its name
     Unblock(Unblock),
     /// List the machines that have joined
     #[command(visible_alias = "ls")]
     List(List),
-    /// Take a machine off the list; it comes back when it reports
+    /// Remove a machine from the list; it returns when it reports again
     Remove(Remove),
 }
 
@@ -76,7 +76,7 @@ pub struct Unblock {
     /// As it was blocked
     #[arg(value_parser = machine)]
     pub machine: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
 }

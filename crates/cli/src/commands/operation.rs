@@ -37,7 +37,7 @@ pub enum Operation {
         #[arg(long, value_name = "METHOD")]
         kind: Option<String>,
     },
-    /// Say what an operation said so far, and what it says until it ends
+    /// Print the messages of an operation until it ends
     Follow {
         /// Its id
         id: String,
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_told_by_its_names() {
+    fn a_key_is_shown_by_its_names() {
         let key = r#"{"developer_key":{"name":"Acme"},"name":"app","version":"1.0"}"#;
         assert_eq!(plain_key(key), "Acme/app/1.0");
         assert_eq!(plain_key("not json"), "not json");

@@ -35,7 +35,7 @@ pub enum Pki {
 pub enum Rotate {
     /// Make a new authority, which soon signs everything anew
     Start,
-    /// Say where the rotation stands and what it waits for
+    /// Show the stage of the rotation and what it waits for
     Status,
     /// Drop the old authority
     Finish(Finish),

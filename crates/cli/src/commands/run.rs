@@ -69,7 +69,7 @@ pub struct Run {
     /// Size of the instance [default: the smallest flavor there is]
     #[arg(long, value_name = "NAME")]
     pub flavor: Option<String>,
-    /// Only say what would be done
+    /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -29,7 +29,7 @@ pub enum Token {
     /// List tokens, with their last use
     #[command(visible_alias = "ls")]
     List(List),
-    /// End a token, at once and for good
+    /// Revoke a token, at once and for good
     #[command(visible_alias = "rm")]
     Delete(Delete),
 }

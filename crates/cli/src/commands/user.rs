@@ -90,7 +90,7 @@ pub struct Passwd {
 pub struct Remove {
     /// Login name
     pub name: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
 }

@@ -22,24 +22,24 @@ What opens a repository is never an argument. It comes from the environment
 RESTIC_REST_USERNAME, RESTIC_REST_PASSWORD; RESTIC_PASSWORD), from a file of such lines (--credentials-file), or is on the
 server's machine already (--credentials).")]
 pub enum Backup {
-    /// Back a volume up, and tell how it goes
+    /// Back up a volume and show the progress
     Create(Create),
     /// List backups in a repository, and what was done
     #[command(visible_alias = "ls")]
     List(List),
-    /// Make a volume of a backup
+    /// Restore a backup as a volume
     Restore(Restore),
-    /// Look whether a repository is sound, and heal it
+    /// Check a repository, and repair it
     Verify(Verify),
     /// Delete a backup; its space is free after the next prune
     #[command(visible_alias = "rm")]
     Delete(Delete),
-    /// Remove backups that need not be kept, and what no backup needs
+    /// Remove backups by retention rules, and data that no backup needs
     Prune(Prune),
-    /// Backups that are made again and again
+    /// List, set and delete scheduled backups
     #[command(subcommand)]
     Schedule(Schedule),
-    /// Tell how a job goes until it has ended
+    /// Follow a job until it has ended
     Watch {
         /// Its id
         id: String,
@@ -49,15 +49,15 @@ pub enum Backup {
         /// Its id
         id: String,
     },
-    /// Show or set how fast bytes may flow
+    /// Show or set limits of the transfer rate
     Limits(Limits),
-    /// Show where two backups of a volume differ
+    /// Show the differences between two backups of a volume
     Diff(Diff),
-    /// Show what a repository holds, in figures
+    /// Show statistics of a repository
     Stats(Stats),
-    /// Remove locks that were left behind in a repository
+    /// Remove stale locks of a repository
     Unlock(Unlock),
-    /// Passphrases that open a repository
+    /// List, add and remove passphrases of a repository
     #[command(subcommand)]
     Key(KeyCommand),
 }
@@ -98,7 +98,7 @@ pub struct Unlock {
     /// Remove all locks, also those that somebody may hold
     #[arg(long)]
     pub all: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
@@ -239,7 +239,7 @@ pub struct Restore {
     /// Write over the volume of that name; a snapshot of it is made before
     #[arg(long, conflicts_with_all = ["size", "tags"])]
     pub replace: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     /// Only begin
@@ -277,7 +277,7 @@ pub struct Delete {
     /// the server's own]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub host: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
@@ -295,7 +295,7 @@ pub struct Prune {
     /// Only judge backups that were made on this machine
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub host: String,
-    /// Only say what would be done
+    /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

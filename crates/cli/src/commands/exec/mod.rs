@@ -49,7 +49,7 @@ pub struct Logs {
     which: InstanceArgs,
     #[command(flatten)]
     options: ExecOptions,
-    /// Go on as more is written
+    /// Follow the log as it grows
     #[arg(short = 'f', long)]
     follow: bool,
     /// So many lines from the end; all where not given

@@ -32,9 +32,9 @@ Examples:
     Scale(Scale),
     /// Upgrade a cluster; without a version, list those it can go to
     Upgrade(Upgrade),
-    /// Leave a cluster as it is until it is resumed
+    /// Leave a cluster unchanged until it is resumed
     Pause(Named),
-    /// Go on with a cluster that was paused
+    /// Resume a paused cluster
     Resume(Named),
     /// Stop everything on a cluster's machines and keep its data
     Hibernate(Watched),
@@ -48,7 +48,7 @@ Examples:
     Backup(Named),
     /// List the snapshots of a cluster, or of all, also of those that are gone
     Backups(Backups),
-    /// Bring a cluster back from a snapshot, or make another one of it
+    /// Restore a cluster from a snapshot, or make a new one from it
     #[command(after_help = "\
 Examples:
   selvage kaas restore demo --from demo-20261118-120000-1a2b --wait
@@ -132,7 +132,7 @@ pub struct Create {
 pub struct Show {
     /// Name of the cluster
     pub name: String,
-    /// Go on and tell of every step until the cluster is settled
+    /// Wait and show every step until the cluster is settled
     #[arg(long, short)]
     pub watch: bool,
 }
@@ -204,7 +204,7 @@ pub struct Upgrade {
     pub name: String,
     /// Version to go to
     pub version: Option<String>,
-    /// Go on although a node is not ready or a disruption budget lets no pod go
+    /// Continue even if a node is not ready or a disruption budget blocks the drain
     #[arg(long)]
     pub force: bool,
     /// Take the upgrade back, while no control plane has begun with it
@@ -235,7 +235,7 @@ pub struct Restore {
     /// Make another cluster of this name, and leave the first one alone
     #[arg(long = "as", value_name = "NEW")]
     pub target: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     /// Wait until it runs, and tell of each machine's step
@@ -248,7 +248,7 @@ pub struct Restore {
 pub struct Delete {
     /// Name of the cluster
     pub name: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]

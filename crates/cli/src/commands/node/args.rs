@@ -248,7 +248,7 @@ Examples:
   selvage node dmesg -f --tail -n rack1,rack2
   selvage node dmesg --level err --last 20")]
 pub struct Dmesg {
-    /// Go on with new messages
+    /// Follow new messages
     #[arg(short, long)]
     pub follow: bool,
     /// Only new messages
@@ -299,7 +299,7 @@ pub struct Logs {
     pub id: String,
     #[command(flatten)]
     pub place: ContainerArgs,
-    /// Go on with new lines
+    /// Follow new lines
     #[arg(short, long)]
     pub follow: bool,
     /// Only the last so many lines of each machine

@@ -25,9 +25,9 @@ pub enum Volume {
     List(List),
     /// List the device classes and what is free in each
     Classes(Classes),
-    /// Tell what is free, and again whenever it changes
+    /// Show free space, and again whenever it changes
     Watch,
-    /// Keep the content of a volume, as it is now, under another name
+    /// Take a snapshot of a volume under another name
     Snapshot(Snapshot),
     /// Copy a volume
     Clone(Clone),
@@ -42,7 +42,7 @@ pub struct Revert {
     pub volume: String,
     /// Snapshot of it
     pub snapshot: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub struct Resize {
 pub struct Delete {
     /// Name of the volume
     pub name: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
