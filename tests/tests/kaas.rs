@@ -179,24 +179,28 @@ fn the_command_line_makes_shows_changes_and_deletes_a_cluster() {
     assert_eq!(cli.ok(&["kaas", "list"]).lines().count(), 1, "nothing was made");
 
     let create = ["kaas", "create", "demo", "--kubernetes", "1.35.8", "--pool", "web=1", "--wait"];
-    let told = cli.ok(&create);
-    assert!(told.contains(": Ready") && told.contains("demo is RUNNING"), "{told}");
+    let progress = cli.ok(&create);
+    assert!(progress.contains(": Ready") && progress.contains("demo is RUNNING"), "{progress}");
     let nodes = cli.ok(&["kaas", "nodes", "demo"]);
     assert!(nodes.contains("control-plane-") && nodes.contains("web-"), "{nodes}");
     assert!(cli.ok(&["kaas", "kubeconfig", "demo"]).contains("current-context"));
     assert_eq!(cli.ok(&["kaas", "upgrade", "demo"]), "1.36.4\n");
-    let told = cli.ok(&["kaas", "scale", "demo", "web=5", "--wait"]);
-    assert_eq!(told.matches(": Ready").count(), 6, "{told}");
+    let progress = cli.ok(&["kaas", "scale", "demo", "web=5", "--wait"]);
+    assert_eq!(progress.matches(": Ready").count(), 6, "{progress}");
     cli.ok(&["kaas", "scale", "demo", "web=2", "--wait"]);
     cli.ok(&["kaas", "pool", "add", "demo", "gpu=1:gpu", "--label", "tier=fast", "--wait"]);
-    let told = cli.ok(&["kaas", "upgrade", "demo", "1.36.4", "--wait"]);
-    assert!(told.contains("Draining") && told.contains("demo is RUNNING"), "{told}");
+    let progress = cli.ok(&["kaas", "upgrade", "demo", "1.36.4", "--wait"]);
+    assert!(progress.contains("Draining") && progress.contains("demo is RUNNING"), "{progress}");
     let shown = cli.json(&["kaas", "show", "demo", "-o", "json"]);
     assert_eq!((&shown["status"], &shown["version"]), (&json!("RUNNING"), &json!("1.36.4")));
     assert!(cli.ok(&["kaas", "events", "demo"]).contains("asked for an upgrade to 1.36.4"));
     cli.ok(&["kaas", "delete", "demo", "--yes", "--wait"]);
     assert_eq!(cli.ok(&["kaas", "list"]).lines().count(), 1);
 
+    let wide = cli.ok(&["status", "-o", "wide"]);
+    for name in ["unknown machines", "backups of clusters", "machines of clusters"] {
+        assert!(wide.contains(name), "{name} in:\n{wide}");
+    }
     let status = cli.json(&["status", "-o", "json"]);
     let kaas = status["parts"].as_array().unwrap().iter().find(|part| part["name"] == "kaas");
     assert_eq!(kaas.unwrap()["state"], "serving", "{status}");
@@ -218,8 +222,8 @@ fn a_cluster_is_made_by_a_file() {
                 - { name: web, count: 3, labels: [{ name: tier, value: front }] }\n";
     let file = cli.home().join("prod.yaml");
     fs::write(&file, text).unwrap();
-    let told = cli.ok(&["kaas", "create", "-f", file.to_str().unwrap(), "--wait"]);
-    assert!(told.contains("prod is RUNNING"), "{told}");
+    let progress = cli.ok(&["kaas", "create", "-f", file.to_str().unwrap(), "--wait"]);
+    assert!(progress.contains("prod is RUNNING"), "{progress}");
     let nodes = cli.ok(&["kaas", "nodes", "prod"]);
     assert_eq!((nodes.matches("control-plane-").count(), nodes.matches("web-").count()), (3, 3));
     let shown = cli.json(&["kaas", "show", "prod", "-o", "json"]);
@@ -260,12 +264,12 @@ fn a_kubeconfig_for_one_run_is_gone_however_the_run_ends() {
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
     let (mut child, mut printed) = begin(&cli, &["kubectl", "--", "get", "nodes"], &script);
-    let mut told = [String::new(), String::new()];
-    for line in &mut told {
+    let mut progress = [String::new(), String::new()];
+    for line in &mut progress {
         printed.read_line(line).unwrap();
     }
-    let config = Path::new(told[1].trim());
-    assert!(!told[0].is_empty() && config.is_file(), "{told:?}");
+    let config = Path::new(progress[1].trim());
+    assert!(!progress[0].is_empty() && config.is_file(), "{progress:?}");
     // A terminal sends this to kubectl too, which does with it as it likes.
     signal(&child, Signal::SIGINT);
     signal(&child, Signal::SIGTERM);

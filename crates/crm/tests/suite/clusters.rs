@@ -171,6 +171,12 @@ async fn volumes_without_a_volume_service_are_refused_with_a_sentence() {
     let info = controller.instance_state(&place.instance_key(), TrackedState::CreateError).await;
     assert!(info.errors[0].contains("no lvmd answers at "), "{info:?}");
     assert!(!place.directory.path().join("volumes").exists());
+    let failed = wait_for("its reconciler to show the failure", || async {
+        running.reconcilers.list().into_iter().find(|one| one.failures > 0)
+    })
+    .await;
+    assert_eq!(failed.name, "crm: instances");
+    assert!(failed.last_error.unwrap().contains("no lvmd answers at "));
     controller.unmake(&place).await;
     running.stop().await;
     assert_eq!(place.left_behind(), Vec::<String>::new());

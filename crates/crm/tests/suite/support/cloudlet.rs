@@ -18,6 +18,7 @@ use selvage_crm::{Crm, Egress, Error, Forwarding, ImageFolders, Settings, Site};
 use selvage_kit::tasks::Tasks;
 use selvage_notify::ClientOptions;
 use selvage_runtime::{ImageBuilder, Runtime, oci};
+use selvage_work::Reconcilers;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -273,7 +274,7 @@ impl TestCloudlet {
     pub(crate) fn tables(&self) -> Vec<String> {
         let site = selvage_crm::platform::network::prefix(&self.cloudlet()).unwrap();
         let tables = std::process::Command::new("nft").args(["list", "tables"]).output();
-        let tables = tables.map(|told| told.stdout).unwrap_or_default();
+        let tables = tables.map(|printed| printed.stdout).unwrap_or_default();
         let tables = String::from_utf8_lossy(&tables).into_owned();
         tables.lines().filter(|line| line.contains(&site)).map(str::to_owned).collect()
     }
@@ -321,6 +322,7 @@ impl TestCloudlet {
 /// A crm that runs.
 pub(crate) struct Running {
     pub(crate) crm: Arc<Crm>,
+    pub(crate) reconcilers: Reconcilers,
     tasks: Tasks,
     pub(crate) runtime: Arc<dyn Runtime>,
 }
@@ -329,8 +331,8 @@ impl Running {
     fn of(crm: Crm, runtime: Arc<dyn Runtime>) -> Self {
         let crm = Arc::new(crm);
         let tasks = Tasks::new(CancellationToken::new());
-        crm.spawn(&tasks);
-        Self { crm, tasks, runtime }
+        let reconcilers = crm.spawn(&tasks);
+        Self { crm, reconcilers, tasks, runtime }
     }
 
     /// Ends it, in good order; containers run on.
