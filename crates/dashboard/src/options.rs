@@ -20,7 +20,7 @@ pub struct Options {
     pub near_full: f64,
     /// Share from which it is full.
     pub full: f64,
-    /// What will be full so soon, by its growth, is a problem today.
+    /// Time before storage is full, by its growth, at which it becomes a problem.
     pub full_within: Duration,
     /// A machine that has not reported for so long is away.
     pub machine_away: Duration,
