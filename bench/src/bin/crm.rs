@@ -385,11 +385,11 @@ impl Cloud {
 }
 
 /// Reads what a call tells until it is done.
-async fn to_end(told: tonic::Response<tonic::Streaming<wire::Result>>) -> Result<()> {
-    let mut stream = told.into_inner();
-    while let Some(told) = stream.message().await? {
-        if told.code != 0 {
-            bail!("{}", told.message);
+async fn to_end(response: tonic::Response<tonic::Streaming<wire::Result>>) -> Result<()> {
+    let mut stream = response.into_inner();
+    while let Some(response) = stream.message().await? {
+        if response.code != 0 {
+            bail!("{}", response.message);
         }
     }
     Ok(())

@@ -390,8 +390,8 @@ fn notified(
         })
         .collect();
     async move {
-        let told: Vec<_> = try_join_all(waiting).await?.into_iter().collect::<Result<_>>()?;
-        let last = told.iter().map(|(_, at)| *at).max().context("nobody watches")?;
-        Ok((told.into_iter().map(|(stream, _)| stream).collect(), last))
+        let answers: Vec<_> = try_join_all(waiting).await?.into_iter().collect::<Result<_>>()?;
+        let last = answers.iter().map(|(_, at)| *at).max().context("nobody watches")?;
+        Ok((answers.into_iter().map(|(stream, _)| stream).collect(), last))
     }
 }

@@ -62,15 +62,20 @@ async fn answers(args: &Args, rival: Option<&ceph::Cluster>, report: &mut Report
         let url = page::active_dashboard(cluster).await.context("Ceph's dashboard")?;
         let token = page::ceph_token(&url).await.context("a token of Ceph")?;
         let theirs = own::ceph(&url, &token, args).await?;
-        let told = format!("Ceph's health/full {:.0}", theirs.calls);
+        let theirs_text = format!("Ceph's health/full {:.0}", theirs.calls);
         let goal = at_least(own.calls, theirs.calls, 20.0);
-        report.row(format!("{what}: calls a second"), format!("{:.0}", own.calls), told, goal);
-        let told = format!("Ceph's {}", millis(theirs.slowest));
+        report.row(
+            format!("{what}: calls a second"),
+            format!("{:.0}", own.calls),
+            theirs_text,
+            goal,
+        );
+        let theirs_text = format!("Ceph's {}", millis(theirs.slowest));
         let ratio = theirs.slowest.as_secs_f64() / own.slowest.as_secs_f64();
         report.row(
             format!("{what}: 99 of 100"),
             millis(own.slowest),
-            told,
+            theirs_text,
             format!("{ratio:.0}x less"),
         );
     }

@@ -239,7 +239,7 @@ pub(crate) async fn ceph(url: &str, token: &str, args: &Args) -> Result<Rate> {
     Ok(rate(all.concat(), time))
 }
 
-/// What watchers cost a server with many instances.
+/// Cost of watchers for a server with many instances.
 pub(crate) struct Watched {
     /// Bytes of memory that they take together.
     pub(crate) bytes: f64,

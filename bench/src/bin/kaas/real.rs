@@ -170,7 +170,7 @@ impl Host {
         Ok(kill(Pid::from_raw(self.process(machine)?), Signal::SIGKILL)?)
     }
 
-    /// What a program says that runs in the network of a machine; nothing if it fails.
+    /// Output of a program that runs in the network of a machine; nothing if it fails.
     pub(crate) fn inside(&self, machine: &str, command: &[&str]) -> Option<String> {
         let first = self.process(machine).ok()?.to_string();
         let output = Command::new("nsenter").args(["-t", &first, "-n"]).args(command).output();

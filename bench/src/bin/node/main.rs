@@ -153,9 +153,9 @@ fn ratio(theirs: Duration, ours: Duration, goal: f64) -> Verdict {
 }
 
 async fn processes(args: &Args, agent: &Agent, report: &mut Report) -> Result<()> {
-    let told = agent.processes().await?.len();
+    let listed = agent.processes().await?.len();
     // Others on this machine come and go.
-    ensure!(told >= args.processes * 9 / 10, "only {told} processes were told");
+    ensure!(listed >= args.processes * 9 / 10, "only {listed} processes were told");
     let (mut ours, mut theirs) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..args.rounds {
         ours += agent.daemon.group.during(agent.processes()).await?;
@@ -166,7 +166,7 @@ async fn processes(args: &Args, agent: &Agent, report: &mut Report) -> Result<()
     }
     let (ours, theirs) = (ours / args.rounds, theirs / args.rounds);
     report.row(
-        format!("Processes, {told} of them, polled"),
+        format!("Processes, {listed} of them, polled"),
         format!("{} CPU", ms(ours)),
         format!("ps aux {} CPU", ms(theirs)),
         ratio(theirs, ours, 10.0),
@@ -419,7 +419,7 @@ async fn many(args: &Args, selvage: &Path, folder: &Path, report: &mut Report) -
         let took = begun.elapsed();
         let failed = reply.messages.iter().filter_map(|message| message.metadata.as_ref());
         let failed: Vec<&str> =
-            failed.map(|told| told.error.as_str()).filter(|text| !text.is_empty()).collect();
+            failed.map(|listed| listed.error.as_str()).filter(|text| !text.is_empty()).collect();
         ensure!(reply.messages.len() == names.len(), "{} replies", reply.messages.len());
         ensure!(failed.is_empty(), "{failed:?}");
         let asking = agents.iter().map(|agent| async {

@@ -54,8 +54,11 @@ pub(crate) async fn measure(agent: &Agent, report: &mut Report) -> Result<()> {
     let own = i32::try_from(std::process::id())?;
     let mut polls = 0_u32;
     while begun.elapsed() < TIME {
-        let told = agent.processes().await.context("a poll failed in the storm")?;
-        ensure!(told.iter().any(|process| process.pid == own), "a process that stays was left out");
+        let listed = agent.processes().await.context("a poll failed in the storm")?;
+        ensure!(
+            listed.iter().any(|process| process.pid == own),
+            "a process that stays was left out"
+        );
         polls += 1;
     }
     let rate = (made()? - before) as f64 / begun.elapsed().as_secs_f64();
