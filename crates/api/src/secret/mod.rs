@@ -63,16 +63,16 @@ fn debug<M: Message + Name>(message: &M, f: &mut fmt::Formatter<'_>) -> fmt::Res
         if is_secret(&field) {
             shown.field(field.name(), &format_args!("…"));
         } else {
-            shown.field(field.name(), &Shown(value));
+            shown.field(field.name(), &RedactedValue(value));
         }
     }
     shown.finish()
 }
 
 /// A value inside such a message.
-struct Shown<'a>(&'a Value);
+struct RedactedValue<'a>(&'a Value);
 
-impl fmt::Debug for Shown<'_> {
+impl fmt::Debug for RedactedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::Message(_) | Value::List(_) | Value::Map(_) => {

@@ -89,7 +89,7 @@ fn maps_match_when_equal() {
 }
 
 #[test]
-fn negative_numbers_and_other_types_are_told_apart() {
+fn negative_numbers_and_other_types_are_distinguished() {
     let ips = |num_dynamic_ips| Cloudlet { num_dynamic_ips, ..Cloudlet::default() };
     assert!(matches(&ips(-3), &ips(-3)));
     assert!(!matches(&ips(-3), &ips(3)));
