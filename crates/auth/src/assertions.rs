@@ -15,7 +15,7 @@ use crate::{
     Auth, SignError,
     error::{Error, Result},
     names,
-    sessions::Look,
+    sessions::Activity,
 };
 
 /// Machines that one call goes to.
@@ -108,21 +108,21 @@ impl Auth {
     pub(crate) async fn check_assertion(&self, text: &str, to: &Machine) -> Result<Identity> {
         let verified = assertion::verify_audience(text, &self.trust()?, to, self.now())?;
         // A machine asks for calls that go on.
-        self.current_caller(&verified, Look::Recheck).await
+        self.current_caller(&verified, Activity::Recheck).await
     }
 
     /// The caller for whom a node calls the machine of this process.
     pub(crate) async fn identify_asserted(
         &self,
         shown: &ShownAssertion,
-        look: Look,
+        look: Activity,
     ) -> Result<Identity, Refused> {
         let machine = self.inner.assertions.machine.get().ok_or_else(|| Refused {
             code: selvage_api::Code::PermissionDenied,
             message: "not authorized: no machine's agent is here".into(),
         })?;
         let call = Call { by: &shown.by, to: machine, method: &shown.method };
-        let look = if shown.goes_on { Look::Recheck } else { look };
+        let look = if shown.goes_on { Activity::Recheck } else { look };
         let verify = if shown.goes_on { assertion::verify_ongoing } else { assertion::verify };
         let current = async {
             let verified = verify(shown.text.expose(), &self.trust()?, &call, self.now())?;
@@ -131,7 +131,7 @@ impl Auth {
         current.await.map_err(|error| Refused { code: error.code(), message: error.to_string() })
     }
 
-    async fn current_caller(&self, verified: &Verified, look: Look) -> Result<Identity> {
+    async fn current_caller(&self, verified: &Verified, look: Activity) -> Result<Identity> {
         let said = verified.caller()?;
         if verified.is_local() {
             return Ok(said);

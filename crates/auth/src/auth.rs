@@ -32,7 +32,7 @@ use crate::{
     },
     rotation::Rotation,
     secrets,
-    sessions::Look,
+    sessions::Activity,
 };
 
 /// Name of the first administrator.
@@ -168,7 +168,7 @@ impl Auth {
         })
     }
 
-    async fn whose(&self, credentials: &Credentials, look: Look) -> Result<Identity, Refused> {
+    async fn whose(&self, credentials: &Credentials, look: Activity) -> Result<Identity, Refused> {
         let identified = match credentials {
             Credentials::Bearer(token) => match secrets::api_digest(token.expose()) {
                 Some(digest) => self.identify_delegate(&digest, Form::Token).await,
@@ -203,11 +203,11 @@ impl Auth {
 #[async_trait::async_trait]
 impl Authenticator for Auth {
     async fn authenticate(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        self.whose(credentials, Look::Use).await
+        self.whose(credentials, Activity::Use).await
     }
 
     async fn recheck(&self, credentials: &Credentials) -> Result<Identity, Refused> {
-        self.whose(credentials, Look::Recheck).await
+        self.whose(credentials, Activity::Recheck).await
     }
 
     fn machine_allowed(&self, machine: &Machine) -> bool {

@@ -42,7 +42,7 @@ const METRICS: &str = selvage_kit::identity::METRICS_PAGES;
 pub(crate) type StoredCredential = Arc<Stored<Credential>>;
 
 /// Input of a new token or certificate.
-pub(crate) struct Asked {
+pub(crate) struct NewCredential {
     pub(crate) name: String,
     pub(crate) username: String,
     pub(crate) grants: Vec<wire::Grant>,
@@ -62,7 +62,7 @@ impl Auth {
     pub(crate) async fn create_token(
         &self,
         caller: &Caller,
-        asked: Asked,
+        asked: NewCredential,
     ) -> Result<(Credential, Zeroizing<String>)> {
         let token = secrets::new_api_token();
         let mut record = self.draft(caller, asked, Form::Token, &OF_TOKENS)?;
@@ -75,7 +75,7 @@ impl Auth {
     pub(crate) async fn create_certificate(
         &self,
         caller: &Caller,
-        asked: Asked,
+        asked: NewCredential,
         csr: &str,
     ) -> Result<NewCertificate> {
         machines::check_csr(csr)?;
@@ -96,7 +96,7 @@ impl Auth {
     fn draft(
         &self,
         caller: &Caller,
-        asked: Asked,
+        asked: NewCredential,
         form: Form,
         lifetimes: &Lifetimes,
     ) -> Result<Credential> {

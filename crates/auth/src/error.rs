@@ -239,12 +239,12 @@ impl From<selvage_store::Error> for Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let told = error.message();
+        let own_text = error.message();
         if matches!(error.code(), Code::Internal | Code::DataLoss | Code::Unavailable) {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = %error, cause, "identity request failed");
         }
-        let mut status = Self::new(error.code().grpc(), told);
+        let mut status = Self::new(error.code().grpc(), own_text);
         let retry_after = match error {
             Error::TooManyAttempts { retry_after } => retry_after,
             Error::Busy => 1,

@@ -17,7 +17,7 @@ use crate::{
     Auth,
     caller::Caller,
     cookie,
-    oidc::{Arrival, Asked, Callback, Entrance, Program, Reason, Refusal},
+    oidc::{Arrival, Callback, Entrance, Program, ProgramQuery, Reason, Refusal},
 };
 
 const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
@@ -37,7 +37,7 @@ pub(crate) fn router(auth: Auth) -> Router {
 async fn begin(
     State(auth): State<Auth>,
     Path(name): Path<String>,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<ProgramQuery>, QueryRejection>,
     extensions: Extensions,
 ) -> Response {
     let program = match query.map(|Query(asked)| Program::of(asked)) {

@@ -27,7 +27,7 @@ use crate::{
     Auth, Issued, audit,
     caller::Caller,
     clock,
-    credentials::{Asked, NewCertificate},
+    credentials::{NewCertificate, NewCredential},
     error::{Error, Result as OurResult},
     names,
     users::PasswordChange,
@@ -212,7 +212,7 @@ impl IdentityService for IdentityApi {
         let CreateTokenRequest { name, username, grants, methods, ttl_seconds } =
             request.into_inner();
         let username = owner(&caller, username, "make tokens of other users")?;
-        let asked = Asked { name, username, grants, methods, ttl_seconds };
+        let asked = NewCredential { name, username, grants, methods, ttl_seconds };
         let (made, token) = self.0.create_token(&caller, asked).await?;
         audit::done("token.create", &caller, &made.full_name());
         let (credential, token) = (Some(made.to_wire()), token.as_str().into());
@@ -227,7 +227,7 @@ impl IdentityService for IdentityApi {
         let CreateCertificateRequest { name, username, grants, ttl_seconds, csr } =
             request.into_inner();
         let username = owner(&caller, username, "make certificates of other users")?;
-        let asked = Asked { name, username, grants, methods: Vec::new(), ttl_seconds };
+        let asked = NewCredential { name, username, grants, methods: Vec::new(), ttl_seconds };
         let made = self.0.create_certificate(&caller, asked, &csr).await?;
         audit::done("certificate.create", &caller, &made.credential.full_name());
         let credential = Some(made.credential.to_wire());

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_finds_the_queue_full_is_told_at_once() {
+    async fn a_full_queue_is_reported_at_once() {
         let hasher = Hasher::new(cheap(1), 1).await.unwrap();
         let busy = Arc::clone(&hasher.places).acquire_many_owned(QUEUE as u32).await.unwrap();
         assert!(matches!(hasher.hash(text("correct horse")).await, Err(Error::Busy)));

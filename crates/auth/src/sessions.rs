@@ -45,7 +45,7 @@ impl Carrier {
 
 /// Reason for looking at a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Activity {
     /// Its owner does something.
     Use,
     /// Something that was begun goes on, or a program keeps itself fresh.
@@ -130,19 +130,19 @@ impl Auth {
     }
 
     /// Identity of the token's owner.
-    pub(crate) async fn identify(&self, token: &str, look: Look) -> Option<Identity> {
+    pub(crate) async fn identify(&self, token: &str, look: Activity) -> Option<Identity> {
         let (session, user) = self.find_session(token)?;
-        if look == Look::Use {
+        if look == Activity::Use {
             self.touch(&session).await;
         }
         Some(identity_of(&session.value, &user.value))
     }
 
     /// The same by the session's id.
-    pub(crate) async fn identify_session(&self, id: &str, look: Look) -> Option<Identity> {
+    pub(crate) async fn identify_session(&self, id: &str, look: Activity) -> Option<Identity> {
         let session = self.session_by_id(id)?;
         let user = self.live(&session.value)?;
-        if look == Look::Use {
+        if look == Activity::Use {
             self.touch(&session).await;
         }
         Some(identity_of(&session.value, &user.value))

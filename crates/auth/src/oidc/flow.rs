@@ -60,7 +60,7 @@ pub(crate) struct Return {
 
 /// Facts of a login that are known before its end.
 #[derive(Default)]
-struct Seen {
+struct LoginFacts {
     username: String,
     program: Option<Program>,
 }
@@ -118,7 +118,7 @@ impl Auth {
         binding: Option<&str>,
         peer: Option<&Peer>,
     ) -> Result<Arrival, Return> {
-        let mut seen = Seen::default();
+        let mut seen = LoginFacts::default();
         let outcome = self.try_finish_oidc(name, callback, binding, peer, &mut seen).await;
         match outcome {
             Ok(arrival) => {
@@ -168,7 +168,7 @@ impl Auth {
         callback: Callback,
         binding: Option<&str>,
         peer: Option<&Peer>,
-        seen: &mut Seen,
+        seen: &mut LoginFacts,
     ) -> Result<Arrival, Refusal> {
         let provider = self
             .inner

@@ -24,7 +24,7 @@ pub(crate) use flow::{Arrival, Callback, Entrance};
 pub(crate) use pending::LIFETIME as LOGIN_LIFETIME;
 use pending::PendingLogins;
 use program::Codes;
-pub(crate) use program::{Asked, Program};
+pub(crate) use program::{Program, ProgramQuery};
 use provider::Provider;
 
 /// Why a login did not work, as the browser is told. The words are fixed:

@@ -26,7 +26,7 @@ const CHALLENGE: usize = 43;
 /// The parameters with which a program sends the browser here.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(crate) struct Asked {
+pub(crate) struct ProgramQuery {
     port: Option<u16>,
     challenge: String,
     state: String,
@@ -42,8 +42,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// The program that asks, none for a page, or an error for what is neither.
-    pub(crate) fn of(asked: Asked) -> Result<Option<Self>, &'static str> {
-        let Asked { port, challenge, state } = asked;
+    pub(crate) fn of(asked: ProgramQuery) -> Result<Option<Self>, &'static str> {
+        let ProgramQuery { port, challenge, state } = asked;
         let Some(port) = port else {
             let none = challenge.is_empty() && state.is_empty();
             return if none { Ok(None) } else { Err("a program names its port") };
@@ -114,8 +114,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn asked(port: Option<u16>, challenge: &str, state: &str) -> Asked {
-        Asked { port, challenge: challenge.into(), state: state.into() }
+    fn asked(port: Option<u16>, challenge: &str, state: &str) -> ProgramQuery {
+        ProgramQuery { port, challenge: challenge.into(), state: state.into() }
     }
 
     #[test]

@@ -46,11 +46,11 @@ pub(crate) struct Provider {
     issuer: Url,
     client: Client,
     clock: Arc<dyn Clock>,
-    known: Mutex<Known>,
+    known: Mutex<ProviderCache>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ProviderCache {
     metadata: Option<(Metadata, Timestamp)>,
     failed: Option<(String, Timestamp)>,
     keys: Option<(Vec<Jwk>, Timestamp)>,

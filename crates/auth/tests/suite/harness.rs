@@ -30,7 +30,7 @@ use tonic::{Request, Response, Status};
 
 pub(crate) const HERE: &str = "192.0.2.1";
 /// On the same network.
-pub(crate) const NEXT_DOOR: &str = "192.0.2.99";
+pub(crate) const NEIGHBOUR: &str = "192.0.2.99";
 pub(crate) const ELSEWHERE: &str = "198.51.100.1";
 pub(crate) const PASSWORD: &str = "correct horse";
 

@@ -38,7 +38,7 @@ async fn a_login_gives_a_token_that_says_who_one_is() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_get_in_is_told_the_same() {
+async fn every_failed_login_gets_the_same_answer() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;
     h.add("bert", &[]).await;
@@ -333,7 +333,7 @@ async fn credentials_that_are_not_good_are_refused_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn when_the_store_fails_the_caller_is_told_how() {
+async fn a_failing_store_is_reported_to_the_caller() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;
     h.store.close().await.unwrap();

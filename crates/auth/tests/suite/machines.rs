@@ -277,21 +277,21 @@ async fn a_blocked_machine_is_kept_from_the_others() {
     tell(&h, "node/a", report(&[])).await;
     let block = BlockMachineRequest { machine: "node/a".into() };
     h.identities().block_machine(as_root(block)).await.unwrap();
-    let told = tell(&h, "node/b", report(&[])).await;
-    let names: Vec<_> = told.machines.iter().map(|one| one.machine.as_str()).collect();
-    assert_eq!((names, told.blocked), (vec!["node/b"], vec!["node/a".to_owned()]));
+    let answered = tell(&h, "node/b", report(&[])).await;
+    let names: Vec<_> = answered.machines.iter().map(|one| one.machine.as_str()).collect();
+    assert_eq!((names, answered.blocked), (vec!["node/b"], vec!["node/a".to_owned()]));
     assert!(h.auth.machine(&Machine::parse("node/a").unwrap()).unwrap().blocked);
 }
 
 #[tokio::test]
-async fn a_crm_reports_and_is_told_of_nobody_but_those_kept_out() {
+async fn a_crm_that_reports_receives_only_the_blocked_machines() {
     let h = Harness::new().await;
     tell(&h, "node/a", report(&[])).await;
     tell(&h, "node/b", report(&[])).await;
     let block = BlockMachineRequest { machine: "node/b".into() };
     h.identities().block_machine(as_root(block)).await.unwrap();
-    let told = tell(&h, "cloudlet/t/c", report(&[])).await;
-    assert_eq!((told.machines.len(), told.blocked), (0, vec!["node/b".to_owned()]));
+    let answered = tell(&h, "cloudlet/t/c", report(&[])).await;
+    assert_eq!((answered.machines.len(), answered.blocked), (0, vec!["node/b".to_owned()]));
     assert_eq!(listed(&h, "").await, ["cloudlet/t/c", "node/a", "node/b"]);
 }
 

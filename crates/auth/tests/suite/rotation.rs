@@ -223,7 +223,7 @@ async fn controllers_on_one_store_go_from_stage_to_stage_together() {
 }
 
 #[tokio::test]
-async fn a_controller_that_missed_the_end_is_told_to_get_the_keys() {
+async fn a_controller_that_missed_the_end_is_asked_to_fetch_the_keys() {
     let region = Region::new().await;
     let a = region.start("a", "a").await.unwrap();
     copy(&region.place.path().join("a"), &region.place.path().join("late"));
@@ -279,9 +279,9 @@ async fn the_old_one_stays_while_a_machine_uses_it() {
     assert_eq!((begun.stage, machines), (2, 2), "before it has come there itself");
     a.follow().await;
     a.follow().await;
-    let told = a.report(&first).await;
-    assert_eq!(told.signing_authority, a.has()[0]);
-    assert_eq!(certificates(&told.ca).len(), 2);
+    let answer = a.report(&first).await;
+    assert_eq!(answer.signing_authority, a.has()[0]);
+    assert_eq!(certificates(&answer.ca).len(), 2);
     let renewed = a.renew(&first).await;
     let waits = |pki: &Pki| -> Vec<(String, String)> {
         let each = pki.certificates.iter().map(|one| (one.machine.clone(), one.waits.clone()));

@@ -54,14 +54,14 @@ async fn an_open_stream_does_not_keep_an_idle_session_alive() {
 }
 
 #[tokio::test]
-async fn a_page_is_told_when_its_session_ends_unused() {
+async fn a_page_receives_the_time_at_which_its_idle_session_ends() {
     let h = Harness::new().await;
     h.add("anna", &[]).await;
     let token = h.token("anna").await;
     let idle_end = async |h: &Harness| {
         let request = h.with_token(&token, WhoAmIRequest {}).await;
-        let told = h.identities().who_am_i(request).await.unwrap().into_inner();
-        told.idle_end.unwrap().seconds - h.clock_seconds()
+        let answered = h.identities().who_am_i(request).await.unwrap().into_inner();
+        answered.idle_end.unwrap().seconds - h.clock_seconds()
     };
     assert_eq!(idle_end(&h).await, 60 * 60);
     h.advance(20 * 60);

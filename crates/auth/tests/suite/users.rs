@@ -224,7 +224,7 @@ async fn everybody_learns_who_he_is() {
 }
 
 #[tokio::test]
-async fn a_first_password_is_told_of_until_it_is_changed() {
+async fn a_first_password_is_reported_until_it_is_changed() {
     let h = Harness::new().await;
     h.add("bert", &[("viewer", "")]).await;
     let token = h.token("bert").await;
