@@ -19,7 +19,7 @@ use tokio::{io::Interest, net::UdpSocket};
 
 /// Which of our addresses a client sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Asked {
+pub(crate) enum LocalAddress {
     /// The only one that the socket has.
     Only,
     V4(Ipv4Addr),
@@ -48,10 +48,10 @@ impl Public {
     pub(crate) async fn receive(
         &self,
         buffer: &mut [u8],
-    ) -> io::Result<(usize, SocketAddr, Asked)> {
+    ) -> io::Result<(usize, SocketAddr, LocalAddress)> {
         if !self.every {
             let (count, client) = self.socket.recv_from(buffer).await?;
-            return Ok((count, client, Asked::Only));
+            return Ok((count, client, LocalAddress::Only));
         }
         self.socket.async_io(Interest::READABLE, || receive(&self.socket, buffer)).await
     }
@@ -61,9 +61,9 @@ impl Public {
         &self,
         datagram: &[u8],
         client: SocketAddr,
-        asked: Asked,
+        asked: LocalAddress,
     ) -> io::Result<()> {
-        if asked == Asked::Only {
+        if asked == LocalAddress::Only {
             return self.socket.send_to(datagram, client).await.map(drop);
         }
         self.socket
@@ -72,7 +72,7 @@ impl Public {
     }
 }
 
-fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, Asked)> {
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, LocalAddress)> {
     let mut slices = [IoSliceMut::new(buffer)];
     let mut space = nix::cmsg_space!(libc::in6_pktinfo);
     let message = recvmsg::<SockaddrStorage>(
@@ -81,16 +81,16 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
         Some(&mut space),
         MsgFlags::MSG_DONTWAIT,
     )?;
-    let mut asked = Asked::Only;
+    let mut asked = LocalAddress::Only;
     for note in message.cmsgs()? {
         match note {
             ControlMessageOwned::Ipv4PacketInfo(info) => {
-                asked = Asked::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()));
+                asked = LocalAddress::V4(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()));
             }
             ControlMessageOwned::Ipv6PacketInfo(info) => {
                 let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
                 let near = address.is_unicast_link_local();
-                asked = Asked::V6(address, if near { info.ipi6_ifindex } else { 0 });
+                asked = LocalAddress::V6(address, if near { info.ipi6_ifindex } else { 0 });
             }
             _ => {}
         }
@@ -103,17 +103,22 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAd
     Ok((message.bytes, client, asked))
 }
 
-fn send(socket: &UdpSocket, datagram: &[u8], client: SocketAddr, asked: Asked) -> io::Result<()> {
+fn send(
+    socket: &UdpSocket,
+    datagram: &[u8],
+    client: SocketAddr,
+    asked: LocalAddress,
+) -> io::Result<()> {
     let (four, six);
     let note = match asked {
-        Asked::Only => None,
-        Asked::V4(address) => {
+        LocalAddress::Only => None,
+        LocalAddress::V4(address) => {
             let source = libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) };
             let nothing = libc::in_addr { s_addr: 0 };
             four = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: source, ipi_addr: nothing };
             Some(ControlMessage::Ipv4PacketInfo(&four))
         }
-        Asked::V6(address, interface) => {
+        LocalAddress::V6(address, interface) => {
             let source = libc::in6_addr { s6_addr: address.octets() };
             six = libc::in6_pktinfo { ipi6_addr: source, ipi6_ifindex: interface };
             Some(ControlMessage::Ipv6PacketInfo(&six))

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    datagram::{Asked, Public},
+    datagram::{LocalAddress, Public},
     gate::{Gate, Visit},
     target::{Lease, Target},
 };
@@ -68,7 +68,7 @@ pub(crate) async fn serve(gate: Arc<Gate>, socket: Public) {
 }
 
 /// Sender of a datagram, and the address of ours it was sent to.
-type Ends = (SocketAddr, Asked);
+type Ends = (SocketAddr, LocalAddress);
 
 /// All sessions of one public socket.
 struct UdpListener {

@@ -15,7 +15,7 @@ use super::{
     Caller, Front,
     body::{Answer, Download, Inside, Upload},
     headers,
-    routes::Found,
+    routes::Route,
     tunnel,
 };
 use crate::{
@@ -116,17 +116,17 @@ fn route(front: &Front, request: &Request<Incoming>) -> Result<(Arc<Gate>, Strin
     let path = request.uri().path();
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     match routes.find(path) {
-        Found::Service { service, rest } => {
+        Route::Service { service, rest } => {
             Ok((service.clone(), format!("{}{query}", &path[rest..])))
         }
-        Found::Bare => {
+        Route::Bare => {
             let safe = matches!(*request.method(), Method::GET | Method::HEAD);
             let status =
                 if safe { StatusCode::MOVED_PERMANENTLY } else { StatusCode::PERMANENT_REDIRECT };
             let location = Some(format!("{path}/{query}"));
             Err(Refusal { status, reason: "a slash is missing", location })
         }
-        Found::Nowhere => Err(Refusal::new(StatusCode::NOT_FOUND, "no service has this path")),
+        Route::Nowhere => Err(Refusal::new(StatusCode::NOT_FOUND, "no service has this path")),
     }
 }
 

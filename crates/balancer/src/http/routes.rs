@@ -19,7 +19,7 @@ impl<T> Default for Routes<T> {
 
 /// Target of a path.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found<'a, T> {
+pub(crate) enum Route<'a, T> {
     /// To a service, which sees the path from `rest` on.
     Service {
         service: &'a T,
@@ -48,8 +48,8 @@ impl<T> FromIterator<(String, T)> for Routes<T> {
 impl<T> Routes<T> {
     /// The service with the longest prefix that ends where a segment of the
     /// path ends.
-    pub(crate) fn find(&self, path: &str) -> Found<'_, T> {
-        let Some(relative) = path.strip_prefix('/') else { return Found::Nowhere };
+    pub(crate) fn find(&self, path: &str) -> Route<'_, T> {
+        let Some(relative) = path.strip_prefix('/') else { return Route::Nowhere };
         let ends = relative.match_indices('/').map(|(end, _)| end);
         let ends: Vec<_> = ends.chain([relative.len()]).take(self.deepest).collect();
         for end in ends.into_iter().rev() {
@@ -57,12 +57,12 @@ impl<T> Routes<T> {
                 && let Some(service) = self.by_prefix.get(&relative[..end])
             {
                 let bare = end == relative.len();
-                return if bare { Found::Bare } else { Found::Service { service, rest: end + 1 } };
+                return if bare { Route::Bare } else { Route::Service { service, rest: end + 1 } };
             }
         }
         match self.by_prefix.get("") {
-            Some(service) => Found::Service { service, rest: 0 },
-            None => Found::Nowhere,
+            Some(service) => Route::Service { service, rest: 0 },
+            None => Route::Nowhere,
         }
     }
 }
@@ -98,28 +98,28 @@ mod tests {
         ];
         for (path, expected) in cases {
             let found = match routes.find(path) {
-                Found::Service { service, rest } => Some((*service, &path[rest..])),
+                Route::Service { service, rest } => Some((*service, &path[rest..])),
                 _ => None,
             };
             assert_eq!(found, expected, "{path}");
         }
-        assert_eq!(routes.find("/acme"), Found::Bare);
-        assert_eq!(routes.find("/acme/shop10/p80"), Found::Bare);
+        assert_eq!(routes.find("/acme"), Route::Bare);
+        assert_eq!(routes.find("/acme/shop10/p80"), Route::Bare);
     }
 
     #[test]
     fn an_empty_prefix_takes_the_rest_as_it_is() {
         let routes = routes(&["", "a"]);
-        assert_eq!(routes.find("/"), Found::Service { service: &"", rest: 0 });
-        assert_eq!(routes.find("/b/c"), Found::Service { service: &"", rest: 0 });
-        assert_eq!(routes.find("/a/c"), Found::Service { service: &"a", rest: 2 });
-        assert_eq!(routes.find("*"), Found::Nowhere);
+        assert_eq!(routes.find("/"), Route::Service { service: &"", rest: 0 });
+        assert_eq!(routes.find("/b/c"), Route::Service { service: &"", rest: 0 });
+        assert_eq!(routes.find("/a/c"), Route::Service { service: &"a", rest: 2 });
+        assert_eq!(routes.find("*"), Route::Nowhere);
     }
 
     #[test]
     fn long_paths_are_looked_at_only_as_deep_as_prefixes_go() {
         let path = "/a".repeat(100_000);
-        assert_eq!(routes(&["b"]).find(&path), Found::Nowhere);
-        assert_eq!(routes(&["a/a"]).find(&path), Found::Service { service: &"a/a", rest: 4 });
+        assert_eq!(routes(&["b"]).find(&path), Route::Nowhere);
+        assert_eq!(routes(&["a/a"]).find(&path), Route::Service { service: &"a/a", rest: 4 });
     }
 }

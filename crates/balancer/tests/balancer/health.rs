@@ -16,7 +16,7 @@ use tokio::{
 use crate::common::*;
 
 #[tokio::test]
-async fn a_target_that_goes_and_comes_back_is_told() {
+async fn a_target_that_goes_and_comes_back_is_reported() {
     let now = Timestamp::from_second(1_000_000).unwrap();
     let bed = Bed::with(Options { now: Arc::new(move || now), ..options() });
     let mut changes = bed.balancer.health_changes();
