@@ -178,7 +178,7 @@ mod tests {
         read_all(text.as_bytes(), &descriptor).collect()
     }
 
-    fn told(name: &str, text: &str) -> String {
+    fn refusal(name: &str, text: &str) -> String {
         read(name, text).unwrap_err().to_string()
     }
 
@@ -201,35 +201,35 @@ mod tests {
     fn mistakes_are_named_by_their_place() {
         let add = "selvage.identity.AddUserRequest";
         assert_eq!(
-            told(add, r#"{"user":{"usernme":"a"}}"#),
+            refusal(add, r#"{"user":{"usernme":"a"}}"#),
             r#"user.usernme: selvage.identity.User has no field "usernme"; did you mean username?"#
         );
         assert_eq!(
-            told(add, r#"{"user":{"grants":[{},{"rol":"x"}]}}"#),
+            refusal(add, r#"{"user":{"grants":[{},{"rol":"x"}]}}"#),
             r#"user.grants[1].rol: selvage.identity.Grant has no field "rol"; did you mean role?"#
         );
-        assert!(told(add, r#"{"user":{"disabled":"maybe"}}"#).starts_with("user.disabled: "));
-        assert!(told(add, r#"{"user":{"created_at":"noon"}}"#).starts_with("user.created_at: "));
-        assert!(told(add, r#"{"user":{"grants":{}}}"#).starts_with("user.grants: must be"));
-        assert!(told(add, "[]").starts_with("the body: must be a JSON object"));
-        assert!(told(add, r#"{} {"user""#).starts_with("message 2 of the body is not JSON"));
+        assert!(refusal(add, r#"{"user":{"disabled":"maybe"}}"#).starts_with("user.disabled: "));
+        assert!(refusal(add, r#"{"user":{"created_at":"noon"}}"#).starts_with("user.created_at: "));
+        assert!(refusal(add, r#"{"user":{"grants":{}}}"#).starts_with("user.grants: must be"));
+        assert!(refusal(add, "[]").starts_with("the body: must be a JSON object"));
+        assert!(refusal(add, r#"{} {"user""#).starts_with("message 2 of the body is not JSON"));
     }
 
     #[test]
     fn enums_and_anys_are_looked_into() {
         let notice = "edgeproto.Notice";
         assert_eq!(
-            told(notice, r#"{"action":"UPDTE"}"#),
+            refusal(notice, r#"{"action":"UPDTE"}"#),
             r#"action: "UPDTE" is none of its values; did you mean UPDATE?"#
         );
         assert!(read(notice, r#"{"action":"UPDATE"}"#).is_ok());
-        assert!(told(notice, r#"{"any":{}}"#).starts_with("any: must name what it holds"));
+        assert!(refusal(notice, r#"{"any":{}}"#).starts_with("any: must name what it holds"));
         assert!(
-            told(notice, r#"{"any":{"@type":"x/edgeproto.Ap"}}"#)
+            refusal(notice, r#"{"any":{"@type":"x/edgeproto.Ap"}}"#)
                 .contains("did you mean edgeproto.App")
         );
         let good = r#"{"any":{"@type":"type.googleapis.com/selvage.identity.Grant","role":"x"}}"#;
         assert!(read(notice, good).is_ok());
-        assert!(told(notice, &good.replace("role", "rule")).starts_with("any.rule: "));
+        assert!(refusal(notice, &good.replace("role", "rule")).starts_with("any.rule: "));
     }
 }

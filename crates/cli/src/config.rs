@@ -345,8 +345,12 @@ mod tests {
         for text in ["token = \"canary\"\nx", "[logins]\na = \"canary\"", "x = \"canary"] {
             fs::write(&files.credentials, text).unwrap();
             let error = files.credentials().unwrap_err();
-            let told = format!("{error} {error:?} {}", std::error::Error::source(&error).unwrap());
-            assert!(told.contains("credentials.toml") && !told.contains("canary"), "{told}");
+            let text_of_error =
+                format!("{error} {error:?} {}", std::error::Error::source(&error).unwrap());
+            assert!(
+                text_of_error.contains("credentials.toml") && !text_of_error.contains("canary"),
+                "{text_of_error}"
+            );
         }
         fs::write(&files.config, "curent = \"a\"").unwrap();
         let error = files.contexts().unwrap_err();

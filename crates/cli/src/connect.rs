@@ -30,7 +30,7 @@ pub enum Error {
     /// Nobody listens.
     #[error("nobody answers at {endpoint}")]
     Refused {
-        /// Where.
+        /// Address that was dialled.
         endpoint: String,
         /// Why.
         source: io::Error,
@@ -41,7 +41,7 @@ pub enum Error {
     /// No certificate that we can trust.
     #[error("the certificate of {endpoint} is signed by a CA that is not trusted here")]
     UnknownCa {
-        /// Where.
+        /// Address that was dialled.
         endpoint: String,
         /// True if a CA of the user's choice was in force.
         pinned: bool,
@@ -61,7 +61,7 @@ pub enum Error {
     /// TLS failed otherwise.
     #[error("the TLS handshake with {endpoint} failed")]
     Tls {
-        /// Where.
+        /// Address that was dialled.
         endpoint: String,
         /// Why.
         source: io::Error,
@@ -78,7 +78,7 @@ pub enum Error {
     /// No CA of the wanted fingerprint was shown.
     #[error("{endpoint} shows no CA with the fingerprint {wanted}")]
     WrongFingerprint {
-        /// Where.
+        /// Address that was dialled.
         endpoint: String,
         /// Name that was asked for.
         wanted: String,

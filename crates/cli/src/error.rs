@@ -16,7 +16,7 @@ pub enum Error {
     /// Something on the command line or in a body cannot be meant.
     #[error("{message}")]
     Invalid {
-        /// What, by name.
+        /// Problem, with the name of the field or flag.
         message: String,
         /// Next steps, one sentence each.
         hints: Vec<String>,
@@ -213,7 +213,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn told(error: &Error, colour: bool) -> String {
+    fn printed(error: &Error, colour: bool) -> String {
         let mut out = Vec::new();
         error.report(&mut out, colour).unwrap();
         String::from_utf8(out).unwrap()
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn an_error_names_its_causes_and_what_to_do() {
         let error = Error::read("/x/ca.pem", io::Error::new(io::ErrorKind::NotFound, "gone"));
-        assert_eq!(told(&error, false), "error: cannot read /x/ca.pem\n  because: gone\n");
+        assert_eq!(printed(&error, false), "error: cannot read /x/ca.pem\n  because: gone\n");
         assert_eq!(error.exit_code(), 4);
 
         let error = Error::Status {
@@ -231,7 +231,7 @@ mod tests {
             hints: vec!["choose another name".into()],
         };
         assert_eq!(
-            told(&error, false),
+            printed(&error, false),
             "error: user ada is there already\n\
              hint: choose another name\n\
              hint: `selvage explain ALREADY_EXISTS` says more\n"
@@ -242,14 +242,14 @@ mod tests {
     #[test]
     fn words_of_the_other_side_cannot_steer_the_terminal() {
         let error = Error::Unexpected("\x1b[2Jgone".into());
-        assert_eq!(told(&error, false), "error: \u{fffd}[2Jgone\n");
-        assert!(told(&error, true).starts_with("\x1b[1;31merror:"));
+        assert_eq!(printed(&error, false), "error: \u{fffd}[2Jgone\n");
+        assert!(printed(&error, true).starts_with("\x1b[1;31merror:"));
     }
 
     #[test]
     fn a_closed_pipe_is_no_failure() {
         let error = Error::Output(io::ErrorKind::BrokenPipe.into());
-        assert_eq!((error.exit_code(), told(&error, false).as_str()), (0, ""));
+        assert_eq!((error.exit_code(), printed(&error, false).as_str()), (0, ""));
         assert_eq!(Error::Output(io::ErrorKind::StorageFull.into()).exit_code(), 16);
     }
 }

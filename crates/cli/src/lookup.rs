@@ -88,17 +88,17 @@ mod tests {
 
     #[test]
     fn typos_are_answered_with_what_may_have_been_meant() {
-        let told = |name: &str| method(name).unwrap_err().to_string();
+        let refusal = |name: &str| method(name).unwrap_err().to_string();
         assert_eq!(
-            told("services.auth.AuthService/Logn"),
+            refusal("services.auth.AuthService/Logn"),
             r#"there is no method "services.auth.AuthService/Logn"; did you mean services.auth.AuthService/Login?"#
         );
-        let text = told("service.auth.AuthServce/Login");
+        let text = refusal("service.auth.AuthServce/Login");
         assert!(text.contains("did you mean services.auth.AuthService/Login"), "{text}");
         assert_eq!(
-            told("services.auth.AuthService"),
+            refusal("services.auth.AuthService"),
             "services.auth.AuthService is a service; a method of it must be named"
         );
-        assert_eq!(told("qqqq"), r#"there is no method "qqqq""#);
+        assert_eq!(refusal("qqqq"), r#"there is no method "qqqq""#);
     }
 }

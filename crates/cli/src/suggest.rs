@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typos_find_their_word_and_strangers_do_not() {
+    fn typos_get_a_suggestion_and_other_words_do_not() {
         let fields = ["username", "grants", "disabled", "source"];
         assert_eq!(closest("usernme", fields), ["username"]);
         assert_eq!(closest("Grant", fields), ["grants"]);

@@ -53,11 +53,11 @@ pub struct Lookup {
     /// Kind of the records: a, aaaa, srv, ns or soa; both kinds of addresses
     /// where not given
     #[arg(long = "type", value_name = "TYPE", ignore_case = true)]
-    wanted: Option<Wanted>,
+    wanted: Option<QueryType>,
 }
 
 #[derive(clap::ValueEnum, Debug, Clone, Copy)]
-enum Wanted {
+enum QueryType {
     A,
     Aaaa,
     Srv,
@@ -65,7 +65,7 @@ enum Wanted {
     Soa,
 }
 
-impl Wanted {
+impl QueryType {
     fn record_type(self) -> RecordType {
         match self {
             Self::A => RecordType::A,

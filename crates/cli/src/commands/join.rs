@@ -318,15 +318,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_agent_is_told_its_own_command() {
+    fn every_kind_of_agent_gets_its_own_command() {
         let server = Endpoint::parse("https://edge.example:8443").unwrap();
-        let told = |machine| agent_command(machine, &server);
+        let command_for = |machine| agent_command(machine, &server);
         let node = "selvage node --controller edge.example:8443 --address 0.0.0.0";
-        assert_eq!(told("node/rack3-7").as_deref(), Some(node));
+        assert_eq!(command_for("node/rack3-7").as_deref(), Some(node));
         let engine = "selvage dme --controller edge.example:8443 --address 0.0.0.0";
-        assert_eq!(told("dme/west").as_deref(), Some(engine));
+        assert_eq!(command_for("dme/west").as_deref(), Some(engine));
         let crm = "selvage crm --controller edge.example:8443";
-        assert_eq!(told("cloudlet/demo/shop-7").as_deref(), Some(crm));
-        assert_eq!(told("controller"), None);
+        assert_eq!(command_for("cloudlet/demo/shop-7").as_deref(), Some(crm));
+        assert_eq!(command_for("controller"), None);
     }
 }

@@ -314,7 +314,7 @@ pub(crate) async fn logout(session: &mut Session<'_>) -> Result<(), Error> {
     if target.token.is_none() {
         return session.io.say(&format!("You are not logged in to {}.", target.endpoint));
     }
-    let told = match session.connect(&target).await {
+    let ended = match session.connect(&target).await {
         Ok(client) => client
             .call(LogoutRequest {}, |channel, request| async move {
                 AuthServiceClient::new(channel).logout(request).await
@@ -330,7 +330,7 @@ pub(crate) async fn logout(session: &mut Session<'_>) -> Result<(), Error> {
             Ok::<_, Error>(())
         })?;
     }
-    match told {
+    match ended {
         Ok(()) => session.io.say(&format!("Logged out of {}.", target.endpoint)),
         Err(error) if error.code() == Code::Unauthenticated => {
             session.io.say(&format!("The session at {} had ended already.", target.endpoint))

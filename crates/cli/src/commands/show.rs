@@ -36,7 +36,7 @@ pub(crate) async fn run(
         None => true,
     };
     if args.watch {
-        let asked = (&filter.message, &is_meant as &Meant<'_>);
+        let asked = (&filter.message, &is_meant as &Selector<'_>);
         return tokio::select! {
             result = Box::pin(watch(kind, &client, asked, session)) => result,
             Ok(()) = tokio::signal::ctrl_c() => Ok(()),
@@ -74,13 +74,13 @@ pub(crate) async fn run(
 }
 
 /// Decides whether an object is among those that are shown.
-type Meant<'a> = dyn Fn(&DynamicMessage) -> bool + Sync + 'a;
+type Selector<'a> = dyn Fn(&DynamicMessage) -> bool + Sync + 'a;
 
 /// Shows again and again, and says what is different.
 async fn watch(
     kind: &'static Kind,
     client: &Client,
-    (filter, is_meant): (&DynamicMessage, &Meant<'_>),
+    (filter, is_meant): (&DynamicMessage, &Selector<'_>),
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     if session.global.output == Some(Format::Json) {
@@ -111,7 +111,7 @@ async fn watch(
 async fn watch_lines(
     kind: &'static Kind,
     client: &Client,
-    (filter, is_meant): (&DynamicMessage, &Meant<'_>),
+    (filter, is_meant): (&DynamicMessage, &Selector<'_>),
     session: &mut Session<'_>,
 ) -> Result<(), Error> {
     let mut before: BTreeMap<String, String> = BTreeMap::new();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told() {
+    fn only_changes_are_shown() {
         let before = "NAME  STATE\na     READY\nb     READY\n";
         let now = "NAME      STATE\na         READY\nb         GONE\nlong-one  READY\n";
         let lines = "- b     READY\n+ b         GONE\n+ long-one  READY\n";

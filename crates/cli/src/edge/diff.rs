@@ -34,22 +34,22 @@ pub(crate) fn lines(
     lines
 }
 
-struct Shown {
+struct FieldText {
     name: String,
     text: String,
 }
 
 /// The field at a path, or the list on the way to it.
-fn shown(message: &DynamicMessage, numbers: &[u32]) -> Option<Shown> {
+fn shown(message: &DynamicMessage, numbers: &[u32]) -> Option<FieldText> {
     let (first, rest) = numbers.split_first()?;
     let field = message.descriptor().get_field(*first)?;
     let value = message.get_field(&field);
     match (&*value, rest) {
         (Value::Message(inner), [_, ..]) => {
             let inner = shown(inner, rest)?;
-            Some(Shown { name: format!("{}.{}", field.name(), inner.name), ..inner })
+            Some(FieldText { name: format!("{}.{}", field.name(), inner.name), ..inner })
         }
-        _ => Some(Shown { name: field.name().to_owned(), text: text(message, &field) }),
+        _ => Some(FieldText { name: field.name().to_owned(), text: text(message, &field) }),
     }
 }
 

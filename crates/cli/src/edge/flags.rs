@@ -69,7 +69,7 @@ pub(crate) struct Flag {
     leaf: Leaf,
     field: FieldDescriptor,
     /// The field whose comment says what it is for.
-    told_by: FieldDescriptor,
+    described_by: FieldDescriptor,
     /// As the original spells it.
     long: String,
     short: Vec<String>,
@@ -107,7 +107,7 @@ pub(crate) fn flags(kind: &Kind) -> Vec<Flag> {
 fn flag(message: &MessageDescriptor, leaf: &Leaf) -> Option<Flag> {
     let mut inside = vec![message.clone()];
     let mut field = message.get_field(*leaf.numbers.first()?)?;
-    let mut told_by = field.clone();
+    let mut described_by = field.clone();
     for number in leaf.numbers.get(1..)? {
         let Type::Message(inner) = field.kind() else { return None };
         if field.is_list() {
@@ -117,7 +117,7 @@ fn flag(message: &MessageDescriptor, leaf: &Leaf) -> Option<Flag> {
         // Of a message that is a name and nothing else, the comment outside
         // says more.
         if inner.fields().len() > 1 || field.name() != "name" {
-            told_by = field.clone();
+            described_by = field.clone();
         }
         inside.push(inner);
     }
@@ -126,7 +126,7 @@ fn flag(message: &MessageDescriptor, leaf: &Leaf) -> Option<Flag> {
     }
     let long: Vec<String> = leaf.name.split('.').map(normal).collect();
     let short = short_names(&leaf.name, &inside);
-    Some(Flag { leaf: leaf.clone(), field, told_by, long: long.join("-"), short })
+    Some(Flag { leaf: leaf.clone(), field, described_by, long: long.join("-"), short })
 }
 
 /// Short name of the field; `inside` are the messages from the top
@@ -463,8 +463,8 @@ fn verb_command(kind: &'static Kind, verb: Verb) -> clap::Command {
 }
 
 fn argument(kind: &Kind, verb: Verb, flag: &Flag, is_key: bool) -> Arg {
-    let file = flag.told_by.parent_message().parent_file();
-    let mut help = first_sentence(&file, flag.told_by.path());
+    let file = flag.described_by.parent_message().parent_file();
+    let mut help = first_sentence(&file, flag.described_by.path());
     if must_be_a_file(&flag.field) {
         help.push_str(" (@FILE)");
     }
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_alone_is_told_by_what_it_names() {
+    fn a_bare_name_is_described_by_what_it_names() {
         let kind = catalog::kind("app").unwrap();
         let flag = flags(kind).into_iter().find(|flag| flag.name() == "defaultflavor").unwrap();
         let help = argument(kind, Verb::Create, &flag, false).get_help().unwrap().to_string();

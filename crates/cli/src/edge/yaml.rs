@@ -174,12 +174,13 @@ mod tests {
 
     #[test]
     fn what_is_not_yaml_is_named_by_its_line() {
-        let told = |text: &str| documents(text, "f.yaml").unwrap_err().to_string();
-        assert!(told("a: 1\nb: [").starts_with("f.yaml line "), "{}", told("a: 1\nb: ["));
-        assert_eq!(told("a: 1\na: 2"), "f.yaml line 2: has the key \"a\" twice");
-        assert!(told("a: &x [1]\nb: *x").starts_with("f.yaml line 2: refers"));
+        let refusal = |text: &str| documents(text, "f.yaml").unwrap_err().to_string();
+        assert!(refusal("a: 1\nb: [").starts_with("f.yaml line "), "{}", refusal("a: 1\nb: ["));
+        assert_eq!(refusal("a: 1\na: 2"), "f.yaml line 2: has the key \"a\" twice");
+        assert!(refusal("a: &x [1]\nb: *x").starts_with("f.yaml line 2: refers"));
         assert!(
-            told(&"[".repeat(100)).contains("nested") || told(&"[".repeat(100)).contains("f.yaml")
+            refusal(&"[".repeat(100)).contains("nested")
+                || refusal(&"[".repeat(100)).contains("f.yaml")
         );
     }
 }

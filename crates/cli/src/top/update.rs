@@ -220,9 +220,9 @@ fn shift(model: &mut Model, by: isize) {
 }
 
 /// Machine, namespace, id and driver of the container that is chosen.
-type Chosen = (usize, String, String, i32);
+type ContainerChoice = (usize, String, String, i32);
 
-fn chosen_container(model: &mut Model) -> Option<Chosen> {
+fn chosen_container(model: &mut Model) -> Option<ContainerChoice> {
     let machine = model.machine()?;
     let at = model.container_at.min(machine.containers.len().saturating_sub(1));
     let chosen = machine.containers.get(at).filter(|_| model.focus == Pane::Containers);

@@ -187,7 +187,7 @@ async fn what_differs_is_updated_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_and_the_rest_goes_on() {
+async fn a_failure_is_reported_and_the_rest_goes_on() {
     let server = controller::start().await;
     let mut person = person(&server).await;
     server.state.refuse("CreateCloudlet", Status::invalid_argument("Invalid latitude value"));
@@ -202,9 +202,9 @@ async fn a_failure_is_told_and_the_rest_goes_on() {
     );
     assert!(outcome.out.contains("developer AcmeAppCo: unchanged\n"), "{}", outcome.out);
     assert!(outcome.out.contains("app AcmeAppCo/someapplication1/1.0: created\n"));
-    let (code, told) = outcome.bad();
+    let (code, stderr) = outcome.bad();
     assert_eq!(code, Code::InvalidArgument.exit());
-    assert!(told.starts_with("error: 1 of 11 objects failed\n"), "{told}");
+    assert!(stderr.starts_with("error: 1 of 11 objects failed\n"), "{stderr}");
 
     server.state.refuse("DeleteApp", Status::failed_precondition("Application in use"));
     let outcome = person.piping(DATA).run(&["unapply", "--yes", "-f", "-", "-o", "json"]).await;
@@ -243,8 +243,8 @@ async fn a_dry_run_of_unapply_does_not_trip_over_what_would_be_gone() {
     let text = "Developer in use by Application";
     server.state.refuse("DeleteDeveloper", Status::failed_precondition(text));
     let out = person.piping(DATA).run(&["unapply", "--yes", "-f", "-", "--dry-run"]).await.good();
-    let told = "developer AcmeAppCo: would be deleted, unchecked: DeleteDeveloper failed: ";
-    assert!(out.contains(&format!("{told}{text}\n")), "{out}");
+    let stderr = "developer AcmeAppCo: would be deleted, unchecked: DeleteDeveloper failed: ";
+    assert!(out.contains(&format!("{stderr}{text}\n")), "{out}");
     let alone = "kind: Developer\nkey: {name: AcmeAppCo}\n";
     let outcome = person.piping(alone).run(&["unapply", "--yes", "-f", "-", "--dry-run"]).await;
     assert!(outcome.out.contains("failed: DeleteDeveloper failed"), "{}", outcome.out);
@@ -256,10 +256,10 @@ async fn a_dry_run_of_unapply_does_not_trip_over_what_would_be_gone() {
 async fn a_person_is_asked_before_a_file_is_undone() {
     let server = controller::start().await;
     let mut person = person(&server).await;
-    let (code, told) =
+    let (code, stderr) =
         person.piping(DATA).answering(&["n"]).run(&["unapply", "-f", "-"]).await.bad();
     assert_eq!(code, Code::Cancelled.exit());
-    assert!(told.starts_with("Delete the 11 objects of stdin? [y/N] "), "{told}");
+    assert!(stderr.starts_with("Delete the 11 objects of stdin? [y/N] "), "{stderr}");
     assert!(server.state.changes().is_empty());
 }
 
@@ -315,8 +315,8 @@ appinsts:
       developer: AcmeAppCo
 "
     );
-    let (code, told) = person.run(&["export", "aps"]).await.bad();
-    assert!(code == 4 && told.contains("did you mean apps?"), "{told}");
+    let (code, stderr) = person.run(&["export", "aps"]).await.bad();
+    assert!(code == 4 && stderr.contains("did you mean apps?"), "{stderr}");
     let infos = person.run(&["export", "cloudletinfos"]).await.good();
     assert!(infos.contains("CLOUDLET_STATE_READY"), "{infos}");
 }

@@ -43,9 +43,9 @@ async fn a_stream_of_answers() {
     );
     let outcome = person.run(&["call", method, r#"{"ram": 13}"#, "-o", "table"]).await;
     assert_eq!(outcome.out.lines().count(), 3, "what came before the failure is printed");
-    let (code, told) = outcome.bad();
+    let (code, stderr) = outcome.bad();
     assert_eq!(code, 13);
-    assert!(told.starts_with("error: the store went away\n"), "{told}");
+    assert!(stderr.starts_with("error: the store went away\n"), "{stderr}");
 }
 
 #[tokio::test]
@@ -69,13 +69,13 @@ async fn streams_both_ways_from_stdin() {
 async fn a_mistake_in_a_stream_breaks_it_off_instead_of_ending_it() {
     let server = fake::http().await;
     let mut person = person(&server).await;
-    let (code, told) = person
+    let (code, stderr) = person
         .piping(r#"{"version": 1} {"verson": 5}"#)
         .run(&["call", "NotifyApi/StreamNotice", "-"])
         .await
         .bad();
     assert_eq!(code, 3);
-    assert!(told.contains("did you mean version?"), "{told}");
+    assert!(stderr.contains("did you mean version?"), "{stderr}");
     // A good stream after it: had the broken one ended in order, it would be
     // there before this one.
     person.piping("{} {} {}").run(&["call", "NotifyApi/StreamNotice", "-"]).await.good();
@@ -88,8 +88,8 @@ async fn bodies_come_from_files_and_mistakes_never_reach_the_server() {
     let mut person = person(&server).await;
     let file = format!("@{}", person.file("body.json", r#"{"username": "x"}"#).display());
     let remove = "selvage.identity.IdentityService/RemoveUser";
-    let (code, told) = person.run(&["call", remove, &file]).await.bad();
-    assert_eq!((code, told.lines().next()), (4, Some("error: there is no user x")));
+    let (code, stderr) = person.run(&["call", remove, &file]).await.bad();
+    assert_eq!((code, stderr.lines().next()), (4, Some("error: there is no user x")));
 
     for (body, expected) in [
         (r#"{"user": "x"}"#, r#"user: selvage.identity.RemoveUserRequest has no field "user""#),
@@ -97,15 +97,18 @@ async fn bodies_come_from_files_and_mistakes_never_reach_the_server() {
         ("{", "message 1 of the body is not JSON"),
         ("", "the body is empty"),
     ] {
-        let (code, told) = person.run(&["call", remove, body]).await.bad();
-        assert_eq!(code, 3, "{told}");
-        assert!(told.contains(expected), "{told}");
+        let (code, stderr) = person.run(&["call", remove, body]).await.bad();
+        assert_eq!(code, 3, "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
-    let (code, told) = person.run(&["call", remove, "@/none"]).await.bad();
-    assert_eq!(code, 4, "{told}");
-    let (code, told) = person.run(&["call", "IdentityService/RemovUser"]).await.bad();
+    let (code, stderr) = person.run(&["call", remove, "@/none"]).await.bad();
+    assert_eq!(code, 4, "{stderr}");
+    let (code, stderr) = person.run(&["call", "IdentityService/RemovUser"]).await.bad();
     assert_eq!(code, 4);
-    assert!(told.contains("did you mean selvage.identity.IdentityService/RemoveUser"), "{told}");
+    assert!(
+        stderr.contains("did you mean selvage.identity.IdentityService/RemoveUser"),
+        "{stderr}"
+    );
 }
 
 #[tokio::test]
@@ -128,8 +131,8 @@ async fn a_call_that_hangs_is_given_up() {
     let server = fake::http().await;
     let mut person = person(&server).await;
     let line = ["call", "IdentityService/RemoveUser", r#"{"username":"hang"}"#];
-    let (code, told) = person.within(Duration::from_millis(50)).run(&line).await.bad();
-    assert_eq!(code, 11, "{told}");
+    let (code, stderr) = person.within(Duration::from_millis(50)).run(&line).await.bad();
+    assert_eq!(code, 11, "{stderr}");
 }
 
 #[tokio::test]

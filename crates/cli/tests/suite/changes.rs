@@ -52,7 +52,7 @@ async fn on_a_terminal_work_is_shown_while_it_lasts() {
 }
 
 #[tokio::test]
-async fn what_streams_nothing_is_told_apart_from_the_output() {
+async fn the_result_of_a_call_without_a_stream_is_not_in_the_output() {
     let server = controller::start().await;
     let mut person = person(&server).await;
     let line = ["cloudlet", "create", "--name", "cloud-1", "--operator", "tmus"];
@@ -68,22 +68,22 @@ async fn a_failure_names_the_method_and_ends_with_its_code() {
     let server = controller::start().await;
     let mut person = person(&server).await;
     person.run(&["operator", "create", "--name", "tmus"]).await.good();
-    let (code, told) = person.run(&["operator", "create", "--name", "tmus"]).await.bad();
+    let (code, stderr) = person.run(&["operator", "create", "--name", "tmus"]).await.bad();
     assert_eq!(code, Code::AlreadyExists.exit());
-    assert!(told.starts_with("error: CreateOperator failed: Key already exists\n"), "{told}");
-    let (code, told) = person.run(&["operator", "delete", "--name", "none", "--yes"]).await.bad();
+    assert!(stderr.starts_with("error: CreateOperator failed: Key already exists\n"), "{stderr}");
+    let (code, stderr) = person.run(&["operator", "delete", "--name", "none", "--yes"]).await.bad();
     assert_eq!(code, Code::NotFound.exit());
-    assert!(told.starts_with("error: DeleteOperator failed: Key not found\n"), "{told}");
+    assert!(stderr.starts_with("error: DeleteOperator failed: Key not found\n"), "{stderr}");
 
     let status = Status::aborted("Encountered failures: crm create failed");
     server.state.refuse("CreateAppInst", status);
-    let (code, told) = person.run(&instance("create", &[])).await.bad();
+    let (code, stderr) = person.run(&instance("create", &[])).await.bad();
     assert_eq!(code, Code::Aborted.exit());
-    assert!(told.starts_with("error: CreateAppInst failed: Encountered failures: "), "{told}");
+    assert!(stderr.starts_with("error: CreateAppInst failed: Encountered failures: "), "{stderr}");
     server.state.refuse("ShowAppInst", Status::permission_denied("not yours"));
-    let (code, told) = person.run(&["appinst", "show"]).await.bad();
+    let (code, stderr) = person.run(&["appinst", "show"]).await.bad();
     assert_eq!(code, Code::PermissionDenied.exit());
-    assert!(told.starts_with("error: ShowAppInst failed: not yours\n"), "{told}");
+    assert!(stderr.starts_with("error: ShowAppInst failed: not yours\n"), "{stderr}");
 }
 
 #[tokio::test]
@@ -101,9 +101,9 @@ async fn a_person_is_asked_before_something_is_deleted() {
     let server = controller::start().await;
     let mut person = person(&server).await;
     let line = ["flavor", "delete", "--name", "x1.small"];
-    let (code, told) = person.answering(&["n"]).run(&line).await.bad();
+    let (code, stderr) = person.answering(&["n"]).run(&line).await.bad();
     assert_eq!(code, Code::Cancelled.exit());
-    assert!(told.starts_with("Delete flavor x1.small? [y/N] "), "{told}");
+    assert!(stderr.starts_with("Delete flavor x1.small? [y/N] "), "{stderr}");
     assert!(server.state.changes().is_empty());
     let (code, _) = person.run(&[&line[..], &["--no-input"]].concat()).await.bad();
     assert_eq!(code, Code::FailedPrecondition.exit());
@@ -111,9 +111,9 @@ async fn a_person_is_asked_before_something_is_deleted() {
     person.answering(&["y"]).run(&line).await.bad();
     person.answering(&[]).run(&[&line[..], &["--yes"]].concat()).await.bad();
     // A script must say that it means it.
-    let (code, told) = person.run(&line).await.bad();
+    let (code, stderr) = person.run(&line).await.bad();
     assert_eq!(code, Code::FailedPrecondition.exit());
-    assert!(told.contains("--yes"), "{told}");
+    assert!(stderr.contains("--yes"), "{stderr}");
     assert_eq!(server.state.changes().len(), 2);
 }
 
@@ -129,11 +129,11 @@ async fn a_dry_run_says_so_to_the_server_and_prints_its_plan() {
     assert_eq!(person.run(&flavor).await.err, "flavor a would be created.\n");
 
     *server.state.silent_about_dry_runs.lock().unwrap() = true;
-    let (code, told) = person.run(&flavor).await.bad();
+    let (code, stderr) = person.run(&flavor).await.bad();
     assert_eq!(code, Code::Unimplemented.exit());
     assert!(
-        told.contains("CreateFlavor: the server does not confirm that it only planned"),
-        "{told}"
+        stderr.contains("CreateFlavor: the server does not confirm that it only planned"),
+        "{stderr}"
     );
     let two = "flavors: [{key: {name: b}}, {key: {name: c}}]";
     person.piping(two).run(&["apply", "-f", "-", "--dry-run"]).await.bad();

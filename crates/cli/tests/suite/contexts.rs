@@ -22,16 +22,16 @@ async fn contexts_are_listed_chosen_renamed_and_forgotten() {
     let shown = person.run(&["context", "show", "-o", "json"]).await.good();
     assert!(shown.starts_with(r#"{"current":true,"name":"house","#), "{shown}");
 
-    let (code, told) = person.run(&["context", "rename", "work", "house"]).await.bad();
-    assert_eq!(code, 3, "{told}");
-    let (code, told) = person.run(&["context", "use", "hous"]).await.bad();
+    let (code, stderr) = person.run(&["context", "rename", "work", "house"]).await.bad();
+    assert_eq!(code, 3, "{stderr}");
+    let (code, stderr) = person.run(&["context", "use", "hous"]).await.bad();
     assert_eq!(code, 4);
-    assert!(told.contains("did you mean house?"), "{told}");
+    assert!(stderr.contains("did you mean house?"), "{stderr}");
 
     person.run(&["context", "remove", "house"]).await.good();
-    let (code, told) = person.run(&["whoami"]).await.bad();
+    let (code, stderr) = person.run(&["whoami"]).await.bad();
     assert_eq!(code, 8);
-    assert!(told.contains("run `selvage login https://HOST:PORT`"), "{told}");
+    assert!(stderr.contains("run `selvage login https://HOST:PORT`"), "{stderr}");
 }
 
 #[tokio::test]
@@ -45,8 +45,8 @@ async fn of_several_servers_the_first_that_answers_is_used() {
     person.run(&["whoami"]).await.good();
     let shown = person.run(&["context", "show", "-o", "json"]).await.good();
     assert!(shown.contains(&format!(r#""others":["{}"]"#, server.endpoint)), "{shown}");
-    let (code, told) = person.run(&["--endpoint", &away, "whoami"]).await.bad();
-    assert_eq!(code, 13, "that one alone was asked for: {told}");
+    let (code, stderr) = person.run(&["--endpoint", &away, "whoami"]).await.bad();
+    assert_eq!(code, 13, "that one alone was asked for: {stderr}");
     let (code, _) = person.run(&["context", "endpoints", "lab", "ftp://x"]).await.bad();
     assert_eq!(code, 3);
 }

@@ -26,9 +26,9 @@ async fn a_token_is_shown_once_listed_and_ended() {
     assert!(!listed.contains("canary"), "{listed}");
 
     assert!(person.misspelt(&["token", "create", "ci"]).contains("--role"));
-    let (code, told) = person.run(&["token", "delete", "cii"]).await.bad();
+    let (code, stderr) = person.run(&["token", "delete", "cii"]).await.bad();
     assert_eq!(code, 4);
-    assert!(told.contains("did you mean ci"), "{told}");
+    assert!(stderr.contains("did you mean ci"), "{stderr}");
     person.run(&["token", "delete", "ci"]).await.good();
     assert!(server.state.credentials.lock().unwrap().is_empty());
 }
@@ -47,9 +47,9 @@ async fn a_certificate_is_got_and_its_key_stays_here() {
     // Without a role it has all of its owner's.
     let grants = server.state.credentials.lock().unwrap()[0].grants.clone();
     assert_eq!(grants[0].role, "admin");
-    let (code, told) = person.run(&line).await.bad();
+    let (code, stderr) = person.run(&line).await.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("--force"), "{told}");
+    assert!(stderr.contains("--force"), "{stderr}");
     assert!(person.run(&["user", "cert", "list"]).await.good().contains("laptop"));
     assert!(!person.run(&["token", "list"]).await.good().contains("laptop"));
     person.run(&["user", "cert", "block", "laptop"]).await.good();
@@ -64,7 +64,7 @@ async fn a_certificate_for_another_key_is_not_kept() {
     let mut person = person(&server, &ca).await;
     let out = person.dir.path().join("own");
     let line = ["user", "cert", "create", "laptop", "--out", &out.display().to_string()];
-    let (_, told) = person.run(&line).await.bad();
-    assert!(told.contains("another key"), "{told}");
+    let (_, stderr) = person.run(&line).await.bad();
+    assert!(stderr.contains("another key"), "{stderr}");
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
 }

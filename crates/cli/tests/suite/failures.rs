@@ -9,17 +9,20 @@ use crate::{
 };
 
 #[tokio::test]
-async fn every_code_is_told_and_ends_the_process_its_own_way() {
+async fn every_code_has_its_own_message_and_exit_code() {
     let mut person = Person::new();
     let server = fake::http().await;
     person.run(&["login", &server.endpoint]).await.good();
     for code in ALL {
         let number = code.grpc() as i32;
         let line = ["user", "remove", "--yes", &format!("code:{number}")];
-        let (exit, told) = person.run(&line).await.bad();
+        let (exit, stderr) = person.run(&line).await.bad();
         assert_eq!(exit, code.exit(), "{code}");
-        assert!(told.starts_with(&format!("error: refused with {number}\n")), "{told}");
-        assert!(told.ends_with(&format!("hint: `selvage explain {code}` says more\n")), "{told}");
+        assert!(stderr.starts_with(&format!("error: refused with {number}\n")), "{stderr}");
+        assert!(
+            stderr.ends_with(&format!("hint: `selvage explain {code}` says more\n")),
+            "{stderr}"
+        );
     }
 }
 
@@ -32,10 +35,10 @@ async fn a_server_that_is_not_there() {
     for endpoint in
         [format!("https://{address}"), format!("http://{address}"), "unix:///none/s".into()]
     {
-        let (code, told) = person.run(&["status", "--endpoint", &endpoint]).await.bad();
+        let (code, stderr) = person.run(&["status", "--endpoint", &endpoint]).await.bad();
         assert_eq!(code, 13);
-        assert!(told.starts_with(&format!("error: nobody answers at {endpoint}\n")), "{told}");
-        assert!(told.contains("check that the server runs (`selvage up`)"), "{told}");
+        assert!(stderr.starts_with(&format!("error: nobody answers at {endpoint}\n")), "{stderr}");
+        assert!(stderr.contains("check that the server runs (`selvage up`)"), "{stderr}");
     }
 }
 
@@ -49,16 +52,16 @@ async fn plain_text_where_tls_is_expected_and_the_other_way_round() {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     });
     let line = ["status", "--endpoint", &format!("https://{address}")];
-    let (code, told) = person.run(&line).await.bad();
+    let (code, stderr) = person.run(&line).await.bad();
     task.await.unwrap();
-    assert_eq!(code, 13, "{told}");
-    assert!(told.contains("does not speak TLS") && told.contains("http://"), "{told}");
+    assert_eq!(code, 13, "{stderr}");
+    assert!(stderr.contains("does not speak TLS") && stderr.contains("http://"), "{stderr}");
 
     let ca = Arc::new(Authority::new());
     let server = fake::https(ServerState::default(), &ca).await;
     let plain = server.endpoint.replace("https", "http");
-    let (code, told) = person.run(&["status", "--endpoint", &plain]).await.bad();
-    assert_eq!(code, 13, "{told}");
+    let (code, stderr) = person.run(&["status", "--endpoint", &plain]).await.bad();
+    assert_eq!(code, 13, "{stderr}");
 }
 
 #[tokio::test]
@@ -69,9 +72,9 @@ async fn a_certificate_for_another_name() {
     let mut person = Person::new();
     let file = person.file("ca.pem", &ca.pem).display().to_string();
     let line = ["status", "--endpoint", &server.endpoint, "--ca", &file];
-    let (code, told) = person.run(&line).await.bad();
-    assert_eq!(code, 6, "{told}");
-    assert!(told.contains("is not made out to that name"), "{told}");
+    let (code, stderr) = person.run(&line).await.bad();
+    assert_eq!(code, 6, "{stderr}");
+    assert!(stderr.contains("is not made out to that name"), "{stderr}");
 }
 
 #[tokio::test]
@@ -79,7 +82,7 @@ async fn time_runs_out_on_this_side() {
     let mut person = Person::new();
     let server = fake::http().await;
     let line = ["user", "remove", "--yes", "hang", "--endpoint", &server.endpoint];
-    let (code, told) = person.within(Duration::from_millis(50)).run(&line).await.bad();
-    assert_eq!(code, 11, "{told}");
-    assert!(told.contains("--timeout 2m"), "{told}");
+    let (code, stderr) = person.within(Duration::from_millis(50)).run(&line).await.bad();
+    assert_eq!(code, 11, "{stderr}");
+    assert!(stderr.contains("--timeout 2m"), "{stderr}");
 }

@@ -71,12 +71,12 @@ async fn a_name_stands_for_its_object() {
 async fn a_name_that_means_two_or_none_is_asked_back() {
     let (server, mut person) = filled().await;
     let before = server.state.changes().len();
-    let (code, told) = person.run(&["app", "delete", "hello", "--yes"]).await.bad();
+    let (code, stderr) = person.run(&["app", "delete", "hello", "--yes"]).await.bad();
     assert_eq!(code, Code::InvalidArgument.exit());
-    assert!(told.contains("demo/hello/1.0, other/hello/1.0"), "{told}");
-    let (code, told) = person.run(&["app", "delete", "shp", "--yes"]).await.bad();
+    assert!(stderr.contains("demo/hello/1.0, other/hello/1.0"), "{stderr}");
+    let (code, stderr) = person.run(&["app", "delete", "shp", "--yes"]).await.bad();
     assert_eq!(code, Code::NotFound.exit());
-    assert!(told.contains("there is no app \"shp\"; did you mean shop?"), "{told}");
+    assert!(stderr.contains("there is no app \"shp\"; did you mean shop?"), "{stderr}");
     let (code, _) = person.run(&["app", "show", "nothing"]).await.bad();
     assert_eq!(code, Code::NotFound.exit());
     assert_eq!(server.state.changes().len(), before, "nothing was changed");
@@ -99,9 +99,9 @@ async fn an_element_of_a_list_is_changed_alone() {
     person.run(&["app", "update", "shop", "--set", "configs[2].config=third"]).await.good();
     assert_eq!(configs(&server).len(), 3);
     let far = ["app", "update", "shop", "--set", "configs[9].config=x"];
-    let (code, told) = person.run(&far).await.bad();
+    let (code, stderr) = person.run(&far).await.bad();
     assert_eq!(code, Code::InvalidArgument.exit());
-    assert!(told.contains("there are 3 before it"), "{told}");
+    assert!(stderr.contains("there are 3 before it"), "{stderr}");
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn many_instances_are_updated_by_one_command() {
     let out = person.run(&["appinst", "update", "--all", "--cloudlet", "east"]).await.good();
     assert_eq!(out, "appinst demo/shop/1.0/c/telco/east/demo: updated\n");
     let before = server.state.changes().len();
-    let (code, told) = person.run(&["appinst", "update", "-l", "clodlet!=west"]).await.bad();
+    let (code, stderr) = person.run(&["appinst", "update", "-l", "clodlet!=west"]).await.bad();
     assert_eq!(code, Code::InvalidArgument.exit());
-    assert!(told.contains("did you mean cloudlet?"), "{told}");
+    assert!(stderr.contains("did you mean cloudlet?"), "{stderr}");
     let none = person.run(&["appinst", "update", "-l", "cloudlet=north"]).await;
     assert_eq!((none.out.as_str(), none.err.as_str()), ("", "No appinsts fit.\n"));
     assert_eq!(server.state.changes().len(), before);
@@ -179,8 +179,8 @@ async fn folders_and_several_files_are_one_set() {
     assert_eq!(out, "flavor a: created\nflavor b: created\nflavor c: created\n");
     let empty = person.dir.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    let (_, told) = person.run(&["apply", "-f", empty.to_str().unwrap()]).await.bad();
-    assert!(told.contains("holds no file .yaml or .yml"), "{told}");
+    let (_, stderr) = person.run(&["apply", "-f", empty.to_str().unwrap()]).await.bad();
+    assert!(stderr.contains("holds no file .yaml or .yml"), "{stderr}");
 }
 
 #[tokio::test]
@@ -221,14 +221,14 @@ async fn an_image_runs_by_one_command() {
     let moved = [&line[..], &["--env", "MODE=other"]].concat();
     let out = person.run(&moved).await.good();
     assert!(out.contains("/east: updated"), "the instance takes the change: {out}");
-    let (_, told) = person.run(&["run", "web", "--developer", "demo"]).await.bad();
-    assert!(told.contains("there are 2 cloudlets: say which"), "{told}");
-    let (_, told) = person.run(&["run", "web", "--on", "est", "--developer", "demo"]).await.bad();
-    assert!(told.contains("did you mean east or west?"), "{told}");
+    let (_, stderr) = person.run(&["run", "web", "--developer", "demo"]).await.bad();
+    assert!(stderr.contains("there are 2 cloudlets: say which"), "{stderr}");
+    let (_, stderr) = person.run(&["run", "web", "--on", "est", "--developer", "demo"]).await.bad();
+    assert!(stderr.contains("did you mean east or west?"), "{stderr}");
 }
 
 #[tokio::test]
-async fn an_empty_list_says_so_beside_the_output() {
+async fn an_empty_list_is_reported_on_stderr() {
     let server = controller::start().await;
     let mut person = person(&server).await;
     let outcome = person.run(&["app", "list"]).await;

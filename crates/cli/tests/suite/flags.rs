@@ -187,9 +187,9 @@ async fn an_update_names_what_it_changes() {
     let sent = server.state.last("UpdateCloudlet");
     assert!(sent.starts_with(r#"{"fields":["5.1","5.2","8"],"#), "{sent}");
 
-    let (code, told) = person.run(&["developer", "update", "--name", "Acme"]).await.bad();
+    let (code, stderr) = person.run(&["developer", "update", "--name", "Acme"]).await.bad();
     assert_eq!(code, 3);
-    assert!(told.starts_with("error: developer Acme: nothing to update"), "{told}");
+    assert!(stderr.starts_with("error: developer Acme: nothing to update"), "{stderr}");
 }
 
 #[tokio::test]
@@ -232,9 +232,9 @@ async fn objects_come_from_files_with_flags_on_top() {
         assert_eq!(server.state.last("CreateFlavor"), r#"{"key":{"name":"b"},"ram":"2"}"#);
     }
     let mixed = "operators:\n- key: {name: a}\n";
-    let (code, told) = person.piping(mixed).run(&["flavor", "create", "-f", "-"]).await.bad();
+    let (code, stderr) = person.piping(mixed).run(&["flavor", "create", "-f", "-"]).await.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("stdin holds operators too"), "{told}");
+    assert!(stderr.contains("stdin holds operators too"), "{stderr}");
 }
 
 #[tokio::test]
@@ -252,15 +252,15 @@ async fn mistakes_are_named_and_never_sent() {
         (vec!["--set", "ram[0]=1"], "is no list"),
         (vec!["--set", "fields=3"], "has no field \"fields\""),
     ] {
-        let (code, told) = person.run(&[vec!["flavor", "create"], line].concat()).await.bad();
-        assert_eq!(code, 3, "{told}");
-        assert!(told.contains(expected), "{told}");
+        let (code, stderr) = person.run(&[vec!["flavor", "create"], line].concat()).await.bad();
+        assert_eq!(code, 3, "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
     let secret = ["developer", "create", "--name", "a", "--passhash", "canary"];
-    let (code, told) = person.run(&secret).await.bad();
-    assert!(code == 3 && !told.contains("canary") && told.contains("@FILE"), "{told}");
-    let (code, told) = person.run(&["app", "delete"]).await.bad();
-    assert!(code == 3 && told.contains("nothing says which app to delete"), "{told}");
+    let (code, stderr) = person.run(&secret).await.bad();
+    assert!(code == 3 && !stderr.contains("canary") && stderr.contains("@FILE"), "{stderr}");
+    let (code, stderr) = person.run(&["app", "delete"]).await.bad();
+    assert!(code == 3 && stderr.contains("nothing says which app to delete"), "{stderr}");
     assert!(server.state.calls.lock().unwrap().is_empty());
 }
 
@@ -268,12 +268,12 @@ async fn mistakes_are_named_and_never_sent() {
 async fn typos_on_the_command_line_and_in_files_are_answered() {
     let server = controller::start().await;
     let mut person = person(&server).await;
-    let told = person.misspelt(&["app", "create", "--appnam", "x"]);
-    assert!(told.contains("'--appname'"), "{told}");
-    let told = person.misspelt(&["app", "create", "--imagetype", "ImageTypeDocke"]);
-    assert!(told.contains("ImageTypeDocker"), "{told}");
-    let told = person.misspelt(&["node", "show"]);
-    assert!(told.contains("nodes"), "{told}");
+    let stderr = person.misspelt(&["app", "create", "--appnam", "x"]);
+    assert!(stderr.contains("'--appname'"), "{stderr}");
+    let stderr = person.misspelt(&["app", "create", "--imagetype", "ImageTypeDocke"]);
+    assert!(stderr.contains("ImageTypeDocker"), "{stderr}");
+    let stderr = person.misspelt(&["node", "show"]);
+    assert!(stderr.contains("nodes"), "{stderr}");
 
     for (text, expected) in [
         (
@@ -295,9 +295,9 @@ async fn typos_on_the_command_line_and_in_files_are_answered() {
         ("flavors:\n- 5\n", "stdin line 2: must be a mapping, a Flavor, and is a single value"),
         ("", "stdin holds no object"),
     ] {
-        let (code, told) = person.piping(text).run(&["apply", "-f", "-"]).await.bad();
-        assert_eq!(code, 3, "{told}");
-        assert!(told.contains(expected), "{told}");
+        let (code, stderr) = person.piping(text).run(&["apply", "-f", "-"]).await.bad();
+        assert_eq!(code, 3, "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
     assert!(server.state.calls.lock().unwrap().is_empty());
 }

@@ -27,8 +27,8 @@ async fn a_machine_gets_its_certificate_and_is_known_by_it() {
     let out = machine.dir.path().join("pki");
     let command = command.replace("/etc/selvage", &out.display().to_string());
     let line: Vec<&str> = command.split(' ').skip(1).collect();
-    let told = machine.run(&line).await.good();
-    assert!(told.contains("machine      node/rack3-7\n"), "{told}");
+    let stderr = machine.run(&line).await.good();
+    assert!(stderr.contains("machine      node/rack3-7\n"), "{stderr}");
     let mode = |name: &str| fs::metadata(out.join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!([mode("machine.key"), mode("machine.crt"), mode("ca.crt")], [0o600, 0o644, 0o644]);
     assert_eq!(fs::read_to_string(out.join("ca.crt")).unwrap(), ca.pem);
@@ -50,16 +50,16 @@ async fn a_machine_gets_its_certificate_and_is_known_by_it() {
     assert!(machine.run(&who).await.good().contains("node/rack3-7"));
 
     let before = fs::read(out.join("machine.key")).unwrap();
-    let (code, told) = machine.run(&line).await.bad();
+    let (code, stderr) = machine.run(&line).await.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("is there already") && told.contains("--force"), "{told}");
+    assert!(stderr.contains("is there already") && stderr.contains("--force"), "{stderr}");
     assert_eq!(fs::read(out.join("machine.key")).unwrap(), before);
     machine.run(&[&line[..], &["--force"]].concat()).await.good();
     assert_ne!(fs::read(out.join("machine.key")).unwrap(), before);
 }
 
 #[tokio::test]
-async fn a_machine_does_not_tell_its_token_to_a_stranger() {
+async fn a_machine_does_not_send_its_token_to_an_unknown_server() {
     let (ca, other) = (Arc::new(Authority::new()), Authority::new());
     let server = fake::https(ServerState::default(), &ca).await;
     let mut machine = Person::new();
@@ -69,15 +69,15 @@ async fn a_machine_does_not_tell_its_token_to_a_stranger() {
     let join = ["join", &server.endpoint, "--out", &dir, "--token-file", &token];
 
     let pinned = [&join[..], &["--ca-sha256", &other.sha256]].concat();
-    let (code, told) = machine.run(&pinned).await.bad();
+    let (code, stderr) = machine.run(&pinned).await.bad();
     assert_eq!(code, 6);
     assert!(
-        told.contains("shows no CA with the fingerprint") && !told.contains(JOIN_TOKEN),
-        "{told}"
+        stderr.contains("shows no CA with the fingerprint") && !stderr.contains(JOIN_TOKEN),
+        "{stderr}"
     );
-    let (code, told) = machine.run(&join).await.bad();
+    let (code, stderr) = machine.run(&join).await.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("--ca-sha256"), "{told}");
+    assert!(stderr.contains("--ca-sha256"), "{stderr}");
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
 }
 
@@ -90,11 +90,11 @@ async fn a_bad_token_or_a_bad_answer_leaves_nothing() {
     let dir = out.display().to_string();
     let join =
         ["join", &server.endpoint, "--out", &dir, "--ca-sha256", &ca.sha256, "--token-file", "-"];
-    let (code, told) = machine.piping("used-up").run(&join).await.bad();
+    let (code, stderr) = machine.piping("used-up").run(&join).await.bad();
     assert_eq!(code, 6);
-    assert!(told.contains("make a new one with `selvage join-token create`"), "{told}");
-    let (code, told) = machine.piping(JOIN_TOKEN).run(&join).await.bad();
+    assert!(stderr.contains("make a new one with `selvage join-token create`"), "{stderr}");
+    let (code, stderr) = machine.piping(JOIN_TOKEN).run(&join).await.bad();
     assert_eq!(code, 16);
-    assert!(told.contains("the certificate is for another key"), "{told}");
+    assert!(stderr.contains("the certificate is for another key"), "{stderr}");
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
 }

@@ -32,16 +32,16 @@ async fn login_whoami_and_logout_over_tls() {
     // The CA and the token are remembered: neither file is needed again.
     fs::remove_file(ca_file).unwrap();
     let who = person.run(&["whoami"]).await.good();
-    let told = "name            admin\nkind            user\ngrants          admin\n\
+    let stderr = "name            admin\nkind            user\ngrants          admin\n\
                 expires         -\nmethods         -\nfirst_password  false\nidle_end        -\n";
-    assert_eq!(who, told);
+    assert_eq!(who, stderr);
 
     person.run(&["logout"]).await.good();
     assert!(*server.state.logged_out.lock().unwrap());
-    let (code, told) = person.run(&["whoami"]).await.bad();
+    let (code, stderr) = person.run(&["whoami"]).await.bad();
     assert_eq!(code, 6);
     assert_eq!(
-        told,
+        stderr,
         "error: no session goes with these credentials\n\
          hint: you are not logged in: run `selvage login`\n\
          hint: `selvage explain UNAUTHENTICATED` says more\n"
@@ -52,7 +52,7 @@ async fn login_whoami_and_logout_over_tls() {
 }
 
 #[tokio::test]
-async fn an_ended_session_is_told_from_none() {
+async fn an_ended_session_is_distinguished_from_none() {
     let ca = Arc::new(Authority::new());
     let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
@@ -62,9 +62,9 @@ async fn an_ended_session_is_told_from_none() {
         .await
         .good();
     *server.state.logged_out.lock().unwrap() = true;
-    let (code, told) = person.run(&["user", "list"]).await.bad();
+    let (code, stderr) = person.run(&["user", "list"]).await.bad();
     assert_eq!(code, 6);
-    assert!(told.contains("your session has ended or is not known there: run `selvage login`"));
+    assert!(stderr.contains("your session has ended or is not known there: run `selvage login`"));
 }
 
 #[tokio::test]
@@ -73,11 +73,11 @@ async fn a_fingerprint_is_believed_only_if_it_fits() {
     let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
     let other = "00".repeat(32);
-    let (code, told) =
+    let (code, stderr) =
         person.answering(&[]).run(&["login", &server.endpoint, "--ca-sha256", &other]).await.bad();
     assert_eq!(code, 6);
-    assert!(told.contains(&format!("shows no CA with the fingerprint {other}")), "{told}");
-    assert!(told.contains(&ca.sha256), "{told}");
+    assert!(stderr.contains(&format!("shows no CA with the fingerprint {other}")), "{stderr}");
+    assert!(stderr.contains(&ca.sha256), "{stderr}");
     assert!(!person.config_file().exists());
 
     let (code, _) = person.run(&["login", &server.endpoint, "--ca-sha256", "12"]).await.bad();
@@ -90,13 +90,13 @@ async fn an_unknown_server_is_trusted_only_by_a_yes() {
     let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
 
-    let (code, told) = person.run(&["login", &server.endpoint]).await.bad();
-    assert_eq!(code, 8, "{told}");
-    assert!(told.contains("--ca-sha256 HEX"), "{told}");
+    let (code, stderr) = person.run(&["login", &server.endpoint]).await.bad();
+    assert_eq!(code, 8, "{stderr}");
+    assert!(stderr.contains("--ca-sha256 HEX"), "{stderr}");
 
-    let (code, told) = person.answering(&["n"]).run(&["login", &server.endpoint]).await.bad();
+    let (code, stderr) = person.answering(&["n"]).run(&["login", &server.endpoint]).await.bad();
     assert_eq!(code, 12);
-    assert!(told.contains(&ca.sha256) && told.contains("CN=test CA"), "{told}");
+    assert!(stderr.contains(&ca.sha256) && stderr.contains("CN=test CA"), "{stderr}");
     assert!(!person.config_file().exists());
 
     person.answering(&["yes", "admin", PASSWORD]).run(&["login", &server.endpoint]).await.good();
@@ -115,10 +115,10 @@ async fn a_new_ca_at_a_known_address_is_refused() {
         vec!["whoami", "--endpoint", &server.endpoint, "--ca", &wrong],
         vec!["login", &server.endpoint, "--ca", &wrong],
     ] {
-        let (code, told) = person.run(&line).await.bad();
+        let (code, stderr) = person.run(&line).await.bad();
         assert_eq!(code, 6);
-        assert!(told.contains("signed by a CA that is not trusted here"), "{told}");
-        assert!(told.contains("selvage login --ca-sha256 HEX"), "{told}");
+        assert!(stderr.contains("signed by a CA that is not trusted here"), "{stderr}");
+        assert!(stderr.contains("selvage login --ca-sha256 HEX"), "{stderr}");
     }
 }
 
@@ -127,14 +127,17 @@ async fn a_wrong_password_is_not_answered_with_log_in() {
     let ca = Arc::new(Authority::new());
     let server = fake::https(ServerState::default(), &ca).await;
     let mut person = Person::new();
-    let (code, told) = person
+    let (code, stderr) = person
         .answering(&["admin", "wrong-canary"])
         .run(&["login", &server.endpoint, "--ca-sha256", &ca.sha256])
         .await
         .bad();
     assert_eq!(code, 6);
-    assert!(told.contains("error: wrong name or password\nhint: check the name (admin)"), "{told}");
-    assert!(!told.contains("canary"));
+    assert!(
+        stderr.contains("error: wrong name or password\nhint: check the name (admin)"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("canary"));
     assert!(!person.config_file().exists());
 }
 
@@ -201,10 +204,13 @@ async fn credentials_others_can_read_stop_every_command() {
     let file = person.dir.path().join("config/credentials.toml");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    let (code, told) = person.run(&["whoami"]).await.bad();
+    let (code, stderr) = person.run(&["whoami"]).await.bad();
     assert_eq!(code, 8);
-    assert!(told.contains("others may read it (mode 644)") && told.contains("chmod 600"), "{told}");
-    assert!(!told.contains(TOKEN));
+    assert!(
+        stderr.contains("others may read it (mode 644)") && stderr.contains("chmod 600"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains(TOKEN));
 }
 
 #[tokio::test]
@@ -216,9 +222,9 @@ async fn a_token_stays_with_the_server_it_is_for() {
     person.answering(&["admin", PASSWORD]).run(&line).await.good();
     let other = fake::https(ServerState::default(), &ca).await;
     let line = ["--context", "home", "--endpoint", &other.endpoint, "whoami"];
-    let (code, told) = person.run(&line).await.bad();
+    let (code, stderr) = person.run(&line).await.bad();
     assert_eq!(code, 6);
-    assert!(told.contains("you are not logged in"), "{told}");
+    assert!(stderr.contains("you are not logged in"), "{stderr}");
 
     person.env.push(("SELVAGE_TOKEN".into(), TOKEN.into()));
     person.run(&line).await.good();
@@ -226,9 +232,9 @@ async fn a_token_stays_with_the_server_it_is_for() {
     person.run(&[&line[..4], &["logout"]].concat()).await.good();
     let kept = fs::read_to_string(person.dir.path().join("config/credentials.toml")).unwrap();
     assert!(kept.contains("[logins.home]"), "{kept}");
-    let (code, told) = person.run(&["--endpoint", "http://192.0.2.1:1", "whoami"]).await.bad();
+    let (code, stderr) = person.run(&["--endpoint", "http://192.0.2.1:1", "whoami"]).await.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("in clear text") && !told.contains(TOKEN), "{told}");
+    assert!(stderr.contains("in clear text") && !stderr.contains(TOKEN), "{stderr}");
 }
 
 /// A browser that comes back to the port it was given; before it, strangers.
@@ -281,15 +287,15 @@ async fn a_login_through_a_browser() {
 #[tokio::test]
 async fn a_login_through_a_browser_that_fails() {
     let (outcome, _, _) = through_a_browser("error=not_allowed", &["--oidc", "corp"]).await;
-    let (code, told) = outcome.bad();
+    let (code, stderr) = outcome.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("not_allowed"), "{told}");
+    assert!(stderr.contains("not_allowed"), "{stderr}");
     let (outcome, _, _) = through_a_browser("code=wrong", &["--oidc", "corp"]).await;
     assert_eq!(outcome.bad().0, 6);
     let (outcome, _, _) = through_a_browser("", &["--oidc", "crop"]).await;
-    let (code, told) = outcome.bad();
+    let (code, stderr) = outcome.bad();
     assert_eq!(code, 4);
-    assert!(told.contains("did you mean corp"), "{told}");
+    assert!(stderr.contains("did you mean corp"), "{stderr}");
     let (outcome, _, _) = through_a_browser("", &["--oidc"]).await;
     assert!(outcome.bad().1.contains("--oidc corp or --oidc lab"));
 }

@@ -86,14 +86,14 @@ async fn operations_are_listed_followed_and_cancelled() {
     assert_eq!(out, "Creating\nReady\nCreated successfully\n");
     let outcome = person.run(&["operation", "follow", "op-3"]).await;
     assert_eq!(outcome.out, "Creating\n");
-    let (code, told) = outcome.bad();
+    let (code, printed) = outcome.bad();
     assert_eq!(code, Code::Aborted.exit());
     assert!(
-        told.starts_with("error: CreateAppInst failed: Encountered failures: no room"),
-        "{told}"
+        printed.starts_with("error: CreateAppInst failed: Encountered failures: no room"),
+        "{printed}"
     );
-    let (code, told) = person.run(&["operation", "follow", "op-9"]).await.bad();
-    assert!(code == 4 && told.contains("selvage operation list"), "{told}");
+    let (code, printed) = person.run(&["operation", "follow", "op-9"]).await.bad();
+    assert!(code == 4 && printed.contains("selvage operation list"), "{printed}");
 
     let outcome = person.run(&["operation", "cancel", "op-1"]).await;
     assert!(outcome.err.starts_with("It is being undone"), "{}", outcome.err);
@@ -115,9 +115,9 @@ async fn what_nobody_knows_of_is_not_followed() {
     let server = controller::start().await;
     *server.state.breaks_after.lock().unwrap() = Some(1);
     let mut person = person(&server).await;
-    let (code, told) = person.run(&[&CREATE[..], &["--watch"]].concat()).await.bad();
+    let (code, printed) = person.run(&[&CREATE[..], &["--watch"]].concat()).await.bad();
     assert_eq!(code, Code::Unavailable.exit());
-    assert!(told.contains("error: CreateAppInst failed: the server stops"), "{told}");
+    assert!(printed.contains("error: CreateAppInst failed: the server stops"), "{printed}");
 }
 
 /// Body of the next test, in a process of its own, for a signal goes to all
@@ -128,10 +128,10 @@ async fn interrupted_child() {
     let Ok(endpoint) = std::env::var("EDGE_TEST_ENDPOINT") else { return };
     let mut person = Person::new();
     person.endpoint = Some(endpoint);
-    let (code, told) = person.run(&CREATE).await.bad();
+    let (code, printed) = person.run(&CREATE).await.bad();
     assert_eq!(code, Code::Cancelled.exit());
     assert_eq!(
-        told,
+        printed,
         "The operation goes on at the server; follow it with `selvage operation follow op-1`.\n\
          error: interrupted\n"
     );

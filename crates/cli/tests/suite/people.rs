@@ -34,18 +34,18 @@ async fn people_are_added_listed_changed_and_removed() {
     person.run(&["user", "update", "ada", "--disable"]).await.good();
     let list = person.run(&["user", "update", "ada", "--role", "viewer"]).await.good();
     assert!(list.contains("ada       viewer  true"), "{list}");
-    let (code, told) = person.run(&["user", "update", "adda", "--enable"]).await.bad();
+    let (code, stderr) = person.run(&["user", "update", "adda", "--enable"]).await.bad();
     assert_eq!(code, 4);
-    assert!(told.contains("did you mean ada"), "{told}");
+    assert!(stderr.contains("did you mean ada"), "{stderr}");
     let (code, _) = person.run(&["user", "update", "ada"]).await.bad();
     assert_eq!(code, 3);
 
-    let (code, told) = person.run(&["user", "remove", "ada"]).await.bad();
+    let (code, stderr) = person.run(&["user", "remove", "ada"]).await.bad();
     assert_eq!(code, 8);
-    assert!(told.contains("--yes"), "{told}");
-    let (code, told) = person.answering(&["n"]).run(&["user", "remove", "ada"]).await.bad();
+    assert!(stderr.contains("--yes"), "{stderr}");
+    let (code, stderr) = person.answering(&["n"]).run(&["user", "remove", "ada"]).await.bad();
     assert_eq!(code, 12);
-    assert!(told.contains("ada stays: nothing was changed"), "{told}");
+    assert!(stderr.contains("ada stays: nothing was changed"), "{stderr}");
     person.answering(&["y"]).run(&["user", "remove", "ada"]).await.good();
     assert!(!server.state.users.lock().unwrap().contains_key("ada"));
 }
@@ -55,23 +55,23 @@ async fn a_name_that_is_taken() {
     let server = fake::http().await;
     let mut person = person(&server).await;
     person.run(&["user", "add", "ada", "--generate"]).await.good();
-    let (code, told) = person.run(&["user", "add", "ada", "--generate"]).await.bad();
+    let (code, stderr) = person.run(&["user", "add", "ada", "--generate"]).await.bad();
     assert_eq!(code, 5);
-    assert!(told.starts_with("error: user ada is there already\n"), "{told}");
+    assert!(stderr.starts_with("error: user ada is there already\n"), "{stderr}");
 }
 
 #[tokio::test]
 async fn passwords_are_asked_for_twice_and_never_shown() {
     let server = fake::http().await;
     let mut person = person(&server).await;
-    let (code, told) =
+    let (code, stderr) =
         person.answering(&["canary-1", "canary-2"]).run(&["user", "add", "ada"]).await.bad();
     assert_eq!(code, 3);
-    assert!(told.contains("the two passwords differ") && !told.contains("canary"), "{told}");
+    assert!(stderr.contains("the two passwords differ") && !stderr.contains("canary"), "{stderr}");
 
-    let (code, told) = person.run(&["user", "add", "ada"]).await.bad();
+    let (code, stderr) = person.run(&["user", "add", "ada"]).await.bad();
     assert_eq!(code, 8);
-    assert!(told.contains("--generate"), "{told}");
+    assert!(stderr.contains("--generate"), "{stderr}");
 
     // Another's needs no old one; somebody without a password has none to set.
     person.answering(&["new-pass-1", "new-pass-1"]).run(&["user", "passwd", "bob"]).await.good();
@@ -103,15 +103,15 @@ async fn machines_are_blocked_listed_and_let_in_again() {
     let listed = person.run(&["machine", "list", "--blocked", "-o", "json"]).await.good();
     assert!(listed.contains(r#""machine":"node/rack3-7""#), "{listed}");
 
-    let (_, told) = person.run(&["machine", "unblock", "node/rack3-7", "--no-input"]).await.bad();
-    assert!(told.contains("--yes"), "{told}");
+    let (_, stderr) = person.run(&["machine", "unblock", "node/rack3-7", "--no-input"]).await.bad();
+    assert!(stderr.contains("--yes"), "{stderr}");
     person.answering(&["y"]).run(&["machine", "unblock", "node/rack3-7"]).await.good();
-    let (_, told) = person.run(&["machine", "unblock", "node/rack3-7", "--yes"]).await.bad();
-    assert!(told.contains("not blocked"), "{told}");
+    let (_, stderr) = person.run(&["machine", "unblock", "node/rack3-7", "--yes"]).await.bad();
+    assert!(stderr.contains("not blocked"), "{stderr}");
     let listed = person.run(&["machine", "list", "-l", "rack=3"]).await.good();
     assert!(listed.contains("LAST SEEN") && listed.contains("node/rack=3"), "{listed}");
-    let (_, told) = person.run(&["machine", "remove", "node/gone"]).await.bad();
-    assert!(told.contains("not found"), "{told}");
-    let told = person.misspelt(&["machine", "block", "noode/x"]);
-    assert!(told.contains("noode"), "{told}");
+    let (_, stderr) = person.run(&["machine", "remove", "node/gone"]).await.bad();
+    assert!(stderr.contains("not found"), "{stderr}");
+    let stderr = person.misspelt(&["machine", "block", "noode/x"]);
+    assert!(stderr.contains("noode"), "{stderr}");
 }

@@ -60,9 +60,9 @@ async fn follow(job: BackupJob, session: &mut Session<'_>) -> Result<BackupJob, 
     let request = WatchBackupRequest { id: job.id.clone() };
     let request = client.request(request, client.limit(true))?;
     let begun = BackupsServiceClient::new(client.channel()).watch_backup(request).await;
-    let mut told = begun.map_err(|status| client.refused(&status))?.into_inner();
+    let mut stream = begun.map_err(|status| client.refused(&status))?.into_inner();
     let mut last = job;
-    while let Some(job) = told.message().await.map_err(|status| client.refused(&status))? {
+    while let Some(job) = stream.message().await.map_err(|status| client.refused(&status))? {
         if session.io.err_is_terminal {
             let line = bar(&job);
             write!(session.io.err, "\r\x1b[2K{line}")

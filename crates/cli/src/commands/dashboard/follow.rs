@@ -114,12 +114,12 @@ mod tests {
             _ => unreachable!(),
         };
         let first = updates(&[7, 8], Some(Status::unavailable("broken off")));
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         tokio::select! {
             () = follow(first, Duration::ZERO, open, sender) => {}
             () = async {
-                while told.len() < 5 {
-                    told.push(news.recv().await.unwrap());
+                while received.len() < 5 {
+                    received.push(news.recv().await.unwrap());
                 }
             } => {}
         }
@@ -131,6 +131,6 @@ mod tests {
             News::Broken("nobody is there".into()),
             News::Whole(update(1)),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(received, expected);
     }
 }

@@ -44,7 +44,7 @@ async fn follow(client: &Client, name: &str, session: &mut Session<'_>) -> Resul
     let begun = ClusterServiceClient::new(client.channel()).watch_cluster(request).await;
     let mut changes = begun.map_err(|status| client.refused(&status))?.into_inner();
     let mut narrator = ProgressPrinter::lines(session);
-    let mut known = Known::default();
+    let mut known = Printed::default();
     loop {
         let next = narrator.waiting(session.io, changes.message()).await?;
         let next = next.map_err(|status| client.refused(&status))?;
@@ -77,12 +77,12 @@ async fn follow(client: &Client, name: &str, session: &mut Session<'_>) -> Resul
 
 /// State that was printed already.
 #[derive(Default)]
-struct Known {
+struct Printed {
     status: String,
     phases: BTreeMap<String, (String, String)>,
 }
 
-impl Known {
+impl Printed {
     /// Returns the news about the cluster.
     fn lines(&mut self, cluster: &Cluster) -> Vec<String> {
         let mut lines = Vec::new();
@@ -133,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_told() {
-        let mut known = Known::default();
+    fn only_new_steps_are_shown() {
+        let mut known = Printed::default();
         let first = cluster("PROVISIONING", &[("cp-1", "Requested", ""), ("a-1", "Requested", "")]);
         assert_eq!(
             known.lines(&first),

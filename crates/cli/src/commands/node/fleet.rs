@@ -341,7 +341,7 @@ pub(crate) fn fault(metadata: Option<&Metadata>) -> Option<&str> {
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     all: Vec<(String, String)>,
-    told: bool,
+    warned: bool,
 }
 
 impl Failures {
@@ -366,8 +366,8 @@ impl Failures {
     }
 
     /// Warned of already.
-    pub(crate) fn told(self) -> Self {
-        Self { told: true, ..self }
+    pub(crate) fn warned(self) -> Self {
+        Self { warned: true, ..self }
     }
 
     /// Looking at machines succeeds when one of them answered; the rest are
@@ -391,7 +391,7 @@ impl Failures {
     }
 
     fn warn(&self, io: &mut Io) -> Result<(), Error> {
-        if self.told {
+        if self.warned {
             return Ok(());
         }
         self.all.iter().try_for_each(|(node, text)| warn(io, node, text))
@@ -509,8 +509,8 @@ mod tests {
             nodes(&["rack9"], Some("rack=3"), None),
             nodes(&[], Some("rack=3"), Some("rack=4")),
         ] {
-            let told = chosen(both).unwrap_err().to_string();
-            assert!(told.contains("rack=3") && told.contains("give one"), "{told}");
+            let warned = chosen(both).unwrap_err().to_string();
+            assert!(warned.contains("rack=3") && warned.contains("give one"), "{warned}");
         }
     }
 

@@ -138,8 +138,8 @@ n1     2     S       3         0.00       1.5G      0B       kthreadd
 }
 
 #[test]
-fn a_command_is_told_by_its_path_where_that_is_known() {
-    let told = |executable: &str, args: &str| {
+fn a_command_is_shown_with_its_path_where_that_is_known() {
+    let shown = |executable: &str, args: &str| {
         let process = ProcessInfo {
             command: "comm".into(),
             executable: executable.into(),
@@ -148,11 +148,11 @@ fn a_command_is_told_by_its_path_where_that_is_known() {
         };
         processes::command(&process)
     };
-    assert_eq!(told("", "ignored"), "comm");
-    assert_eq!(told("/usr/bin/top", "top -d 1 top"), "/usr/bin/top -d 1 top");
-    assert_eq!(told("/usr/bin/top", "top"), "/usr/bin/top");
-    assert_eq!(told("/usr/bin/top", "-top x"), "-top x");
-    assert_eq!(told("/usr/bin/top", ""), "/usr/bin/top");
+    assert_eq!(shown("", "ignored"), "comm");
+    assert_eq!(shown("/usr/bin/top", "top -d 1 top"), "/usr/bin/top -d 1 top");
+    assert_eq!(shown("/usr/bin/top", "top"), "/usr/bin/top");
+    assert_eq!(shown("/usr/bin/top", "-top x"), "-top x");
+    assert_eq!(shown("/usr/bin/top", ""), "/usr/bin/top");
 }
 
 #[test]

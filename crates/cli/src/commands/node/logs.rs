@@ -188,7 +188,7 @@ async fn copy(
     }
     match failures.machines() {
         failed if failed < all => Ok(()),
-        _ => failures.told().acted(0, session.io),
+        _ => failures.warned().acted(0, session.io),
     }
 }
 

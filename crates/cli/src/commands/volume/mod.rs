@@ -425,8 +425,8 @@ mod tests {
     }
 
     #[test]
-    fn only_news_is_told() {
-        let told = |items: &[(&str, u64)]| WatchResponse {
+    fn only_changed_sizes_are_shown() {
+        let response = |items: &[(&str, u64)]| WatchResponse {
             free_bytes: 0,
             items: items
                 .iter()
@@ -437,8 +437,8 @@ mod tests {
                 })
                 .collect(),
         };
-        let before = told(&[("a", 4), ("b", 2), ("c", 1)]);
-        let now = told(&[("a", 3), ("b", 2), ("d", 9)]);
+        let before = response(&[("a", 4), ("b", 2), ("c", 1)]);
+        let now = response(&[("a", 3), ("b", 2), ("d", 9)]);
         assert_eq!(news(&before, &now), ["a: 3G free", "d: 9G free", "c: gone"]);
         assert_eq!(news(&now, &now), Vec::<String>::new());
     }

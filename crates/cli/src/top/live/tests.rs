@@ -193,7 +193,7 @@ async fn machines_that_hang_or_fail_hold_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_wish_is_done_and_its_result_told() {
+async fn a_request_is_carried_out_and_its_result_shown() {
     let (mut live, serving) = live(&["lives", "down"]).await;
     for node in [0, 1] {
         live.act(Effect::Restart { node, namespace: "system".into(), id: "web".into(), driver: 0 });

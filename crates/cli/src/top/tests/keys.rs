@@ -170,7 +170,7 @@ fn a_container_is_ended_and_its_log_followed() {
 }
 
 #[test]
-fn a_dead_machine_comes_back_and_does_not_trouble_the_others() {
+fn a_dead_machine_comes_back_and_does_not_disturb_the_others() {
     let mut model = model(100, 40);
     assert_eq!(model.machines[1].state, State::Dead("nobody answers at rack2".into()));
     assert_eq!(model.machines[0].state, State::Alive);

@@ -107,14 +107,14 @@ fn stream(machines: Vec<Option<Metadata>>, pieces: &[&[u8]]) -> Stream_<Data> {
         }
     }
     // The dead say so once.
-    let mut told = Vec::new();
+    let mut stderr = Vec::new();
     all.retain(|data| {
         let Ok(Data { metadata: Some(metadata), .. }) = data else { return true };
         if metadata.error.is_empty() {
             return true;
         }
-        let first = !told.contains(&metadata.hostname);
-        told.push(metadata.hostname.clone());
+        let first = !stderr.contains(&metadata.hostname);
+        stderr.push(metadata.hostname.clone());
         first
     });
     futures::stream::iter(all).boxed()
@@ -209,9 +209,9 @@ impl OsService for Fake {
     async fn dmesg(&self, request: Request<DmesgRequest>) -> Answer<Self::DmesgStream> {
         let machines = machines(&request);
         let DmesgRequest { json, level, .. } = request.into_inner();
-        let told = format!("{{\"level\":{level:?}}}\n");
+        let stderr = format!("{{\"level\":{level:?}}}\n");
         let records: &[&[u8]] = if json {
-            &[told.as_bytes()]
+            &[stderr.as_bytes()]
         } else {
             &[b"kern:    info: [t]: one\n SUBSYSTEM=x\n", b"kern:     err: [t]: two\n"]
         };

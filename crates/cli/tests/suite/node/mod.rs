@@ -138,8 +138,8 @@ async fn what_was_to_be_done_is_done_everywhere_or_is_a_failure() {
         assert_eq!(done.good(), "", "{line}");
         let (code, _, err) = run(&agents, &format!("{line} -n a,dead,b")).await.bad();
         assert_eq!(code, 13, "{line}");
-        let told = format!("{named}dead, b\nwarning: dead: rpc error");
-        assert!(err.starts_with(&told), "{line}: {err}");
+        let stderr = format!("{named}dead, b\nwarning: dead: rpc error");
+        assert!(err.starts_with(&stderr), "{line}: {err}");
         assert!(err.contains("error: 1 of 3 machines failed"), "{line}: {err}");
     }
     let done = run(&agents, "restart web -n a").await;
@@ -294,7 +294,7 @@ async fn a_file_comes_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_dead_is_warned_of_beside_the_containers_of_others() {
+async fn a_dead_runtime_is_a_warning_next_to_the_containers_of_others() {
     let agents = Agents::start().await;
     let outcome = run(&agents, "containers --namespace *").await;
     assert_eq!(
@@ -392,7 +392,7 @@ async fn copies_land_in_a_folder_and_bad_entries_do_not() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_entry_itself_is_told_as_any() {
+async fn a_refusal_by_the_entry_machine_is_shown_like_any_other() {
     let agents = Agents::start().await;
     let (code, _, err) = run(&agents, "containers --namespace refused").await.bad();
     assert_eq!(code, 3);
@@ -434,7 +434,7 @@ async fn watching_ends_when_whoever_reads_is_gone() {
     let command = Command::Node(Node { nodes: whole.nodes, command: whole.command });
     let result = Box::pin(execute(command, &global, Whole::command(), &mut io)).await;
     let error = result.unwrap_err();
-    let mut told = Vec::new();
-    error.report(&mut told, false).unwrap();
-    assert_eq!((error.exit_code(), told.len()), (0, 0), "{error:?}");
+    let mut stderr = Vec::new();
+    error.report(&mut stderr, false).unwrap();
+    assert_eq!((error.exit_code(), stderr.len()), (0, 0), "{error:?}");
 }

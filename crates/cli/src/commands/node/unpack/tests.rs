@@ -161,11 +161,11 @@ fn a_file_does_not_take_the_place_of_a_folder() {
 }
 
 #[test]
-fn a_damaged_archive_is_told() {
+fn a_damaged_archive_is_reported() {
     let (_outside, into) = folder();
     for bytes in [&b"no archive at all"[..], b"", b"\x1f\x8b\x08\x00"] {
-        let told = unpack(bytes, &into).unwrap_err().to_string();
-        assert_eq!(told, "cannot read the archive that the machine sent", "{bytes:?}");
+        let message = unpack(bytes, &into).unwrap_err().to_string();
+        assert_eq!(message, "cannot read the archive that the machine sent", "{bytes:?}");
     }
 }
 
