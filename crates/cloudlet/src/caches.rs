@@ -135,11 +135,11 @@ impl AgentCaches {
     pub fn report_progress(&self, kind: ObjectKind, key: &ObjectKey, progress: &str) {
         let progress = progress.to_owned();
         let outcome = match kind {
-            ObjectKind::Cluster => self.cluster_infos.object(key).map(|told| {
-                self.cluster_infos.put(ClusterInstInfo { progress, ..told.as_ref().clone() })
+            ObjectKind::Cluster => self.cluster_infos.object(key).map(|last| {
+                self.cluster_infos.put(ClusterInstInfo { progress, ..last.as_ref().clone() })
             }),
-            ObjectKind::Instance => self.instance_infos.object(key).map(|told| {
-                self.instance_infos.put(AppInstInfo { progress, ..told.as_ref().clone() })
+            ObjectKind::Instance => self.instance_infos.object(key).map(|last| {
+                self.instance_infos.put(AppInstInfo { progress, ..last.as_ref().clone() })
             }),
         };
         if let Some(Err(error)) = outcome {
