@@ -73,7 +73,7 @@ fn worst(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_is_wrong_is_told_first() {
+    fn problems_are_listed_first() {
         let page = "[+]ping ok\n[-]etcd failed: reason withheld\n[+]log ok\nreadyz check failed\n";
         assert_eq!(super::worst(page), "[-]etcd failed: reason withheld");
         assert_eq!(super::worst("no\nmore"), "no");

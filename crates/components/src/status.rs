@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use selvage_api::selvage::kubernetes::{Component, ComponentState, MissingArtifact};
 
 /// One component as it was just seen.
-pub(crate) struct Seen {
+pub(crate) struct ComponentStatus {
     pub(crate) name: &'static str,
     pub(crate) version: String,
     pub(crate) state: ComponentState,
@@ -16,7 +16,7 @@ pub(crate) struct Seen {
     pub(crate) missing: Option<MissingArtifact>,
 }
 
-impl Seen {
+impl ComponentStatus {
     pub(crate) fn new(name: &'static str, state: ComponentState, message: String) -> Self {
         Self { name, version: String::new(), state, message, restarts: 0, missing: None }
     }
@@ -39,7 +39,7 @@ impl History {
     }
 
     /// As it goes over the wire.
-    pub(crate) fn report(&self, seen: &Seen, generation: u64) -> Component {
+    pub(crate) fn report(&self, seen: &ComponentStatus, generation: u64) -> Component {
         let mut kept = self.0.lock();
         let entry = kept.entry(seen.name).or_insert((seen.state, Timestamp::now()));
         if entry.0 != seen.state {

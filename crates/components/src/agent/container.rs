@@ -16,7 +16,7 @@ use crate::{
     Error, Result,
     component::{Component, KINDS, Kind},
     images::EMPTY_IMAGE,
-    status::Seen,
+    status::ComponentStatus,
 };
 
 /// Tells by what a container was made.
@@ -33,14 +33,19 @@ const FORGOTTEN: Duration = Duration::from_secs(75);
 impl Inner {
     /// Brings one component closer to what it has to be; none where there is to
     /// be none.
-    pub(super) async fn component(&self, kind: &Kind, spec: &MemberSpec) -> Option<Seen> {
+    pub(super) async fn component(
+        &self,
+        kind: &Kind,
+        spec: &MemberSpec,
+    ) -> Option<ComponentStatus> {
         if !kind.is_wanted(spec, &self.paths) {
             return self.stop(kind.name).await;
         }
         Some(match self.bring_up(kind, spec).await {
             Ok(seen) => seen,
             Err(error) => {
-                let mut seen = Seen::new(kind.name, ComponentState::Failed, error.to_string());
+                let mut seen =
+                    ComponentStatus::new(kind.name, ComponentState::Failed, error.to_string());
                 if let Error::Missing { name, folder, version } = error {
                     seen.state = ComponentState::Waiting;
                     let folder = folder.to_owned();
@@ -51,7 +56,7 @@ impl Inner {
         })
     }
 
-    async fn bring_up(&self, kind: &Kind, spec: &MemberSpec) -> Result<Seen> {
+    async fn bring_up(&self, kind: &Kind, spec: &MemberSpec) -> Result<ComponentStatus> {
         let component = (kind.make)(&self.member(spec))?;
         let found = self.find(kind.name).await?;
         let digest = digest(&component);
@@ -114,14 +119,14 @@ impl Inner {
     }
 
     /// Waits for what has to come first.
-    async fn closed_gate(&self, component: &Component) -> Option<Seen> {
+    async fn closed_gate(&self, component: &Component) -> Option<ComponentStatus> {
         let gate = component.gate.as_ref()?;
         let reason = self.prober.ask(&gate.probe).await.err()?;
         let message = format!("waits for {}: {reason}", gate.name);
         Some(seen(component, ComponentState::Waiting, message, 0))
     }
 
-    async fn make(&self, component: &Component, digest: String) -> Result<Seen> {
+    async fn make(&self, component: &Component, digest: String) -> Result<ComponentStatus> {
         if let Some(closed) = self.closed_gate(component).await {
             return Ok(closed);
         }
@@ -137,7 +142,11 @@ impl Inner {
     }
 
     /// The runtime starts what ends; what somebody stopped is for us.
-    async fn start_again(&self, component: &Component, found: &Container) -> Result<Seen> {
+    async fn start_again(
+        &self,
+        component: &Component,
+        found: &Container,
+    ) -> Result<ComponentStatus> {
         let code = found.exit.and_then(|exit| exit.code);
         let ended = code.map_or_else(String::new, |code| format!(" with code {code}"));
         let message = format!("has ended{ended} and is started again");
@@ -152,7 +161,7 @@ impl Inner {
         Ok(seen(component, ComponentState::Starting, message, found.restarts))
     }
 
-    async fn look_at(&self, component: &Component, found: &Container) -> Seen {
+    async fn look_at(&self, component: &Component, found: &Container) -> ComponentStatus {
         let (state, message) = match self.prober.ask(&component.health).await {
             Ok(()) => (ComponentState::Healthy, String::new()),
             Err(reason) if self.history.was_healthy(component.name) => {
@@ -207,9 +216,14 @@ fn whole(name: &str) -> Mount {
     Mount { source: path.clone(), target: path, read_only: false }
 }
 
-fn seen(component: &Component, state: ComponentState, message: String, restarts: u32) -> Seen {
+fn seen(
+    component: &Component,
+    state: ComponentState,
+    message: String,
+    restarts: u32,
+) -> ComponentStatus {
     let version = component.version.clone();
-    Seen { name: component.name, version, state, message, restarts, missing: None }
+    ComponentStatus { name: component.name, version, state, message, restarts, missing: None }
 }
 
 /// Of everything that a container is made of.

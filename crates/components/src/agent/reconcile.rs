@@ -7,7 +7,7 @@ use selvage_api::selvage::kubernetes::{ComponentState, MemberSpec, MemberStatus,
 use selvage_balancer::{Port, Protocol, Service};
 
 use super::{Inner, stored_spec};
-use crate::{Error, Result, component::KINDS, images, member, network, status::Seen};
+use crate::{Error, Result, component::KINDS, images, member, network, status::ComponentStatus};
 
 /// The service by which members reach an API server.
 pub(super) const API: &str = "kube-apiserver";
@@ -36,7 +36,7 @@ impl Inner {
             Ok(()) => join_all(KINDS.iter().map(|kind| self.component(kind, &spec))).await,
             Err(_) => Vec::new(),
         };
-        let seen: Vec<Seen> = seen.into_iter().flatten().collect();
+        let seen: Vec<ComponentStatus> = seen.into_iter().flatten().collect();
         if seen.iter().any(|one| one.name == "containerd" && one.state == ComponentState::Healthy)
             && let Err(error) = self.pod_images.provide(&self.artifacts, &self.paths.root).await
         {
@@ -50,7 +50,7 @@ impl Inner {
     /// Stops everything and keeps all data; tells what could not be stopped. Pods end
     /// before the containerd that runs them, and after the kubelet that would start
     /// them again.
-    async fn hibernate(&self) -> Vec<Seen> {
+    async fn hibernate(&self) -> Vec<ComponentStatus> {
         let mut failed = Vec::new();
         let (containerd, others): (Vec<&str>, Vec<&str>) =
             KINDS.iter().map(|kind| kind.name).partition(|name| *name == "containerd");
@@ -67,11 +67,11 @@ impl Inner {
         failed
     }
 
-    pub(super) async fn stop(&self, name: &'static str) -> Option<Seen> {
+    pub(super) async fn stop(&self, name: &'static str) -> Option<ComponentStatus> {
         let removed = self.remove(name).await;
         self.history.forget(name);
         let error = removed.err()?;
-        Some(Seen::new(name, ComponentState::Failed, error.to_string()))
+        Some(ComponentStatus::new(name, ComponentState::Failed, error.to_string()))
     }
 
     /// Goes on with a reset that was interrupted.
@@ -119,10 +119,10 @@ impl Inner {
     pub(super) fn report(
         &self,
         spec: &MemberSpec,
-        seen: &[Seen],
+        seen: &[ComponentStatus],
         obstacle: Option<String>,
     ) -> bool {
-        let is_well = |one: &Seen| one.state == ComponentState::Healthy;
+        let is_well = |one: &ComponentStatus| one.state == ComponentState::Healthy;
         let calm = obstacle.is_none() && seen.iter().all(is_well);
         let generation = spec.generation;
         let missing: Vec<MissingArtifact> =

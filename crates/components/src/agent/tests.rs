@@ -61,7 +61,7 @@ async fn whoever_asks_after_an_apply_learns_of_it_at_once() {
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_again_knows_what_it_was_told() {
+async fn an_agent_that_restarts_knows_its_last_orders() {
     let folder = tempfile::tempdir().unwrap();
     agent(folder.path()).apply(spec(3)).await.unwrap();
     assert_eq!(shown(&agent(folder.path())), ("demo".into(), 3, 0));
