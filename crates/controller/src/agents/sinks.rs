@@ -177,13 +177,18 @@ pub(super) struct InstanceInfos;
 impl<M: InstanceInfo> Handler<M> for InstanceInfos {
     async fn update(&self, receiver: &Receiver, info: M, stream: &Stream) -> Result<()> {
         let owner = &stream.peer.identity;
-        M::held(&receiver.state.memory).put(info.told_key(), info.clone(), owner, MOST_INFOS)?;
+        M::held(&receiver.state.memory).put(
+            info.reported_key(),
+            info.clone(),
+            owner,
+            MOST_INFOS,
+        )?;
         info.reported(&*receiver.instances, false).await;
         Ok(())
     }
 
     async fn delete(&self, receiver: &Receiver, info: M, _: &Stream) -> Result<()> {
-        M::held(&receiver.state.memory).remove(info.told_key());
+        M::held(&receiver.state.memory).remove(info.reported_key());
         info.reported(&*receiver.instances, true).await;
         Ok(())
     }

@@ -55,7 +55,7 @@ struct State {
     /// Changes, at revisions that are the store's or later.
     history: History,
     /// Everything up to this revision has been told.
-    told: i64,
+    sent: i64,
     /// The newest object that has been told in its turn.
     seen: Revision,
     /// Keys that were sent ahead of their turn, with their revision.
@@ -92,7 +92,7 @@ impl<M: HasTable + Object> TableSource<M> {
             state: RwLock::new(State {
                 keys: BTreeMap::new(),
                 history: History::new(begins, History::DEFAULT_LIMIT),
-                told: begins,
+                sent: begins,
                 seen: 0,
                 led: HashMap::new(),
             }),
@@ -191,7 +191,7 @@ impl<M: HasTable + Object> TableSource<M> {
         }
         if let Some(reached) = reached {
             let mut state = self.state.write();
-            state.told = state.told.max(reached);
+            state.sent = state.sent.max(reached);
             state.history.advance(reached);
         }
         drop(telling);
@@ -317,9 +317,9 @@ impl<M: HasTable + Object> TableSource<M> {
 
     /// Whatever another controller has told by now is in this view, too.
     async fn catch_up(&self, revision: i64) -> Result<()> {
-        let Ok(told) = Revision::try_from(revision) else { return Ok(()) };
+        let Ok(sent) = Revision::try_from(revision) else { return Ok(()) };
         if revision > self.state.read().history.revision() {
-            self.view_has(told).await?;
+            self.view_has(sent).await?;
             let now = signed(self.table.revision().max(*self.checked.lock().await));
             self.state.write().history.advance(now);
         }
@@ -397,7 +397,7 @@ impl<M: HasTable + Object> Source for TableSource<M> {
         // A change under way may be queued already: with it counted, the
         // notice about it carries its revision and it is not sent twice.
         drop(self.telling.lock());
-        self.state.read().told
+        self.state.read().sent
     }
 
     fn changes_since(&self, revision: i64) -> Option<Vec<ObjectKey>> {

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_large_enough_is_told_in_the_words_of_the_original() {
+    fn no_large_enough_flavor_has_the_error_text_of_the_original() {
         let refused = closest(&flavor("x1.large", 1, 1, 1), &[]).map_err(|error| {
             assert_eq!(error.code(), Code::ResourceExhausted);
             error.to_string()

@@ -64,12 +64,12 @@ pub(crate) fn exposure(cloudlet: &CloudletKey, deployment: &str, access: IpAcces
 /// matter on dedicated load balancers only: those of shared ones are in the
 /// bitmap.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct TakenPorts {
     pub(crate) ports: Bitmap,
     pub(crate) paths: BTreeSet<String>,
 }
 
-impl Taken {
+impl TakenPorts {
     /// From the other AppInsts with the same uri.
     pub(crate) fn by<'a>(others: impl IntoIterator<Item = &'a AppInst>) -> Self {
         let mut taken = Self::default();
@@ -102,7 +102,7 @@ pub(crate) fn allocate(
     key: &AppInstKey,
     exposure: Exposure,
     root_lb_ports: &mut Bitmap,
-    taken: &Taken,
+    taken: &TakenPorts,
 ) -> Result<Vec<AppPort>> {
     let services = match app.deployment.as_str() {
         // A manifest that cannot be read names no services.

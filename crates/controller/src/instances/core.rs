@@ -101,7 +101,7 @@ pub(crate) struct Initiator<'a> {
 }
 
 /// Request for one verb on one instance.
-pub(super) struct Asked<'a, I> {
+pub(super) struct InstanceRequest<'a, I> {
     pub(super) verb: Verb,
     pub(super) request: &'a I,
     /// Cloudlet that the instance is meant for.
@@ -238,7 +238,7 @@ impl Core {
     pub(super) async fn begin<O, I, F, Fut>(
         &self,
         by: Initiator<'_>,
-        asked: Asked<'_, I>,
+        asked: InstanceRequest<'_, I>,
         decide: F,
     ) -> Result<Begun, Refusal>
     where
@@ -248,7 +248,7 @@ impl Core {
         Fut: Future<Output = Result<(O::State, Vec<String>), Refusal>>,
     {
         let engine = by.engine;
-        let Asked { verb, request, cloudlet } = asked;
+        let InstanceRequest { verb, request, cloudlet } = asked;
         loop {
             let begun = self.start::<O, I, _, _>(by, cloudlet, &decide).await;
             let running = match begun {

@@ -12,7 +12,7 @@ use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::app_work::AppWork;
-use super::core::{Asked, Begun, Core, Initiator};
+use super::core::{Begun, Core, Initiator, InstanceRequest};
 use super::create_cluster_inst::{self, CreateClusterInst};
 use super::error::{Error, Refusal};
 use super::kind::Instance;
@@ -221,7 +221,7 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let created_at = self.now();
         let cloudlet = request.object_key().cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = Asked { verb: Verb::Create, request, cloudlet };
+        let asked = InstanceRequest { verb: Verb::Create, request, cloudlet };
         self.begin::<CreateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let placed = self.place_app(&tx, request, created_at, by.who, false).await?;
             let work = AppWork {

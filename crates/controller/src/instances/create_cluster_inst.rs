@@ -8,7 +8,7 @@ use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::cluster_work::ClusterWork;
-use super::core::{Asked, Begun, Core, Initiator};
+use super::core::{Begun, Core, Initiator, InstanceRequest};
 use super::error::{Error, Refusal};
 use super::plan::{Origin, cluster as plan};
 use super::state::Verb;
@@ -52,7 +52,7 @@ impl Core {
         origin: Origin,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { verb: Verb::Create, request, cloudlet };
+        let asked = InstanceRequest { verb: Verb::Create, request, cloudlet };
         self.begin::<CreateClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             self.create_cluster(&tx, request, origin).await?;
             Ok((ClusterWork::of(request, None), Vec::new()))

@@ -13,7 +13,7 @@ use super::error::Refusal;
 use super::kind::Instance;
 use super::plan::app as plan;
 use super::state::{Verb, state_of};
-use super::steps::{Asked, Work};
+use super::steps::{CrmOutcome, Work};
 use super::usage;
 use crate::keys::{AppInstKeyParts, ClusterInstKeyParts};
 
@@ -42,8 +42,8 @@ impl Operation for DeleteAppInst {
             return Ok(Next::Done);
         }
         match self.0.ask_for(work, Verb::Delete, scope).await? {
-            Asked::Done => Ok(Next::Done),
-            Asked::LeftBusy => Ok(Next::Finish),
+            CrmOutcome::Done => Ok(Next::Done),
+            CrmOutcome::LeftBusy => Ok(Next::Finish),
         }
     }
 
@@ -77,7 +77,7 @@ impl Core {
     ) -> Result<Begun, Refusal> {
         let key = &plan::meant_key(request);
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = core::Asked { verb: Verb::Delete, request, cloudlet };
+        let asked = core::InstanceRequest { verb: Verb::Delete, request, cloudlet };
         self.begin::<DeleteAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, cloudlet, info) = read_row(&tx, key).await?;
             plan::delete(request, key, existing.as_ref(), cloudlet.as_ref(), info.as_ref())?;

@@ -10,7 +10,7 @@ use selvage_store::Transaction;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::cluster_work::{ClusterWork, read_row};
-use super::core::{Asked, Begun, Core, Initiator};
+use super::core::{Begun, Core, Initiator, InstanceRequest};
 use super::error::{Error, Refusal};
 use super::kind::Instance;
 use super::plan::cluster as plan;
@@ -179,7 +179,7 @@ impl Core {
         request: &ClusterInst,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { verb: Verb::Delete, request, cloudlet };
+        let asked = InstanceRequest { verb: Verb::Delete, request, cloudlet };
         self.begin::<DeleteClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             let (existing, info) = read_row(&tx, request).await?;
             let in_use = is_in_use(&tx, request, None).await?;

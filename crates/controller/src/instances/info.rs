@@ -58,7 +58,7 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
     let state = inst.state();
     if !gone && info.state() == state {
         let refreshed = tells_what_runs(state, info) && inst.set_runtime(info.runtime());
-        let moved_on = is_busy(state) && inst.set_progress(&told_progress(info));
+        let moved_on = is_busy(state) && inst.set_progress(&reported_progress(info));
         return if refreshed || moved_on { Effect::Changed } else { Effect::None };
     }
     let report = if gone { Report::Gone } else { Report::Is(info.state()) };
@@ -82,7 +82,7 @@ fn taken_in<I: Instance>(inst: &mut I, info: &I::Info, gone: bool) -> Effect {
                 inst.set_runtime(info.runtime());
             }
             if is_busy(next) {
-                inst.set_progress(&told_progress(info));
+                inst.set_progress(&reported_progress(info));
             }
             Effect::Changed
         }
@@ -95,7 +95,7 @@ fn is_busy(state: TrackedState) -> bool {
 }
 
 /// One line, of a length that a row can have: agents are not believed to be brief.
-fn told_progress(info: &impl Info) -> String {
+fn reported_progress(info: &impl Info) -> String {
     let line = info.progress().lines().next().unwrap_or_default();
     line.chars().take(LONGEST_PROGRESS).collect()
 }

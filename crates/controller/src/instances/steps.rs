@@ -28,7 +28,7 @@ pub(super) trait Work: Subject {
 
 /// Result of asking the crm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum CrmOutcome {
     Done,
     /// Time was up while the crm was at work; it goes on without us.
     LeftBusy,
@@ -55,7 +55,7 @@ impl Core {
         work: &W,
         verb: Verb,
         scope: &Scope,
-    ) -> Result<Asked, Failure> {
+    ) -> Result<CrmOutcome, Failure> {
         let pending = self.pending::<W::Instance>(scope, work.adopted());
         if !work.ignores_crm() {
             return self.ask(scope, &work.key(), verb, work.over(), pending).await;
@@ -63,7 +63,7 @@ impl Core {
         if W::SAYS_DONE {
             self.say_done::<W::Instance>(scope, verb);
         }
-        Ok(Asked::Done)
+        Ok(CrmOutcome::Done)
     }
 
     /// Waits for what the crm was asked, telling followers how it goes.
@@ -74,12 +74,12 @@ impl Core {
         verb: Verb,
         over: Override,
         pending: Option<PendingChanges<I>>,
-    ) -> Result<Asked, Failure> {
+    ) -> Result<CrmOutcome, Failure> {
         let error = match self.wait_for::<I>(scope, key, verb, Tell::Everything, pending).await? {
             Outcome::Reached => {
                 self.refs_caught_up::<I>(verb).await?;
                 scope.say(done_text::<I>(verb));
-                return Ok(Asked::Done);
+                return Ok(CrmOutcome::Done);
             }
             Outcome::StillBusy(state) => {
                 scope.say(format!(
@@ -87,7 +87,7 @@ impl Core {
                     state_name(state),
                     I::NOUN
                 ));
-                return Ok(Asked::LeftBusy);
+                return Ok(CrmOutcome::LeftBusy);
             }
             Outcome::Failed(error) => error,
             Outcome::TakenOver => {
@@ -106,7 +106,7 @@ impl Core {
             }
         }
         scope.say(format!("{}d {} successfully", verb.name(), I::NOUN));
-        Ok(Asked::Done)
+        Ok(CrmOutcome::Done)
     }
 
     /// Waits until the caller sees that a deleted instance is counted no

@@ -7,7 +7,7 @@ use selvage_api::edgeproto::AppInst;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::app_work::{AppWork, read_row};
-use super::core::{Asked, Begun, Core, Initiator};
+use super::core::{Begun, Core, Initiator, InstanceRequest};
 use super::error::Refusal;
 use super::plan::app as plan;
 use super::revisions::{self, Cause};
@@ -65,7 +65,7 @@ impl Core {
         let key = &plan::meant_key(request);
         let cause = &Cause { who: by.who, at: self.now(), back_to };
         let cloudlet = key.cluster_inst_or_empty().cloudlet_or_empty();
-        let asked = Asked { verb: Verb::Update, request, cloudlet };
+        let asked = InstanceRequest { verb: Verb::Update, request, cloudlet };
         self.begin::<UpdateAppInst, AppInst, _, _>(by, asked, |tx| async move {
             let (existing, _, info) = read_row(&tx, key).await?;
             let work = AppWork::of(request, key, existing.as_ref());

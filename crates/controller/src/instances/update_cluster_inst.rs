@@ -7,7 +7,7 @@ use selvage_api::edgeproto::ClusterInst;
 use selvage_work::{Failure, Next, Operation, Scope, Subject};
 
 use super::cluster_work::{ClusterWork, read_row};
-use super::core::{Asked, Begun, Core, Initiator};
+use super::core::{Begun, Core, Initiator, InstanceRequest};
 use super::error::Refusal;
 use super::plan::cluster as plan;
 use super::state::Verb;
@@ -43,7 +43,7 @@ impl Core {
         request: &ClusterInst,
     ) -> Result<Begun, Refusal> {
         let cloudlet = request.object_key().cloudlet_or_empty();
-        let asked = Asked { verb: Verb::Update, request, cloudlet };
+        let asked = InstanceRequest { verb: Verb::Update, request, cloudlet };
         self.begin::<UpdateClusterInst, ClusterInst, _, _>(by, asked, |tx| async move {
             let (before, info) = read_row(&tx, request).await?;
             let (after, notes) = plan::update(request, before.clone(), info.as_ref())?;

@@ -12,7 +12,7 @@ use selvage_store::Transaction;
 
 use super::error::Error;
 use super::revisions;
-use crate::derive::ports::{self, Exposure, Taken};
+use crate::derive::ports::{self, Exposure, TakenPorts};
 use crate::derive::resources::{self, Amount};
 use crate::derive::{deployment, flavors, fqdn, ips, names, volumes};
 use crate::guard;
@@ -328,7 +328,7 @@ async fn allocate_ports(
         Exposure::DedicatedBalancer => neighbours(tx, inst).await?,
         _ => Vec::new(),
     };
-    let mut taken = Taken::by(&neighbours);
+    let mut taken = TakenPorts::by(&neighbours);
     let holder = key.text();
     for _ in 0..PATH_ATTEMPTS {
         let mut bitmap = refs.root_lb_ports.clone();

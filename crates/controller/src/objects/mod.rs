@@ -15,7 +15,7 @@ mod show;
 
 pub(crate) use app::conceal;
 pub use location::reconcile_locations;
-pub use show::Shown;
+pub use show::ShowStream;
 
 use selvage_api::object::{Mask, Object, check_enums};
 use selvage_store::Transaction;

@@ -19,15 +19,15 @@ const TURN: usize = 256;
 
 /// A snapshot of objects that goes to a caller at its pace.
 #[derive(Debug)]
-pub struct Shown<M> {
+pub struct ShowStream<M> {
     rest: vec::IntoIter<StoredRow<M>>,
     filter: Filter,
 }
 
 // Nothing in it is pinned.
-impl<M> Unpin for Shown<M> {}
+impl<M> Unpin for ShowStream<M> {}
 
-impl<M: HasTable> Stream for Shown<M> {
+impl<M: HasTable> Stream for ShowStream<M> {
     type Item = Result<M, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -44,9 +44,9 @@ impl<M: HasTable> Stream for Shown<M> {
 
 impl ControllerState {
     /// The objects that match a filter.
-    pub fn show<M: HasTable>(&self, filter: &M) -> Result<Shown<M>> {
+    pub fn show<M: HasTable>(&self, filter: &M) -> Result<ShowStream<M>> {
         let compiled = Filter::of(filter)?;
-        Ok(Shown { rest: self.candidates(filter).into_iter(), filter: compiled })
+        Ok(ShowStream { rest: self.candidates(filter).into_iter(), filter: compiled })
     }
 
     /// As few objects as an index gives that hold all matches.

@@ -34,7 +34,7 @@ pub(crate) trait AgentReport:
     /// The method that shows what a controller was told itself.
     const SHOW: &'static str;
 
-    fn told_key(&self) -> &Self::Key;
+    fn reported_key(&self) -> &Self::Key;
 
     /// The cloudlet that it speaks of.
     fn cloudlet(&self) -> &wire::CloudletKey;
@@ -52,12 +52,12 @@ macro_rules! agent_reports {
 
             const SHOW: &'static str = $show;
 
-            fn told_key(&self) -> &wire::$key {
+            fn reported_key(&self) -> &wire::$key {
                 self.key.as_ref().unwrap_or(KeyText::empty())
             }
 
             fn cloudlet(&self) -> &wire::CloudletKey {
-                let $of = self.told_key();
+                let $of = self.reported_key();
                 $cloudlet
             }
 
@@ -186,7 +186,7 @@ impl Controller {
         let mut newest: BTreeMap<String, Arc<M>> = BTreeMap::new();
         for (address, objects) in parts {
             for object in objects {
-                let key = object.told_key().text();
+                let key = object.reported_key().text();
                 if !newest.contains_key(&key) || self.has_cloudlet(&address, object.cloudlet()) {
                     newest.insert(key, object);
                 }

@@ -324,10 +324,10 @@ async fn a_browser_talks_by_a_web_socket() {
 }
 
 /// Takes everybody for one administrator, until told otherwise.
-struct UntilTold(watch::Receiver<bool>);
+struct UntilRevoked(watch::Receiver<bool>);
 
 #[async_trait]
-impl Authenticator for UntilTold {
+impl Authenticator for UntilRevoked {
     async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
         if *self.0.borrow() {
             let message = "the session has ended".into();
@@ -346,7 +346,7 @@ async fn for_people(house: &House, lost: watch::Receiver<bool>) -> Channel {
     let server = Server::new(services, Metrics::new("test"), limits).await.unwrap();
     let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
     let address = socket.address().unwrap();
-    let trust = Trust::Credentials(Arc::new(UntilTold(lost)));
+    let trust = Trust::Credentials(Arc::new(UntilRevoked(lost)));
     tokio::spawn(server.run(socket, trust, house.stop.clone()));
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }

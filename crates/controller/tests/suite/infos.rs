@@ -187,7 +187,7 @@ async fn a_cloudlet_is_offline_when_its_agent_leaves() {
 
 /// Not only when the time for calls in flight is over.
 #[tokio::test]
-async fn agents_are_told_at_once_that_a_controller_stops() {
+async fn agents_learn_at_once_that_a_controller_stops() {
     let house = house().await;
     let action = wire::NoticeAction::Version.into();
     let hello = wire::Notice { action, version: 1, ..Default::default() };
@@ -209,20 +209,20 @@ async fn agents_are_told_at_once_that_a_controller_stops() {
 #[tokio::test]
 async fn a_cloudlet_has_whoever_is_left_of_two_agents() {
     let house = house().await;
-    let told = || {
+    let reported = || {
         let info = house.stored::<wire::CloudletInfo>(&cloudlet_key("tmus", "west"))?;
         Some((info.os_max_ram, info.state()))
     };
     let ready = wire::CloudletState::Ready;
     let first = Agent::connect(&house);
     first.infos.put(cloudlet_info("tmus", "west")).unwrap();
-    eventually("the first one's words", || async { told() == Some((500, ready)) }).await;
+    eventually("the first one's words", || async { reported() == Some((500, ready)) }).await;
     let second = Agent::connect(&house);
     let other = wire::CloudletInfo { os_max_ram: 7, ..cloudlet_info("tmus", "west") };
     second.infos.put(other).unwrap();
-    eventually("the second one's words", || async { told() == Some((7, ready)) }).await;
+    eventually("the second one's words", || async { reported() == Some((7, ready)) }).await;
     drop(second);
-    eventually("the first one's again", || async { told() == Some((500, ready)) }).await;
+    eventually("the first one's again", || async { reported() == Some((500, ready)) }).await;
     drop(first);
     wait_for_state(&house, "west", wire::CloudletState::Offline).await;
 }

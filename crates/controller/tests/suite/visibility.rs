@@ -238,11 +238,11 @@ async fn what_an_app_is_started_with_is_for_those_who_start_it() {
     assert_eq!(right, world.recipes("viewer/", &command("wrong")).await, "nor by guessing");
 
     let received = |machine: &str, infos: Vec<wire::CloudletInfo>| {
-        let (apps, told) = (Cache::<wire::App>::new().unwrap(), Cache::new().unwrap());
+        let (apps, infos_seen) = (Cache::<wire::App>::new().unwrap(), Cache::new().unwrap());
         for info in infos {
-            told.put(info).unwrap();
+            infos_seen.put(info).unwrap();
         }
-        let exchange = Exchange::new().send(told).receive(apps.clone());
+        let exchange = Exchange::new().send(infos_seen).receive(apps.clone());
         (world.agent(machine, exchange), apps)
     };
     let (_crm, for_crm) = received("cloudlet/tmus/west", vec![cloudlet_info("tmus", "west")]);

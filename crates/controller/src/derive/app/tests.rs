@@ -67,32 +67,35 @@ fn checks_come_in_the_order_of_the_original() {
     wrong.access_ports = "x".into();
     wrong.del_opt = 7;
     wrong.key.as_mut().unwrap().name = "-".into();
-    let mut told = |mend: &dyn Fn(&mut App)| {
+    let mut refusal_of = |mend: &dyn Fn(&mut App)| {
         let text = made(wrong.clone()).unwrap_err();
         mend(&mut wrong);
         text
     };
-    assert_eq!(told(&|app| app.key.as_mut().unwrap().name = "a".into()), "Invalid app name");
-    assert!(told(&|app| app.del_opt = 1).starts_with("invalid DelOpt"));
+    assert_eq!(refusal_of(&|app| app.key.as_mut().unwrap().name = "a".into()), "Invalid app name");
+    assert!(refusal_of(&|app| app.del_opt = 1).starts_with("invalid DelOpt"));
     assert_eq!(
-        told(&|app| app.access_ports = "tcp:80".into()),
+        refusal_of(&|app| app.access_ports = "tcp:80".into()),
         "Invalid Access Ports format, expected proto:port but was x"
     );
     assert_eq!(
-        told(&|app| app.auth_public_key.clear()),
+        refusal_of(&|app| app.auth_public_key.clear()),
         "failed to parse public key: ssh: no key found"
     );
-    assert_eq!(told(&|app| app.deployment = "vm".into()), "deployment is not valid for image type");
     assert_eq!(
-        told(&|app| app.image_path = "https://images.example/x".into()),
+        refusal_of(&|app| app.deployment = "vm".into()),
+        "deployment is not valid for image type"
+    );
+    assert_eq!(
+        refusal_of(&|app| app.image_path = "https://images.example/x".into()),
         "imagepath is required for imagetype IMAGE_TYPE_QCOW"
     );
     assert_eq!(
-        told(&|app| app.config = "resources: x".into()),
+        refusal_of(&|app| app.config = "resources: x".into()),
         "cannot unmarshal json/yaml config str, err it is not an object, config `text`"
     );
     assert_eq!(
-        told(&|app| app.deployment_manifest = "#cloud-config\n".into()),
+        refusal_of(&|app| app.deployment_manifest = "#cloud-config\n".into()),
         "invalid deploymentment manifest only cloud-init script support, \
          must start with '#cloud-config'"
     );
@@ -218,7 +221,7 @@ fn addresses_are_fetched_and_stored_inline() {
 
 #[test]
 fn failed_fetches_have_the_texts_of_the_original() {
-    let told = |change: &dyn Fn(&mut App), failure: Failure| {
+    let refusal_of = |change: &dyn Fn(&mut App), failure: Failure| {
         let mut app = app();
         change(&mut app);
         let error = make(app, None, &[Err(failure)]).unwrap_err();
@@ -229,30 +232,30 @@ fn failed_fetches_have_the_texts_of_the_original() {
     let generator: &dyn Fn(&mut App) =
         &|app| app.deployment_generator = "http://x.example/g".into();
     assert_eq!(
-        told(config, Failure::Denied("no".into())),
+        refusal_of(config, Failure::Denied("no".into())),
         (Code::InvalidArgument, "cannot get config from http://x.example/c, no".into())
     );
     assert_eq!(
-        told(config, Failure::Status(404)),
+        refusal_of(config, Failure::Status(404)),
         (
             Code::InvalidArgument,
             "cannot get config from http://x.example/c, bad response 404".into()
         )
     );
     assert_eq!(
-        told(manifest, Failure::Unreachable("gone".into())),
+        refusal_of(manifest, Failure::Unreachable("gone".into())),
         (Code::Unavailable, "cannot get manifest from http://x.example/m, gone".into())
     );
     for change in [manifest, generator] {
         assert_eq!(
-            told(change, Failure::Status(500)),
+            refusal_of(change, Failure::Status(500)),
             (Code::InvalidArgument, "bad response from remote manifest 500".into())
         );
     }
 }
 
 #[test]
-fn a_remote_generator_is_told_about_the_app() {
+fn a_remote_generator_receives_the_app() {
     let mut app = app();
     app.deployment_generator = "https://gen.example/make".into();
     app.command = "run \"it\"".into();
@@ -323,10 +326,10 @@ fn an_image_path_cannot_be_mistaken_for_something_else() {
 #[test]
 fn texts_can_be_printed() {
     for bad in ["a\0b", "\u{1b}[2J", "\u{9b}"] {
-        let told = refusal(|app| app.annotations = bad.into());
-        assert_eq!(told, "annotations has a control character in it");
-        let told = refusal(|app| app.command = bad.into());
-        assert_eq!(told, "command has a control character in it");
+        let refusal_of = refusal(|app| app.annotations = bad.into());
+        assert_eq!(refusal_of, "annotations has a control character in it");
+        let refusal_of = refusal(|app| app.command = bad.into());
+        assert_eq!(refusal_of, "command has a control character in it");
     }
     let mut lines = app();
     lines.annotations = "one: 1\r\n\ttwo: 2\n".into();

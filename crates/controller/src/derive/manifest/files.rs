@@ -246,8 +246,8 @@ mod tests {
             "config kind file:/etc/app.conf is not valid for deployment kubernetes"
         );
         for bad in ["", "/", "etc/x", "/etc/", "/etc/../x", "/etc//x", "/proc/1/mem", "/dev"] {
-            let told = check("docker", &format!("file:{bad}"), "a").unwrap_err();
-            assert!(told.ends_with(", it is not the path of a file"), "{told}");
+            let wrong_path = check("docker", &format!("file:{bad}"), "a").unwrap_err();
+            assert!(wrong_path.ends_with(", it is not the path of a file"), "{wrong_path}");
         }
         assert_eq!(
             check("helm", "helm-values", "a: b").unwrap_err(),

@@ -37,7 +37,7 @@ fn port(proto: LProto, internal_port: i32, public_port: i32, path_prefix: &str) 
 }
 
 fn given(ports: &str, exposure: Exposure, bitmap: &mut Bitmap) -> Vec<AppPort> {
-    allocate(&app(ports), &key("k"), exposure, bitmap, &Taken::default()).unwrap()
+    allocate(&app(ports), &key("k"), exposure, bitmap, &TakenPorts::default()).unwrap()
 }
 
 fn bitmap<const N: usize>(entries: [(i32, i32); N]) -> Bitmap {
@@ -96,7 +96,7 @@ fn when_ports_run_out_nothing_is_taken() {
         &key("k"),
         Exposure::SharedBalancer,
         &mut held,
-        &Taken::default(),
+        &TakenPorts::default(),
     );
     let error = refused.unwrap_err();
     assert_eq!(
@@ -136,7 +136,7 @@ fn instances_in_one_dedicated_cluster_do_not_share_ports() {
         mapped_ports: given("http:8080,tcp:90,udp:90", Exposure::DedicatedBalancer, &mut unused),
         ..AppInst::default()
     };
-    let taken = Taken::by([&first]);
+    let taken = TakenPorts::by([&first]);
     let second = allocate(
         &app("tcp:90,udp:91,tcp:443,http:1"),
         &key("k"),
@@ -158,14 +158,14 @@ fn instances_in_one_dedicated_cluster_do_not_share_ports() {
         &key("k"),
         Exposure::DedicatedBalancer,
         &mut unused,
-        &Taken::by([&plain]),
+        &TakenPorts::by([&plain]),
     );
     assert_eq!(refused.unwrap_err().to_string(), "no free external ports");
 }
 
 #[test]
 fn a_path_in_use_gets_the_cluster_into_it() {
-    let mut taken = Taken::default();
+    let mut taken = TakenPorts::default();
     let mut paths = Vec::new();
     for _ in 0..3 {
         let mapped = allocate(
@@ -220,7 +220,7 @@ spec: {ports: [{port: 9, targetPort: 10002, protocol: UDP}]}
 "
     .into();
     let prefixes = |app: &App, exposure| -> Vec<String> {
-        let mapped = allocate(app, &key("k"), exposure, &mut Bitmap::new(), &Taken::default());
+        let mapped = allocate(app, &key("k"), exposure, &mut Bitmap::new(), &TakenPorts::default());
         mapped.unwrap().into_iter().map(|port| port.fqdn_prefix).collect()
     };
     let (tcp, udp) = ("someapplication1-tcp.", "someapplication1-udp.");

@@ -137,7 +137,7 @@ async fn a_failed_deletion_keeps_the_very_ports() {
 }
 
 #[tokio::test]
-async fn ports_are_held_until_the_crm_has_let_go_of_them() {
+async fn ports_stay_reserved_until_the_crm_has_released_them() {
     let world = world("tcp:80").await;
     world.add_app(app("other", "tcp:80")).await;
     let inst = app_inst("app", "one");
@@ -406,11 +406,11 @@ async fn instances_of_a_cloudlet_that_is_away_are_not_healthy() {
     assert_eq!(unhealthy().await, "");
     let key = cloudlet_key("tmus", "cloud-1");
     let held = world.controller.tables.get::<CloudletInfo>(&key).unwrap();
-    for (state, told) in
+    for (state, outcome) in
         [(CloudletState::Offline, "its cloudlet is offline"), (CloudletState::Ready, "")]
     {
         world.put(over(&held.value.0, |info| info.set_state(state))).await;
-        assert_eq!(unhealthy().await, told);
+        assert_eq!(unhealthy().await, outcome);
     }
 }
 
@@ -476,10 +476,10 @@ async fn volumes_are_counted_and_enforced() {
     assert_eq!(world.create_app(&two).await.refused(), "Not enough Disk available");
     assert_eq!(world.cluster(&cluster("autocluster2")), None, "nothing is begun");
     // What an update asks for is counted with the update of the instance.
-    for (size, told) in [("4000", Ok(4000)), ("5001", Err("Not enough Disk available"))] {
+    for (size, outcome) in [("4000", Ok(4000)), ("5001", Err("Not enough Disk available"))] {
         world.put(with(size)).await;
         let answer = world.update_app(&one).await;
-        match told {
+        match outcome {
             Ok(count) => {
                 answer.ok();
                 assert_eq!(used(), count);

@@ -28,7 +28,7 @@ async fn a_cluster_lives_and_dies_with_the_canonical_words() {
 }
 
 #[tokio::test]
-async fn what_the_crm_waits_for_is_told_and_gone_when_it_is_done() {
+async fn progress_of_the_crm_is_shown_and_cleared_when_it_is_done() {
     let world = World::with_cloudlet().await;
     world.crm.set("Create", Manner::Waits(&["for a machine", "for its node\nand more"]));
     assert_eq!(

@@ -70,9 +70,12 @@ impl Crm {
         let clusters = Arc::clone(&controller.tables.cluster_insts);
         let apps = Arc::clone(&controller.tables.app_insts);
         script.lock().listener = Some(Arc::clone(service));
-        let told = Arc::clone(&script);
+        let served = Arc::clone(&script);
         let task = tokio::spawn(async move {
-            tokio::join!(serve::<ClusterInst>(&clusters, &told), serve::<AppInst>(&apps, &told));
+            tokio::join!(
+                serve::<ClusterInst>(&clusters, &served),
+                serve::<AppInst>(&apps, &served)
+            );
         });
         Self { script, own: Arc::clone(service), task }
     }

@@ -88,7 +88,7 @@ async fn who_ignores_errors_waits_for_the_end() {
 /// The same requests to two controllers that know nothing of each other.
 #[tokio::test]
 async fn the_same_requests_get_the_same_answers() {
-    let mut told = Vec::new();
+    let mut outcomes = Vec::new();
     for _ in 0..2 {
         let world = World::with_cloudlet().await;
         for name in ["a", "b", "c"] {
@@ -108,7 +108,7 @@ async fn the_same_requests_get_the_same_answers() {
         assert!(rows.iter().all(|inst| Instance::state(inst) == TrackedState::Ready));
         let clusters = tables.cluster_insts.list();
         let clusters: Vec<_> = clusters.iter().map(|held| held.value.0.clone()).collect();
-        told.push((answers, rows, clusters, world.refs("tmus", "cloud-1")));
+        outcomes.push((answers, rows, clusters, world.refs("tmus", "cloud-1")));
     }
-    assert_eq!(told[0], told[1]);
+    assert_eq!(outcomes[0], outcomes[1]);
 }

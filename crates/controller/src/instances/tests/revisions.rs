@@ -44,7 +44,7 @@ async fn revisions(world: &World, inst: &AppInst) -> Vec<Revision> {
     world.service.list_revisions(request).await.unwrap().into_inner().revisions
 }
 
-fn told(revisions: &[Revision]) -> Vec<(u64, State, bool)> {
+fn summary(revisions: &[Revision]) -> Vec<(u64, State, bool)> {
     revisions.iter().map(|one| (one.number, one.state(), one.current)).collect()
 }
 
@@ -64,7 +64,7 @@ async fn an_instance_runs_an_earlier_revision_again() {
     assert_eq!((row.revision, row.pinned_app), (3, Some(first)));
     let listed = revisions(&world, &inst).await;
     use State::Deployed;
-    assert_eq!(told(&listed), [(3, Deployed, true), (2, Deployed, false), (1, Deployed, false)]);
+    assert_eq!(summary(&listed), [(3, Deployed, true), (2, Deployed, false), (1, Deployed, false)]);
     assert_eq!((listed[0].started_by.as_str(), listed[0].rollback_of), ("anna", 1));
     assert!(listed.iter().all(|one| one.started_at.is_some()), "{listed:?}");
     assert_eq!(listed[1].changed, ["image_path", "command"]);
@@ -79,7 +79,7 @@ async fn an_instance_runs_an_earlier_revision_again() {
     assert_eq!((row.revision, row.pinned_app), (6, None));
     world.delete_app(&inst).await.ok();
     world.create_app(&inst).await.ok();
-    assert_eq!(told(&revisions(&world, &inst).await), [(1, Deployed, true)]);
+    assert_eq!(summary(&revisions(&world, &inst).await), [(1, Deployed, true)]);
     world.check();
 }
 
@@ -95,7 +95,7 @@ async fn a_failed_update_goes_back_to_what_runs() {
     assert_eq!(row.state(), TrackedState::UpdateError);
     assert_eq!((row.revision, row.pinned_app), (1, Some(first.clone())));
     let listed = revisions(&world, &inst).await;
-    assert_eq!(told(&listed), [(2, State::Failed, false), (1, State::Deployed, true)]);
+    assert_eq!(summary(&listed), [(2, State::Failed, false), (1, State::Deployed, true)]);
     assert!(listed[0].error.contains("it crashed"), "{listed:?}");
 
     // Whoever goes back then means the version that serves.
