@@ -211,23 +211,23 @@ mod tests {
         sum.add(50.0, &usage, 2);
         sum.add(150.0, &usage, 1);
         let all = Resources { ram: 6400, vcores: 8, ..Resources::default() };
-        let told = |size| {
+        let size_sample = |size| {
             let values = cluster_values(&sum, size, &all);
             values.into_iter().map(|value| (value.name, value.value)).collect::<HashMap<_, _>>()
         };
-        let own = told(ClusterSize { vcores: 2, ram: 128 });
+        let own = size_sample(ClusterSize { vcores: 2, ram: 128 });
         assert_eq!(own["cpu"], Some(Value::Dval(100.0)));
         assert_eq!(own["mem"], Some(Value::Dval(50.0)));
         assert_eq!(
             (own["sendBytes"], own["tcpConns"]),
             (Some(Value::Ival(10)), Some(Value::Ival(3)))
         );
-        let whole = told(ClusterSize::default());
+        let whole = size_sample(ClusterSize::default());
         assert_eq!((whole["cpu"], whole["mem"]), (Some(Value::Dval(25.0)), Some(Value::Dval(1.0))));
     }
 
     #[test]
-    fn the_developer_of_a_cluster_is_told_where_it_is_another() {
+    fn a_sample_names_the_developer_of_the_cluster_if_it_is_another() {
         let mut key = AppInstKey::default();
         let names = |key: &AppInstKey| {
             let tags = instance_tags(key, &CloudletKey::default());

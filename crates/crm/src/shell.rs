@@ -35,7 +35,7 @@ const TERMINAL: (&str, &str) = ("TERM", "xterm");
 
 /// Request for something in a container.
 #[derive(Debug)]
-enum Wanted {
+enum ShellRequest {
     Command(Vec<String>),
     Log(LogOptions),
 }
@@ -44,7 +44,7 @@ enum Wanted {
 struct Job {
     key: AppInstKey,
     container: String,
-    wanted: Wanted,
+    wanted: ShellRequest,
     terminal: bool,
     conversation: Pending,
 }
@@ -148,11 +148,11 @@ fn is_name(text: &str) -> bool {
     text.len() <= 512 && text.chars().all(fits) && text.starts_with(|c: char| c.is_alphanumeric())
 }
 
-fn wanted(request: &ExecRequest) -> Result<Wanted> {
+fn wanted(request: &ExecRequest) -> Result<ShellRequest> {
     if let Some(logs) = &request.logs {
         let tail = u64::try_from(logs.tail).ok().filter(|tail| *tail > 0);
         let (follow, timestamps) = (logs.follow, logs.timestamps);
-        return Ok(Wanted::Log(LogOptions { follow, tail, timestamps }));
+        return Ok(ShellRequest::Log(LogOptions { follow, tail, timestamps }));
     }
     let words = match request.words.as_slice() {
         [] => shell_words::split(&request.command)
@@ -162,7 +162,7 @@ fn wanted(request: &ExecRequest) -> Result<Wanted> {
     if words.iter().any(|word| word.contains('\0')) {
         return Err(Error::invalid("command", "a word holds a NUL character"));
     }
-    Ok(Wanted::Command(if words.is_empty() { vec![SHELL.to_owned()] } else { words }))
+    Ok(ShellRequest::Command(if words.is_empty() { vec![SHELL.to_owned()] } else { words }))
 }
 
 /// Prepares the place at which caller and command meet, and what to tell the
@@ -219,10 +219,10 @@ async fn run(agent: &AgentContext, job: Job) {
         return tracing::info!("the caller could not be reached");
     }
     let exit = match wanted {
-        Wanted::Command(words) => {
+        ShellRequest::Command(words) => {
             command(agent, &key, &container, words, terminal, &mut conversation, &revoked).await
         }
-        Wanted::Log(options) => {
+        ShellRequest::Log(options) => {
             let following = log(agent, &key, &container, options, &mut conversation);
             revoked.token.run_until_cancelled(following).await.unwrap_or(Ok(None))
         }
@@ -401,8 +401,8 @@ mod tests {
     fn words(command: &str) -> Vec<String> {
         let request = ExecRequest { command: command.into(), ..ExecRequest::default() };
         match wanted(&request).unwrap() {
-            Wanted::Command(words) => words,
-            Wanted::Log(_) => panic!("a log"),
+            ShellRequest::Command(words) => words,
+            ShellRequest::Log(_) => panic!("a log"),
         }
     }
 
@@ -419,7 +419,9 @@ mod tests {
             words: vec!["printf".into(), "a b;c".into()],
             ..ExecRequest::default()
         };
-        assert!(matches!(wanted(&given).unwrap(), Wanted::Command(words) if words[1] == "a b;c"));
+        assert!(
+            matches!(wanted(&given).unwrap(), ShellRequest::Command(words) if words[1] == "a b;c")
+        );
     }
 
     #[test]

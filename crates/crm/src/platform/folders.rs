@@ -96,10 +96,10 @@ mod tests {
         ] {
             assert_eq!(found(name), None, "{name}");
         }
-        let told = |path: &str| folders.find(Path::new(path)).unwrap_err().to_string();
-        assert_eq!(told("/etc/passwd"), told("/etc/no-such-file"));
-        assert!(told("/etc/passwd").contains("crm.image_folders"));
-        assert!(told("relative").contains("needs an absolute path"));
+        let refusal = |path: &str| folders.find(Path::new(path)).unwrap_err().to_string();
+        assert_eq!(refusal("/etc/passwd"), refusal("/etc/no-such-file"));
+        assert!(refusal("/etc/passwd").contains("crm.image_folders"));
+        assert!(refusal("relative").contains("needs an absolute path"));
         assert!(ImageFolders::default().find(&at("images/a")).is_err());
     }
 }

@@ -164,8 +164,8 @@ async fn an_image_that_builds_on_a_file_of_this_machine_is_refused() {
     controller.instances.put(place.instance(TrackedState::CreateRequested)).unwrap();
     let key = place.instance_key();
     let info = controller.instance_state(&key, TrackedState::CreateError).await;
-    let told = info.errors.join(" ");
-    assert!(told.contains("image_path: the image builds on a file outside of it"), "{told}");
+    let reason = info.errors.join(" ");
+    assert!(reason.contains("image_path: the image builds on a file outside of it"), "{reason}");
     controller.instances.put(place.instance(TrackedState::DeleteRequested)).unwrap();
     wait_for("the instance's end", || async {
         controller.instance_infos.find(&key).is_none().then_some(())

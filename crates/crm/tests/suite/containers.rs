@@ -79,12 +79,12 @@ async fn busybox(runtime: &dyn Runtime, id: &str, words: &[&str]) -> (String, i3
     let argv = ["/bin/busybox"].iter().chain(words).map(ToString::to_string).collect();
     let spec = ExecSpec { argv, ..ExecSpec::default() };
     let mut ran = runtime.exec("selvage", id, spec).await.unwrap();
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     loop {
         match ran.output.recv().await.expect("a code") {
-            ExecOutput::Stderr(bytes) => told.extend_from_slice(&bytes),
+            ExecOutput::Stderr(bytes) => printed.extend_from_slice(&bytes),
             ExecOutput::Stdout(_) => {}
-            ExecOutput::Exited(code) => return (String::from_utf8(told).unwrap(), code),
+            ExecOutput::Exited(code) => return (String::from_utf8(printed).unwrap(), code),
             ExecOutput::Failed(error) => panic!("{error}"),
         }
     }
@@ -162,9 +162,9 @@ async fn an_instance_holds_what_its_flavors_disk_holds() {
     let id = runtime.list("selvage").await.unwrap()[0].runtime_id.clone();
     assert_eq!(loop_devices(place.directory.path()).len(), 1);
     // Room that is taken without a byte written: the flavor has 1 GiB.
-    let (told, code) = busybox(runtime, &id, &["fallocate", "-l", "1045M", "/more"]).await;
+    let (printed, code) = busybox(runtime, &id, &["fallocate", "-l", "1045M", "/more"]).await;
     assert_ne!(code, 0, "it takes more than the flavor has");
-    assert!(told.contains("No space left on device"), "{told}");
+    assert!(printed.contains("No space left on device"), "{printed}");
     busybox(runtime, &id, &["rm", "-f", "/more"]).await;
     assert_eq!(busybox(runtime, &id, &["fallocate", "-l", "1000M", "/much"]).await.1, 0);
     let mut sample = None;

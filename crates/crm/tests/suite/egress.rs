@@ -36,9 +36,9 @@ async fn reaches(namespace: &str, at: SocketAddr) -> bool {
 
 /// The link-local address of a bridge, as its neighbours write it.
 fn link_local(namespace: &str, bridge_at: Ipv4Addr, port: u16) -> SocketAddr {
-    let told = Command::new("ip").args(["-o", "addr"]).output().unwrap();
-    let told = String::from_utf8(told.stdout).unwrap();
-    let lines = || told.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let printed = Command::new("ip").args(["-o", "addr"]).output().unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let lines = || printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let of_bridge = format!("{bridge_at}/24");
     let bridge = lines().find(|words| words.contains(&of_bridge.as_str())).unwrap()[1].to_owned();
     let found = lines().find(|words| words[1] == bridge && words[2] == "inet6").unwrap();

@@ -157,7 +157,7 @@ async fn without_a_controller_everything_runs_on_and_comes_back() {
 /// A container that ends by itself and is started again is told, with why; when
 /// it does so again and again it is not healthy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
+async fn restarts_are_reported_and_a_crash_loop_is_unhealthy() {
     if !can_run() {
         return;
     }
@@ -165,8 +165,11 @@ async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
     let controller = TestController::start().await;
     let running = place.start(controller.address).await;
     controller.make(&place).await;
-    let told = || controller.instance_infos.find(&place.instance_key())?.runtime_info.clone();
-    assert_eq!(told().map(|told| (told.restarts, told.last_reason)), Some((0, String::new())));
+    let answered = || controller.instance_infos.find(&place.instance_key())?.runtime_info.clone();
+    assert_eq!(
+        answered().map(|answered| (answered.restarts, answered.last_reason)),
+        Some((0, String::new()))
+    );
     let mut before = pid(&running).await.unwrap();
     for round in 1..=3 {
         kill(before);
@@ -174,18 +177,22 @@ async fn restarts_are_told_and_a_crash_loop_is_not_healthy() {
             pid(&running).await.filter(|pid| *pid != before)
         })
         .await;
-        let told = wait_for("its restart", || async {
-            told().filter(|told| told.restarts == round && !told.last_reason.is_empty())
+        let answered = wait_for("its restart", || async {
+            answered()
+                .filter(|answered| answered.restarts == round && !answered.last_reason.is_empty())
         })
         .await;
-        assert!(told.last_reason.starts_with("ended with code 137 (killed)"), "{told:?}");
-        assert!(told.last_reason.ends_with(": started"), "the last line of its log: {told:?}");
+        assert!(answered.last_reason.starts_with("ended with code 137 (killed)"), "{answered:?}");
+        assert!(
+            answered.last_reason.ends_with(": started"),
+            "the last line of its log: {answered:?}"
+        );
     }
-    let told = wait_for("that it is not healthy", || async {
-        told().filter(|told| told.unhealthy.contains("started again 3 times"))
+    let answered = wait_for("that it is not healthy", || async {
+        answered().filter(|answered| answered.unhealthy.contains("started again 3 times"))
     })
     .await;
-    assert!(told.unhealthy.ends_with("it ended with code 137 (killed)"), "{told:?}");
+    assert!(answered.unhealthy.ends_with("it ended with code 137 (killed)"), "{answered:?}");
     goes(&place, &controller, running).await;
 }
 
@@ -264,7 +271,7 @@ fn namespace(place: &TestCloudlet) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_loses_parts_is_mended_around_what_runs() {
+async fn a_network_that_loses_parts_is_repaired_while_apps_run() {
     if !can_run() {
         return;
     }

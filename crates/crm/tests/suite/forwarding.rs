@@ -37,14 +37,14 @@ fn with_mirror(name: &'static str, range: u8, at: u16) -> TestCloudlet {
 fn table(place: &TestCloudlet) -> serde_json::Value {
     let prefix = selvage_crm::platform::network::prefix(&place.cloudlet()).unwrap();
     let name = format!("selvage_{prefix}");
-    let told = Command::new("nft").args(["-j", "list", "table", "ip", &name]).output().unwrap();
-    serde_json::from_slice(&told.stdout).unwrap_or_default()
+    let listing = Command::new("nft").args(["-j", "list", "table", "ip", &name]).output().unwrap();
+    serde_json::from_slice(&listing.stdout).unwrap_or_default()
 }
 
 /// Public ports that the kernel leads, with how often it did.
 fn led(place: &TestCloudlet) -> Vec<(u64, u64)> {
-    let told = table(place);
-    let all = told["nftables"].as_array().cloned().unwrap_or_default();
+    let listing = table(place);
+    let all = listing["nftables"].as_array().cloned().unwrap_or_default();
     let elements = all.iter().filter_map(|thing| thing["map"]["elem"].as_array());
     let number = |element: &serde_json::Value| {
         let key = &element[0]["elem"];
@@ -135,7 +135,7 @@ async fn who_comes_from_another_machine_is_led_by_the_kernel() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_proxy_leads_everybody_where_it_is_told_to() {
+async fn all_clients_reach_an_instance_through_the_proxy() {
     if can_forward() {
         everybody_gets_there(with_mirror("proxy", 172, 81), Forwarding::Proxy).await;
     }

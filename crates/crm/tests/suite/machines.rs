@@ -53,7 +53,7 @@ const DISK: usize = 24 << 20;
 /// Script that runs when its power button is pressed.
 const OFF: &str = "#!/busybox sh\necho goodbye >/dev/console\n/busybox poweroff -f\n";
 
-/// What a guest does with the address that it is told.
+/// Commands of a guest that has received its address.
 const ADDRESSED: &str = "#!/busybox sh\nb=/busybox\n[ \"$1\" = bound ] || exit 0\n\
     $b ip addr add $ip/$mask dev $interface\n$b ip route add default via $router\n\
     echo \"address: $ip/$mask via $router dns $dns\"\n";
@@ -409,8 +409,8 @@ async fn a_failed_update_brings_the_machine_of_before_back() {
         let key = place.instance_key();
         wait_for("the failure", || async {
             let info = controller.instance_infos.find(&key)?;
-            let told = info.errors.iter().any(|error| error.contains(why));
-            (told && info.state() == TrackedState::UpdateError).then_some(())
+            let reported = info.errors.iter().any(|error| error.contains(why));
+            (reported && info.state() == TrackedState::UpdateError).then_some(())
         })
         .await;
         controller.instances.put(place.instance(TrackedState::UpdateError)).unwrap();

@@ -133,7 +133,7 @@ fn end_processes(place: &TestCloudlet) {
     }
 }
 
-/// What a machine that starts again has not: the runtime's own notes, which are
+/// Removes what a restarted machine lacks: the runtime's own notes, which are
 /// in memory, and proof that disks of containers were mounted since.
 fn forget_boot(directory: &Path) {
     match fs::remove_dir_all(directory.join("run")) {

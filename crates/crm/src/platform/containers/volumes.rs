@@ -43,7 +43,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// A volume that an app asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct VolumeRequest {
     name: String,
     size_gb: u64,
     target: PathBuf,
@@ -53,13 +53,14 @@ pub(super) struct Wanted {
 
 /// Reads `volume.NAME=SIZE:/PATH[:CLASS]` from the comma list of annotations;
 /// the size is in GiB.
-pub(super) fn wanted(app: &App) -> Result<Vec<Wanted>> {
-    let mut all: Vec<Wanted> = Vec::new();
+pub(super) fn wanted(app: &App) -> Result<Vec<VolumeRequest>> {
+    let mut all: Vec<VolumeRequest> = Vec::new();
     for annotation in app.annotations.split(',').map(str::trim) {
         let Some(rest) = annotation.strip_prefix(ANNOTATION) else { continue };
         let volume = read(rest)
             .map_err(|reason| Error::invalid("annotations", format!("{annotation:?} {reason}")))?;
-        let twice = |other: &&Wanted| other.name == volume.name || other.target == volume.target;
+        let twice =
+            |other: &&VolumeRequest| other.name == volume.name || other.target == volume.target;
         if let Some(other) = all.iter().find(twice) {
             let reason = format!("{annotation:?} is in the way of volume.{}", other.name);
             return Err(Error::invalid("annotations", reason));
@@ -69,7 +70,7 @@ pub(super) fn wanted(app: &App) -> Result<Vec<Wanted>> {
     Ok(all)
 }
 
-fn read(text: &str) -> std::result::Result<Wanted, &'static str> {
+fn read(text: &str) -> std::result::Result<VolumeRequest, &'static str> {
     let shape = "is not like volume.data=2:/var/lib/data";
     let (name, value) = text.split_once('=').ok_or(shape)?;
     let mut parts = value.splitn(3, ':');
@@ -95,7 +96,7 @@ fn read(text: &str) -> std::result::Result<Wanted, &'static str> {
         return Err("has a path that no volume can be at");
     }
     let class = parts.next().unwrap_or_default().to_owned();
-    Ok(Wanted { name: name.to_owned(), size_gb, target: target.to_owned(), class })
+    Ok(VolumeRequest { name: name.to_owned(), size_gb, target: target.to_owned(), class })
 }
 
 /// The volumes of this machine's instances.
@@ -125,7 +126,11 @@ impl Volumes {
 
     /// Sees that the volumes of an instance are there and mounted; how the
     /// container gets them.
-    pub(super) async fn provide(&self, instance: &str, wanted: &[Wanted]) -> Result<Vec<Mount>> {
+    pub(super) async fn provide(
+        &self,
+        instance: &str,
+        wanted: &[VolumeRequest],
+    ) -> Result<Vec<Mount>> {
         let mut mounts = Vec::new();
         if wanted.is_empty() {
             return Ok(mounts);
@@ -151,7 +156,7 @@ impl Volumes {
     }
 
     /// Returns whether nothing is to be done about the volumes of an instance.
-    pub(super) fn are_mounted(&self, instance: &str, wanted: &[Wanted]) -> bool {
+    pub(super) fn are_mounted(&self, instance: &str, wanted: &[VolumeRequest]) -> bool {
         let folder = self.folder.join(instance);
         wanted.iter().all(|volume| is_mounted(&folder.join(&volume.name)))
     }
@@ -160,7 +165,7 @@ impl Volumes {
         &self,
         channel: &Channel,
         instance: &str,
-        volume: &Wanted,
+        volume: &VolumeRequest,
     ) -> Result<LogicalVolume> {
         let name = format!("{instance}-{}", volume.name);
         if let Some(found) =
@@ -183,7 +188,7 @@ impl Volumes {
         found.ok_or_else(|| Error::missing(format!("volume {name}")))
     }
 
-    async fn grow(&self, channel: &Channel, name: &str, volume: &Wanted) -> Result<()> {
+    async fn grow(&self, channel: &Channel, name: &str, volume: &VolumeRequest) -> Result<()> {
         let request = ResizeLvRequest {
             name: name.to_owned(),
             size_gb: volume.size_gb,

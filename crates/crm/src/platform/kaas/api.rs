@@ -28,7 +28,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Judge of a cluster that is followed: it returns none while the outcome is
 /// open. None is looked at once there is no such cluster.
-pub(super) type Look<'a> = &'a mut (dyn FnMut(Option<&Cluster>) -> Option<Result<()>> + Send);
+pub(super) type ClusterCheck<'a> =
+    &'a mut (dyn FnMut(Option<&Cluster>) -> Option<Result<()>> + Send);
 
 /// Client of the cluster service.
 pub(super) struct Api {
@@ -132,7 +133,7 @@ impl Api {
         name: &str,
         limit: Duration,
         progress: &Progress,
-        look: Look<'_>,
+        look: ClusterCheck<'_>,
     ) -> Result<()> {
         let mut narrator = Narrator::new(progress);
         let followed = async {
@@ -167,7 +168,7 @@ impl Api {
         &self,
         name: &str,
         narrator: &mut Narrator<'_>,
-        look: Look<'_>,
+        look: ClusterCheck<'_>,
     ) -> Result<Option<Result<()>>> {
         let mut request = self.request(WatchClusterRequest { name: name.to_owned() });
         // The stream lasts as long as the cluster takes.
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_told_once_however_long_it_takes() {
+    fn a_step_is_reported_once_however_long_it_takes() {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&heard);
         let progress = Progress::new(move |text| listener.lock().push(text.to_owned()));

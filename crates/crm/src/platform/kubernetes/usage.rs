@@ -53,8 +53,8 @@ async fn by_nodes(client: &Client, pods: &[Value]) -> Result<Usage> {
     let nodes: BTreeSet<String> = pods.iter().filter_map(on).collect();
     let mut usage = Usage::default();
     for node in nodes {
-        let told = get(client, &format!("/api/v1/nodes/{node}/proxy/stats/summary")).await?;
-        for found in told["pods"].as_array().into_iter().flatten() {
+        let summary = get(client, &format!("/api/v1/nodes/{node}/proxy/stats/summary")).await?;
+        for found in summary["pods"].as_array().into_iter().flatten() {
             if pods.iter().any(|pod| is_same(pod, &found["podRef"])) {
                 add(&mut usage, found);
             }
@@ -84,8 +84,8 @@ async fn by_metrics(client: &Client, pods: &[Value]) -> Result<(f64, u64)> {
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
         let path =
             format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/{}", name(pod));
-        let told = get(client, &path).await?;
-        for container in told["containers"].as_array().into_iter().flatten() {
+        let summary = get(client, &path).await?;
+        for container in summary["containers"].as_array().into_iter().flatten() {
             let amount =
                 |name: &str| container["usage"][name].as_str().unwrap_or_default().to_owned();
             cores += quantity::parse(&amount("cpu")).unwrap_or_default();

@@ -21,8 +21,8 @@ pub(in crate::platform) async fn tell(rules: &str) -> Result<()> {
 }
 
 async fn ask(arguments: &[&str]) -> Result<Value> {
-    let told = run(&[&["-j"], arguments].concat(), "").await?;
-    serde_json::from_slice(&told)
+    let listing = run(&[&["-j"], arguments].concat(), "").await?;
+    serde_json::from_slice(&listing)
         .map_err(|error| Error::state(format!("the packet filter speaks in riddles: {error}")))
 }
 
@@ -46,8 +46,8 @@ async fn run(arguments: &[&str], input: &str) -> Result<Vec<u8>> {
     Err(Error::state(format!("the packet filter refused: {}", words.trim())))
 }
 
-fn things<'a>(told: &'a Value, kind: &'static str) -> impl Iterator<Item = &'a Value> {
-    let all = told.get("nftables").and_then(Value::as_array).map(Vec::as_slice);
+fn things<'a>(listing: &'a Value, kind: &'static str) -> impl Iterator<Item = &'a Value> {
+    let all = listing.get("nftables").and_then(Value::as_array).map(Vec::as_slice);
     all.unwrap_or_default().iter().filter_map(move |thing| thing.get(kind))
 }
 
@@ -56,8 +56,8 @@ pub(in crate::platform) async fn forwards(table: &str) -> Result<BTreeMap<PortFo
     Ok(read_forwards(&ask(&["list", "table", "ip", table]).await?))
 }
 
-fn read_forwards(told: &Value) -> BTreeMap<PortForward, u64> {
-    let maps = things(told, "map").filter_map(|map| map.get("elem")?.as_array());
+fn read_forwards(listing: &Value) -> BTreeMap<PortForward, u64> {
+    let maps = things(listing, "map").filter_map(|map| map.get("elem")?.as_array());
     maps.flatten().filter_map(read_forward).collect()
 }
 
@@ -153,8 +153,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_are_read_as_they_are_told() {
-        let told = json!({"nftables": [
+    fn forwards_are_read_from_the_listing_of_nft() {
+        let listing = json!({"nftables": [
             {"metainfo": {"version": "1.0.6"}},
             {"map": {"name": "own", "elem": [[
                 {"elem": {"val": {"concat": ["10.1.1.1", "tcp", 80]},
@@ -177,7 +177,7 @@ mod tests {
             (forward(false, "10.1.1.1:80", "10.1.1.2:8080"), 7),
             (forward(true, "0.0.0.0:53", "10.1.1.3:5353"), 0),
         ];
-        assert_eq!(read_forwards(&told), BTreeMap::from(expected));
+        assert_eq!(read_forwards(&listing), BTreeMap::from(expected));
         assert_eq!(read_forwards(&Value::Null), BTreeMap::new());
     }
 

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_short_readable_and_told_apart() {
+    fn names_are_short_readable_and_distinct() {
         let here = namer("here");
         let one = here.instance(&key("Acme", "Hello, World & Co")).unwrap();
         assert!(one.container.starts_with("hello-world-co-1-0-"), "{one:?}");

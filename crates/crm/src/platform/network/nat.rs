@@ -146,8 +146,8 @@ impl Nat {
         state.inherited.clear();
         // What keeps instances from this machine holds whether or not packets
         // are passed on.
-        let told = filter::tell(&self.rules().all(None, &state.listeners)).await;
-        let outward = passing.and(told);
+        let loaded = filter::tell(&self.rules().all(None, &state.listeners)).await;
+        let outward = passing.and(loaded);
         if is_news && self.forwarding != Forwarding::Proxy {
             tracing::warn!(reason, "public ports are forwarded by the balancer, not by the kernel");
         }

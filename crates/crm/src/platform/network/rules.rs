@@ -264,16 +264,16 @@ mod tests {
 
     #[test]
     fn only_what_leaves_the_machine_is_given_its_address() {
-        let told = rules(&Egress::default()).all(None, &BTreeSet::new());
+        let script = rules(&Egress::default()).all(None, &BTreeSet::new());
         let rule =
             "ip saddr 10.101.0.0/16 ip daddr != 10.101.0.0/16 oifname != \"slvx*\" masquerade";
-        assert!(told.contains(rule), "{told}");
-        assert!(!told.contains("dnat"), "{told}");
+        assert!(script.contains(rule), "{script}");
+        assert!(!script.contains("dnat"), "{script}");
     }
 
     /// The rules of a chain, line by line.
-    fn chain<'a>(told: &'a str, hook: &str) -> Vec<&'a str> {
-        let begin = told.split(&format!("hook {hook} ")).nth(1).unwrap();
+    fn chain<'a>(script: &'a str, hook: &str) -> Vec<&'a str> {
+        let begin = script.split(&format!("hook {hook} ")).nth(1).unwrap();
         begin.split("\n}\n").next().unwrap().lines().skip(1).collect()
     }
 
@@ -281,23 +281,23 @@ mod tests {
     fn instances_reach_neither_this_machine_nor_its_networks() {
         let allowed = egress(&["10.1.2.0/24", "192.168.7.9:5432"]).unwrap();
         for forwards in [None, Some(&BTreeSet::new())] {
-            let told = rules(&allowed).all(forwards, &BTreeSet::new());
-            let [others, forged, jump, last] = chain(&told, "forward")[..] else {
-                panic!("{told}")
+            let script = rules(&allowed).all(forwards, &BTreeSet::new());
+            let [others, forged, jump, last] = chain(&script, "forward")[..] else {
+                panic!("{script}")
             };
             assert_eq!((others, jump), ("iifname != \"slvx*\" accept", "jump allowed"));
             assert_eq!(forged, "ip saddr != 10.101.0.0/16 drop");
             assert!(last.contains("169.254.0.0/16") && last.ends_with(" drop"), "{last}");
-            let entering = chain(&told, "input");
-            assert_eq!(entering.last(), Some(&"drop"), "{told}");
-            assert!(told.contains("\nip daddr 10.1.2.0/24 accept\n"), "{told}");
+            let entering = chain(&script, "input");
+            assert_eq!(entering.last(), Some(&"drop"), "{script}");
+            assert!(script.contains("\nip daddr 10.1.2.0/24 accept\n"), "{script}");
             let named =
                 "\nip daddr 192.168.7.9/32 meta l4proto { tcp, udp } th dport 5432 accept\n";
-            assert!(told.contains(named), "{told}");
+            assert!(script.contains(named), "{script}");
         }
-        let told = rules(&allowed).ipv6();
+        let script = rules(&allowed).ipv6();
         for hook in ["input", "forward"] {
-            assert_eq!(chain(&told, hook), ["iifname \"slvx*\" drop"], "{told}");
+            assert_eq!(chain(&script, hook), ["iifname \"slvx*\" drop"], "{script}");
         }
     }
 
@@ -314,12 +314,15 @@ mod tests {
     fn a_way_begins_at_its_own_address_or_at_every_one() {
         let allowed = Egress::default();
         let forwards = BTreeSet::from([forward("0.0.0.0:80"), forward("198.51.100.4:80")]);
-        let told = rules(&allowed).all(Some(&forwards), &BTreeSet::new());
-        assert!(told.contains(" every { tcp . 80 : 10.101.1.2 . 8080 }\n"), "{told}");
-        assert!(told.contains(" own { 198.51.100.4 . tcp . 80 : 10.101.1.2 . 8080 }"), "{told}");
+        let script = rules(&allowed).all(Some(&forwards), &BTreeSet::new());
+        assert!(script.contains(" every { tcp . 80 : 10.101.1.2 . 8080 }\n"), "{script}");
+        assert!(
+            script.contains(" own { 198.51.100.4 . tcp . 80 : 10.101.1.2 . 8080 }"),
+            "{script}"
+        );
         let listeners = forwards.iter().map(PortForward::listener).collect();
-        let told = rules(&allowed).listeners(&listeners);
-        assert!(told.contains(" every_door { tcp . 80 }\n"), "{told}");
-        assert!(told.contains(" own_doors { 198.51.100.4 . tcp . 80 }\n"), "{told}");
+        let script = rules(&allowed).listeners(&listeners);
+        assert!(script.contains(" every_door { tcp . 80 }\n"), "{script}");
+        assert!(script.contains(" own_doors { 198.51.100.4 . tcp . 80 }\n"), "{script}");
     }
 }

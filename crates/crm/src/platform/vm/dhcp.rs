@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_nonsense_are_not_answered() {
+    fn unknown_guests_and_malformed_requests_are_not_answered() {
         let mut stranger = asked(MessageType::Discover, &[]);
         stranger.set_chaddr(&[2; 6]);
         assert!(answer(&stranger).is_none());

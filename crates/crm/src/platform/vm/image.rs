@@ -50,14 +50,14 @@ pub(super) struct Image {
 }
 
 /// An image that an instance wants.
-pub(super) struct Wish<'a> {
+pub(super) struct ImageRequest<'a> {
     pub(super) path: &'a str,
     pub(super) developer: &'a str,
     /// Size of the disk that it has to fit into.
     pub(super) disk: Option<u64>,
 }
 
-impl<'a> Wish<'a> {
+impl<'a> ImageRequest<'a> {
     pub(super) fn of(order: &'a InstanceOrder) -> Self {
         let disk = order.flavor.disk;
         Self {
@@ -100,7 +100,7 @@ pub(super) struct Images {
 }
 
 /// Outcome of asking for an image.
-enum Asked {
+enum ImageReply {
     Unchanged,
     /// Nobody could say whether the image may be had still.
     Away(Error),
@@ -127,7 +127,7 @@ impl Images {
     }
 
     /// Sees that an image is here, as it is where it comes from.
-    pub(super) async fn provide(&self, wish: &Wish<'_>) -> Result<Image> {
+    pub(super) async fn provide(&self, wish: &ImageRequest<'_>) -> Result<Image> {
         let mut source = Source::parse(wish.path)?;
         if let Location::File(file) = &mut source.place {
             *file = self.folders.find(file)?;
@@ -153,13 +153,13 @@ impl Images {
         let asked = self.ask(source, known.as_ref()).await?;
         let usable = kept.filter(|note| source.check(note).is_ok());
         match (asked, usable) {
-            (Asked::Unchanged, Some(note)) => self.used(source, &note),
-            (Asked::Away(error), Some(note)) => {
+            (ImageReply::Unchanged, Some(note)) => self.used(source, &note),
+            (ImageReply::Away(error), Some(note)) => {
                 tracing::warn!(%error, "the image was not looked for again, the one here is used");
                 self.used(source, &note)
             }
-            (Asked::Away(error), None) => Err(error),
-            (Asked::Unchanged, None) => {
+            (ImageReply::Away(error), None) => Err(error),
+            (ImageReply::Unchanged, None) => {
                 let asked = self.ask(source, None).await?;
                 self.take(source, asked, limit).await
             }
@@ -193,7 +193,7 @@ impl Images {
         text.and_then(|text| selvage_files::replace(&path, &text, 0o600)).during("noting an image")
     }
 
-    async fn ask(&self, source: &Source, known: Option<&Version>) -> Result<Asked> {
+    async fn ask(&self, source: &Source, known: Option<&Version>) -> Result<ImageReply> {
         match &source.place {
             Location::File(path) => {
                 let metadata = tokio::fs::metadata(path).await;
@@ -212,15 +212,15 @@ impl Images {
                     tag: None,
                 };
                 if known == Some(&version) {
-                    return Ok(Asked::Unchanged);
+                    return Ok(ImageReply::Unchanged);
                 }
-                Ok(Asked::Here(path.clone(), version))
+                Ok(ImageReply::Here(path.clone(), version))
             }
             Location::Web(url) => self.ask_web(url, known).await,
         }
     }
 
-    async fn ask_web(&self, url: &Url, known: Option<&Version>) -> Result<Asked> {
+    async fn ask_web(&self, url: &Url, known: Option<&Version>) -> Result<ImageReply> {
         let tag = known.and_then(|version| version.tag.as_deref());
         let modified = known.and_then(|version| version.modified.as_deref());
         let request = with_header(Request::get_with_login(url), header::IF_NONE_MATCH, tag);
@@ -232,12 +232,12 @@ impl Images {
         let response = match self.fetcher.send(request).await {
             Ok(response) => response,
             Err(failure @ Failure::Unreachable(_)) => {
-                return Ok(Asked::Away(failed(failure.to_string())));
+                return Ok(ImageReply::Away(failed(failure.to_string())));
             }
             Err(failure) => return Err(failed(failure.to_string())),
         };
         match response.status() {
-            StatusCode::NOT_MODIFIED => Ok(Asked::Unchanged),
+            StatusCode::NOT_MODIFIED => Ok(ImageReply::Unchanged),
             StatusCode::OK => {
                 let text = |name| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
                 let version = Version {
@@ -245,29 +245,30 @@ impl Images {
                     modified: text(header::LAST_MODIFIED),
                     length: response.content_length(),
                 };
-                Ok(Asked::Coming(Box::new(response), version))
+                Ok(ImageReply::Coming(Box::new(response), version))
             }
             status => {
                 let error = failed(format!("it answers {status}"));
-                if is_passing(status) { Ok(Asked::Away(error)) } else { Err(error) }
+                if is_passing(status) { Ok(ImageReply::Away(error)) } else { Err(error) }
             }
         }
     }
 
     /// Takes an image in whole, or not at all.
-    async fn take(&self, source: &Source, asked: Asked, limit: u64) -> Result<Image> {
+    async fn take(&self, source: &Source, asked: ImageReply, limit: u64) -> Result<Image> {
         let unique = uuid::Uuid::new_v4().simple();
         let part = Part(self.directory.join(format!("{}.{unique}.{PART}", source.name())));
         let length = match &asked {
-            Asked::Coming(_, version) | Asked::Here(_, version) => version.length,
-            Asked::Away(_) | Asked::Unchanged => return Err(Error::missing("the image")),
+            ImageReply::Coming(_, version) | ImageReply::Here(_, version) => version.length,
+            ImageReply::Away(_) | ImageReply::Unchanged => return Err(Error::missing("the image")),
         };
         self.check_room(length.unwrap_or_default())?;
         check_limit(length.unwrap_or_default(), limit)?;
         let mut taking = Taking::new(&part.0).await?;
         let version = match asked {
-            Asked::Coming(mut response, version) => {
-                let cut = |error| Error::state(format!("the image did not come: {}", told(error)));
+            ImageReply::Coming(mut response, version) => {
+                let cut =
+                    |error| Error::state(format!("the image did not come: {}", describe(error)));
                 while let Some(piece) = response.chunk().await.map_err(cut)? {
                     // Not every server says how much it sends.
                     let before = taking.length / ROOM_INTERVAL;
@@ -279,7 +280,7 @@ impl Images {
                 }
                 version
             }
-            Asked::Here(path, version) => {
+            ImageReply::Here(path, version) => {
                 let mut file = tokio::fs::File::open(&path)
                     .await
                     .map_err(|source| Error::File { path, source })?;
@@ -292,8 +293,8 @@ impl Images {
                     taking.add(&piece[..length]).await?;
                 }
             }
-            Asked::Away(error) => return Err(error),
-            Asked::Unchanged => return Err(Error::missing("the image")),
+            ImageReply::Away(error) => return Err(error),
+            ImageReply::Unchanged => return Err(Error::missing("the image")),
         };
         let mut note = taking.finish().await?;
         source.check(&note)?;
@@ -372,7 +373,7 @@ fn with_header(request: Request, name: HeaderName, value: Option<&str>) -> Reque
 }
 
 /// Without the address, which may have a password in it.
-fn told(error: selvage_fetch::TransferError) -> String {
+fn describe(error: selvage_fetch::TransferError) -> String {
     selvage_api::chain(&error.without_url())
 }
 

@@ -44,7 +44,7 @@ use tokio::{net::TcpStream, sync::OnceCell};
 use self::{
     accelerator::Accelerator,
     console::Seats,
-    image::{Images, Wish},
+    image::{ImageRequest, Images},
     machine::{Machine, Plan},
     names::{Namer, Names},
     network::Networking,
@@ -160,7 +160,7 @@ impl Machines {
     async fn make(&self, order: &InstanceOrder, facts: &InstanceFacts) -> Result<()> {
         let names = self.namer.instance(&order.key)?;
         let machine = self.machine(&names)?;
-        let image = self.images.provide(&Wish::of(order)).await?;
+        let image = self.images.provide(&ImageRequest::of(order)).await?;
         machine.stop(&names.process, self.options.powerdown).await?;
         let plan = plan(order, &names, self.address(&names, facts)?);
         machine.make(&self.tools, &image, &plan).await?;

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_stable_readable_and_told_apart() {
+    fn names_are_stable_readable_and_distinct() {
         let cloudlet = CloudletKey { operator_key: None, name: "here".into() };
         let here = Namer::new(&cloudlet, Path::new("/a")).unwrap();
         let one = here.instance(&key("acme", "Hello, World & Co")).unwrap();

@@ -25,7 +25,7 @@ pub(super) struct Process {
 
 /// A process that may be a machine's.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct MachineProcess {
     /// User of a machine; none of one that an earlier release started as the
     /// user of this process.
     pub(super) user: Option<User>,
@@ -35,7 +35,9 @@ pub(super) struct Seen {
 
 /// All processes of machines that are accepted. More than one of a machine is
 /// there when a start was cut off.
-pub(super) async fn find(accept: impl Fn(&Seen) -> bool + Send + 'static) -> Result<Vec<Process>> {
+pub(super) async fn find(
+    accept: impl Fn(&MachineProcess) -> bool + Send + 'static,
+) -> Result<Vec<Process>> {
     let looked = tokio::task::spawn_blocking(move || {
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
@@ -58,7 +60,7 @@ pub(super) async fn of(user: Option<User>, name: &str) -> Result<Vec<Process>> {
     .await
 }
 
-fn look_at(pid: u32) -> Option<Seen> {
+fn look_at(pid: u32) -> Option<MachineProcess> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     if field("State:")?.starts_with(['Z', 'X']) {
@@ -69,12 +71,13 @@ fn look_at(pid: u32) -> Option<Seen> {
     if user.is_none() && owner != rustix::process::geteuid().as_raw() {
         return None;
     }
-    let name = told_name(pid);
-    (user.is_some() || name.is_some()).then(|| Seen { user, name: name.unwrap_or_default() })
+    let name = read_name(pid);
+    (user.is_some() || name.is_some())
+        .then(|| MachineProcess { user, name: name.unwrap_or_default() })
 }
 
 /// Name that a process was told, if it runs a machine.
-fn told_name(pid: u32) -> Option<String> {
+fn read_name(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
@@ -86,7 +89,7 @@ fn told_name(pid: u32) -> Option<String> {
 }
 
 impl Process {
-    fn of(pid: u32, accept: impl Fn(&Seen) -> bool) -> Option<Self> {
+    fn of(pid: u32, accept: impl Fn(&MachineProcess) -> bool) -> Option<Self> {
         let seen = look_at(pid).filter(|seen| accept(seen))?;
         let handle = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let handle = rustix::process::pidfd_open(handle, PidfdFlags::NONBLOCK).ok()?;
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_are_not_taken_for_machines() {
+    async fn other_processes_are_not_taken_for_machines() {
         // This process has no such name, and another program may say what it
         // likes of itself.
         let mut stranger = std::process::Command::new("sleep").args(["60"]).spawn().unwrap();

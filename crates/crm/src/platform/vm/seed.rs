@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_or_a_manifest_and_a_key_are_told() {
+    fn a_command_or_a_manifest_and_a_key_are_in_the_seed() {
         let key = "ssh-ed25519 AAAA me";
         let app = App {
             command: "echo \"it's\" $HOME; true".into(),

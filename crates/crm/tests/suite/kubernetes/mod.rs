@@ -32,12 +32,14 @@ async fn an_instance_runs_answers_survives_and_goes_without_a_trace() {
     let edge = Edge::new(cluster, "whole", 24101);
     let controller = TestController::start().await;
     let running = edge.start(&controller).await;
-    let told = wait_for("the cloudlet's report", || async {
+    let answered = wait_for("the cloudlet's report", || async {
         controller.cloudlet_infos.find(&edge.cloudlet())
     })
     .await;
-    assert_eq!(told.state(), CloudletState::Ready, "{:?}", told.errors);
-    assert!(told.os_max_ram > 0 && told.os_max_vcores > 0 && told.flavors[0].name == "node");
+    assert_eq!(answered.state(), CloudletState::Ready, "{:?}", answered.errors);
+    assert!(
+        answered.os_max_ram > 0 && answered.os_max_vcores > 0 && answered.flavors[0].name == "node"
+    );
 
     edge.make_cluster(&controller).await;
     let namespaces = edge.namespaces(cluster).await;

@@ -71,8 +71,8 @@ impl VgService for Service {
 
     async fn watch(&self, _: Request<Empty>) -> Answer<Self::WatchStream> {
         let items = vec![WatchItem { device_class: "ssd".into(), ..WatchItem::default() }];
-        let told = WatchResponse { items, ..WatchResponse::default() };
-        Ok(Response::new(Box::pin(futures::stream::iter([Ok(told)]))))
+        let response = WatchResponse { items, ..WatchResponse::default() };
+        Ok(Response::new(Box::pin(futures::stream::iter([Ok(response)]))))
     }
 }
 

@@ -40,8 +40,8 @@ fn open(home: &Path, directory: &tempfile::TempDir) -> Images {
     Images::open(home.to_owned(), &options).unwrap()
 }
 
-fn wish(path: &str) -> Wish<'_> {
-    Wish { path, developer: "Acme", disk: None }
+fn wish(path: &str) -> ImageRequest<'_> {
+    ImageRequest { path, developer: "Acme", disk: None }
 }
 
 async fn qcow(tools: &Tools, path: &Path, size: &str) {
@@ -175,24 +175,24 @@ async fn what_is_no_image_is_refused_and_leaves_nothing() {
     let (good, on_top) = (at("good"), at("on_top"));
     let base = base.into_iter().chain([good.as_path(), &on_top]);
     tools.image(directory.path(), base).await.unwrap();
-    let told = async |name: &str, sum: &str| {
+    let failure_of = async |name: &str, sum: &str| {
         let path = format!("file://{}{sum}", at(name).display());
         images.provide(&wish(&path)).await.unwrap_err().to_string()
     };
-    let error = told("text", "").await;
+    let error = failure_of("text", "").await;
     assert!(error.contains("the image is no qcow2"), "{error}");
-    let error = told("on_top", "").await;
+    let error = failure_of("on_top", "").await;
     assert!(error.contains("builds on a file outside"), "{error}");
-    let error = told("good", &format!("#sha256:{}", "0".repeat(64))).await;
+    let error = failure_of("good", &format!("#sha256:{}", "0".repeat(64))).await;
     assert!(error.contains("the image's sha256 is "), "{error}");
-    let error = told("nothing", "").await;
+    let error = failure_of("nothing", "").await;
     assert!(error.starts_with("cannot read "), "{error}");
     std::fs::create_dir(at("folder")).unwrap();
-    let error = told("folder", "").await;
+    let error = failure_of("folder", "").await;
     assert!(error.starts_with("image_path: ") && error.ends_with(" is not a file"), "{error}");
     std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
     let (elsewhere, link) =
-        (images.provide(&wish("file:///dev/zero")).await, told("zero", "").await);
+        (images.provide(&wish("file:///dev/zero")).await, failure_of("zero", "").await);
     assert_eq!(elsewhere.unwrap_err().to_string(), link);
     assert!(link.contains("crm.image_folders"), "{link}");
     let error =
@@ -225,7 +225,7 @@ async fn an_image_without_an_end_takes_no_more_than_its_flavor() {
     let home = directory.path().join("images");
     let images = open(&home, &directory);
     let url = endless().await;
-    let hostile = Wish { path: &url, developer: "Bmce", disk: Some(1 << 20) };
+    let hostile = ImageRequest { path: &url, developer: "Bmce", disk: Some(1 << 20) };
     let error = images.provide(&hostile).await.unwrap_err().to_string();
     assert_eq!(error, "image_path: the image has more than the 65 MB that fit the flavor");
     assert_eq!(names(&home), 0, "what came of it is gone");
