@@ -15,7 +15,7 @@ use crate::{
 
 /// A volume with its device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct VolumeInfo {
     pub(crate) size: u64,
     pub(crate) device: PathBuf,
     pub(crate) numbers: (u32, u32),
@@ -43,7 +43,7 @@ impl Lvmd {
     }
 
     /// Returns a volume; none when it is not there.
-    pub(crate) async fn find(&self, id: &VolumeId) -> Result<Option<Found>> {
+    pub(crate) async fn find(&self, id: &VolumeId) -> Result<Option<VolumeInfo>> {
         let request = GetLvListRequest { device_class: id.class.clone() };
         let listed = match self.groups().get_lv_list(request).await {
             Ok(listed) => listed.into_inner().volumes,
@@ -54,7 +54,7 @@ impl Lvmd {
     }
 
     /// Returns a volume that has to be there, with a device.
-    pub(crate) async fn device(&self, id: &VolumeId) -> Result<Found> {
+    pub(crate) async fn device(&self, id: &VolumeId) -> Result<VolumeInfo> {
         let found = self.find(id).await?.ok_or_else(|| Error::NoVolume(id.to_string()))?;
         if found.numbers == (0, 0) {
             return Err(Error::Precondition(format!("volume {id} has no block device")));
@@ -102,7 +102,7 @@ impl Lvmd {
     }
 }
 
-fn found(volume: LogicalVolume) -> Found {
+fn found(volume: LogicalVolume) -> VolumeInfo {
     let numbers = (volume.dev_major, volume.dev_minor);
     // Earlier versions of lvmd do not tell the path.
     let device = match volume.path.as_str() {
@@ -113,5 +113,5 @@ fn found(volume: LogicalVolume) -> Found {
         Ok(bytes) if bytes > 0 => bytes,
         _ => volume.size_gb.saturating_mul(GIB),
     };
-    Found { size, device, numbers }
+    VolumeInfo { size, device, numbers }
 }

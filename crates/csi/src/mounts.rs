@@ -12,7 +12,7 @@ use rustix::{
     mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount},
 };
 
-use crate::{Error, Result, lvmd::Found};
+use crate::{Error, Result, lvmd::VolumeInfo};
 
 /// Options of file systems that go to the kernel as they are.
 const OPTIONS: [&str; 8] = [
@@ -156,7 +156,7 @@ pub(crate) fn remove_mount_point(path: &Path) -> Result<()> {
 }
 
 /// Returns whether a file is the device of a volume.
-pub(crate) fn is_device(path: &Path, volume: &Found) -> bool {
+pub(crate) fn is_device(path: &Path, volume: &VolumeInfo) -> bool {
     let (major, minor) = volume.numbers;
     fs::metadata(path).is_ok_and(|found| found.rdev() == rustix::fs::makedev(major, minor))
 }

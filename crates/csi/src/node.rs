@@ -12,7 +12,7 @@ use crate::{
     Error, Result,
     driver::Shared,
     filesystem,
-    lvmd::Found,
+    lvmd::VolumeInfo,
     mounts,
     volume::{self, Use, VolumeId},
     wire::csi::{
@@ -126,7 +126,7 @@ fn not_mounted(path: &Path) -> Error {
 }
 
 /// Refuses a place where something else is mounted.
-fn check_mounted(mounted: &mounts::Mounted, volume: &Found) -> Result<()> {
+fn check_mounted(mounted: &mounts::Mounted, volume: &VolumeInfo) -> Result<()> {
     match mounted.numbers == volume.numbers {
         true => Ok(()),
         false => Err(Error::Precondition(format!(
@@ -136,7 +136,7 @@ fn check_mounted(mounted: &mounts::Mounted, volume: &Found) -> Result<()> {
     }
 }
 
-fn publish_mount(found: &Found, staging: &Path, target: &Path, read_only: bool) -> Result<()> {
+fn publish_mount(found: &VolumeInfo, staging: &Path, target: &Path, read_only: bool) -> Result<()> {
     let staged = mounts::at(staging)?.ok_or_else(|| not_mounted(staging))?;
     check_mounted(&staged, found)?;
     match mounts::at(target)? {
@@ -150,7 +150,7 @@ fn publish_mount(found: &Found, staging: &Path, target: &Path, read_only: bool) 
     restrict(target, read_only)
 }
 
-fn publish_block(found: &Found, target: &Path, read_only: bool) -> Result<()> {
+fn publish_block(found: &VolumeInfo, target: &Path, read_only: bool) -> Result<()> {
     if mounts::at(target)?.is_none() {
         let folder = target.parent().unwrap_or(target);
         fs::create_dir_all(folder).map_err(Error::file(folder))?;
@@ -169,7 +169,7 @@ fn restrict(target: &Path, read_only: bool) -> Result<()> {
     if read_only && !is_so { mounts::make_read_only(target) } else { Ok(()) }
 }
 
-fn usage_of(found: &Found, path: &Path) -> Result<Vec<VolumeUsage>> {
+fn usage_of(found: &VolumeInfo, path: &Path) -> Result<Vec<VolumeUsage>> {
     if !path.exists() {
         return Err(Error::NoPath(path.to_owned()));
     }

@@ -316,7 +316,7 @@ async fn bad_input_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_kubelet_is_told_where_the_driver_is() {
+async fn the_kubelet_learns_where_the_driver_is() {
     let Some(site) = Site::open().await else { return };
     let socket = serve::registration_socket(&site.kubelet());
     let mut client = RegistrationClient::new(selvage_kit::dial::unix(&socket));
