@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_and_logins_are_told_apart() {
+    fn refusals_and_logins_are_distinguished() {
         let mut refused = line(1, "eve", "PERMISSION_DENIED");
         refused.message = "refused".into();
         refused.fields.insert("why", "not authorized".into());

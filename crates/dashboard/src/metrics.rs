@@ -16,11 +16,11 @@ use selvage_kit::telemetry::Metrics;
 
 use crate::{board::Board, rules::RULES};
 
-struct Shown(Arc<Board>);
+struct BoardCollector(Arc<Board>);
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for BoardCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shown")
+        f.write_str("Collector")
     }
 }
 
@@ -57,11 +57,11 @@ fn word(severity: Severity) -> &'static str {
 }
 
 pub(crate) fn watch(board: &Arc<Board>, metrics: &Metrics) {
-    let shown = Shown(Arc::clone(board));
+    let shown = BoardCollector(Arc::clone(board));
     metrics.with_registry(|registry| registry.register_collector(Box::new(shown)));
 }
 
-impl Collector for Shown {
+impl Collector for BoardCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let snapshot = self.0.snapshot();
         let problems: Family<ProblemLabels, Gauge> = Family::default();
@@ -118,7 +118,7 @@ struct Room {
     full_at: Floats<GroupLabels>,
 }
 
-impl Shown {
+impl BoardCollector {
     fn sources(&self) -> (Floats<SourceLabels>, Family<SourceLabels, Gauge>) {
         let (ages, failing) = (Floats::default(), Family::<SourceLabels, Gauge>::default());
         for state in self.0.sources().iter().filter(|state| !state.absent) {

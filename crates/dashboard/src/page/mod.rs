@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_page_one_is_told_how_to_build_it() {
+    fn without_a_built_page_the_answer_says_how_to_build_it() {
         let stub = answer(&[], "/", &HeaderMap::new());
         assert_eq!(stub.status(), StatusCode::OK);
         assert!(STUB.contains("./dev ui"));

@@ -24,7 +24,7 @@ pub struct Thresholds {
     /// Shares of a volume group in use, 0 to 1.
     pub near_full: f64,
     pub full: f64,
-    /// What will be full so soon is a problem today.
+    /// Time before storage is full at which it becomes a problem.
     pub full_within: Duration,
     /// A machine that has not reported for so long is away.
     pub machine_away: Duration,

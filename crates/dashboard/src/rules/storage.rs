@@ -33,7 +33,7 @@ pub(super) fn volume_group_full(context: &Context<'_>, found: &mut Vec<Finding>)
     }
 }
 
-/// What is nearly full already has a problem of its own.
+/// Storage that is nearly full already has a problem of its own.
 pub(super) fn full_soon(context: &Context<'_>, found: &mut Vec<Finding>) {
     for room in context.capacity {
         let share = room.used_bytes as f64 / room.total_bytes.max(1) as f64;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_or_not_sure_or_told_already_is_none() {
+    fn distant_uncertain_or_known_shortages_are_no_problems() {
         assert_eq!(found(room(60, [Some(8), Some(1), Some(9)])), None);
         assert_eq!(found(room(60, [None, Some(1), None])), None);
         assert_eq!(found(room(90, [Some(5), Some(1), Some(9)])), None);

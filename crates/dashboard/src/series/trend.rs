@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_even_fill_is_told_within_a_tenth_and_for_sure() {
+    fn an_even_fill_is_forecast_within_a_tenth() {
         let found = week_and_day(|day| GIB * (50.0 + 3.0 * day + 0.1 * noise(day)));
         assert!((per_day(found.rate) / 3.0 - 1.0).abs() < 0.1, "{}", per_day(found.rate));
         assert!(found.grows());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_began_to_fill_yesterday_is_told_by_yesterday() {
+    fn a_disk_that_began_to_fill_yesterday_is_forecast_from_yesterday() {
         let found = week_and_day(|day| GIB * 100.0f64.mul_add((day - 6.0).max(0.0), 50.0));
         assert!((per_day(found.rate) / 100.0 - 1.0).abs() < 0.1, "{}", per_day(found.rate));
         assert!(found.grows());

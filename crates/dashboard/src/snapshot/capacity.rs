@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn small_changes_do_not_change_what_is_told() {
+    fn small_changes_do_not_change_the_forecast() {
         assert_eq!(forecast(5.0, 6.0, 7.0, 7.0), forecast(5.01, 6.004, 7.01, 7.0));
         assert_eq!(digits(123_456.0), 120_000.0);
         assert_eq!(digits(-0.0456), -0.046);

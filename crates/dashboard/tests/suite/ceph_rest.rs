@@ -235,8 +235,8 @@ async fn the_active_manager_is_found_among_those_that_are_known() {
     watched.until("health", |w| w.storage().is_some()).await;
     // To nowhere else.
     let watched = Watched::new(vec![standby], None).await;
-    let told = |w: &Watched| w.error().contains("not among the configured addresses");
-    watched.until("a refusal", told).await;
+    let is_refused = |w: &Watched| w.error().contains("not among the configured addresses");
+    watched.until("a refusal", is_refused).await;
     assert!(watched.storage().is_none());
 }
 

@@ -14,7 +14,7 @@ use super::lab::Lab;
 
 const GOLDEN: &[u8] = include_bytes!("../answers/health-full-golden.json");
 
-async fn told(body: &[u8]) -> ClusterStats {
+async fn stats_of(body: &[u8]) -> ClusterStats {
     let lab = Lab::new().await;
     lab.tell(Data::Storage(decode_health(body).unwrap().into()));
     let reply = lab.stats().get_cluster_stats(GetClusterStatsRequest {}).await.unwrap();
@@ -28,7 +28,7 @@ fn time(text: &str) -> Option<prost_types::Timestamp> {
 
 #[tokio::test]
 async fn every_field_is_what_the_original_meant() {
-    let stats = told(GOLDEN).await;
+    let stats = stats_of(GOLDEN).await;
     assert_eq!(stats.id, "da9e1007-387f-4fc5-bf5d-616119d8bd45");
     assert_eq!(stats.status, "HEALTH_WARN");
     let crash = Crash { description: "1 daemons have recently crashed".into() };

@@ -88,12 +88,12 @@ async fn events_of_an_instance_are_kept_over_a_restart() {
         kind: "appinst".into(),
         ..ListEventsRequest::default()
     };
-    let told = async |request| {
+    let history_of = async |request| {
         let reply = after.overview().list_events(request).await.unwrap().into_inner();
         reply.events.into_iter().map(|event| (event.what, event.text)).collect::<Vec<_>>()
     };
     let name = "Acme/app:1.0@tmus/c1/one";
-    let events = told(asked("app:1.0")).await;
+    let events = history_of(asked("app:1.0")).await;
     let has = |what: &str, text: &str| {
         let text = format!("{name} {text}");
         assert!(events.contains(&(what.into(), text.clone())), "{text:?} is not in {events:?}");
@@ -103,5 +103,5 @@ async fn events_of_an_instance_are_kept_over_a_restart() {
     has("updated", "is to run revision 2");
     has("updated", "is to run revision 1");
     assert!(events.iter().any(|(_, text)| text.contains("no image")), "{events:?}");
-    assert_eq!(told(asked("app:2.0")).await, []);
+    assert_eq!(history_of(asked("app:2.0")).await, []);
 }

@@ -206,7 +206,7 @@ async fn every_rule_of_ours_finds_its_problem() {
 
 /// A machine that joined tells of its memory itself.
 #[tokio::test]
-async fn memory_of_scraped_machines_is_told_once() {
+async fn memory_of_scraped_machines_is_counted_once() {
     let lab = Lab::new().await;
     let short = |instance: &str| Exporter {
         instance: instance.into(),
@@ -295,7 +295,7 @@ async fn a_source_that_flaps_makes_no_storm() {
 }
 
 #[tokio::test]
-async fn a_watcher_is_told_what_changed_and_nothing_else() {
+async fn a_watcher_receives_only_what_changed() {
     let lab = Lab::new().await;
     let many = |last| {
         let mut all: Vec<Cloudlet> =

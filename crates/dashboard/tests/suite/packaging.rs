@@ -35,7 +35,7 @@ const OF_BACKUPS: [&str; 3] = [
     "selvage_backup_verify_failed",
 ];
 
-async fn told() -> String {
+async fn metrics_text() -> String {
     let lab = Lab::new().await;
     let offline = Cloudlet {
         object: object("cloudlet", "tmus/c1", "tmus"),
@@ -57,7 +57,7 @@ async fn told() -> String {
 
 #[tokio::test]
 async fn problems_and_room_are_among_the_metrics() {
-    let text = told().await;
+    let text = metrics_text().await;
     for line in [
         r#"selvage_problems{rule="cloudlet_offline",severity="critical"} 1"#,
         r#"selvage_problems{rule="machine_away",severity="critical"} 0"#,
@@ -71,7 +71,7 @@ async fn problems_and_room_are_among_the_metrics() {
 
 #[tokio::test]
 async fn rules_and_dashboards_ask_for_metrics_that_there_are() {
-    let known = told().await;
+    let known = metrics_text().await;
     let mut files = vec![packaging().join("prometheus/selvage.rules.yml")];
     for entry in std::fs::read_dir(packaging().join("grafana")).unwrap() {
         files.push(entry.unwrap().path());

@@ -57,9 +57,9 @@ impl Watched {
 
     async fn overview(&self) -> Overview {
         self.lab.dashboard.board().refresh();
-        let told = self.lab.overview().get_overview(GetOverviewRequest::default()).await;
+        let shown = self.lab.overview().get_overview(GetOverviewRequest::default()).await;
         // Nothing can be told before a source has answered.
-        told.map(tonic::Response::into_inner).unwrap_or_default()
+        shown.map(tonic::Response::into_inner).unwrap_or_default()
     }
 
     async fn until(&self, what: &str, so: impl Fn(&Self, &Overview) -> bool) -> Overview {
@@ -168,7 +168,7 @@ async fn the_real_one_tells_of_alerts_and_of_machines_with_our_agent() {
         let has = |rule: &str| overview.problems.iter().any(|problem| problem.rule == rule);
         has("prometheus_alert") && has("filesystem_full")
     };
-    let overview = watched.until("an alert and a full disk", |_, told| both(told)).await;
+    let overview = watched.until("an alert and a full disk", |_, shown| both(shown)).await;
     let of = |rule: &'static str| overview.problems.iter().filter(move |p| p.rule == rule);
     let alerts: Vec<_> = of("prometheus_alert").collect();
     assert_eq!(alerts.len(), 1, "neither ours nor the one that always fires: {alerts:?}");
@@ -232,8 +232,8 @@ async fn bad_answers_leave_the_last_good_one_and_sections_without_data_are_dropp
         .with_state(Arc::clone(&mood));
     // Under a path, with and without a slash at its end.
     let watched = Watched::new(format!("http://{}/prom/", serve(router).await)).await;
-    let alert = |told: &Overview| told.problems.iter().any(|p| p.rule == "prometheus_alert");
-    let overview = watched.until("an alert", |_, told| alert(told)).await;
+    let alert = |shown: &Overview| shown.problems.iter().any(|p| p.rule == "prometheus_alert");
+    let overview = watched.until("an alert", |_, shown| alert(shown)).await;
     let sections: Vec<&str> = overview.sources.iter().map(|one| one.section.as_str()).collect();
     assert_eq!(sections, ["alerts"], "no machine has an exporter");
     for (bad, words) in [

@@ -131,7 +131,7 @@ impl Watched {
     }
 }
 
-/// What breaks things and mends them, by chance, and the same for the same seed.
+/// Breaks things and repairs them at random, the same for the same seed.
 struct Chaos {
     seed: u64,
     pools: Vec<String>,
@@ -245,7 +245,7 @@ async fn what_we_tell_is_what_ceph_says_while_things_break() {
     };
     tokio::task::spawn_blocking(kill).await.unwrap();
     let deadline = Instant::now() + LONG;
-    let told_by_monitors = || {
+    let reported_by_monitors = || {
         let sources = watched.lab.dashboard.board().sources();
         let storage = |name: &str| {
             sources.iter().find(|s| s.section == Section::Storage && s.source == name).cloned()
@@ -253,7 +253,7 @@ async fn what_we_tell_is_what_ceph_says_while_things_break() {
         storage("ceph").is_some_and(|state| state.failing())
             && storage("ceph-mon").is_some_and(|s| s.fetched.is_some() && !s.failing())
     };
-    while !told_by_monitors() {
+    while !reported_by_monitors() {
         assert!(Instant::now() < deadline, "the monitors are not asked");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_in_its_words_and_bounded() {
+    fn an_error_is_shown_verbatim_and_bounded() {
         let long = json!({"status": "error", "error": "x".repeat(10_000)}).to_string();
         let failed = data(long.as_bytes());
-        let told = matches!(&failed, Err(Failure::Failed(reason))
+        let explained = matches!(&failed, Err(Failure::Failed(reason))
             if reason.starts_with("Prometheus says: xxx") && reason.len() < 300);
-        assert!(told, "{failed:?}");
+        assert!(explained, "{failed:?}");
         assert!(data(b"<html>").is_err());
         assert!(data(b"[]").is_err());
     }

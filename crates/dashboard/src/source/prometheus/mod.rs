@@ -36,11 +36,11 @@ pub struct PrometheusOptions {
 
 /// A Prometheus as a source.
 pub struct Prometheus {
-    asked: Arc<Asked>,
+    asked: Arc<Endpoint>,
     every: Duration,
 }
 
-struct Asked {
+struct Endpoint {
     client: Client,
     url: Url,
     token: Option<Secret>,
@@ -51,11 +51,11 @@ impl Prometheus {
     pub fn new(options: PrometheusOptions, every: Duration) -> Result<Self, BadOptions> {
         let url = http::address("url", &options.url)?;
         let client = http::client(options.ca.as_deref(), false)?;
-        Ok(Self { asked: Arc::new(Asked { client, url, token: options.token }), every })
+        Ok(Self { asked: Arc::new(Endpoint { client, url, token: options.token }), every })
     }
 }
 
-impl Asked {
+impl Endpoint {
     /// Its address as others may see it.
     fn base(&self) -> String {
         let mut shown = self.url.clone();
@@ -95,7 +95,7 @@ impl Source for Prometheus {
 }
 
 struct Alerts {
-    asked: Arc<Asked>,
+    asked: Arc<Endpoint>,
     every: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Probe for Alerts {
 }
 
 struct Exporters {
-    asked: Arc<Asked>,
+    asked: Arc<Endpoint>,
     every: Duration,
 }
 

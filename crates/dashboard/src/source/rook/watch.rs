@@ -64,7 +64,7 @@ pub(super) fn rook(group: &str, name: &str) -> Kind {
 
 /// The objects of one kind.
 #[derive(Default)]
-struct Seen {
+struct KindCache {
     objects: BTreeMap<String, Value>,
     /// None until they were listed once.
     state: Option<Result<(), Failure>>,
@@ -74,7 +74,7 @@ struct Seen {
 pub(super) struct Watched {
     connection: Connection,
     namespace: String,
-    seen: Mutex<HashMap<String, Seen>>,
+    seen: Mutex<HashMap<String, KindCache>>,
     changed: Notify,
 }
 
@@ -158,7 +158,7 @@ impl Watched {
         Ok(())
     }
 
-    fn note(&self, kind: &Kind, change: impl FnOnce(&mut Seen)) {
+    fn note(&self, kind: &Kind, change: impl FnOnce(&mut KindCache)) {
         change(self.seen.lock().entry(kind.name()).or_default());
         self.changed.notify_waiters();
     }
