@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::Result,
-    mirror::Found,
+    mirror::MirrorContents,
     stats::Stats,
     table::{AppEntry, AppName, CloudletName, Instance, Site, Table},
 };
@@ -40,14 +40,14 @@ pub struct Feed {
 
 struct Shared {
     table: ArcSwap<Table>,
-    known: Mutex<Known>,
+    known: Mutex<FeedState>,
     changed: Notify,
     stats: Arc<Stats>,
 }
 
 /// Objects that the table is made of.
 #[derive(Default)]
-struct Known {
+struct FeedState {
     apps: HashMap<AppName, Parts>,
     /// States of cloudlets.
     states: HashMap<CloudletName, i32>,
@@ -57,7 +57,7 @@ struct Known {
     dirty: HashSet<AppName>,
     /// True if a cloudlet that nothing is said of is down. It is not where
     /// nothing is said of any: the original's controllers are like that.
-    told_of_cloudlets: bool,
+    knows_cloudlets: bool,
 }
 
 /// An instance may come before its app, and the app may come late.
@@ -81,7 +81,7 @@ impl Feed {
     pub fn new(stats: Arc<Stats>) -> Result<Self> {
         let shared = Arc::new(Shared {
             table: ArcSwap::default(),
-            known: Mutex::new(Known { told_of_cloudlets: true, ..Known::default() }),
+            known: Mutex::new(FeedState { knows_cloudlets: true, ..FeedState::default() }),
             changed: Notify::new(),
             stats,
         });
@@ -125,17 +125,17 @@ impl Feed {
     /// Everything the controller has has come: whether it also tells of
     /// cloudlets shows now.
     pub fn in_sync(&self) {
-        let told = self.cloudlets.checkpoint().is_some() || !self.cloudlets.is_empty();
-        self.shared.change(|known| known.tell_of_cloudlets(told));
+        let known_now = self.cloudlets.checkpoint().is_some() || !self.cloudlets.is_empty();
+        self.shared.change(|known| known.set_knows_cloudlets(known_now));
     }
 
     /// Returns true if the controller tells which cloudlets are up.
-    pub(crate) fn told_of_cloudlets(&self) -> bool {
-        self.shared.known.lock().told_of_cloudlets
+    pub(crate) fn knows_cloudlets(&self) -> bool {
+        self.shared.known.lock().knows_cloudlets
     }
 
     /// Goes by what was known once, until a controller says more.
-    pub(crate) fn restore(&self, found: Found) -> Result<()> {
+    pub(crate) fn restore(&self, found: MirrorContents) -> Result<()> {
         for app in found.apps {
             self.apps.put(app)?;
         }
@@ -145,7 +145,7 @@ impl Feed {
         for cloudlet in found.cloudlets {
             self.cloudlets.put(cloudlet)?;
         }
-        self.shared.change(|known| known.tell_of_cloudlets(found.tells_of_cloudlets));
+        self.shared.change(|known| known.set_knows_cloudlets(found.tells_of_cloudlets));
         self.publish();
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Feed {
 }
 
 impl Shared {
-    fn change(&self, apply: impl FnOnce(&mut Known)) {
+    fn change(&self, apply: impl FnOnce(&mut FeedState)) {
         let mut known = self.known.lock();
         apply(&mut known);
         let dirty = !known.dirty.is_empty();
@@ -171,7 +171,7 @@ impl Shared {
     }
 }
 
-impl Known {
+impl FeedState {
     fn app(&mut self, change: &Change<'_, App>) {
         let Some(app) = change.now.or(change.before) else { return };
         let name = AppName::of(app.key.as_ref());
@@ -235,9 +235,9 @@ impl Known {
         }
     }
 
-    fn tell_of_cloudlets(&mut self, told: bool) {
-        if self.told_of_cloudlets != told {
-            self.told_of_cloudlets = told;
+    fn set_knows_cloudlets(&mut self, known_now: bool) {
+        if self.knows_cloudlets != known_now {
+            self.knows_cloudlets = known_now;
             self.dirty.extend(self.apps.keys().cloned());
         }
     }
@@ -246,7 +246,7 @@ impl Known {
         match self.states.get(cloudlet) {
             _ if cloudlet.is_default() => true,
             Some(state) => *state == i32::from(CloudletState::Ready),
-            None => !self.told_of_cloudlets,
+            None => !self.knows_cloudlets,
         }
     }
 

@@ -107,7 +107,7 @@ impl Mirrored for CloudletInfo {
 
 /// Contents found on disk.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct MirrorContents {
     /// When the engine was last in step.
     pub(crate) in_step: Timestamp,
     pub(crate) tells_of_cloudlets: bool,
@@ -120,7 +120,7 @@ pub(crate) struct Found {
 /// A mirror that was opened, with what was in it.
 pub struct Mirror {
     pub(crate) disk: Arc<Disk>,
-    pub(crate) found: Option<Found>,
+    pub(crate) found: Option<MirrorContents>,
 }
 
 impl fmt::Debug for Mirror {
@@ -180,7 +180,7 @@ async fn read(
     store: &SharedStore,
     objects: &mirror::Mirror,
     of: &str,
-) -> selvage_store::Result<Option<Found>> {
+) -> selvage_store::Result<Option<MirrorContents>> {
     let Some(state) = store.get(STATE).await? else { return Ok(None) };
     let state = State::decode(state.value).map_err(unreadable)?;
     if state.of != of {
@@ -191,7 +191,7 @@ async fn read(
         Some(keys) => ListCookieKeysResponse::decode(keys.value).map_err(unreadable)?.keys,
         None => Vec::new(),
     };
-    Ok(Some(Found {
+    Ok(Some(MirrorContents {
         in_step: Timestamp::from_second(state.in_step).unwrap_or_default(),
         tells_of_cloudlets: state.tells_of_cloudlets,
         keys,
@@ -228,7 +228,7 @@ impl Disk {
         store: SharedStore,
         objects: Arc<mirror::Mirror>,
         of: &str,
-        found: Option<&Found>,
+        found: Option<&MirrorContents>,
     ) -> Self {
         let written = found.map(|found| State {
             of: of.to_owned(),

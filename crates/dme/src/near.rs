@@ -39,7 +39,7 @@ struct Cell {
 
 /// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct Nearest {
     /// In the order that [`Near::new`] gave.
     pub(crate) index: usize,
     /// In km.
@@ -97,7 +97,7 @@ impl SpatialIndex {
         &self,
         here: &Position,
         before: impl Fn(usize, usize) -> bool,
-    ) -> Option<Found> {
+    ) -> Option<Nearest> {
         let mut best = Best { chord: f64::MAX, found: None };
         if !self.boxes.is_empty() {
             self.open(0, here, &mut best, &before);
@@ -154,7 +154,7 @@ impl SpatialIndex {
                     || (distance == found.distance && before(index, found.index))
             });
             if nearer {
-                best.found = Some(Found { index, distance });
+                best.found = Some(Nearest { index, distance });
             }
         }
     }
@@ -168,7 +168,7 @@ impl SpatialIndex {
 struct Best {
     /// Square of the shortest chord so far.
     chord: f64,
-    found: Option<Found>,
+    found: Option<Nearest>,
 }
 
 impl Cell {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_in_one_place_are_no_trouble() {
+    fn ten_thousand_in_one_place_are_searched_correctly() {
         let places = vec![Position::new(50.0, 7.0); 10_000];
         agrees(&places, &Position::new(-30.0, 150.0));
         assert!(SpatialIndex::new(&[]).0.nearest(&places[0], |_, _| false).is_none());

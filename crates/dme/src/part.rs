@@ -18,7 +18,7 @@ use crate::{
     engine::{Engine, Settings},
     error::Result,
     keys::KeySource,
-    mirror::{Disk, Found, Mirror, Remembered},
+    mirror::{Disk, Mirror, MirrorContents, Remembered},
     service::Service,
     stats::Origin,
     telemetry,
@@ -210,7 +210,7 @@ impl Dme {
             let at = self.engine.clock.elapsed();
             *self.step.last.lock() = Some(Last { at, before: Duration::ZERO });
             if let Some(disk) = &self.disk {
-                disk.in_step(self.engine.clock.now(), feed.told_of_cloudlets());
+                disk.in_step(self.engine.clock.now(), feed.knows_cloudlets());
             }
         }
         if self.step.last.lock().is_some() {
@@ -249,7 +249,7 @@ impl Dme {
 }
 
 /// Takes over what was known before the start; how long ago that was.
-fn restore(engine: &Engine, found: Found) -> Result<Duration> {
+fn restore(engine: &Engine, found: MirrorContents) -> Result<Duration> {
     let since = found.in_step;
     engine.cookies().install(found.keys.clone());
     engine.feed().restore(found)?;

@@ -66,7 +66,7 @@ struct Counts {
     errors: AtomicU64,
     times: [AtomicU64; BUCKETS.len() + 1],
     /// Number of calls that the last sample told of.
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 /// The counts of one app.
@@ -122,7 +122,7 @@ impl Stats {
         for (app, stats) in &all {
             for (method, counts) in Method::ALL.into_iter().zip(&stats.0) {
                 let calls = counts.calls.load(std::sync::atomic::Ordering::Acquire);
-                if counts.told.swap(calls, Relaxed) != calls {
+                if counts.reported.swap(calls, Relaxed) != calls {
                     samples.push(sample(app, method, counts, calls, origin, now));
                 }
             }
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_while_nothing_happens() {
+    fn nothing_is_reported_while_nothing_happens() {
         let stats = Stats::default();
         let app = AppName::new("dev", "app", "1.0");
-        let told = || stats.changed(&Origin::default(), Timestamp::UNIX_EPOCH).len();
-        assert_eq!(told(), 0);
+        let reported = || stats.changed(&Origin::default(), Timestamp::UNIX_EPOCH).len();
+        assert_eq!(reported(), 0);
         stats.of(&app);
-        assert_eq!(told(), 0, "an app without calls");
+        assert_eq!(reported(), 0, "an app without calls");
         stats.of(&app).count(Method::FindCloudlet, Duration::ZERO, false);
-        assert_eq!((told(), told()), (1, 0));
+        assert_eq!((reported(), reported()), (1, 0));
     }
 }

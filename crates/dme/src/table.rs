@@ -13,7 +13,7 @@ use selvage_api::{
 };
 
 use crate::{
-    near::{Found, SpatialIndex},
+    near::{Nearest, SpatialIndex},
     position::Position,
     stats::AppStats,
 };
@@ -128,7 +128,7 @@ impl Carrier {
     /// The nearest instance and its distance in km.
     pub(crate) fn nearest(&self, here: &Position) -> Option<(&Instance, f64)> {
         let first = |a: usize, b: usize| self.instances[a].site < self.instances[b].site;
-        let Found { index, distance } = self.near.nearest(here, first)?;
+        let Nearest { index, distance } = self.near.nearest(here, first)?;
         Some((self.instances.get(index)?, distance))
     }
 

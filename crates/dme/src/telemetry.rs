@@ -11,15 +11,15 @@ use selvage_kit::telemetry::Metrics;
 
 use crate::part::Dme;
 
-struct Shown(Dme);
+struct DmeCollector(Dme);
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for DmeCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shown")
+        f.write_str("Collector")
     }
 }
 
-impl Collector for Shown {
+impl Collector for DmeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.0.engine().feed().table();
         let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -59,6 +59,6 @@ impl Collector for Shown {
 }
 
 pub(crate) fn watch(dme: &Dme, metrics: &Metrics) {
-    let shown = Box::new(Shown(dme.clone()));
+    let shown = Box::new(DmeCollector(dme.clone()));
     metrics.with_registry(|registry| registry.register_collector(shown));
 }

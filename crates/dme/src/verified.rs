@@ -17,7 +17,7 @@ const PARTS: usize = 16;
 /// 10 MB in all.
 const MOST: usize = 512;
 
-struct Known {
+struct VerifiedCookie {
     signature: Box<str>,
     end: i64,
     session: Arc<Session>,
@@ -27,20 +27,20 @@ struct Known {
 /// that nobody showed meanwhile are forgotten.
 #[derive(Default)]
 struct Part {
-    newer: HashMap<Box<str>, Known>,
-    older: HashMap<Box<str>, Known>,
+    newer: HashMap<Box<str>, VerifiedCookie>,
+    older: HashMap<Box<str>, VerifiedCookie>,
 }
 
 impl Part {
     /// Returns what is known of a cookie without its signature.
-    fn find(&mut self, signed: &str) -> Option<&Known> {
+    fn find(&mut self, signed: &str) -> Option<&VerifiedCookie> {
         if let Some((signed, known)) = self.older.remove_entry(signed) {
             self.insert(signed, known);
         }
         self.newer.get(signed)
     }
 
-    fn insert(&mut self, signed: Box<str>, known: Known) {
+    fn insert(&mut self, signed: Box<str>, known: VerifiedCookie) {
         if self.newer.len() >= MOST {
             self.older = std::mem::take(&mut self.newer);
         }
@@ -65,7 +65,8 @@ impl Verified {
     /// Remembers a cookie that is good until then.
     pub(crate) fn insert(&self, cookie: &str, end: i64, session: &Arc<Session>) {
         let Some((signed, signature)) = cookie.rsplit_once('.') else { return };
-        let known = Known { signature: signature.into(), end, session: Arc::clone(session) };
+        let known =
+            VerifiedCookie { signature: signature.into(), end, session: Arc::clone(session) };
         self.part(signature).lock().insert(signed.into(), known);
     }
 

@@ -72,7 +72,7 @@ async fn a_cookie_is_a_jwt() {
 }
 
 #[tokio::test]
-async fn bad_cookies_are_told_apart() {
+async fn bad_cookies_are_distinguished() {
     let (keys, clock) = (Keys::with(1), clock());
     let cookies = cookies(&keys, &clock).await;
     let good = cookies.issue(&name("some"), "").unwrap();
@@ -98,9 +98,12 @@ async fn bad_cookies_are_told_apart() {
         &format!("{none}.{own_claims}.{signature}"),
         &format!("{none}.{own_claims}."),
     ] {
-        let told = verify(unreadable).await;
+        let answered = verify(unreadable).await;
         let short = unreadable.chars().take(20).collect::<String>();
-        assert!(told.ends_with("cannot be read") || told.ends_with("is wrong"), "{short}: {told}");
+        assert!(
+            answered.ends_with("cannot be read") || answered.ends_with("is wrong"),
+            "{short}: {answered}"
+        );
     }
     let wrong = failed("the signature of the cookie is wrong");
     assert_eq!(verify(&format!("{header}.{forged}.{signature}")).await, wrong);

@@ -114,17 +114,17 @@ async fn what_was_known_long_ago_is_old_after_a_start_too() {
     let strict = Settings { max_staleness: Duration::from_nanos(1), ..quick() };
     let engine = alone(&path, HERE, strict).await;
     let mut ready = engine.dme.ready();
-    let told = |ready: &Result<(), String>| {
+    let reason = |ready: &Result<(), String>| {
         ready.as_ref().is_err_and(|why| why.contains("no controller has been in touch for"))
     };
-    ready.wait_for(told).await.unwrap();
+    ready.wait_for(reason).await.unwrap();
     engine.end().await;
 }
 
 /// A controller of the original never says which cloudlets are up; after a
 /// start none is down for that.
 #[tokio::test]
-async fn it_is_remembered_whether_cloudlets_are_told_of() {
+async fn the_mirror_keeps_whether_the_controller_sends_cloudlets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mirror");
     filled(&path, false).await;

@@ -96,7 +96,7 @@ async fn a_device_with_an_address_of_the_new_kind_registers() {
 }
 
 #[tokio::test]
-async fn without_a_cookie_nothing_is_told() {
+async fn without_a_cookie_nothing_is_answered() {
     let (_dme, services) = dme().await;
     let mut client = Server::of(services).await.client().await;
     let refused = |status: tonic::Status| {
