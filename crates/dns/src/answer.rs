@@ -14,7 +14,7 @@ use hickory_proto::{
 use crate::{
     directory::{Directory, Zones},
     telemetry::Counts,
-    zone::{Found, Zone},
+    zone::{Lookup, Zone},
 };
 
 /// Largest answer by UDP: what passes everywhere without being taken apart,
@@ -196,13 +196,13 @@ fn find(question: &Question, zones: &Zones, name: &Name) -> Message {
     let Some(zone) = zones.of(name) else { return question.response(ResponseCode::Refused) };
     let found = zone.find(name, question.query.query_type());
     let code = match found {
-        Found::NoName => ResponseCode::NXDomain,
-        Found::NoData | Found::Records { .. } => ResponseCode::NoError,
+        Lookup::NoName => ResponseCode::NXDomain,
+        Lookup::NoData | Lookup::Records { .. } => ResponseCode::NoError,
     };
     let mut message = question.response(code);
     message.metadata.authoritative = true;
     match found {
-        Found::Records { answers, additionals } => {
+        Lookup::Records { answers, additionals } => {
             // As it was asked for: whoever mixes large and small letters
             // recognises an answer by them.
             let asked = |mut record: hickory_proto::rr::Record| {
@@ -212,7 +212,7 @@ fn find(question: &Question, zones: &Zones, name: &Name) -> Message {
             message.add_answers(answers.into_iter().map(asked));
             message.add_additionals(additionals);
         }
-        Found::NoData | Found::NoName => {
+        Lookup::NoData | Lookup::NoName => {
             message.add_authority(zone.soa());
         }
     }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn edns_of_another_version_is_told_so() {
+    fn another_version_of_edns_is_refused() {
         let mut newer = question("web.here.op.edge.example", RecordType::A);
         let mut edns = Edns::new();
         edns.set_version(1);

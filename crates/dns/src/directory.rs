@@ -310,7 +310,7 @@ pub(crate) mod tests {
     use selvage_kit::clock::ManualClock;
 
     use super::*;
-    use crate::zone::{Found, tests::name};
+    use crate::zone::{Lookup, tests::name};
 
     fn cloudlet(operator: &str, cloudlet: &str) -> CloudletKey {
         let operator_key = Some(OperatorKey { name: operator.into() });
@@ -380,7 +380,7 @@ pub(crate) mod tests {
         let zones = directory.zones().unwrap();
         let asked = name(asked);
         match zones.of(&asked).unwrap().find(&asked, wanted) {
-            Found::Records { answers, .. } => {
+            Lookup::Records { answers, .. } => {
                 answers.iter().map(|record| record.data.to_string()).collect()
             }
             _ => Vec::new(),

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zones_are_told_apart_by_name_alone() {
+    fn zones_are_distinguished_by_name_alone() {
         let zones = ["Edge.Example.", "selvage.internal", "edge.example"].map(str::to_owned);
         let root_domain = "selvage.internal".to_owned();
         let options = Options { zones: zones.to_vec(), root_domain, ..Options::default() };
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn it_listens_only_where_it_was_told_to() {
+    fn it_listens_only_on_configured_addresses() {
         let mut options = Options::default();
         assert_eq!(options.address().unwrap(), None);
         options.listen_by_default();

@@ -54,7 +54,7 @@ pub(crate) struct Publisher {
     directory: Arc<Directory>,
     primary: Primary,
     published: Arc<Table<Published>>,
-    /// What the server has taken from this process, by zone.
+    /// Records that the server has taken from this process, by zone.
     taken: Mutex<BTreeMap<Name, Names>>,
 }
 

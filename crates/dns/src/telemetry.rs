@@ -50,18 +50,18 @@ impl Counts {
     }
 }
 
-struct Shown {
+struct DnsCollector {
     directory: Arc<Directory>,
     counts: Arc<Counts>,
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for DnsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shown")
+        f.write_str("Collector")
     }
 }
 
-impl Collector for Shown {
+impl Collector for DnsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let zones = self.directory.zones();
         let names: usize =
@@ -85,6 +85,6 @@ impl Collector for Shown {
 }
 
 pub(crate) fn watch(directory: &Arc<Directory>, counts: &Arc<Counts>, metrics: &Metrics) {
-    let shown = Shown { directory: Arc::clone(directory), counts: Arc::clone(counts) };
+    let shown = DnsCollector { directory: Arc::clone(directory), counts: Arc::clone(counts) };
     metrics.with_registry(|registry| registry.register_collector(Box::new(shown)));
 }

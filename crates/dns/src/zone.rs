@@ -73,7 +73,7 @@ pub(crate) fn add(names: &mut Names, origin: &Name, name: &Name, datum: Datum) {
 
 /// Outcome of a question.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// These records, and those that who asks will want next.
     Records { answers: Vec<Record>, additionals: Vec<Record> },
     /// The name is there, nothing of that type is.
@@ -138,8 +138,8 @@ impl Zone {
     }
 
     /// Answers a question about a name of the zone.
-    pub(crate) fn find(&self, name: &Name, wanted: RecordType) -> Found {
-        let Some(data) = self.names.get(name) else { return Found::NoName };
+    pub(crate) fn find(&self, name: &Name, wanted: RecordType) -> Lookup {
+        let Some(data) = self.names.get(name) else { return Lookup::NoName };
         let is_origin = *name == self.origin;
         let answers: Vec<Record> = match wanted {
             RecordType::SOA if is_origin => vec![self.soa()],
@@ -151,10 +151,10 @@ impl Zone {
             }
         };
         if answers.is_empty() {
-            return Found::NoData;
+            return Lookup::NoData;
         }
         let additionals = self.addresses_of_targets(&answers);
-        Found::Records { answers, additionals }
+        Lookup::Records { answers, additionals }
     }
 
     /// Names with the records of instances: without the zone's own and those of
@@ -225,7 +225,7 @@ pub(crate) mod tests {
 
     fn found(text: &str, wanted: RecordType) -> (Vec<String>, usize) {
         match zone().find(&name(text), wanted) {
-            Found::Records { answers, additionals } => {
+            Lookup::Records { answers, additionals } => {
                 (answers.iter().map(|it| it.data.to_string()).collect(), additionals.len())
             }
             other => panic!("{text}: {other:?}"),
@@ -250,13 +250,13 @@ pub(crate) mod tests {
     fn names_between_exist_and_others_do_not() {
         for between in ["here.op.edge.example", "op.edge.example", "_tcp.app.here.op.edge.example"]
         {
-            assert_eq!(zone().find(&name(between), RecordType::A), Found::NoData, "{between}");
-            assert_eq!(zone().find(&name(between), RecordType::ANY), Found::NoData, "{between}");
+            assert_eq!(zone().find(&name(between), RecordType::A), Lookup::NoData, "{between}");
+            assert_eq!(zone().find(&name(between), RecordType::ANY), Lookup::NoData, "{between}");
         }
-        assert_eq!(zone().find(&name("edge.example"), RecordType::A), Found::NoData);
+        assert_eq!(zone().find(&name("edge.example"), RecordType::A), Lookup::NoData);
         for missing in ["x.edge.example", "x.app.here.op.edge.example"] {
-            assert_eq!(zone().find(&name(missing), RecordType::A), Found::NoName, "{missing}");
-            assert_eq!(zone().find(&name(missing), RecordType::ANY), Found::NoName, "{missing}");
+            assert_eq!(zone().find(&name(missing), RecordType::A), Lookup::NoName, "{missing}");
+            assert_eq!(zone().find(&name(missing), RecordType::ANY), Lookup::NoName, "{missing}");
         }
     }
 

@@ -141,7 +141,7 @@ const WEB: &str = "web.here.op.edge.example";
 const SERVICE: &str = "_acmeweb10._tcp.web.here.op.edge.example";
 
 #[tokio::test]
-async fn another_server_has_the_names_that_devices_are_told() {
+async fn another_server_has_the_names_that_devices_receive() {
     let Some(mut bind) = Bind::install() else { return };
     bind.start().await;
     let store: SharedStore = Embedded::in_memory(Options::default()).await.unwrap();
@@ -210,7 +210,7 @@ async fn names_of_a_process_that_ended_are_taken_back() {
 }
 
 #[tokio::test]
-async fn failures_are_told_and_made_up_for() {
+async fn failures_are_reported_and_made_up_for() {
     let Some(mut bind) = Bind::install() else { return };
     let store: SharedStore = Embedded::in_memory(Options::default()).await.unwrap();
     let directory = directory();
