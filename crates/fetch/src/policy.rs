@@ -186,15 +186,15 @@ mod tests {
     #[test]
     fn a_host_that_is_listed_without_its_port_says_so() {
         let listed = policy(&["files.example", "other.example:81"]);
-        let told = |url: &str| match listed.parse(url) {
-            Err(Failure::Denied(told)) => told,
+        let text_of = |url: &str| match listed.parse(url) {
+            Err(Failure::Denied(text_of)) => text_of,
             other => unreachable!("{other:?}"),
         };
         assert!(listed.parse("http://files.example/a").is_ok());
-        let text = told("http://files.example:8080/a");
+        let text = text_of("http://files.example:8080/a");
         assert!(text.ends_with("list files.example:8080 or files.example:*"), "{text}");
         for stranger in ["http://evil.example/", "http://other.example/"] {
-            assert!(told(stranger).ends_with("may be fetched from"), "{}", told(stranger));
+            assert!(text_of(stranger).ends_with("may be fetched from"), "{}", text_of(stranger));
         }
     }
 
