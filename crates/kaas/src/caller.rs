@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_only_look_are_told_so() {
+    fn viewers_are_told_that_they_may_only_look() {
         let kind = Kind::User { session: "s".into(), expires: 0 };
         let grants = vec![Grant { role: Role::Viewer, organisation: String::new() }];
         let viewer = Caller::from(&Identity { name: "v".into(), kind, grants });

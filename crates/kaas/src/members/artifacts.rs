@@ -27,7 +27,7 @@ const PIECE: usize = 256 << 10;
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// SHA-256 of a file as it was at some time.
-struct Known {
+struct FileDigest {
     changed: SystemTime,
     sha256: String,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Artifacts {
     source: Option<Source>,
     /// Digests that the catalogue names.
     pinned: Digests,
-    known: Mutex<HashMap<PathBuf, Known>>,
+    known: Mutex<HashMap<PathBuf, FileDigest>>,
 }
 
 impl Artifacts {
@@ -135,7 +135,7 @@ impl Artifacts {
             return Ok(known.sha256.clone());
         }
         let sha256 = digest_of(path).await?;
-        let known = Known { changed, sha256: sha256.clone() };
+        let known = FileDigest { changed, sha256: sha256.clone() };
         self.known.lock().insert(path.to_owned(), known);
         Ok(sha256)
     }

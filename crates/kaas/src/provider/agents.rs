@@ -23,7 +23,7 @@ const STANDARD: &str = "standard";
 
 /// A machine that a cluster has.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Taken {
+pub struct AssignedMachine {
     /// Name of the machine, without `node/`.
     #[prost(string, tag = "1")]
     pub machine: String,
@@ -35,7 +35,7 @@ pub struct Taken {
     pub name: String,
 }
 
-impl Record for Taken {
+impl Record for AssignedMachine {
     const KIND: &'static str = "kaas-taken";
     const VERSION: u32 = 1;
 
@@ -52,7 +52,7 @@ impl Record for Taken {
 pub struct Agents {
     fleet: Fleet,
     store: SharedStore,
-    taken: Arc<Table<Taken>>,
+    taken: Arc<Table<AssignedMachine>>,
     /// Machines that nobody gets.
     excluded: Mutex<BTreeSet<String>>,
 }
@@ -95,12 +95,12 @@ impl Agents {
         offered.collect()
     }
 
-    fn of(&self, operation: &OperationId) -> Option<Taken> {
+    fn of(&self, operation: &OperationId) -> Option<AssignedMachine> {
         let found = self.taken.by_index("operation", &operation.0);
         found.first().map(|stored| stored.value.clone())
     }
 
-    fn joined(&self, operation: &OperationId) -> Result<(Taken, Endpoint), Error> {
+    fn joined(&self, operation: &OperationId) -> Result<(AssignedMachine, Endpoint), Error> {
         let gone = || Error::Refused("the machine is gone".into());
         let taken = self.of(operation).ok_or_else(gone)?;
         let name = format!("{NODE}{}", taken.machine);
@@ -113,9 +113,9 @@ impl Agents {
     }
 
     /// Takes a machine unless somebody was faster.
-    async fn take(&self, taken: Taken) -> Result<bool, Error> {
+    async fn take(&self, taken: AssignedMachine) -> Result<bool, Error> {
         let committed = transact(&self.store, async |tx| {
-            if tx.get::<Taken>(&taken.machine).await?.is_some() {
+            if tx.get::<AssignedMachine>(&taken.machine).await?.is_some() {
                 return Ok(false);
             }
             tx.put(&taken)?;
@@ -178,7 +178,7 @@ impl Provider for Agents {
             if !fits || self.taken.get(&machine).is_some() {
                 continue;
             }
-            let taken = Taken {
+            let taken = AssignedMachine {
                 machine: machine.clone(),
                 operation: operation.0.clone(),
                 cluster: request.cluster.clone(),
@@ -203,9 +203,9 @@ impl Provider for Agents {
     async fn release(&self, operation: &OperationId, _: Wipe) -> Result<bool, Error> {
         let Some(known) = self.of(operation) else { return Ok(true) };
         let committed = transact(&self.store, async |tx| {
-            let stored = tx.get::<Taken>(&known.machine).await?;
+            let stored = tx.get::<AssignedMachine>(&known.machine).await?;
             if stored.is_some_and(|stored| stored.operation == operation.0) {
-                tx.delete::<Taken>(&known.machine).await?;
+                tx.delete::<AssignedMachine>(&known.machine).await?;
             }
             Ok::<_, selvage_store::Error>(())
         })
@@ -222,7 +222,7 @@ impl Provider for Agents {
     }
 
     async fn list_owned(&self) -> Result<Vec<Owned>, Error> {
-        let owned = |taken: &Taken| Owned {
+        let owned = |taken: &AssignedMachine| Owned {
             operation: OperationId(taken.operation.clone()),
             id: taken.machine.clone(),
         };

@@ -580,9 +580,9 @@ impl Driver for Sim {
         let inner = self.inner.lock();
         let nodes = inner.clusters.get(&cluster.cluster.name).map(|known| &known.nodes);
         let guarded = nodes.into_iter().flatten().filter(|(_, node)| node.guarded > 0);
-        let told =
+        let listed =
             guarded.map(|(name, node)| format!("{} pods of {name} may not go", node.guarded));
-        Ok(told.collect())
+        Ok(listed.collect())
     }
 
     async fn save(&self, cluster: &Snapshot, into: &mut Writer) -> Result<(), driver::Error> {

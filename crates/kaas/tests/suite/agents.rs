@@ -355,7 +355,7 @@ fn cluster(machines: &[Machine]) -> Snapshot {
 }
 
 #[tokio::test]
-async fn a_founder_is_told_once_what_to_be_and_signed_for() {
+async fn a_first_member_gets_its_role_and_certificates_once() {
     let scene = Scene::new().await;
     let agent = scene.agent("cp-1");
     let mut founder = machine("cp-1", "", 1, Phase::Bootstrapping);

@@ -84,7 +84,7 @@ async fn d03_names_versions_counts_labels_and_double_pools_are_checked() {
 }
 
 #[tokio::test]
-async fn d04_a_create_that_fails_leaves_nothing_and_a_double_is_told_so() {
+async fn d04_a_failed_create_leaves_nothing_and_a_duplicate_is_refused() {
     let lab = Lab::new().await;
     lab.create("demo", "9.9.9", 1, &[("a", 1)]).await.unwrap_err();
     assert!(lab.manager.list().is_empty());

@@ -186,7 +186,7 @@ async fn compat_answers_with_the_originals_codes_and_texts() {
 }
 
 #[tokio::test]
-async fn a_version_that_one_upgrade_does_not_reach_has_a_reason_beside_the_answer() {
+async fn a_version_out_of_reach_of_one_upgrade_has_a_reason() {
     let lab = Lab::new().await;
     lab.running("demo", 1, &[]).await;
     let api = precise(&lab);
