@@ -115,8 +115,8 @@ async fn start(limits: Limits, socket: Socket, trust: Trust) -> Running {
     services.add(AuthServiceServer::from_arc(odd.clone()));
     services.add(MetricsServiceServer::from_arc(odd));
     let server = Server::new(services, metrics.clone(), limits).await.unwrap();
-    let (ready, told) = watch::channel(Ok(()));
-    let server = server.origins(vec!["https://portal.example".into()]).ready(told);
+    let (ready, receiver) = watch::channel(Ok(()));
+    let server = server.origins(vec!["https://portal.example".into()]).ready(receiver);
     // A page that listens for as long as it may.
     let page: WebSocketPage = Arc::new(|_, _| {
         let talk: SocketHandler = Box::new(|mut socket, attention| {
@@ -199,7 +199,7 @@ async fn a_panic_stays_with_the_call_that_panicked() {
 }
 
 #[tokio::test]
-async fn beyond_the_calls_in_flight_there_is_no_room() {
+async fn calls_above_the_limit_in_flight_are_refused() {
     let running = on_tcp(Limits { calls_in_flight: 1, ..Limits::default() }).await;
     let slow = running.slow_call().await;
     let mut client = running.client().await;
@@ -372,10 +372,10 @@ async fn those_whom_no_message_could_let_in_need_not_send_one() {
 }
 
 /// Knows somebody until told otherwise.
-struct UntilTold(watch::Receiver<Option<selvage_api::Code>>);
+struct UntilRevoked(watch::Receiver<Option<selvage_api::Code>>);
 
 #[async_trait::async_trait]
-impl Authenticator for UntilTold {
+impl Authenticator for UntilRevoked {
     async fn authenticate(&self, _: &Credentials) -> Result<Identity, Refused> {
         match *self.0.borrow() {
             None => {
@@ -391,8 +391,8 @@ impl Authenticator for UntilTold {
 async fn a_stream_ends_with_the_right_to_it() {
     let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
     let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
-    let (tell, told) = watch::channel(None);
-    let trust = Trust::Credentials(Arc::new(UntilTold(told)));
+    let (tell, receiver) = watch::channel(None);
+    let trust = Trust::Credentials(Arc::new(UntilRevoked(receiver)));
     let running = start(limits, socket, trust).await;
     let mut client = MetricsServiceClient::new(running.channel().await);
     let mut request = Request::new(ListSamplesRequest::default());
@@ -472,8 +472,8 @@ async fn what_is_said_on_a_web_socket_is_a_use_of_the_session() {
 async fn a_web_socket_ends_with_the_right_to_it() {
     let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
     let limits = Limits { recheck: Duration::from_millis(20), ..Limits::default() };
-    let (tell, told) = watch::channel(None);
-    let running = start(limits, socket, Trust::Credentials(Arc::new(UntilTold(told)))).await;
+    let (tell, receiver) = watch::channel(None);
+    let running = start(limits, socket, Trust::Credentials(Arc::new(UntilRevoked(receiver)))).await;
     let mut talking = running.talk().await;
     let ended = tokio::spawn(async move { while let Some(Ok(_)) = talking.next().await {} });
     tell.send_replace(Some(selvage_api::Code::Unauthenticated));
@@ -507,16 +507,16 @@ async fn watching_health_leaves_room_for_others() {
 async fn health_tells_what_readiness_tells() {
     let running = on_tcp(Limits::default()).await;
     let mut health = HealthClient::new(running.channel().await);
-    let mut told = Vec::new();
+    let mut receiver = Vec::new();
     for service in ["", "services.auth.AuthService"] {
         let request = HealthCheckRequest { service: service.to_owned() };
         let mut watching = health.watch(request).await.unwrap().into_inner();
         let first = watching.message().await.unwrap().unwrap().status();
         assert_eq!(first, ServingStatus::Serving, "{service}");
-        told.push(watching);
+        receiver.push(watching);
     }
     running.ready.send(Err("the disk is full".to_owned())).unwrap();
-    for watching in &mut told {
+    for watching in &mut receiver {
         let next = watching.message().await.unwrap().unwrap().status();
         assert_eq!(next, ServingStatus::NotServing);
     }
@@ -525,7 +525,7 @@ async fn health_tells_what_readiness_tells() {
         .await;
     assert!(reply.starts_with("HTTP/1.1 503") && reply.contains("disk is full"), "{reply}");
     running.ready.send(Ok(())).unwrap();
-    for watching in &mut told {
+    for watching in &mut receiver {
         let next = watching.message().await.unwrap().unwrap().status();
         assert_eq!(next, ServingStatus::Serving);
     }
@@ -642,7 +642,7 @@ async fn web_text_may_come_in_pieces_with_padding() {
 }
 
 #[tokio::test]
-async fn a_body_that_comes_too_slowly_is_told_so() {
+async fn a_body_that_comes_too_slowly_gets_a_timeout() {
     let limits = Limits { body_timeout: Duration::from_millis(50), ..Limits::default() };
     let running = on_tcp(limits).await;
     let reply = running

@@ -12,7 +12,7 @@ use self::path::StringPath;
 use crate::identity::{Identity, Kind, Machine, Role};
 
 /// Methods by which agents learn about the caller whose token they were shown.
-/// What they tell is limited as the token is.
+/// Their answers are limited as the token is.
 const ABOUT_THE_CALLER: [&str; 2] = [
     "/selvage.identity.IdentityService/WhoAmI",
     "/selvage.identity.IdentityService/IssueAssertions",

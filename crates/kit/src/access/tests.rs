@@ -53,18 +53,18 @@ fn a_developer_creates_only_his_own_apps() {
 #[test]
 fn a_refusal_names_the_roles_that_would_do() {
     let access = Access::load().unwrap();
-    let told = |path: &str, role| {
+    let denial = |path: &str, role| {
         let refused = access.rule(path).unwrap().decide(&user(&[(role, "Acme")]), &[]);
         refused.unwrap_err().message
     };
     assert_eq!(
-        told("/edgeproto.AppApi/CreateApp", Role::Viewer),
+        denial("/edgeproto.AppApi/CreateApp", Role::Viewer),
         "not authorized: someone is not among those who may call edgeproto.AppApi/CreateApp; that \
          takes the role admin or developer"
     );
-    let flavors = told("/edgeproto.FlavorApi/CreateFlavor", Role::Developer);
+    let flavors = denial("/edgeproto.FlavorApi/CreateFlavor", Role::Developer);
     assert!(flavors.ends_with("CreateFlavor; that takes the role admin"), "{flavors}");
-    let refs = told("/edgeproto.CloudletRefsApi/ShowCloudletRefs", Role::Developer);
+    let refs = denial("/edgeproto.CloudletRefsApi/ShowCloudletRefs", Role::Developer);
     assert!(refs.ends_with("; that takes the role admin or operator or viewer"), "{refs}");
 }
 

@@ -45,9 +45,9 @@ impl Schema {
         let mut open = VecDeque::from([Vec::new()]);
         while let Some(path) = open.pop_front() {
             let (kind, fields) = match ask::<T>(&path) {
-                Wanted::Struct(fields) => (Kind::Struct, fields),
-                Wanted::Map => (Kind::Map, &[][..]),
-                Wanted::Other => (Kind::Leaf, &[][..]),
+                Shape::Struct(fields) => (Kind::Struct, fields),
+                Shape::Map => (Kind::Map, &[][..]),
+                Shape::Other => (Kind::Leaf, &[][..]),
             };
             keys.insert(path.join("."), kind);
             if path.len() < MAX_DEPTH {
@@ -118,14 +118,14 @@ fn different_part(text: &str, candidate: &str) -> usize {
         .map_or(1, |(a, b)| a.chars().count().max(b.chars().count()))
 }
 
-enum Wanted {
+enum Shape {
     Struct(&'static [&'static str]),
     Map,
     Other,
 }
 
-fn ask<T: DeserializeOwned>(path: &[&'static str]) -> Wanted {
-    let answer = Cell::new(Wanted::Other);
+fn ask<T: DeserializeOwned>(path: &[&'static str]) -> Shape {
+    let answer = Cell::new(Shape::Other);
     // The answer is in the cell; what comes back is the error that ended it.
     let _ = T::deserialize(Question { path, answer: &answer });
     answer.into_inner()
@@ -134,11 +134,11 @@ fn ask<T: DeserializeOwned>(path: &[&'static str]) -> Wanted {
 #[derive(Clone, Copy)]
 struct Question<'a> {
     path: &'a [&'static str],
-    answer: &'a Cell<Wanted>,
+    answer: &'a Cell<Shape>,
 }
 
 impl Question<'_> {
-    fn answered<T>(self, wanted: Wanted) -> Result<T, value::Error> {
+    fn answered<T>(self, wanted: Shape) -> Result<T, value::Error> {
         self.answer.set(wanted);
         Err(value::Error::custom("answered"))
     }
@@ -154,14 +154,14 @@ impl<'de> Deserializer<'de> for Question<'_> {
         visitor: V,
     ) -> Result<V::Value, value::Error> {
         match self.path.split_first() {
-            None => self.answered(Wanted::Struct(fields)),
+            None => self.answered(Shape::Struct(fields)),
             Some((field, rest)) => visitor
                 .visit_map(OneField { field: Some(field), rest: Question { path: rest, ..self } }),
         }
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, _: V) -> Result<V::Value, value::Error> {
-        self.answered(Wanted::Map)
+        self.answered(Shape::Map)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, value::Error> {
@@ -177,7 +177,7 @@ impl<'de> Deserializer<'de> for Question<'_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, value::Error> {
-        self.answered(Wanted::Other)
+        self.answered(Shape::Other)
     }
 
     forward_to_deserialize_any! {

@@ -19,13 +19,13 @@ use crate::{
 pub struct Authorities(Arc<Inner>);
 
 struct Inner {
-    now: ArcSwap<Held>,
+    now: ArcSwap<Snapshot>,
     /// One change at a time, on disk and here.
     changing: Mutex<()>,
     trust: Trust,
 }
 
-struct Held {
+struct Snapshot {
     /// The one that signs comes first; never empty.
     all: Vec<Arc<Ca>>,
     /// Certificate of the one that signs by the other one, for those who believe
@@ -52,7 +52,7 @@ impl Authorities {
 
     fn of(all: Vec<Arc<Ca>>) -> Result<Self, Error> {
         let trust = Trust::of(&ca::bundle(&all))?;
-        let now = ArcSwap::from_pointee(Held::of(all)?);
+        let now = ArcSwap::from_pointee(Snapshot::of(all)?);
         Ok(Self(Arc::new(Inner { now, changing: Mutex::default(), trust })))
     }
 
@@ -108,7 +108,7 @@ impl Authorities {
         if all.is_empty() || ca::bundle(&all) == ca::bundle(&before) {
             return Ok(());
         }
-        let held = Held::of(all)?;
+        let held = Snapshot::of(all)?;
         ca::write_all(&held.all, &before)?;
         self.0.trust.replace(&ca::bundle(&held.all))?;
         self.0.now.store(Arc::new(held));
@@ -116,7 +116,7 @@ impl Authorities {
     }
 }
 
-impl Held {
+impl Snapshot {
     fn of(all: Vec<Arc<Ca>>) -> Result<Self, Error> {
         let introduction = match all.as_slice() {
             [signer, other, ..] => other.introduce(signer)?,

@@ -104,7 +104,7 @@ impl RotatingIdentity {
     pub fn open_with(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let content = files::read_private(path, files::OWNER_ONLY)?;
         let (loaded, machine) = read(path, &content, clock.as_ref())?;
-        let current = Arc::new(Current(ArcSwap::from_pointee(Shown { loaded, machine })));
+        let current = Arc::new(Current(ArcSwap::from_pointee(ClientIdentity { loaded, machine })));
         Ok(Self { path: path.to_owned(), clock, current })
     }
 
@@ -148,7 +148,7 @@ impl RotatingIdentity {
             return Err(Error::MachineCertificate(reason));
         }
         files::replace(&self.path, 0o600, content.as_bytes())?;
-        self.current.0.store(Arc::new(Shown { loaded, machine }));
+        self.current.0.store(Arc::new(ClientIdentity { loaded, machine }));
         Ok(())
     }
 }
@@ -174,12 +174,12 @@ fn read(path: &Path, content: &[u8], clock: &dyn Clock) -> Result<(Loaded, Machi
     Ok((loaded, machine))
 }
 
-struct Shown {
+struct ClientIdentity {
     loaded: Loaded,
     machine: Machine,
 }
 
-struct Current(ArcSwap<Shown>);
+struct Current(ArcSwap<ClientIdentity>);
 
 impl fmt::Debug for Current {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -19,8 +19,8 @@ const END: usize = 256;
 /// Shortens the text in these headers or trailers, if there is one that is too
 /// long.
 pub(super) fn shorten(headers: &mut HeaderMap) {
-    let Some(told) = headers.get(&MESSAGE).filter(|told| told.len() > LONGEST) else { return };
-    let text = percent_decode(told.as_bytes()).decode_utf8_lossy();
+    let Some(value) = headers.get(&MESSAGE).filter(|value| value.len() > LONGEST) else { return };
+    let text = percent_decode(value.as_bytes()).decode_utf8_lossy();
     if text.len() <= LONGEST {
         return;
     }

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_may_send_little() {
+    async fn unauthenticated_callers_may_send_little() {
         let framed = one_message(&vec![0; MAX_UNKNOWN + 1], &[]);
         let limit = limit_of(&Identity::anonymous());
         let refused = read(framed, Coding::Identity, limit).await.unwrap_err();

@@ -58,8 +58,12 @@ impl Front {
     }
 
     /// The door as one connection uses it.
-    pub(super) fn for_connection(&self, connection: Connection, activity: Activity) -> Door {
-        Door { front: self.clone(), connection, activity }
+    pub(super) fn for_connection(
+        &self,
+        connection: Connection,
+        activity: Activity,
+    ) -> ConnectionService {
+        ConnectionService { front: self.clone(), connection, activity }
     }
 
     async fn answer(self, web: bool, request: Request<PageBody>) -> Response<PageBody> {
@@ -244,13 +248,13 @@ fn finish(
 
 /// The door of one connection.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct ConnectionService {
     front: Front,
     connection: Connection,
     activity: Activity,
 }
 
-impl Service<Request<Incoming>> for Door {
+impl Service<Request<Incoming>> for ConnectionService {
     type Response = Response<PageBody>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<PageBody>, Infallible>>;

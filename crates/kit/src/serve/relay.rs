@@ -213,7 +213,7 @@ mod tests {
         on_behalf(peer, &headers, access.rule(path).unwrap()).map_err(|denied| denied.code)
     }
 
-    fn told() -> (&'static str, HeaderValue) {
+    fn claimed() -> (&'static str, HeaderValue) {
         (CALLER, caller_header(&admin()).unwrap())
     }
 
@@ -234,10 +234,10 @@ mod tests {
     fn a_controller_speaks_for_everybody_to_nodes_alone() {
         let controller = machine("controller");
         for path in [READ, SECRET, CHANGE] {
-            let judged = judge_with(&controller, path, &[told()]).unwrap();
+            let judged = judge_with(&controller, path, &[claimed()]).unwrap();
             assert!(matches!(judged, OnBehalf::Named(caller) if caller == admin()), "{path}");
         }
-        let elsewhere = judge_with(&controller, ELSEWHERE, &[told()]).unwrap_err();
+        let elsewhere = judge_with(&controller, ELSEWHERE, &[claimed()]).unwrap_err();
         assert_eq!(elsewhere, Code::PermissionDenied);
     }
 
@@ -245,7 +245,7 @@ mod tests {
     fn a_nodes_own_word_counts_nowhere() {
         let node = machine("node/n1");
         for path in [READ, SECRET, CHANGE, ELSEWHERE] {
-            for headers in [&[told()][..], &[told(), signed()], &[signed(), signed()]] {
+            for headers in [&[claimed()][..], &[claimed(), signed()], &[signed(), signed()]] {
                 let refused = judge_with(&node, path, headers).unwrap_err();
                 assert_eq!(refused, Code::PermissionDenied, "{path}");
             }
@@ -266,13 +266,13 @@ mod tests {
         for peer in
             [plain, admin(), Identity::anonymous(), machine("dme/d"), machine("cloudlet/a/b")]
         {
-            for header in [told(), signed()] {
+            for header in [claimed(), signed()] {
                 let refused = judge_with(&peer, READ, &[header]).unwrap_err();
                 assert_eq!(refused, Code::PermissionDenied);
             }
         }
         let local = Identity::all_powerful("local", Kind::Local);
-        assert!(matches!(judge_with(&local, CHANGE, &[told()]).unwrap(), OnBehalf::Nobody));
+        assert!(matches!(judge_with(&local, CHANGE, &[claimed()]).unwrap(), OnBehalf::Nobody));
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
             let refused = judge_with(&controller, READ, &[header]).unwrap_err();
             assert_eq!(refused, Code::InvalidArgument, "{wrong}");
         }
-        for twice in [&[told(), told()][..], &[told(), signed()], &[signed()]] {
+        for twice in [&[claimed(), claimed()][..], &[claimed(), signed()], &[signed()]] {
             assert!(judge_with(&controller, READ, twice).is_err());
         }
     }

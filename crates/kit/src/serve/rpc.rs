@@ -438,7 +438,7 @@ impl Shared {
         open_to_anyone: bool,
     ) -> Result<Identity, Status> {
         let attended = !headers.contains_key(credentials::UNATTENDED);
-        let asked = Asked { effect, open_to_anyone, attended };
+        let asked = IdentifyFor { effect, open_to_anyone, attended };
         self.identify_as(headers, connection, asked).await
     }
 
@@ -446,9 +446,9 @@ impl Shared {
         &self,
         headers: &HeaderMap,
         connection: &Connection,
-        asked: Asked,
+        asked: IdentifyFor,
     ) -> Result<Identity, Status> {
-        let Asked { effect, open_to_anyone, attended } = asked;
+        let IdentifyFor { effect, open_to_anyone, attended } = asked;
         let authenticator = match &self.trust {
             Trust::Everybody if credentials::from_this_machine(headers) => {
                 return Ok(Identity::all_powerful("insecure", Kind::Insecure));
@@ -506,7 +506,7 @@ impl Shared {
 
 /// Purpose that a caller is identified for.
 #[derive(Clone, Copy)]
-struct Asked {
+struct IdentifyFor {
     effect: Effect,
     /// Returns nobody, not an error, for credentials that are not good.
     open_to_anyone: bool,

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_outcome_is_told_once() {
+    async fn the_outcome_is_reported_once() {
         let frames = vec![Ok(Frame::data(Bytes::from_static(b"x"))), Ok(trailers(Code::NotFound))];
         let (body, outcome) = watched(frames, None);
         body.collect().await.unwrap();

@@ -226,7 +226,7 @@ async fn new_files_are_shown_to_new_connections_while_old_ones_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_files_are_noticed_without_being_told() {
+async fn changed_files_are_noticed_without_a_signal() {
     let fixture = Fixture::new();
     let (certificate, key) = fixture.files(&fixture.ca.issue_server(&["localhost"]).unwrap());
     let identity = Arc::new(ServerIdentity::from_files(&certificate, &key).unwrap());

@@ -79,7 +79,7 @@ async fn whoever_believes_the_old_or_the_new_one_is_served_until_the_old_one_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_the_old_one_is_told_from_one_of_the_new_one() {
+async fn connections_by_the_old_and_the_new_authority_are_distinguished() {
     let r = Rotation::new();
     let shown = |ca: &Ca| {
         let signed = ca.sign_machine(KeyRequest::new().unwrap().csr_pem(), &node("a")).unwrap();

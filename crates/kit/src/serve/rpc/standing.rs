@@ -11,7 +11,7 @@ use http::{HeaderMap, request};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status};
 
-use super::{Asked, Attention, Shared, Trust, refused};
+use super::{Attention, IdentifyFor, Shared, Trust, refused};
 use crate::{
     access::{Denied, Effect, Rule},
     identity::{Connection, Identity},
@@ -109,7 +109,7 @@ impl Standing {
     /// The caller as of now. Only what the caller said since the last look is a
     /// use: a stream may stay open long after the person has gone.
     async fn caller(&self, effect: Effect) -> Result<Identity, Status> {
-        let asked = Asked { effect, open_to_anyone: false, attended: self.attention.take() };
+        let asked = IdentifyFor { effect, open_to_anyone: false, attended: self.attention.take() };
         self.shared.identify_as(&self.headers, &self.connection, asked).await
     }
 

@@ -120,7 +120,7 @@ fn responses_with_a_small_table() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unreadable_headers_are_reported() {
     for (block, expected) in [
         ("80", Error::Index),
         ("be", Error::Index),
