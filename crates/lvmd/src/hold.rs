@@ -11,10 +11,10 @@ type Key = (String, String);
 
 /// Holds on volumes. Clones are the same.
 #[derive(Clone, Default)]
-pub(crate) struct Holds(Arc<Mutex<Held>>);
+pub(crate) struct Holds(Arc<Mutex<HoldState>>);
 
 #[derive(Default)]
-struct Held {
+struct HoldState {
     last: u64,
     /// The number and the reason of every hold.
     reasons: HashMap<Key, Vec<(u64, String)>>,

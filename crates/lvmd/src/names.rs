@@ -53,14 +53,14 @@ mod tests {
             check_name(good).unwrap();
         }
         for bad in ["", ".", "..", "-a", "a b", "a/b", "ä", "a\n", &"x".repeat(128)] {
-            let told = check_name(bad).unwrap_err().to_string();
-            assert_eq!(told, format!("Logical volume name \"{bad}\" is invalid."));
+            let message = check_name(bad).unwrap_err().to_string();
+            assert_eq!(message, format!("Logical volume name \"{bad}\" is invalid."));
         }
-        let told = check_name("snapshot1").unwrap_err().to_string();
+        let message = check_name("snapshot1").unwrap_err().to_string();
         let end = "are reserved. Please choose a different LV name.";
-        assert_eq!(told, format!("Names starting \"snapshot\" {end}"));
-        let told = check_name("pool_tmeta").unwrap_err().to_string();
-        assert_eq!(told, format!("Names including \"_tmeta\" {end}"));
+        assert_eq!(message, format!("Names starting \"snapshot\" {end}"));
+        let message = check_name("pool_tmeta").unwrap_err().to_string();
+        assert_eq!(message, format!("Names including \"_tmeta\" {end}"));
     }
 
     #[test]
@@ -69,8 +69,8 @@ mod tests {
             check_tag(good).unwrap();
         }
         for bad in ["", "a b", "-a", "a,b", "é"] {
-            let told = check_tag(bad).unwrap_err().to_string();
-            assert_eq!(told, format!("Invalid argument for --addtag: {bad}"));
+            let message = check_tag(bad).unwrap_err().to_string();
+            assert_eq!(message, format!("Invalid argument for --addtag: {bad}"));
         }
     }
 }

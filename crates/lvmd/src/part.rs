@@ -84,9 +84,9 @@ impl Lvmd {
     pub fn spawn(&self, tasks: &Tasks) {
         let stop = tasks.token().clone();
         tasks.spawn("volumes", self.volumes.clone().run(stop.clone()));
-        let (told, streams) = (stop.clone(), self.stop.clone());
+        let (stopped, streams) = (stop.clone(), self.stop.clone());
         tasks.spawn("streams of volumes", async move {
-            told.cancelled().await;
+            stopped.cancelled().await;
             streams.cancel();
         });
         if let Some(backups) = self.backups.clone() {

@@ -17,18 +17,18 @@ pub(crate) async fn follow(
     mut config: Config,
     stop: CancellationToken,
 ) {
-    let mut trouble = None;
+    let mut last_failure = None;
     while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
-        let told = match take_over(&volumes, &path, &mut config).await {
+        let failure = match take_over(&volumes, &path, &mut config).await {
             Ok(()) => None,
             Err(error) => Some(error.to_string()),
         };
-        if told != trouble
-            && let Some(error) = &told
+        if failure != last_failure
+            && let Some(error) = &failure
         {
             tracing::warn!(%error, "configuration not reloaded, the old one stays");
         }
-        trouble = told;
+        last_failure = failure;
     }
 }
 

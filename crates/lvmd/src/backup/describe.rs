@@ -34,7 +34,7 @@ impl Backups {
 
     /// A job as our own clients are told.
     pub(crate) fn describe(&self, job: &Job) -> BackupJob {
-        let mut told = BackupJob {
+        let mut described = BackupJob {
             id: job.operation.clone(),
             kind: kind(job.kind()).into(),
             state: state(job.state()).into(),
@@ -59,24 +59,24 @@ impl Backups {
             ..BackupJob::default()
         };
         if job.state() != State::Running {
-            return told;
+            return described;
         }
         let Some(standing) = self.shared.running.standing(&job.operation) else {
-            told.phase = "preparing".into();
-            return told;
+            described.phase = "preparing".into();
+            return described;
         };
-        told.phase = standing.phase.into();
-        told.waiting = standing.waiting.unwrap_or_default();
-        told.total_bytes = standing.progress.total;
-        told.done_bytes = standing.progress.done;
-        told.read_bytes = standing.progress.read;
-        told.new_bytes = standing.progress.new;
-        told.stored_bytes = standing.progress.stored;
-        told.uploaded_bytes = standing.progress.uploaded;
-        told.downloaded_bytes = standing.progress.downloaded;
-        told.bytes_per_second = standing.rate;
-        told.seconds_left = standing.seconds_left;
-        told
+        described.phase = standing.phase.into();
+        described.waiting = standing.waiting.unwrap_or_default();
+        described.total_bytes = standing.progress.total;
+        described.done_bytes = standing.progress.done;
+        described.read_bytes = standing.progress.read;
+        described.new_bytes = standing.progress.new;
+        described.stored_bytes = standing.progress.stored;
+        described.uploaded_bytes = standing.progress.uploaded;
+        described.downloaded_bytes = standing.progress.downloaded;
+        described.bytes_per_second = standing.rate;
+        described.seconds_left = standing.seconds_left;
+        described
     }
 
     /// All jobs, the newest first.
@@ -96,24 +96,25 @@ impl Backups {
     ) -> Result<BoxStream<'static, BackupJob>> {
         let first = self.find(operation)?;
         let state = (self.clone(), Some(first), None::<BackupJob>, stop);
-        let told = futures::stream::unfold(state, |(this, next, told, stop)| async move {
-            let mut job = next?;
-            loop {
-                let now = this.describe(&job);
-                let ended = job.state() != State::Running;
-                if told.as_ref() != Some(&now) {
-                    let next = (!ended).then_some(job);
-                    return Some((now.clone(), (this, next, Some(now), stop)));
+        let described =
+            futures::stream::unfold(state, |(this, next, described, stop)| async move {
+                let mut job = next?;
+                loop {
+                    let now = this.describe(&job);
+                    let ended = job.state() != State::Running;
+                    if described.as_ref() != Some(&now) {
+                        let next = (!ended).then_some(job);
+                        return Some((now.clone(), (this, next, Some(now), stop)));
+                    }
+                    if ended {
+                        return None;
+                    }
+                    stop.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await?;
+                    // Another attempt under the same name takes its place.
+                    job = this.find(&job.operation).ok()?;
                 }
-                if ended {
-                    return None;
-                }
-                stop.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await?;
-                // Another attempt under the same name takes its place.
-                job = this.find(&job.operation).ok()?;
-            }
-        });
-        Ok(told.boxed())
+            });
+        Ok(described.boxed())
     }
 }
 

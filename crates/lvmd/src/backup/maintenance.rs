@@ -245,8 +245,8 @@ fn damages(report: &VerifyReport) -> String {
         Damage::DamagedPack { pack, reason } => format!("pack {pack}: {reason}"),
         Damage::LostBlob { blob, reason } => format!("blob {blob}: {reason}"),
     };
-    let told: Vec<String> = report.damages.iter().take(NAMED_DAMAGES).map(one).collect();
+    let named: Vec<String> = report.damages.iter().take(NAMED_DAMAGES).map(one).collect();
     let more = report.damages.len().saturating_sub(NAMED_DAMAGES);
     let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
-    format!("the repository is damaged: {}{rest}", told.join("; "))
+    format!("the repository is damaged: {}{rest}", named.join("; "))
 }

@@ -287,9 +287,9 @@ impl Backups {
                     return done.await.map(|()| true);
                 }
                 State::Failed | State::Unknown => {
-                    let told = format!("prune failed, and is tried again: {}", job.error);
-                    if schedule.error != told {
-                        self.note_schedule(schedule, |it| it.error.clone_from(&told)).await?;
+                    let error_text = format!("prune failed, and is tried again: {}", job.error);
+                    if schedule.error != error_text {
+                        self.note_schedule(schedule, |it| it.error.clone_from(&error_text)).await?;
                     }
                     // A backup that is due does not wait for it.
                     if now < again_at || schedule.is_due(now) {

@@ -514,7 +514,7 @@ async fn a_name_means_a_backup_of_this_machine() {
 
 /// A run that fails after it has begun is told of until one has succeeded, and tried again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_failed_is_told_of_and_tried_again() {
+async fn a_failed_run_is_reported_and_tried_again() {
     let site = Site::new().await;
     site.create("vol").await;
     site.write("vol", 0, 1 << 20, 1);
@@ -523,10 +523,10 @@ async fn a_run_that_failed_is_told_of_and_tried_again() {
     site.set_due(schedule_of("vol")).await;
     site.until_schedules(|it| it.failures == 1).await;
     let failed = site.backups.schedules().remove(0);
-    let told = site.backups.describe_schedule(&failed);
-    assert!(told.error.contains("the encryption key does not open"), "{told:?}");
-    let again = told.next_at.unwrap().seconds;
-    assert_eq!(again, i64::try_from(failed.failed_at / 1000 + 60).unwrap(), "{told:?}");
+    let described = site.backups.describe_schedule(&failed);
+    assert!(described.error.contains("the encryption key does not open"), "{described:?}");
+    let again = described.next_at.unwrap().seconds;
+    assert_eq!(again, i64::try_from(failed.failed_at / 1000 + 60).unwrap(), "{described:?}");
 
     // Nobody waits a minute here: it failed long ago.
     let shared = &site.backups.shared;
@@ -539,7 +539,7 @@ async fn a_run_that_failed_is_told_of_and_tried_again() {
     };
     long_ago().await;
     site.until_schedules(|it| it.failures == 2).await;
-    assert_eq!(site.backups.describe_schedule(&failed).error, told.error);
+    assert_eq!(site.backups.describe_schedule(&failed).error, described.error);
     site.set_password("word");
     long_ago().await;
     site.until_schedules(|it| it.failures == 0 && it.pruned).await;

@@ -61,7 +61,7 @@ backup:
 }
 
 #[test]
-fn the_first_failure_is_told_in_the_words_of_the_original() {
+fn the_first_failure_has_the_error_text_of_the_original() {
     assert_eq!(said(&[]), "should have at least one device-class");
     assert_eq!(said(&[class("", "")]), "device-class name should not be empty");
     let long = "x".repeat(64);
@@ -92,8 +92,8 @@ fn thin_classes_and_stripes_have_rules_of_their_own() {
     );
     let mut without = thin("a", "v", "p", 2.0);
     without.thin_pool = None;
-    let told = said(&[without]);
-    assert_eq!(told, "device class type is thin but thinpool config is empty: a");
+    let said_text = said(&[without]);
+    assert_eq!(said_text, "device class type is thin but thinpool config is empty: a");
     assert_eq!(said(&[thin("a", "v", "", 2.0)]), "thinpool name should not be empty: a");
     for ratio in [0.5, 0.0, f64::NAN] {
         assert_eq!(
@@ -111,9 +111,10 @@ fn thin_classes_and_stripes_have_rules_of_their_own() {
 }
 
 #[test]
-fn the_spare_is_ten_gib_unless_told() {
-    let told = [Some(50), Some(100), Some(0), None];
-    let spares = told.map(|spare_gb| DeviceClass { spare_gb, ..class("a", "v") }.spare() >> 30);
+fn the_spare_is_ten_gib_unless_configured() {
+    let said_text = [Some(50), Some(100), Some(0), None];
+    let spares =
+        said_text.map(|spare_gb| DeviceClass { spare_gb, ..class("a", "v") }.spare() >> 30);
     assert_eq!(spares, [50, 100, 0, 10]);
 }
 
@@ -121,8 +122,8 @@ fn the_spare_is_ten_gib_unless_told() {
 fn without_a_default_an_empty_name_finds_nothing() {
     let config = Config { device_classes: vec![class("a", "v")], ..Config::default() };
     config.validate().unwrap();
-    let told = Classes::new(&config).find("").unwrap_err().to_string();
-    assert_eq!(told, "device-class not found: ");
+    let said_text = Classes::new(&config).find("").unwrap_err().to_string();
+    assert_eq!(said_text, "device-class not found: ");
 }
 
 #[test]

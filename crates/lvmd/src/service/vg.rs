@@ -62,8 +62,8 @@ impl VgService for VgApi {
 
     async fn watch(&self, _: Request<Empty>) -> Result<Response<Self::WatchStream>, Status> {
         let capacities = WatchStream::new(self.volumes.watch());
-        let told = capacities.map(|capacity| Ok(describe(&capacity)));
-        Ok(Response::new(told.take_until(self.stop.clone().cancelled_owned()).boxed()))
+        let responses = capacities.map(|capacity| Ok(describe(&capacity)));
+        Ok(Response::new(responses.take_until(self.stop.clone().cancelled_owned()).boxed()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where file systems share blocks, it is known what changed without reading it.
+//! Changed blocks, on file systems that share blocks: found without reading them.
 
 use std::{fs, ops::Range, path::Path};
 
@@ -43,7 +43,7 @@ fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
 
 /// Whatever differs between two snapshots is within what is told, however it was
 /// written, discarded or written back.
-pub(crate) async fn are_all_told(served: &Served) {
+pub(crate) async fn are_all_reported(served: &Served) {
     let size = 48 * MIB;
     create(served, size).await;
     served.write("tg", "data", 0, 24 << 20, 1);
@@ -74,14 +74,15 @@ pub(crate) async fn are_all_told(served: &Served) {
         drop(device);
         let (older, newer) = (format!("s{}", round - 1), format!("s{round}"));
         snapshot(served, "thin", &newer).await;
-        let told = backend.changed("tg", &older, &newer).unwrap().expect("blocks are shared");
+        let changed_ranges =
+            backend.changed("tg", &older, &newer).unwrap().expect("blocks are shared");
         let after = read(&newer);
         for (at, (old, new)) in before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate() {
             let at = (at * BLOCK) as u64;
-            let is_told = told.iter().any(|range: &Range<u64>| range.contains(&at));
-            assert!(old == new || is_told, "round {round}: {at} differs and is not told");
+            let is_reported = changed_ranges.iter().any(|range: &Range<u64>| range.contains(&at));
+            assert!(old == new || is_reported, "round {round}: {at} differs and is not told");
         }
-        let bytes: u64 = told.iter().map(|range| range.end - range.start).sum();
+        let bytes: u64 = changed_ranges.iter().map(|range| range.end - range.start).sum();
         assert!(bytes < size / 3, "round {round}: {bytes} of {size} are told");
         before = after;
     }

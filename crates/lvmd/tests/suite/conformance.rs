@@ -33,7 +33,7 @@ pub(crate) async fn a_life(site: &Site) {
     let made = site.volumes.create("thick", wanted).await.unwrap();
     assert_eq!((made.name.as_str(), made.size), ("test1", GIB));
     assert!(has_device(&made), "{made:?}");
-    assert!(notices.told());
+    assert!(notices.was_notified());
     assert_eq!(site.volumes.find("", "test1").unwrap().tags, tags);
     assert_eq!(site.volumes.free("").unwrap(), free - GIB);
 
@@ -42,13 +42,13 @@ pub(crate) async fn a_life(site: &Site) {
     let free = free - GIB;
     let requested = 9 * GIB;
     assert_eq!(text, format!("no enough space left on VG: free={free}, requested={requested}"));
-    assert!(!notices.told(), "nothing happened");
+    assert!(!notices.was_notified(), "nothing happened");
 
     let grown = site.volumes.resize("", "test1", 2 * GIB).await.unwrap();
     assert_eq!(grown.size, 2 * GIB);
     let sectors = format!("/sys/dev/block/{}:{}/size", grown.major, grown.minor);
     assert_eq!(std::fs::read_to_string(sectors).unwrap().trim(), (2 * GIB / 512).to_string());
-    assert!(notices.told());
+    assert!(notices.was_notified());
     let (code, text) = status(site.volumes.resize("", "test1", 50 * GIB).await);
     assert_eq!(code, Code::ResourceExhausted);
     let free = free - GIB;
@@ -56,15 +56,15 @@ pub(crate) async fn a_life(site: &Site) {
     assert_eq!(text, format!("no enough space left on VG: free={free}, requested={more}"));
     let (code, text) = status(site.volumes.resize("", "test1", GIB).await);
     assert_eq!((code, text.as_str()), (Code::OutOfRange, "shrinking volume size is not allowed"));
-    assert!(!notices.told());
+    assert!(!notices.was_notified());
     site.volumes.resize("", "test1", 2 * GIB).await.unwrap();
-    assert!(notices.told(), "the same size is told too");
+    assert!(notices.was_notified(), "the same size is told too");
 
     assert!(site.volumes.remove("", "test1").await.unwrap());
-    assert!(notices.told());
+    assert!(notices.was_notified());
     assert!(site.names("").is_empty());
     assert!(!site.volumes.remove("", "test1").await.unwrap(), "it is not there any more");
-    assert!(!notices.told());
+    assert!(!notices.was_notified());
     let (code, text) = status(site.volumes.resize("", "test1", GIB).await);
     assert_eq!((code, text.as_str()), (Code::NotFound, "logical volume test1 is not found"));
 }

@@ -128,8 +128,8 @@ impl CapacityStream {
     async fn until(&mut self, free: Option<u64>) {
         let waiting = async {
             loop {
-                let told = self.0.message().await.unwrap().unwrap();
-                if told.items.first().map(|class| class.free_bytes) == free {
+                let response = self.0.message().await.unwrap().unwrap();
+                if response.items.first().map(|class| class.free_bytes) == free {
                     return;
                 }
             }

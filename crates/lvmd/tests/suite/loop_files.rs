@@ -273,16 +273,16 @@ async fn backups_on_btrfs_are_points_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_on_xfs_are_all_told() {
+async fn changes_on_xfs_are_all_reported() {
     let Some(served) = served_on("xfs").await else { return };
-    changes::are_all_told(&served).await;
+    changes::are_all_reported(&served).await;
     served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_on_btrfs_are_all_told() {
+async fn changes_on_btrfs_are_all_reported() {
     let Some(served) = served_on("btrfs").await else { return };
-    changes::are_all_told(&served).await;
+    changes::are_all_reported(&served).await;
     served.stop().await;
 }
 
@@ -373,26 +373,26 @@ async fn a_name_is_no_request() {
 
 /// Later published clients read how large classes are.
 #[tokio::test(flavor = "multi_thread")]
-async fn watchers_are_told_how_large_classes_are() {
+async fn watchers_receive_the_sizes_of_classes() {
     let Some(served) = served().await else { return };
     let mut groups = VgServiceClient::new(served.channel());
     let mut watch = groups.watch(Empty {}).await.unwrap().into_inner();
-    let told = watch.message().await.unwrap().unwrap();
-    let sizes = told.items.iter().map(|item| (item.device_class.as_str(), item.size_bytes));
+    let response = watch.message().await.unwrap().unwrap();
+    let sizes = response.items.iter().map(|item| (item.device_class.as_str(), item.size_bytes));
     assert_eq!(sizes.collect::<Vec<_>>(), [("thick", 4 * GIB), ("thin", GIB)]);
-    let pools = told.items.iter().map(|item| item.thin_pool.map(|pool| pool.size_bytes));
+    let pools = response.items.iter().map(|item| item.thin_pool.map(|pool| pool.size_bytes));
     assert_eq!(pools.collect::<Vec<_>>(), [None, Some(GIB)]);
     served.stop().await;
 }
 
 /// One message at the beginning and one for every change, to each.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_watcher_is_told_once_of_a_change() {
+async fn every_watcher_receives_a_change_once() {
     let Some(served) = served().await else { return };
     let mut groups = VgServiceClient::new(served.channel());
     let mut watch = async || groups.watch(Empty {}).await.unwrap().into_inner();
     let (mut first, mut second) = (watch().await, watch().await);
-    let free = |told: Option<WatchResponse>| told.unwrap().free_bytes;
+    let free = |response: Option<WatchResponse>| response.unwrap().free_bytes;
     let before = free(first.message().await.unwrap());
     assert_eq!(free(second.message().await.unwrap()), before);
     served.create("one", 8 * MIB).await;
@@ -510,8 +510,8 @@ async fn what_a_sudden_end_leaves_is_put_right() {
 async fn a_folder_has_one_owner() {
     let Some(site) = site().await else { return };
     let error = LoopFiles::open(&site.config).err().unwrap();
-    let told = tonic::Status::from(error).message().to_owned();
-    assert!(told.ends_with("another process has these volumes"), "{told}");
+    let response = tonic::Status::from(error).message().to_owned();
+    assert!(response.ends_with("another process has these volumes"), "{response}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -541,8 +541,8 @@ async fn classes_are_taken_over_while_running() {
     let mut notices = site.watch();
     site.volumes.configure(&config).await.unwrap();
     // Five, less the pool and the spare.
-    let told = notices.wait(|capacity| capacity.default_free == 3 * GIB).await;
-    let names: Vec<&str> = told.classes.iter().map(|class| class.name.as_str()).collect();
+    let response = notices.wait(|capacity| capacity.default_free == 3 * GIB).await;
+    let names: Vec<&str> = response.classes.iter().map(|class| class.name.as_str()).collect();
     assert_eq!(names, ["thick", "thin"], "a class without its group is left out");
     assert_eq!(site.volumes.free("").unwrap(), 3 * GIB);
     // The spare is for those who ask for it.
@@ -705,8 +705,8 @@ async fn a_pool_tells_what_it_promised() {
     };
     site.volumes.snapshot("thin", snapshot).await.unwrap();
     assert_eq!(site.volumes.groups()["tg"].pools["pool"].promised, 3 * GIB);
-    let told = site.volumes.watch().borrow().clone();
-    let thin = told.classes.iter().find(|class| class.name == "thin").unwrap();
+    let response = site.volumes.watch().borrow().clone();
+    let thin = response.classes.iter().find(|class| class.name == "thin").unwrap();
     assert_eq!((thin.size, thin.pool.map(|pool| pool.promised)), (GIB, Some(3 * GIB)));
     for name in ["read", "one"] {
         site.volumes.remove("thin", name).await.unwrap();

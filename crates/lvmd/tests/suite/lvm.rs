@@ -406,8 +406,8 @@ async fn groups_may_come_and_grow() {
     let mut notices = site.watch();
     let free = site.volumes.free("").unwrap();
     lvm(&["vgextend", "-q", "tg", DISKS[1]]);
-    let told = notices.wait(|capacity| capacity.default_free > free + 2 * GIB).await;
-    assert!(!told.classes.iter().any(|class| class.name == "gone"));
+    let capacity_seen = notices.wait(|capacity| capacity.default_free > free + 2 * GIB).await;
+    assert!(!capacity_seen.classes.iter().any(|class| class.name == "gone"));
     lvm(&["vgreduce", "-q", "tg", DISKS[1]]);
     notices.wait(|capacity| capacity.default_free == free).await;
     lvm(&["vgcreate", "-q", "-y", "novg", DISKS[1]]);

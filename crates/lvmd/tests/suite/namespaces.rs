@@ -73,7 +73,7 @@ fn neighbour(own: &Path, seen_as: &Path) -> (Child, PathBuf) {
 }
 
 #[test]
-fn devices_are_told_apart_by_their_images_not_by_names() {
+fn devices_are_distinguished_by_image_not_by_name() {
     if !rustix::process::geteuid().is_root() {
         return skip("loop devices", "only root may make them");
     }

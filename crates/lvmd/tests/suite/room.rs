@@ -42,10 +42,10 @@ impl Writer {
     fn start(served: &Served, name: &str, each: usize, pause: Duration) -> Self {
         let device = served.volumes().backend().open("tg", name, true).unwrap();
         let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (told, counted) = (stop.clone(), written.clone());
+        let (stopped, counted) = (stop.clone(), written.clone());
         let thread = std::thread::spawn(move || {
             let mut at = 0;
-            while !told.load(Ordering::SeqCst) {
+            while !stopped.load(Ordering::SeqCst) {
                 let offset = SIZE / 2 + at % (SIZE / 2);
                 device.write_at(&noise(each, at), offset).unwrap();
                 device.sync().unwrap();

@@ -177,10 +177,10 @@ impl Served {
         fits: impl Fn(&BackupJob) -> bool,
     ) -> BackupJob {
         let request = WatchBackupRequest { id: job.id.clone() };
-        let mut told = self.backups().watch_backup(request).await.unwrap().into_inner();
+        let mut updates = self.backups().watch_backup(request).await.unwrap().into_inner();
         let waiting = async {
             let mut last = None;
-            while let Some(job) = told.message().await.unwrap() {
+            while let Some(job) = updates.message().await.unwrap() {
                 if fits(&job) {
                     return job;
                 }

@@ -87,10 +87,10 @@ pub(crate) struct Notices(watch::Receiver<Arc<Capacity>>);
 
 impl Notices {
     /// Returns whether something was told since the last time.
-    pub(crate) fn told(&mut self) -> bool {
-        let told = self.0.has_changed().unwrap();
+    pub(crate) fn was_notified(&mut self) -> bool {
+        let was_notified = self.0.has_changed().unwrap();
         self.0.mark_unchanged();
-        told
+        was_notified
     }
 
     /// Waits until something is told.

@@ -24,12 +24,12 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Attaches images below one folder.
 pub(super) struct Attachments {
     folder: PathBuf,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Attachments {
     pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), told: AtomicBool::new(false) }
+        Self { folder: folder.to_owned(), reported: AtomicBool::new(false) }
     }
 
     /// All attached images below the folder. Removed ones have the kernel's
@@ -79,7 +79,7 @@ impl Attachments {
             arguments.push("--read-only");
         }
         let Err(error) = losetup(&arguments, image) else { return };
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "no loop devices: volumes are files without devices");
         }
     }

@@ -415,7 +415,7 @@ mod tests {
 
     /// When a write is told of.
     #[derive(Clone, Copy, PartialEq)]
-    enum Told {
+    enum Reports {
         WhenQueued,
         WhenInTheImage,
     }
@@ -424,7 +424,7 @@ mod tests {
     /// image only when its worker is let go: after so many copies, or when the file system
     /// is frozen, which waits for it.
     struct Slow {
-        told: Told,
+        reports: Reports,
         lands_after: usize,
         copies: usize,
         image: [u8; 8],
@@ -434,18 +434,18 @@ mod tests {
     }
 
     impl Slow {
-        fn copied(told: Told, lands_after: usize) -> Self {
+        fn copied(reports: Reports, lands_after: usize) -> Self {
             let (image, target) = ([0; 8], [0; 8]);
             let events = Ranges::new();
             let mut slow =
-                Self { told, lands_after, copies: 0, image, target, queued: false, events };
+                Self { reports, lands_after, copies: 0, image, target, queued: false, events };
             assert!(copy_followed(&mut slow).unwrap());
             slow
         }
 
         fn queue(&mut self) {
             self.queued = true;
-            if self.told == Told::WhenQueued {
+            if self.reports == Reports::WhenQueued {
                 self.events.push(3..4);
             }
         }
@@ -453,7 +453,7 @@ mod tests {
         fn land(&mut self) {
             if std::mem::take(&mut self.queued) {
                 self.image[3] = 1;
-                if self.told == Told::WhenInTheImage {
+                if self.reports == Reports::WhenInTheImage {
                     self.events.push(3..4);
                 }
             }
@@ -502,11 +502,11 @@ mod tests {
     #[test]
     fn a_write_that_lands_after_its_copy_is_copied_again() {
         for lands_after in [1, 2, usize::MAX] {
-            let slow = Slow::copied(Told::WhenInTheImage, lands_after);
+            let slow = Slow::copied(Reports::WhenInTheImage, lands_after);
             assert_eq!(slow.target, slow.image, "{lands_after}");
         }
         // Which is why nothing is made of what is told when a write is queued.
-        let torn = Slow::copied(Told::WhenQueued, usize::MAX);
+        let torn = Slow::copied(Reports::WhenQueued, usize::MAX);
         assert_ne!(torn.target, torn.image);
     }
 }

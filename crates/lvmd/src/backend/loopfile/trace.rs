@@ -130,8 +130,8 @@ fn mount() -> Option<&'static Path> {
 fn written(text: &str) -> Option<Ranges> {
     let mut ranges = Ranges::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let (_, told) = line.split_once(&format!(" {EVENT}: "))?;
-        let mut words = told.split_ascii_whitespace();
+        let (_, fields) = line.split_once(&format!(" {EVENT}: "))?;
+        let mut words = fields.split_ascii_whitespace();
         let (_device, kind) = (words.next()?, words.next()?);
         // Commands that a device takes besides, in hexadecimal. A loop device has none.
         words.next().filter(|command| *command == "()")?;
@@ -238,7 +238,7 @@ pub(super) mod tests {
 
     /// Between the two, a copy reads what was there before.
     #[test]
-    fn a_write_is_told_of_once_it_is_in_the_image_and_no_sooner() {
+    fn a_write_is_reported_once_it_is_in_the_image_and_no_sooner() {
         use std::os::unix::fs::FileExt;
         if !rustix::process::geteuid().is_root() {
             return selvage_testkit::skip("loop devices", "only root may make them");
@@ -265,7 +265,7 @@ pub(super) mod tests {
         drop((trace, disk));
         assert_eq!(before, Some(Ranges::new()), "it is not in the image yet");
         let place = (1 << 20)..(1 << 20) + 4096;
-        let told = after.unwrap();
-        assert!(told.contains(&place), "{told:?}");
+        let fields = after.unwrap();
+        assert!(fields.contains(&place), "{fields:?}");
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_apart_by_what_was_said() {
+    fn failures_are_distinguished_by_the_output() {
         let code = |said: &str| classify(said, Some(5)).code();
         use selvage_api::Code::*;
         assert_eq!(code("  Volume group \"novg\" not found\n  Cannot process\n"), NotFound);
@@ -115,8 +115,8 @@ mod tests {
         let partial = "  Cannot change VG vg0 while PVs are missing.\n  Cannot process\n";
         assert_eq!(code(partial), FailedPrecondition);
         assert_eq!(code("  No command with matching syntax recognised.\n"), Internal);
-        let told = classify("  WARNING: x\n", Some(5)).to_string();
-        assert_eq!(told, "exit status 5");
+        let message = classify("  WARNING: x\n", Some(5)).to_string();
+        assert_eq!(message, "exit status 5");
         let full = "  Volume group \"t0\" has insufficient free space (1 extents): 2 required.\n";
         assert!(is_no_space(&classify(full, Some(5))));
     }

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 const ATTEMPTS: u32 = 5;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
-type Found = BTreeMap<String, Arc<Metadata>>;
+type GroupMetadata = BTreeMap<String, Arc<Metadata>>;
 
 /// Known positions of groups and devices.
 pub(super) struct Located {
@@ -55,7 +55,7 @@ impl Located {
 
     /// The groups as they are now. LVM is asked where they are only if one is
     /// missing or not whole, and only if devices changed since it was asked.
-    pub(super) fn read(&mut self, runner: &Runner) -> Result<Found> {
+    pub(super) fn read(&mut self, runner: &Runner) -> Result<GroupMetadata> {
         let found = self.read_known()?;
         if self.is_whole(&found) {
             return Ok(found);
@@ -82,13 +82,13 @@ impl Located {
         metadata.members.iter().filter(|id| !self.members.contains(*id)).count()
     }
 
-    fn is_whole(&self, found: &Found) -> bool {
+    fn is_whole(&self, found: &GroupMetadata) -> bool {
         let complete =
             |name: &String| found.get(name).is_some_and(|metadata| self.missing(metadata) == 0);
         self.asked_at.is_some() && self.wanted.iter().all(complete)
     }
 
-    fn read_known(&mut self) -> Result<Found> {
+    fn read_known(&mut self) -> Result<GroupMetadata> {
         let mut attempt = 0;
         loop {
             match self.try_read() {
@@ -101,8 +101,8 @@ impl Located {
         }
     }
 
-    fn try_read(&mut self) -> Result<Found> {
-        let mut found = Found::new();
+    fn try_read(&mut self) -> Result<GroupMetadata> {
+        let mut found = GroupMetadata::new();
         let mut parsed = HashMap::new();
         self.members.clear();
         for path in &self.devices {
