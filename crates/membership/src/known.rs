@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "known.json";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Known {
+pub(super) struct KnownMachines {
     pub(super) controller: String,
     /// Identity of the region for as long as this machine belongs to it: the
     /// authority that it joined under. Empty: the one that it believes now.
@@ -31,7 +31,7 @@ pub(super) struct Neighbour {
     pub(super) labels: BTreeMap<String, String>,
 }
 
-impl Known {
+impl KnownMachines {
     pub(super) fn of(answer: wire::ReportResponse) -> Self {
         let neighbour = |machine: wire::Machine| Neighbour {
             machine: machine.machine,

@@ -33,7 +33,7 @@ use selvage_kit::{
 };
 use tonic::Status;
 
-use self::known::Known;
+use self::known::KnownMachines;
 pub use self::{
     controller::{Controller, RemoteController},
     issued::IssuedIdentity,
@@ -165,7 +165,7 @@ pub struct Member {
     identity: RotatingIdentity,
     trust: Trust,
     controllers: ArcSwap<Endpoints>,
-    known: ArcSwap<Known>,
+    known: ArcSwap<KnownMachines>,
 }
 
 impl fmt::Debug for Member {
@@ -199,7 +199,7 @@ impl Member {
         let name = kind.name_of(&identity.machine())?;
         let ca = directory.join(CA);
         let ca_pem = fs::read_to_string(&ca).map_err(unreadable(&ca))?;
-        let known = Known::read(directory).map_err(unreadable(directory))?;
+        let known = KnownMachines::read(directory).map_err(unreadable(directory))?;
         let controllers = Endpoints::parse(&known.controller)?;
         Ok(Some(Self {
             directory: directory.to_owned(),
@@ -234,7 +234,8 @@ impl Member {
         let controllers = Endpoints::parse(invitation.controller)?;
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|source| Error::Directory { path: directory.to_owned(), source })?;
-        let known = Known { controller: controllers.to_string(), ..Known::default() };
+        let known =
+            KnownMachines { controller: controllers.to_string(), ..KnownMachines::default() };
         known.write(directory)?;
         let request = KeyRequest::new()?;
         let answer = asked.join(invitation.token, request.csr_pem()).await;
@@ -282,8 +283,10 @@ impl Member {
     pub fn move_to(&self, controller: &str) -> Result<(), Error> {
         let endpoints = Endpoints::parse(controller)?;
         if endpoints != **self.controllers.load() {
-            let known =
-                Known { controller: endpoints.to_string(), ..Known::clone(&self.known.load()) };
+            let known = KnownMachines {
+                controller: endpoints.to_string(),
+                ..KnownMachines::clone(&self.known.load())
+            };
             self.keep(known)?;
             self.controllers.store(Arc::new(endpoints));
         }
@@ -374,7 +377,7 @@ impl Member {
         let answer = controller.report(report).await;
         let answer = answer.map_err(failed(&self.controllers.load()))?;
         self.follow_authorities(controller, &answer).await?;
-        let mut known = Known::of(answer);
+        let mut known = KnownMachines::of(answer);
         let before = self.known.load_full();
         known.controller.clone_from(&before.controller);
         known.region.clone_from(&before.region);
@@ -409,7 +412,7 @@ impl Member {
         Trust::of(ca_pem)?;
         let known = self.known.load_full();
         if known.region.is_empty() {
-            self.keep(Known { region: self.trust.pem(), ..Known::clone(&known) })?;
+            self.keep(KnownMachines { region: self.trust.pem(), ..KnownMachines::clone(&known) })?;
         }
         pki::replace_private(&self.ca_path(), ca_pem.as_bytes())?;
         self.trust.replace(ca_pem)?;
@@ -417,7 +420,7 @@ impl Member {
         Ok(())
     }
 
-    fn keep(&self, known: Known) -> Result<(), Error> {
+    fn keep(&self, known: KnownMachines) -> Result<(), Error> {
         known.write(&self.directory)?;
         self.known.store(Arc::new(known));
         Ok(())

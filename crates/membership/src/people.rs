@@ -31,11 +31,11 @@ pub struct People {
     member: Arc<Member>,
     controller: Arc<dyn Controller>,
     clock: Arc<dyn Clock>,
-    known: Mutex<HashMap<[u8; 32], Known>>,
+    known: Mutex<HashMap<[u8; 32], CachedIdentity>>,
 }
 
 /// Credentials that the controller is asked about.
-enum Shown<'a> {
+enum Presented<'a> {
     Token(&'a Secret),
     /// Its digest. The key was proved to the listener, and to nobody else.
     Certificate(&'a str),
@@ -43,7 +43,7 @@ enum Shown<'a> {
     Assertion(&'a Secret),
 }
 
-impl Shown<'_> {
+impl Presented<'_> {
     /// Key under which the answer is remembered. Whoever shows the digest of a
     /// certificate as a token must not find what is known of the certificate.
     fn digest(&self) -> [u8; 32] {
@@ -56,7 +56,7 @@ impl Shown<'_> {
     }
 }
 
-struct Known {
+struct CachedIdentity {
     identity: Identity,
     at: Duration,
     /// The controller was told of a use then.
@@ -88,7 +88,7 @@ impl People {
             known.retain(|_, known| at.saturating_sub(known.at) < HOLDS);
         }
         if known.len() < MOST {
-            known.insert(digest, Known { identity, at, attended });
+            known.insert(digest, CachedIdentity { identity, at, attended });
         }
     }
 
@@ -102,8 +102,8 @@ impl People {
 
     async fn whose(&self, credentials: &Credentials, attended: bool) -> Result<Identity, Refused> {
         let shown = match credentials {
-            Credentials::Bearer(token) => Shown::Token(token),
-            Credentials::Certificate(certificate) => Shown::Certificate(&certificate.sha256),
+            Credentials::Bearer(token) => Presented::Token(token),
+            Credentials::Certificate(certificate) => Presented::Certificate(&certificate.sha256),
             // A call begins by what a controller signed; none has to be there. The
             // right to a call that lasts can end meanwhile, so it is asked.
             Credentials::Assertion(shown) => {
@@ -111,7 +111,7 @@ impl People {
                 if !shown.goes_on {
                     return Ok(caller);
                 }
-                Shown::Assertion(&shown.text)
+                Presented::Assertion(&shown.text)
             }
             Credentials::Cookie(_) => {
                 let message = "sessions of browsers are the controller's: show a token".into();
@@ -127,11 +127,11 @@ impl People {
         Ok(identity)
     }
 
-    async fn ask(&self, shown: &Shown<'_>, attended: bool) -> Result<Identity, Refused> {
+    async fn ask(&self, shown: &Presented<'_>, attended: bool) -> Result<Identity, Refused> {
         let answer = match shown {
-            Shown::Token(token) => self.controller.who_is(token, attended).await,
-            Shown::Certificate(sha256) => self.controller.whose_certificate(sha256).await,
-            Shown::Assertion(assertion) => self.controller.check_assertion(assertion).await,
+            Presented::Token(token) => self.controller.who_is(token, attended).await,
+            Presented::Certificate(sha256) => self.controller.whose_certificate(sha256).await,
+            Presented::Assertion(assertion) => self.controller.check_assertion(assertion).await,
         };
         let answer = answer.map_err(|status| refused(&status))?;
         read(answer).ok_or_else(|| Refused {

@@ -302,7 +302,7 @@ async fn people_are_whom_the_controller_takes_them_for() {
 }
 
 #[tokio::test]
-async fn the_controller_is_told_of_every_use_and_of_nothing_else() {
+async fn every_use_is_reported_to_the_controller_and_nothing_else() {
     let region = Region::new();
     let member = Arc::new(region.member().await);
     let controller = Arc::clone(&region.controller) as Arc<dyn Controller>;
@@ -420,7 +420,7 @@ async fn a_member_follows_the_authorities_of_its_region() {
     let (old, next) = (&controller.ca, controller.ca.next().unwrap());
     let (old_pem, new_pem, new_der) =
         (old.pem().to_owned(), next.pem().to_owned(), next.der().clone());
-    let told = |ca: String, signer: &str| {
+    let announced = |ca: String, signer: &str| {
         let signing_authority = signer.to_owned();
         *controller.report.lock() =
             wire::ReportResponse { ca, signing_authority, ..Default::default() };
@@ -428,7 +428,7 @@ async fn a_member_follows_the_authorities_of_its_region() {
     let report = report_of(1, "", &BTreeMap::new());
     let name = member.region();
 
-    told(format!("{old_pem}{new_pem}"), &old.sha256());
+    announced(format!("{old_pem}{new_pem}"), &old.sha256());
     member.report(controller, &report).await.unwrap();
     assert_eq!(member.trust().fingerprints(), [old.sha256(), next.sha256()]);
     assert_eq!(controller.renewed.load(Ordering::Relaxed), 0, "the old one signs still");
@@ -437,17 +437,17 @@ async fn a_member_follows_the_authorities_of_its_region() {
 
     let sha256 = next.sha256();
     *controller.next.lock() = Some(next);
-    told(format!("{new_pem}{old_pem}"), &sha256);
+    announced(format!("{new_pem}{old_pem}"), &sha256);
     member.report(controller, &report).await.unwrap();
     member.report(controller, &report).await.unwrap();
     assert_eq!(controller.renewed.load(Ordering::Relaxed), 1, "once");
     assert!(member.identity.is_signed_by(&new_der));
 
-    told("garbage".to_owned(), &sha256);
+    announced("garbage".to_owned(), &sha256);
     assert!(member.report(controller, &report).await.is_err());
     assert_eq!(member.trust().fingerprints().len(), 2, "nothing was lost");
 
-    told(new_pem.clone(), &sha256);
+    announced(new_pem.clone(), &sha256);
     member.report(controller, &report).await.unwrap();
     assert_eq!(member.trust().fingerprints(), [sha256]);
     let again = region.open().unwrap().unwrap();
