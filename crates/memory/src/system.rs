@@ -92,8 +92,8 @@ pub(crate) fn cpu_time(process: i32) -> Option<u64> {
     let clock = (!process).wrapping_shl(3) | AS_SCHEDULED;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes nothing but the time, which is ours.
-    let told = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| told == 0)?;
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| result == 0)?;
     Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
