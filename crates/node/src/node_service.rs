@@ -138,7 +138,7 @@ impl NodeService for Node {
         let os = self.os.clone();
         let (updates, stream) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let mut known = Known::default();
+            let mut known = SentValues::default();
             let mut clock = tokio::time::interval(period);
             clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
@@ -211,15 +211,15 @@ impl NodeService for Node {
 }
 
 /// Values that a client has seen, so that it is sent only what is new.
-struct Known<K, V>(BTreeMap<K, V>);
+struct SentValues<K, V>(BTreeMap<K, V>);
 
-impl<K, V> Default for Known<K, V> {
+impl<K, V> Default for SentValues<K, V> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord + Clone + Hash, V: PartialEq + Clone> Known<K, V> {
+impl<K: Ord + Clone + Hash, V: PartialEq + Clone> SentValues<K, V> {
     /// Returns what is different from the last time, and the keys that are gone.
     fn update(&mut self, values: Vec<V>, key: impl Fn(&V) -> K) -> (Vec<V>, Vec<K>) {
         let mut before = std::mem::take(&mut self.0);
@@ -240,13 +240,13 @@ struct StatsFeed {
     os: Os,
     driver: i32,
     namespace: String,
-    known: Known<String, Stat>,
+    known: SentValues<String, Stat>,
     failures: Vec<Metadata>,
 }
 
 impl StatsFeed {
     fn new(os: Os, driver: i32, namespace: String) -> Self {
-        Self { os, driver, namespace, known: Known::default(), failures: Vec::new() }
+        Self { os, driver, namespace, known: SentValues::default(), failures: Vec::new() }
     }
 
     /// An update, and a message of its own for each runtime that no longer
@@ -414,8 +414,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_different_is_told() {
-        let mut known = Known::default();
+    fn only_differences_are_sent() {
+        let mut known = SentValues::default();
         let key = |value: &(u32, &str)| value.0;
         assert_eq!(known.update(vec![(1, "a"), (2, "b")], key), (vec![(1, "a"), (2, "b")], vec![]));
         assert_eq!(known.update(vec![(1, "a"), (2, "c")], key), (vec![(2, "c")], vec![]));

@@ -15,14 +15,14 @@ const EVERY: &str = "*";
 
 /// Rows that were found, and errors that kept the rest from being found.
 #[derive(Debug)]
-pub(crate) struct Found<T> {
+pub(crate) struct RowsAndErrors<T> {
     pub(crate) rows: Vec<T>,
     /// Of one namespace only what could not be measured: who asks for one gets
     /// its containers or an error.
     pub(crate) failed: Vec<Error>,
 }
 
-impl<T> Found<T> {
+impl<T> RowsAndErrors<T> {
     fn of(failed: Vec<Error>) -> Self {
         Self { rows: Vec::new(), failed }
     }
@@ -78,12 +78,12 @@ pub(crate) async fn containers(
     runtimes: &Runtimes,
     driver: i32,
     namespace: &str,
-) -> Result<Found<ContainerInfo>> {
+) -> Result<RowsAndErrors<ContainerInfo>> {
     if !is_every(driver, namespace) {
         return containers_of(runtimes, driver, namespace).await;
     }
     let (names, failed) = namespaces(runtimes).await?;
-    let mut found = Found::of(failed);
+    let mut found = RowsAndErrors::of(failed);
     for name in names {
         found.add(containers_of(runtimes, driver, &name).await);
     }
@@ -94,9 +94,9 @@ async fn containers_of(
     runtimes: &Runtimes,
     driver: i32,
     namespace: &str,
-) -> Result<Found<ContainerInfo>> {
+) -> Result<RowsAndErrors<ContainerInfo>> {
     let listed = runtimes.select(driver, namespace)?.list(namespace).await?;
-    Ok(Found { rows: listed.into_iter().map(info).collect(), failed: Vec::new() })
+    Ok(RowsAndErrors { rows: listed.into_iter().map(info).collect(), failed: Vec::new() })
 }
 
 fn info(container: Container) -> ContainerInfo {
@@ -121,12 +121,12 @@ pub(crate) async fn stats(
     sampler: &Sampler,
     driver: i32,
     namespace: &str,
-) -> Result<Found<Stat>> {
+) -> Result<RowsAndErrors<Stat>> {
     if !is_every(driver, namespace) {
         return stats_of(runtimes, sampler, driver, namespace).await;
     }
     let (names, failed) = namespaces(runtimes).await?;
-    let mut found = Found::of(failed);
+    let mut found = RowsAndErrors::of(failed);
     for name in names {
         found.add(stats_of(runtimes, sampler, driver, &name).await);
     }
@@ -138,7 +138,7 @@ async fn stats_of(
     sampler: &Sampler,
     driver: i32,
     namespace: &str,
-) -> Result<Found<Stat>> {
+) -> Result<RowsAndErrors<Stat>> {
     let listed = runtimes.select(driver, namespace)?.list(namespace).await?;
     let mut measured = sampler.measured(namespace);
     let mut rows = Vec::with_capacity(listed.len());
@@ -154,7 +154,7 @@ async fn stats_of(
             None => unseen.push(container),
         }
     }
-    let mut found = Found { rows, failed: Vec::new() };
+    let mut found = RowsAndErrors { rows, failed: Vec::new() };
     if !unseen.is_empty() {
         let measured = measure_all(unseen).await;
         found.add(Ok(measured));
@@ -164,9 +164,9 @@ async fn stats_of(
 }
 
 /// Those that end meanwhile are left out.
-async fn measure_all(containers: Vec<Container>) -> Found<Stat> {
+async fn measure_all(containers: Vec<Container>) -> RowsAndErrors<Stat> {
     let measuring = tokio::task::spawn_blocking(move || {
-        let mut found = Found::of(Vec::new());
+        let mut found = RowsAndErrors::of(Vec::new());
         let mut unreadable: Vec<(String, io::Error)> = Vec::new();
         for container in &containers {
             match measure_once(container) {
@@ -180,7 +180,7 @@ async fn measure_all(containers: Vec<Container>) -> Found<Stat> {
         found.failed.extend(unmeasured(&unreadable));
         found
     });
-    measuring.await.unwrap_or_else(|_| Found::of(Vec::new()))
+    measuring.await.unwrap_or_else(|_| RowsAndErrors::of(Vec::new()))
 }
 
 fn has_ended(container: &Container) -> bool {

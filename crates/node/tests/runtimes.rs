@@ -175,21 +175,21 @@ async fn stats_of_our_own_containers_are_true() {
     };
     runtime.create(NAMESPACE, limited).await.unwrap();
     runtime.start(NAMESPACE, "s1").await.unwrap();
-    let told = wait_for("what it keeps", async || {
-        let told = agent.stats(NAMESPACE).await.ok()?.into_iter().find(|one| one.id == "s1")?;
-        (told.memory_usage > 8 << 20).then_some(told)
+    let reported = wait_for("what it keeps", async || {
+        let reported = agent.stats(NAMESPACE).await.ok()?.into_iter().find(|one| one.id == "s1")?;
+        (reported.memory_usage > 8 << 20).then_some(reported)
     })
     .await;
-    assert!(told.cpu_usage > 1_000_000, "{told:?}");
-    assert!(told.memory_usage <= told.memory_total, "{told:?}");
-    assert_eq!(told.memory_limit, 64 << 20);
-    assert!(told.pids >= 1);
+    assert!(reported.cpu_usage > 1_000_000, "{reported:?}");
+    assert!(reported.memory_usage <= reported.memory_total, "{reported:?}");
+    assert_eq!(reported.memory_limit, 64 << 20);
+    assert!(reported.pids >= 1);
     let mut read = runtime.metrics(NAMESPACE, "s1").await.unwrap();
     let sample = read.sample().unwrap();
-    assert_eq!(told.memory_limit, sample.core.memory_limit.unwrap());
-    assert!(sample.core.cpu_ns >= told.cpu_usage);
-    let apart = sample.core.working_set_bytes.abs_diff(told.memory_usage);
-    assert!(apart < 4 << 20, "{} and {}", sample.core.working_set_bytes, told.memory_usage);
+    assert_eq!(reported.memory_limit, sample.core.memory_limit.unwrap());
+    assert!(sample.core.cpu_ns >= reported.cpu_usage);
+    let apart = sample.core.working_set_bytes.abs_diff(reported.memory_usage);
+    assert!(apart < 4 << 20, "{} and {}", sample.core.working_set_bytes, reported.memory_usage);
     if std::env::var_os(real::IN_MACHINE).is_some() {
         truth(&group, sample.core.working_set_bytes);
     }
@@ -198,7 +198,7 @@ async fn stats_of_our_own_containers_are_true() {
 
 /// Defect 10 of the original: with unified groups it tells all memory, and
 /// not what is in use.
-fn truth(group: &str, told: u64) {
+fn truth(group: &str, reported: u64) {
     let group = Path::new("/sys/fs/cgroup").join(group.trim_start_matches('/'));
     let group = group.join(select::EMBEDDED).join("s1");
     let read = |name: &str| fs::read_to_string(group.join(name)).unwrap();
@@ -206,7 +206,7 @@ fn truth(group: &str, told: u64) {
     let stat = read("memory.stat");
     let inactive = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")).unwrap();
     let expected = current - inactive.trim().parse::<u64>().unwrap();
-    assert!(expected.abs_diff(told) < 1 << 20, "{expected} and {told}");
+    assert!(expected.abs_diff(reported) < 1 << 20, "{expected} and {reported}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn without_token() -> Status {
 pub(super) enum OnBehalf {
     /// A controller is believed.
     Named(HeaderValue),
-    /// What a controller signed, by the name of the machine.
+    /// Assertions that a controller signed, by the name of the machine.
     Asserted(HashMap<String, HeaderValue>),
     /// Nobody vouches for the caller.
     Refused(Status),

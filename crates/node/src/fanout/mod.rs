@@ -430,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_of_nodes_can_be_told_apart() {
+    fn answers_of_nodes_can_be_distinguished() {
         for method in selvage_api::methods().iter().filter(|method| method.part == "node") {
             let alone = ["Start", "Stop", "Certificate", "ReadFile", "WriteFile"];
             // Members of a cluster may be watched together; they are changed one at a time.

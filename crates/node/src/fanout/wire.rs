@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_is_over_is_told_as_such_by_whom_ever_it_is_seen() {
+    fn a_timeout_is_a_timeout_whoever_notices_it() {
         #[derive(Debug, thiserror::Error)]
         #[error("transport error")]
         struct Failed(#[source] TimeoutExpired);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_are_counted_and_none_is_told_twice() {
+    fn lost_records_are_counted_and_none_is_sent_twice() {
         let mut view = view(DmesgRequest::default());
         assert_eq!(lines(&mut view, &record(7, 6, "a")).len(), 1);
         assert_eq!(lines(&mut view, &record(7, 6, "a")).len(), 0);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_whatever_is_filtered() {
+    fn a_gap_is_reported_whatever_the_filter() {
         let request = DmesgRequest { level: "err".into(), json: true, ..Default::default() };
         let mut view = view(request);
         assert_eq!(lines(&mut view, &record(1, 6, "x")).len(), 0);

@@ -38,7 +38,7 @@ pub struct Record {
     pub sequence: u64,
     /// When, in microseconds since boot.
     pub micros: u64,
-    /// Who, where the kernel tells: `T` and a thread, or `C` and a processor.
+    /// Caller, if the kernel names it: `T` and a thread, or `C` and a processor.
     pub caller: Option<String>,
     /// The text with its trailing newline, escapes taken back.
     pub text: Vec<u8>,
@@ -243,10 +243,10 @@ mod tests {
 
     #[test]
     fn what_does_not_read_says_why() {
-        let told = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
-        assert_eq!(told(b"6,1,2"), "kernel message should contain a prefix");
-        assert_eq!(told(b"6,1;x"), "message metdata should have at least 3 parts, got 2");
-        assert!(told(b"six,1,2;x").contains("priority"));
+        let refusal = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
+        assert_eq!(refusal(b"6,1,2"), "kernel message should contain a prefix");
+        assert_eq!(refusal(b"6,1;x"), "message metdata should have at least 3 parts, got 2");
+        assert!(refusal(b"six,1,2;x").contains("priority"));
         assert_eq!(text(b"6,1,2;x"), text(b"6,1,2,-;x\n"), "flags and newline may be missing");
     }
 

@@ -53,7 +53,7 @@ impl AsRawFd for Device {
 
 /// Result of one step through the ring.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum RingStep {
     Record(Record),
     /// One that does not read; the next may.
     Malformed(Malformed),
@@ -62,17 +62,17 @@ pub(super) enum Found {
 }
 
 /// The next record. Those that were overwritten show in its sequence.
-pub(super) fn next(source: &impl Source) -> Result<Found, Errno> {
+pub(super) fn next(source: &impl Source) -> Result<RingStep, Errno> {
     let mut buffer = [0; RECORD_SIZE];
     loop {
         return match source.read(&mut buffer) {
             // Overwritten: the next read gives the oldest that is left.
             Err(Errno::PIPE | Errno::INTR) => continue,
-            Err(Errno::AGAIN) | Ok(0) => Ok(Found::Nothing),
+            Err(Errno::AGAIN) | Ok(0) => Ok(RingStep::Nothing),
             Err(other) => Err(other),
             Ok(length) => Ok(match parse(&buffer[..length]) {
-                Ok(record) => Found::Record(record),
-                Err(malformed) => Found::Malformed(malformed),
+                Ok(record) => RingStep::Record(record),
+                Err(malformed) => RingStep::Malformed(malformed),
             }),
         };
     }
@@ -105,13 +105,13 @@ mod tests {
             Ok("nonsense"),
         ])));
         let sequence = |found| match found {
-            Ok(Found::Record(record)) => Some(record.sequence),
+            Ok(RingStep::Record(record)) => Some(record.sequence),
             _ => None,
         };
         assert_eq!(sequence(next(&script)), Some(1));
         assert_eq!(sequence(next(&script)), Some(9));
-        assert_eq!(next(&script).unwrap(), Found::Malformed(Malformed::NoPrefix));
-        assert_eq!(next(&script).unwrap(), Found::Nothing);
+        assert_eq!(next(&script).unwrap(), RingStep::Malformed(Malformed::NoPrefix));
+        assert_eq!(next(&script).unwrap(), RingStep::Nothing);
         let failing = Script(RefCell::new(VecDeque::from([Err(Errno::IO)])));
         assert_eq!(next(&failing).unwrap_err(), Errno::IO);
     }

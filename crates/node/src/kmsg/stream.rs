@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{
     query::{Query, View},
     record::Record,
-    ring::{self, Device, Found},
+    ring::{self, Device, RingStep},
     time::Boot,
 };
 
@@ -155,9 +155,9 @@ async fn pass_on(device: &AsyncFd<Device>, sender: &broadcast::Sender<Live>) -> 
         };
         loop {
             let found = match ring::next(device.get_ref()) {
-                Ok(Found::Record(record)) => Ok(record),
-                Ok(Found::Malformed(malformed)) => Err(malformed.to_string()),
-                Ok(Found::Nothing) => break,
+                Ok(RingStep::Record(record)) => Ok(record),
+                Ok(RingStep::Malformed(malformed)) => Err(malformed.to_string()),
+                Ok(RingStep::Nothing) => break,
                 Err(error) => {
                     let _ = sender.send(Arc::new(Err(reading(error))));
                     return error.into();
@@ -204,14 +204,14 @@ fn whole_ring(
     };
     let whole = loop {
         match ring::next(ring) {
-            Ok(Found::Nothing) => break true,
-            Ok(Found::Record(record)) => {
+            Ok(RingStep::Nothing) => break true,
+            Ok(RingStep::Record(record)) => {
                 let (gap, line) = view.lines(&record);
                 if !gap.into_iter().chain(line).all(|line| say(data(line))) {
                     return false;
                 }
             }
-            Ok(Found::Malformed(malformed)) => {
+            Ok(RingStep::Malformed(malformed)) => {
                 if !say(failed(malformed.to_string())) {
                     return false;
                 }

@@ -88,13 +88,13 @@ pub enum Error {
     Refused {
         /// Action that was asked for.
         what: &'static str,
-        /// Why not.
+        /// Reason of the refusal.
         reason: String,
     },
     /// Something of the machine could not be read.
     #[error("{what}: {error}")]
     Read {
-        /// What.
+        /// Thing that failed.
         what: &'static str,
         /// Error of the system call.
         error: io::Error,

@@ -38,7 +38,7 @@ type Answer = Result<Option<Space>, String>;
 
 /// A question that is not answered yet.
 #[derive(Clone)]
-struct Asked {
+struct PendingQuery {
     since: Instant,
     answer: future::Shared<future::BoxFuture<'static, Answer>>,
 }
@@ -50,7 +50,7 @@ struct Asked {
 pub(super) struct Prober {
     probe: Probe,
     timeout: Duration,
-    waiting: Arc<Mutex<HashMap<PathBuf, Asked>>>,
+    waiting: Arc<Mutex<HashMap<PathBuf, PendingQuery>>>,
 }
 
 impl Default for Prober {
@@ -97,7 +97,7 @@ impl Prober {
     }
 
     async fn space(&self, path: PathBuf) -> Answer {
-        let Asked { since, answer } = self.question(path)?;
+        let PendingQuery { since, answer } = self.question(path)?;
         let left = self.timeout.saturating_sub(since.elapsed());
         if left.is_zero() {
             return Err("has not answered an earlier question yet".into());
@@ -108,7 +108,7 @@ impl Prober {
     }
 
     /// The question that waits for an answer already, or a new one.
-    fn question(&self, path: PathBuf) -> Result<Asked, String> {
+    fn question(&self, path: PathBuf) -> Result<PendingQuery, String> {
         let mut waiting = self.waiting.lock();
         if let Some(asked) = waiting.get(&path) {
             return Ok(asked.clone());
@@ -126,7 +126,7 @@ impl Prober {
             })
             .map_err(|error| error.to_string())?;
         let answer = async { receiver.await.unwrap_or_else(|_| Err("asking has failed".into())) };
-        let asked = Asked { since: Instant::now(), answer: answer.boxed().shared() };
+        let asked = PendingQuery { since: Instant::now(), answer: answer.boxed().shared() };
         waiting.insert(path, asked.clone());
         Ok(asked)
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_at_the_same_time_is_told_the_same() {
+    async fn concurrent_callers_get_the_same_answer() {
         let (answer, answers) = mpsc::channel::<()>();
         let answers = Mutex::new(answers);
         let probe: Probe = Arc::new(move |_| {

@@ -36,19 +36,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_told_by_its_files() {
+    fn a_machine_is_detected_by_its_files() {
         let root = tempfile::tempdir().unwrap();
-        let told = |root: &Path| {
+        let detected = |root: &Path| {
             let platform = platform(root);
             (platform.name, platform.mode)
         };
-        assert_eq!(told(root.path()), ("linux".into(), "metal".into()));
+        assert_eq!(detected(root.path()), ("linux".into(), "metal".into()));
         fs::create_dir_all(root.path().join("etc")).unwrap();
         fs::create_dir_all(root.path().join("sys/class/dmi/id")).unwrap();
         fs::write(root.path().join("etc/os-release"), "NAME=x\nID=\"debian\"\n").unwrap();
         fs::write(root.path().join("sys/class/dmi/id/sys_vendor"), "Amazon EC2\n").unwrap();
-        assert_eq!(told(root.path()), ("debian".into(), "cloud".into()));
+        assert_eq!(detected(root.path()), ("debian".into(), "cloud".into()));
         fs::write(root.path().join(".dockerenv"), "").unwrap();
-        assert_eq!(told(root.path()), ("debian".into(), "container".into()));
+        assert_eq!(detected(root.path()), ("debian".into(), "container".into()));
     }
 }

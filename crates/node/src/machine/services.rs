@@ -67,10 +67,10 @@ pub trait Supervisor: Send + Sync + 'static {
 /// that is to run is told so in the configuration.
 pub struct TaskServices {
     tasks: Tasks,
-    seen: Mutex<BTreeMap<String, Seen>>,
+    seen: Mutex<BTreeMap<String, ServiceRecord>>,
 }
 
-struct Seen {
+struct ServiceRecord {
     state: State,
     failures: u64,
     events: VecDeque<ServiceEvent>,
@@ -99,7 +99,7 @@ impl TaskServices {
             if known.is_some_and(|k| k.state == task.state && k.failures == task.failures) {
                 continue;
             }
-            let entry = seen.entry(task.name.clone()).or_insert_with(|| Seen {
+            let entry = seen.entry(task.name.clone()).or_insert_with(|| ServiceRecord {
                 state: task.state,
                 failures: task.failures,
                 events: VecDeque::new(),
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn tasks_are_told_as_they_are() {
+    async fn tasks_are_reported_with_their_state() {
         let stop = CancellationToken::new();
         let tasks = Tasks::new(stop.clone());
         let services = TaskServices::new(tasks.clone());

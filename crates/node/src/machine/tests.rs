@@ -11,13 +11,13 @@ use super::*;
 struct Recorder {
     done: Mutex<Vec<String>>,
     obstacle: Option<String>,
-    told: tokio::sync::Notify,
+    called: tokio::sync::Notify,
 }
 
 impl Recorder {
     fn note(&self, what: impl Into<String>) -> io::Result<()> {
         self.done.lock().push(what.into());
-        self.told.notify_one();
+        self.called.notify_one();
         Ok(())
     }
 }
@@ -124,15 +124,15 @@ async fn power_that_was_given_is_used_after_one_message() {
     let recorder = Arc::new(Recorder::default());
     let machine = machine(Some(recorder.clone()), Vec::new());
     assert_eq!(machine.reboot(none(())).await.unwrap().into_inner().messages.len(), 1);
-    recorder.told.notified().await;
+    recorder.called.notified().await;
     assert_eq!(machine.shutdown(none(())).await.unwrap().into_inner().messages.len(), 1);
-    recorder.told.notified().await;
+    recorder.called.notified().await;
     assert_eq!(machine.reset(none(())).await.unwrap().into_inner().messages.len(), 1);
-    recorder.told.notified().await;
+    recorder.called.notified().await;
     let upgrade = UpgradeRequest { image: "registry/installer:2".into() };
     let answer = machine.upgrade(Request::new(upgrade)).await.unwrap().into_inner();
     assert_eq!(answer.messages[0].ack, "Upgrade request received");
-    recorder.told.notified().await;
+    recorder.called.notified().await;
     let done = recorder.done.lock().clone();
     assert_eq!(done, ["reboot", "shutdown", "reset", "upgrade registry/installer:2"]);
     for image in ["", "--help"] {
@@ -239,9 +239,9 @@ async fn a_caller_who_leaves_gives_his_place_back() {
 }
 
 #[tokio::test]
-async fn a_version_is_told() {
+async fn a_version_is_returned() {
     let machine = machine(None, Vec::new());
-    let told = machine.version(none(())).await.unwrap().into_inner();
-    assert_eq!(told.messages.len(), 1);
-    assert_eq!(told.messages[0].version.as_ref().unwrap().os, "linux");
+    let called = machine.version(none(())).await.unwrap().into_inner();
+    assert_eq!(called.messages.len(), 1);
+    assert_eq!(called.messages[0].version.as_ref().unwrap().os, "linux");
 }

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_loopback_is_told() {
+    async fn the_loopback_is_listed() {
         let reply = NetworkApi.interfaces(Request::new(())).await.unwrap().into_inner();
         assert_eq!(reply.messages.len(), 1);
         let interfaces = &reply.messages[0].interfaces;

@@ -135,7 +135,7 @@ fn stats(namespace: &str, driver: i32) -> Request<StatsRequest> {
 }
 
 #[tokio::test]
-async fn drivers_and_namespaces_are_told_apart_in_the_words_of_the_contract() {
+async fn drivers_and_namespaces_are_distinguished_as_in_the_contract() {
     let (os, _) = with(Vec::new());
     for (namespace, driver, text) in [
         ("", 0, "namespace can't be empty"),
@@ -164,7 +164,7 @@ async fn a_runtime_that_is_not_there_is_unavailable() {
 }
 
 #[tokio::test]
-async fn one_runtime_of_two_that_is_dead_is_said_beside_what_the_other_tells() {
+async fn a_dead_runtime_is_reported_next_to_the_answer_of_the_other() {
     let apps = || Fake {
         containers: vec![ourselves("a")],
         namespace: Some("apps".into()),
@@ -176,13 +176,13 @@ async fn one_runtime_of_two_that_is_dead_is_said_beside_what_the_other_tells() {
 
     let os = two(dead(), apps());
     let reply = os.containers(every()).await.unwrap().into_inner();
-    let [told, failed] = reply.messages.as_slice() else { panic!("{reply:?}") };
-    assert_eq!((told.metadata.is_none(), told.containers.len()), (true, 1));
+    let [answered, failed] = reply.messages.as_slice() else { panic!("{reply:?}") };
+    assert_eq!((answered.metadata.is_none(), answered.containers.len()), (true, 1));
     assert_eq!(failed.metadata.as_ref().unwrap().error, why);
     assert!(failed.containers.is_empty());
     let reply = os.stats(stats("*", 0)).await.unwrap().into_inner();
-    let [told, failed] = reply.messages.as_slice() else { panic!("{reply:?}") };
-    assert_eq!((told.metadata.is_none(), told.stats.len()), (true, 1));
+    let [answered, failed] = reply.messages.as_slice() else { panic!("{reply:?}") };
+    assert_eq!((answered.metadata.is_none(), answered.stats.len()), (true, 1));
     assert_eq!(failed.metadata.as_ref().unwrap().error, why);
 
     // What was never on this machine is not missed.
@@ -294,8 +294,8 @@ async fn processes_are_served_as_they_were_kept() {
         let [message] = reply.messages.as_slice() else { panic!("{}", reply.messages.len()) };
         assert!(message.metadata.is_none());
         let same = |process: &&ProcessInfo| process.pid.unsigned_abs() == child.0.id();
-        let told = message.processes.iter().find(same).unwrap();
-        assert_eq!(told.ppid.unsigned_abs(), std::process::id());
+        let answered = message.processes.iter().find(same).unwrap();
+        assert_eq!(answered.ppid.unsigned_abs(), std::process::id());
     }
     let reply = client.memory(()).await.unwrap().into_inner();
     assert_eq!(reply.messages.len(), 1, "other methods are there as well");
@@ -331,7 +331,7 @@ async fn arguments_as(caller: Option<Identity>, os: &Os, pid: u32) -> String {
 }
 
 #[tokio::test]
-async fn only_admins_are_told_secrets_of_processes() {
+async fn only_admins_see_secrets_of_processes() {
     let (os, _) = with(Vec::new());
     let child = secretive_child();
     let pid = child.0.id();
@@ -347,8 +347,8 @@ async fn only_admins_are_told_secrets_of_processes() {
         grants: vec![Grant { role: Role::Viewer, organisation: String::new() }],
     };
     for caller in [Some(viewer), Some(Identity::anonymous()), None] {
-        let told = arguments_as(caller, &os, pid).await;
-        assert!(told.ends_with("--token=***"), "{told}");
+        let answered = arguments_as(caller, &os, pid).await;
+        assert!(answered.ends_with("--token=***"), "{answered}");
     }
 }
 

@@ -79,7 +79,7 @@ impl Default for Limits {
 
 /// Facts about a process that are cached between scans.
 #[derive(Debug)]
-struct Known {
+struct CachedProcess {
     /// Its `stat`, open. It belongs to this one process: when the number is
     /// in use again, reading says that the process is gone.
     file: Option<OwnedFd>,
@@ -90,7 +90,7 @@ struct Known {
     program_read: Instant,
 }
 
-impl Known {
+impl CachedProcess {
     /// When to look at it again if it rests: soon where it may have changed
     /// its arguments since they were read.
     fn due(&self, pid: i32, now: Instant) -> Instant {
@@ -128,7 +128,7 @@ pub struct Scanner {
     page: u64,
     /// True if pids there are those of our own system calls.
     own_numbers: bool,
-    known: HashMap<i32, Known>,
+    known: HashMap<i32, CachedProcess>,
     open: usize,
     /// When the scan began.
     now: Instant,
@@ -295,7 +295,7 @@ impl Scanner {
     /// Reads the line by the open file, or opens it. Tells the file where it
     /// was opened just now.
     fn read_stat(&self, pid: i32, buffer: &mut [u8]) -> Option<(usize, Option<OwnedFd>)> {
-        if let Some(Known { file: Some(file), .. }) = self.known.get(&pid) {
+        if let Some(CachedProcess { file: Some(file), .. }) = self.known.get(&pid) {
             // Gone: the number may be another process's already.
             if let Ok(length) = pread(file, &mut *buffer, 0) {
                 return (length > 0).then_some((length, None));
@@ -331,7 +331,7 @@ impl Scanner {
         if file.is_some() && !replaces {
             self.open += 1;
         }
-        let known = self.known.entry(pid).or_insert_with(|| Known {
+        let known = self.known.entry(pid).or_insert_with(|| CachedProcess {
             file: None,
             started: read.started,
             layout: read.layout,

@@ -189,8 +189,8 @@ fn disks_and_network(page: &mut Page, rows: &[Row]) {
 }
 
 fn waiting(page: &mut Page, rows: &[Row]) {
-    let told = |row: &Row| row.measured.sample.pressure;
-    if !rows.iter().any(|row| told(row).is_some()) {
+    let pressure_of = |row: &Row| row.measured.sample.pressure;
+    if !rows.iter().any(|row| pressure_of(row).is_some()) {
         return;
     }
     let kinds: [Named<selvage_runtime::cgroup::Pressures>; 3] = [
@@ -201,7 +201,7 @@ fn waiting(page: &mut Page, rows: &[Row]) {
     for (name, value) in kinds {
         page.metric(name, Kind::Counter, "Time in which some task waited.");
         for row in rows {
-            if let Some(pressure) = told(row) {
+            if let Some(pressure) = pressure_of(row) {
                 page.line(name, &row.labels, value(&pressure) as f64 / 1e6);
             }
         }

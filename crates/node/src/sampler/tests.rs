@@ -115,7 +115,7 @@ impl Drop for Apart {
 }
 
 #[tokio::test]
-async fn traffic_is_told_of_those_who_have_a_network_of_their_own() {
+async fn traffic_is_reported_for_containers_with_their_own_network() {
     let Some(apart) = Apart::start() else {
         return selvage_testkit::skip("a network", "unshare -n does not work here");
     };

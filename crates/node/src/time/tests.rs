@@ -55,7 +55,7 @@ async fn check(api: &TimeApi, server: &str) -> Result<Time, Status> {
 }
 
 #[tokio::test]
-async fn both_clocks_are_told() {
+async fn both_clocks_are_returned() {
     let address = server(|question| vec![answer(question, 0x24, 2)]).await;
     let api = TimeApi::new(address.clone());
     let reading = check(&api, &address).await.unwrap();

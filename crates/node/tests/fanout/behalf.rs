@@ -17,7 +17,7 @@ use tonic::{
 
 use super::{Manner, entry, error, lab::Lab, lab::channel, request};
 
-/// What a restart, a log and a file open to whom, by way of a controller and
+/// Rights of callers to a restart, a log and a file, by way of a controller and
 /// of a node alike.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_are_the_callers_own_by_way_of_a_node_too() {
@@ -48,8 +48,8 @@ async fn rights_are_the_callers_own_by_way_of_a_node_too() {
         assert_eq!(refused.code(), Code::PermissionDenied);
         let refused = client.reboot(request((), "", &[("nodes", "t")])).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unauthenticated);
-        let told = entry.time(&[("nodes", "t")]).await.unwrap();
-        assert_eq!(told[0].server, "t to some viewer viewer", "{machine}");
+        let answered = entry.time(&[("nodes", "t")]).await.unwrap();
+        assert_eq!(answered[0].server, "t to some viewer viewer", "{machine}");
     }
 }
 
@@ -73,9 +73,12 @@ async fn an_entry_that_is_not_vouched_for_answers_for_itself() {
     let mut client = TimeServiceClient::new(channel(lab.shown_by_nobody(), &agent).await);
     let nodes = format!("t,{}", super::OWN);
     let call = request((), "viewer", &[("nodes", nodes.as_str())]);
-    let told = client.time(call).await.unwrap().into_inner().messages;
-    assert!(error(&told[0]).contains("is for another relay"), "{told:?}");
-    assert_eq!((told[1].server.as_str(), error(&told[1])), ("entry to some viewer viewer", ""));
+    let answered = client.time(call).await.unwrap().into_inner().messages;
+    assert!(error(&answered[0]).contains("is for another relay"), "{answered:?}");
+    assert_eq!(
+        (answered[1].server.as_str(), error(&answered[1])),
+        ("entry to some viewer viewer", "")
+    );
     // A machine that nobody told of is not called at all.
     let stray = request((), "viewer", &[("node", "127.0.0.1:9")]);
     assert_eq!(client.time(stray).await.unwrap_err().code(), Code::NotFound);
@@ -162,7 +165,7 @@ async fn the_key_of_a_machine_opens_nothing_at_another() {
 
 /// Nobody makes himself another, with or without a certificate.
 #[tokio::test(flavor = "multi_thread")]
-async fn people_and_strangers_speak_for_nobody() {
+async fn people_and_unknown_machines_act_for_nobody() {
     let lab = Lab::new();
     let target = lab.named("t", Manner::Answers("t".into())).await;
     let method = "/time.TimeService/Time";
@@ -190,6 +193,6 @@ async fn people_and_strangers_speak_for_nobody() {
     let mut client = TimeServiceClient::new(channel(lab.shown_by("node/n"), &target).await);
     let mut call = request((), "", &[("proxyfrom", "entry")]);
     call.metadata_mut().insert(assertion::HEADER, assertion);
-    let told = client.time(call).await.unwrap().into_inner();
-    assert_eq!(told.messages[0].server, "t to root admin");
+    let answered = client.time(call).await.unwrap().into_inner();
+    assert_eq!(answered.messages[0].server, "t to root admin");
 }

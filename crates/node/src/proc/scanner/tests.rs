@@ -153,7 +153,7 @@ fn another_title_of_the_same_program_is_noticed() {
 /// Those who may see secrets and those who may not are told by turns, each
 /// from what was kept for them.
 #[test]
-fn what_is_kept_for_one_is_not_told_to_another() {
+fn cached_arguments_of_one_caller_are_not_shown_to_another() {
     let child = Command::new("sh")
         .args(["-c", "read line", "x", "--password=hunter2"])
         .stdin(Stdio::piped())
@@ -189,7 +189,7 @@ fn what_is_gone_is_forgotten() {
 }
 
 #[test]
-fn a_reader_is_not_told_secrets() {
+fn a_viewer_sees_no_secrets() {
     let child = Command::new("sh")
         .args(["-c", "read line", "x", "--password=hunter2"])
         .stdin(Stdio::piped())
@@ -228,17 +228,17 @@ fn long_arguments_are_cut() {
     );
     let limits = Limits::default();
     let mut scanner = scanner(limits);
-    let told = until("the arguments", || {
+    let scanned = until("the arguments", || {
         let processes = scanner.scan(true).unwrap();
         find(&processes, child.0.id()).filter(|process| process.args.contains("xxx")).cloned()
     });
-    assert_eq!(told.args.len(), limits.arguments);
+    assert_eq!(scanned.args.len(), limits.arguments);
 }
 
 /// A process that rests is not read again, and seen at once when it stirs or
 /// loses its parent.
 #[test]
-fn one_that_rests_is_told_as_it_is() {
+fn an_idle_process_is_reported_as_it_is() {
     let script = "exec 3<&0; sh -c 'echo $$; read line; : ; read line' <&3 & wait";
     let child = Command::new("sh")
         .args(["-c", script])
