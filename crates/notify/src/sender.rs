@@ -35,7 +35,7 @@ pub(crate) struct Sender {
     sent_all: bool,
     /// The last revision that the peer was sent, by index of the type.
     sent_revisions: HashMap<usize, i64>,
-    told_scope: u64,
+    sent_scope: u64,
 }
 
 /// Reason for which a sender woke up.
@@ -57,7 +57,7 @@ impl Sender {
             hold_until: Instant::now() + hold_back,
             sent_all: false,
             sent_revisions: HashMap::new(),
-            told_scope: 0,
+            sent_scope: 0,
         }
     }
 
@@ -209,7 +209,7 @@ impl Sender {
             }
             return;
         }
-        let moved = self.told_scope != round.scope;
+        let moved = self.sent_scope != round.scope;
         for (index, revision) in round.revisions.iter().copied().enumerate() {
             let behind = revision - self.sent_revisions.get(&index).copied().unwrap_or(0);
             let due = moved || (check && behind >= FAR_BEHIND);
@@ -217,7 +217,7 @@ impl Sender {
                 self.push_revision(round, index, revision);
             }
         }
-        self.told_scope = round.scope;
+        self.sent_scope = round.scope;
     }
 
     /// One notice with all revisions: it is most of what a peer gets that
@@ -231,7 +231,7 @@ impl Sender {
             let resumed = self.peer.by_want(|index| round.resumed.contains(&index));
             end.resumed = (0..).zip(resumed).filter_map(|(at, yes)| yes.then_some(at)).collect();
             self.sent_revisions.extend(round.revisions.iter().copied().enumerate());
-            self.told_scope = round.scope;
+            self.sent_scope = round.scope;
         }
         if !end.resumed.is_empty() {
             count(&self.peer.stats.resumed);

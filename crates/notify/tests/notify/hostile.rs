@@ -136,7 +136,7 @@ async fn a_crm_cannot_speak_for_another_cloudlet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_get_no_stream() {
+async fn unknown_machines_get_no_stream() {
     let controller = Controller::new();
     let server = controller.server(guarded());
     let version = || Notice { version: 1, ..bare(3) };
