@@ -19,7 +19,7 @@ use selvage_bench::cost::cpu_of_children;
 use selvage_bench::report::{Report, at_least, at_most, of_goal};
 use selvage_restic::{
     BackupOptions, BlockSource, FileSink, FileSource, Id, Job, Parent, Repository,
-    RepositoryOptions, RestoreOptions, S3, Secret, Selector, StoreOptions, Wanted,
+    RepositoryOptions, RestoreOptions, S3, Secret, Selector, SnapshotFilter, StoreOptions,
 };
 
 const MIB: u64 = 1 << 20;
@@ -108,8 +108,9 @@ async fn child(work: Work) -> Result<()> {
             let (volume, without_map) = ("disk".to_owned(), !mapped);
             let mut options = BackupOptions { volume, without_map, ..BackupOptions::default() };
             if let Some(changed) = changed {
-                let latest =
-                    repository.select(&Selector::Id("latest".into()), Wanted::default()).await?;
+                let latest = repository
+                    .select(&Selector::Id("latest".into()), SnapshotFilter::default())
+                    .await?;
                 let text = fs::read_to_string(changed)?;
                 let ranges = text.lines().map(|line| line.parse().map(|at: u64| at..at + BLOCK));
                 let changed = Some(ranges.collect::<Result<Vec<_>, _>>()?);
@@ -119,8 +120,9 @@ async fn child(work: Work) -> Result<()> {
         }
         Work::Restore { endpoint, prefix, to } => {
             let repository = open(&endpoint, &prefix).await?;
-            let latest =
-                repository.select(&Selector::Id("latest".into()), Wanted::default()).await?;
+            let latest = repository
+                .select(&Selector::Id("latest".into()), SnapshotFilter::default())
+                .await?;
             let sink = FileSink::create(to, latest.size().context("not ours")?)?;
             repository.restore(&latest, Arc::new(sink), &RestoreOptions::default(), &job).await?;
         }
@@ -131,8 +133,9 @@ async fn child(work: Work) -> Result<()> {
         }
         Work::EmptyBack { endpoint, prefix } => {
             let repository = open(&endpoint, &prefix).await?;
-            let latest =
-                repository.select(&Selector::Id("latest".into()), Wanted::default()).await?;
+            let latest = repository
+                .select(&Selector::Id("latest".into()), SnapshotFilter::default())
+                .await?;
             let sink = Arc::new(Nowhere);
             repository.restore(&latest, sink, &RestoreOptions::default(), &job).await?;
         }

@@ -16,7 +16,7 @@ use prost::Message;
 use selvage_api::Code;
 use selvage_restic::{
     self as restic, Backend, BackupOptions, FileSink, FileSource, Id, Job, PruneOptions,
-    Repository, RepositoryOptions, RestoreOptions, Secret, Selector, Snapshot, Wanted,
+    Repository, RepositoryOptions, RestoreOptions, Secret, Selector, Snapshot, SnapshotFilter,
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
@@ -156,7 +156,8 @@ impl Vault {
     /// Brings a backup back from the repository.
     pub async fn open(&self, id: &str) -> Result<Content, Error> {
         let repository = self.repository().await?;
-        let snapshot = repository.select(&Selector::Name(id.to_owned()), Wanted::default()).await?;
+        let snapshot =
+            repository.select(&Selector::Name(id.to_owned()), SnapshotFilter::default()).await?;
         self.fetch(repository, &snapshot).await
     }
 

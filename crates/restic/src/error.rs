@@ -19,9 +19,9 @@ pub enum Error {
     /// Something is there that is no repository, or one of another kind.
     #[error("what is at {location} is not a restic repository: {reason}")]
     NotARepository {
-        /// Where.
+        /// Address of the repository.
         location: String,
-        /// Why.
+        /// Cause.
         reason: String,
     },
     /// A repository is there already.
@@ -56,7 +56,7 @@ pub enum Error {
     NotAVolume {
         /// Which.
         snapshot: String,
-        /// Why.
+        /// Cause.
         reason: String,
     },
     /// The volume to restore to is too small.
@@ -100,9 +100,9 @@ pub enum Error {
     /// Reading the volume failed.
     #[error("cannot read the volume at {offset}")]
     Source {
-        /// Where.
+        /// Position in the volume.
         offset: u64,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The volume was written to, and what was read is not of one moment.
@@ -111,9 +111,9 @@ pub enum Error {
     /// Writing the volume failed.
     #[error("cannot write the volume at {offset}")]
     Sink {
-        /// Where.
+        /// Position in the volume.
         offset: u64,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The file system failed.

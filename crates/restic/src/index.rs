@@ -46,7 +46,7 @@ struct Entry {
 
 /// Position of a blob, spelt out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct BlobLocation {
     pub(crate) pack: Id,
     pub(crate) blob: PackedBlob,
 }
@@ -105,7 +105,7 @@ impl Index {
         self.map(kind).contains_key(id)
     }
 
-    pub(crate) fn find(&self, kind: BlobKind, id: &Id) -> Option<Found> {
+    pub(crate) fn find(&self, kind: BlobKind, id: &Id) -> Option<BlobLocation> {
         let entry = self.map(kind).get(id)?;
         let blob = PackedBlob {
             id: *id,
@@ -114,7 +114,7 @@ impl Index {
             length: entry.length,
             uncompressed_length: Some(entry.uncompressed).filter(|length| *length > 0),
         };
-        Some(Found { pack: *self.packs.get(entry.pack as usize)?, blob })
+        Some(BlobLocation { pack: *self.packs.get(entry.pack as usize)?, blob })
     }
 
     /// Returns whether any index speaks of this pack.

@@ -63,7 +63,7 @@ pub use id::Id;
 pub use job::{Job, Phase, Progress};
 pub use keys::KeyInfo;
 pub use limits::{Limits, Rate};
-pub use location::{Location, Selector, Wanted};
+pub use location::{Location, Selector, SnapshotFilter};
 pub use lock::{LockInfo, STALE_AFTER, Unlocked};
 pub use prune::{PruneOptions, PruneSummary};
 pub use repository::{Repository, RepositoryOptions};

@@ -41,7 +41,7 @@ pub enum Selector {
 
 /// Owner of the snapshot that is meant, as far as that is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted<'a> {
+pub struct SnapshotFilter<'a> {
     /// Volume that it is of.
     pub volume: Option<&'a str>,
     /// Group that the volume was in.
@@ -139,7 +139,11 @@ impl Repository {
     /// The snapshot that is meant. Where several fit a name, or `latest`, they have to be of
     /// one volume of one machine; those of this machine go before others if no machine is
     /// named.
-    pub async fn select(&self, selector: &Selector, wanted: Wanted<'_>) -> Result<Snapshot> {
+    pub async fn select(
+        &self,
+        selector: &Selector,
+        wanted: SnapshotFilter<'_>,
+    ) -> Result<Snapshot> {
         let snapshots = self.snapshots().await?;
         pick(&snapshots, selector, wanted, &self.options().hostname).cloned()
     }
@@ -149,7 +153,7 @@ impl Repository {
 fn pick<'a>(
     snapshots: &'a [Snapshot],
     selector: &Selector,
-    wanted: Wanted<'_>,
+    wanted: SnapshotFilter<'_>,
     own: &str,
 ) -> Result<&'a Snapshot> {
     let all = AllSeries::of(snapshots);
@@ -276,9 +280,9 @@ mod tests {
     /// A backup of another machine is never taken for one of this one, nor one of several
     /// others for the one that is meant.
     #[test]
-    fn machines_and_groups_are_told_apart() {
+    fn machines_and_groups_are_distinguished() {
         let (latest, monday) = (Selector::Id("latest".into()), Selector::Name("monday".into()));
-        let anybodys = Wanted { volume: Some("data"), ..Wanted::default() };
+        let anybodys = SnapshotFilter { volume: Some("data"), ..SnapshotFilter::default() };
         let snapshots =
             [made("a", "", "monday", 1), made("b", "vg1", "monday", 2), made("b", "vg1", "x", 3)];
         let id = |selector: &Selector, wanted, own: &str| {
@@ -290,11 +294,11 @@ mod tests {
             assert!(matches!(refused, Error::AmbiguousHost(_)), "{refused}");
             let told = refused.to_string();
             assert!(told.contains("data on a (") && told.contains("vg1/data on b ("), "{told}");
-            let on_a = Wanted { hostname: Some("a"), ..anybodys };
+            let on_a = SnapshotFilter { hostname: Some("a"), ..anybodys };
             assert_eq!(id(selector, on_a, "b").unwrap(), snapshots[0].id);
         }
         assert_eq!(id(&latest, anybodys, "b").unwrap(), snapshots[2].id);
-        let none = Wanted { hostname: Some("c"), ..anybodys };
+        let none = SnapshotFilter { hostname: Some("c"), ..anybodys };
         assert!(matches!(id(&latest, none, "a"), Err(Error::NoSnapshot(_))));
         // By its id, whoever asks.
         let third = Selector::Id(snapshots[2].id.short());
@@ -310,7 +314,7 @@ mod tests {
         let refused = pick(&groups, &latest, anybodys, "a").unwrap_err();
         assert!(matches!(refused, Error::AmbiguousVolume(_)), "{refused}");
         assert!(refused.to_string().contains("vg1/data ("), "{refused}");
-        let first = Wanted { group: Some("vg1"), ..anybodys };
+        let first = SnapshotFilter { group: Some("vg1"), ..anybodys };
         assert_eq!(pick(&groups, &latest, first, "a").unwrap().id, groups[0].id);
         // One from before groups were told is found by any, if it is the only one.
         let old = [made("a", "", "x", 1)];

@@ -14,7 +14,7 @@ use crate::{
     backend::{File, Kind},
     crypto::Key,
     format::{self, BlobKind, Config, IndexFile, PackedBlob, Tree},
-    index::{Found, Index},
+    index::{BlobLocation, Index},
     key::KeyFile,
     limits::Limits,
     zeros::ZeroIds,
@@ -334,7 +334,7 @@ impl Repository {
         self.0.loaded.lock().await.insert(id);
     }
 
-    pub(crate) fn find_blob(&self, kind: BlobKind, id: &Id) -> Result<Found> {
+    pub(crate) fn find_blob(&self, kind: BlobKind, id: &Id) -> Result<BlobLocation> {
         self.0.index.read().find(kind, id).ok_or(Error::MissingBlob(*id))
     }
 

@@ -247,8 +247,8 @@ async fn clocks_that_differ_for_good_are_named() {
     let mut options = store::options(&never.endpoint(), "clock");
     options.clock = Arc::new(ManualClock::new(wrong));
     let error = open(options).await.unwrap_err();
-    let told = error.to_string();
-    assert!(told.contains("the clocks of this machine and of the object store differ by 10"));
-    assert!(told.contains("RequestTimeTooSkewed"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("the clocks of this machine and of the object store differ by 10"));
+    assert!(message.contains("RequestTimeTooSkewed"), "{message}");
     assert_eq!(never.seen.lock().len(), 2, "once more with the right time, and no more");
 }

@@ -9,7 +9,7 @@ use std::{io::Write, os::unix::fs::FileExt, process::Stdio, sync::Arc};
 use common::*;
 use selvage_restic::{
     BackupOptions, Directory, Error, FileSink, Id, Job, Parent, Repository, RestoreOptions,
-    Selector, Wanted,
+    Selector, SnapshotFilter,
 };
 
 const MIB: u64 = 1 << 20;
@@ -192,7 +192,8 @@ async fn snapshots_are_found_by_id_name_and_age() {
         options.name = name.to_owned();
         made.push(backup(&repository, &folder.path("disk"), options).await);
     }
-    let select = async |selector: Selector| repository.select(&selector, Wanted::default()).await;
+    let select =
+        async |selector: Selector| repository.select(&selector, SnapshotFilter::default()).await;
     assert_eq!(select(Selector::Id("latest".into())).await.unwrap(), made[2]);
     assert_eq!(select(Selector::Id(made[1].id.short())).await.unwrap(), made[1]);
     assert_eq!(select(Selector::Name("monday".into())).await.unwrap(), made[2]);
@@ -271,8 +272,8 @@ async fn the_way_out_is_one_command_that_the_snapshot_names() {
     assert_eq!((again.new, again.uploaded), (0, 0));
 }
 
-fn of(volume: &str) -> Wanted<'_> {
-    Wanted { volume: Some(volume), ..Wanted::default() }
+fn of(volume: &str) -> SnapshotFilter<'_> {
+    SnapshotFilter { volume: Some(volume), ..SnapshotFilter::default() }
 }
 
 /// A name stands for a backup of one volume.
@@ -288,15 +289,15 @@ async fn what_fits_several_volumes_is_refused() {
         made.push(backup(&repository, &disk, options).await);
     }
     for selector in [Selector::Name("monday".into()), Selector::Id("latest".into())] {
-        let refused = repository.select(&selector, Wanted::default()).await.unwrap_err();
+        let refused = repository.select(&selector, SnapshotFilter::default()).await.unwrap_err();
         assert!(matches!(refused, Error::AmbiguousVolume(_)), "{refused}");
-        let told = refused.to_string();
-        assert!(made.iter().all(|snapshot| told.contains(&snapshot.id.short())), "{told}");
+        let message = refused.to_string();
+        assert!(made.iter().all(|snapshot| message.contains(&snapshot.id.short())), "{message}");
         let one = repository.select(&selector, of("one")).await.unwrap();
         assert_eq!(one.id, made[0].id);
         assert!(repository.select(&selector, of("three")).await.is_err());
     }
     let id = Selector::Id(made[0].id.short());
-    assert_eq!(repository.select(&id, Wanted::default()).await.unwrap().id, made[0].id);
+    assert_eq!(repository.select(&id, SnapshotFilter::default()).await.unwrap().id, made[0].id);
     assert!(repository.select(&id, of("two")).await.is_err());
 }

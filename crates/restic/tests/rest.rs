@@ -98,15 +98,18 @@ async fn what_may_only_grow_is_not_pruned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_users_and_addresses_are_told_apart() {
+async fn wrong_users_and_addresses_are_distinguished() {
     let Some(server) = Server::rclone_rest(&[]) else { return };
     let wrong = StoreOptions { secret_key: Secret::new("wrong"), ..server.options("x") };
     let error = open(wrong).await.unwrap_err();
     assert!(matches!(error, Error::Refused { status: 401, .. }), "{error}");
     assert_eq!(error.code(), Code::Unauthenticated);
-    let told = error.to_string();
-    assert!(told.contains(&server.address.to_string()) && told.contains("backups/x"), "{told}");
-    assert!(!told.contains(SECRET_KEY) && !told.contains("wrong"), "{told}");
+    let message = error.to_string();
+    assert!(
+        message.contains(&server.address.to_string()) && message.contains("backups/x"),
+        "{message}"
+    );
+    assert!(!message.contains(SECRET_KEY) && !message.contains("wrong"), "{message}");
 
     let backend = Arc::new(Rest::new(server.options("nothing")).unwrap());
     let missing = Repository::open(backend, &password(), options()).await;

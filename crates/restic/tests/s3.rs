@@ -121,7 +121,7 @@ async fn foul_weather_does_no_harm() {
 
 /// The store is away for as long as it takes to ask in vain forty times.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_away_is_waited_for_and_told_of() {
+async fn an_unreachable_store_is_waited_for_and_reported() {
     let Some(server) = Server::rclone() else { return };
     let folder = Folder::new();
     let disk = folder.path("disk");
@@ -142,7 +142,7 @@ async fn a_store_that_is_away_is_waited_for_and_told_of() {
     small.pack_size = 1 << 20;
     let backend = Arc::new(S3::new(options).unwrap());
     let repository = Repository::open_or_init(backend, &password(), small).await.unwrap();
-    let (job, seen, told) = (Job::new(), Arc::clone(&proxy.seen), outage.clone());
+    let (job, seen, until) = (Job::new(), Arc::clone(&proxy.seen), outage.clone());
     let watched = job.clone();
     let watcher = tokio::spawn(async move {
         while watched.progress().uploaded < 3 << 20 {
@@ -153,7 +153,7 @@ async fn a_store_that_is_away_is_waited_for_and_told_of() {
         while seen.lock().len() < before + 40 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let reason = told.reason();
+        let reason = until.reason();
         away.store(false, Ordering::Relaxed);
         reason
     });
@@ -249,7 +249,7 @@ async fn a_clock_that_is_wrong_is_corrected_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_keys_buckets_and_addresses_are_told_apart() {
+async fn wrong_keys_buckets_and_addresses_are_distinguished() {
     if let Some(server) = Server::rclone() {
         let mut options = server.options("x");
         options.secret_key = Secret::new("another-canary");

@@ -16,7 +16,7 @@ use std::{
 use selvage_api::{proto::data_source::S3 as Wire, selvage::volumes::Repository as Described};
 use selvage_restic::{
     Backend, Directory, Limits, Location, Outage, Repository, RepositoryOptions, Rest, S3, Secret,
-    StoreOptions, Wanted,
+    SnapshotFilter, StoreOptions,
 };
 use zeroize::Zeroizing;
 
@@ -224,10 +224,10 @@ pub(crate) fn split(volume: &str) -> (Option<&str>, &str) {
 
 /// The backup that is meant by a volume, `NAME` or `GROUP/NAME`, and a machine, each
 /// empty if it does not matter.
-pub(crate) fn wanted<'a>(volume: &'a str, hostname: &'a str) -> Wanted<'a> {
+pub(crate) fn wanted<'a>(volume: &'a str, hostname: &'a str) -> SnapshotFilter<'a> {
     let given = |text: &'a str| Some(text).filter(|text| !text.is_empty());
     let (group, volume) = split(volume);
-    Wanted { volume: given(volume), group, hostname: given(hostname) }
+    SnapshotFilter { volume: given(volume), group, hostname: given(hostname) }
 }
 
 /// The name that backups of this machine bear.
@@ -373,8 +373,8 @@ mod tests {
             (Described { credentials: "x".into(), ..described() }, "credentials: "),
         ];
         for (from, start) in cases {
-            let told = refused(from, &config);
-            assert!(told.starts_with(start), "{told}");
+            let refusal = refused(from, &config);
+            assert!(refusal.starts_with(start), "{refusal}");
         }
     }
 
@@ -400,8 +400,8 @@ mod tests {
         assert_eq!(backend.location(), "rest:https://store.example/bucket/prefix");
         assert_eq!(*on("https://store.example").unwrap().keys.access_key, "s3");
         for wrong in ["rest:", "rest:store", "rest:ftp://store", "rest:https://a:b@store"] {
-            let told = on(wrong).err().map(|error| error.text()).unwrap_or_default();
-            assert!(told.starts_with("endpoint: "), "{wrong}: {told}");
+            let refusal = on(wrong).err().map(|error| error.text()).unwrap_or_default();
+            assert!(refusal.starts_with("endpoint: "), "{wrong}: {refusal}");
         }
     }
 

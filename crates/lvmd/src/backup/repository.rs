@@ -3,7 +3,7 @@
 
 use selvage_api::selvage::volumes as wire;
 use selvage_restic::{
-    KeyInfo, Location, LockInfo, Repository, Secret, Selector, VolumeStats, Wanted,
+    KeyInfo, Location, LockInfo, Repository, Secret, Selector, SnapshotFilter, VolumeStats,
 };
 
 use super::{Access, Backups, Error, Result, describe::timestamp, stored, wanted};
@@ -107,7 +107,7 @@ impl Backups {
         let newer = repository.select(newer, asked).await?;
         // Both are of one volume of one machine, also if only one of them says so.
         let by_id = matches!(&older, Selector::Id(id) if id != "latest");
-        let same = Wanted {
+        let same = SnapshotFilter {
             volume: asked.volume.or(newer.volume()),
             group: asked.group.or(newer.group().filter(|_| !by_id)),
             hostname: asked.hostname.or(Some(&*newer.hostname).filter(|_| !by_id)),

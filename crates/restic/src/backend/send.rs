@@ -78,7 +78,7 @@ pub(super) struct StoreResponse {
 }
 
 /// Why an attempt failed.
-enum Trouble {
+enum SendFailure {
     /// It may go better the next time.
     Again(Error),
     /// Our time differs from theirs by this.
@@ -146,16 +146,16 @@ impl Sender {
         let mut retry = None;
         let mut corrected = false;
         loop {
-            let unreadable = |reason: String| Trouble::Again(self.unreachable(reason));
+            let unreadable = |reason: String| SendFailure::Again(self.unreachable(reason));
             let tried = self.attempt(&ask).await.and_then(|a| read(a).map_err(unreadable));
             let error = match tried {
                 Ok(answer) => return Ok(answer),
-                Err(Trouble::Final(error)) => return Err(error),
-                Err(Trouble::NoConditions) => {
+                Err(SendFailure::Final(error)) => return Err(error),
+                Err(SendFailure::NoConditions) => {
                     self.no_conditions.store(true, Ordering::Relaxed);
                     continue;
                 }
-                Err(Trouble::Skewed(by, error)) => {
+                Err(SendFailure::Skewed(by, error)) => {
                     if corrected {
                         return Err(error);
                     }
@@ -164,7 +164,7 @@ impl Sender {
                     self.skew.store(by.as_secs(), Ordering::Relaxed);
                     continue;
                 }
-                Err(Trouble::Again(error)) => error,
+                Err(SendFailure::Again(error)) => error,
             };
             let retry = retry.get_or_insert_with(|| Retry::begin(&self.options));
             if retry.is_over(&self.options) {
@@ -196,19 +196,19 @@ impl Sender {
         by.checked_sub(known).is_some_and(|left| left.abs() > TOLERATED_SKEW)
     }
 
-    fn no_answer(&self, error: &reqwest::Error) -> Trouble {
+    fn no_answer(&self, error: &reqwest::Error) -> SendFailure {
         match bad_certificate(error) {
             // It will be no better the next time.
-            Some(reason) => Trouble::Final(self.unreachable(reason)),
-            None => Trouble::Again(self.unreachable(describe(error))),
+            Some(reason) => SendFailure::Final(self.unreachable(reason)),
+            None => SendFailure::Again(self.unreachable(describe(error))),
         }
     }
 
-    async fn attempt(&self, ask: &StoreRequest) -> Result<StoreResponse, Trouble> {
+    async fn attempt(&self, ask: &StoreRequest) -> Result<StoreResponse, SendFailure> {
         let limit = self.attempt_timeout(ask);
         match tokio::time::timeout(limit, self.ask_once(ask)).await {
             Ok(result) => result,
-            Err(_) => Err(Trouble::Again(self.unreachable("it took too long"))),
+            Err(_) => Err(SendFailure::Again(self.unreachable("it took too long"))),
         }
     }
 
@@ -225,7 +225,7 @@ impl Sender {
         self.options.timeout + time(out, upload.get()) + time(back, download.get())
     }
 
-    async fn ask_once(&self, ask: &StoreRequest) -> Result<StoreResponse, Trouble> {
+    async fn ask_once(&self, ask: &StoreRequest) -> Result<StoreResponse, SendFailure> {
         let now = self.options.clock.now();
         let skew = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
         let time = now.checked_add(skew).unwrap_or(now);
@@ -239,7 +239,7 @@ impl Sender {
         if matches!(status, 200 | 201 | 204 | 206) {
             let whole = ask.method == Method::HEAD || length.is_none_or(|n| n == body.len() as u64);
             if !whole {
-                return Err(Trouble::Again(self.unreachable("its answer was cut off")));
+                return Err(SendFailure::Again(self.unreachable("its answer was cut off")));
             }
             return Ok(StoreResponse { status, length, partial, body });
         }
@@ -303,7 +303,7 @@ impl Sender {
         Body::wrap_stream(slices)
     }
 
-    async fn body(&self, mut response: Response) -> Result<Bytes, Trouble> {
+    async fn body(&self, mut response: Response) -> Result<Bytes, SendFailure> {
         let mut body =
             BytesMut::with_capacity(length(&response).unwrap_or(0).min(16 << 20) as usize);
         loop {
@@ -313,7 +313,7 @@ impl Sender {
                     body.extend_from_slice(&part);
                 }
                 Ok(None) => return Ok(body.freeze()),
-                Err(error) => return Err(Trouble::Again(self.unreachable(describe(&error)))),
+                Err(error) => return Err(SendFailure::Again(self.unreachable(describe(&error)))),
             }
         }
     }
@@ -325,7 +325,7 @@ impl Sender {
         status: u16,
         date: Option<Timestamp>,
         body: &Bytes,
-    ) -> Result<StoreResponse, Trouble> {
+    ) -> Result<StoreResponse, SendFailure> {
         let Failure { code, message } = failure(body);
         let fine = match status {
             404 => ask.missing_is_fine && code != "NoSuchBucket",
@@ -353,10 +353,10 @@ impl Sender {
         let message = if skewed { clocks_differ(by, &short) } else { short };
         let error = Error::Refused { action, message, status };
         if ask.only_if_new && (status == 501 || code == "NotImplemented") {
-            return Err(Trouble::NoConditions);
+            return Err(SendFailure::NoConditions);
         }
         if let Some(by) = by {
-            return Err(Trouble::Skewed(by, error));
+            return Err(SendFailure::Skewed(by, error));
         }
         const PASSING: [&str; 6] = [
             "RequestTimeout",
@@ -368,7 +368,7 @@ impl Sender {
         ];
         let passing =
             matches!(status, 408 | 429 | 500 | 502 | 503 | 504) || PASSING.contains(&code.as_str());
-        Err(if passing { Trouble::Again(error) } else { Trouble::Final(error) })
+        Err(if passing { SendFailure::Again(error) } else { SendFailure::Final(error) })
     }
 }
 

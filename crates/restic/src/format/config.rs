@@ -102,7 +102,7 @@ mod polynomial {
         use super::*;
 
         #[test]
-        fn known_polynomials_are_told_apart() {
+        fn known_polynomials_are_distinguished() {
             // Those that stock tests use, and products of smaller ones.
             assert!(is_irreducible(0x3D_A335_8B4D_C173));
             assert!(is_irreducible(0b111));

@@ -11,7 +11,7 @@ use crate::{
     format::{IndexBlob, IndexPack},
     job::add,
     repository::internal,
-    restore::{Piece, Wanted, ranges},
+    restore::{Piece, WantedBlob, ranges},
 };
 
 /// Copies what is needed of the packs that go. What is new is in the
@@ -33,7 +33,7 @@ pub(super) async fn repack(
 }
 
 fn pieces(partly: &Partly) -> Vec<Piece> {
-    let wanted = |blob: &IndexBlob| Wanted { blob: (*blob).into(), places: Vec::new() };
+    let wanted = |blob: &IndexBlob| WantedBlob { blob: (*blob).into(), places: Vec::new() };
     ranges(partly.pack, partly.needed.iter().map(wanted).collect())
 }
 
@@ -78,7 +78,7 @@ fn add_blobs(
     content: &[u8],
 ) -> Result<Vec<Pack>> {
     let mut full = Vec::new();
-    for Wanted { blob, .. } in &piece.blobs {
+    for WantedBlob { blob, .. } in &piece.blobs {
         let start = (u64::from(blob.offset) - piece.offset) as usize;
         let sealed = &content[start..start + blob.length as usize];
         repository.open_blob(blob, sealed)?;

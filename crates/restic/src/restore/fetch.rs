@@ -35,7 +35,7 @@ const STOCK_LONGEST: u32 = 8 << 20;
 
 /// A blob and all the places it belongs to.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedBlob {
     pub(crate) blob: PackedBlob,
     pub(crate) places: Vec<u64>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Piece {
     pub(crate) pack: Id,
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    pub(crate) blobs: Vec<Wanted>,
+    pub(crate) blobs: Vec<WantedBlob>,
 }
 
 /// Cuts what is wanted of a pack into pieces.
-pub(crate) fn ranges(pack: Id, mut wanted: Vec<Wanted>) -> Vec<Piece> {
+pub(crate) fn ranges(pack: Id, mut wanted: Vec<WantedBlob>) -> Vec<Piece> {
     wanted.sort_by_key(|wanted| wanted.blob.offset);
     let mut pieces: Vec<Piece> = Vec::new();
     for wanted in wanted {
@@ -191,10 +191,10 @@ impl Target {
     }
 
     fn pieces(&self, places: IdMap<Vec<u64>>) -> Result<Vec<Piece>> {
-        let mut packs: BTreeMap<Id, Vec<Wanted>> = BTreeMap::new();
+        let mut packs: BTreeMap<Id, Vec<WantedBlob>> = BTreeMap::new();
         for (id, places) in places {
             let found = self.repository.find_blob(BlobKind::Data, &id)?;
-            packs.entry(found.pack).or_default().push(Wanted { blob: found.blob, places });
+            packs.entry(found.pack).or_default().push(WantedBlob { blob: found.blob, places });
         }
         Ok(packs.into_iter().flat_map(|(pack, wanted)| ranges(pack, wanted)).collect())
     }
@@ -256,7 +256,7 @@ fn write_blobs(
     written: &AtomicU64,
     piece: &Piece,
     content: Bytes,
-) -> Result<Vec<Wanted>> {
+) -> Result<Vec<WantedBlob>> {
     let mut damaged = Vec::new();
     let mut opener = Opener::new()?;
     let mut content = BytesMut::from(content);
@@ -267,7 +267,7 @@ fn write_blobs(
         match opener.open(repository, &wanted.blob, sealed) {
             Ok(text) => write_blob(sink, job, written, &wanted.places, text)?,
             Err(_) => {
-                damaged.push(Wanted { blob: wanted.blob, places: wanted.places.clone() });
+                damaged.push(WantedBlob { blob: wanted.blob, places: wanted.places.clone() });
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use crate::{BlockSink, Error, Job, Repository, Result, Snapshot, job::Phase, lock::Lock};
 
-pub(crate) use fetch::{Piece, Wanted, ranges};
+pub(crate) use fetch::{Piece, WantedBlob, ranges};
 
 /// Options of a restore.
 #[derive(Debug, Clone, Default)]

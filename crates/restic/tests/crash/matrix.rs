@@ -16,7 +16,7 @@ use selvage_restic::{Job, Repository, RestoreOptions, Snapshot, VerifyOptions};
 use crate::{
     common::{Folder, Numbers, Restic, assert_same, has_restic, source},
     mortal::{
-        CHUNK, CONNECTIONS, DONE, Fate, Moment, NOW, PACK, Place, READY, Task, Work,
+        CHUNK, CONNECTIONS, DONE, Fate, Moment, NOW, PACK, READY, Storage, Task, Work,
         backup_options, command, open, target,
     },
     store::Server,
@@ -46,7 +46,7 @@ enum End {
 
 struct Chain {
     folder: Folder,
-    place: Place,
+    place: Storage,
     restic: Option<Restic>,
     repository: Repository,
     numbers: Numbers,
@@ -63,7 +63,7 @@ struct Chain {
 }
 
 impl Chain {
-    async fn begin(folder: Folder, place: Place, restic: Restic, seed: u64) -> Self {
+    async fn begin(folder: Folder, place: Storage, restic: Restic, seed: u64) -> Self {
         let repository = open(&place, &Fate::new(None, folder.0.path())).await;
         std::fs::File::create(folder.path("disk")).unwrap().set_len(SIZE).unwrap();
         let mut chain = Self {
@@ -228,7 +228,7 @@ impl Chain {
         let done = self.repository.prune(&NOW, &Job::new()).await.unwrap();
         assert_eq!(done.unused_bytes, 0, "{}", self.at);
         self.assert_sound(0).await;
-        if let Place::Directory(path) = &self.place {
+        if let Storage::Directory(path) = &self.place {
             assert_eq!(unfinished(path), Vec::<String>::new(), "{}", self.at);
         }
     }
@@ -260,7 +260,7 @@ fn unfinished(folder: &Path) -> Vec<String> {
     found
 }
 
-async fn live_through(name: &str, folder: Folder, place: Place, restic: Restic, usual: u64) {
+async fn live_through(name: &str, folder: Folder, place: Storage, restic: Restic, usual: u64) {
     let seed = number("SELVAGE_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     tell(&format!("crashes on {name}: SELVAGE_CRASH_SEED={seed}"));
     let mut chain = Chain::begin(folder, place, restic, seed).await;
@@ -276,13 +276,13 @@ async fn a_directory_lives_through_crashes() {
     let folder = Folder::new();
     let path = folder.path("repo");
     let restic = Restic::on(&path);
-    live_through("a directory", folder, Place::Directory(path), restic, 90).await;
+    live_through("a directory", folder, Storage::Directory(path), restic, 90).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_store_lives_through_crashes() {
     let Some(server) = Server::rclone() else { return };
-    let place = Place::S3(server.endpoint());
+    let place = Storage::S3(server.endpoint());
     let restic = server.restic("crash");
     live_through("an object store", Folder::new(), place, restic, 81).await;
 }

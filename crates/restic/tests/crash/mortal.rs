@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use selvage_restic::{
     Backend, BackupOptions, BlockSink, Directory, FileSink, Job, PruneOptions, Repository,
-    RepositoryOptions, RestoreOptions, Result, S3, Selector, Wanted,
+    RepositoryOptions, RestoreOptions, Result, S3, Selector, SnapshotFilter,
     backend::{File, Kind, Listed},
 };
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ impl Work {
 
 /// Storage of the repository.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Place {
+pub(crate) enum Storage {
     Directory(PathBuf),
     S3(String),
 }
@@ -70,7 +70,7 @@ pub(crate) enum Moment {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) work: Work,
-    pub(crate) place: Place,
+    pub(crate) place: Storage,
     pub(crate) folder: PathBuf,
     pub(crate) death: Option<(u64, Moment)>,
 }
@@ -213,10 +213,10 @@ impl BlockSink for MortalSink {
 
 /// Small packs and few at a time, so that a small volume has many points to
 /// be killed at, and what is on its way is little of it.
-pub(crate) async fn open(place: &Place, fate: &Arc<Fate>) -> Repository {
+pub(crate) async fn open(place: &Storage, fate: &Arc<Fate>) -> Repository {
     let inner: Arc<dyn Backend> = match place {
-        Place::Directory(path) => Arc::new(Directory::new(path)),
-        Place::S3(endpoint) => Arc::new(S3::new(store::options(endpoint, "crash")).unwrap()),
+        Storage::Directory(path) => Arc::new(Directory::new(path)),
+        Storage::S3(endpoint) => Arc::new(S3::new(store::options(endpoint, "crash")).unwrap()),
     };
     let backend = Arc::new(Mortal { inner, fate: Arc::clone(fate) });
     let options = RepositoryOptions { pack_size: PACK, connections: CONNECTIONS, ..options() };
@@ -264,7 +264,7 @@ async fn a_process_to_be_killed() {
         }
         Work::Restore => {
             let latest = repository
-                .select(&Selector::Id("latest".to_owned()), Wanted::default())
+                .select(&Selector::Id("latest".to_owned()), SnapshotFilter::default())
                 .await
                 .unwrap();
             let inner = target(&task.folder, latest.size().unwrap());
