@@ -122,8 +122,11 @@ async fn pulling_wants_the_right_user_and_the_right_bytes() {
     ] {
         let error = runtime.pull("test", pull(port, version, password)).await.unwrap_err();
         assert_eq!(error.code(), expected, "{error}");
-        let told = error.to_string();
-        assert!(told.contains(&format!("127.0.0.1:{port}")) && !told.contains("hush"), "{told}");
+        let message = error.to_string();
+        assert!(
+            message.contains(&format!("127.0.0.1:{port}")) && !message.contains("hush"),
+            "{message}"
+        );
     }
     let image = runtime.pull("test", pull(port, "1", Some("hush"))).await.unwrap();
     assert_eq!(image.name, format!("127.0.0.1:{port}/team/app:1"));

@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn limits_are_written_as_each_layout_has_them() {
-        let told: Vec<String> = unified(&LIMITS).into_iter().map(|(_, value)| value).collect();
-        assert_eq!(told, ["150000 100000", "67108864", "max"]);
+        let values: Vec<String> = unified(&LIMITS).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, ["150000 100000", "67108864", "max"]);
         let [(_, cpu), (_, memory), (_, pids)] = split(&LIMITS);
         assert_eq!(cpu[1], ("cpu.cfs_quota_us", "150000".into()));
         assert_eq!(memory[0], ("memory.limit_in_bytes", "67108864".into()));

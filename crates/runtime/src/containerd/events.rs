@@ -81,10 +81,10 @@ fn of_runtime(kind: EventKind) -> Event {
 /// Subscribes for as long as the runtime is in use, again and again.
 pub(super) async fn subscribe(inner: Weak<Inner>) {
     let mut pause = FIRST_PAUSE;
-    let (mut told, mut warned) = (false, false);
+    let (mut lost_sent, mut warned) = (false, false);
     loop {
         let Some(strong) = inner.upgrade() else { return };
-        let ended = listen(&strong, &mut told).await;
+        let ended = listen(&strong, &mut lost_sent).await;
         let was_live = strong.hub.live.swap(false, Ordering::AcqRel);
         strong.inventory.all_changed();
         if was_live {
@@ -94,12 +94,12 @@ pub(super) async fn subscribe(inner: Weak<Inner>) {
         if was_live || (strong.connection.is_known() && !warned) {
             warned = true;
             warn!(%socket, reason = ended, "containerd does not answer");
-        } else if !told {
+        } else if !lost_sent {
             // Another runtime may serve here, and containerd never have.
             debug!(%socket, reason = ended, "there is no containerd");
         }
-        if was_live || !told {
-            told = true;
+        if was_live || !lost_sent {
+            lost_sent = true;
             strong.hub.send(of_runtime(EventKind::Lost));
         }
         drop(strong);
@@ -109,7 +109,7 @@ pub(super) async fn subscribe(inner: Weak<Inner>) {
 }
 
 /// Listens until the stream ends, and says why it did.
-async fn listen(inner: &Inner, told: &mut bool) -> String {
+async fn listen(inner: &Inner, lost_sent: &mut bool) -> String {
     let mut client = EventsClient::new(inner.connection.channel());
     let filters =
         ["tasks", "containers", "images", "selvage"].map(|kind| format!("topic~=\"^/{kind}/\""));
@@ -138,7 +138,7 @@ async fn listen(inner: &Inner, told: &mut bool) -> String {
             Some(Ok(envelope)) if envelope.topic == HELLO => {
                 if !inner.hub.live.swap(true, Ordering::AcqRel) {
                     inner.inventory.all_changed();
-                    *told = false;
+                    *lost_sent = false;
                     info!(socket = %inner.options.socket.display(), "listening to containerd");
                     inner.hub.send(of_runtime(EventKind::Resync));
                 }

@@ -36,7 +36,7 @@ const KUBERNETES_RECORD: &str = "io.cri-containerd.container.metadata";
 
 /// A container, and what only this runtime needs to know of it.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct KnownContainer {
     pub(super) container: Container,
     /// Of a sandbox: where logs of its containers are.
     pub(super) log_directory: Option<PathBuf>,
@@ -66,7 +66,7 @@ struct State {
 
 struct Slot {
     at: u64,
-    containers: Arc<Vec<Known>>,
+    containers: Arc<Vec<KnownContainer>>,
 }
 
 impl Inventory {
@@ -88,14 +88,14 @@ impl Inventory {
         self.state.lock().clock
     }
 
-    fn current(&self, namespace: &str) -> Option<Arc<Vec<Known>>> {
+    fn current(&self, namespace: &str) -> Option<Arc<Vec<KnownContainer>>> {
         let state = self.state.lock();
         let slot = state.read.get(namespace)?;
         let changed = state.changed.get(namespace).copied().unwrap_or(0);
         (slot.at >= changed.max(state.everything_changed)).then(|| slot.containers.clone())
     }
 
-    fn keep(&self, namespace: &str, at: u64, containers: Arc<Vec<Known>>) {
+    fn keep(&self, namespace: &str, at: u64, containers: Arc<Vec<KnownContainer>>) {
         let mut state = self.state.lock();
         if state.read.len() >= MOST_NAMESPACES && !state.read.contains_key(namespace) {
             state.read.clear();
@@ -106,7 +106,7 @@ impl Inventory {
 
 impl Inner {
     /// Containers of a namespace, sorted.
-    pub(super) async fn list(&self, namespace: &str) -> Result<Arc<Vec<Known>>> {
+    pub(super) async fn list(&self, namespace: &str) -> Result<Arc<Vec<KnownContainer>>> {
         if self.hub.is_live()
             && let Some(known) = self.inventory.current(namespace)
         {
@@ -119,7 +119,7 @@ impl Inner {
         Ok(known)
     }
 
-    async fn read(&self, namespace: &str) -> Result<Vec<Known>> {
+    async fn read(&self, namespace: &str) -> Result<Vec<KnownContainer>> {
         let mut containers = ContainersClient::new(self.connection.channel())
             .max_decoding_message_size(LARGEST_ANSWER);
         let mut tasks =
@@ -144,7 +144,7 @@ impl Inner {
                 (id, process)
             })
             .collect();
-        let mut known: Vec<Known> = records
+        let mut known: Vec<KnownContainer> = records
             .into_inner()
             .containers
             .into_iter()
@@ -253,7 +253,7 @@ impl Kubernetes {
     }
 }
 
-fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> Known {
+fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> KnownContainer {
     let spec = record.spec.as_ref().map_or(&b"{}"[..], |any| &any.value);
     let (spec, mut problem) = match serde_json::from_slice::<Specification>(spec) {
         Ok(spec) => (spec, None),
@@ -296,7 +296,7 @@ fn describe(namespace: &str, record: Record, process: Process, tags: &Tags) -> K
         labels,
         problem,
     };
-    Known {
+    KnownContainer {
         container,
         log_directory: annotations.get(LOG_DIRECTORY).map(PathBuf::from),
         log_file: kubernetes.log_path.filter(|path| !path.as_os_str().is_empty()),

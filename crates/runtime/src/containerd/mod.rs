@@ -67,7 +67,7 @@ pub struct Containerd {
     subscription: AbortHandle,
     log_times: AbortHandle,
     /// Set once it was said that disks have no limit.
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 struct Inner {
@@ -100,7 +100,7 @@ impl Containerd {
         let subscription = tokio::spawn(events::subscribe(Arc::downgrade(&inner))).abort_handle();
         let folder = inner.options.logs.clone();
         let log_times = tokio::spawn(note_log_times(folder)).abort_handle();
-        Self { inner, subscription, log_times, told: AtomicBool::new(false) }
+        Self { inner, subscription, log_times, warned: AtomicBool::new(false) }
     }
 
     async fn found(&self, namespace: &str, id: &str) -> Result<Container> {
@@ -235,7 +235,7 @@ impl Runtime for Containerd {
             let what = "containers that are a part of the machine";
             return Err(Error::Unsupported { runtime: "containerd", what });
         }
-        if spec.limits.disk_bytes.is_some() && !self.told.swap(true, Ordering::Relaxed) {
+        if spec.limits.disk_bytes.is_some() && !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!("with containerd, containers write to their disks without a limit");
         }
         self.inner.create(namespace, spec).await

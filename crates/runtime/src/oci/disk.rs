@@ -43,7 +43,7 @@ const MOST_KEPT_FREE: u64 = 16 << 20;
 pub(super) struct Disks {
     blanks: PathBuf,
     making: Mutex<()>,
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 impl Disks {
@@ -51,7 +51,7 @@ impl Disks {
     pub(super) fn open(root: &Path) -> Result<Self> {
         let blanks = root.join("blanks");
         unpack::remove_all(&blanks).during("removing blank disks")?;
-        Ok(Self { blanks, making: Mutex::default(), told: AtomicBool::new(false) })
+        Ok(Self { blanks, making: Mutex::default(), warned: AtomicBool::new(false) })
     }
 
     /// Gives a new container a disk that takes so many bytes, mounted; whether
@@ -65,7 +65,7 @@ impl Disks {
             Ok(()) => Ok(true),
             Err(error @ Error::Program { .. }) if !is_full(&error) => {
                 let _ = fs::remove_file(directory.join(IMAGE));
-                if !self.told.swap(true, Ordering::Relaxed) {
+                if !self.warned.swap(true, Ordering::Relaxed) {
                     warn!(%error, "no disks of a size here: containers write without a limit");
                 }
                 Ok(false)

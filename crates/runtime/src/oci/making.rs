@@ -27,10 +27,10 @@ impl Inner {
         let _using = self.images.read().await;
         let (inner, namespace) = (self.clone(), namespace.to_owned());
         let name = named.name.clone();
-        let told =
+        let event =
             Event { namespace: namespace.clone(), runtime_id: name, kind: EventKind::ImageChanged };
         let image = blocking(move || inner.store.take(&namespace, named, scope)).await?;
-        self.hub.send(told);
+        self.hub.send(event);
         Ok(image)
     }
 

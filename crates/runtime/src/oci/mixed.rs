@@ -27,14 +27,14 @@ pub(super) fn is_refused_by(program: &Path) -> bool {
 /// Starts it with what it is to see.
 pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
     let runtime = Handle::current();
-    let (tell, told) = oneshot::channel();
+    let (tell, answer) = oneshot::channel();
     // What a thread has changed for itself its children inherit. No other
     // thread may ever see it: this one ends here.
     std::thread::Builder::new().name("crun".into()).spawn(move || {
         let _runtime = runtime.enter();
         let _ = tell.send(hide_controllers().and_then(|()| command.spawn()));
     })?;
-    told.await.map_err(io::Error::other)?
+    answer.await.map_err(io::Error::other)?
 }
 
 fn hide_controllers() -> io::Result<()> {

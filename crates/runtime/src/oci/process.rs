@@ -36,9 +36,9 @@ pub(super) async fn exit_code(pidfd: OwnedFd) -> Option<i32> {
 
 /// Returns whether somebody has waited for the process already.
 fn is_nobodys(pidfd: &impl AsRawFd) -> bool {
-    let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
-    let told = told.unwrap_or_default();
-    let number = told.lines().find_map(|line| line.strip_prefix("Pid:"));
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
+    let info = info.unwrap_or_default();
+    let number = info.lines().find_map(|line| line.strip_prefix("Pid:"));
     number.is_none_or(|number| number.trim() == "-1")
 }
 

@@ -87,7 +87,7 @@ impl LogWatch {
     }
 
     /// The logs that these events are about.
-    fn told(&self, events: &[u8]) -> HashSet<PathBuf> {
+    fn written_in(&self, events: &[u8]) -> HashSet<PathBuf> {
         let mut logs = self.logs.lock();
         let mut written = HashSet::new();
         // No event of a file's own watch has a name after it.
@@ -119,7 +119,7 @@ pub(super) async fn bound_logs(inner: Weak<Inner>, closed: CancellationToken) {
         let Ok(length) = events.try_read(&mut buffer) else { continue };
         let Some(inner) = inner.upgrade() else { return };
         let limit = inner.options.log_limit;
-        let written = inner.log_watch.told(&buffer[..length]);
+        let written = inner.log_watch.written_in(&buffer[..length]);
         drop(inner);
         let now = shorten(written.into_iter().collect(), limit).await;
         let grown = |(log, length): (&PathBuf, &u64)| {

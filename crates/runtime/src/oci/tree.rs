@@ -44,7 +44,7 @@ pub(super) struct Folder {
 }
 
 /// Entry that one layer has at a path.
-enum Seen {
+enum LayerEntry {
     Is(OwnedFd),
     NotHere,
     /// Nothing, and nothing of the layers below it either.
@@ -163,12 +163,12 @@ impl Tree {
     fn find(&self, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
         for layer in std::iter::once(&self.upper).chain(&self.lower) {
             match look(layer, path)? {
-                Seen::Is(found) => {
+                LayerEntry::Is(found) => {
                     let stat = rustix::fs::fstat(&found)?;
                     return Ok((!is_whiteout(&stat)).then_some((found, stat)));
                 }
-                Seen::Hidden => return Ok(None),
-                Seen::NotHere => {}
+                LayerEntry::Hidden => return Ok(None),
+                LayerEntry::NotHere => {}
             }
         }
         Ok(None)
@@ -200,22 +200,22 @@ fn open(layer: &OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<Owned
     rustix::fs::openat2(layer, Path::new(".").join(path), flags, Mode::empty(), how)
 }
 
-fn look(layer: &OwnedFd, path: &Path) -> io::Result<Seen> {
+fn look(layer: &OwnedFd, path: &Path) -> io::Result<LayerEntry> {
     match open(layer, path, OFlags::PATH) {
-        Ok(found) => return Ok(Seen::Is(found)),
+        Ok(found) => return Ok(LayerEntry::Is(found)),
         // Something that is no folder is in the way.
-        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Seen::Hidden),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(LayerEntry::Hidden),
         Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
     for folder in path.ancestors().skip(1) {
         match open(layer, folder, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Ok(folder) if is_opaque(&folder) => return Ok(Seen::Hidden),
+            Ok(folder) if is_opaque(&folder) => return Ok(LayerEntry::Hidden),
             Ok(_) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Seen::NotHere)
+    Ok(LayerEntry::NotHere)
 }
 
 fn is_opaque(folder: &OwnedFd) -> bool {

@@ -46,12 +46,12 @@ async fn is_filtered(runtime: &dyn Runtime, id: &str) {
         ("busybox hostname other", "permi"),
         ("echo 1 > /proc/sys/kernel/panic", "Read-only file system"),
     ] {
-        let (told, code) = says(runtime, id, line).await;
-        assert_ne!(code, 0, "{line}: {told}");
-        assert!(told.contains(refusal), "{line}: {told}");
+        let (printed, code) = says(runtime, id, line).await;
+        assert_ne!(code, 0, "{line}: {printed}");
+        assert!(printed.contains(refusal), "{line}: {printed}");
     }
-    let (told, code) = says(runtime, id, "cat /proc/interrupts").await;
-    assert_eq!((told.as_str(), code), ("", 0), "what tells of others is empty");
+    let (printed, code) = says(runtime, id, "cat /proc/interrupts").await;
+    assert_eq!((printed.as_str(), code), ("", 0), "what tells of others is empty");
 }
 
 async fn has_what_it_needs(runtime: &dyn Runtime, id: &str) {
@@ -67,8 +67,8 @@ async fn has_what_it_needs(runtime: &dyn Runtime, id: &str) {
         "busybox ip link && busybox netstat -tln && busybox ps && busybox free",
     ] {
         let line = format!("set -e; {line}");
-        let (told, code) = says(runtime, id, &line).await;
-        assert_eq!(code, 0, "{line}: {told}");
+        let (printed, code) = says(runtime, id, &line).await;
+        assert_eq!(code, 0, "{line}: {printed}");
     }
     if Path::new(PORTS).exists() {
         let (ports, _) = says(runtime, id, &format!("cat {PORTS}")).await;

@@ -70,9 +70,9 @@ async fn what_a_container_writes_ends_with_its_disk() {
         let keep = "busybox mkdir -p /var && echo kept > /var/file";
         assert_eq!(run(&runtime, "d1", keep).await.2, 0);
         let fill = "dd if=/dev/zero of=/fill bs=65536";
-        let (_, told, code) = run(&runtime, "d1", fill).await;
+        let (_, printed, code) = run(&runtime, "d1", fill).await;
         assert_ne!(code, 0, "{program}: all went in");
-        assert!(told.contains("No space left on device"), "{told}");
+        assert!(printed.contains("No space left on device"), "{printed}");
         let (size, _, _) = run(&runtime, "d1", "busybox stat -c %s /fill").await;
         let size: u64 = size.trim().parse().unwrap();
         assert!(size.abs_diff(LIMIT) < NEARLY, "{program}: {size} bytes went in");

@@ -179,7 +179,7 @@ async fn oci_program_killed_amid_a_step_harms_nothing() {
 /// One that ran stays wanted when it cannot be started again, whatever its
 /// policy; it runs as soon as it can, also with the next of us.
 #[tokio::test(flavor = "multi_thread")]
-async fn oci_restart_that_fails_is_told_and_tried_again() {
+async fn oci_restart_that_fails_is_reported_and_tried_again() {
     use std::os::unix::fs::PermissionsExt;
     if !real::can_run(&["runc"]) {
         return;
