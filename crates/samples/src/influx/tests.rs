@@ -175,7 +175,7 @@ async fn a_database_that_is_away_costs_what_it_missed_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_database_that_asks_who_is_there_is_told() {
+async fn a_database_that_wants_a_password_gets_it() {
     let Some(database) = start(free(), true) else { return };
     let make = "CREATE USER joe WITH PASSWORD 'geheim' WITH ALL PRIVILEGES";
     wait_for("a user", async || {
