@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_strangers_throw_in_is_dropped() {
+    fn packets_of_unknown_peers_are_dropped() {
         let (one, other) = (certificate(), certificate());
         let ask = ExtendedMasterSecretType::Request;
         let mut client = lenient(&one, true, ask);

@@ -163,7 +163,7 @@ async fn who_does_not_read_is_not_flooded() {
     let (mut caller, crm) = pair(as_it_is).await;
     assert!(within(caller.opened()).await);
     let much = noise(MAX_DATA);
-    let told = tokio::spawn(async move {
+    let messages = tokio::spawn(async move {
         for _ in 0..256 {
             crm.outgoing.send(Frame::Data(much.clone())).await.unwrap();
         }
@@ -173,11 +173,11 @@ async fn who_does_not_read_is_not_flooded() {
     // Something comes, and while nobody takes it the writer is held back.
     let first = within(caller.incoming.recv()).await.unwrap();
     let Frame::Data(first) = first else { panic!("{first:?}") };
-    assert!(!told.is_finished());
+    assert!(!messages.is_finished());
     let (rest, _, last) = everything(&mut caller).await;
     assert_eq!(first.len() + rest.len(), 256 * MAX_DATA);
     assert!(matches!(last, Some(Frame::Exit { code: 0, .. })));
-    within(told).await.unwrap();
+    within(messages).await.unwrap();
 }
 
 /// Stands between two peers. Each thinks the other is here.
