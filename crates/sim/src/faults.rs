@@ -38,13 +38,13 @@ pub enum Fault {
 pub struct FaultRule {
     /// On what.
     pub kind: ObjectKind,
-    /// Doing what.
+    /// Verb that fails.
     pub verb: Verb,
     /// Only of the object whose key contains this; empty for all.
     pub key_contains: String,
     /// Number of times; `None` for ever.
     pub times: Option<u32>,
-    /// How.
+    /// Kind of the failure.
     pub fault: Fault,
 }
 
