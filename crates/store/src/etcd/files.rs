@@ -19,10 +19,10 @@ type Stamp = Option<(u64, u64, i64, i64)>;
 /// Files that are looked at now and then.
 pub(super) struct Files {
     paths: Vec<PathBuf>,
-    seen: Mutex<Seen>,
+    seen: Mutex<FileState>,
 }
 
-struct Seen {
+struct FileState {
     at: Instant,
     stamps: Vec<Stamp>,
     /// Counts the changes.
@@ -36,7 +36,7 @@ impl Files {
         let paths = tls.into_iter().flat_map(|tls| [&tls.ca, &tls.cert, &tls.key]);
         let paths: Vec<PathBuf> = paths.flatten().cloned().collect();
         let stamps = stamps(&paths);
-        let seen = Seen { at: Instant::now(), stamps, state: 0, again: false };
+        let seen = FileState { at: Instant::now(), stamps, state: 0, again: false };
         Self { paths, seen: Mutex::new(seen) }
     }
 

@@ -24,11 +24,11 @@ pub(super) struct Pool {
 
 struct Endpoint {
     url: String,
-    client: Mutex<Option<Kept>>,
+    client: Mutex<Option<PooledClient>>,
 }
 
 /// A client, and the state of the files with which it was made.
-struct Kept {
+struct PooledClient {
     client: Client,
     made_with: u64,
 }
@@ -85,7 +85,7 @@ impl Pool {
         });
         match (connected, kept.as_mut()) {
             (Ok(client), _) => {
-                *kept = Some(Kept { client: client.clone(), made_with: files });
+                *kept = Some(PooledClient { client: client.clone(), made_with: files });
                 Ok(client)
             }
             (Err(failure), Some(old)) => {

@@ -37,20 +37,20 @@ struct Watcher {
     pause: Duration,
     ended: bool,
     /// The latest of what was seen, over all connections.
-    seen: Option<Seen>,
+    seen: Option<HistoryPosition>,
     /// True once a new token was asked for and the watch not yet granted.
     logged_in_again: bool,
 }
 
 /// A place in the history of an etcd cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct HistoryPosition {
     cluster: u64,
     term: u64,
     revision: Revision,
 }
 
-impl Seen {
+impl HistoryPosition {
     fn of(header: &ResponseHeader) -> Self {
         Self {
             cluster: header.cluster_id(),
@@ -156,7 +156,7 @@ impl Watcher {
 
     /// Fails if this is not the history that was followed so far.
     async fn check_history(&mut self, response: &WatchResponse) -> Result<()> {
-        let Some(now) = response.header().map(Seen::of) else { return Ok(()) };
+        let Some(now) = response.header().map(HistoryPosition::of) else { return Ok(()) };
         let Some(before) = self.seen else {
             self.seen = Some(now);
             return Ok(());
@@ -171,7 +171,7 @@ impl Watcher {
             tracing::warn!(?before, ?now, "etcd went back in its history");
             return Err(Error::Compacted { oldest: current + 1 });
         }
-        self.seen = Some(Seen { revision: before.revision.max(now.revision), ..now });
+        self.seen = Some(HistoryPosition { revision: before.revision.max(now.revision), ..now });
         Ok(())
     }
 

@@ -145,8 +145,9 @@ async fn broken_disks_lose_nothing_acknowledged() {
                 struck += 1;
                 let again = Embedded::open_with_backend(disk.power_cut(seed), options()).await;
                 // What was never finished may be unusable, but says so.
-                let told = again.as_ref().err().is_none_or(|e| matches!(e, Error::Corrupt { .. }));
-                assert!(told, "seed {seed}: {again:?}");
+                let detected =
+                    again.as_ref().err().is_none_or(|e| matches!(e, Error::Corrupt { .. }));
+                assert!(detected, "seed {seed}: {again:?}");
                 continue;
             }
         }

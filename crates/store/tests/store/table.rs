@@ -75,7 +75,7 @@ async fn an_update_that_fails_or_changes_nothing_writes_nothing() {
 }
 
 #[tokio::test]
-async fn changes_are_told_to_subscribers() {
+async fn subscribers_receive_changes() {
     let table = Table::<App>::open(store().await).await.unwrap();
     let mut changes = table.subscribe();
     table.create(App::new("a", "x")).await.unwrap();
@@ -140,16 +140,16 @@ async fn a_view_that_fell_behind_lists_again() {
     assert_eq!(names(&table.list()), ["changes", "comes", "stays"]);
     assert_eq!(names(&table.by_index("owner", "y")), ["changes", "comes"]);
     assert!(Arc::ptr_eq(&stays, &table.get("stays").unwrap()));
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     for _ in 0..3 {
-        told.push(match within(10, "a change", changes.next()).await.unwrap() {
+        notified.push(match within(10, "a change", changes.next()).await.unwrap() {
             Change::Put(put) => format!("put {}", put.key),
             Change::Deleted(gone) => format!("deleted {}", gone.key),
             Change::Reset => "reset".to_owned(),
         });
     }
-    told.sort();
-    assert_eq!(told, ["deleted goes", "put changes", "put comes"]);
+    notified.sort();
+    assert_eq!(notified, ["deleted goes", "put changes", "put comes"]);
 }
 
 /// The view at any moment is the store at some revision.
@@ -308,7 +308,7 @@ async fn a_body_without_a_commit_saw_one_moment_too() {
 }
 
 #[tokio::test]
-async fn a_change_of_one_record_is_told_to_those_who_wait_for_it() {
+async fn waiters_for_one_record_receive_its_change() {
     let store = store().await;
     let table = Table::<Total>::open(store.clone()).await.unwrap();
     let mut waiting = table.subscribe_key("a");

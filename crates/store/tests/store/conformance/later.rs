@@ -35,7 +35,10 @@ fn everything_holds_on_a_later_etcd() {
         .env(GIVEN, &program)
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}: {told}", program.display());
-    assert!(told.contains("life::tokens_that_have_ended_are_replaced ... ok"), "{told}");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {output_text}", program.display());
+    assert!(
+        output_text.contains("life::tokens_that_have_ended_are_replaced ... ok"),
+        "{output_text}"
+    );
 }
