@@ -22,7 +22,7 @@ use crate::{
     rest,
     route::Rpc,
     service::read_body,
-    write::{self, Shown, ShownAny, Style},
+    write::{self, ShownAny, Style, Styled},
 };
 
 const STYLE: Style = Style { original_names: false, zeros: false, indent: false };
@@ -67,7 +67,7 @@ impl Exchange {
         };
         let decoded = DynamicMessage::decode(method.output.clone(), message)
             .map_err(|error| failed(error.to_string()))?;
-        write::to_vec(&Shown::new(&decoded, STYLE), false)
+        write::to_vec(&Styled::new(&decoded, STYLE), false)
             .map(Bytes::from)
             .map_err(|error| failed(error.to_string()))
     }

@@ -11,7 +11,7 @@ use axum::body::Body;
 
 use crate::{
     failure::Failure,
-    write::{self, Shown, ShownAny, ShownField, Style},
+    write::{self, ShownAny, ShownField, Style, Styled},
 };
 
 /// Conventions that a route follows.
@@ -64,7 +64,7 @@ impl Dialect {
                 let value = message.get_field(&field);
                 write::to_vec(&ShownField::alone(&value, &field, style), style.indent)
             }
-            None => write::to_vec(&Shown::new(message, style), style.indent),
+            None => write::to_vec(&Styled::new(message, style), style.indent),
         }
     }
 
@@ -72,10 +72,11 @@ impl Dialect {
     pub(crate) fn result_chunk(self, message: &DynamicMessage) -> Result<Bytes, serde_json::Error> {
         #[derive(Serialize)]
         struct Chunk<'a> {
-            result: Shown<'a>,
+            result: Styled<'a>,
         }
         let style = self.style();
-        let mut chunk = write::to_vec(&Chunk { result: Shown::new(message, style) }, style.indent)?;
+        let mut chunk =
+            write::to_vec(&Chunk { result: Styled::new(message, style) }, style.indent)?;
         chunk.push(b'\n');
         Ok(chunk.into())
     }

@@ -38,13 +38,13 @@ pub(crate) fn to_vec(value: &impl Serialize, indent: bool) -> Result<Vec<u8>, se
 }
 
 /// A message in a style.
-pub(crate) struct Shown<'a> {
+pub(crate) struct Styled<'a> {
     pub message: &'a DynamicMessage,
     pub style: Style,
     depth: usize,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> Styled<'a> {
     pub(crate) fn new(message: &'a DynamicMessage, style: Style) -> Self {
         Self { message, style, depth: 0 }
     }
@@ -88,12 +88,12 @@ impl<'a> Shown<'a> {
         let empty = DynamicMessage::new(inner);
         map.serialize_entry(
             name,
-            &Shown { message: &empty, style: self.style, depth: self.depth + 1 },
+            &Styled { message: &empty, style: self.style, depth: self.depth + 1 },
         )
     }
 }
 
-impl Serialize for Shown<'_> {
+impl Serialize for Styled<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let descriptor = self.message.descriptor();
         match descriptor.full_name() {
@@ -133,9 +133,9 @@ impl Serialize for ShownAny<'_> {
         map.serialize_entry("@type", &self.any.type_url)?;
         match self.decoded() {
             Some(message) if is_well_known(message.descriptor().full_name()) => {
-                map.serialize_entry("value", &Shown::new(&message, self.style))?;
+                map.serialize_entry("value", &Styled::new(&message, self.style))?;
             }
-            Some(message) => Shown::new(&message, self.style).write_fields(&mut map)?,
+            Some(message) => Styled::new(&message, self.style).write_fields(&mut map)?,
             None => map.serialize_entry("value", &BASE64_STANDARD.encode(&self.any.value))?,
         }
         map.end()
@@ -175,7 +175,7 @@ impl Serialize for ShownField<'_> {
             Value::Bytes(value) => serializer.serialize_str(&BASE64_STANDARD.encode(value)),
             Value::EnumNumber(number) => write_enum(&self.kind, *number, serializer),
             Value::Message(message) => {
-                Shown { message, style: self.style, depth: self.depth + 1 }.serialize(serializer)
+                Styled { message, style: self.style, depth: self.depth + 1 }.serialize(serializer)
             }
             Value::List(values) => {
                 let mut list = serializer.serialize_seq(Some(values.len()))?;
@@ -356,14 +356,14 @@ mod tests {
                     continue;
                 }
                 let message = Dice { rolls: &rolls, at: 0 }.message(&descriptor, 0);
-                let json = to_vec(&Shown::new(&message, CONNECT), false).unwrap();
+                let json = to_vec(&Styled::new(&message, CONNECT), false).unwrap();
                 let back = crate::read::message(&descriptor, &json, Unknown::Skipped).unwrap();
                 prop_assert_eq!(back.encode_to_vec(), message.encode_to_vec(), "{}", descriptor.full_name());
                 // With zeros, absent and empty messages look the same; the
                 // text stays what it is.
-                let json = to_vec(&Shown::new(&message, EDGE), true).unwrap();
+                let json = to_vec(&Styled::new(&message, EDGE), true).unwrap();
                 let back = crate::read::message(&descriptor, &json, Unknown::Skipped).unwrap();
-                let again = to_vec(&Shown::new(&back, EDGE), true).unwrap();
+                let again = to_vec(&Styled::new(&back, EDGE), true).unwrap();
                 prop_assert_eq!(String::from_utf8(again), String::from_utf8(json));
             }
         }
@@ -377,7 +377,7 @@ mod tests {
                     continue;
                 }
                 let message = Dice { rolls: &rolls, at: 3 }.message(&descriptor, 0);
-                let ours = to_vec(&Shown::new(&message, CONNECT), false).unwrap();
+                let ours = to_vec(&Styled::new(&message, CONNECT), false).unwrap();
                 let theirs = serde_json::to_vec(&message).unwrap();
                 let ours = DynamicMessage::deserialize(
                     descriptor.clone(),

@@ -17,7 +17,7 @@ use crate::harness::*;
 type Wrong = (&'static str, &'static str, &'static str, &'static [u8], u16, &'static str);
 
 #[tokio::test]
-async fn wrong_requests_are_told_what_is_wrong() {
+async fn wrong_requests_get_an_error_that_names_the_field() {
     let create = "/create/flavor";
     let table: &[Wrong] = &[
         ("POST", create, "application/json", b"{", 400, "line 1 column 1"),
@@ -122,7 +122,7 @@ async fn wrong_requests_are_told_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_slow_is_told_from_one_that_broke_off() {
+async fn a_slow_body_is_distinguished_from_one_that_broke_off() {
     let slow = selvage_transcode::SlowBody { timeout: std::time::Duration::from_secs(3) };
     let cut = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
     let body = |error| Body::from_stream(stream::iter([Ok(Bytes::from_static(b"{")), Err(error)]));
