@@ -16,8 +16,8 @@ async fn a_wait_is_interrupted_at_every_step_and_all_is_undone() {
         let process = Process::start(&store, "one", &shop).await;
         let handle = process.engine.start::<Make>(order("lamp"), "alice").await.unwrap();
         shop.begun(&format!("run {step}"), 1).await;
-        let told = handle.cancel("bob").await.unwrap();
-        assert!(told.cancelling);
+        let answer = handle.cancel("bob").await.unwrap();
+        assert!(answer.cancelling);
         let failure = soon("the end", handle.ended()).await.unwrap_err();
         assert_eq!((failure.code(), failure.message()), (Code::Cancelled, "cancelled by bob"));
         assert_eq!(handle.operation().state(), State::Failed);

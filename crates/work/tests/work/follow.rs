@@ -100,7 +100,7 @@ impl Operation for Chatty {
 }
 
 #[tokio::test]
-async fn the_slow_are_told_what_they_missed_and_hold_nobody_up() {
+async fn slow_followers_learn_what_they_missed_and_delay_nobody() {
     let (store, shop) = (memory().await, Shop::holding("listen"));
     let options = Options { lines_in_memory: 100, lines_stored: 10, ..quick() };
     let engine = Engine::open(Arc::clone(&store), "one", options).await.unwrap();

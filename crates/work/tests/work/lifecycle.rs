@@ -184,10 +184,10 @@ async fn stopping_leaves_a_waiting_step_to_the_next_process() {
     process.stop().await;
     assert_eq!(handle.operation().state(), State::Running);
     assert_eq!(shop.count("undo create"), 0);
-    let told = soon("the followers", handle.ended()).await.unwrap_err();
-    assert_eq!(told.interrupt(), Some(Interrupt::Stopping));
+    let refusal = soon("the followers", handle.ended()).await.unwrap_err();
+    assert_eq!(refusal.interrupt(), Some(Interrupt::Stopping));
     let last = handle.follow().collect::<Vec<_>>().await.pop().unwrap();
-    assert_eq!(last.unwrap_err(), told);
+    assert_eq!(last.unwrap_err(), refusal);
 
     let next = Process::start(&store, "one", &shop).await;
     shop.begun("run create", 2).await;

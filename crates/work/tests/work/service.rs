@@ -64,7 +64,7 @@ async fn what_is_not_theirs_callers_do_not_see_or_only_see() {
 }
 
 #[tokio::test]
-async fn those_who_may_cancel_are_told_how_it_ends() {
+async fn a_caller_who_may_cancel_learns_the_outcome() {
     let (store, shop) = (memory().await, Shop::holding("create"));
     let process = Process::start(&store, "one", &shop).await;
     let api = OperationsApi::new(process.engine.clone());
@@ -80,8 +80,8 @@ async fn those_who_may_cancel_are_told_how_it_ends() {
         let id = handle.id().to_owned();
         let asked = FollowOperationRequest { id: id.clone() };
         let stream = api.follow_operation(from(owner, asked)).await.unwrap().into_inner();
-        let told = api.cancel_operation(from(owner, CancelOperationRequest { id })).await;
-        assert!(told.unwrap().into_inner().operation.unwrap().cancelling);
+        let response = api.cancel_operation(from(owner, CancelOperationRequest { id })).await;
+        assert!(response.unwrap().into_inner().operation.unwrap().cancelling);
         let mut events: Vec<_> = soon("the stream", stream.collect()).await;
         let status: Status = events.pop().unwrap().unwrap_err();
         let text = format!("cancelled by {}", owner.name);
