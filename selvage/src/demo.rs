@@ -252,8 +252,8 @@ mod tests {
     #[test]
     fn the_last_step_reaches_the_app_by_its_name() {
         let made = Made { address: "10.101.1.1".into(), name: "hello.here.example".into() };
-        let told = guide(&made, Some(([127, 0, 0, 1], 5300).into()));
-        let last = told.trim_end().lines().last().unwrap().trim();
+        let guide_text = guide(&made, Some(([127, 0, 0, 1], 5300).into()));
+        let last = guide_text.trim_end().lines().last().unwrap().trim();
         let expected = "curl --resolve hello.here.example:80:$(selvage dns lookup --server \
                         127.0.0.1:5300 hello.here.example) http://hello.here.example/";
         assert_eq!(last, expected);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_is_told_is_the_instances() {
+    fn the_printed_address_is_the_instances() {
         let mut inst = instance();
         inst.set_state(TrackedState::Ready);
         assert_eq!(address(&inst).unwrap(), "127.0.0.1");

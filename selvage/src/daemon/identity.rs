@@ -132,7 +132,7 @@ pub(super) fn password_file(config: &Config) -> PathBuf {
 }
 
 /// The CA's answer, as auth wants to see it.
-fn told(signed: Result<pki::Signed, pki::Error>) -> Result<Signed, SignError> {
+fn to_signed(signed: Result<pki::Signed, pki::Error>) -> Result<Signed, SignError> {
     let signed = signed.map_err(|error| {
         if error.code() == selvage_api::Code::InvalidArgument {
             SignError::BadRequest(error.to_string())
@@ -164,7 +164,7 @@ impl CertificateAuthority for Authority {
         }
         let signed =
             self.authorities.sign_machine_for(csr_pem, machine, &names, pki::MACHINE_LIFETIME);
-        told(signed)
+        to_signed(signed)
     }
 
     fn sign_person(
@@ -173,7 +173,7 @@ impl CertificateAuthority for Authority {
         name: &str,
         lifetime: Duration,
     ) -> Result<Signed, SignError> {
-        told(self.authorities.signer().sign_person(csr_pem, name, lifetime))
+        to_signed(self.authorities.signer().sign_person(csr_pem, name, lifetime))
     }
 
     fn ca_pem(&self) -> String {

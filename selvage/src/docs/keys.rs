@@ -80,7 +80,7 @@ fn files(text: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn settings_are_told_from_fields_of_objects() {
+fn settings_are_distinguished_from_fields_of_objects() {
     let text = "`--set crm.https=true`, --set 'configs[0].config=x' --set \"dns.zones=[1]\" \
                 --set crm.site=… and --set listen.port=1.\n";
     assert_eq!(settings(text), ["crm.https=true", "dns.zones=[1]", "listen.port=1"]);
